@@ -59,7 +59,7 @@ def test_the_publisher_is_connected_to_who_leads_or_is_not(tmp_path: Path, name:
 @needs_time
 def test_messages_are_written_once_and_sent_once_to_each_follower(tmp_path: Path) -> None:
     load = Load(size=1_024, messages=2_000, window=500, seconds_max=20.0)
-    figures = {one.name: one.got for one in replicated.counted(load, tmp_path, lambda name: None)}
+    figures = {one.name: one.got for one in replicated.counted(load).run(tmp_path, lambda name: None).figures}
     assert set(figures) == {f"{name}-{kind}" for name in COUNTED for kind in ("disk", "written", "network")}
     assert 1.0 < figures["penstock-r3-disk"] < 2.0
     assert 1.0 < figures["penstock-r3-network"] < 2.0
@@ -76,9 +76,9 @@ def test_a_broker_with_an_empty_disk_catches_up_while_messages_are_acked(tmp_pat
 
 @needs_time
 def test_reads_are_measured_over_one_replica_and_over_three(tmp_path: Path) -> None:
-    plan = read_replicas.ReadReplicasPlan(size_bytes=1 << 20, consumers=6, rounds=1)
+    plan = read_replicas.experiment(size_bytes=1 << 20, consumers=6, rounds=1)
     steps: list[str] = []
-    found = {one.name: one for one in read_replicas.run(plan, tmp_path, steps.append)}
+    found = {one.name: one for one in plan.run(tmp_path, steps.append).figures}
     assert len(steps) == plan.steps
     assert set(found) == {"read-alone", "read-crowded", "read-spread", "read-share", "flat-alone", "flat-crowded"}
     assert all(one.got > 0 for one in found.values())

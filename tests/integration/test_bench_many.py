@@ -21,7 +21,7 @@ def test_idle_streams_hold_nothing_and_the_loss_of_a_broker_loses_nothing(tmp_pa
     settle_seconds = 1.5 * LOG_IDLE_MS / 1_000
     plan = many.ManyStreamsPlan(STREAMS, idle_seconds=1.0, settle_seconds=settle_seconds, load=load)
     found = many.measure(plan, tmp_path, steps.append)
-    assert len(steps) == many.STEPS
+    assert len(steps) == plan.steps
     for number, before in found.empty.held.items():
         after = found.many.held[number]
         assert after.threads == before.threads

@@ -19,8 +19,8 @@ def test_a_small_run_measures_everything(tmp_path: Path) -> None:
     steps: list[str] = []
     sizes = scale.ScalePlan(streams=4, messages=40_000, short_messages=20_000)
     plan = msgspec.structs.replace(sizes, idle_seconds=0.05, settle_seconds=0.0, start_rounds=2)
-    figures = scale.run(plan, tmp_path, steps.append)
-    assert len(steps) == scale.STEPS
+    figures = plan.run(tmp_path, steps.append).figures
+    assert len(steps) == plan.steps
     assert [one.name for one in figures if one.reach is not None] == []  # it is smaller than what has a goal
     (starts,) = [one for one in figures if one.name == "long-start-ratio"]
     assert starts.low is not None

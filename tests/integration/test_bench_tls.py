@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from penstock_bench.tls import TlsPlan, run
+from penstock_bench.tls import experiment
 from tests.extent import needs_time
 
 
 @needs_time
 def test_every_figure_is_found_and_what_was_read_is_what_was_sent(tmp_path: Path) -> None:
     steps: list[str] = []
-    plan = TlsPlan(messages=4_096, rounds=1)
-    figures = {figure.name: figure for figure in run(plan, tmp_path, steps.append)}
+    plan = experiment(messages=4_096, rounds=1)
+    figures = {figure.name: figure for figure in plan.run(tmp_path, steps.append).figures}
     assert len(steps) == plan.steps
     assert set(figures) == {
         *("append-plain", "append-tls", "append-rate", "append-cpu"),

@@ -21,6 +21,7 @@ compared. The CPU seconds of every process are recorded beside the elapsed time:
 | `kafka`       | an externally run Kafka, with librdkafka as its generator                  |
 | `liftbridge`  | an externally run Liftbridge; its encoding is in `liftbridge_format`       |
 | `rounds`      | order of the measurements; medians and ratios with their spread            |
+| `experiment` | the runner of an experiment: systems, a load, rows, rounds                 |
 | `histogram`   | latencies, and the percentiles that have enough samples                    |
 | `schedule`    | the messages of a run at a fixed rate, and their due times                 |
 | `timed_socket` | a connection to NATS that also waits for the clock                        |

@@ -7,6 +7,7 @@ benchmark. A broker that is stopped or killed on purpose is not watched until it
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import signal
 import time
@@ -27,6 +28,7 @@ from penstock_bench import vital
 TIMEOUT_S = 60.0
 _ASK_S = 5.0
 _LOOK_S = 0.05
+_ROWS, _VALUE_BYTES = 4_096, 1_024  # of a batch of `fill`
 
 T = TypeVar("T")
 
@@ -122,6 +124,20 @@ class Brokers:
             return found if part.leader_id is not None and len(part.isr) == count else None
 
         return until(look, f"{count} replicas of {stream.name} are in sync", timeout_s)
+
+    def fill(self, stream: StreamInfo | str, size_bytes: int) -> None:
+        """Append values of random bytes in batches of many rows, as a bulk writer does; sync all disks afterwards."""
+        import pyarrow as pa
+
+        values = [random.Random(1).randbytes(_VALUE_BYTES) for _ in range(_ROWS)]  # noqa: S311 (content, no secret)
+        table = pa.table({"value": pa.array(values, pa.binary())})
+        for _ in range(-(-size_bytes // (_ROWS * _VALUE_BYTES))):
+            self.client.append(stream, table, timeout=TIMEOUT_S)
+        os.sync()  # else what is measured next would wait for the disk
+
+    def by_number(self) -> Mapping[str, int]:
+        """Return the process ids of all running brokers: `broker-1`, `broker-2`, …"""
+        return {f"broker-{number}": process_id for number, process_id in sorted(self.process_ids.items())}
 
     def by_role(self, leader: int) -> Mapping[str, int]:
         """Return the process ids of the brokers by role, if broker `leader` leads the stream."""

@@ -10,10 +10,7 @@ before.
 
 from __future__ import annotations
 
-import os
-import random
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -22,25 +19,20 @@ from penstock.base.limits import GIB, MIB
 from penstock.messages import StreamInfo
 from penstock_bench import vital, worker
 from penstock_bench.brokers import TIMEOUT_S, Brokers, until
-from penstock_bench.clusters import REPLICAS, PenstockCluster, penstock_cluster
+from penstock_bench.clusters import REPLICAS, penstock_cluster
+from penstock_bench.experiment import Said
 from penstock_bench.histogram import Latencies
 from penstock_bench.latency import ACK_WAIT_S, LatencyLoad
 from penstock_bench.latency_sender import SendTask, Sent, send
-from penstock_bench.processes import cpu_seconds_of
+from penstock_bench.processes import Stopwatch
 from penstock_bench.report import Figure
-from penstock_bench.systems import PenstockLog
 
 STEPS = 2
-_VALUE_BYTES = 1_024
-_ROWS = 4_096
 _START_S = 5.0  # time for a broker to start and the cluster to register it
 _BYTES_PER_S_MIN = 60 * MIB  # slowest accepted catch-up: sets the time-out
-_LOOK_S = 0.1
 _RATE = 200.0  # messages a second: more than elsewhere, because a phase lasts only some seconds
 _REACH_MB_PER_S, _REACH_TIMES = 300.0, 2.0
 _PERCENTILES = ("50", "99")
-
-Step = Callable[[str], None]
 
 
 class CatchUpPlan(msgspec.Struct, frozen=True):
@@ -78,19 +70,19 @@ class _Caught(msgspec.Struct, frozen=True):
         return (self.ended_ns - self.began_ns) / 1e9
 
 
-def run(plan: CatchUpPlan, folder: Path, said: Step) -> list[Figure]:
+def run(plan: CatchUpPlan, folder: Path, said: Said) -> list[Figure]:
     """Measure the catch-up. Raise OperationalError if it takes too long."""
     with penstock_cluster(folder) as cluster, cluster.log() as log:
         victim = next(number for number in cluster.brokers.addresses if number != _leader(log.stream))
         cluster.brokers.stop(victim)
         cluster.brokers.empty_disk(victim)
-        _fill(cluster, log, plan.size_bytes)
+        cluster.brokers.fill(log.stream, plan.size_bytes)
         said("filled")
         load = LatencyLoad(size=256, rate_per_s=_RATE, seconds=plan.publish_s, consumer=False).plan(1)
         task = SendTask(log.nats, log.subject, load, ACK_WAIT_S)
         with worker.started(send, task) as (next_answer, _):
             began_ns = time.monotonic_ns()
-            _pass(plan.quiet_s)
+            vital.wait(plan.quiet_s)
             caught = _catch_up(cluster.brokers, log.stream, victim, plan)
             sent = next_answer(plan.publish_s + ACK_WAIT_S + TIMEOUT_S)
         said("caught up")
@@ -98,35 +90,17 @@ def run(plan: CatchUpPlan, folder: Path, said: Step) -> list[Figure]:
     return _figures(caught, quiet, _between(sent, caught.began_ns, caught.ended_ns))
 
 
-def _fill(cluster: PenstockCluster, log: PenstockLog, size_bytes: int) -> None:
-    import pyarrow as pa
-
-    values = [random.Random(1).randbytes(_VALUE_BYTES) for _ in range(_ROWS)]  # noqa: S311 (content, no secret)
-    table = pa.table({"value": pa.array(values, pa.binary())})
-    for _ in range(-(-size_bytes // (_ROWS * _VALUE_BYTES))):
-        cluster.brokers.client.append(log.stream, table, timeout=TIMEOUT_S)
-    os.sync()  # else the sender would wait for the disk instead of the catch-up
-
-
-def _pass(seconds: float) -> None:
-    """Wait, and check that the measured processes are alive."""
-    end_s = time.monotonic() + seconds
-    while (left_s := end_s - time.monotonic()) > 0:
-        vital.check()
-        time.sleep(min(left_s, _LOOK_S))
-
-
 def _catch_up(brokers: Brokers, stream: StreamInfo, victim: int, plan: CatchUpPlan) -> _Caught:
     """Start the broker with the empty disk, and wait until it is in sync."""
     brokers.start(victim)
     folder = brokers.folder(victim)
     until(lambda: next(folder.glob(f"streams/*-{stream.name}/0/*.arrows"), None), "the first bytes come")
-    before, began_ns = cpu_seconds_of(brokers.by_role(_leader(stream))), time.monotonic_ns()
+    watch, began_ns = Stopwatch(brokers.by_role(_leader(stream))), time.monotonic_ns()
     brokers.wait_until_in_sync(stream, REPLICAS, plan.publish_s)
     ended_ns = time.monotonic_ns()
-    after = cpu_seconds_of(brokers.by_role(_leader(stream)))
+    _, cpu = watch.read()
     size_bytes = sum(file.stat().st_size for file in folder.glob(f"streams/*-{stream.name}/0/*.arrows"))
-    return _Caught(size_bytes, began_ns, ended_ns, {name: after[name] - before[name] for name in before})
+    return _Caught(size_bytes, began_ns, ended_ns, cpu)
 
 
 def _leader(stream: StreamInfo) -> int:

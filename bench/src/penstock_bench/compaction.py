@@ -14,12 +14,11 @@ import os
 import random
 import resource
 import shutil
-import statistics
-import subprocess
-import sys
 import time
 from array import array
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -29,17 +28,16 @@ from penstock.base.errors import OperationalError
 from penstock.base.limits import MIB
 from penstock.batch import codec
 from penstock.batch.reader import open_segment, segment_files
-from penstock.batch.schema import arrow_schema
 from penstock.commitlog import Log, LogConfig, LogFolder, Survey
 from penstock.vfs import Vfs
 from penstock.vfs.real import RealVfs
-from penstock_bench.report import Figure
-from penstock_bench.rounds import order_of
+from penstock_bench import worker
+from penstock_bench.data_dirs import clean, clone, encoded, flush
+from penstock_bench.experiment import ROUNDS, Experiment, Row, Turn, last
 from penstock_bench.unsynced import UnsyncedVfs
 
 MESSAGES = 10_000_000
 KEYS = 1_000_000
-ROUNDS = 5
 _LOG = "log/0"
 _IDS = (1, 0)
 _ROWS = 10_000
@@ -50,84 +48,78 @@ _LATER_US = 10**9  # current time of a compaction, after the last timestamp
 _COPY_BYTES = 4 * MIB
 _MESSAGES_A_SECOND = 250_000  # for the time estimate, with a reserve
 
-Said = Callable[[str], None]
-"""Receives the name of every finished step."""
+
+def experiment(
+    messages: int = MESSAGES, keys: int = KEYS, rounds: int | None = None, compression: Compression = Compression.NONE
+) -> Experiment:
+    """Return the experiment. Its disk space: the log, a copy or its compacted form, and a reserve."""
+    which = f"{messages:,} messages of {keys:,} keys"
+    reach = 4.0 if messages >= MESSAGES and compression is Compression.NONE else None
+    return Experiment(
+        systems=("compact", "copy"),
+        begin=partial(_begin, messages=messages, keys=keys, compression=compression),
+        rounds=rounds or ROUNDS,
+        warm_up=False,
+        all_count=True,
+        start_seconds=0.0,
+        turn_seconds=messages / _MESSAGES_A_SECOND,
+        bytes_needed=64 * MIB + 3 * messages * _MESSAGE_BYTES,
+        rows=(
+            Row("compaction-ratio", f"{which}: compaction against a copy", "×", "seconds", "compact", "copy", reach),
+            Row("compaction-seconds", f"{which}: compaction", "s", "seconds", "compact"),
+            Row("compaction-cpu", f"{which}: CPU of it", "s", "cpu_seconds", "compact"),
+            Row("copy-seconds", "a copy of their {size_mb:,.0f} MB", "s", "seconds", "copy"),
+            Row("compaction-peak", f"{which}: resident, at most", "MiB", "peak_mib", "compact", once=max),
+            Row("compaction-slice", f"{which}: longest slice", "s", "longest_slice_seconds", "compact", once=max),
+            Row("compaction-before", f"{which}: on the disk before", "MB", "size_mb", "copy", once=last),
+            Row("compaction-after", f"{which}: on the disk afterwards", "MB", "size_mb", "compact", once=last),
+        ),
+    )
 
 
-class CompactionPlan(msgspec.Struct, frozen=True):
-    """The log and the rounds to measure."""
+@contextmanager
+def _begin(folder: Path, *, messages: int, keys: int, compression: Compression) -> Iterator[Turn]:
+    made = folder / "made"
+    made.mkdir()
+    last_offsets = make(made, messages, keys, compression)
 
-    messages: int = MESSAGES
-    keys: int = KEYS
-    rounds: int = ROUNDS
-    compression: Compression = Compression.NONE
+    def turn(name: str, _: int) -> dict[str, float]:
+        work = folder / name
+        clone(made, work, made / _LOG)
+        cost = in_a_process(name, work, compression)
+        if name == "compact":
+            check(work, last_offsets)
+        shutil.rmtree(work)
+        return msgspec.structs.asdict(cost)
 
-    @property
-    def steps(self) -> int:
-        """Number of steps that a run reports."""
-        return 1 + 2 * self.rounds
-
-    @property
-    def seconds(self) -> float:
-        """Estimated duration in seconds."""
-        return self.steps * self.messages / _MESSAGES_A_SECOND
-
-    @property
-    def bytes_needed(self) -> int:
-        """Disk space in bytes, at most: the log, a copy or its compacted form, and a reserve."""
-        return 64 * MIB + 3 * self.messages * _MESSAGE_BYTES
+    yield turn
 
 
-class Compacted(msgspec.Struct, frozen=True):
-    """The cost of one compaction or copy, in its own process."""
-
-    seconds: float
-    cpu_seconds: float
-    peak_bytes: int = 0  # resident memory
-    longest_slice_seconds: float = 0.0  # the broker schedules other work between slices
-    size_bytes: int = 0  # of the log afterwards, or of the copy
-
-
-def make(folder: Path, plan: CompactionPlan) -> array[int]:
+def make(folder: Path, messages: int, keys: int, compression: Compression = Compression.NONE) -> array[int]:
     """Make a log in `folder`; return the last offset of each key, -1 for a key without messages."""
-    import pyarrow as pa
-
     chance = random.Random(1)  # noqa: S311 (content, no secret)
-    last = array("q", [-1]) * plan.keys
-    log = _opened(UnsyncedVfs(folder), plan.compression, compact=False)
+    last_offsets = array("q", [-1]) * keys
+    log = _opened(UnsyncedVfs(folder), compression, compact=False)
     log.start_epoch(1)
-    schema = arrow_schema()
-    while (left := plan.messages - log.log_end) > 0:
+    while (left := messages - log.log_end) > 0:
         rows = min(left, _ROWS)
-        keys = [chance.randrange(plan.keys) for _ in range(rows)]
-        for row, key in enumerate(keys):
-            last[key] = log.log_end + row
+        of_rows = [chance.randrange(keys) for _ in range(rows)]
+        for row, key in enumerate(of_rows):
+            last_offsets[key] = log.log_end + row
         columns = {
-            "subject": ["orders.new"] * rows,
-            "key": [b"customer-%08d" % key for key in keys],
+            "key": [b"customer-%08d" % key for key in of_rows],
             "value": [chance.randbytes(8) * (_VALUE_BYTES // 8)] * rows,
-            "headers": [None] * rows,
         }
-        arrays = [pa.array(found, schema.field(name).type) for name, found in columns.items()]
-        message = codec.encode_arrow(pa.RecordBatch.from_arrays(arrays, names=list(columns)))
+        message = encoded(columns, "orders.new")
         header = codec.renumber(message, base_offset=log.log_end, timestamp_us=log.log_end, leader_epoch=1)
         log.append(message, header)
-    if plan.compression is not Compression.NONE:
-        _compress(log)
+    if compression is not Compression.NONE:
+        flush(log)
+        log.note_committed(log.log_end)
+        clean(log)
     log.close()
     os.sync()
-    return last
-
-
-def _compress(log: Log) -> None:
-    if (flush := log.flush()) is not None:
-        flush.run()
-        log.flushed(flush)
-    log.note_committed(log.log_end)
-    while (task := log.clean(0)) is not None:
-        while not task.is_done:
-            task.run()
-        log.cleaned(task, 0)
+    return last_offsets
 
 
 def _opened(vfs: Vfs, compression: Compression, *, compact: bool) -> Log:
@@ -135,35 +127,59 @@ def _opened(vfs: Vfs, compression: Compression, *, compact: bool) -> Log:
     return Log.open(LogFolder(vfs, _LOG, *_IDS), config, now_us=0)
 
 
-def compact(folder: Path, compression: Compression = Compression.NONE) -> Compacted:
-    """Compact the log in `folder`, in this process."""
-    log = _opened(RealVfs(folder), compression, compact=True)
+class LogTask(msgspec.Struct, frozen=True):
+    """The folder of a log, and its codec."""
+
+    folder: str
+    compression: Compression
+
+
+class Cost(msgspec.Struct, frozen=True):
+    """The cost of one compaction or copy, in its own process."""
+
+    seconds: float
+    cpu_seconds: float
+    peak_mib: float = 0.0  # resident memory
+    longest_slice_seconds: float = 0.0  # the broker schedules other work between slices
+    size_mb: float = 0.0  # of the log afterwards, or of the copy
+
+
+def in_a_process(what: str, folder: Path, compression: Compression = Compression.NONE) -> Cost:
+    """Run `compact` or `copy` in a process of its own. Raise OperationalError if it fails."""
+    work = {"compact": compact, "copy": copy}[what]
+    return worker.run_alone(work, LogTask(str(folder), compression), f"{what} of the log")
+
+
+def compact(task: LogTask) -> Iterator[Cost]:
+    """Worker: compact the log."""
+    log = _opened(RealVfs(Path(task.folder)), task.compression, compact=True)
     log.note_committed(log.log_end)
     began, cpu = time.perf_counter(), time.process_time()
     longest = 0.0
     now_us = log.last_timestamp_us + _LATER_US
     while log.wants_cleaning(now_us):
-        task = log.clean(now_us)
-        while task is not None and not task.is_done:
+        cleaning = log.clean(now_us)
+        while cleaning is not None and not cleaning.is_done:
             slice_began = time.perf_counter()
-            task.run()
+            cleaning.run()
             longest = max(longest, time.perf_counter() - slice_began)
-        if task is not None:
-            log.cleaned(task, now_us)
-            if isinstance(task, Survey) and not task.judged:
+        if cleaning is not None:
+            log.cleaned(cleaning, now_us)
+            if isinstance(cleaning, Survey) and not cleaning.judged:
                 break
     if (disposal := log.dispose()) is not None:
         disposal.run()
         log.disposed()
     seconds, cpu = time.perf_counter() - began, time.process_time() - cpu
-    peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1_024
-    size_bytes = log.size_bytes
+    peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1_024 / MIB
+    size_mb = log.size_bytes / 1e6
     log.close()
-    return Compacted(seconds, cpu, peak_bytes, longest, size_bytes)
+    yield Cost(seconds, cpu, peak_mib, longest, size_mb)
 
 
-def copy(folder: Path, _: Compression = Compression.NONE) -> Compacted:
-    """Copy the segments of the log in `folder`, in this process."""
+def copy(task: LogTask) -> Iterator[Cost]:
+    """Worker: copy the segments of the log."""
+    folder = Path(task.folder)
     target = folder / "copy"
     target.mkdir()
     began, cpu = time.perf_counter(), time.process_time()
@@ -173,94 +189,15 @@ def copy(folder: Path, _: Compression = Compression.NONE) -> Compacted:
             while data := source.read(_COPY_BYTES):
                 size_bytes += file.write(data)
             os.fdatasync(file.fileno())
-    return Compacted(time.perf_counter() - began, time.process_time() - cpu, size_bytes=size_bytes)
+    yield Cost(time.perf_counter() - began, time.process_time() - cpu, size_mb=size_bytes / 1e6)
 
 
-def _in_a_process(what: str, folder: Path, compression: Compression = Compression.NONE) -> Compacted:
-    """Run `compact` or `copy` in a process of its own. Raise OperationalError if it fails."""
-    command = [sys.executable, "-m", "penstock_bench.compaction", what, str(folder), compression]
-    found = subprocess.run(command, capture_output=True, check=False)
-    if found.returncode:
-        said = found.stderr.decode(errors="replace").strip().rpartition("\n")[2]
-        raise OperationalError(f"the {what} of the log failed: {said}")
-    return msgspec.json.decode(found.stdout, type=Compacted)
-
-
-def run(plan: CompactionPlan, folder: Path, said: Said) -> list[Figure]:
-    """Run the whole plan."""
-    made = folder / "made"
-    made.mkdir()
-    last = make(made, plan)
-    said(f"{plan.messages:,} messages made")
-    size_bytes = sum(path.stat().st_size for path in segment_files(made / _LOG))
-    found: dict[str, list[Compacted]] = {"compact": [], "copy": []}
-    for number in range(plan.rounds):
-        for what in order_of(list(found), number):
-            work = folder / what
-            _clone(made, work)
-            found[what].append(_in_a_process(what, work, plan.compression))
-            if what == "compact":
-                _check(work, last)
-            shutil.rmtree(work)
-            said(what)
-    return _figures(plan, found["compact"], found["copy"], size_bytes)
-
-
-def _clone(made: Path, work: Path) -> None:
-    """Clone the log: sealed segments are never written, so they are hard-linked."""
-    (work / _LOG).mkdir(parents=True)
-    segments = segment_files(made / _LOG)
-    for path in (made / _LOG).iterdir():
-        target = work / _LOG / path.name
-        if path in segments[:-1]:
-            os.link(path, target)
-        else:
-            shutil.copyfile(path, target)
-
-
-def _check(work: Path, last: array[int]) -> None:
+def check(work: Path, last_offsets: array[int]) -> None:
     """Raise OperationalError unless the last message of each key is there, at its offset."""
-    wanted = {offset for offset in last if offset >= 0}
+    wanted = {offset for offset in last_offsets if offset >= 0}
     for path in segment_files(work / _LOG):
         with open_segment(path) as reader:
             for batch in reader:
                 wanted.difference_update(batch.column("offset").to_pylist())
     if wanted:
         raise OperationalError(f"{len(wanted)} keys have lost their last message, as that at offset {min(wanted)}")
-
-
-def _figures(
-    plan: CompactionPlan, compacted: list[Compacted], copied: list[Compacted], size_bytes: int
-) -> list[Figure]:
-    which = f"{plan.messages:,} messages of {plan.keys:,} keys"
-    is_judged = plan.messages >= MESSAGES and plan.compression is Compression.NONE
-    ratios = [one.seconds / other.seconds for one, other in zip(compacted, copied, strict=True)]
-    peak = max(one.peak_bytes for one in compacted) / MIB
-    longest = max(one.longest_slice_seconds for one in compacted)
-    left_bytes = compacted[-1].size_bytes
-    reach = 4.0 if is_judged else None
-    return [
-        _median("compaction-ratio", f"{which}: compaction against a copy", "×", ratios, reach),
-        _median("compaction-seconds", f"{which}: compaction", "s", [one.seconds for one in compacted]),
-        _median("compaction-cpu", f"{which}: CPU of it", "s", [one.cpu_seconds for one in compacted]),
-        _median("copy-seconds", f"a copy of their {size_bytes / 1e6:,.0f} MB", "s", [one.seconds for one in copied]),
-        Figure("compaction-peak", f"{which}: resident, at most", "MiB", peak),
-        Figure("compaction-slice", f"{which}: longest slice", "s", longest),
-        Figure("compaction-before", f"{which}: on the disk before", "MB", size_bytes / 1e6),
-        Figure("compaction-after", f"{which}: on the disk afterwards", "MB", left_bytes / 1e6),
-    ]
-
-
-def _median(name: str, what: str, unit: str, values: list[float], reach: float | None = None) -> Figure:
-    return Figure(name, what, unit, statistics.median(values), reach, low=min(values), high=max(values))
-
-
-def main(arguments: list[str]) -> None:
-    """Run `compact` or `copy` with a folder and a codec; print the cost as JSON."""
-    what, folder, compression = arguments
-    found = {"compact": compact, "copy": copy}[what](Path(folder), Compression(compression))
-    sys.stdout.buffer.write(msgspec.json.encode(found))
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

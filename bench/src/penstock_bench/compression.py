@@ -9,14 +9,12 @@ suffices: with a slower disk or network, compression gains more. A ratio is take
 
 from __future__ import annotations
 
-import os
 import random
 import shutil
-import statistics
-import subprocess
-import sys
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -25,20 +23,16 @@ from crc32c import crc32c
 from penstock.base.config import Compression, StreamConfig
 from penstock.base.errors import OperationalError
 from penstock.base.limits import MIB
-from penstock.batch import codec
-from penstock.batch.reader import segment_files
-from penstock.batch.schema import arrow_schema
 from penstock.client.blocking import client as blocking
 from penstock.commitlog import Log, LogConfig, LogFolder
 from penstock.node.data_dir.log_creation_markers import LogCreationMarkers
 from penstock.vfs.real import RealVfs
-from penstock_bench.data_dirs import FIRST_US, append, flush, made_in, new_log, started
+from penstock_bench import data_dirs, worker
+from penstock_bench.data_dirs import FIRST_US, log_of
+from penstock_bench.experiment import ROUNDS, Experiment, Row, Turn, last
 from penstock_bench.readers import joined_values
-from penstock_bench.report import Figure
-from penstock_bench.rounds import order_of
 
 MESSAGES = 2_000_000
-ROUNDS = 5
 _STREAM = "events"
 _ROWS = 100
 _SEGMENT_BYTES = 16 * MIB
@@ -48,59 +42,66 @@ _TIMEOUT_S = 60.0
 _CITIES = ("Berlin", "Nairobi", "Osaka", "Lima", "Oslo", "Toronto", "Perth", "Porto")
 _STATES = ("placed", "paid", "packed", "sent", "returned")
 
-Said = Callable[[str], None]
-"""Receives the name of every finished step."""
+
+def experiment(messages: int = MESSAGES, rounds: int | None = None) -> Experiment:
+    """Return the experiment. Its disk space: the log, and its cleaned form before the old files are deleted."""
+    plain = Compression.NONE
+    rows = [Row("before", f"{messages:,} messages: on the disk before", "MB", "before_mb", plain, once=last)]
+    for name in Compression:
+        rows += [
+            Row(f"{name}-size", f"{name}: on the disk", "MB", "size_mb", name, once=last),
+            Row(f"{name}-clean", f"{name}: cleaned in", "s", "seconds", name),
+            Row(f"{name}-clean-cpu", f"{name}: CPU of that", "s", "cpu_seconds", name),
+            Row(f"{name}-read", f"{name}: read in", "s", "read_seconds", name),
+        ]
+        if name != plain:
+            against = "against plain"
+            rows += [
+                Row(f"{name}-size-ratio", f"{name}: on the disk, {against}", "×", "size_mb", name, plain, once=last),
+                Row(f"{name}-clean-ratio", f"{name}: cleaning, {against}", "×", "seconds", name, plain),
+                Row(f"{name}-read-ratio", f"{name}: reading, {against}", "×", "read_seconds", name, plain),
+            ]
+    return Experiment(
+        systems=tuple(Compression),
+        begin=partial(_begin, messages=messages),
+        rounds=rounds or ROUNDS,
+        warm_up=False,
+        all_count=True,
+        start_seconds=0.0,
+        turn_seconds=messages / _MESSAGES_A_SECOND,
+        bytes_needed=256 * MIB + 2 * messages * _MESSAGE_BYTES,
+        rows=tuple(rows),
+    )
 
 
-class CompressionPlan(msgspec.Struct, frozen=True):
-    """The log and the rounds to measure."""
+@contextmanager
+def _begin(folder: Path, *, messages: int) -> Iterator[Turn]:
+    made, work = folder / "made", folder / "work"
+    crc = make(made, messages)
+    before_mb = data_dirs.size_of(log_of(made, _STREAM)) / 1e6
 
-    messages: int = MESSAGES
-    rounds: int = ROUNDS
+    def turn(name: str, _: int) -> dict[str, float]:
+        data_dirs.clone(made, work, log_of(made, _STREAM))
+        cost = in_a_process(work, Compression(name))
+        read_seconds = read(work, messages, crc)
+        shutil.rmtree(work)
+        return {**msgspec.structs.asdict(cost), "read_seconds": read_seconds, "before_mb": before_mb}
 
-    @property
-    def steps(self) -> int:
-        """Number of steps that a run reports."""
-        return 1 + len(Compression) * self.rounds
-
-    @property
-    def seconds(self) -> float:
-        """Estimated duration in seconds."""
-        return self.steps * self.messages / _MESSAGES_A_SECOND
-
-    @property
-    def bytes_needed(self) -> int:
-        """Disk space in bytes, at most: the log, and its cleaned form before the old files are deleted."""
-        return 256 * MIB + 2 * self.messages * _MESSAGE_BYTES
+    yield turn
 
 
-class Cleaned(msgspec.Struct, frozen=True):
-    """The cost of one cleaning, in its own process."""
-
-    seconds: float
-    cpu_seconds: float
-    size_bytes: int  # of the log afterwards
-
-
-class CompressionResult(msgspec.Struct, frozen=True):
-    """One codec in one round."""
-
-    cleaned: Cleaned
-    read_seconds: float
-
-
-def make(folder: Path, plan: CompressionPlan) -> int:
+def make(folder: Path, messages: int) -> int:
     """Make a data directory with one stream; return the checksum of all its values."""
     chance = random.Random(1)  # noqa: S311 (content, no secret)
     crc = 0
-    with made_in(folder) as (vfs, metadata):
+    with data_dirs.made_in(folder) as (vfs, metadata):
         config = StreamConfig(name=_STREAM, subject=_STREAM, segment_bytes=_SEGMENT_BYTES)
-        log = new_log(vfs, metadata, LogCreationMarkers(vfs), config)
-        while (left := plan.messages - log.log_end) > 0:
+        log = data_dirs.new_log(vfs, metadata, LogCreationMarkers(vfs), config)
+        while (left := messages - log.log_end) > 0:
             values = [_value(chance, log.log_end + row) for row in range(min(left, _ROWS))]
             crc = crc32c(b"".join(values), crc)
-            append(log, _message(values), FIRST_US + log.log_end)
-        flush(log)
+            data_dirs.append(log, data_dirs.encoded({"value": values}, _STREAM), FIRST_US + log.log_end)
+        data_dirs.flush(log)
         log.close()
     return crc
 
@@ -128,53 +129,46 @@ def _value(chance: random.Random, number: int) -> bytes:
     )
 
 
-def _message(values: list[bytes]) -> bytearray:
-    import pyarrow as pa
+class CleanTask(msgspec.Struct, frozen=True):
+    """A data directory with one stream, and the codec of its log."""
 
-    rows = len(values)
-    columns = {"subject": [_STREAM] * rows, "key": [None] * rows, "value": values, "headers": [None] * rows}
-    schema = arrow_schema()
-    arrays = [pa.array(found, schema.field(name).type) for name, found in columns.items()]
-    return codec.encode_arrow(pa.RecordBatch.from_arrays(arrays, names=list(columns)))
+    folder: str
+    compression: Compression
 
 
-def _log_of(folder: Path) -> Path:
-    (found,) = (folder / "streams").glob(f"*-{_STREAM}/0")
-    return found
+class Cleaned(msgspec.Struct, frozen=True):
+    """The cost of one cleaning, in its own process."""
+
+    seconds: float
+    cpu_seconds: float
+    size_mb: float  # of the log afterwards
 
 
-def clean(folder: Path, compression: Compression) -> Cleaned:
-    """Clean the log in `folder`, in this process."""
-    path = _log_of(folder)
-    config = LogConfig(segment_bytes=_SEGMENT_BYTES, compression=compression)
+def in_a_process(folder: Path, compression: Compression) -> Cleaned:
+    """Run `clean` in a process of its own. Raise OperationalError if it fails."""
+    return worker.run_alone(clean, CleanTask(str(folder), compression), "cleaning of the log")
+
+
+def clean(task: CleanTask) -> Iterator[Cleaned]:
+    """Worker: clean the log."""
+    folder = Path(task.folder)
+    path = log_of(folder, _STREAM)
+    config = LogConfig(segment_bytes=_SEGMENT_BYTES, compression=task.compression)
     stream_id = int(path.parent.name.partition("-")[0])
     log_folder = LogFolder(RealVfs(folder), str(path.relative_to(folder)), stream_id, 0)
     log = Log.open(log_folder, config, now_us=FIRST_US)
     log.note_committed(log.log_end)
     began, cpu = time.perf_counter(), time.process_time()
-    while (task := log.clean(0)) is not None:
-        while not task.is_done:
-            task.run()
-        log.cleaned(task, 0)
+    data_dirs.clean(log)
     seconds, cpu = time.perf_counter() - began, time.process_time() - cpu
-    size_bytes = log.size_bytes
+    size_mb = log.size_bytes / 1e6
     log.close()
-    return Cleaned(seconds, cpu, size_bytes)
+    yield Cleaned(seconds, cpu, size_mb)
 
 
-def _cleaned(folder: Path, compression: Compression) -> Cleaned:
-    """Run `clean` in a process of its own. Raise OperationalError if it fails."""
-    command = [sys.executable, "-m", "penstock_bench.compression", compression, str(folder)]
-    found = subprocess.run(command, capture_output=True, check=False)
-    if found.returncode:
-        said = found.stderr.decode(errors="replace").strip().rpartition("\n")[2]
-        raise OperationalError(f"the cleaning of the log failed: {said}")
-    return msgspec.json.decode(found.stdout, type=Cleaned)
-
-
-def _read(folder: Path, messages: int, crc: int) -> float:
+def read(folder: Path, messages: int, crc: int) -> float:
     """Return the seconds in which a client reads the whole stream. Raise OperationalError if its content differs."""
-    with started(folder) as (ready, _), blocking.connect(ready.client, timeout=_TIMEOUT_S) as client:
+    with data_dirs.started(folder) as (ready, _), blocking.connect(ready.client, timeout=_TIMEOUT_S) as client:
         next(client.messages(_STREAM, end=1))  # imports of the first call are not part of the reading cost
         began = time.perf_counter()
         found = count = 0
@@ -185,73 +179,3 @@ def _read(folder: Path, messages: int, crc: int) -> float:
     if (count, found) != (messages, crc):
         raise OperationalError(f"{count:,} messages were read that are not the {messages:,} that were made")
     return seconds
-
-
-def run(plan: CompressionPlan, folder: Path, said: Said) -> list[Figure]:
-    """Run the whole plan."""
-    made = folder / "made"
-    crc = make(made, plan)
-    said(f"{plan.messages:,} messages made")
-    size_bytes = sum(path.stat().st_size for path in segment_files(_log_of(made)))
-    found: dict[str, list[CompressionResult]] = {one: [] for one in Compression}
-    for number in range(plan.rounds):
-        for name in order_of(list(found), number):
-            work = folder / "work"
-            _clone(made, work)
-            os.sync()
-            cleaned = _cleaned(work, Compression(name))
-            found[name].append(CompressionResult(cleaned, _read(work, plan.messages, crc)))
-            shutil.rmtree(work)
-            said(name)
-    return _figures(plan, found, size_bytes)
-
-
-def _clone(made: Path, work: Path) -> None:
-    """Clone the data directory: sealed segments are never written, so they are hard-linked."""
-    sealed = {str(path) for path in segment_files(_log_of(made))[:-1]}
-
-    def put(source: str, target: str) -> None:
-        if source in sealed:
-            os.link(source, target)
-        else:
-            shutil.copyfile(source, target)
-
-    shutil.copytree(made, work, copy_function=put)
-
-
-def _figures(plan: CompressionPlan, found: dict[str, list[CompressionResult]], size_bytes: int) -> list[Figure]:
-    which = f"{plan.messages:,} messages"
-    figures = [Figure("before", f"{which}: on the disk before", "MB", size_bytes / 1e6)]
-    plain = found[Compression.NONE]
-    for name, rounds in found.items():
-        figures += [
-            Figure(f"{name}-size", f"{name}: on the disk", "MB", rounds[-1].cleaned.size_bytes / 1e6),
-            _median(f"{name}-clean", f"{name}: cleaned in", "s", [one.cleaned.seconds for one in rounds]),
-            _median(f"{name}-clean-cpu", f"{name}: CPU of that", "s", [one.cleaned.cpu_seconds for one in rounds]),
-            _median(f"{name}-read", f"{name}: read in", "s", [one.read_seconds for one in rounds]),
-        ]
-        if name != Compression.NONE:
-            pairs = list(zip(rounds, plain, strict=True))
-            cleaned = [one.cleaned.seconds / other.cleaned.seconds for one, other in pairs]
-            read = [one.read_seconds / other.read_seconds for one, other in pairs]
-            size = rounds[-1].cleaned.size_bytes / plain[-1].cleaned.size_bytes
-            figures += [
-                Figure(f"{name}-size-ratio", f"{name}: on the disk, against plain", "×", size),
-                _median(f"{name}-clean-ratio", f"{name}: cleaning, against plain", "×", cleaned),
-                _median(f"{name}-read-ratio", f"{name}: reading, against plain", "×", read),
-            ]
-    return figures
-
-
-def _median(name: str, what: str, unit: str, values: list[float]) -> Figure:
-    return Figure(name, what, unit, statistics.median(values), low=min(values), high=max(values))
-
-
-def main(arguments: list[str]) -> None:
-    """Clean the log in a folder with a codec; print the cost as JSON."""
-    name, folder = arguments
-    sys.stdout.buffer.write(msgspec.json.encode(clean(Path(folder), Compression(name))))
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

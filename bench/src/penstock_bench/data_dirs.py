@@ -1,16 +1,20 @@
-"""Makes a data directory without a broker process: runs the broker's code, with one sync for all files."""
+"""Makes, copies and cleans data directories without a broker process, by the broker's code."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from penstock.base.config import StreamConfig
 from penstock.base.ids import BrokerId, StreamId
 from penstock.batch import codec
+from penstock.batch.reader import segment_files
+from penstock.batch.schema import arrow_schema
 from penstock.broker.config.data_dir import take_data_dir
 from penstock.broker.supervision.child import ReadyLine, serving
 from penstock.commitlog import Log, LogConfig, LogFolder
@@ -90,6 +94,50 @@ def append(log: Log, message: bytearray, timestamp_us: int) -> None:
     """Append a record batch as a leader appends a client's: with offsets, a timestamp and leader epoch 1."""
     data = codec.reencode(message, base_offset=log.log_end, timestamp_us=timestamp_us, leader_epoch=1)
     log.append(data, codec.read_header(data))
+
+
+def encoded(columns: dict[str, Any], subject: str) -> bytearray:
+    """Encode rows as a client sends them. A column that is missing is null, and `subject` that of every row."""
+    import pyarrow as pa
+
+    schema, rows = arrow_schema(), len(columns["value"])
+    nulls = [None] * rows
+    found = {"subject": [subject] * rows, "key": nulls, "value": nulls, "headers": nulls} | columns
+    arrays = [pa.array(values, schema.field(name).type) for name, values in found.items()]
+    return codec.encode_arrow(pa.RecordBatch.from_arrays(arrays, names=list(found)))
+
+
+def log_of(folder: Path, stream: str) -> Path:
+    """Return the folder of a stream's log in a data directory. Raise ValueError if there is none."""
+    (found,) = (folder / STREAMS_PATH).glob(f"*-{stream}/{_PARTITION}")
+    return found
+
+
+def clone(made: Path, work: Path, log: Path) -> None:
+    """Clone a folder with one log, and sync it: sealed segments are never written, so they are hard-linked."""
+    sealed = {str(path) for path in segment_files(log)[:-1]}
+
+    def put(source: str, target: str) -> None:
+        if source in sealed:
+            os.link(source, target)
+        else:
+            shutil.copyfile(source, target)
+
+    shutil.copytree(made, work, copy_function=put)
+    os.sync()
+
+
+def size_of(log: Path) -> int:
+    """Return the bytes of a log's segments."""
+    return sum(path.stat().st_size for path in segment_files(log))
+
+
+def clean(log: Log) -> None:
+    """Run the cleaner to its end, without the pauses of its rate limit."""
+    while (task := log.clean(0)) is not None:
+        while not task.is_done:
+            task.run()
+        log.cleaned(task, 0)
 
 
 def flush(log: Log) -> None:

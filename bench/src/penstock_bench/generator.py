@@ -25,7 +25,7 @@ from penstock.base.errors import OperationalError
 from penstock_bench import frames, liftbridge_format
 from penstock_bench.content import Content
 from penstock_bench.nats_socket import NatsSocket, inbox
-from penstock_bench.processes import cpu_seconds_of
+from penstock_bench.processes import Stopwatch
 
 _READ_BYTES = 256 * 1024
 _SEND_BYTES = 1 << 20
@@ -80,13 +80,10 @@ class Published(msgspec.Struct, frozen=True):
 def publish(task: PublishTask) -> Iterator[Published]:
     """Worker: publish one load to the end."""
     publishers = _connect(task)
-    watched = {**task.watched, GENERATOR: os.getpid()}
     try:
-        before = cpu_seconds_of(watched)
-        started_s = time.perf_counter()
-        _drive(publishers, started_s + task.load.seconds_max)
-        seconds = time.perf_counter() - started_s
-        after = cpu_seconds_of(watched)
+        watch = Stopwatch({**task.watched, GENERATOR: os.getpid()})
+        _drive(publishers, time.perf_counter() + task.load.seconds_max)
+        seconds, cpu = watch.read()
     finally:
         for one in publishers:
             one.close()
@@ -97,7 +94,7 @@ def publish(task: PublishTask) -> Iterator[Published]:
         acks=sum(found.acks for found in audits),
         errors=sum(found.errors for found in audits),
         first_error=next((found.first_error for found in audits if found.errors), ""),
-        cpu_seconds={name: after[name] - before[name] for name in watched},
+        cpu_seconds=cpu,
     )
 
 

@@ -42,7 +42,7 @@ from penstock_bench.content import Content, Tally
 from penstock_bench.extras import KAFKA, imported
 from penstock_bench.frames import Pool, sent_content
 from penstock_bench.generator import GENERATOR, Load, Published
-from penstock_bench.processes import cpu_seconds_of, listening_on
+from penstock_bench.processes import Stopwatch, listening_on
 from penstock_bench.readers import Clock, Consumed, ReadTask, chained
 from penstock_bench.systems import MeasuredLog, System, Variant, time_for
 
@@ -261,12 +261,11 @@ def publish(task: KafkaTask) -> Iterator[Published]:
     publishers = [_Publisher(task, number, count) for number in range(count)]
     watched = {**task.watched, GENERATOR: os.getpid()}
     with ThreadPoolExecutor(count) as threads:
-        before = cpu_seconds_of(watched)
-        started_s = time.perf_counter()
-        for done in [threads.submit(one.run, started_s + load.seconds_max) for one in publishers]:
+        watch = Stopwatch(watched)
+        end_s = time.perf_counter() + load.seconds_max
+        for done in [threads.submit(one.run, end_s) for one in publishers]:
             done.result()
-        seconds = time.perf_counter() - started_s
-        after = cpu_seconds_of(watched)
+        seconds, cpu = watch.read()
     failures = [one.first_error for one in publishers if one.errors]
     yield Published(
         seconds=seconds,
@@ -274,7 +273,7 @@ def publish(task: KafkaTask) -> Iterator[Published]:
         acks=sum(one.acks for one in publishers),
         errors=sum(one.errors for one in publishers),
         first_error=failures[0] if failures else "",
-        cpu_seconds={name: after[name] - before[name] for name in watched},
+        cpu_seconds=cpu,
     )
 
 

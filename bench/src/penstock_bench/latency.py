@@ -31,7 +31,7 @@ from penstock_bench.content import Content, difference
 from penstock_bench.histogram import Latencies, latencies_ns
 from penstock_bench.latency_receiver import LatencyReceiveTask, Received, follow_jetstream, follow_penstock
 from penstock_bench.latency_sender import SendTask, Sent, send
-from penstock_bench.processes import Child, cpu_seconds_of
+from penstock_bench.processes import Child, Stopwatch
 from penstock_bench.refusals import refusal
 from penstock_bench.rounds import Measure, Measurement
 from penstock_bench.schedule import SchedulePlan
@@ -75,11 +75,11 @@ def latency_measure(name: str, system: System, load: LatencyLoad) -> Measure:
         with system.log() as log:
             if not isinstance(log, NatsLog):
                 raise OperationalError("latency is measured through NATS; this system is published to in another way")
-            before = cpu_seconds_of(log.processes)
+            watch = Stopwatch(log.processes)
             sent, received = _run(log, plan, load.consumer)
-            after = cpu_seconds_of(log.processes)
+            _, cpu = watch.read()
             void = untrue(log, sent, received)
-        cpu = {one: after[one] - before[one] for one in before} | {"sender": sent.cpu_s}
+        cpu["sender"] = sent.cpu_s
         if received is not None:
             cpu["consumer"] = received.cpu_s
         histograms = {} if void else histograms_of(plan, sent, received)

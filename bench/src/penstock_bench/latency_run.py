@@ -8,7 +8,7 @@ whose percentile is dominated by the sender's own delay counts as not measured.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
@@ -118,19 +118,11 @@ def run(
         systems = {one.name: running.enter_context(one.start(folder / one.name)) for one in found_variants}
         for load in plan.loads:
             measures = {name: latency_measure(name, system, load) for name, system in systems.items()}
-            measured = _told(interleave(measures, rounds=plan.rounds, warm_up=False), said)
+            measured = interleave(measures, rounds=plan.rounds, warm_up=False, said=said)
             pairs = [pair for pair in _PAIRS if titles.keys() >= set(pair)]
             found.append(latency_summary.compared(size_text(load.size), load, titles, measured, pairs))
             done(found[-1])
     return found
-
-
-def _told(measurements: Iterator[Measurement], said: Callable[[Measurement], None]) -> list[Measurement]:
-    taken = []
-    for one in measurements:
-        said(one)
-        taken.append(one)
-    return taken
 
 
 def size_text(size: int) -> str:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import msgspec
@@ -27,6 +27,7 @@ from penstock.messages import StreamInfo
 from penstock_bench import vital
 from penstock_bench.brokers import TIMEOUT_S
 from penstock_bench.clusters import REPLICAS, PenstockCluster, penstock_cluster
+from penstock_bench.experiment import Findings, Said
 from penstock_bench.generator import Load
 from penstock_bench.many_publisher import Acked, Publisher
 from penstock_bench.report import Figure
@@ -36,13 +37,10 @@ STREAMS = 10_000
 STEPS = 6
 _AT_ONCE = 64  # streams that are created, or read, concurrently
 _FAILOVER_TIMEOUT_S = 120.0
-_LOOK_S = 0.1
 _LOAD = Load(messages=200_000, window=1_000, seconds_max=3.0)
 # For the time estimate.
 _STREAMS_A_SECOND = 200
 _READS_A_SECOND = 1_000
-Said = Callable[[str], None]
-"""Receives the name of every finished step."""
 
 
 class ManyStreamsPlan(msgspec.Struct, frozen=True):
@@ -63,6 +61,15 @@ class ManyStreamsPlan(msgspec.Struct, frozen=True):
     def bytes_needed(self) -> int:
         """Disk space in bytes, at most."""
         return GIB + REPLICAS * self.streams * 32 * 1024
+
+    @property
+    def steps(self) -> int:
+        """Number of steps that a run reports."""
+        return STEPS
+
+    def run(self, folder: Path, said: Said) -> Findings:
+        """Run the whole plan and return its figures."""
+        return Findings(figures(self, measure(self, folder, said)))
 
     @property
     def has_goals(self) -> bool:
@@ -100,11 +107,6 @@ class ManyStreamsResult(msgspec.Struct, frozen=True):
     cpu_us_among_many: float
 
 
-def run(plan: ManyStreamsPlan, folder: Path, said: Said) -> list[Figure]:
-    """Run the whole plan and return its figures."""
-    return figures(plan, measure(plan, folder, said))
-
-
 def measure(plan: ManyStreamsPlan, folder: Path, said: Said) -> ManyStreamsResult:
     """Run the whole plan. Raise OperationalError if an acked message is not at the offset of its ack."""
     with penstock_cluster(folder) as cluster:
@@ -137,22 +139,15 @@ def measure(plan: ManyStreamsPlan, folder: Path, said: Said) -> ManyStreamsResul
 
 def rest(cluster: PenstockCluster, plan: ManyStreamsPlan) -> Rest:
     """Measure the cluster's resources over an idle period."""
-    _pass(plan.settle_seconds)
+    vital.wait(plan.settle_seconds)
     before, began_s = {number: held(pid) for number, pid in cluster.brokers.process_ids.items()}, time.monotonic()
-    bytes_before = cluster.traffic().network_bytes
-    _pass(plan.idle_seconds)
-    network_bytes = cluster.traffic().network_bytes - bytes_before
+    traffic = cluster.traffic()
+    vital.wait(plan.idle_seconds)
+    network_bytes = cluster.traffic().since(traffic).network_bytes
     after = {number: held(pid) for number, pid in cluster.brokers.process_ids.items()}
     seconds = time.monotonic() - began_s
     used = {number: 100 * (after[number].cpu_seconds - before[number].cpu_seconds) / seconds for number in after}
     return Rest(after, used, network_bytes / seconds)
-
-
-def _pass(seconds: float) -> None:
-    end_s = time.monotonic() + seconds
-    while (left_s := end_s - time.monotonic()) > 0:
-        vital.check()
-        time.sleep(min(left_s, _LOOK_S))
 
 
 async def _made(cluster: PenstockCluster, count: int) -> dict[int, StreamInfo]:

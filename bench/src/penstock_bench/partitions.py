@@ -18,7 +18,9 @@ acked messages are committed.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,13 +29,11 @@ import msgspec
 from penstock.base.errors import OperationalError
 from penstock.base.limits import GIB
 from penstock_bench import worker
-from penstock_bench.brokers import TIMEOUT_S, Brokers, running_brokers
+from penstock_bench.brokers import TIMEOUT_S, running_brokers
+from penstock_bench.experiment import ROUNDS, Experiment, Row, Turn
 from penstock_bench.generator import GENERATOR, Load, PublishTask, publish
-from penstock_bench.report import Figure
-from penstock_bench.rounds import Measurement, interleave, median, ratio
 from penstock_bench.systems import nats_server, time_for
 
-ROUNDS = 5
 _BROKERS = 2
 _ONE = "one"
 _WAYS = ("mapped", "group", "key", "token")
@@ -41,99 +41,58 @@ _SUBJECTS = 64
 _COST_MAX = 1.5  # highest CPU per message relative to one partition, if the leaders choose (key, token)
 _FLAT = 0.9  # least messages per second of CPU relative to one partition, if subjects belong to partitions (mapped)
 _MESSAGES_A_SECOND = 60_000  # for the time estimate
-Step = Callable[[str], None]
 
 
-class PartitionsPlan(msgspec.Struct, frozen=True):
-    """The partitions, rounds and load of a run."""
-
-    partitions: int = 4
-    rounds: int = ROUNDS
-    load: Load = Load(messages=400_000, window=4_000, seconds_max=20.0)
-
-    @property
-    def steps(self) -> int:
-        """Number of steps for a progress bar."""
-        return (1 + len(_WAYS)) * (self.rounds + 1)
-
-    @property
-    def seconds(self) -> float:
-        """Estimated duration in seconds."""
-        return 10 + self.steps * self.load.messages / _MESSAGES_A_SECOND
-
-    @property
-    def bytes_needed(self) -> int:
-        """Disk space in bytes, at most."""
-        return GIB + 2 * self.load.messages * (self.load.size + 128)
-
-
-def run(plan: PartitionsPlan, folder: Path, said: Step) -> list[Figure]:
-    """Run the whole plan. Raise OperationalError if no measurement is valid."""
-    with nats_server(folder / "nats-server") as (nats, _), running_brokers(folder, nats, _BROKERS) as brokers:
-
-        def measure(name: str) -> Callable[[int], Measurement]:
-            def once(round_number: int) -> Measurement:
-                measured = _measured(brokers, nats, plan, name, round_number)
-                said(name)
-                return measured
-
-            return once
-
-        found = list(interleave({name: measure(name) for name in (_ONE, *_WAYS)}, rounds=plan.rounds))
-    if median(found, _ONE) is None:
-        raise OperationalError(f"nothing could be measured: {next(one.void for one in found if one.void)}")
-    return _figures(plan, found)
-
-
-def _measured(brokers: Brokers, nats: Any, plan: PartitionsPlan, name: str, round_number: int) -> Measurement:
-    """Measure acked messages per second of CPU time, of both brokers together."""
-    stream = f"bench-{name}-{round_number + 1}"
-    config: dict[str, Any] = {"replicas": 1, "durability": "os", "dedup_window_ms": None}
-    subject, subjects = f"{stream}.*", _SUBJECTS
-    if name == "mapped":
-        subject, subjects = stream, plan.partitions
-    if name != _ONE:
-        config |= {"partitions": plan.partitions, "partition_by": "token:2" if name == "token" else name}
-    brokers.client.create_stream(stream, subject, **config, timeout=TIMEOUT_S)
-    try:
-        processes = {f"broker-{number}": one for number, one in sorted(brokers.process_ids.items())}
-        load = msgspec.structs.replace(plan.load, subjects=subjects)
-        task = PublishTask(nats, stream, load, processes)
-        published = worker.run(publish, task, timeout_s=time_for(load))
-        info = brokers.client.stream(stream, timeout=TIMEOUT_S)
-    finally:
-        brokers.client.delete_stream(stream, timeout=TIMEOUT_S)
-    stored = [int(part.committed_end or 0) for part in info.partitions]
-    void = None
-    if published.errors or sum(stored) != published.acks:
-        void = f"{published.acks} acks, {sum(stored)} stored, {published.errors} errors {published.first_error}"
-    cpu = {one: seconds for one, seconds in published.cpu_seconds.items() if one != GENERATOR}
-    return Measurement(
-        system=name,
-        round_number=round_number,
-        value=published.acks / max(1e-9, sum(cpu.values())),
-        seconds=published.seconds,
-        messages=published.acks,
-        cpu_seconds=cpu,
-        void=void,
+def experiment(partitions: int = 4, messages: int = 400_000, rounds: int | None = None) -> Experiment:
+    """Return the experiment: acked messages per second of CPU time, of both brokers together."""
+    load = Load(messages=messages, window=4_000, seconds_max=20.0)
+    many = f"{partitions} partitions"
+    of = "CPU of both brokers for a message"
+    rows = [
+        Row(f"cost-{name}", f"{of}, {'one partition' if name == _ONE else f'{many}, {name}'}", "us", "cpu_us", name)
+        for name in (_ONE, *_WAYS)
+    ]
+    rows += [
+        Row(f"more-{name}", f"the same, {name} by one partition", "×", "rate", _ONE, name, reach)
+        for name, reach in (("mapped", None), ("group", None), ("key", _COST_MAX), ("token", _COST_MAX))
+    ]
+    flat = f"acked messages by second of CPU, {many} by one, each subject one partition's"
+    rows.append(Row("flat", flat, "×", "rate", "mapped", _ONE, _FLAT, at_least=True))
+    return Experiment(
+        systems=(_ONE, *_WAYS),
+        begin=partial(_begin, partitions=partitions, load=load),
+        rounds=rounds or ROUNDS,
+        turn_seconds=messages / _MESSAGES_A_SECOND,
+        bytes_needed=GIB + 2 * messages * (load.size + 128),
+        rows=tuple(rows),
     )
 
 
-def _figures(plan: PartitionsPlan, found: list[Measurement]) -> list[Figure]:
-    figures = []
-    for name in (_ONE, *_WAYS):
-        costs = sorted(1e6 / one.value for one in found if one.system == name and one.void is None)
-        if costs:
-            many = "one partition" if name == _ONE else f"{plan.partitions} partitions, {name}"
-            middle = costs[len(costs) // 2]
-            what = f"CPU of both brokers for a message, {many}"
-            figures.append(Figure(f"cost-{name}", what, "us", middle, low=costs[0], high=costs[-1]))
-    for name in _WAYS:
-        if (against := ratio(found, _ONE, name)) is not None:
-            reach = _COST_MAX if name in ("key", "token") else None
-            what = f"the same, {name} by one partition"
-            figures.append(Figure(f"more-{name}", what, "×", against.median, reach, low=against.low, high=against.high))
-    if (flat := ratio(found, "mapped", _ONE)) is not None:
-        what = f"acked messages by second of CPU, {plan.partitions} partitions by one, each subject one partition's"
-        figures.append(Figure("flat", what, "×", flat.median, _FLAT, low=flat.low, high=flat.high, at_least=True))
-    return figures
+@contextmanager
+def _begin(folder: Path, *, partitions: int, load: Load) -> Iterator[Turn]:
+    with nats_server(folder / "nats-server") as (nats, _), running_brokers(folder, nats, _BROKERS) as brokers:
+
+        def turn(name: str, round_number: int) -> dict[str, float]:
+            stream = f"bench-{name}-{round_number + 1}"
+            config: dict[str, Any] = {"replicas": 1, "durability": "os", "dedup_window_ms": None}
+            is_mapped = name == "mapped"
+            if name != _ONE:
+                config |= {"partitions": partitions, "partition_by": "token:2" if name == "token" else name}
+            subject = stream if is_mapped else f"{stream}.*"
+            brokers.client.create_stream(stream, subject, **config, timeout=TIMEOUT_S)
+            try:
+                sent = msgspec.structs.replace(load, subjects=partitions if is_mapped else _SUBJECTS)
+                task = PublishTask(nats, stream, sent, dict(brokers.by_number()))
+                published = worker.run(publish, task, timeout_s=time_for(sent))
+                info = brokers.client.stream(stream, timeout=TIMEOUT_S)
+            finally:
+                brokers.client.delete_stream(stream, timeout=TIMEOUT_S)
+            stored = sum(int(part.committed_end or 0) for part in info.partitions)
+            if published.errors or stored != published.acks:
+                raise OperationalError(
+                    f"{published.acks} acks, {stored} stored, {published.errors} errors {published.first_error}"
+                )
+            cpu = sum(seconds for one, seconds in published.cpu_seconds.items() if one != GENERATOR)
+            return {"rate": published.acks / max(1e-9, cpu), "cpu_us": 1e6 * cpu / max(1, published.acks)}
+
+        yield turn

@@ -44,6 +44,21 @@ def cpu_seconds_of(processes: Mapping[str, int]) -> dict[str, float]:
     return {name: cpu_seconds(name, process_id) for name, process_id in processes.items()}
 
 
+class Stopwatch:
+    """Wall and CPU time of some processes, by name, from its construction on."""
+
+    def __init__(self, processes: Mapping[str, int]) -> None:
+        self._processes = dict(processes)
+        self._before = cpu_seconds_of(processes)
+        self._started_s = time.perf_counter()
+
+    def read(self) -> tuple[float, dict[str, float]]:
+        """Return the elapsed seconds, and the CPU seconds of each process. Raise OperationalError if one has ended."""
+        seconds = max(1e-9, time.perf_counter() - self._started_s)
+        after = cpu_seconds_of(self._processes)
+        return seconds, {name: after[name] - self._before[name] for name in after}
+
+
 def children_of(process_id: int) -> list[int]:
     """Return the process ids of a process's children (Linux; none elsewhere)."""
     found = []

@@ -17,14 +17,10 @@ from __future__ import annotations
 
 import asyncio
 import os
-import random
-import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-
-import msgspec
-import pyarrow as pa
 
 from penstock.base.errors import OperationalError
 from penstock.base.limits import GIB, MIB
@@ -32,70 +28,70 @@ from penstock.client import aio
 from penstock.client.link.read_from import Which
 from penstock.client.values import LATEST
 from penstock_bench.brokers import TIMEOUT_S, Brokers, running_brokers, until
-from penstock_bench.processes import cpu_seconds_of
-from penstock_bench.report import Figure
-from penstock_bench.rounds import Measurement, Ratio, interleave, median, ratio
+from penstock_bench.experiment import ROUNDS, Experiment, Row, Turn
+from penstock_bench.processes import Stopwatch
 from penstock_bench.systems import nats_server
 
-ROUNDS = 5
 _BROKERS = 3
 _STREAM = "bench-observed"
-_VALUE_BYTES = 1_024
-_ROWS = 4_096
 _ALONE, _CROWDED, _SPREAD = "alone", "crowded", "spread"
 _FLAT = 0.9  # least MB per second of CPU, relative to one replica
 _BYTES_PER_S = 800 * MIB  # for the time estimate
-Step = Callable[[str], None]
 
 
-class ReadReplicasPlan(msgspec.Struct, frozen=True):
-    """The size of the log and the number of concurrent consumers."""
+def experiment(consumers: int = 24, size_bytes: int = 256 * MIB, rounds: int | None = None) -> Experiment:
+    """Return the experiment: MB per second of the brokers' CPU time, for a log of `size_bytes`."""
+    few = _few(consumers)
+    ratio, of_cpu = "three replicas by one, with as many consumers for", "by second of all brokers' CPU"
+    return Experiment(
+        systems=(_ALONE, _CROWDED, _SPREAD),
+        begin=partial(_begin, size_bytes=size_bytes, consumers=consumers),
+        rounds=rounds or ROUNDS,
+        turn_seconds=size_bytes * consumers / _BYTES_PER_S,
+        bytes_needed=GIB + _BROKERS * size_bytes * 11 // 10,
+        rows=(
+            Row("read-alone", f"read by {few} from the leader, {of_cpu}", "MB/s", "mb_per_s", _ALONE),
+            Row("read-crowded", f"read by {consumers} from the leader, {of_cpu}", "MB/s", "mb_per_s", _CROWDED),
+            Row(
+                "read-spread",
+                f"read by {consumers} from the leader and two observers, {of_cpu}",
+                "MB/s",
+                "mb_per_s",
+                _SPREAD,
+            ),
+            Row("read-share", "the busiest broker's share of the CPU, of three that serve", "", "share", _SPREAD),
+            *(
+                Row(
+                    f"flat-{one}",
+                    f"{ratio} {whom}, by second of CPU",
+                    "×",
+                    "mb_per_s",
+                    _SPREAD,
+                    one,
+                    reach,
+                    at_least=True,
+                )
+                for one, whom, reach in ((_ALONE, "each", _FLAT), (_CROWDED, "all", None))
+            ),
+        ),
+    )
 
-    size_bytes: int = 256 * MIB
-    consumers: int = 24
-    rounds: int = ROUNDS
 
-    @property
-    def steps(self) -> int:
-        """Number of steps for a progress bar."""
-        return 3 * (self.rounds + 1)
-
-    @property
-    def seconds(self) -> float:
-        """Estimated duration in seconds."""
-        return 10 + self.steps * self.size_bytes * self.consumers / _BYTES_PER_S
-
-    @property
-    def bytes_needed(self) -> int:
-        """Disk space in bytes, at most."""
-        return GIB + _BROKERS * self.size_bytes * 11 // 10
+def _few(consumers: int) -> int:
+    return max(1, consumers // _BROKERS)
 
 
-def run(plan: ReadReplicasPlan, folder: Path, said: Step) -> list[Figure]:
-    """Run the whole plan. Raise OperationalError if the observers do not catch up, or no measurement is valid."""
+@contextmanager
+def _begin(folder: Path, *, size_bytes: int, consumers: int) -> Iterator[Turn]:
     with nats_server(folder / "nats-server") as (nats, _), running_brokers(folder, nats, _BROKERS) as brokers:
-        _fill(brokers, plan.size_bytes)
+        _fill(brokers, size_bytes)
 
-        def measure(name: str, which: Which, consumers: int) -> Callable[[int], Measurement]:
-            def once(round_number: int) -> Measurement:
-                measured = asyncio.run(_read(brokers, consumers, which, round_number))
-                said(name)
-                return msgspec.structs.replace(measured, system=name)
+        def turn(name: str, _: int) -> dict[str, float]:
+            count = _few(consumers) if name == _ALONE else consumers
+            return asyncio.run(_read(brokers, count, "any" if name == _SPREAD else "leader"))
 
-            return once
-
-        few = max(1, plan.consumers // _BROKERS)
-        measures = {
-            _ALONE: measure(_ALONE, "leader", few),
-            _CROWDED: measure(_CROWDED, "leader", plan.consumers),
-            _SPREAD: measure(_SPREAD, "any", plan.consumers),
-        }
         with _parted(brokers):
-            found = list(interleave(measures, rounds=plan.rounds))
-    ratios = [(name, ratio(found, _SPREAD, name), reach) for name, reach in ((_ALONE, _FLAT), (_CROWDED, None))]
-    if ratios[0][1] is None:
-        raise OperationalError(f"nothing could be measured: {next(one.void for one in found if one.void)}")
-    return [*_figures(found, few, plan.consumers), *(_flatness(*one) for one in ratios if one[1] is not None)]  # type: ignore[arg-type]
+            yield turn
 
 
 @contextmanager
@@ -118,29 +114,24 @@ def _parted(brokers: Brokers) -> Iterator[None]:
 def _fill(brokers: Brokers, size_bytes: int) -> None:
     """Create the stream, and wait until all observers have caught up."""
     brokers.client.create_stream(_STREAM, _STREAM, replicas=1, observers=_BROKERS - 1)
-    values = [random.Random(1).randbytes(_VALUE_BYTES) for _ in range(_ROWS)]  # noqa: S311 (content, no secret)
-    table = pa.table({"value": pa.array(values, pa.binary())})
-    batches = -(-size_bytes // (_ROWS * _VALUE_BYTES))
-    for _ in range(batches):
-        brokers.client.append(_STREAM, table, timeout=TIMEOUT_S)
+    brokers.fill(_STREAM, size_bytes)
 
     def are_whole() -> bool:
         part = brokers.client.stream(_STREAM, timeout=TIMEOUT_S).partitions[0]
         return len(part.followers) == _BROKERS - 1 and all(one.lag == 0 for one in part.followers)
 
     until(are_whole, "all observers have all", TIMEOUT_S)
-    asyncio.run(_read(brokers, _BROKERS * 8, "any", 0))  # brings the log into the page cache
+    asyncio.run(_read(brokers, _BROKERS * 8, "any"))  # brings the log into the page cache
 
 
-async def _read(brokers: Brokers, consumers: int, which: Which, round_number: int) -> Measurement:
-    """Read the whole log with `consumers` concurrent consumers; the value is MB per second of the brokers' CPU."""
+async def _read(brokers: Brokers, consumers: int, which: Which) -> dict[str, float]:
+    """Read the whole log with `consumers` concurrent consumers. Raise OperationalError if one misses a row."""
     servers = list(brokers.addresses.values())
     clients = [await aio.connect(servers, name="penstock-bench", timeout=TIMEOUT_S) for _ in range(consumers)]
-    loop = asyncio.get_running_loop()
     try:
         for client in clients:
             end = (await client.offsets(_STREAM, LATEST, timeout=TIMEOUT_S)).offset
-        before, began_s = cpu_seconds_of(_processes(brokers)), loop.time()
+        watch = Stopwatch(brokers.by_number())
 
         async def one(number: int) -> tuple[int, int]:
             rows = size_bytes = 0
@@ -154,49 +145,10 @@ async def _read(brokers: Brokers, consumers: int, which: Which, round_number: in
             return rows, size_bytes
 
         got = await asyncio.gather(*(one(number) for number in range(consumers)))
-        seconds = loop.time() - began_s
-        after = cpu_seconds_of(_processes(brokers))
+        _, cpu = watch.read()
     finally:
         await asyncio.gather(*(client.close() for client in clients))
-    cpu = {name: after[name] - before[name] for name in before}
-    counts = {rows for rows, _ in got}
-    void = None if counts == {end} else f"of {end} rows consumers got {sorted(counts)}"
-    mb = sum(size_bytes for _, size_bytes in got) / 1e6
-    return Measurement(
-        system=which,
-        round_number=round_number,
-        value=mb / max(1e-9, sum(cpu.values())),
-        seconds=seconds,
-        messages=sum(rows for rows, _ in got),
-        cpu_seconds=cpu,
-        void=void,
-    )
-
-
-def _processes(brokers: Brokers) -> dict[str, int]:
-    return {f"broker-{number}": process_id for number, process_id in sorted(brokers.process_ids.items())}
-
-
-def _figures(found: list[Measurement], few: int, consumers: int) -> list[Figure]:
-    texts = {
-        _ALONE: f"read by {few} from the leader",
-        _CROWDED: f"read by {consumers} from the leader",
-        _SPREAD: f"read by {consumers} from the leader and two observers",
-    }
-    figures = []
-    for name, text in texts.items():
-        values = [one.value for one in found if one.system == name and one.void is None]
-        got = median(found, name)
-        if got is not None:
-            what = f"{text}, by second of all brokers' CPU"
-            figures.append(Figure(f"read-{name}", what, "MB/s", got, low=min(values), high=max(values)))
-    shares = [max(one.cpu_seconds.values()) / sum(one.cpu_seconds.values()) for one in found if one.system == _SPREAD]
-    what = "the busiest broker's share of the CPU, of three that serve"
-    figures.append(Figure("read-share", what, "", statistics.median(shares), low=min(shares), high=max(shares)))
-    return figures
-
-
-def _flatness(name: str, against: Ratio, reach: float | None) -> Figure:
-    who = {_ALONE: "with as many consumers for each", _CROWDED: "with as many consumers for all"}[name]
-    what = f"three replicas by one, {who}, by second of CPU"
-    return Figure(f"flat-{name}", what, "×", against.median, reach, low=against.low, high=against.high, at_least=True)
+    if (counts := {rows for rows, _ in got}) != {end}:
+        raise OperationalError(f"of {end} rows consumers got {sorted(counts)}")
+    mb, used = sum(size_bytes for _, size_bytes in got) / 1e6, max(1e-9, sum(cpu.values()))
+    return {"mb_per_s": mb / used, "share": max(cpu.values()) / used}

@@ -24,7 +24,6 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -39,7 +38,7 @@ from penstock.client import aio
 from penstock.client.blocking import client as blocking
 from penstock_bench import worker
 from penstock_bench.content import Content, difference
-from penstock_bench.processes import cpu_seconds_of
+from penstock_bench.processes import Stopwatch
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -78,19 +77,15 @@ class Clock:
     """Measures wall and CPU time from its construction on."""
 
     def __init__(self, watched: dict[str, int]) -> None:
-        self._watched = {**watched, READER: os.getpid()}
-        self._before = cpu_seconds_of(self._watched)
-        self._started_s = time.perf_counter()
+        self._watch = Stopwatch({**watched, READER: os.getpid()})
 
     def consumed(self, passes: list[Content]) -> Consumed:
         """Stop the clock and return the mean cost of a pass. Raise OperationalError if the passes differ in content."""
-        seconds = time.perf_counter() - self._started_s
-        after = cpu_seconds_of(self._watched)
-        cpu = {name: (after[name] - self._before[name]) / len(passes) for name in self._watched}
+        seconds, cpu = self._watch.read()
         different = [reason for one in passes if (reason := difference(passes[0], one)) is not None]
         if different:
             raise OperationalError(f"two passes over one log differ: {different[0]}")
-        return Consumed(seconds / len(passes), passes[0], cpu)
+        return Consumed(seconds / len(passes), passes[0], {name: used / len(passes) for name, used in cpu.items()})
 
 
 def _warm_up(client: Client, stream: str) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
@@ -60,16 +60,24 @@ def interleave(
     *,
     rounds: int,
     warm_up: bool = True,
+    may_be_void: bool = True,
     before: Callable[[], None] = os.sync,
-) -> Iterator[Measurement]:
-    """Measure all systems in `rounds` rounds; call `before` before each turn. A warm-up round's results are dropped."""
-    names = list(measures)
+    said: Callable[[Measurement], None] = lambda one: None,
+) -> list[Measurement]:
+    """Measure all systems in `rounds` rounds; call `before` before each turn, and `said` after each that counts.
+
+    A warm-up round's results are dropped. A failure gives a void measurement, or is raised unless `may_be_void`.
+    """
+    names, found = list(measures), []
     for round_number in range(-1 if warm_up else 0, rounds):
         for name in order_of(names, max(0, round_number)):
             before()
-            measured = _measured(name, round_number, measures[name])
+            measure = measures[name]
+            measured = _measured(name, round_number, measure) if may_be_void else measure(round_number)
             if round_number >= 0:
-                yield measured
+                said(measured)
+                found.append(measured)
+    return found
 
 
 def _measured(name: str, round_number: int, measure: Measure) -> Measurement:
@@ -86,34 +94,31 @@ def counted(measurements: Sequence[Measurement], system: str) -> list[Measuremen
     return [one for one in measurements if one.system == system and one.void is None]
 
 
-def median(measurements: Sequence[Measurement], system: str) -> float | None:
-    """Return the median of a system's values; None without a valid measurement."""
-    values = [one.value for one in counted(measurements, system)]
-    return statistics.median(values) if values else None
-
-
 def ratio(measurements: Sequence[Measurement], system: str, against: str) -> Ratio | None:
     """Return the ratio of `system` to `against`, by rounds; None without a valid pair."""
-    return _ratio_of(measurements, system, against, lambda one: one.value)
+    return _ratio(ratio_of(measurements, system, against, lambda one: one.value))
 
 
 def cpu_ratio(measurements: Sequence[Measurement], system: str, against: str) -> Ratio | None:
     """Return the ratio of CPU time per message, all processes together: less is better."""
-    return _ratio_of(measurements, system, against, lambda one: sum(one.cpu_seconds.values()) / max(1, one.messages))
+    cpu = ratio_of(measurements, system, against, lambda one: sum(one.cpu_seconds.values()) / max(1, one.messages))
+    return _ratio(cpu)
 
 
-def _ratio_of(
+def ratio_of(
     measurements: Sequence[Measurement], system: str, against: str, figure: Callable[[Measurement], float]
-) -> Ratio | None:
+) -> list[float]:
+    """Return the ratio of a figure in each round in which both systems are valid."""
     of_other = {one.round_number: figure(one) for one in counted(measurements, against)}
-    pairs = [
+    return [
         figure(one) / of_other[one.round_number]
         for one in counted(measurements, system)
         if of_other.get(one.round_number, 0.0) > 0
     ]
-    if not pairs:
-        return None
-    return Ratio(statistics.median(pairs), min(pairs), max(pairs), len(pairs))
+
+
+def _ratio(found: Sequence[float]) -> Ratio | None:
+    return Ratio(statistics.median(found), min(found), max(found), len(found)) if found else None
 
 
 def publish_measure(name: str, system: System, load: Load) -> Measure:

@@ -33,15 +33,14 @@ import msgspec
 from penstock.base.config import StreamConfig
 from penstock.base.errors import OperationalError
 from penstock.base.limits import MIB
-from penstock.batch import codec
-from penstock.batch.schema import arrow_schema
 from penstock.broker.supervision.child import ReadyLine
 from penstock.client.blocking import client as blocking
 from penstock.node.data_dir.log_creation_markers import LogCreationMarkers
-from penstock_bench.data_dirs import FIRST_US, append, flush, made_in, new_log, started
+from penstock_bench.data_dirs import FIRST_US, append, encoded, flush, made_in, new_log, started
+from penstock_bench.experiment import Findings, Row, Said, findings, in_turn
 from penstock_bench.processes import cpu_seconds
 from penstock_bench.report import Figure
-from penstock_bench.rounds import order_of
+from penstock_bench.resting import held
 
 IDLE_STREAMS = 10_000
 LONG_MESSAGES = 100_000_000
@@ -62,9 +61,6 @@ _START_SECONDS = 1.0
 _LOOKUPS_SECONDS = 5.0
 _LONG = "long"
 
-Said = Callable[[str], None]
-"""Receives the name of every finished step."""
-
 
 class ScalePlan(msgspec.Struct, frozen=True):
     """The streams, messages and times of a run."""
@@ -82,6 +78,15 @@ class ScalePlan(msgspec.Struct, frozen=True):
         made = self.streams / _STREAMS_A_SECOND + (self.messages + self.short_messages) / _MESSAGES_A_SECOND
         watched = 3 * self.settle_seconds + 2 * self.idle_seconds
         return made + watched + 2 * self.start_rounds * _START_SECONDS + 2 * _LOOKUPS_SECONDS
+
+    @property
+    def steps(self) -> int:
+        """Number of steps that a run reports."""
+        return STEPS
+
+    def run(self, folder: Path, said: Said) -> Findings:
+        """Run the whole plan."""
+        return Findings([*_streams(self, folder, said), *_long_stream(self, folder, said)])
 
     @property
     def has_idle_goals(self) -> bool:
@@ -118,7 +123,7 @@ def make_streams(folder: Path, count: int) -> None:
         for number in range(count):
             config = StreamConfig(name=f"stream-{number:05d}", subject=f"scale.{number:05d}")
             log = new_log(vfs, metadata, marks, config)
-            message = _message(config.subject, [b"0123456789abcdef"])
+            message = encoded({"value": [b"0123456789abcdef"]}, config.subject)
             now_us = time.time_ns() // 1_000
             for _ in range(_STREAM_MESSAGES):
                 append(log, message, now_us)
@@ -130,23 +135,13 @@ def make_long(folder: Path, messages: int) -> None:
     with made_in(folder) as (vfs, metadata):
         log = new_log(vfs, metadata, LogCreationMarkers(vfs), StreamConfig(name=_LONG, subject="scale.long"))
         values = [random.Random(1).randbytes(_VALUE_BYTES) for _ in range(_ROWS)]  # noqa: S311 (content, no secret)
-        whole = _message("scale.long", values)
+        whole = encoded({"value": values}, "scale.long")
         while (left := messages - log.log_end) > 0:
-            message = whole if left >= _ROWS else _message("scale.long", values[:left])
+            message = whole if left >= _ROWS else encoded({"value": values[:left]}, "scale.long")
             append(log, message, FIRST_US + log.log_end)
             if log.log_end // _ROWS % _FLUSH_BATCHES == 0:
                 flush(log)
         flush(log)
-
-
-def _message(subject: str, values: list[bytes]) -> bytearray:
-    import pyarrow as pa
-
-    rows = len(values)
-    columns = {"subject": [subject] * rows, "key": [None] * rows, "value": values, "headers": [None] * rows}
-    schema = arrow_schema()
-    arrays = [pa.array(found, schema.field(name).type) for name, found in columns.items()]
-    return codec.encode_arrow(pa.RecordBatch.from_arrays(arrays, names=list(columns)))
 
 
 # Measuring
@@ -166,14 +161,10 @@ def idle(folder: Path, plan: ScalePlan, seconds: float, *, kill: bool) -> Idle:
         before = cpu_seconds(*broker), time.monotonic()
         time.sleep(seconds)
         used, passed = cpu_seconds(*broker) - before[0], max(1e-6, time.monotonic() - before[1])
-        resident_bytes = _resident_bytes(ready.process_id)
+        resident_bytes = held(ready.process_id).resident_bytes
         if kill:
             _kill(ready)
     return Idle(start_seconds, start_cpu_seconds, 100 * used / passed, resident_bytes)
-
-
-def _resident_bytes(process_id: int) -> int:
-    return int(Path(f"/proc/{process_id}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def lookups(folders: dict[str, tuple[Path, int]], *, kind: str) -> dict[str, float]:
@@ -221,11 +212,6 @@ def first_at(place: int, messages: int) -> int:
     return min(-(-place // _ROWS) * _ROWS, messages)
 
 
-def run(plan: ScalePlan, folder: Path, said: Said) -> list[Figure]:
-    """Run the whole plan."""
-    return [*_streams(plan, folder, said), *_long_stream(plan, folder, said)]
-
-
 def _streams(plan: ScalePlan, folder: Path, said: Said) -> list[Figure]:
     one, many = folder / "one", folder / "many"
     make_streams(one, 1)
@@ -257,7 +243,13 @@ def _long_stream(plan: ScalePlan, folder: Path, said: Said) -> list[Figure]:
     make_long(long, plan.messages)
     said(f"{plan.messages:,} messages made")
     logs = {"short": (short, plan.short_messages), "long": (long, plan.messages)}
-    starts = _starts_after_kill({name: where for name, (where, _) in logs.items()}, plan.start_rounds)
+
+    def start(name: str, _: int) -> dict[str, float]:
+        with started(logs[name][0]) as (ready, seconds):
+            _kill(ready)
+        return {"seconds": seconds}
+
+    starts = in_turn(start, tuple(logs), rounds=plan.start_rounds, said=lambda name: None)
     said("start after kill -9")
     by_offset = lookups(logs, kind="offset")
     said("look-ups by offset")
@@ -265,27 +257,19 @@ def _long_stream(plan: ScalePlan, folder: Path, said: Said) -> list[Figure]:
     said("look-ups by time")
     which = f"{plan.messages:,} messages against {plan.short_messages:,}"
     goal = _goals(judged=plan.has_long_goals)
-    ratios = [long / short for long, short in zip(starts["long"], starts["short"], strict=True)]
+    what, of = "start after kill -9", ("seconds", "long")
+    rows = (
+        Row("long-start", f"{plan.messages:,} messages: {what}", "s", *of, "", *goal(2)),
+        Row("short-start", f"{plan.short_messages:,} messages: the same", "s", "seconds", "short"),
+        Row("long-start-ratio", f"{which}: {what}", "×", *of, "short", *goal(1.2)),
+    )
     return [
-        _median("long-start", f"{plan.messages:,} messages: start after kill -9", "s", starts["long"], goal(2)),
-        _median("short-start", f"{plan.short_messages:,} messages: the same", "s", starts["short"]),
-        _median("long-start-ratio", f"{which}: start after kill -9", "×", ratios, goal(1.2)),
+        *findings(rows, starts).figures,
         Figure("long-offset", f"{which}: look-up by offset", "×", by_offset["long"] / by_offset["short"], *goal(1.2)),
         Figure("long-offset-ms", f"{plan.messages:,} messages: look-up by offset", "ms", by_offset["long"]),
         Figure("long-time", f"{which}: look-up by time", "×", by_time["long"] / by_time["short"], *goal(1.2)),
         Figure("long-time-ms", f"{plan.messages:,} messages: look-up by time", "ms", by_time["long"]),
     ]
-
-
-def _starts_after_kill(folders: dict[str, Path], rounds: int) -> dict[str, list[float]]:
-    """Return the seconds of each start, by name and round; every broker is killed when it is ready."""
-    found: dict[str, list[float]] = {name: [] for name in folders}
-    for round_number in range(rounds):
-        for name in order_of(list(folders), round_number):
-            with started(folders[name]) as (ready, seconds):
-                _kill(ready)
-            found[name].append(seconds)
-    return found
 
 
 _Goal = tuple[float | None, float | None]
@@ -298,7 +282,3 @@ def _goals(*, judged: bool) -> Callable[..., _Goal]:
         return (reach, stretch) if judged else (None, None)
 
     return goal
-
-
-def _median(name: str, what: str, unit: str, values: list[float], goal: _Goal = (None, None)) -> Figure:
-    return Figure(name, what, unit, statistics.median(values), *goal, low=min(values), high=max(values))

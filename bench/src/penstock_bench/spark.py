@@ -3,21 +3,20 @@
 Rules: One log is made once, of messages of 300 bytes in batches as the cleaner leaves them, and its rows once as
 Parquet files. All measures use the same Spark session on two cores and the same broker. Each measure has its turn in
 each round; a first round, which loads and compiles code, does not count. CPU is that of all processes together: the
-JVM, Python's workers, the broker, and this process. A ratio is taken within a round. The rows of the measures
-`available`, `archive` and `sink` are counted and compared with the expected number.
+JVM, Python's workers, the broker, and this process. A ratio is taken within a round. The rows of every
+measure are counted, when its clock has stopped, and compared with the expected number: those that are only read in the
+first round, by reading once more, because counting them has a cost.
 """
 
 from __future__ import annotations
 
 import shutil
-import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
-
-import msgspec
+from typing import TYPE_CHECKING
 
 from penstock.base.config import StreamConfig
 from penstock.base.errors import OperationalError
@@ -29,9 +28,8 @@ from penstock.node.data_dir.log_creation_markers import LogCreationMarkers
 from penstock.spark.columns import RowOrigin, default_columns, spark_batch
 from penstock.spark.columns import arrow_schema as spark_schema
 from penstock_bench.data_dirs import FIRST_US, append, flush, made_in, new_log, started
+from penstock_bench.experiment import Experiment, Row, Turn
 from penstock_bench.process_tree import ProcessTree
-from penstock_bench.report import Figure
-from penstock_bench.rounds import order_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -48,39 +46,6 @@ _FILE_ROWS = 625_000  # of one Parquet file
 _SECONDS_A_MILLION = 22.0  # of one round, for the time estimate
 _TIMEOUT_S = 60.0
 
-Said = Callable[[str], None]
-"""Receives the name of every finished step."""
-
-
-class SparkPlan(msgspec.Struct, frozen=True):
-    """The messages and rounds to measure."""
-
-    messages: int = MESSAGES
-    rounds: int = ROUNDS
-
-    @property
-    def steps(self) -> int:
-        """Number of steps that a run reports."""
-        return 1 + len(TITLES) * (self.rounds + 1)
-
-    @property
-    def seconds(self) -> float:
-        """Estimated duration in seconds."""
-        return (self.rounds + 1) * self.messages / 1e6 * _SECONDS_A_MILLION + 30
-
-    @property
-    def bytes_needed(self) -> int:
-        """Disk space in bytes, at most: the log, its Parquet files, the output of both, and staged rows."""
-        return 512 * MIB + 7 * self.messages * (VALUE_BYTES + 60)
-
-
-class Cost(NamedTuple):
-    """The cost of one turn."""
-
-    cpu_seconds: float
-    seconds: float
-
-
 TITLES: Mapping[str, str] = {
     "parquet": "Parquet read",
     "read": "stream read",
@@ -94,25 +59,51 @@ TITLES: Mapping[str, str] = {
 """The measures of a round and their titles."""
 
 
-class _Goal(NamedTuple):
-    """The highest wanted ratio of the CPU times of measures `name` and `beside`."""
-
-    name: str
-    beside: str
-    reach: float
-    stretch: float
-
-
+_DRAINED = ("parquet", "read", "offsets")  # measures whose rows are read and dropped
 _GOALS = (
-    _Goal("read", "parquet", 1.7, 1.2),
-    _Goal("offsets", "read", 0.4, 0.2),
-    _Goal("available", "read", 1.3, 1.1),
-    _Goal("archive", "copy", 1.5, 1.0),
-    _Goal("sink", "copy", 3.0, 1.5),
+    ("read", "parquet", 1.7, 1.2),
+    ("offsets", "read", 0.4, 0.2),
+    ("available", "read", 1.3, 1.1),
+    ("archive", "copy", 1.5, 1.0),
+    ("sink", "copy", 3.0, 1.5),
 )
+"""The wanted ratios of the CPU times of two measures, at most: reach and stretch."""
 
 
-def make(folder: Path, plan: SparkPlan) -> None:
+def experiment(messages: int = MESSAGES, rounds: int | None = None) -> Experiment:
+    """Return the experiment. Its disk space: the log, its Parquet files, the output of both, and staged rows."""
+    rows = []
+    for name, title in TITLES.items():
+        rows += [
+            Row(f"{name}-cpu", f"{title}: CPU a million", "s", "cpu_seconds", name),
+            Row(f"{name}-s", f"{title}: time", "s", "seconds", name),
+        ]
+    for name, beside, reach, stretch in _GOALS:
+        what = f"{TITLES[name]}, against: {TITLES[beside]} (CPU)"
+        rows.append(Row(f"{name}-ratio", what, "×", "cpu_seconds", name, beside, reach, stretch))
+    update = f"{TITLES['table']}: time of an update"
+    rows.append(Row("table-update", update, "µs", "message_us", "table", "", 10.0, 3.3))
+    return Experiment(
+        systems=tuple(TITLES),
+        titles=TITLES,
+        begin=partial(_begin, messages=messages),
+        rounds=rounds or ROUNDS,
+        all_count=True,
+        start_seconds=30.0,
+        turn_seconds=messages / 1e6 * _SECONDS_A_MILLION / len(TITLES),
+        bytes_needed=512 * MIB + 7 * messages * (VALUE_BYTES + 60),
+        rows=tuple(rows),
+    )
+
+
+@contextmanager
+def _begin(folder: Path, *, messages: int) -> Iterator[Turn]:
+    make(folder, messages)
+    with turns(folder, messages) as turn:
+        yield turn
+
+
+def make(folder: Path, messages: int) -> None:
     """Make a data directory with the stream, and its rows as Parquet files."""
     import pyarrow.parquet as pq
 
@@ -122,7 +113,7 @@ def make(folder: Path, plan: SparkPlan) -> None:
     with made_in(folder / "data") as (vfs, metadata):
         log = new_log(vfs, metadata, LogCreationMarkers(vfs), StreamConfig(name=_STREAM, subject=f"{_STREAM}.*"))
         writer, written = None, _FILE_ROWS
-        for batch in _batches(plan.messages):
+        for batch in _batches(messages):
             offset = log.log_end
             append(log, codec.encode_arrow(batch), FIRST_US + offset)
             if written >= _FILE_ROWS:
@@ -172,30 +163,45 @@ def _as_stored(batch: pa.RecordBatch, offset: int) -> pa.RecordBatch:
 
 
 @contextmanager
-def _spark() -> Iterator[SparkSession]:
+def turns(folder: Path, messages: int) -> Iterator[Turn]:
+    """Start a broker and a Spark session; return the turn. Every measure is expected to have so many messages."""
     from penstock.spark import session
 
-    made = session(MASTER, name="bench", config={"spark.ui.showConsoleProgress": "false"})
-    try:
-        yield made
-    finally:
-        made.stop()
+    with ProcessTree() as tree, started(folder / "data") as (ready, _):
+        spark = session(MASTER, name="bench", config={"spark.ui.showConsoleProgress": "false"})
+        measures = _Measures(spark, ready.client, folder)
+
+        def turn(name: str, round_number: int) -> dict[str, float]:
+            out = folder / f"turn-{name}-{round_number + 1}"
+            cpu, began = tree.cpu_seconds(), time.perf_counter()
+            measures.by_name[name](out)
+            cpu_seconds, seconds = tree.cpu_seconds() - cpu, time.perf_counter() - began
+            if name not in _DRAINED or round_number < 0:
+                rows = measures.count(name, out)
+                if rows != messages:
+                    raise OperationalError(f"{TITLES[name]}: {rows:,} messages, of {messages:,}")
+            shutil.rmtree(out, ignore_errors=True)
+            million = messages / 1e6
+            return {"cpu_seconds": cpu_seconds / million, "seconds": seconds, "message_us": seconds / million}
+
+        try:
+            yield turn
+        finally:
+            spark.stop()
 
 
-class _Turns:
-    """The measures, in one Spark session and on one broker."""
+class _Measures:
+    """The measures, in one Spark session and on one broker. Each writes to the folder that it is given, or nothing."""
 
-    def __init__(self, spark: SparkSession, server: str, folder: Path, messages: int, tree: ProcessTree) -> None:
-        self._tree = tree
+    def __init__(self, spark: SparkSession, server: str, folder: Path) -> None:
         self._spark = spark
         self._server = server
         self._folder = folder
-        self._messages = messages
-        self._number = 0
-        self._measures: Mapping[str, Callable[[Path], None]] = {
-            "parquet": lambda _: self._drain(self._parquet()),
-            "read": lambda _: self._drain(self._stream()),
-            "offsets": lambda _: self._drain(self._stream(columns="offset")),
+        self._rows = 0  # of the last measure that reports them itself
+        self.by_name: Mapping[str, Callable[[Path], None]] = {
+            "parquet": lambda _: self._drain(self._source("parquet")),
+            "read": lambda _: self._drain(self._source("read")),
+            "offsets": lambda _: self._drain(self._source("offsets")),
             "available": self._available,
             "copy": lambda out: self._parquet().write.parquet(str(out)),
             "archive": self._archive,
@@ -203,15 +209,21 @@ class _Turns:
             "table": self._table,
         }
 
-    def measure(self, name: str) -> Cost:
-        """Run one measure and return its cost."""
-        self._number += 1
-        out = self._folder / f"turn-{self._number}"
-        cpu, began = self._tree.cpu_seconds(), time.perf_counter()
-        self._measures[name](out)
-        cost = Cost(self._tree.cpu_seconds() - cpu, time.perf_counter() - began)
-        shutil.rmtree(out, ignore_errors=True)
-        return cost
+    def count(self, name: str, out: Path) -> int:
+        """Return the number of messages that the last run of the measure had."""
+        from pyspark.sql import Observation
+        from pyspark.sql.functions import count, lit
+
+        if name in _DRAINED:
+            seen = Observation()
+            self._drain(self._source(name).observe(seen, count(lit(1)).alias("rows")))
+            return int(seen.get["rows"])
+        return self._spark.read.parquet(str(out)).count() if name in ("copy", "archive") else self._rows
+
+    def _source(self, name: str) -> DataFrame:
+        if name == "parquet":
+            return self._parquet()
+        return self._stream(columns="offset") if name == "offsets" else self._stream()
 
     def _parquet(self) -> DataFrame:
         return self._spark.read.parquet(str(self._folder / "parquet"))
@@ -233,22 +245,17 @@ class _Turns:
             .start()
         )
         query.awaitTermination()
-        read = sum(one["numInputRows"] for one in query.recentProgress)
-        if read != self._messages:
-            raise OperationalError(f"the query read {read:,} messages of {self._messages:,}")
+        self._rows = sum(one["numInputRows"] for one in query.recentProgress)
 
     def _archive(self, out: Path) -> None:
         from penstock.spark import archive
 
         archive(_STREAM, out, spark=self._spark, servers=self._server)
-        rows = self._spark.read.parquet(str(out)).count()
-        if rows != self._messages:
-            raise OperationalError(f"{rows:,} messages are in the archive, of {self._messages:,}")
 
     def _table(self, out: Path) -> None:
         from penstock.spark import table
 
-        table(_STREAM, out, spark=self._spark, servers=self._server)
+        self._rows = table(_STREAM, out, spark=self._spark, servers=self._server).rows
 
     def _sink(self, out: Path) -> None:
         name = out.name
@@ -256,47 +263,5 @@ class _Turns:
             client.create_stream(name, f"{_STREAM}.*")
             rows = self._parquet().select("key", "value", "subject")
             rows.write.format("penstock").options(servers=self._server, stream=name).mode("append").save()
-            stored = client.offsets(name, "latest").offset
+            self._rows = client.offsets(name, "latest").offset
             client.delete_stream(name)
-        if stored != self._messages:
-            raise OperationalError(f"{stored:,} messages are in the stream, of {self._messages:,}")
-
-
-def run(plan: SparkPlan, folder: Path, said: Said) -> list[Figure]:
-    """Run the whole plan."""
-    make(folder, plan)
-    said(f"{plan.messages:,} messages made")
-    found: dict[str, list[Cost]] = {one: [] for one in TITLES}
-    with ProcessTree() as tree, started(folder / "data") as (ready, _), _spark() as spark:
-        turns = _Turns(spark, ready.client, folder, plan.messages, tree)
-        for number in range(-1, plan.rounds):
-            for name in order_of(list(TITLES), max(0, number)):
-                cost = turns.measure(name)
-                if number >= 0:
-                    found[name].append(cost)
-                said(TITLES[name])
-    return _figures(plan, found)
-
-
-def _figures(plan: SparkPlan, found: Mapping[str, list[Cost]]) -> list[Figure]:
-    figures = []
-    for name, costs in found.items():
-        million = plan.messages / 1e6
-        figures += [
-            _median(f"{name}-cpu", f"{TITLES[name]}: CPU a million", "s", [one.cpu_seconds / million for one in costs]),
-            _median(f"{name}-s", f"{TITLES[name]}: time", "s", [one.seconds for one in costs]),
-        ]
-    for goal in _GOALS:
-        pairs = zip(found[goal.name], found[goal.beside], strict=True)
-        ratios = [one.cpu_seconds / beside.cpu_seconds for one, beside in pairs]
-        what = f"{TITLES[goal.name]}, against: {TITLES[goal.beside]} (CPU)"
-        figure = _median(f"{goal.name}-ratio", what, "×", ratios)
-        figures.append(msgspec.structs.replace(figure, reach=goal.reach, stretch=goal.stretch))
-    update_us = [one.seconds / plan.messages * 1e6 for one in found["table"]]
-    figure = _median("table-update", f"{TITLES['table']}: time of an update", "µs", update_us)
-    figures.append(msgspec.structs.replace(figure, reach=10.0, stretch=3.3))
-    return figures
-
-
-def _median(name: str, what: str, unit: str, values: list[float]) -> Figure:
-    return Figure(name, what, unit, statistics.median(values), low=min(values), high=max(values))

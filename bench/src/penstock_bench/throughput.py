@@ -239,7 +239,7 @@ def publishing(
         name=f"publish-{load.size}B-w{load.window}-p{load.publishers}",
         title=f"acked publish, {title_of(load)}",
         titles={name: variant(name, others).title for name in systems},
-        measurements=_told(rounds.interleave(measures, rounds=rounds_count), said),
+        measurements=rounds.interleave(measures, rounds=rounds_count, said=said),
         pairs=pairs_of(list(systems)),
         load=load,
         notes=NOTES,
@@ -257,14 +257,6 @@ def ceilings_of(names: Sequence[str], others: Sequence[Variant] = ()) -> dict[st
         if ceiling is not None and ceiling in names and ceiling != name:
             found[name] = ceiling
     return found
-
-
-def _told(measurements: Iterator[Measurement], said: Said) -> list[Measurement]:
-    taken = []
-    for one in measurements:
-        said(one)
-        taken.append(one)
-    return taken
 
 
 def title_of(load: Load) -> str:
@@ -417,7 +409,7 @@ def reading(systems: dict[str, System], load: Load, rounds_count: int, said: Sai
             name=f"read-{load.size}B",
             title=f"consume, {load.size:,} B, from the log's first message on",
             titles=titles,
-            measurements=_told(rounds.interleave(measures, rounds=rounds_count), said),
+            measurements=rounds.interleave(measures, rounds=rounds_count, said=said),
             pairs=pairs_of([reader.name for reader in used]),
             load=load,
             notes=NOTES,

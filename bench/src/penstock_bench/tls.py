@@ -10,11 +10,11 @@ its event loop is blocked, because applications share that loop.
 from __future__ import annotations
 
 import asyncio
-import itertools
 import os
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -28,10 +28,9 @@ from penstock.client import aio
 from penstock.client.blocking import client as blocking
 from penstock.client.link.addresses import with_tls
 from penstock_bench import worker
-from penstock_bench.processes import cpu_seconds_of
+from penstock_bench.experiment import Experiment, Row, Turn
+from penstock_bench.processes import Stopwatch
 from penstock_bench.readers import joined_values
-from penstock_bench.report import Figure
-from penstock_bench.rounds import Measurement, Ratio, cpu_ratio, interleave, median, ratio
 
 ROUNDS = 7
 PASSES = 4
@@ -40,31 +39,80 @@ _ROWS = 4_096  # of one batch
 _VALUES_BYTES_A_SECOND = 150_000_000  # for the time estimate
 _LOOK_S = 0.001
 _CLIENT, _BROKER = "client", "broker"
+_KEPT = "kept"  # the stream that is read
 _TIMEOUT_S = 2 * BENCH_STALL_S
-Step = Callable[[str], None]
 
 
-class TlsPlan(msgspec.Struct, frozen=True):
-    """The messages and rounds to measure."""
+def experiment(messages: int = 262_144, size: int = 1_024, rounds: int | None = None) -> Experiment:
+    """Return the experiment, for logs of so many messages with values of `size` bytes."""
+    rows = []
+    for what, verb in (("append", "appended over the socket"), ("read", "read")):
+        plain, tls = f"{what}-{_PLAIN}", f"{what}-{_TLS}"
+        for system, how in ((plain, _PLAIN), (tls, _TLS)):
+            title = f"{verb}, {how}, values of {size:,} B"
+            rows.append(Row(system, title, "MB/s", "mb_per_s", system, at_least=True))
+        title = f"{verb}, TLS by plain"
+        rows += [
+            Row(f"{what}-rate", title, "×", "mb_per_s", tls, plain, at_least=True),
+            Row(f"{what}-cpu", f"{title}: CPU of broker and client for a byte", "×", "cpu_us", tls, plain),
+        ]
+    for how in (_PLAIN, _TLS):
+        title = f"the reader's event loop stood still, {how}, the longest of {PASSES} passes"
+        rows.append(Row(f"still-{how}", title, "ms", "still_ms", f"read-{how}"))
+    return Experiment(
+        systems=tuple(f"{what}-{how}" for what in ("append", "read") for how in (_PLAIN, _TLS)),
+        begin=partial(_begin, messages=messages, size=size),
+        rounds=rounds or ROUNDS,
+        turn_seconds=2 * messages * size / _VALUES_BYTES_A_SECOND,
+        bytes_needed=GIB + 3 * messages * (size + 128),
+        rows=tuple(rows),
+    )
 
-    messages: int = 262_144
-    size: int = 1_024
-    rounds: int = ROUNDS
 
-    @property
-    def steps(self) -> int:
-        """Number of steps for a progress bar."""
-        return 4 * (self.rounds + 1)
+@contextmanager
+def _begin(folder: Path, *, messages: int, size: int) -> Iterator[Turn]:
+    """Start both brokers, with one log on each to read; every round appends to a new one."""
+    certificates = folder / "certificates"
+    written(issued(["127.0.0.1"], "client", 1), certificates)
+    own = ("--tls-cert", str(certificates / "broker.pem"), "--tls-key", str(certificates / "broker.key"))
+    files = {"ca": str(certificates / "ca.pem")}
+    with ExitStack() as running:
+        tasks, clients = {}, {}
+        for how, options in ((_PLAIN, ()), (_TLS, own)):
+            places = ("--listen", "127.0.0.1:0", "--nats-port", "0", "--log-level", "error")
+            broker = running.enter_context(launched(folder / how, *places, *options)).wait_until_ready()
+            server = broker.client if how == _PLAIN else with_tls(broker.client, files)
+            tasks[how] = TlsTask(server, _KEPT, messages, size, broker.process_id)
+            clients[how] = running.enter_context(blocking.connect(server, timeout=_TIMEOUT_S))
+        kept = {how: _appended(clients[how], task) for how, task in tasks.items()}
 
-    @property
-    def seconds(self) -> float:
-        """Estimated duration in seconds."""
-        return 10 + self.steps * 2 * self.messages * self.size / _VALUES_BYTES_A_SECOND
+        def turn(name: str, _: int) -> dict[str, float]:
+            what, how = name.split("-")
+            if what == "append":
+                try:
+                    done = _appended(clients[how], msgspec.structs.replace(tasks[how], stream="appended"))
+                finally:
+                    clients[how].delete_stream("appended", timeout=_TIMEOUT_S)
+            else:
+                done = worker.run(read, tasks[how], timeout_s=4 * BENCH_STALL_S)
+                if (done.messages, done.crc) != (kept[how].messages, kept[how].crc):
+                    raise OperationalError("what was read is not what was sent")
+            return {
+                "mb_per_s": done.messages * size / done.seconds / 1e6,
+                "cpu_us": 1e6 * sum(done.cpu_seconds.values()) / done.messages,
+                "still_ms": done.stood_still_ms,
+            }
 
-    @property
-    def bytes_needed(self) -> int:
-        """Disk space in bytes, at most."""
-        return GIB + 3 * self.messages * (self.size + 128)
+        yield turn
+
+
+def _appended(client: blocking.Client, task: TlsTask) -> Done:
+    client.create_stream(task.stream, task.stream, durability="os", timeout=_TIMEOUT_S)
+    done = worker.run(append, task, timeout_s=4 * BENCH_STALL_S)
+    stored = client.stream(task.stream, timeout=_TIMEOUT_S).partitions[0].committed_end
+    if stored != task.messages:
+        raise OperationalError(f"{task.messages} messages were appended, and {stored} are stored")
+    return done
 
 
 class TlsTask(msgspec.Struct, frozen=True):
@@ -75,6 +123,10 @@ class TlsTask(msgspec.Struct, frozen=True):
     messages: int
     size: int
     broker: int
+
+    def watch(self) -> Stopwatch:
+        """Start to measure the broker and this process."""
+        return Stopwatch({_BROKER: self.broker, _CLIENT: os.getpid()})
 
 
 class Done(msgspec.Struct, frozen=True):
@@ -95,14 +147,14 @@ def append(task: TlsTask) -> Iterator[Done]:
     table = pa.table({"value": pa.array(values, pa.binary())})
     with blocking.connect(task.server, name="penstock-bench", timeout=_TIMEOUT_S) as client:
         client.status()
-        clock = _Clock(task)
+        watch = task.watch()
         crc = sent = 0
         while sent < task.messages:
             piece = table.slice(0, min(_ROWS, task.messages - sent))
             client.append(task.stream, piece, timeout=_TIMEOUT_S)
             sent += piece.num_rows
             crc = crc32c(b"".join(values[: piece.num_rows]), crc)
-        yield clock.done(sent, crc)
+        yield Done(*watch.read(), sent, crc)
 
 
 def read(task: TlsTask) -> Iterator[Done]:
@@ -123,166 +175,19 @@ async def _read(task: TlsTask) -> Done:
                 stood_still_s = max(stood_still_s, time.perf_counter() - before_s - _LOOK_S)
 
         looking = asyncio.create_task(look())
-        clock = _Clock(task)
+        watch = task.watch()
         found = [await _once(client, task.stream) for _ in range(PASSES)]
-        done = clock.done(*found[0])
+        seconds, cpu = watch.read()
         looking.cancel()
         if any(one != found[0] for one in found):
             raise OperationalError("two passes over one log differ")
-        cpu = {name: seconds / PASSES for name, seconds in done.cpu_seconds.items()}
-        still_ms = stood_still_s * 1_000
-        return msgspec.structs.replace(done, seconds=done.seconds / PASSES, cpu_seconds=cpu, stood_still_ms=still_ms)
+        cpu = {name: used / PASSES for name, used in cpu.items()}
+        return Done(seconds / PASSES, cpu, *found[0], stood_still_s * 1_000)
 
 
-async def _once(client: object, stream: str) -> tuple[int, int]:
-    from penstock.client.aio import Client
-
-    assert isinstance(client, Client)
+async def _once(client: aio.Client, stream: str) -> tuple[int, int]:
     messages = crc = 0
     async for batch in client.read(stream):
         messages += batch.num_rows
         crc = crc32c(joined_values(batch), crc)
     return messages, crc
-
-
-class _Clock:
-    """Measures wall and CPU time from its construction on."""
-
-    def __init__(self, task: TlsTask) -> None:
-        self._processes = {_BROKER: task.broker, _CLIENT: os.getpid()}
-        self._before = cpu_seconds_of(self._processes)
-        self._started_s = time.perf_counter()
-
-    def done(self, messages: int, crc: int) -> Done:
-        seconds = time.perf_counter() - self._started_s
-        after = cpu_seconds_of(self._processes)
-        return Done(seconds, {name: after[name] - self._before[name] for name in after}, messages, crc)
-
-
-def run(plan: TlsPlan, folder: Path, said: Step) -> list[Figure]:
-    """Run the whole plan. Raise OperationalError if no measurement is valid."""
-    certificates = folder / "certificates"
-    written(issued(["127.0.0.1"], "client", 1), certificates)
-    own = ("--tls-cert", str(certificates / "broker.pem"), "--tls-key", str(certificates / "broker.key"))
-    files = {"ca": str(certificates / "ca.pem")}
-    with ExitStack() as running:
-        servers: dict[str, tuple[str, int]] = {}
-        for name, options in ((_PLAIN, ()), (_TLS, own)):
-            places = ("--listen", "127.0.0.1:0", "--nats-port", "0", "--log-level", "error")
-            broker = running.enter_context(launched(folder / name, *places, *options)).wait_until_ready()
-            servers[name] = (broker.client if name == _PLAIN else with_tls(broker.client, files), broker.process_id)
-        stood_still: dict[str, list[float]] = {_PLAIN: [], _TLS: []}
-        measures = _Measures(plan, servers, stood_still, said)
-        found = list(interleave({name: measures.of(name) for name in measures.names}, rounds=plan.rounds))
-        measures.close()
-    if median(found, f"read-{_PLAIN}") is None:
-        raise OperationalError(f"nothing could be measured: {next(one.void for one in found if one.void)}")
-    return _figures(plan, found, stood_still)
-
-
-class _Measures:
-    """One log on each broker to read, and a new one in every round to append to."""
-
-    names = tuple(f"{what}-{how}" for what, how in itertools.product(("append", "read"), (_PLAIN, _TLS)))
-
-    def __init__(
-        self,
-        plan: TlsPlan,
-        servers: dict[str, tuple[str, int]],
-        stood_still: dict[str, list[float]],
-        said: Step,
-    ) -> None:
-        self._plan = plan
-        self._servers = servers
-        self._stood_still = stood_still
-        self._said = said
-        self._kept: dict[str, Done] = {}  # by transport: count and checksum of the log that is read
-        self._stack = ExitStack()
-        self._clients = {
-            how: self._stack.enter_context(blocking.connect(server, timeout=_TIMEOUT_S))
-            for how, (server, _) in servers.items()
-        }
-        for how in servers:
-            self._append(how, "kept")
-
-    def close(self) -> None:
-        self._stack.close()
-
-    def of(self, name: str) -> Callable[[int], Measurement]:
-        """Return the function that measures one round of `name`."""
-        what, _, how = name.partition("-")
-
-        def once(round_number: int) -> Measurement:
-            done = self._append(how, "appended") if what == "append" else self._read(how, round_number)
-            self._said(name)
-            void = None if what == "append" else self._untrue(how, done)
-            return Measurement(
-                system=name,
-                round_number=round_number,
-                value=done.messages * self._plan.size / done.seconds / 1e6,
-                seconds=done.seconds,
-                messages=done.messages,
-                cpu_seconds=done.cpu_seconds,
-                void=void,
-            )
-
-        return once
-
-    def _append(self, how: str, stream: str) -> Done:
-        client = self._clients[how]
-        client.create_stream(stream, stream, durability="os", timeout=_TIMEOUT_S)
-        done = worker.run(append, self._task(how, stream), timeout_s=4 * BENCH_STALL_S)
-        stored = client.stream(stream, timeout=_TIMEOUT_S).partitions[0].committed_end
-        if stored != self._plan.messages:
-            raise OperationalError(f"{self._plan.messages} messages were appended, and {stored} are stored")
-        if stream == "kept":
-            self._kept[how] = done
-        else:
-            client.delete_stream(stream, timeout=_TIMEOUT_S)
-        return done
-
-    def _read(self, how: str, round_number: int) -> Done:
-        done = worker.run(read, self._task(how, "kept"), timeout_s=4 * BENCH_STALL_S)
-        if round_number >= 0:
-            self._stood_still[how].append(done.stood_still_ms)
-        return done
-
-    def _task(self, how: str, stream: str) -> TlsTask:
-        server, process = self._servers[how]
-        return TlsTask(server, stream, self._plan.messages, self._plan.size, process)
-
-    def _untrue(self, how: str, done: Done) -> str | None:
-        kept = self._kept[how]
-        return None if (done.messages, done.crc) == (kept.messages, kept.crc) else "what was read is not what was sent"
-
-
-def _figures(plan: TlsPlan, found: list[Measurement], stood_still: dict[str, list[float]]) -> list[Figure]:
-    figures = []
-    for what, verb in (("append", "appended over the socket"), ("read", "read")):
-        for how in (_PLAIN, _TLS):
-            values = sorted(one.value for one in found if one.system == f"{what}-{how}" and one.void is None)
-            if values:
-                middle = values[len(values) // 2]
-                title = f"{verb}, {how}, values of {plan.size:,} B"
-                figures.append(
-                    Figure(f"{what}-{how}", title, "MB/s", middle, low=values[0], high=values[-1], at_least=True)
-                )
-        rate = ratio(found, f"{what}-{_TLS}", f"{what}-{_PLAIN}")
-        cpu = cpu_ratio(found, f"{what}-{_TLS}", f"{what}-{_PLAIN}")
-        figures += _ratios(what, f"{verb}, TLS by plain", rate, cpu)
-    for how, values in stood_still.items():
-        if values:
-            still = sorted(values)
-            title = f"the reader's event loop stood still, {how}, the longest of {PASSES} passes"
-            figures.append(Figure(f"still-{how}", title, "ms", still[len(still) // 2], low=still[0], high=still[-1]))
-    return figures
-
-
-def _ratios(what: str, title: str, rate: Ratio | None, cpu: Ratio | None) -> list[Figure]:
-    figures = []
-    if rate is not None:
-        figures.append(Figure(f"{what}-rate", title, "×", rate.median, low=rate.low, high=rate.high, at_least=True))
-    if cpu is not None:
-        title = f"{title}: CPU of broker and client for a byte"
-        figures.append(Figure(f"{what}-cpu", title, "×", cpu.median, low=cpu.low, high=cpu.high))
-    return figures

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -57,6 +58,13 @@ def check(within_s: float = 0.0) -> None:
         for one in _wanted:
             if one.end:
                 raise EndedError(one.end)
+
+
+def wait(seconds: float) -> None:
+    """Wait so long. Raise EndedError if a vital process ends meanwhile."""
+    end_s = time.monotonic() + seconds
+    while (left_s := end_s - time.monotonic()) > 0:
+        check(left_s)
 
 
 def how(code: int) -> str:

@@ -19,12 +19,14 @@ import msgspec
 from penstock.base import limits
 from penstock.base.errors import OperationalError
 from penstock.broker.supervision.child import environment_of_child
+from penstock_bench import vital
 from penstock_bench.processes import Child, child
 
 Task = TypeVar("Task")
 Answer = TypeVar("Answer")
 Work = Callable[[Task], Iterator[Answer]]
 
+_LONG_S = 4 * 3600.0  # time-out of `run_alone`
 # -P keeps the working directory off the path: nothing from there is imported.
 _PROGRAM = "from penstock_bench.worker import main; main()"
 
@@ -33,6 +35,16 @@ def run(work: Work[Task, Answer], task: Task, *, timeout_s: float) -> Answer:
     """Return the one answer of `work` for `task`, after its process has ended."""
     with working(work, task, timeout_s=timeout_s) as (answer, _):
         return answer
+
+
+def run_alone(work: Work[Task, Answer], task: Task, what: str) -> Answer:
+    """Return the one answer of `work`, which may take long. Raise OperationalError that `what` failed, and why."""
+    try:
+        return run(work, task, timeout_s=_LONG_S)
+    except vital.EndedError:
+        raise
+    except OperationalError as error:
+        raise OperationalError(f"the {what} failed: {str(error).rpartition(chr(10))[2]}") from error
 
 
 @contextmanager

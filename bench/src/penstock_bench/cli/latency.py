@@ -1,18 +1,14 @@
-"""`penstock bench latency`, `limits`, `report`: message latency, limits of the machine, and reports of runs."""
+"""`penstock bench latency`: message latency at a fixed rate."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from penstock.base import limits
-from penstock.base.errors import OperationalError
-from penstock.cli.terminal import output
 from penstock.cli.terminal.failure import clearly
 from penstock.cli.terminal.options import Debug, examples
-from penstock_bench.cli import output as bench_output
 from penstock_bench.cli.options import (
     LOAD_PANEL,
     RUN_PANEL,
@@ -33,10 +29,9 @@ from penstock_bench.cli.run import BenchPlace, running
 if TYPE_CHECKING:
     from penstock_bench.latency_run import LatencyPlan
 
-_LIMIT_BYTES = limits.GIB
 _LIMIT_ROUNDS_MAX = 5  # rounds of the machine's limits in a latency run, however many rounds that has
 
-LATENCY_EXAMPLES = examples(
+EXAMPLES = examples(
     "# about 5 minutes: 256 bytes and 1 MB, Penstock alone",
     "penstock bench latency --short",
     "# beside JetStream, with plots, as in Tyler Treat's Benchmarking Commit Logs",
@@ -48,64 +43,62 @@ LATENCY_EXAMPLES = examples(
     "# faster, and without a consumer beside it",
     "penstock bench latency --size 1KiB --rate 1000 --no-consumer",
 )
-LIMITS_EXAMPLES = examples("penstock bench limits", "penstock bench limits --rounds 9 --dir /data --json limits.json")
-REPORT_EXAMPLES = examples(
-    "# the tables of a run, again",
-    "penstock bench report latency.json",
-    "# a page with plots, of a run that made none",
-    "penstock bench report throughput.json --html throughput.html",
-)
+Sizes = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--size",
+        metavar="SIZE",
+        help="Bytes of a message, of random content; may be repeated.  Default: 256, 1024, 5120, 1MB.",
+        rich_help_panel=LOAD_PANEL,
+    ),
+]
+Rate = Annotated[
+    float,
+    typer.Option(
+        "--rate",
+        metavar="N",
+        min=0.1,
+        max=limits.BENCH_RATE_MAX,
+        help="Messages a second.",
+        rich_help_panel=LOAD_PANEL,
+    ),
+]
+Duration = Annotated[
+    str | None,
+    typer.Option(
+        "--duration",
+        metavar="DURATION",
+        help="Duration of one round.  Default: 30s. Longer ones show higher percentiles (p99.9: 40s).",
+        rich_help_panel=LOAD_PANEL,
+        show_default=False,
+    ),
+]
+NoConsumer = Annotated[
+    bool,
+    typer.Option(
+        "--no-consumer",
+        help="Measure acks only, without a following consumer.",
+        rich_help_panel=LOAD_PANEL,
+    ),
+]
+Every = Annotated[
+    bool,
+    typer.Option(
+        "--all",
+        help="Every variant: also in memory, and JetStream with sync_interval always.",
+        rich_help_panel=RUN_PANEL,
+    ),
+]
 
 
 @clearly
 def latency(
     against: Against = None,
-    size: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--size",
-            metavar="SIZE",
-            help="Bytes of a message, of random content; may be repeated.  Default: 256, 1024, 5120, 1MB.",
-            rich_help_panel=LOAD_PANEL,
-        ),
-    ] = None,
-    rate: Annotated[
-        float,
-        typer.Option(
-            "--rate",
-            metavar="N",
-            min=0.1,
-            max=limits.BENCH_RATE_MAX,
-            help="Messages a second.",
-            rich_help_panel=LOAD_PANEL,
-        ),
-    ] = 50.0,
-    duration: Annotated[
-        str | None,
-        typer.Option(
-            "--duration",
-            metavar="DURATION",
-            help="Duration of one round.  Default: 30s. Longer ones show higher percentiles (p99.9: 40s).",
-            rich_help_panel=LOAD_PANEL,
-            show_default=False,
-        ),
-    ] = None,
-    no_consumer: Annotated[
-        bool,
-        typer.Option(
-            "--no-consumer",
-            help="Measure acks only, without a following consumer.",
-            rich_help_panel=LOAD_PANEL,
-        ),
-    ] = False,
-    every: Annotated[
-        bool,
-        typer.Option(
-            "--all",
-            help="Every variant: also in memory, and JetStream with sync_interval always.",
-            rich_help_panel=RUN_PANEL,
-        ),
-    ] = False,
+    size: Sizes = None,
+    rate: Rate = 50.0,
+    duration: Duration = None,
+    no_consumer: NoConsumer = False,
+    every: Every = False,
     replicas: Replicas = 1,
     short: Short = False,
     only: Only = None,
@@ -181,66 +174,3 @@ def _check_count(plan: LatencyPlan) -> None:
     if most > limits.BENCH_LATENCY_MESSAGES_MAX:
         allowed = f"at most {limits.BENCH_LATENCY_MESSAGES_MAX:,}"
         raise typer.BadParameter(f"{most:,} messages in one round; {allowed}", param_hint="'--rate' / '--duration'")
-
-
-@clearly
-def limits_of_the_machine(
-    rounds: Rounds = None,
-    json_file: JsonFile = None,
-    html_file: HtmlFile = None,
-    folder: Dir = None,
-    debug: Debug = False,
-) -> None:
-    """Measure the limits of this machine: NATS round trips, raw NATS, sendfile, the page cache, fdatasync.
-
-    No product can exceed these in the same run; a result near them is good.
-    """
-    from penstock_bench import limits as machine_limits
-
-    wanted = rounds or machine_limits.ROUNDS
-    place, total = BenchPlace(folder, _LIMIT_BYTES), machine_limits.count(wanted)
-    with running("limits", place, total=total, json_file=json_file, html_file=html_file) as run:
-        run.found["limits"] = machine_limits.measured(run.folder, rounds=wanted, said=run.step)
-
-
-@clearly
-def report(
-    file: Annotated[
-        Path,
-        typer.Argument(
-            metavar="FILE", exists=True, dir_okay=False, help="File that a bench wrote with --json.", show_default=False
-        ),
-    ],
-    html_file: HtmlFile = None,
-    debug: Debug = False,
-) -> None:
-    """Show a run that was saved with --json, or make an HTML page of it.
-
-    Nothing is measured. Runs of earlier versions can be shown too, but against today's goals.
-    """
-    from msgspec.structs import replace
-
-    from penstock_bench import reach
-    from penstock_bench.html import write_html
-    from penstock_bench.report import read_json
-    from penstock_bench.wording import minutes
-
-    if html_file is not None and html_file.resolve() == file.resolve():
-        raise typer.BadParameter(f"{html_file} is the run itself: name another file", param_hint="'--html'")
-    found = read_json(file)
-    found = replace(found, reach=reach.of_report(found))
-    if html_file is not None:
-        try:
-            write_html(found, html_file)  # before it is shown, like a run
-        except OSError as error:
-            raise OperationalError(f"{html_file} could not be written: {error.strerror or error}") from error
-    console = output.console()
-    shown = bench_output.Shown(console)
-    console.print(found.command)  # on one line, so that it can be copied
-    shown.line(f"{found.started:%Y-%m-%d %H:%M} UTC, {minutes(found.seconds)}")
-    shown.machine(found.machine)
-    for each in found.comparisons:
-        shown.comparison(each)
-    for one in found.latencies:
-        shown.latency(one)
-    shown.end(found)

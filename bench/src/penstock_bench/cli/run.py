@@ -16,12 +16,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import typer
 
+from penstock.base.errors import OperationalError
 from penstock.cli.terminal import output
 from penstock.cli.terminal.failure import FAILED, say_error, say_note
 from penstock_bench.cli import output as bench_output
 from penstock_bench.extras import PLOTS, required
 
 if TYPE_CHECKING:
+    from penstock_bench.experiment import Runnable
     from penstock_bench.latency_summary import LatencyComparison
     from penstock_bench.report import Comparison, Report
     from penstock_bench.rounds import Measurement
@@ -78,6 +80,7 @@ class BenchRun:
         self.shown = shown
         self.step = step
         self.found = found
+        self.notes: tuple[str, ...] = ()
 
     def will_take(self, seconds: float) -> None:
         """Print the estimated duration."""
@@ -88,6 +91,12 @@ class BenchRun:
     def said(self, one: Measurement) -> None:
         """Advance the progress bar by one measurement."""
         self.step(one.system)
+
+    def measure(self, experiment: Runnable, part: str = "") -> None:
+        """Run an experiment in a folder of its own, `part`, or in that of the run; record its figures and notes."""
+        found = experiment.run(self.folder / part, self.step)
+        self.found.setdefault("figures", []).extend(found.figures)
+        self.notes += found.notes
 
     def add(self, field: str, one: object) -> None:
         """Append a result to a list of the report."""
@@ -122,7 +131,7 @@ def running(
     shown = bench_output.Shown(console)
     started, started_s = now(), time.monotonic()
     found: dict[str, Any] = {}
-    notes: tuple[str, ...] = (SHARED, STOPPED)
+    ended_early: tuple[str, ...] = (STOPPED,)
     failures: list[str] = []
     parent = folder_on_disk() if place.parent is None else place.parent
     for left in left_behind(parent):
@@ -134,8 +143,9 @@ def running(
         ):
             facts = machine(folder)
             shown.machine(facts)
-            yield BenchRun(folder, shown, step, found)
-        notes = (SHARED,)
+            run = BenchRun(folder, shown, step, found)
+            yield run
+        ended_early = ()
     except KeyboardInterrupt:
         if not found:
             say_note("stopped before anything was finished: there is nothing to show, and no file was written")
@@ -148,7 +158,7 @@ def running(
                 started=started,
                 seconds=round(time.monotonic() - started_s, 1),
                 machine=facts,
-                notes=notes,
+                notes=(SHARED, *ended_early, *run.notes),
                 **found,
             )
             # Written before it is shown, because the reader of stdout may close the pipe early.
@@ -160,3 +170,16 @@ def running(
                     say_error(failure)
     if failures:
         raise typer.Exit(FAILED)
+
+
+def run_experiment(
+    kind: str, experiment: Runnable, parent: Path | None, json_file: Path | None, *, less: str = "give fewer --messages"
+) -> None:
+    """Run one experiment as a command. Raise OperationalError if no turn counts."""
+    place = BenchPlace(parent, experiment.bytes_needed, less)
+    with running(kind, place, total=experiment.steps, json_file=json_file) as run:
+        run.will_take(experiment.seconds)
+        run.measure(experiment)
+        if not run.found["figures"]:
+            del run.found["figures"]
+            raise OperationalError(f"nothing could be measured: {run.notes[0]}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock_bench.cli.command import check_windows
+from penstock_bench.cli.throughput import check_windows
 from penstock_bench.throughput import Axes, Wish, planned
 
 

@@ -10,9 +10,10 @@ import pytest
 import typer
 
 from penstock.base.errors import OperationalError
-from penstock_bench.cli.run import BenchPlace, running
+from penstock_bench.cli.run import BenchPlace, run_experiment, running
+from penstock_bench.experiment import Findings, Said
 from penstock_bench.place import place
-from penstock_bench.report import SHARED, STOPPED, compared, read_json
+from penstock_bench.report import SHARED, STOPPED, Figure, compared, read_json
 from penstock_bench.rounds import Measurement
 
 COMPARISON = compared(
@@ -141,3 +142,32 @@ def test_a_folder_that_a_killed_run_left_is_named_and_left_alone(
     assert f"left behind by a bench that was killed: rm -r {killed}\n" in said
     assert str(alive) not in said
     assert list(logs.iterdir()) == [killed]
+
+
+class Planned:
+    """An experiment with known findings."""
+
+    steps, seconds, bytes_needed = 1, 1.0, 1
+
+    def __init__(self, *findings: Figure) -> None:
+        self.findings = Findings(list(findings), ("b: 1 of 1 round does not count: it was lost",))
+
+    def run(self, folder: Path, said: Said) -> Findings:
+        said("done")
+        return self.findings
+
+
+def test_what_does_not_count_is_in_the_report(tmp_path: Path, logs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "run.json"
+    run_experiment("tls", Planned(Figure("a", "how long a takes", "s", 1.5)), logs, file)
+    report = read_json(file)
+    assert [one.name for one in report.figures] == ["a"]
+    assert report.notes == (SHARED, "b: 1 of 1 round does not count: it was lost")
+    assert "b: 1 of 1 round does not count: it was lost" in capsys.readouterr().out
+
+
+def test_a_run_of_which_nothing_counts_fails(tmp_path: Path, logs: Path) -> None:
+    file = tmp_path / "run.json"
+    with pytest.raises(OperationalError, match="nothing could be measured: b: 1 of 1 round does not count"):
+        run_experiment("tls", Planned(), logs, file)
+    assert not file.exists()

@@ -1,4 +1,4 @@
-"""`penstock bench replicated`: the cost of three replicas, beside JetStream's three replicas."""
+"""`penstock bench reach` and `replicated`: Penstock's performance goals, each set in one run and one report."""
 
 from __future__ import annotations
 
@@ -11,12 +11,48 @@ from penstock.cli.terminal.options import Debug, examples
 from penstock_bench.cli.options import RUN_PANEL, Dir, HtmlFile, JsonFile, Rounds, Short, bytes_of
 from penstock_bench.cli.run import BenchPlace, running
 
-EXAMPLES = examples(
+REACH_EXAMPLES = examples(
+    "# about 12 minutes; `make bench` runs this",
+    "penstock bench reach --short",
+    "# an hour, and 10 GB of disk meanwhile",
+    "penstock bench reach --json reach.json --html reach.html",
+)
+
+REPLICATED_EXAMPLES = examples(
     "# about 10 minutes, and 5 GB of disk meanwhile",
     "penstock bench replicated --short",
     "# half an hour, and 18 GB of disk meanwhile",
     "penstock bench replicated --json replicated.json",
 )
+
+
+@clearly
+def reach(
+    short: Short = False,
+    rounds: Rounds = None,
+    json_file: JsonFile = None,
+    html_file: HtmlFile = None,
+    folder: Dir = None,
+    debug: Debug = False,
+) -> None:
+    """Measure Penstock against its performance goals, beside JetStream, and print which are reached.
+
+    Measures throughput, consumers, latency, idle streams and a long stream, with the limits of the machine in the same
+    run. A goal is a ratio within that run, so it is valid on a small machine as on a large one.
+    """
+    from penstock_bench import latency_run, throughput
+    from penstock_bench import limits as machine_limits
+    from penstock_bench import reach as goals
+
+    plan = goals.planned(short=short, rounds=rounds)
+    place = BenchPlace(folder, plan.bytes_needed, "" if short else "measure less with --short")
+    with running("reach", place, total=plan.steps, json_file=json_file, html_file=html_file) as run:
+        run.will_take(plan.seconds)
+        comparisons = throughput.run(plan.throughput, run.folder / "throughput", run.said, run.show)
+        latencies = latency_run.run(plan.latency, run.folder / "latency", run.said, run.show_latency)
+        run.found["limits"] = machine_limits.measured(run.folder, rounds=plan.limit_rounds, said=run.step)
+        run.measure(plan.scale, "scale")
+        run.found["reach"] = goals.reached(comparisons) + latency_run.reached(latencies)
 
 
 @clearly
@@ -55,6 +91,6 @@ def replicated(
         run.will_take(plan.seconds)
         comparisons = throughput.run(plan.throughput, run.folder / "throughput", run.said, run.show)
         latencies = latency_run.run(plan.latency, run.folder / "latency", run.said, run.show_latency)
-        run.found["figures"] = measured.counted(plan.counted, run.folder / "counted", run.step)
+        run.measure(plan.counted, "counted")
         run.found["figures"] += catching_up.run(plan.catch_up, run.folder / "catch-up", run.step)
         run.found["reach"] = goals.reached(comparisons, goals.CLUSTER_GOALS) + latency_run.reached(latencies)
