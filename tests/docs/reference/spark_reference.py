@@ -44,7 +44,8 @@ these columns:
 |---|---|---|"""
 
 _FROZEN = """`spark.sql.python.filterPushdown.enabled` makes no difference: this source accepts no filters, since \
-Spark 4.2 and 4.3 keep them for the next query on the same DataFrame, view or table, which then lacks rows without an error.
+Spark 4.2 and 4.3 keep them for the next query on the same DataFrame, view or table, which then lacks rows \
+without an error.
 
 ## A DataFrame is a snapshot
 
