@@ -90,10 +90,17 @@ def test_the_transcript_is_what_a_client_sends() -> None:
     assert page[6] == encode_request(MetadataRequest(names=("orders",)), 4)
     assert page[8] == encode_request(AppendRequest(stream_id=STREAM), 5, raw_bytes=len(batch))
     assert page[10] == encode_request(FetchRequest(stream_id=STREAM, offset=Offset(0)), 6, version=1)
+    assert page[12] == encode_checked_request(HELLO, 1)
+    assert len(page) == 13
+
+
+def test_the_long_poll_is_the_fetch_with_the_bytes_that_the_page_says() -> None:
+    assert "offset `02`, wait_ms_max `cd 01 f4`, leader_epoch `01`, and lengths two bytes more" in PAGE
     wait = FetchRequest(stream_id=STREAM, offset=Offset(2), leader_epoch=LeaderEpoch(1), wait_ms_max=500)
-    assert page[12] == encode_request(wait, 7, version=1)
-    assert page[13] == encode_checked_request(HELLO, 1)
-    assert len(page) == 14
+    fetch, long_poll = dumps()[10], encode_request(wait, 7, version=1)
+    said = fetch[16:].replace(b"offset\x00", b"offset\x02").replace(b"wait_ms_max\x00", b"wait_ms_max\xcd\x01\xf4")
+    assert long_poll[16:] == said.replace(b"leader_epoch\xc0", b"leader_epoch\x01")
+    assert len(long_poll) == len(fetch) + 2
 
 
 def test_the_answer_to_the_append_says_what_the_page_says() -> None:

@@ -20,16 +20,13 @@ same = spark.read.format("penstock").options(stream="orders", where='{"subject":
 
 `spark.read` reads the messages so far, `spark.readStream` also new ones; in SQL, for reading, it is
 `CREATE TABLE orders USING penstock OPTIONS (stream 'orders')`, without columns: the option `columns` names some.
-The table exists as long as Spark's catalog: if that is in memory, as by default, until the session ends.
-It needs PySpark 4.2 or newer, below 5, and Java 17 or newer: `pip install '.[spark,java]'` in Penstock's folder.
-[The tutorial](../tutorial/spark.md) begins from nothing.
-[On a cluster](../how-to/spark-cluster.md) says what workers need."""
+The table lasts as long as Spark's catalog: in memory, as by default, until the session ends.
+It needs PySpark 4.2 or newer, below 5, and Java 17 or newer: `pip install '.[spark,java]'` in Penstock's folder \
+([tutorial](../tutorial/spark.md), [workers of a cluster](../how-to/spark-cluster.md))."""
 
 _FETCHED = """## What is fetched
 
-Only the options decide what the brokers send.
-Later operations on the DataFrame, such as `select`, `where`, `count` or `limit`, do not change that: all \
-rows and columns of the options are fetched, and Spark drops those that it does not need.
+Only the options decide what the brokers send: Spark drops later what `select`, `where`, `count` or `limit` do not need.
 
 | to fetch        | use                                                                                       |
 |-----------------|-------------------------------------------------------------------------------------------|
@@ -46,21 +43,18 @@ these columns:
 | column | condition | what is saved |
 |---|---|---|"""
 
-_FROZEN = """Spark's setting `spark.sql.python.filterPushdown.enabled` makes no difference to this source, and \
-`penstock.spark.session` leaves it alone.
-If it is on, Spark 4.2 and 4.3 keep the filters that a source accepts for the next query on the same DataFrame, \
-view or table, which then lacks rows without an error; so this source accepts none.
+_FROZEN = """`spark.sql.python.filterPushdown.enabled` makes no difference: this source accepts no filters, since \
+Spark 4.2 and 4.3 keep them for the next query on the same DataFrame, view or table, which then lacks rows \
+without an error.
 
 ## A DataFrame is a snapshot
 
-The ranges of a DataFrame are fixed by its first action: messages published later are not in it, nor in a \
-temporary view of it.
-To see new messages, `load()` again; once retention has deleted messages of a range, an old DataFrame fails.
+A DataFrame's first action fixes its ranges, also of its temporary views: to see new messages, `load()` again.
+Once retention has deleted messages of a range, it fails.
 A table of SQL (`CREATE TABLE … USING penstock`) is planned with each statement.
 
-The same holds for a DataFrame that a streaming query joins: it is planned once, when the query starts, and never \
-changes.
-For look-ups that are up to date, load inside `foreachBatch`:
+A DataFrame that a streaming query joins is planned once, when the query starts.
+For up-to-date look-ups, load inside `foreachBatch`:
 
 ```python
 from penstock.spark import read, session
@@ -82,25 +76,21 @@ _GROUP = """## Progress of a query
 
 A streaming query commits the end offsets of its batches as a consumer group, for `penstock group list` and for alerts \
 on lag; Spark's checkpoint alone decides where the query continues.
-Without the option `group` its name is `spark-` and an id that the checkpoint keeps, so that each query has its own: \
-the JSON of `query.lastProgress["sources"][0]["endOffset"]` has it as `group`.
-A query whose checkpoint is of an earlier Penstock continues as the group `spark`.
-Groups do not expire: an abandoned checkpoint leaves its group behind, whose lag grows, for alerts, too.
+Its default name has an id that the checkpoint keeps: `group` in the JSON of \
+`query.lastProgress["sources"][0]["endOffset"]`; with a checkpoint of an earlier Penstock it is `spark`.
+Groups do not expire: the lag of an abandoned checkpoint's group grows, for alerts, too.
 `penstock group show NAME` shows the time of its last commit, and `penstock group delete NAME` deletes it."""
 
 _COLUMNS = """## Columns
 
-All may be null for Spark; their names and types are Kafka's where they mean the same.
-A `.schema()` of some of them, in any order, or the option `columns` has only those fetched.
-Their names are known in any case, as Spark resolves names.
+All may be null for Spark; names, not case-sensitive, and types are Kafka's where they mean the same.
 
 | column | type | what |
 |---|---|---|"""
 
 _OPTIONS = """## Options of a reader
 
-Names are not case-sensitive.
-An unknown name is an error, and all errors are reported together.
+Names are not case-sensitive; unknown ones are errors, reported together.
 
 | option | default | meaning |
 |---|---|---|"""
@@ -108,6 +98,7 @@ An unknown name is an error, and all errors are reported together.
 _SINK = """## Options of a writer
 
 [Write from Spark](../how-to/write-from-spark.md) says which columns a result has, and what is written exactly once.
+These options are as for a reader: SHARED.
 
 | option | default | meaning |
 |---|---|---|"""
@@ -131,9 +122,13 @@ def spark_reference() -> str:
     conditions = re.findall(r"^\| `.*?` +\| .*? +\| .*? +\|$", where.__doc__ or "", flags=re.MULTILINE)
     fetched = [re.sub(" +", " ", one) for one in conditions]
     options = [f"| `{one.name}` | {one.default} | {one.meaning} |" for one in SOURCE_OPTIONS]
-    sink = [f"| `{one.name}` | {one.default} | {one.meaning} |" for one in SINK_OPTIONS]
+    same = set(options)
+    written = {one.name: f"| `{one.name}` | {one.default} | {one.meaning} |" for one in SINK_OPTIONS}
+    sink = [row for row in written.values() if row not in same]
+    shared = ", ".join(f"`{name}`" for name, row in written.items() if row in same)
     jobs = [getattr(spark, name) for name in spark.__all__]
     calls = [call_text(f"penstock.spark.{one.__name__}", one) for one in jobs if not isinstance(one, type)]
-    tables = [[_COLUMNS, *rows], [_OPTIONS, *options], [_FETCHED, *fetched], [_FROZEN], [_GROUP], [_SINK, *sink]]
+    writer = [_SINK.replace("SHARED", shared), *sink]
+    tables = [[_COLUMNS, *rows], [_OPTIONS, *options], [_FETCHED, *fetched], [_FROZEN], [_GROUP], writer]
     parts = [_HEAD, _MADE, *map("\n".join, tables), _CALLS, *calls]
     return "\n\n".join(part.rstrip("\n") for part in parts) + "\n"
