@@ -51,7 +51,7 @@ class Findings(NamedTuple):
 
 
 class Runnable(Protocol):
-    """What a command runs: an `Experiment`, or a plan with steps of its own."""
+    """The work of a command: an `Experiment`, or a plan with steps of its own."""
 
     @property
     def steps(self) -> int:

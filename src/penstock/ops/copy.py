@@ -41,7 +41,7 @@ class Copied(NamedTuple):
 
 
 class CopyOptions(NamedTuple):
-    """What to copy of a stream, and what becomes of the copy.
+    """The range of a stream to copy, and the config of the copy.
 
     `start`, `end`: only rows from there on, and before there; default: where the log ends now. `subject`: only subjects
     that match. `like`: a stream of the copy's cluster, whose config the copy gets. `resume`: let the copy accept

@@ -301,7 +301,7 @@ class TlsFiles:
 
 @dataclass(frozen=True, slots=True)
 class NatsAccess:
-    """How one client of NATS gets in: the servers, the login and certificates there, and the name that it gives."""
+    """The access of one NATS client: servers, login, certificates, and the name that it gives."""
 
     servers: tuple[NatsServer, ...]
     credentials: NatsCredentials = NatsCredentials()

@@ -109,7 +109,7 @@ class SegmentFile(NamedTuple):
 
 
 class KnownLog(NamedTuple):
-    """What is known of a log without its segments.
+    """The facts about a log that are known without its segments.
 
     `ids`: the expected stream and partition; None: those of the previous segment, or of the checkpoint.
     """

@@ -53,7 +53,7 @@ class Restored(NamedTuple):
 
 
 class RestoreOptions(NamedTuple):
-    """What to restore of a backup, and how.
+    """The streams of a backup to restore, and how.
 
     `stream`: only this one, with the new name `name`, which leaves it paused. `replicas`: default as in the backup, at
     most the number of brokers. `paused`: leave the streams paused. `without_max_age`: give them no max_age, which would

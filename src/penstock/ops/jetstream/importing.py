@@ -52,7 +52,7 @@ class Imported(NamedTuple):
 
 
 class ImportOptions(NamedTuple):
-    """What an import takes from JetStream, and what the stream becomes.
+    """The range of a JetStream stream to import, and the config of the new stream.
 
     `name`: default the same. `subject`: only its messages, which the stream then stores; default: that of the JetStream
     stream, if it has one. `replicas`: default as in JetStream, at most the number of brokers. `skip_unstorable`: skip

@@ -28,7 +28,7 @@ class LastMessages(NamedTuple):
 
 
 class ReadOptions(NamedTuple):
-    """What to read of a stream; see `Reading`."""
+    """The range of a stream to read; see `Reading`."""
 
     start: Start | LastMessages
     end: Start | LastMessages | None  # None: where the log ends now

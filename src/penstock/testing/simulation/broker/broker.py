@@ -289,7 +289,7 @@ class SimBroker:
             if self._turn_end is not None:
                 self._around.count("events in a turn with others")
                 return
-            if self.node is not None and self._turns.random() < _TURNS:
+            if self._turns.random() < _TURNS:
                 length_us = int(self._turns.random() * _TURN_US)
                 self._turn_end = self._around.scheduler.after(length_us, self._turn_ends)
                 return
