@@ -148,8 +148,7 @@ class Node:
     def _begin(self, now: Now) -> None:
         """Begin an event. It finds no partition, and no role, that an earlier one of the same turn has ended."""
         self._context.now, self._is_due = now, True
-        if self._events.is_pressing:
-            self._dispatch_events()
+        self._dispatch_pressing_events()
 
     def give_up_queries(self) -> None:
         """Fail long-running queries because the broker is about to stop."""
@@ -241,6 +240,10 @@ class Node:
             self._cluster.registration.tick(self._context.now)
             # again, for this broker may be the metadata leader and have answered itself
             refusals.settle(self._cluster.beats, self._context.now, step)
+
+    def _dispatch_pressing_events(self) -> None:
+        if self._events.is_pressing:
+            self._dispatch_events()
 
     def _dispatch_events(self) -> None:
         """Pass each event on to all that act on it.
@@ -452,8 +455,7 @@ class Node:
         self._begin(now)  # first: what a refused subscription leads to must not come behind its end
         if not self._is_stopped:
             self._cluster.check_session(now)
-            if self._events.is_pressing:
-                self._dispatch_events()
+            self._dispatch_pressing_events()
 
     # Disk
 

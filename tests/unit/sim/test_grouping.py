@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from penstock.base.ids import Offset, PartitionId
@@ -21,8 +23,8 @@ KILL = MEMBERS * 1  # of the member with number 0
 SILENT = MEMBERS * (2 + 8 * 6_000_000) + 1  # the member with number 1, for 6 s
 
 
-def ran(*more: PlannedOperation) -> World:
-    world = World(QUIET._replace(operations=tuple(sorted(JOIN + COMMIT + ASK + more))))
+def ran(*more: PlannedOperation, show: Callable[[str], None] | None = None) -> World:
+    world = World(QUIET._replace(operations=tuple(sorted(JOIN + COMMIT + ASK + more))), show)
     result = world.run()
     assert result.error == ""
     return world
@@ -59,10 +61,16 @@ def test_members_share_what_there_is_and_commit_it(world: World) -> None:
 def test_one_that_is_killed_or_says_nothing_loses_what_it_had() -> None:
     kill = PlannedOperation(8_000_000, Act.MEMBER, SHARED_SLOT, KILL)
     silence = PlannedOperation(9_000_000, Act.MEMBER, SHARED_SLOT, SILENT)
-    world = ran(kill, silence)
+    said: list[str] = []
+    world = ran(kill, silence, show=said.append)
     assert world._around.counters["partitions that changed hands"] >= 6
     assert world._around.counters["fenced commits"] > 0
-    assert [one.era for one in groups_of(world)._members][2] == 1
+    mended = next(n for n, line in enumerate(said) if "all is mended" in line)  # then power is cut
+    lost = [
+        line for line in said[:mended] if "is none any more" in line or "is killed" in line or "unknown_member" in line
+    ]
+    assert lost
+    assert not [line for line in lost if "m2-" in line]
 
 
 def test_what_was_committed_before_it_was_asked_for_is_to_be_told(world: World) -> None:

@@ -244,7 +244,7 @@ class SimBroker:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._end_turn()
+        self._cancel_turn_end()
         self.doors.clear()
         self._waiting.clear()
         self._paused = False
@@ -283,25 +283,24 @@ class SimBroker:
         if self._paused:
             self._waiting.append(call)
             return
+        self._event_us = self.clock.elapsed_us()
         try:
-            self._event_us = self.clock.elapsed_us()
             call()
-            if self._turn_end is not None:
-                self._around.count("events in a turn with others")
-                return
-            if self._turns.random() < _TURNS:
-                length_us = int(self._turns.random() * _TURN_US)
-                self._turn_end = self._around.scheduler.after(length_us, self._turn_ends)
-                return
-            self._carry_out()
         except PowerCut:
             self._died()
             return
-        self._acted()
+        if self._turn_end is not None:
+            self._around.count("events in a turn with others")
+        elif self._turns.random() < _TURNS:
+            length_us = int(self._turns.random() * _TURN_US)
+            self._turn_end = self._around.scheduler.after(length_us, self.end_turn)
+        else:
+            self.end_turn()
 
-    def _turn_ends(self) -> None:
-        self._turn_end = None
+    def end_turn(self) -> None:
+        """Carry out all decisions of this turn; a pause holds them back."""
         if self._paused:
+            self._turn_end = None
             self._waiting.append(lambda: None)
             return
         try:
@@ -311,16 +310,15 @@ class SimBroker:
             return
         self._acted()
 
-    def _end_turn(self) -> None:
+    def _carry_out(self) -> None:
+        self._cancel_turn_end()
+        while (step := self._step()) is not None:
+            self._do(step)
+
+    def _cancel_turn_end(self) -> None:
         if self._turn_end is not None:
             self._turn_end.cancel()
             self._turn_end = None
-
-    def _carry_out(self) -> None:
-        """Carry out all that the node has decided."""
-        self._end_turn()
-        while (step := self._step()) is not None:
-            self._do(step)
 
     def _step(self) -> Step | None:
         """Return the node's next step; None if the last one has ended the run."""

@@ -228,9 +228,10 @@ def test_a_follower_is_held_to_what_was_acked_at_its_next_event() -> None:
     history = world.checks.of(SUBJECT, 0)
     world.checks.sent[b"lost"] = SUBJECT
     follower.event(lambda: None)
+    follower.end_turn()
     world.checks.promised(history, look.log_end, look.leader_epoch, b"lost", fsynced=True)
     with pytest.raises(ViolationError, match=f"is acked, and {follower.name}, which is in the ISR"):
-        follower.event(lambda: None)
+        follower.end_turn()
 
 
 def harm(world: World, broker_id: int, look: inspector.PartitionLook) -> None:

@@ -251,9 +251,10 @@ def test_a_broker_is_held_to_what_is_promised_though_nothing_changes_in_it() -> 
     history = checks.of("s0.g1.>", 0)
     checks.sent[b"lost"] = "s0.g1.>"
     broker.event(lambda: None)
+    broker.end_turn()
     checks.promised(history, history.promised_end, max(history.leaders), b"lost", fsynced=True)
     with pytest.raises(ViolationError, match="is acked, and not there"):
-        broker.event(lambda: None)
+        broker.end_turn()
 
 
 def test_damage_on_one_broker_excuses_no_other() -> None:
