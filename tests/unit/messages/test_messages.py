@@ -14,7 +14,9 @@ from penstock.messages import (
     CreateStreamRequest,
     HelloRequest,
     StreamInfo,
+    Target,
     api_versions,
+    is_asked_by_brokers,
 )
 from penstock.wire import HEAD_BYTES, encode_request
 
@@ -123,3 +125,16 @@ def test_no_response_shows_what_a_client_logs_in_to_nats_with() -> None:
         shown = repr(msgspec.convert(given | {"cluster_id": "c", "format_version": 1}, message_type))
         assert "s3cret" not in shown
         assert "nats://[::1]:4222" in shown
+
+
+def test_clients_ask_the_leader_of_a_partition_for_all_that_concerns_it() -> None:
+    """Otherwise they try one broker after the other. Replicas verify their own files."""
+    of_a_partition = {
+        spec.api
+        for spec in APIS.values()
+        if {"stream_id", "partition"} <= {field.name for field in msgspec.structs.fields(spec.request)}
+    }
+    elsewhere = {
+        one for one in of_a_partition if APIS[one].target is not Target.LEADER and not is_asked_by_brokers(one)
+    }
+    assert elsewhere == {Api.VERIFY}
