@@ -16,8 +16,8 @@ from penstock.messages import (
     StreamInfo,
     Target,
     api_versions,
-    is_asked_by_brokers,
 )
+from penstock.messages.apis import is_asked_by_brokers
 from penstock.wire import HEAD_BYTES, encode_request
 
 
