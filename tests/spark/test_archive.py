@@ -21,12 +21,13 @@ from penstock.spark import Archived, archive
 from penstock.spark.archive_plan import Plan, default_name, plan_of
 from penstock.spark.archiving import ArchiveJob
 from penstock.spark.columns import arrow_schema
+from penstock.spark.data_loss import DataLossError
 from penstock.spark.decoding import COLUMNS
-from penstock.spark.jobs import BatchDone
-from penstock.spark.lake import FORMATS, Commit, LakeFile, Table, open_table
+from penstock.spark.lake_formats import FORMATS, open_table
 from penstock.spark.lake_parquet import ParquetTable
+from penstock.spark.lake_table import Commit, LakeFile, Table
 from penstock.spark.places import Key, Position
-from penstock.spark.planning import DataLossError
+from penstock.spark.progress import BatchDone
 from tests.broker_process import BrokerProcess
 from tests.extent import needs_time
 from tests.spark.test_source import filled

@@ -16,11 +16,11 @@ import penstock
 from penstock.base.errors import OperationalError
 from penstock.client.errors import LogTruncated
 from penstock.spark import archive
-from penstock.spark.archive_plan import open_table
 from penstock.spark.archiving import ArchiveJob, report_archived
-from penstock.spark.lake import FORMATS, Commit, LakeFile, Table
+from penstock.spark.data_loss import DataLossError
+from penstock.spark.lake_formats import FORMATS
+from penstock.spark.lake_table import Commit, LakeFile, Table
 from penstock.spark.places import Key
-from penstock.spark.planning import DataLossError
 from tests.broker_process import BrokerProcess, running_broker
 from tests.extent import needs_time
 from tests.integration.clusters import running_cluster
@@ -58,7 +58,7 @@ def test_a_log_that_began_anew_is_not_archived_behind_the_old_one(
         archive("m", lake, spark=spark, servers=broker.client_address, format=table_format, **options)
 
     run()
-    (end,) = open_table(plan(broker, "m", lake, table_format)).ends([Key("m", 0)]).values()
+    (end,) = plan(broker, "m", lake, table_format).open_table().ends([Key("m", 0)]).values()
     broker.restart()
     for count in (60, 60):  # shorter than the archive, then longer
         append(broker, "m", count)
@@ -110,7 +110,7 @@ def test_a_log_that_begins_anew_between_two_batches_is_not_mixed(
     in_memory(broker, "between", 100)
     made = plan(broker, "between", tmp_path / "lake")
     with pytest.raises(DataLossError, match="it was cut, or began anew"):
-        ArchiveJob(spark, made, Between(open_table(made), broker)).run(once=True)
+        ArchiveJob(spark, made, Between(made.open_table(), broker)).run(once=True)
     assert rows_of(tmp_path / "lake") == expected(1, 60)
 
 
@@ -140,7 +140,7 @@ def test_a_partition_whose_leader_is_silent_is_not_left_out(spark: SparkSession,
         assert away.leader_id is not None
         made = plan(cluster.brokers[1], "spread", tmp_path / "lake")
         made = replace(made, source=replace(made.source, timeout_s=3.0))
-        assert ArchiveJob(spark, made, open_table(made)).run(once=True).rows == 30
+        assert ArchiveJob(spark, made, made.open_table()).run(once=True).rows == 30
         cluster.brokers[away.leader_id].kill()
         with pytest.raises(OperationalError, match=rf"stream spread, partition {away.partition}, does not answer"):
-            ArchiveJob(spark, made, open_table(made)).run(once=True)
+            ArchiveJob(spark, made, made.open_table()).run(once=True)

@@ -19,12 +19,12 @@ from pyspark.sql import SparkSession
 import penstock
 from penstock.base.errors import ConfigError
 from penstock.spark import archive
-from penstock.spark.archive_plan import decoded, open_table, plan_of
+from penstock.spark.archive_plan import decoded, plan_of
 from penstock.spark.archiving import ArchiveJob
 from penstock.spark.decoding import avro_decoder, avro_type, parsed_avro, rejects_schema
-from penstock.spark.jobs import BatchDone
-from penstock.spark.lake import Commit, LakeFile, Table
-from penstock.spark.lake import open_table as table_in
+from penstock.spark.lake_formats import open_table
+from penstock.spark.lake_table import Commit, LakeFile, Table
+from penstock.spark.progress import BatchDone
 from tests.broker_process import BrokerProcess
 from tests.extent import needs_time
 from tests.spark.test_archive import Killed, rows_of
@@ -161,9 +161,9 @@ def test_what_was_rejected_is_there_once_though_a_job_was_killed(
         fail_on_data_loss=True,
     )
     plan = decoded(spark, plan, "avro", AVRO)
-    rejects = table_in(tmp_path / "_rejects", "parquet", rejects_schema())
+    rejects = open_table(tmp_path / "_rejects", "parquet", rejects_schema())
     with pytest.raises(Killed):
-        ArchiveJob(spark, plan, RejectsThenDies(open_table(plan)), rejects).run(once=True)
+        ArchiveJob(spark, plan, RejectsThenDies(plan.open_table()), rejects).run(once=True)
     for partition in range(2):
         client.append("datums", [{"value": b"\x01"}], partition=partition)
     archive("datums", tmp_path, spark=spark, servers=broker.client_address)

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 import penstock
 from penstock.spark import archive, audit, brokers, replay, table
-from penstock.spark.planning import DataLossError
+from penstock.spark.data_loss import DataLossError
 from tests.broker_process import running_broker
 from tests.extent import needs_time
 from tests.spark.test_source import filled, run

@@ -14,20 +14,12 @@ import pytest
 from penstock.base.errors import CorruptionError
 from penstock.spark.columns import arrow_schema
 from penstock.spark.decoding import COLUMNS
-from penstock.spark.lake import (
-    FORMATS,
-    Commit,
-    LakeFile,
-    OvertakenError,
-    Range,
-    Table,
-    locked,
-    open_table,
-    other_in,
-    read_about,
-)
 from penstock.spark.lake_files import LakeWriter, Writing
+from penstock.spark.lake_folder import OvertakenError, locked, other_in
+from penstock.spark.lake_formats import FORMATS, open_table
+from penstock.spark.lake_manifest import read_about
 from penstock.spark.lake_parquet import ParquetTable
+from penstock.spark.lake_table import Commit, LakeFile, Range, Table
 from penstock.spark.places import Key
 from penstock.spark.places import Position as At
 from tests.extent import each_change

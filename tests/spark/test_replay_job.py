@@ -15,9 +15,10 @@ from pyspark.sql import SparkSession
 import penstock
 from penstock.base.errors import ConfigError
 from penstock.spark import archive, table
-from penstock.spark import lake as lakes
-from penstock.spark.jobs import BatchDone
 from penstock.spark.lake_files import staged
+from penstock.spark.lake_folder import OvertakenError
+from penstock.spark.lake_formats import FORMATS
+from penstock.spark.progress import BatchDone
 from penstock.spark.replay_job import Note, Replayed, ReplaySpan, replay
 from tests.broker_process import BrokerProcess
 from tests.extent import needs_time
@@ -128,7 +129,7 @@ def test_rows_are_chosen_and_delta_tables_are_replayed(
 
 
 @needs_time
-@pytest.mark.parametrize("table_format", lakes.FORMATS)
+@pytest.mark.parametrize("table_format", FORMATS)
 def test_what_no_commit_of_an_archive_names_is_not_replayed(
     client: penstock.Client, spark: SparkSession, broker: BrokerProcess, tmp_path: Path, table_format: str
 ) -> None:
@@ -168,7 +169,7 @@ def test_of_two_at_once_one_is_refused(
     refused = []
 
     def another(done: BatchDone) -> None:
-        with pytest.raises(lakes.OvertakenError, match=r"another replay with the checkpoint .* is running"):
+        with pytest.raises(OvertakenError, match=r"another replay with the checkpoint .* is running"):
             replay(lake, "both", **go)
         refused.append(done)
 

@@ -19,7 +19,7 @@ import penstock
 from penstock.base.errors import ConfigError, OperationalError
 from penstock.client.errors import StreamNotFound
 from penstock.spark.delta_sink import DeltaSink, write
-from penstock.spark.jobs import BatchDone
+from penstock.spark.progress import BatchDone
 from penstock.spark.queries import JobError, reason
 from penstock.spark.run_job import Ran, loaded, run
 from tests.broker_process import BrokerProcess

@@ -21,9 +21,9 @@ from penstock.base.errors import ConfigError
 from penstock.groups.rows import group_mistake
 from penstock.hot.keymap import KeyMap
 from penstock.spark import brokers, latest
-from penstock.spark.jobs import BatchDone
-from penstock.spark.lake import OvertakenError
-from penstock.spark.planning import DataLossError
+from penstock.spark.data_loss import DataLossError
+from penstock.spark.lake_folder import OvertakenError
+from penstock.spark.progress import BatchDone
 from penstock.spark.table_job import TableManifest, Upkeep, _schema, new_group, table
 from tests.broker_process import BrokerProcess, running_broker
 from tests.extent import needs_time

@@ -59,8 +59,8 @@ if TYPE_CHECKING:
     from penstock.spark.replay_job import replay as replay
     from penstock.spark.run_job import Ran as Ran
     from penstock.spark.run_job import run as run
-    from penstock.spark.sessions import register as register
     from penstock.spark.sessions import session as session
+    from penstock.spark.source import register as register
     from penstock.spark.table_job import Upkeep as Upkeep
     from penstock.spark.table_job import table as table
     from penstock.spark.where import Where as Where
@@ -75,7 +75,7 @@ _MODULE_OF = {
     "Audit": "penstock.spark.auditing",
     "audit": "penstock.spark.auditing",
     "read": "penstock.spark.reading",
-    "register": "penstock.spark.sessions",
+    "register": "penstock.spark.source",
     "replay": "penstock.spark.replay_job",
     "run": "penstock.spark.run_job",
     "session": "penstock.spark.sessions",

@@ -14,8 +14,8 @@ from penstock.client.blocking.client import Client
 from penstock.client.bulk.ranges import agreed_end
 from penstock.client.values import LATEST
 from penstock.messages import StreamInfo
+from penstock.spark.data_loss import DataLossError
 from penstock.spark.places import Key, Position
-from penstock.spark.planning import DataLossError
 
 
 def held_end(client: Client, info: StreamInfo, key: Key, at: Position, timeout_s: float) -> int:

@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING
 
 from penstock.base import limits
 from penstock.base.errors import ConfigError
-from penstock.spark import lake
 from penstock.spark.decoding import COLUMNS, DECODERS, inferred_json, rows_schema
-from penstock.spark.lake import ArchiveManifest, Table
+from penstock.spark.lake_folder import other_in
+from penstock.spark.lake_formats import FORMATS, open_table
+from penstock.spark.lake_manifest import ArchiveManifest, about_file, read_about
+from penstock.spark.lake_table import Table
 from penstock.spark.options import SourceOptions, source_options
 
 if TYPE_CHECKING:
@@ -44,13 +46,12 @@ class Plan:
     decode: str = ""
     schema: str = ""
 
-
-def open_table(plan: Plan) -> Table:
-    """Return the table of a plan. Raise ConfigError if the folder holds an archive of another format."""
-    about = lake.read_about(plan.root)
-    if about is not None and about.format != plan.format:
-        raise ConfigError([f"format: {plan.root} is an archive as {about.format}, not {plan.format}"])
-    return lake.open_table(plan.root, plan.format, rows_schema(plan.decode, plan.schema))
+    def open_table(self) -> Table:
+        """Return the archive's table. Raise ConfigError if the folder holds an archive of another format."""
+        about = read_about(self.root)
+        if about is not None and about.format != self.format:
+            raise ConfigError([f"format: {self.root} is an archive as {about.format}, not {self.format}"])
+        return open_table(self.root, self.format, rows_schema(self.decode, self.schema))
 
 
 def decoded(spark: SparkSession, plan: Plan, decode: str, schema: str) -> Plan:
@@ -60,11 +61,11 @@ def decoded(spark: SparkSession, plan: Plan, decode: str, schema: str) -> Plan:
     """
     if decode and decode not in DECODERS:
         raise ConfigError([f"decode: it is {decode!r}; there are {', '.join(DECODERS)}"])
-    if schema and not decode and not lake.about_file(plan.root).exists():
+    if schema and not decode and not about_file(plan.root).exists():
         raise ConfigError(["schema: nothing is decoded by it; give decode, too"])
-    if decode == "avro" and not schema and not lake.about_file(plan.root).exists():
+    if decode == "avro" and not schema and not about_file(plan.root).exists():
         raise ConfigError(["schema: Avro cannot be read without one"])
-    about = lake.read_about(plan.root)
+    about = read_about(plan.root)
     if about is not None:
         given = {"decode": (decode, about.decode), "schema": (schema, about.schema)}
         if other := [name for name, (mine, fixed) in given.items() if mine and mine != fixed]:
@@ -93,8 +94,8 @@ def plan_of(
 ) -> Plan:
     """Check the arguments of `archive`. Raise ConfigError with all mistakes."""
     mistakes = []
-    if format not in lake.FORMATS:
-        mistakes.append(f"format: it is {format!r}; there are {', '.join(lake.FORMATS)}")
+    if format not in FORMATS:
+        mistakes.append(f"format: it is {format!r}; there are {', '.join(FORMATS)}")
     if not limits.LAKE_FILE_BYTES_MIN <= file_bytes <= limits.LAKE_FILE_BYTES_MAX:
         bounds = f"{limits.LAKE_FILE_BYTES_MIN} to {limits.LAKE_FILE_BYTES_MAX}"
         mistakes.append(f"file_bytes: it is {file_bytes}; give {bounds}")
@@ -109,8 +110,8 @@ def plan_of(
     except ConfigError as error:
         mistakes += error.mistakes
     root = Path(to).absolute()
-    about = None if mistakes else lake.read_about(root)
-    if about is None and not mistakes and (there := lake.other_in(root)):
+    about = None if mistakes else read_about(root)
+    if about is None and not mistakes and (there := other_in(root)):
         mistakes.append(f"to: {root} is not an archive and contains {there}; give an empty folder")
     mistakes += _name_mistakes(name, about)
     if mistakes or source is None:

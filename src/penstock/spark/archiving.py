@@ -33,18 +33,20 @@ from penstock.client.blocking.client import Client
 from penstock.client.errors import StreamNotFound
 from penstock.client.values import LATEST
 from penstock.messages import StreamInfo
-from penstock.spark import brokers, fetching, lake
+from penstock.spark import brokers, fetching
 from penstock.spark.agreement import check_held, checked_cluster
-from penstock.spark.archive_plan import Plan, decoded, open_table, plan_of
+from penstock.spark.archive_plan import Plan, decoded, plan_of
+from penstock.spark.data_loss import DataLossError, passed_over, warn
 from penstock.spark.decoding import COLUMNS, DATA, rejects_schema, with_json, write_avro, write_json
-from penstock.spark.jobs import BatchDone, Pace, Report, no_report, session_of, without_pandas_warning
-from penstock.spark.lake import ArchiveManifest, Commit, LakeFile, Table
 from penstock.spark.lake_files import LakeWriter, Writing, empty_file, told_files
+from penstock.spark.lake_folder import REJECTS, locked
+from penstock.spark.lake_formats import open_table
+from penstock.spark.lake_manifest import ArchiveManifest, read_about, write_about
+from penstock.spark.lake_table import Commit, LakeFile, Table
 from penstock.spark.naming import loss_named
 from penstock.spark.places import Earliest, Key, Position
 from penstock.spark.planning import (
     Chosen,
-    DataLossError,
     Piece,
     choose,
     cut,
@@ -52,12 +54,12 @@ from penstock.spark.planning import (
     is_selected,
     lag_of,
     log_starts_of,
-    passed_over,
     piece_of,
     row_bytes,
     share,
-    warn,
 )
+from penstock.spark.progress import BatchDone, Pace, Report, no_report
+from penstock.spark.sessions import session_of, without_pandas_warning
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -133,14 +135,14 @@ def archive(
         # Check everything that needs no Spark before Spark starts, which takes seconds.
         _choose(plan)
         if plan.root.exists():
-            with lake.locked(plan.root):
+            with locked(plan.root):
                 pass
         session = session_of(spark, f"archive {stream}")
         plan = decoded(session, plan, decode, schema)
         rejects = None
         if plan.decode:
-            rejects = lake.open_table(plan.root / lake.REJECTS, plan.format, rejects_schema())
-        return ArchiveJob(session, plan, open_table(plan), rejects).run(once=once, report=report)
+            rejects = open_table(plan.root / REJECTS, plan.format, rejects_schema())
+        return ArchiveJob(session, plan, plan.open_table(), rejects).run(once=once, report=report)
 
 
 def _choose(plan: Plan) -> Chosen:
@@ -165,7 +167,7 @@ class ArchiveJob:
 
     def run(self, *, once: bool, report: Report = no_report) -> Archived:
         """Archive as described for `archive`, and hold the archive's lock meanwhile."""
-        with lake.locked(self._plan.root):
+        with locked(self._plan.root):
             return self._run(once, report)
 
     def _run(self, once: bool, report: Report) -> Archived:
@@ -210,11 +212,11 @@ class ArchiveJob:
             self._tell(begins)
             batches += 1
             files += len(made)
-            rows += lake.covered(made)
+            rows += _rows(made)
             size = sum(one.size_bytes for one in made)
             seconds = time.monotonic() - started_s
             told = None if self._rejects is None else bad
-            report(BatchDone(batches, lake.covered(made), size, seconds, lag, told))
+            report(BatchDone(batches, _rows(made), size, seconds, lag, told))
 
     # Start and end offsets
 
@@ -240,7 +242,7 @@ class ArchiveJob:
     def _begin(self, chosen: Chosen) -> dict[Key, Position]:
         """Return each partition's next offset: the table's end, or the log start offset when it was first selected."""
         plan = self._plan
-        about = lake.read_about(plan.root)
+        about = read_about(plan.root)
         ids = dict(about.stream_ids) if about else {}
         known = about.cluster if about else ""
         what, timeout_s = f"the archive in {plan.root}", plan.source.timeout_s
@@ -260,7 +262,7 @@ class ArchiveJob:
             plan.format, ids | chosen.stream_ids, starts, plan.decode, plan.schema, self._name, cluster
         )
         if now != about:
-            lake.write_about(plan.root, now)
+            write_about(plan.root, now)
         return {key: starts[key] for key in chosen.keys} | self._table.ends(chosen.keys)
 
     def _log_ends(self, chosen: Chosen, *, wait: bool = False) -> dict[Key, Position]:
@@ -351,7 +353,7 @@ class ArchiveJob:
         numbers = self._spark.range(0, len(tasks), 1, len(tasks))
         if not plan.decode:
             return numbers.mapInArrow(partial(write_task, tasks, how, rows), _TOLD)
-        rejects = rows._replace(root=str(plan.root / lake.REJECTS), is_rejects=True)
+        rejects = rows._replace(root=str(plan.root / REJECTS), is_rejects=True)
         reject_from = {(key.stream, key.partition): begin.offset for key, begin in rejects_from.items()}
         if plan.decode == "avro":
             write = partial(write_avro, tasks, how, rows, rejects, reject_from, plan.schema)
@@ -381,7 +383,7 @@ class ArchiveJob:
         """Warn of the first rejected values of a run: their `data` is null in the archive."""
         if bad and not before:
             text = f"{bad} values of a batch of {self._plan.stream} could not be decoded; their column {DATA} is null"
-            warn(f"{text}. The values and the reasons are in {self._plan.root / lake.REJECTS}")
+            warn(f"{text}. The values and the reasons are in {self._plan.root / REJECTS}")
 
     def _done(
         self, chosen: Chosen, begins: Mapping[Key, Position], ends: Mapping[Key, Position]
@@ -399,7 +401,7 @@ class ArchiveJob:
         up_to = {key: _further(end, from_there[key]) for key, end in ends.items()}
         rejects = [one for one in made if one.is_rejects]
         self._rejects.commit(Commit((*self._first_rejects(rejects, ends), *rejects), from_there, up_to))
-        return [one for one in made if not one.is_rejects], lake.covered(rejects)
+        return [one for one in made if not one.is_rejects], _rows(rejects)
 
     def _first_rejects(self, rejects: Sequence[LakeFile], ends: Mapping[Key, Position]) -> list[LakeFile]:
         """Return a file without rows if the rejects have no Parquet file yet, so that readers find their columns.
@@ -409,7 +411,7 @@ class ArchiveJob:
         assert self._rejects is not None
         if self._plan.format != "parquet" or rejects or self._rejects.files():
             return []
-        writing = Writing(str(self._plan.root / lake.REJECTS), True, False, self._plan.file_bytes, True)
+        writing = Writing(str(self._plan.root / REJECTS), True, False, self._plan.file_bytes, True)
         return [empty_file(writing, rejects_schema(), min(ends).stream)]
 
     @contextmanager
@@ -460,6 +462,10 @@ def report_archived(
         client.report_archived(
             stream, partition, end.offset, archive=archive_name, leader_epoch=epoch, timeout=timeout_s
         )
+
+
+def _rows(files: Sequence[LakeFile]) -> int:
+    return sum(one.rows for one in files)
 
 
 def _further(one: Position, other: Position) -> Position:

@@ -26,11 +26,11 @@ from penstock.base.errors import ConfigError
 from penstock.messages import StreamInfo
 from penstock.spark import brokers
 from penstock.spark.history import History
-from penstock.spark.jobs import session_of
 from penstock.spark.naming import loss_named, options_named
 from penstock.spark.options import SourceOptions, source_options
 from penstock.spark.places import Earliest, Key
 from penstock.spark.planning import choose, find
+from penstock.spark.sessions import session_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

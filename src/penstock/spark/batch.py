@@ -19,10 +19,11 @@ from penstock.client.values import EARLIEST
 from penstock.messages import StreamInfo
 from penstock.spark import brokers, fetching, rights
 from penstock.spark.columns import as_announced
+from penstock.spark.data_loss import check_there
 from penstock.spark.history import History, LakeTask, Wanted, read_files
 from penstock.spark.options import SourceOptions
 from penstock.spark.places import Earliest, Key, Position
-from penstock.spark.planning import Chosen, Piece, check_there, choose, cut, find, ordered, row_bytes
+from penstock.spark.planning import Chosen, Piece, choose, cut, find, ordered, row_bytes
 
 
 class Task(InputPartition):

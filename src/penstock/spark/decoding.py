@@ -23,10 +23,10 @@ from penstock.base.errors import ConfigError, OperationalError
 from penstock.base.extras import how_to_install
 from penstock.spark import fetching
 from penstock.spark.columns import arrow_schema, default_columns, in_utc
-from penstock.spark.jobs import is_connect
-from penstock.spark.lake import LakeFile
 from penstock.spark.lake_files import LakeWriter, Writing, told_files
+from penstock.spark.lake_table import LakeFile
 from penstock.spark.planning import Piece
+from penstock.spark.sessions import is_connect
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -22,7 +22,8 @@ from pyarrow import parquet
 from penstock.base import limits
 from penstock.base.errors import ConfigError
 from penstock.spark.columns import in_utc
-from penstock.spark.jobs import QUERY_ID, query_id_of, without_pandas_warning
+from penstock.spark.query_ids import QUERY_ID, query_id_of
+from penstock.spark.sessions import without_pandas_warning
 from penstock.vfs.real import sync_folder_if_possible
 
 if TYPE_CHECKING:

@@ -19,8 +19,9 @@ from penstock.client.link.read_from import FOLLOWERS
 from penstock.client.read.filters import Filter
 from penstock.spark import brokers
 from penstock.spark.columns import RowOrigin, arrow_schema, log_columns, spark_batch
+from penstock.spark.data_loss import DataLossError, check_there, passed_over
 from penstock.spark.places import Key
-from penstock.spark.planning import DataLossError, Piece, check_there, passed_over
+from penstock.spark.planning import Piece
 
 
 class Fetching(NamedTuple):

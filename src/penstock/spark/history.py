@@ -26,12 +26,14 @@ from penstock.base.errors import ConfigError, CorruptionError
 from penstock.client.blocking.client import Client
 from penstock.client.read.filters import Filter
 from penstock.client.values import microseconds_of
-from penstock.spark import lake
 from penstock.spark.agreement import checked_cluster, held_end
 from penstock.spark.columns import LOG_APPEND_TIME, arrow_schema
-from penstock.spark.lake import LakeFile, Range
+from penstock.spark.data_loss import DataLossError
+from penstock.spark.lake_formats import open_table
+from penstock.spark.lake_manifest import read_about
+from penstock.spark.lake_table import LakeFile, Range
 from penstock.spark.places import EARLIEST_OFFSET, Earliest, Key, Moment, Offsets, Position, Where
-from penstock.spark.planning import PIECE_BYTES, Chosen, DataLossError
+from penstock.spark.planning import PIECE_BYTES, Chosen
 
 
 class Wanted(NamedTuple):
@@ -82,7 +84,7 @@ class History:
     def __init__(self, path: str, chosen: Chosen, client: Client, timeout_s: float) -> None:
         self._chosen, self._client, self._timeout_s = chosen, client, timeout_s
         self._root = Path(path).absolute()
-        about = lake.read_about(self._root)
+        about = read_about(self._root)
         if about is None:
             raise ConfigError([f"archive: not found in {self._root}; `penstock pipeline archive` makes one"])
         checked_cluster(client, about.cluster, f"the archive in {self._root}", "read one of them by itself", timeout_s)
@@ -90,7 +92,7 @@ class History:
             if about.stream_ids.get(name, number) != number:
                 text = f"stream {name} was deleted and made anew since it was archived in {self._root}"
                 raise DataLossError(f"{text}; read one of them by itself")
-        self._table = lake.open_table(self._root, about.format, None)
+        self._table = open_table(self._root, about.format, None)
         keys = [key for key in chosen.keys if key in about.starts]
         self._places = {key: about.starts[key] for key in keys} | self._table.ends(keys)
         self.starts: Mapping[Key, int] = {key: about.starts[key].offset for key in keys}

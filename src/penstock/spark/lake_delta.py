@@ -16,7 +16,8 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.base.errors import CorruptionError
-from penstock.spark.lake import Commit, LakeFile, Range, check_new
+from penstock.spark.lake_folder import OvertakenError
+from penstock.spark.lake_table import Commit, LakeFile, Range, check_new
 from penstock.spark.places import Key, Position
 
 _PARTITIONED_BY = ["date", "topic"]
@@ -51,8 +52,6 @@ class DeltaLake:
         from deltalake import CommitProperties, DeltaTable, Transaction
         from deltalake.exceptions import CommitFailedError
         from deltalake.transaction import AddAction
-
-        from penstock.spark.lake import OvertakenError
 
         table = self._open()
         if table is None:

@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
+from urllib.parse import quote
 
 import numpy as np
 import pyarrow as pa
@@ -25,7 +26,8 @@ import pyarrow.parquet as pq
 
 from penstock.base import limits
 from penstock.base.errors import OperationalError
-from penstock.spark.lake import OWN, LakeFile, Range, folder_of, sync_up
+from penstock.spark.lake_folder import OWN, sync_up
+from penstock.spark.lake_table import LakeFile, Range
 
 _DAY_US = 86_400_000_000
 _REPEATED = ["topic", "subject", "key", "reason"]
@@ -46,6 +48,11 @@ class Writing(NamedTuple):
 def staged(path: str) -> str:
     """Return the temporary path of a file, until its commit; it does not match `*.parquet`."""
     return f"{OWN}/staged/{path.rpartition('/')[2]}.part"
+
+
+def folder_of(topic: str, date: str) -> str:
+    """Return the Hive-style folder of a stream's rows of one day."""
+    return f"date={date}/topic={quote(topic, safe='')}"
 
 
 def group_bytes(how: Writing) -> int:

@@ -19,7 +19,8 @@ import pyarrow as pa
 
 from penstock.base import limits
 from penstock.base.errors import CorruptionError
-from penstock.spark.lake import OWN, Commit, LakeFile, OvertakenError, Range, check_new
+from penstock.spark.lake_folder import OWN, OvertakenError
+from penstock.spark.lake_table import Commit, LakeFile, Range, check_new
 from penstock.spark.places import Key, Position
 
 CATALOG, NAMESPACE, TABLE = "penstock", "penstock", "archive"
@@ -35,7 +36,7 @@ _log = logging.getLogger(__name__)
 
 
 class IcebergLake:
-    """`lake.Table` as an Iceberg table. `columns`: of its files; `snapshots`: number of snapshots to keep."""
+    """`Table` as an Iceberg table. `columns`: of its files; `snapshots`: number of snapshots to keep."""
 
     def __init__(
         self, root: Path, columns: pa.Schema | None, *, snapshots: int = limits.ICEBERG_SNAPSHOTS_KEPT

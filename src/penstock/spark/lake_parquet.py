@@ -19,15 +19,16 @@ from pathlib import Path
 from typing import Any
 
 from penstock.base.errors import CorruptionError
-from penstock.spark.lake import OWN, Commit, LakeFile, OvertakenError, check_new, sync_up
 from penstock.spark.lake_files import staged
+from penstock.spark.lake_folder import OWN, OvertakenError, sync_up
+from penstock.spark.lake_table import Commit, LakeFile, check_new
 from penstock.spark.places import Key, Position
 
 Move = Callable[[Path, Path], Any]
 
 
 class ParquetTable:
-    """`lake.Table` of plain Parquet files. `move` renames a file."""
+    """`Table` of plain Parquet files. `move` renames a file."""
 
     def __init__(self, root: Path, move: Move = os.replace) -> None:
         self._root = root

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from penstock.base.errors import ConfigError
-from penstock.spark.planning import GO_ON, DataLossError
+from penstock.spark.data_loss import GO_ON, DataLossError
 
 PARAMETER_GO_ON = "Set fail_on_data_loss to False to go on all the same"
 

@@ -7,7 +7,6 @@ that were deleted from the log are an error, unless `failOnDataLoss` is false.
 from __future__ import annotations
 
 import fnmatch
-import logging
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -15,7 +14,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from penstock.access import Operation
-from penstock.base.errors import ConfigError, PenstockError
+from penstock.base.errors import ConfigError
 from penstock.base.ids import are_different_clusters
 from penstock.base.subjects import overlap
 from penstock.client.blocking.client import Client
@@ -23,7 +22,7 @@ from penstock.client.errors import NotAuthorized, StreamNotFound
 from penstock.client.values import EARLIEST, LATEST
 from penstock.messages import StreamInfo
 from penstock.spark import rights
-from penstock.spark.jobs import WARNING
+from penstock.spark.data_loss import check_there
 from penstock.spark.options import Selection, SourceOptions
 from penstock.spark.places import (
     EARLIEST_OFFSET,
@@ -38,17 +37,9 @@ from penstock.spark.places import (
     Where,
 )
 
-_log = logging.getLogger(__name__)
-
-
 PIECE_BYTES = 128 * 1024 * 1024
 """Target size of a task in bytes: the default of Spark's spark.sql.files.maxPartitionBytes."""
-GO_ON = "Set failOnDataLoss to false to go on all the same"
 _PIECE_ROWS_MIN = 10_000  # a smaller task costs more to start than to run
-
-
-class DataLossError(PenstockError):
-    """Messages that were to be read are no longer in the log."""
 
 
 class Piece(NamedTuple):
@@ -193,27 +184,6 @@ def _at_moment(
         hint = "set startingOffsetsByTimestampStrategy to latest to begin at the end there"
         raise ConfigError([f"startingTimestamp: {text}; {hint}"])
     return Position(found.offset, epoch)
-
-
-def passed_over(text: str, *, fail: bool, hint: str = "") -> None:
-    """Report messages that are skipped: raise DataLossError if `fail`, else log a warning."""
-    if fail:
-        raise DataLossError(f"{text}. {GO_ON}{hint}")
-    warn(text)
-
-
-def warn(text: str) -> None:
-    """Log a warning with the prefix WARNING, so that it is found among the output of Spark's processes."""
-    _log.warning("%s%s", WARNING, text)
-
-
-def check_there(key: Key, start: int, log_start: int, *, fail: bool) -> int:
-    """Return the first offset to read, at least `log_start`. If that skips messages and `fail`, raise DataLossError."""
-    if start >= log_start:
-        return start
-    text = f"messages {start} to {log_start - 1} of stream {key.stream}, partition {key.partition}, are not in the log"
-    passed_over(f"{text} any more: retention, or a truncation, was quicker than this query", fail=fail)
-    return log_start
 
 
 def piece_of(info: StreamInfo, key: Key, begin: Position, end: Position, *, fail: bool) -> Piece | None:

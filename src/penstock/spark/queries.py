@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.base import limits
 from penstock.base.errors import OperationalError
-from penstock.spark.jobs import BatchDone, Report
 from penstock.spark.places import LOG_STARTS
+from penstock.spark.progress import BatchDone, Report
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.listener import StreamingQueryProgress

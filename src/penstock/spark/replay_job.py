@@ -32,11 +32,15 @@ from penstock.base import limits
 from penstock.base.errors import ConfigError, CorruptionError, OperationalError
 from penstock.spark import brokers, rights
 from penstock.spark.agreement import checked_cluster
-from penstock.spark.jobs import BatchDone, Report, no_report, session_of
-from penstock.spark.lake import OWN, LakeFile, OvertakenError, held, locked, open_table, read_about, write_durably
+from penstock.spark.lake_folder import OWN, OvertakenError, held, locked, write_durably
+from penstock.spark.lake_formats import open_table
+from penstock.spark.lake_manifest import read_about
+from penstock.spark.lake_table import LakeFile
 from penstock.spark.naming import options_named
 from penstock.spark.options import sink_options
+from penstock.spark.progress import BatchDone, Report, no_report
 from penstock.spark.rows import CASE_SENSITIVE
+from penstock.spark.sessions import session_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

@@ -20,12 +20,13 @@ from penstock.base.errors import ConfigError, PenstockError
 from penstock.base.subjects import stream_name_mistake
 from penstock.spark import brokers, rights
 from penstock.spark.delta_sink import DeltaSink
-from penstock.spark.jobs import Report, is_connect, no_report, session_of
 from penstock.spark.naming import options_named
 from penstock.spark.options import source_options
 from penstock.spark.planning import choose
+from penstock.spark.progress import Report, no_report
 from penstock.spark.queries import follow
 from penstock.spark.rows import check_columns
+from penstock.spark.sessions import is_connect, session_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from penstock.base import limits
 from penstock.spark import java
 from penstock.spark.versions import check_versions
 
@@ -62,8 +65,31 @@ def session(
     return builder.getOrCreate()
 
 
-def register(spark: SparkSession) -> None:
-    """Register `format("penstock")` with a session. Required unless Penstock is installed beside PySpark."""
-    from penstock.spark.source import DefaultSource
+def session_of(spark: SparkSession | Callable[[], SparkSession] | None, name: str) -> SparkSession:
+    """Return the given session, or start one. Raise OperationalError if PySpark or Java is missing.
 
-    spark.dataSource.register(DefaultSource)
+    A job calls it after all checks that need no Spark, because starting Spark takes seconds.
+    """
+    if spark is None:
+        return session(name=f"penstock {name}")
+    return spark() if callable(spark) else spark
+
+
+def is_connect(spark: SparkSession) -> bool:
+    """True if a session is a client of Spark Connect: its driver is another process, perhaps on another machine."""
+    return type(spark).__module__.startswith("pyspark.sql.connect")
+
+
+def parallelism_of(spark: SparkSession) -> int:
+    """Return the number of parallel tasks; with Spark Connect, the number of tasks into which Spark splits a range."""
+    if not is_connect(spark):
+        return int(spark.sparkContext.defaultParallelism)
+    return spark.range(limits.CONNECT_TASKS_MAX).selectExpr("spark_partition_id() AS task").distinct().count()
+
+
+@contextmanager
+def without_pandas_warning() -> Iterator[None]:
+    """Suppress PySpark's warning about pandas 3: functions on Arrow batches do not use pandas."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
+        yield

@@ -33,15 +33,14 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 from penstock.access import Operation
 from penstock.base.errors import OperationalError
-from penstock.base.staged import once_id
+from penstock.base.staged import once_id, staged_name
 from penstock.client.append.staging import Staged
 from penstock.client.blocking.client import Client
 from penstock.messages import StreamInfo
 from penstock.spark import brokers, rights
-from penstock.spark.jobs import BATCH_ID, QUERY_ID, batch_id_of, query_id_of
+from penstock.spark.data_loss import warn
 from penstock.spark.options import SinkOptions
-from penstock.spark.planning import warn
-from penstock.spark.republish import republish
+from penstock.spark.query_ids import BATCH_ID, QUERY_ID, batch_id_of, query_id_of
 from penstock.spark.rows import (
     CASE_SENSITIVE,
     BadRowsError,
@@ -137,7 +136,23 @@ class _Writing:
             in_log = [staged for staged, future in done if future.result()]
         if self._options.republish:
             for staged in in_log:
-                republish(client, self._options.republish, staged, self._options.timeout_s)
+                self._republish(client, staged)
+
+    def _republish(self, client: Client, staged: Sequence[Staged]) -> None:
+        """Publish the rows of a batch that is in the log also on NATS, to the option's prefix and their subject.
+
+        The messages are read from the staged rows, so they are exactly those of this batch. They are not acked, and a
+        batch that Spark replays is published again: delivery is at least once. They pass through the driver one by one.
+        """
+        prefix, timeout_s = self._options.republish, self._options.timeout_s
+        for one in staged:
+            name = staged_name(one.stream_id)
+            for batch in one.batches:
+                start, end = batch.base_offset, batch.end_offset
+                for message in client.messages(name, start, end=end, partition=one.partition, timeout=timeout_s):
+                    subject, headers = f"{prefix}.{message.subject}", dict(message.headers)
+                    client.publish_nowait(subject, message.value, key=message.key, headers=headers, ack="none")
+        client.flush(timeout=timeout_s)
 
     def _publish_one(self, client: Client, stream: str, partition: int, batch: Batch, staged: list[Staged]) -> bool:
         """Publish a batch into one partition. Return True if its rows are in the log, from now on or already."""

@@ -7,6 +7,8 @@ An unsupported version of PySpark or pyarrow is reported before everything else.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
@@ -24,6 +26,9 @@ from penstock.spark.options import SinkOptions, sink_options, source_options
 from penstock.spark.sql_tables import is_table, options_with, table_schema
 from penstock.spark.versions import check_versions
 from penstock.spark.where import EVERYWHERE
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 FORMAT = "penstock"
 
@@ -98,3 +103,8 @@ def _columns(schema: StructType) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the columns to read, and the user's spelling of them, which may differ in case."""
     names = tuple(schema.fieldNames())
     return checked_columns(names, [field.dataType.simpleString() for field in schema.fields]), names
+
+
+def register(spark: SparkSession) -> None:
+    """Register `format("penstock")` with a session. Required unless Penstock is installed beside PySpark."""
+    spark.dataSource.register(DefaultSource)

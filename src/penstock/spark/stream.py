@@ -39,6 +39,7 @@ from penstock.spark import brokers, fetching, rights
 from penstock.spark.agreement import checked_cluster
 from penstock.spark.batch import Task, fetching_of
 from penstock.spark.columns import as_announced
+from penstock.spark.data_loss import passed_over
 from penstock.spark.history import History, LakeTask, Wanted, read_files
 from penstock.spark.options import SourceOptions
 from penstock.spark.places import LOG_STARTS, Earliest, Key, Latest, Position, Positions, Where
@@ -50,7 +51,6 @@ from penstock.spark.planning import (
     is_selected,
     log_starts_of,
     ordered,
-    passed_over,
     piece_of,
     row_bytes,
     share,

@@ -45,24 +45,15 @@ from penstock.client.read.reading import readable
 from penstock.messages import StreamInfo
 from penstock.spark import brokers, fetching, latest
 from penstock.spark.agreement import check_held, checked_cluster
-from penstock.spark.jobs import BatchDone, Pace, Report, no_report, parallelism_of, session_of, without_pandas_warning
-from penstock.spark.lake import OvertakenError, other_in, read_about
+from penstock.spark.data_loss import DataLossError
+from penstock.spark.lake_folder import OvertakenError, other_in
+from penstock.spark.lake_manifest import read_about
 from penstock.spark.naming import loss_named, options_named
 from penstock.spark.options import SourceOptions, source_options
 from penstock.spark.places import Earliest, Key, Offsets, Position
-from penstock.spark.planning import (
-    Chosen,
-    DataLossError,
-    Piece,
-    choose,
-    cut,
-    find,
-    lag_of,
-    log_starts_of,
-    piece_of,
-    row_bytes,
-    share,
-)
+from penstock.spark.planning import Chosen, Piece, choose, cut, find, lag_of, log_starts_of, piece_of, row_bytes, share
+from penstock.spark.progress import BatchDone, Pace, Report, no_report
+from penstock.spark.sessions import parallelism_of, session_of, without_pandas_warning
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable

@@ -10,7 +10,7 @@ import penstock
 from penstock.client.blocking import client as blocking
 from penstock.messages import MetadataRequest, Request
 from penstock.spark.agreement import checked_cluster
-from penstock.spark.planning import DataLossError
+from penstock.spark.data_loss import DataLossError
 from tests.fake_broker import FakeBroker
 
 

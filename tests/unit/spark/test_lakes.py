@@ -14,13 +14,14 @@ import pytest
 from penstock.cli.pipeline.progress import line
 from penstock.spark.columns import arrow_schema
 from penstock.spark.decoding import COLUMNS, rejects_schema
-from penstock.spark.jobs import BatchDone
-from penstock.spark.lake import Commit, LakeFile, sync_up, write_durably
 from penstock.spark.lake_files import LakeWriter, Writing, empty_file
+from penstock.spark.lake_folder import sync_up, write_durably
 from penstock.spark.lake_iceberg import IcebergLake
 from penstock.spark.lake_parquet import ParquetTable
+from penstock.spark.lake_table import Commit, LakeFile
 from penstock.spark.places import Key
 from penstock.spark.places import Position as At
+from penstock.spark.progress import BatchDone
 from tests.extent import each_change
 from tests.folders import without_folders
 

@@ -8,8 +8,8 @@ import pytest
 
 from penstock.base.errors import ConfigError
 from penstock.spark import audit, replay, run, table
+from penstock.spark.data_loss import DataLossError, passed_over
 from penstock.spark.naming import loss_named
-from penstock.spark.planning import DataLossError, passed_over
 from penstock.spark.rows import check_columns
 
 

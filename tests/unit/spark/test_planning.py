@@ -13,9 +13,10 @@ from penstock.base.errors import ConfigError
 from penstock.base.ids import LeaderEpoch, Offset, StreamId
 from penstock.base.subjects import matches, overlap
 from penstock.messages import PartitionInfo, StreamInfo
+from penstock.spark.data_loss import DataLossError, check_there
 from penstock.spark.options import Selection, seconds, sink_options, source_options
 from penstock.spark.places import Earliest, Key, Moment, Offsets, Position
-from penstock.spark.planning import PIECE_BYTES, DataLossError, Piece, check_there, cut, lag_of, piece_of, share
+from penstock.spark.planning import PIECE_BYTES, Piece, cut, lag_of, piece_of, share
 
 KEY = Key("orders", 1)
 COUNTS = st.dictionaries(st.builds(Key, st.sampled_from("abc"), st.integers(0, 3)), st.integers(0, 1_000))

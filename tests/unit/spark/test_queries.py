@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 
-from penstock.spark.jobs import BatchDone
+from penstock.spark.progress import BatchDone
 from penstock.spark.queries import Seen
 
 

@@ -45,8 +45,7 @@ _FLAGS = {name: f"--{name.replace('_', '-')}" for name in _NAMES} | {
 def spark_session(name: str, master: str | None, config: dict[str, str]) -> Iterator[Callable[[], SparkSession]]:
     """Yield a function that starts Spark. Raise JobError if Spark fails, OperationalError if it is not installed."""
     from penstock.cli.terminal.interrupts import Interrupts
-    from penstock.spark.jobs import without_pandas_warning
-    from penstock.spark.sessions import session
+    from penstock.spark.sessions import session, without_pandas_warning
     from penstock.spark.versions import check_versions
 
     check_versions()
@@ -113,7 +112,7 @@ class _Hearing(threading.Thread):
             self._look(file)
 
     def _look(self, file: BinaryIO) -> None:
-        from penstock.spark.jobs import WARNING
+        from penstock.spark.data_loss import WARNING
 
         *lines, self._begun = (self._begun + file.read()).split(b"\n")
         for line in lines:
@@ -146,7 +145,7 @@ def _failing_in_one_line() -> Iterator[None]:
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
-    from penstock.spark.planning import DataLossError
+    from penstock.spark.data_loss import DataLossError
     from penstock.spark.queries import JobError, reason
 
     try:
