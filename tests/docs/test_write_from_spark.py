@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from penstock.base import limits
-from penstock.spark.rows import COLUMNS
+from penstock.spark.writing.rows import COLUMNS
 from tests.broker_process import running_broker
 from tests.extent import needs_time
 

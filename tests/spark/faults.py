@@ -15,8 +15,8 @@ from typing import Any
 from pyspark.sql.datasource import DataSourceStreamWriter
 from pyspark.sql.types import StructType
 
-from penstock.spark.sink import StreamWriter
 from penstock.spark.source import DefaultSource
+from penstock.spark.writing.sink import StreamWriter
 
 
 class Fault(Exception):  # noqa: N818

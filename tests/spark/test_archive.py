@@ -18,16 +18,16 @@ import penstock
 from penstock.base import limits
 from penstock.base.errors import ConfigError
 from penstock.spark import Archived, archive
-from penstock.spark.archive_plan import Plan, default_name, plan_of
-from penstock.spark.archiving import ArchiveJob
 from penstock.spark.columns import arrow_schema
 from penstock.spark.data_loss import DataLossError
-from penstock.spark.decoding import COLUMNS
-from penstock.spark.lake_formats import FORMATS, open_table
-from penstock.spark.lake_parquet import ParquetTable
-from penstock.spark.lake_table import Commit, LakeFile, Table
-from penstock.spark.places import Key, Position
-from penstock.spark.progress import BatchDone
+from penstock.spark.jobs.archive_decoding import COLUMNS
+from penstock.spark.jobs.archive_job import ArchiveJob
+from penstock.spark.jobs.archive_plan import Plan, default_name, plan_of
+from penstock.spark.jobs.progress import BatchDone
+from penstock.spark.lake.formats import FORMATS, open_table
+from penstock.spark.lake.parquet import ParquetTable
+from penstock.spark.lake.table import Commit, LakeFile, Table
+from penstock.spark.options.positions import Key, Position
 from tests.broker_process import BrokerProcess
 from tests.extent import needs_time
 from tests.spark.test_source import filled

@@ -16,11 +16,11 @@ import penstock
 from penstock.base.errors import OperationalError
 from penstock.client.errors import LogTruncated
 from penstock.spark import archive
-from penstock.spark.archiving import ArchiveJob, report_archived
 from penstock.spark.data_loss import DataLossError
-from penstock.spark.lake_formats import FORMATS
-from penstock.spark.lake_table import Commit, LakeFile, Table
-from penstock.spark.places import Key
+from penstock.spark.jobs.archive_job import ArchiveJob, report_archived
+from penstock.spark.lake.formats import FORMATS
+from penstock.spark.lake.table import Commit, LakeFile, Table
+from penstock.spark.options.positions import Key
 from tests.broker_process import BrokerProcess, running_broker
 from tests.extent import needs_time
 from tests.integration.clusters import running_cluster

@@ -19,12 +19,12 @@ from pyspark.sql import SparkSession
 import penstock
 from penstock.base.errors import ConfigError
 from penstock.spark import archive
-from penstock.spark.archive_plan import decoded, plan_of
-from penstock.spark.archiving import ArchiveJob
-from penstock.spark.decoding import avro_decoder, avro_type, parsed_avro, rejects_schema
-from penstock.spark.lake_formats import open_table
-from penstock.spark.lake_table import Commit, LakeFile, Table
-from penstock.spark.progress import BatchDone
+from penstock.spark.jobs.archive_decoding import avro_decoder, avro_type, parsed_avro, rejects_schema
+from penstock.spark.jobs.archive_job import ArchiveJob
+from penstock.spark.jobs.archive_plan import decoded, plan_of
+from penstock.spark.jobs.progress import BatchDone
+from penstock.spark.lake.formats import open_table
+from penstock.spark.lake.table import Commit, LakeFile, Table
 from tests.broker_process import BrokerProcess
 from tests.extent import needs_time
 from tests.spark.test_archive import Killed, rows_of

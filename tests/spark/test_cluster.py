@@ -15,7 +15,7 @@ import pyspark
 import pytest
 
 import penstock
-from penstock.spark import java
+from penstock.spark.runtime import java
 from tests.broker_process import BrokerProcess, Child
 from tests.extent import needs_time
 from tests.spark.delta import delta_rows

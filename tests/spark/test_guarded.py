@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 import penstock
 from penstock.access import Rule
 from penstock.client.users import rule, token_credential
-from penstock.spark import java
+from penstock.spark.runtime import java
 from tests.broker_process import BrokerProcess, running_broker
 from tests.certificates import Authority
 from tests.extent import needs_time

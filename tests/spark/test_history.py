@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import penstock
 from penstock.spark import archive
-from penstock.spark.lake_formats import FORMATS
+from penstock.spark.lake.formats import FORMATS
 from tests.broker_process import BrokerProcess
 from tests.extent import needs_time
 from tests.spark.test_source import filled

@@ -11,7 +11,7 @@ import pytest
 
 import penstock
 from penstock.base.errors import OperationalError
-from penstock.spark import java
+from penstock.spark.runtime import java
 from tests.extent import needs_time
 
 TIMEOUT_S = 180

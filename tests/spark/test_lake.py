@@ -13,15 +13,15 @@ import pytest
 
 from penstock.base.errors import CorruptionError
 from penstock.spark.columns import arrow_schema
-from penstock.spark.decoding import COLUMNS
-from penstock.spark.lake_files import LakeWriter, Writing
-from penstock.spark.lake_folder import OvertakenError, locked, other_in
-from penstock.spark.lake_formats import FORMATS, open_table
-from penstock.spark.lake_manifest import read_about
-from penstock.spark.lake_parquet import ParquetTable
-from penstock.spark.lake_table import Commit, LakeFile, Range, Table
-from penstock.spark.places import Key
-from penstock.spark.places import Position as At
+from penstock.spark.jobs.archive_decoding import COLUMNS
+from penstock.spark.lake.data_files import LakeWriter, Writing
+from penstock.spark.lake.folder import OvertakenError, locked, other_in
+from penstock.spark.lake.formats import FORMATS, open_table
+from penstock.spark.lake.manifest import read_about
+from penstock.spark.lake.parquet import ParquetTable
+from penstock.spark.lake.table import Commit, LakeFile, Range, Table
+from penstock.spark.options.positions import Key
+from penstock.spark.options.positions import Position as At
 from tests.extent import each_change
 from tests.spark.test_archive import table_rows
 

@@ -15,11 +15,11 @@ from pyspark.sql import SparkSession
 import penstock
 from penstock.base.errors import ConfigError
 from penstock.spark import archive, table
-from penstock.spark.lake_files import staged
-from penstock.spark.lake_folder import OvertakenError
-from penstock.spark.lake_formats import FORMATS
-from penstock.spark.progress import BatchDone
-from penstock.spark.replay_job import Note, Replayed, ReplaySpan, replay
+from penstock.spark.jobs.progress import BatchDone
+from penstock.spark.jobs.replay_job import Note, Replayed, ReplaySpan, replay
+from penstock.spark.lake.data_files import staged
+from penstock.spark.lake.folder import OvertakenError
+from penstock.spark.lake.formats import FORMATS
 from tests.broker_process import BrokerProcess
 from tests.extent import needs_time
 

@@ -18,7 +18,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 import penstock
-from penstock.spark import read, sessions
+from penstock.spark import read
+from penstock.spark.runtime import sessions
 from tests.broker_process import BrokerProcess
 from tests.docs.test_consumer_groups import environment
 from tests.extent import each_change, needs_time

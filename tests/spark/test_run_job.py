@@ -18,10 +18,10 @@ from pyspark.sql import functions as f
 import penstock
 from penstock.base.errors import ConfigError, OperationalError
 from penstock.client.errors import StreamNotFound
-from penstock.spark.delta_sink import DeltaSink, write
-from penstock.spark.progress import BatchDone
-from penstock.spark.queries import JobError, reason
-from penstock.spark.run_job import Ran, loaded, run
+from penstock.spark.jobs.progress import BatchDone
+from penstock.spark.jobs.run_job import Ran, loaded, run
+from penstock.spark.jobs.streaming_query import JobError, reason
+from penstock.spark.writing.delta_sink import DeltaSink, write
 from tests.broker_process import BrokerProcess
 from tests.extent import needs_time
 from tests.spark.delta import delta_rows
@@ -280,7 +280,7 @@ def test_headers_that_nats_cannot_carry_end_a_query_which_goes_on_without_them(
 
 
 def test_reasons_are_told_in_a_line() -> None:
-    trace = 'Job aborted:\n  File "x.py", line 3\npenstock.spark.planning.DataLossError: gone\n\n\tat org.apache.X'
+    trace = 'Job aborted:\n  File "x.py", line 3\npenstock.spark.data_loss.DataLossError: gone\n\n\tat org.apache.X'
     assert reason(trace) == "gone"
     assert reason("a\nValueError: no\norg.apache.spark.SparkException: x") == "ValueError: no"
     assert reason("[SOMETHING] is wrong\nat x") == "[SOMETHING] is wrong"

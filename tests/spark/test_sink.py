@@ -22,8 +22,8 @@ pytestmark = needs_time
 WITHOUT_ASSERTS = """
 from pyspark import TaskContext
 from penstock.base.errors import OperationalError
-from penstock.spark.options import sink_options
-from penstock.spark.sink import StreamWriter
+from penstock.spark.options.options import sink_options
+from penstock.spark.writing.sink import StreamWriter
 
 assert False, "python -O passes over this"
 writer = StreamWriter(sink_options({"servers": "127.0.0.1:1", "stream": "orders"}))

@@ -16,10 +16,10 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 import penstock
 from penstock.base.errors import ConfigError
-from penstock.spark.batch import Task
-from penstock.spark.options import source_options
-from penstock.spark.places import LOG_STARTS, Positions
-from penstock.spark.stream import StreamReader
+from penstock.spark.options.options import source_options
+from penstock.spark.options.positions import LOG_STARTS, Positions
+from penstock.spark.reading.batch_reader import Task
+from penstock.spark.reading.stream_reader import StreamReader
 from tests.broker_process import BrokerProcess, running_broker
 from tests.extent import needs_time
 from tests.integration.clusters import ClusterProcesses, running_cluster

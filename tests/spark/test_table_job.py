@@ -20,11 +20,12 @@ from penstock.base import limits
 from penstock.base.errors import ConfigError
 from penstock.groups.rows import group_mistake
 from penstock.hot.keymap import KeyMap
-from penstock.spark import brokers, latest
+from penstock.spark import brokers
 from penstock.spark.data_loss import DataLossError
-from penstock.spark.lake_folder import OvertakenError
-from penstock.spark.progress import BatchDone
-from penstock.spark.table_job import TableManifest, Upkeep, _schema, new_group, table
+from penstock.spark.jobs import table_tasks
+from penstock.spark.jobs.progress import BatchDone
+from penstock.spark.jobs.table_job import TableManifest, Upkeep, _schema, new_group, table
+from penstock.spark.lake.folder import OvertakenError
 from tests.broker_process import BrokerProcess, running_broker
 from tests.extent import needs_time
 from tests.spark.delta import delta_rows
@@ -412,10 +413,10 @@ def test_a_bucket_that_is_large_is_told_once(
 
 
 def test_a_file_is_on_the_disk_with_its_name(synced: list[Path], tmp_path: Path) -> None:
-    rows = pa.RecordBatch.from_pylist([{"key": b"k", "partition": 0, "offset": 0}], schema=latest.SCHEMA)
-    placed = rows.append_column(latest.BUCKET, pa.array([3], pa.int32()))
+    rows = pa.RecordBatch.from_pylist([{"key": b"k", "partition": 0, "offset": 0}], schema=table_tasks.SCHEMA)
+    placed = rows.append_column(table_tasks.BUCKET, pa.array([3], pa.int32()))
     filled = placed.set_column(1, placed.schema.field(1), pa.array([b"v"], pa.binary()))
-    (written,) = latest.rewrite(latest.Rewriting(str(tmp_path), ()), [filled])
+    (written,) = table_tasks.rewrite(table_tasks.Rewriting(str(tmp_path), ()), [filled])
     file = tmp_path / written.column("path")[0].as_py()
     assert synced == [file, tmp_path / "bucket=3", tmp_path]
 
@@ -427,9 +428,9 @@ def _row(key: bytes, micros: int, partition: int, offset: int) -> dict[str, Any]
 
 def test_the_latest_row_is_the_last_in_time_then_partition_then_offset() -> None:
     rows = [_row(b"a", 5, 0, 9), _row(b"a", 7, 1, 3), _row(b"b", 1, 0, 4), _row(b"b", 1, 0, 3), _row(b"a", 7, 0, 10)]
-    found = latest.latest(pa.Table.from_pylist(rows, schema=latest.SCHEMA)).to_pylist()
+    found = table_tasks.latest(pa.Table.from_pylist(rows, schema=table_tasks.SCHEMA)).to_pylist()
     assert {(one["key"], one["partition"], one["offset"]) for one in found} == {(b"a", 1, 3), (b"b", 0, 4)}
-    assert latest.latest(latest.SCHEMA.empty_table()).num_rows == 0
+    assert table_tasks.latest(table_tasks.SCHEMA.empty_table()).num_rows == 0
 
 
 def test_the_row_of_a_partition_that_was_added_later_is_the_latest_whatever_the_clocks_say() -> None:
@@ -437,7 +438,7 @@ def test_the_row_of_a_partition_that_was_added_later_is_the_latest_whatever_the_
         _row(b"moved", 9, 1, 7), _row(b"moved", 5, 2, 0), _row(b"twice", 8, 3, 4), _row(b"twice", 2, 5, 1),
         _row(b"in two", 6, 0, 3), _row(b"in two", 3, 1, 2), _row(b"stays", 1, 4, 8), _row(b"stays", 1, 4, 9),
     ]  # fmt: skip
-    found = latest.latest(pa.Table.from_pylist(rows, schema=latest.SCHEMA), (2, 4, 6)).to_pylist()
+    found = table_tasks.latest(pa.Table.from_pylist(rows, schema=table_tasks.SCHEMA), (2, 4, 6)).to_pylist()
     assert {(one["key"], one["partition"], one["offset"]) for one in found} == {
         (b"moved", 2, 0), (b"twice", 5, 1), (b"in two", 0, 3), (b"stays", 4, 9)
     }  # fmt: skip

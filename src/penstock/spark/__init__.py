@@ -8,40 +8,19 @@
 If Penstock is installed beside PySpark (4.2 or newer, below 5), Spark finds the format itself, because it imports
 packages named `pyspark_*`. If the workers get Penstock in another way, call `register(spark)`.
 
-| module       | content                                                                   |
-|--------------|---------------------------------------------------------------------------|
-| `source`     | the data source: readers and writers of `format("penstock")`              |
-| `options`    | options of readers and writers, parsed once                               |
-| `sessions`   | a Spark session for a laptop, or for `--master`                           |
-| `versions`, `java` | supported versions of PySpark and pyarrow; the Java that Spark runs on |
-| `brokers`    | one client per process and cluster                                        |
-| `rights`     | permission checks on the driver                                           |
-|              | *reading*                                                                 |
-| `reading`    | `read`: a DataFrame of some messages and columns                          |
-| `where`      | the option `where`: conditions that limit which messages are fetched      |
-| `columns`    | messages as Spark's columns                                               |
-| `places`     | start and end offsets, and their JSON in a checkpoint                     |
-| `planning`   | ranges of partitions, split into pieces for tasks                         |
-| `batch`, `stream` | batch reader, streaming reader                                       |
-| `fetching`   | in a task: one range of one partition as Arrow batches                    |
-| `agreement`  | detects that a log was truncated, or that it is of another cluster        |
-| `sql_tables` | streams as tables of SQL                                                  |
-|              | *writing*                                                                 |
-| `sink`, `rows` | exactly-once writers; Spark's rows as rows of the log                   |
-| `republish`  | publishes written rows also on NATS                                       |
-|              | *jobs*                                                                    |
-| `archiving`, `archive_plan` | the job `archive`: log → lake                              |
-| `lake`, `lake_files` | the parts of an archive that do not depend on its table format    |
-| `lake_delta`, `lake_iceberg`, `lake_parquet` | the table formats                         |
-| `decoding`   | values as typed columns, and rejected values                              |
-| `history`    | archive and log read as one stream                                        |
-| `auditing`   | the job `audit`: gaps, duplicates, comparison of an archive with the log  |
-| `table_job`, `latest` | the job `table`: the latest message of each key as a Delta table |
-| `run_job`, `delta_sink` | the job `run`: a user's function over a stream, to a Delta table |
-| `replay_job` | the job `replay`: lake → log                                              |
-| `queries`    | runs and follows a job's streaming query                                  |
-| `jobs`       | progress reports and pace of jobs                                         |
-| `naming`     | errors with the parameters of a job instead of the source's options       |
+| module        | content                                                                                  |
+|---------------|------------------------------------------------------------------------------------------|
+| `jobs`        | archive, audit, replay, run, table: a module each, and their progress reports            |
+| `source`      | the data source: hands readers and writers of `format("penstock")` to Spark              |
+| `reading`     | batch and streaming reader, planning, fetching; an archive and the log as one stream     |
+| `writing`     | exactly-once writers to streams and to a Delta table; Spark's rows as rows of the log    |
+| `lake`        | the folder of an archive, its manifest, and its table as Parquet, Delta or Iceberg       |
+| `data_loss`   | skipped messages, as an error or as a warning                                            |
+| `options`     | options of readers and writers, positions and conditions, parsed once                    |
+| `columns`     | messages as Spark's columns                                                              |
+| `brokers`     | one client per process and cluster                                                       |
+| `permissions` | permission checks on the driver                                                          |
+| `runtime`     | Java, versions of PySpark and pyarrow, sessions                                          |
 """
 
 from __future__ import annotations
@@ -50,36 +29,36 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from penstock.spark.archiving import Archived as Archived
-    from penstock.spark.archiving import archive as archive
-    from penstock.spark.auditing import Audit as Audit
-    from penstock.spark.auditing import audit as audit
-    from penstock.spark.reading import read as read
-    from penstock.spark.replay_job import Replayed as Replayed
-    from penstock.spark.replay_job import replay as replay
-    from penstock.spark.run_job import Ran as Ran
-    from penstock.spark.run_job import run as run
-    from penstock.spark.sessions import session as session
+    from penstock.spark.jobs.archive_job import Archived as Archived
+    from penstock.spark.jobs.archive_job import archive as archive
+    from penstock.spark.jobs.audit_job import Audit as Audit
+    from penstock.spark.jobs.audit_job import audit as audit
+    from penstock.spark.jobs.replay_job import Replayed as Replayed
+    from penstock.spark.jobs.replay_job import replay as replay
+    from penstock.spark.jobs.run_job import Ran as Ran
+    from penstock.spark.jobs.run_job import run as run
+    from penstock.spark.jobs.table_job import Upkeep as Upkeep
+    from penstock.spark.jobs.table_job import table as table
+    from penstock.spark.options.where import Where as Where
+    from penstock.spark.reading.dataframes import read as read
+    from penstock.spark.runtime.sessions import session as session
     from penstock.spark.source import register as register
-    from penstock.spark.table_job import Upkeep as Upkeep
-    from penstock.spark.table_job import table as table
-    from penstock.spark.where import Where as Where
 
 _MODULE_OF = {
-    "Archived": "penstock.spark.archiving",
-    "Ran": "penstock.spark.run_job",
-    "Replayed": "penstock.spark.replay_job",
-    "Upkeep": "penstock.spark.table_job",
-    "Where": "penstock.spark.where",
-    "archive": "penstock.spark.archiving",
-    "Audit": "penstock.spark.auditing",
-    "audit": "penstock.spark.auditing",
-    "read": "penstock.spark.reading",
+    "Archived": "penstock.spark.jobs.archive_job",
+    "Ran": "penstock.spark.jobs.run_job",
+    "Replayed": "penstock.spark.jobs.replay_job",
+    "Upkeep": "penstock.spark.jobs.table_job",
+    "Where": "penstock.spark.options.where",
+    "archive": "penstock.spark.jobs.archive_job",
+    "Audit": "penstock.spark.jobs.audit_job",
+    "audit": "penstock.spark.jobs.audit_job",
+    "read": "penstock.spark.reading.dataframes",
     "register": "penstock.spark.source",
-    "replay": "penstock.spark.replay_job",
-    "run": "penstock.spark.run_job",
-    "session": "penstock.spark.sessions",
-    "table": "penstock.spark.table_job",
+    "replay": "penstock.spark.jobs.replay_job",
+    "run": "penstock.spark.jobs.run_job",
+    "session": "penstock.spark.runtime.sessions",
+    "table": "penstock.spark.jobs.table_job",
 }
 
 __all__ = [

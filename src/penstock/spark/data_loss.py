@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from penstock.base.errors import PenstockError
-from penstock.spark.places import Key
+from penstock.spark.options.positions import Key
 
 _log = logging.getLogger(__name__)
 

@@ -20,12 +20,12 @@ from pyspark.sql.types import StructType
 
 from penstock.access import Operation
 from penstock.base.errors import ConfigError
-from penstock.spark import brokers, rights
+from penstock.spark import brokers, permissions
 from penstock.spark.columns import checked_columns, ddl_of
-from penstock.spark.options import SinkOptions, sink_options, source_options
-from penstock.spark.sql_tables import is_table, options_with, table_schema
-from penstock.spark.versions import check_versions
-from penstock.spark.where import EVERYWHERE
+from penstock.spark.options.options import SinkOptions, sink_options, source_options
+from penstock.spark.options.sql_tables import is_table, options_with, table_schema
+from penstock.spark.options.where import EVERYWHERE
+from penstock.spark.runtime.versions import check_versions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -52,14 +52,14 @@ class DefaultSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of `spark.read`. A user's schema selects the columns to fetch. Raise ConfigError."""
-        from penstock.spark.batch import BatchReader
+        from penstock.spark.reading.batch_reader import BatchReader
 
         columns, names = _columns(schema)
         return BatchReader(source_options(options_with(self.options, schema)), columns, names)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return the reader of `spark.readStream`. Raise ConfigError, also for options that only `spark.read` takes."""
-        from penstock.spark.stream import StreamReader
+        from penstock.spark.reading.stream_reader import StreamReader
 
         if ends := sorted(name for name, text in self.options.items() if name.lower().startswith("ending") and text):
             raise ConfigError(
@@ -72,13 +72,13 @@ class DefaultSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Return the writer of `df.write`. Raise ConfigError, or NotAuthorized without the permission to append."""
-        from penstock.spark.sink import BatchWriter
+        from penstock.spark.writing.sink import BatchWriter
 
         return BatchWriter(self._sink_options(schema, overwrite, 'mode("append")'))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """Return the writer of `df.writeStream`. Raise ConfigError or NotAuthorized, as `writer` does."""
-        from penstock.spark.sink import StreamWriter
+        from penstock.spark.writing.sink import StreamWriter
 
         options = self._sink_options(schema, overwrite, 'outputMode("append")')
         if options.txn_app_id:
@@ -88,14 +88,14 @@ class DefaultSource(DataSource):
     def _sink_options(self, schema: StructType, overwrite: bool, instead: str) -> SinkOptions:
         if overwrite:
             raise ConfigError([f"a log is only appended to, and never overwritten: use {instead}"])
-        from penstock.spark.rows import check_columns
+        from penstock.spark.writing.rows import check_columns
 
         options = sink_options(self.options)
         types = {field.name: field.dataType.simpleString() for field in schema.fields}
         check_columns(types, stream=options.stream)
         if options.stream and "topic" not in {name.lower() for name in types}:  # else each row names its stream
             client = brokers.client(options.servers, options.timeout_s)
-            rights.check(client, Operation.APPEND, (options.stream,), options.timeout_s)
+            permissions.check(client, Operation.APPEND, (options.stream,), options.timeout_s)
         return options
 
 

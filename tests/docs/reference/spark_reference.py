@@ -110,8 +110,9 @@ Each job is a command, too: [`penstock pipeline`](cli.md#penstock-pipeline)."""
 
 def spark_reference() -> str:
     from penstock import spark
-    from penstock.spark import columns, where
-    from penstock.spark.options import SINK_OPTIONS, SOURCE_OPTIONS
+    from penstock.spark import columns
+    from penstock.spark.options import where
+    from penstock.spark.options.options import SINK_OPTIONS, SOURCE_OPTIONS
 
     meanings = re.findall(r"^\| (`.*?`) +\| (.*?) +\|$", columns.__doc__ or "", flags=re.MULTILINE)
     rows = [

@@ -10,7 +10,7 @@ import typer
 
 from penstock.base.errors import ConfigError
 from penstock.broker.config import config
-from penstock.spark.options import seconds
+from penstock.spark.options.options import seconds
 from tests.docs.reference.cli_reference import commands
 
 MONTH = "'1M': m is minutes and M is refused; write 1m for minutes, 30d for months"

@@ -270,7 +270,7 @@ def spark(
     With Spark on two cores, reads all columns of a stream, reads its offsets only, runs a streaming query, and writes a
     stream; in turn with reads and copies of Parquet. Prints the CPU time of all processes together.
     """
-    from penstock.spark.versions import check_versions
+    from penstock.spark.runtime.versions import check_versions
 
     check_versions()
     from penstock_bench.spark import experiment

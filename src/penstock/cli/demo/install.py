@@ -25,7 +25,7 @@ from penstock.base import extras
 from penstock.base.errors import OperationalError
 from penstock.cli.terminal.confirming import confirm
 from penstock.cli.terminal.failure import say
-from penstock.spark import java
+from penstock.spark.runtime import java
 
 EXTRAS = ("demo", "spark", "java", "lake")
 

@@ -17,7 +17,7 @@ from penstock.cli.terminal.names import stream_name
 from penstock.cli.terminal.options import Debug, Json, Server, examples
 
 if TYPE_CHECKING:
-    from penstock.spark.auditing import Audit
+    from penstock.spark.jobs.audit_job import Audit
 
 EXAMPLES = examples(
     "# count messages by subject",

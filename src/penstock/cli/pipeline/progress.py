@@ -15,7 +15,7 @@ from penstock.cli.terminal import output
 from penstock.cli.terminal.failure import say_note
 
 if TYPE_CHECKING:
-    from penstock.spark.progress import BatchDone, Report
+    from penstock.spark.jobs.progress import BatchDone, Report
 
 _STEADY_S = 0.001  # lower bound of a batch's duration, for rates
 

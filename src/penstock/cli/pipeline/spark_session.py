@@ -45,8 +45,8 @@ _FLAGS = {name: f"--{name.replace('_', '-')}" for name in _NAMES} | {
 def spark_session(name: str, master: str | None, config: dict[str, str]) -> Iterator[Callable[[], SparkSession]]:
     """Yield a function that starts Spark. Raise JobError if Spark fails, OperationalError if it is not installed."""
     from penstock.cli.terminal.interrupts import Interrupts
-    from penstock.spark.sessions import session, without_pandas_warning
-    from penstock.spark.versions import check_versions
+    from penstock.spark.runtime.sessions import session, without_pandas_warning
+    from penstock.spark.runtime.versions import check_versions
 
     check_versions()
     # Spark's progress bar would overwrite ours. PySpark sets its own default before `session` can set another one.
@@ -74,7 +74,7 @@ def spark_session(name: str, master: str | None, config: dict[str, str]) -> Iter
 @contextmanager
 def _log() -> Iterator[Path | None]:
     """Yield the file for Java's stderr; None with --debug. Keep the file only if the job fails."""
-    from penstock.spark.queries import JobError
+    from penstock.spark.jobs.streaming_query import JobError
 
     if is_debugging():
         yield None
@@ -146,7 +146,7 @@ def _failing_in_one_line() -> Iterator[None]:
     from pyspark.errors import PySparkException
 
     from penstock.spark.data_loss import DataLossError
-    from penstock.spark.queries import JobError, reason
+    from penstock.spark.jobs.streaming_query import JobError, reason
 
     try:
         yield

@@ -1,0 +1,128 @@
+"""Start and end positions of reading, and their JSON in a checkpoint.
+
+Rules: Spark stores a query's offsets as JSON and compares the text, so names and partitions are sorted. A checkpoint
+holds the cluster id and the stream ids, to detect another stream of the same name, and the leader epoch of each offset,
+to detect that a log was truncated and written again. If a batch does not begin at the end of the previous one, because
+a partition was added or its log was truncated, the batch's end offset also holds its begin, so that a replay reads the
+same rows. The checkpoint holds the query's consumer group, too, unless the options name one: so a query keeps its group
+after a restart.
+
+    {"orders": {"begins": {"1": 0}, "cluster": "c-1f", "epochs": {"0": 3, "1": 3}, "group": "spark-5f0c91ab", "id": 7,
+                "offsets": {"0": 4711, "1": 12}}}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from penstock.base.errors import ConfigError
+
+EARLIEST_OFFSET, LATEST_OFFSET = -2, -1
+"""Kafka's numbers for earliest and latest."""
+
+LOG_STARTS = "log_starts"
+"""Field of the latest offset that a query reports: log start offsets by partition. Checkpoints do not have it."""
+
+
+@dataclass(frozen=True)
+class Earliest:
+    """The log start offset (`log_start`)."""
+
+
+@dataclass(frozen=True)
+class Latest:
+    """The high watermark (`committed_end`)."""
+
+
+@dataclass(frozen=True)
+class Offsets:
+    """An offset for each partition of each stream; -2 is earliest, -1 latest."""
+
+    offsets: Mapping[str, Mapping[int, int]]
+    noted: Positions | None = None  # the checkpoint that the offsets are from, with the stream ids
+
+
+@dataclass(frozen=True)
+class Moment:
+    """The first message stored at a time or later: one time for all partitions, or one for each."""
+
+    all_ms: int | None
+    each_ms: Mapping[str, Mapping[int, int]]
+    latest_if_none: bool
+
+
+Boundary = Earliest | Latest | Offsets | Moment
+
+
+class Key(NamedTuple):
+    """A partition: its stream's name and its number."""
+
+    stream: str
+    partition: int
+
+
+class Position(NamedTuple):
+    """A position in a partition: the next offset, and the leader epoch under which it was read; epoch 0: unknown."""
+
+    offset: int
+    leader_epoch: int = 0
+
+
+class Positions(NamedTuple):
+    """A query's position in each partition, and the ids of the streams."""
+
+    stream_ids: Mapping[str, int]
+    positions: Mapping[Key, Position]
+    begins: Mapping[Key, int] = MappingProxyType(
+        {}
+    )  # begin of the batch that ends here, if not the previous batch's end
+    cluster: str = ""  # cluster id; empty: unknown
+    gone: frozenset[str] = frozenset()  # streams deleted or no longer selected; reported
+    group: str = ""  # empty: the query's options name one, or the checkpoint is older than this field
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the canonical form: equal positions give equal text."""
+        out: dict[str, Any] = {}
+        for name in sorted(self.stream_ids):
+            keys = sorted(key for key in self.positions if key.stream == name)
+            begins = {str(key.partition): self.begins[key] for key in keys if key in self.begins}
+            out[name] = {"begins": begins} if begins else {}
+            out[name] |= {"cluster": self.cluster} if self.cluster else {}
+            out[name] |= {"gone": True} if name in self.gone else {}
+            out[name] |= {"epochs": {str(key.partition): self.positions[key].leader_epoch for key in keys}}
+            out[name] |= {"group": self.group} if self.group else {}
+            out[name] |= {
+                "id": self.stream_ids[name],
+                "offsets": {str(key.partition): self.positions[key].offset for key in keys},
+            }
+        return out
+
+    @classmethod
+    def of_json(cls, found: Mapping[str, Any]) -> Positions:
+        """Parse a checkpoint. Raise ConfigError if this source has not written it."""
+        try:
+            stream_ids = {name: int(one["id"]) for name, one in found.items()}
+            clusters = {str(one["cluster"]) for one in found.values() if "cluster" in one}
+            groups = {str(one["group"]) for one in found.values() if "group" in one}
+            gone = frozenset(name for name, one in found.items() if one.get("gone"))
+            positions = {
+                Key(name, int(number)): Position(int(offset), int(one.get("epochs", {}).get(number, 0)))
+                for name, one in found.items()
+                for number, offset in one["offsets"].items()
+            }
+            begins = {
+                Key(name, int(number)): int(offset)
+                for name, one in found.items()
+                for number, offset in one.get("begins", {}).items()
+            }
+        except (AttributeError, KeyError, TypeError, ValueError):
+            text = "the checkpoint was not written by this source; begin with another checkpointLocation"
+            raise ConfigError([f"checkpointLocation: {text}: {found!r}"]) from None
+        return cls(stream_ids, positions, begins, max(clusters, default=""), gone, max(groups, default=""))
+
+    def of(self, key: Key, stream_id: int) -> Position | None:
+        """Return the position of a partition of the stream with this id; None if it is new."""
+        return self.positions.get(key) if self.stream_ids.get(key.stream) == stream_id else None

@@ -1,0 +1,139 @@
+"""Tables of a lake without Spark: what the rejects of an archive begin with, and how large metadata become."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from pathlib import Path
+
+import polars as pl
+import pyarrow as pa
+import pytest
+
+from penstock.cli.pipeline.progress import line
+from penstock.spark.columns import arrow_schema
+from penstock.spark.jobs.archive_decoding import COLUMNS, rejects_schema
+from penstock.spark.jobs.progress import BatchDone
+from penstock.spark.lake.data_files import LakeWriter, Writing, empty_file
+from penstock.spark.lake.folder import sync_up, write_durably
+from penstock.spark.lake.iceberg import IcebergLake
+from penstock.spark.lake.parquet import ParquetTable
+from penstock.spark.lake.table import Commit, LakeFile
+from penstock.spark.options.positions import Key
+from penstock.spark.options.positions import Position as At
+from tests.extent import each_change
+from tests.folders import without_folders
+
+KEY = Key("orders", 0)
+
+
+def rows(start: int, end: int) -> pa.RecordBatch:
+    offsets = list(range(start, end))
+    given = {
+        "offset": offsets,
+        "partition": [0] * len(offsets),
+        "topic": ["orders"] * len(offsets),
+        "timestamp": offsets,
+    }
+    schema = arrow_schema(COLUMNS)
+    columns = [
+        pa.array(given[field.name], field.type) if field.name in given else pa.nulls(len(offsets), field.type)
+        for field in schema
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def written(root: Path, start: int, end: int) -> tuple[LakeFile, ...]:
+    writer = LakeWriter(Writing(str(root), is_staged=False, with_topic=True, file_bytes=2**20))
+    writer.add(rows(start, end))
+    return tuple(writer.finish())
+
+
+def test_rejects_without_a_row_have_columns(tmp_path: Path) -> None:
+    writing = Writing(str(tmp_path), is_staged=True, with_topic=False, file_bytes=2**20, is_rejects=True)
+    table = ParquetTable(tmp_path)
+    table.commit(Commit((empty_file(writing, rejects_schema(), "orders"),), {KEY: At(0)}, {KEY: At(10)}))
+    table.finish()
+    found = pl.scan_parquet(f"{tmp_path}/date=*/topic=*/*.parquet", hive_partitioning=True)
+    assert found.select(pl.len()).collect().item() == 0
+    assert set(found.collect_schema().names()) == {*rejects_schema().names, "date"}
+    assert [(one.rows, one.ranges, one.is_rejects) for one in table.files()] == [(0, (), True)]
+
+
+@pytest.mark.parametrize(("rejected", "told"), [(None, ""), (0, ""), (2_000, " · 2,000 rejected")])
+def test_a_batch_says_how_much_was_rejected(rejected: int | None, told: str) -> None:
+    assert line(BatchDone(1, 4_000, 0, 1.0, 0, rejected)) == f"batch 1 · 4,000 rows in 1.0 s, 4,000/s{told} · lag 0"
+
+
+def commit_each(root: Path, table: IcebergLake, first: int, last: int) -> None:
+    for number in range(first, last):
+        table.commit(Commit(written(root, number, number + 1), {KEY: At(number, 3)}, {KEY: At(number + 1, 3)}))
+
+
+def metadata(root: Path) -> set[str]:
+    return {one.name for one in (root / "metadata").iterdir()}
+
+
+def newest(root: Path) -> dict[str, object]:
+    file = max((root / "metadata").glob("*.metadata.json"))
+    found: dict[str, object] = json.loads(file.read_bytes())
+    return found
+
+
+@each_change
+def test_metadata_of_an_iceberg_archive_stay_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file, a snapshot, a list and a manifest with each commit: those of long ago are not there any more."""
+    properties = {"write.metadata.previous-versions-max": "4", "commit.manifest.min-count-to-merge": "4"}
+    monkeypatch.setattr("penstock.spark.lake.iceberg._PROPERTIES", _properties() | properties)
+    table = IcebergLake(tmp_path, arrow_schema(COLUMNS), snapshots=3)
+    commit_each(tmp_path, table, 0, 9)
+    before = metadata(tmp_path)
+    assert len(before) <= 6 + 5 + 6 * 2 + 4
+    commit_each(tmp_path, table, 9, 20)
+    after = metadata(tmp_path)
+    assert len(after) <= 6 + 5 + 6 * 2 + 4
+    kept = before & after
+    assert all("-m" in one for one in kept), "a manifest that was merged from others stays; all else is replaced"
+    assert len(newest(tmp_path)["snapshots"]) <= 6  # type: ignore[arg-type]
+    files = table.files()
+    assert sorted(one.ranges[0].start for one in files) == list(range(20))
+    assert table.ends([KEY]) == {KEY: At(20, 3)}
+
+
+def _properties() -> dict[str, str]:
+    from penstock.spark.lake import iceberg
+
+    return dict(iceberg._PROPERTIES)
+
+
+def test_snapshots_do_not_repeat_where_partitions_end(tmp_path: Path) -> None:
+    table = IcebergLake(tmp_path, arrow_schema(COLUMNS))
+    keys = [Key("orders", number) for number in range(16)]
+    table.commit(Commit(written(tmp_path, 0, 1), dict.fromkeys(keys, At(0)), dict.fromkeys(keys, At(1, 2))))
+    assert table.ends(keys) == dict.fromkeys(keys, At(1, 2))
+    found = newest(tmp_path)
+    assert "penstock.end.orders.15" in found["properties"]  # type: ignore[operator]
+    assert "penstock" not in json.dumps(found["snapshots"][0]["summary"])  # type: ignore[index]
+
+
+@each_change
+def test_what_an_earlier_version_has_left_of_metadata_goes(tmp_path: Path) -> None:
+    """It kept all snapshots, with all ends in each, and no file of metadata was ever deleted."""
+    table = IcebergLake(tmp_path, arrow_schema(COLUMNS), snapshots=100)
+    commit_each(tmp_path, table, 0, 9)
+    orphan = tmp_path / "metadata" / "00000-0a0b0c.metadata.json"
+    orphan.write_text("{}")
+    assert len(newest(tmp_path)["snapshots"]) == 9  # type: ignore[arg-type]
+    now = IcebergLake(tmp_path, arrow_schema(COLUMNS), snapshots=2)
+    commit_each(tmp_path, now, 9, 10)
+    assert len(newest(tmp_path)["snapshots"]) == 2  # type: ignore[arg-type]
+    assert len(list((tmp_path / "metadata").glob("snap-*.avro"))) == 2
+    assert sorted(one.ranges[0].start for one in now.files()) == list(range(10))
+
+
+def test_an_archive_may_lie_where_folders_cannot_be_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "fsync", without_folders(errno.EINVAL))
+    write_durably(tmp_path / "new" / "folder" / "file", b"content")
+    sync_up([tmp_path / "new" / "folder"], tmp_path)
+    assert (tmp_path / "new" / "folder" / "file").read_bytes() == b"content"
