@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import time
 import uuid
 from collections.abc import Callable, Sequence
@@ -275,6 +274,8 @@ def _replay(
     from pyspark.errors import PySparkException
     from pyspark.sql import functions as f
 
+    from penstock.spark.writing.sink import has_failed_in_task
+
     there = names_of(rows.sparkSession, rows.columns)
     taken = [f.col(name) for name in TAKEN if name in there and not (name == "subject" and note.subject)]
     columns = [*taken, *([f.lit(subject).alias("subject")] if subject else [])]
@@ -294,7 +295,7 @@ def _replay(
         try:
             writer.mode("append").save()
         except PySparkException as error:
-            if note.first == number == 0 and _is_of_a_task(str(error)):
+            if note.first == number == 0 and has_failed_in_task(str(error)):
                 _write(notes, replace(note, is_begun=False))
             raise
         note = replace(note, done=number + 1)
@@ -306,12 +307,6 @@ def _replay(
         if rate:
             time.sleep(max(0.0, begun_s + count / rate - time.monotonic()))
     return Replayed(note.done - started, count)
-
-
-def _is_of_a_task(trace: str) -> bool:
-    """True if a write failed in a task, so that the driver published nothing. The sink's stack frames show it."""
-    frames = re.findall(r'spark/sink\.py", line \d+, in (\w+)', trace)
-    return "write" in frames and not {"commit", "_publish"} & set(frames)
 
 
 def _within(spans: Sequence[ReplaySpan]) -> Column:

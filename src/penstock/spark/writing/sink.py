@@ -21,6 +21,7 @@ the rows, and a leader that finds the pair answers that the batch is a duplicate
 from __future__ import annotations
 
 import logging
+import re
 import uuid
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -300,3 +301,9 @@ class _Staging:
         for key in sorted(self._waiting):
             self._stage(key)
         return self._staged
+
+
+def has_failed_in_task(trace: str) -> bool:
+    """True if a write failed in a task, so that the driver published nothing. This module's stack frames show it."""
+    frames = re.findall(rf'{__name__.replace(".", "/")}\.py", line \d+, in (\w+)', trace)
+    return "write" in frames and not {"commit", "_publish"} & set(frames)
