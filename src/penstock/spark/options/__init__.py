@@ -1,4 +1,4 @@
-"""What a user says about a read or a write, parsed: options, positions, conditions, and the options of a SQL table.
+"""The user's options of a read or a write, parsed: positions, conditions, and the options of a SQL table.
 
 All that reads or writes imports it. Nothing here sends a request to a broker.
 """
