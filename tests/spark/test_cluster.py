@@ -19,7 +19,7 @@ from penstock.spark.runtime import java
 from tests.broker_process import BrokerProcess, Child
 from tests.extent import needs_time
 from tests.spark.delta import delta_rows
-from tests.spark.test_source import filled
+from tests.spark.reading.test_source import filled
 
 pytestmark = needs_time
 

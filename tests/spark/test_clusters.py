@@ -15,7 +15,7 @@ from penstock.spark import archive, audit, brokers, replay, table
 from penstock.spark.data_loss import DataLossError
 from tests.broker_process import running_broker
 from tests.extent import needs_time
-from tests.spark.test_source import filled, run
+from tests.spark.reading.test_source import filled, run
 
 OTHER = "is of another cluster"
 

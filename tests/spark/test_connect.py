@@ -10,7 +10,7 @@ from pathlib import Path
 import penstock
 from tests.broker_process import BrokerProcess
 from tests.extent import needs_time
-from tests.spark.test_source import filled
+from tests.spark.reading.test_source import filled
 
 TIMEOUT_S = 240
 

@@ -23,7 +23,7 @@ from penstock.spark.lake.table import Commit, LakeFile, Range, Table
 from penstock.spark.options.positions import Key
 from penstock.spark.options.positions import Position as At
 from tests.extent import each_change
-from tests.spark.test_archive import table_rows
+from tests.spark.jobs.test_archive import table_rows
 
 DAY_US = 86_400_000_000
 KEY = Key("s", 0)

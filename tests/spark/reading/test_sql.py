@@ -12,7 +12,7 @@ from penstock.spark import run
 from tests.broker_process import BrokerProcess
 from tests.extent import each_change, needs_time
 from tests.spark.delta import delta_rows
-from tests.spark.test_source import filled
+from tests.spark.reading.test_source import filled
 
 
 @each_change

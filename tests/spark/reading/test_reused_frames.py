@@ -206,7 +206,7 @@ def test_the_static_side_of_a_query_s_join_stays_as_it_was_and_a_load_in_each_ba
 
 @needs_time
 def test_the_reference_s_look_ups_run(client: penstock.Client, broker: BrokerProcess, tmp_path: Path) -> None:
-    page = (Path(__file__).parents[2] / "docs/reference/spark.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[3] / "docs/reference/spark.md").read_text(encoding="utf-8")
     reads, looks_up = re.findall(r"```python\n(from penstock.spark import .*?)```", page, flags=re.DOTALL)[:2]
     for name in ("orders", "customers"):
         client.create_stream(name, f"{name}.>")

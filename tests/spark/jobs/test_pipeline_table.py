@@ -9,8 +9,8 @@ import penstock
 from tests.broker_process import BrokerProcess
 from tests.extent import needs_time
 from tests.spark.delta import delta_rows
-from tests.spark.test_pipeline_archive import TIMEOUT_S, pipeline
-from tests.spark.test_source import filled
+from tests.spark.jobs.test_pipeline_archive import TIMEOUT_S, pipeline
+from tests.spark.reading.test_source import filled
 
 
 @needs_time

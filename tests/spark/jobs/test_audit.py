@@ -22,7 +22,7 @@ from penstock.spark.options.positions import Key
 from tests.broker_process import BrokerProcess, eventually
 from tests.extent import needs_time
 from tests.integration.test_compaction import CONFIG, KEYS, ROUNDS, Reader, append_rounds
-from tests.spark.test_read import fetched_bytes
+from tests.spark.reading.test_read import fetched_bytes
 
 Audits = Callable[..., Audit]
 ROWS = 1_000

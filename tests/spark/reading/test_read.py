@@ -17,7 +17,7 @@ from penstock.spark import Where, read
 from tests.broker_process import BrokerProcess
 from tests.extent import each_change, needs_time
 from tests.metrics_page import url_of
-from tests.spark.test_reused_frames import LATE, loaded, two_partitions
+from tests.spark.reading.test_reused_frames import LATE, loaded, two_partitions
 
 
 @pytest.fixture(scope="module")

@@ -24,7 +24,7 @@ from penstock.spark.options.positions import Key
 from tests.broker_process import BrokerProcess, running_broker
 from tests.extent import needs_time
 from tests.integration.clusters import running_cluster
-from tests.spark.test_archive import expected, rows_of, small_plan, table_rows
+from tests.spark.jobs.test_archive import expected, rows_of, small_plan, table_rows
 
 pytestmark = needs_time
 

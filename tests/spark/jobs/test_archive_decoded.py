@@ -27,7 +27,7 @@ from penstock.spark.lake.formats import open_table
 from penstock.spark.lake.table import Commit, LakeFile, Table
 from tests.broker_process import BrokerProcess
 from tests.extent import needs_time
-from tests.spark.test_archive import Killed, rows_of
+from tests.spark.jobs.test_archive import Killed, rows_of
 
 ORDER = {
     "type": "record",

@@ -30,7 +30,7 @@ from penstock.spark.lake.table import Commit, LakeFile, Table
 from penstock.spark.options.positions import Key, Position
 from tests.broker_process import BrokerProcess
 from tests.extent import needs_time
-from tests.spark.test_source import filled
+from tests.spark.reading.test_source import filled
 
 Rows = list[tuple[int, int]]
 

@@ -14,8 +14,8 @@ from pathlib import Path
 import penstock
 from tests.broker_process import BrokerProcess, Lines
 from tests.extent import needs_time
-from tests.spark.test_archive import expected, rows_of
-from tests.spark.test_source import filled
+from tests.spark.jobs.test_archive import expected, rows_of
+from tests.spark.reading.test_source import filled
 
 TIMEOUT_S = 180
 

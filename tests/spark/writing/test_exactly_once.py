@@ -24,7 +24,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 import penstock
 from tests.extent import needs_time
 from tests.integration.clusters import ClusterProcesses, running_cluster
-from tests.spark.faults import FaultySource, Points
+from tests.spark.writing.faults import FaultySource, Points
 
 ROWS = 3_000
 BATCH_ROWS = 1_000
@@ -158,9 +158,9 @@ def test_a_leader_that_is_killed_meanwhile_is_waited_for(job: Job, cluster: Clus
 
 
 def test_a_driver_that_is_killed_is_replaced(job: Job, client: penstock.Client, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "tests.spark.driver", job.servers, f"{job.name}_in", f"{job.name}_out"]
+    command = [sys.executable, "-m", "tests.spark.writing.driver", job.servers, f"{job.name}_in", f"{job.name}_out"]
     command.append(str(tmp_path / "checkpoint"))
-    root = Path(__file__).parents[2]
+    root = Path(__file__).parents[3]
     with subprocess.Popen(command, cwd=root, start_new_session=True, stderr=subprocess.PIPE) as driver:
         try:
             while driver.poll() is None and not client.offsets(f"{job.name}_out", "latest", timeout=30).offset:

@@ -17,7 +17,7 @@ from penstock.spark import archive
 from penstock.spark.lake.formats import FORMATS
 from tests.broker_process import BrokerProcess
 from tests.extent import needs_time
-from tests.spark.test_source import filled
+from tests.spark.reading.test_source import filled
 
 Reads = Callable[..., DataFrame]
 

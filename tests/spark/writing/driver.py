@@ -1,6 +1,6 @@
 """A Spark driver as a process for tests to kill: copies the present messages of a stream to another stream.
 
-python -m tests.spark.driver SERVERS FROM TO CHECKPOINT
+python -m tests.spark.writing.driver SERVERS FROM TO CHECKPOINT
 """
 
 from __future__ import annotations
