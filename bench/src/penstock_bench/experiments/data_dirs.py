@@ -19,7 +19,7 @@ from penstock.broker.config.data_dir import take_data_dir
 from penstock.broker.supervision.child import ReadyLine, serving
 from penstock.commitlog import Log, LogConfig, LogFolder
 from penstock.metadata.commands import Command, CreateStream, FormCluster, RegisterBroker, encode_command
-from penstock.metadata.streams import created_config
+from penstock.metadata.effects.streams import created_config
 from penstock.node.data_dir.folders import STREAMS_PATH, folder_of, marker_of
 from penstock.node.data_dir.log_creation_markers import LogCreationMarkers
 from penstock.raft import Entry, EntryKind, HardState, RaftMembership, RaftStorage, Ready, Snapshot

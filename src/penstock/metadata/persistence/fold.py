@@ -13,11 +13,11 @@ from typing import NamedTuple
 
 from penstock.base.errors import RemoteError
 from penstock.base.ids import StreamId
-from penstock.metadata.apply import apply
 from penstock.metadata.commands import Command, CreateStream, StartBroker
+from penstock.metadata.effects.apply import apply
+from penstock.metadata.effects.streams import Raising
 from penstock.metadata.image import ClusterImage, StreamState
-from penstock.metadata.persistent import PersistentMap
-from penstock.metadata.streams import Raising
+from penstock.metadata.persistent_map import PersistentMap
 
 
 class Folded(NamedTuple):

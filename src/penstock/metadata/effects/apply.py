@@ -23,8 +23,6 @@ from dataclasses import replace
 from typing import Any
 
 from penstock.base.errors import RemoteError
-from penstock.metadata import brokers, leaderships, partition_expansion, replica_expansion, streams, users
-from penstock.metadata.audited_commands import is_audited
 from penstock.metadata.commands import (
     AddPartitions,
     AddReplicas,
@@ -50,6 +48,8 @@ from penstock.metadata.commands import (
     StopBroker,
     TruncatePartition,
 )
+from penstock.metadata.effects import brokers, leaderships, partition_expansion, replica_expansion, streams, users
+from penstock.metadata.effects.audited_commands import is_audited
 from penstock.metadata.image import ClusterImage, CommandOutcome
 
 _CHANGES: dict[type[Command], Callable[[ClusterImage, int, Any], tuple[ClusterImage, CommandOutcome]]] = {

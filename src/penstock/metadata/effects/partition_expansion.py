@@ -22,8 +22,8 @@ from penstock.base.errors import ConfigError, ErrorCode, RemoteError
 from penstock.base.ids import PartitionId
 from penstock.base.partitioning import PartitionBy, parse_split
 from penstock.metadata.commands import AddPartitions, MarkKeys
+from penstock.metadata.effects.streams import check_epoch, made_partitions, no_such_field
 from penstock.metadata.image import ClusterImage, CommandOutcome, KeyBoundary, StreamState
-from penstock.metadata.streams import check_epoch, made_partitions, no_such_field
 
 
 def check_growth(state: StreamState, changes: Mapping[str, Any]) -> StreamConfig:

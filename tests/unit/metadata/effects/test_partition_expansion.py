@@ -12,11 +12,11 @@ from penstock.base import limits
 from penstock.base.config import Intake, StreamConfig
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import BrokerId, LeaderEpoch, Offset, PartitionId, StreamId
-from penstock.metadata.apply import apply
 from penstock.metadata.commands import AddPartitions, Command, CreateStream, MarkKeys, SetIntake, StartBroker
+from penstock.metadata.effects.apply import apply
+from penstock.metadata.effects.partition_expansion import check_growth
 from penstock.metadata.image import ClusterImage, CommandOutcome, KeyBoundary, StreamState
-from penstock.metadata.partition_expansion import check_growth
-from penstock.metadata.snapshot import decode_image, encode_image
+from penstock.metadata.persistence.snapshot import decode_image, encode_image
 
 ORDERS = StreamConfig(name="orders", subject="orders.*", partitions=2, partition_by="token:2")
 RANGES = StreamConfig(name="orders", subject="orders.*", partitions=2, partition_by="range:2", range_bounds=("m",))

@@ -16,7 +16,7 @@ from penstock.messages import LogEnd
 from penstock.metadata.commands import ChangeIsr, Command, ElectLeaders, RecoverPartitions
 from penstock.metadata.elections import recovers
 from tests.extent import examples
-from tests.unit.metadata.test_controller import ONE, TERM, THREE, TWO, Cluster, log_end
+from tests.unit.metadata.controller.test_controller import ONE, TERM, THREE, TWO, Cluster, log_end
 
 ALL = (ONE, TWO, THREE)
 BROKERS = st.sampled_from(ALL)

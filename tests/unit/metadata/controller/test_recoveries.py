@@ -11,7 +11,7 @@ from penstock.base.ids import BrokerId, LeaderEpoch, Offset, PartitionId, Stream
 from penstock.messages import LogEnd
 from penstock.metadata.commands import AlterStream, Command, RecoverPartitions
 from tests.extent import each_change
-from tests.unit.metadata.test_controller import ONE, TERM, THREE, TWO, Cluster, log_end
+from tests.unit.metadata.controller.test_controller import ONE, TERM, THREE, TWO, Cluster, log_end
 
 
 def killed(*order: BrokerId) -> tuple[Cluster, StreamId]:

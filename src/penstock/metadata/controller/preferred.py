@@ -12,8 +12,8 @@ from penstock.base import limits
 from penstock.base.ids import BrokerId, PartitionKey
 from penstock.metadata import elections
 from penstock.metadata.commands import Election, ElectionReason
+from penstock.metadata.controller.subscription_refusals import SubscriptionRefusals
 from penstock.metadata.image import ClusterImage
-from penstock.metadata.subscription_refusals import SubscriptionRefusals
 
 
 class PreferredLeaders:

@@ -35,7 +35,7 @@ from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import BrokerId
 from penstock.messages.fields import INT64_MAX
 from penstock.metadata.image import BrokerState, ClusterImage, PartitionState, StreamState, loads_of, owned_by
-from penstock.metadata.persistent import PersistentMap
+from penstock.metadata.persistent_map import PersistentMap
 
 SNAPSHOT_VERSION = 3
 _WITHOUT_USERS = 2

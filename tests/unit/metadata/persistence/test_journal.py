@@ -9,7 +9,7 @@ import pytest
 from penstock.base.errors import CorruptionError, ErrorCode, RemoteError
 from penstock.hot.crc import crc32c
 from penstock.metadata.commands import Command
-from penstock.metadata.journal import JOURNAL_PATH, read_journal
+from penstock.metadata.persistence.journal import JOURNAL_PATH, read_journal
 from penstock.vfs.memory import MemoryVfs
 from tests.old_journal import COMMANDS, HEAD, content, holding, journal_bytes, synced
 

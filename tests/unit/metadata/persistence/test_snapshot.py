@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.base.errors import ErrorCode, RemoteError
-from penstock.metadata.apply import apply
 from penstock.metadata.commands import DeleteStream, FormCluster
+from penstock.metadata.effects.apply import apply
 from penstock.metadata.image import ClusterImage
-from penstock.metadata.persistent import PersistentMap
-from penstock.metadata.snapshot import decode_image, encode_image, image_digest
+from penstock.metadata.persistence.snapshot import decode_image, encode_image, image_digest
+from penstock.metadata.persistent_map import PersistentMap
 from tests.unit.metadata.stories import Story
 
 

@@ -8,11 +8,11 @@ from typing import Any
 from penstock.base.config import StreamConfig
 from penstock.base.ids import BrokerId, StreamId
 from penstock.messages import UnreachableLeader
-from penstock.metadata.apply import apply
 from penstock.metadata.commands import CreateStream
+from penstock.metadata.controller.reachability import ReachabilityReports
+from penstock.metadata.effects.apply import apply
 from penstock.metadata.image import ClusterImage
-from penstock.metadata.reachability import ReachabilityReports
-from tests.unit.metadata.test_controller import ONE, THREE, TWO, register
+from tests.unit.metadata.controller.test_controller import ONE, THREE, TWO, register
 
 WINDOW_US = 1_000_000
 

@@ -9,7 +9,6 @@ from penstock.base import limits
 from penstock.base.config import Acks, Durability, Intake, StreamConfig
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import BrokerId, LeaderEpoch, Offset, PartitionId, StreamId
-from penstock.metadata.apply import apply
 from penstock.metadata.commands import (
     AlterStream,
     Command,
@@ -20,8 +19,9 @@ from penstock.metadata.commands import (
     TruncatePartition,
     decode_command,
 )
+from penstock.metadata.effects.apply import apply
+from penstock.metadata.effects.streams import altered_config, check_create, created_config, replicas_wanted
 from penstock.metadata.image import ClusterImage, CommandOutcome, PartitionState, TruncatedEnd
-from penstock.metadata.streams import altered_config, check_create, created_config, replicas_wanted
 
 ORDERS = StreamConfig(name="orders", subject="orders.>")
 ORDERS_MADE = created_config(ORDERS, 1)

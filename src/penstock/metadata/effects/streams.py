@@ -50,7 +50,7 @@ from penstock.metadata.image import (
     StreamState,
     TruncatedEnd,
 )
-from penstock.metadata.persistent import PersistentMap
+from penstock.metadata.persistent_map import PersistentMap
 
 _NOTHING: Mapping[str, OwnedStreams] = {}
 _ON_FIRST_BROKER = (BrokerId(1),)

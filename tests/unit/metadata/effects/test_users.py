@@ -15,7 +15,6 @@ from penstock.base.config import StreamConfig
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import BrokerId
 from penstock.base.subjects import INTERNAL_SUBJECT_PREFIX
-from penstock.metadata.apply import apply
 from penstock.metadata.commands import (
     AddPartitions,
     AlterStream,
@@ -30,10 +29,11 @@ from penstock.metadata.commands import (
     decode_command,
     encode_command,
 )
+from penstock.metadata.effects.apply import apply
+from penstock.metadata.effects.streams import check_create, check_owned, check_room
+from penstock.metadata.effects.users import check_create_user, check_way_in
 from penstock.metadata.image import ClusterImage, CommandOutcome, OwnedStreams
-from penstock.metadata.snapshot import decode_image, encode_image
-from penstock.metadata.streams import check_create, check_owned, check_room
-from penstock.metadata.users import check_create_user, check_way_in
+from penstock.metadata.persistence.snapshot import decode_image, encode_image
 
 ADMIN = Rule(Operation.ADMIN)
 READ = Rule(Operation.READ, stream="orders")

@@ -7,10 +7,10 @@ import pytest
 from penstock.base.config import StreamConfig
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import BrokerId, StreamId
-from penstock.metadata.apply import apply
 from penstock.metadata.commands import AddReplicas, Command, CreateStream, RegisterBroker
+from penstock.metadata.effects.apply import apply
 from penstock.metadata.image import BrokerLoad, ClusterImage, CommandOutcome
-from penstock.metadata.snapshot import decode_image, encode_image
+from penstock.metadata.persistence.snapshot import decode_image, encode_image
 
 STREAM = StreamId(5)
 

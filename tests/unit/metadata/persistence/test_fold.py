@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.base.config import StreamConfig
-from penstock.metadata.apply import apply
 from penstock.metadata.commands import AlterStream, Command, CreateStream, DeleteStream, StartBroker
-from penstock.metadata.fold import fold
+from penstock.metadata.effects.apply import apply
 from penstock.metadata.image import ClusterImage, CommandOutcome
+from penstock.metadata.persistence.fold import fold
 
 NAMES = st.sampled_from(["orders", "trades", "logs"])
 COMMANDS: st.SearchStrategy[Command] = st.one_of(

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.metadata.persistent import PersistentMap
+from penstock.metadata.persistent_map import PersistentMap
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 120), st.integers())))

@@ -48,7 +48,6 @@ from penstock.messages import (
     StopBrokerResponse,
 )
 from penstock.metadata import elections
-from penstock.metadata.command_proposals import CommandProposals, Proposal
 from penstock.metadata.commands import (
     ChangeIsr,
     Election,
@@ -59,14 +58,15 @@ from penstock.metadata.commands import (
     RegisterBroker,
     StopBroker,
 )
+from penstock.metadata.controller.command_proposals import CommandProposals, Proposal
+from penstock.metadata.controller.preferred import PreferredLeaders
+from penstock.metadata.controller.reachability import ReachabilityReports
+from penstock.metadata.controller.recoveries import Recoveries
+from penstock.metadata.controller.sessions import BrokerSessions
+from penstock.metadata.controller.subscription_refusals import SubscriptionRefusals
 from penstock.metadata.disk_identity import may_have_run
 from penstock.metadata.elections import ElectionRules
 from penstock.metadata.image import BrokerState, ClusterImage, CommandOutcome
-from penstock.metadata.preferred import PreferredLeaders
-from penstock.metadata.reachability import ReachabilityReports
-from penstock.metadata.recoveries import Recoveries
-from penstock.metadata.sessions import BrokerSessions
-from penstock.metadata.subscription_refusals import SubscriptionRefusals
 
 _RIVAL_US = limits.DUPLICATE_PROCESS_MS * 1_000
 _LATELY_US = limits.RECENT_HEARTBEAT_MS * 1_000

@@ -2,7 +2,7 @@
 
 from penstock.base import limits
 from penstock.base.ids import BrokerId, PartitionId, PartitionKey, StreamId
-from penstock.metadata.subscription_refusals import SubscriptionRefusals
+from penstock.metadata.controller.subscription_refusals import SubscriptionRefusals
 
 KEY, OTHER = (PartitionKey(StreamId(1), PartitionId(number)) for number in range(2))
 ONE, TWO = BrokerId(1), BrokerId(2)

@@ -29,8 +29,6 @@ from penstock.messages import (
     StopBrokerResponse,
     UnreachableLeader,
 )
-from penstock.metadata.apply import apply
-from penstock.metadata.command_proposals import Proposal
 from penstock.metadata.commands import (
     ChangeIsr,
     Command,
@@ -42,7 +40,9 @@ from penstock.metadata.commands import (
     RegisterBroker,
     StopBroker,
 )
-from penstock.metadata.controller import Controller, ControllerConfig, RaftContact
+from penstock.metadata.controller.command_proposals import Proposal
+from penstock.metadata.controller.controller import Controller, ControllerConfig, RaftContact
+from penstock.metadata.effects.apply import apply
 from penstock.metadata.image import ClusterImage, PartitionState
 
 _R = TypeVar("_R", bound=Response)
