@@ -7,7 +7,7 @@ import struct
 from penstock.base.config import StreamConfig
 from penstock.hot.crc import crc32c
 from penstock.metadata.commands import AlterStream, Command, CreateStream, DeleteStream, StartBroker, encode_command
-from penstock.metadata.journal import JOURNAL_PATH, MARK_PATH
+from penstock.metadata.persistence.journal import JOURNAL_PATH, MARK_PATH
 from penstock.vfs.memory import MemoryVfs
 from penstock.vfs.synced_mark import SyncedMark
 

@@ -14,7 +14,6 @@ from penstock.access import Credential, CredentialKind, Operation, Quotas, Rule,
 from penstock.base.config import Durability, Intake, StreamConfig
 from penstock.base.ids import BrokerId, Incarnation, LeaderEpoch, Offset, PartitionId, StreamId
 from penstock.messages import IsrChange, IsrMember
-from penstock.metadata.apply import apply
 from penstock.metadata.commands import (
     AddPartitions,
     AddReplicas,
@@ -45,8 +44,9 @@ from penstock.metadata.commands import (
     TruncatePartition,
     encode_command,
 )
+from penstock.metadata.effects.apply import apply
 from penstock.metadata.image import ClusterImage
-from penstock.metadata.snapshot import encode_image
+from penstock.metadata.persistence.snapshot import encode_image
 
 GOLDEN = Path(__file__).parent / "golden"
 

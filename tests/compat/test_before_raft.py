@@ -11,7 +11,7 @@ from random import Random
 import pytest
 
 from penstock.base.errors import CorruptionError, OperationalError
-from penstock.metadata.journal import JOURNAL_PATH
+from penstock.metadata.persistence.journal import JOURNAL_PATH
 from penstock.node.data_dir.bootstrap import IMPORTED_PATH
 from penstock.vfs.faulty import CHANGES, FileOperation
 from penstock.vfs.memory import Keep, MemoryVfs

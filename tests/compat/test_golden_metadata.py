@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from penstock.metadata.commands import Command, decode_command
-from penstock.metadata.snapshot import decode_image
+from penstock.metadata.persistence.snapshot import decode_image
 from tests.compat.golden_metadata import (
     COMMANDS,
     GOLDEN,

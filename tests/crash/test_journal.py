@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.base.errors import CorruptionError, RemoteError
-from penstock.metadata.journal import JOURNAL_PATH, MARK_PATH, read_journal
+from penstock.metadata.persistence.journal import JOURNAL_PATH, MARK_PATH, read_journal
 from tests.extent import each_change, examples
 from tests.old_journal import COMMANDS, content, holding, journal_bytes, synced
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from penstock.base.addresses import Address
-from penstock_bench import clusters, peers
-from penstock_bench.systems import VARIANTS
+from penstock_bench.systems import clusters, external
+from penstock_bench.systems.system import VARIANTS
 from tests.docs.reference.cli_reference import commands
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -53,7 +53,7 @@ def test_nothing_listens_on_other_than_loopback() -> None:
 
 
 def test_every_row_that_is_named_is_measured() -> None:
-    known = {*VARIANTS, *clusters.VARIANTS, *peers.KNOWN}
+    known = {*VARIANTS, *clusters.VARIANTS, *external.KNOWN}
     named = set(re.findall(rf"`((?:{'|'.join(PRODUCTS)})(?:-[a-z0-9]+)*)`", PAGE))
     assert {"kafka-null", "jetstream-async", "echo"} <= named <= known
 

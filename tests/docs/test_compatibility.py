@@ -14,7 +14,7 @@ from penstock.commitlog.files.index import ENTRY_VERSION
 from penstock.metadata.commands import DeleteUser
 from penstock.metadata.feature_versions import unsupported_reason
 from penstock.metadata.image import BrokerState
-from penstock.metadata.snapshot import SNAPSHOT_VERSION
+from penstock.metadata.persistence.snapshot import SNAPSHOT_VERSION
 from penstock.node.quorum.metadata_entries import TooOldError
 from penstock.raft import records, snapshot_file
 

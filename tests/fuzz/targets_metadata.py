@@ -13,8 +13,8 @@ from penstock.base.errors import CorruptionError, ErrorCode, RemoteError
 from penstock.hot.crc import crc32c
 from penstock.metadata.commands import Command, decode_command, encode_command
 from penstock.metadata.image import BrokerState, StreamState
-from penstock.metadata.journal import JOURNAL_PATH, MARK_PATH, read_journal
-from penstock.metadata.snapshot import decode_brokers, decode_image, encode_image, image_digest
+from penstock.metadata.persistence.journal import JOURNAL_PATH, MARK_PATH, read_journal
+from penstock.metadata.persistence.snapshot import decode_brokers, decode_image, encode_image, image_digest
 from tests.fuzz.disks import all_files, holding
 from tests.fuzz.parts import joined, parted
 from tests.fuzz.shapes import DEEP, as_msgpack, made_msgpack, maker_of
@@ -167,8 +167,8 @@ TARGETS: tuple[Target, ...] = (
         "image",
         image,
         made_image,
-        (Cover("penstock.metadata.snapshot", (), {}),),
+        (Cover("penstock.metadata.persistence.snapshot", (), {}),),
         memory_bytes=8 * 1024 * 1024,
     ),
-    Target("journal", journal, made_journal, (Cover("penstock.metadata.journal"),), seal=sealed_journal),
+    Target("journal", journal, made_journal, (Cover("penstock.metadata.persistence.journal"),), seal=sealed_journal),
 )

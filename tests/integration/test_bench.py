@@ -15,15 +15,23 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from penstock_bench import worker
-from penstock_bench.content import Content, difference
-from penstock_bench.generator import Load, Published
-from penstock_bench.processes import children_of
-from penstock_bench.readers import PASSES, Consumed, ReadTask, read_batches, read_blocking, read_messages, read_nats_py
-from penstock_bench.report import Comparison, Report, read_json
-from penstock_bench.rounds import Measurement, publish_measure, untrue
-from penstock_bench.systems import VARIANTS, JetStreamLog, MeasuredLog, PenstockLog
-from penstock_bench.throughput import publishing, reading, started
+from penstock_bench.load.content import Content, difference
+from penstock_bench.load.generator import Load, Published
+from penstock_bench.load.readers import (
+    PASSES,
+    Consumed,
+    ReadTask,
+    read_batches,
+    read_blocking,
+    read_messages,
+    read_nats_py,
+)
+from penstock_bench.machine import worker
+from penstock_bench.machine.processes import children_of
+from penstock_bench.measure.rounds import Measurement, publish_measure, untrue
+from penstock_bench.results.report import Comparison, Report, read_json
+from penstock_bench.runs.throughput import publishing, reading, started
+from penstock_bench.systems.system import VARIANTS, JetStreamLog, MeasuredLog, PenstockLog
 from tests.broker_process import OF_OTHERS
 from tests.extent import each_change, needs_time
 

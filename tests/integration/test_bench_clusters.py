@@ -7,11 +7,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from penstock_bench import catch_up, clusters, read_replicas, replicated
-from penstock_bench.generator import Load
-from penstock_bench.latency import ACK, CONSUMER, LATE, LatencyLoad, LatencyMeasurement, latency_measure
-from penstock_bench.rounds import publish_measure
-from penstock_bench.systems import JetStreamLog
+from penstock_bench.experiments import catch_up, read_replicas
+from penstock_bench.load.generator import Load
+from penstock_bench.measure.latency import ACK, CONSUMER, LATE, LatencyLoad, LatencyMeasurement, latency_measure
+from penstock_bench.measure.rounds import publish_measure
+from penstock_bench.runs import replicated
+from penstock_bench.systems import clusters
+from penstock_bench.systems.system import JetStreamLog
 from tests.extent import needs_time
 
 LOAD = Load(size=100, messages=600, window=40, seconds_max=20.0)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from penstock.base.errors import OperationalError
-from penstock_bench import compaction
+from penstock_bench.experiments import compaction
 from tests.extent import needs_time
 
 

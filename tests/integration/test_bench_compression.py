@@ -8,7 +8,7 @@ import pytest
 
 from penstock.base.config import Compression
 from penstock.base.errors import OperationalError
-from penstock_bench import compaction, compression
+from penstock_bench.experiments import compaction, compression
 from tests.extent import needs_time
 
 

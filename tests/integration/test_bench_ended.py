@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from penstock.base import limits
-from penstock_bench.generator import Load
-from penstock_bench.latency import LatencyLoad, latency_measure
-from penstock_bench.processes import child, children_of
-from penstock_bench.rounds import interleave, publish_measure
-from penstock_bench.throughput import publishing, reading, started
-from penstock_bench.vital import EndedError
+from penstock_bench.load.generator import Load
+from penstock_bench.machine.processes import child, children_of
+from penstock_bench.machine.vital import EndedError
+from penstock_bench.measure.latency import LatencyLoad, latency_measure
+from penstock_bench.measure.rounds import interleave, publish_measure
+from penstock_bench.runs.throughput import publishing, reading, started
 from tests.broker_process import eventually
 from tests.extent import needs_time
 

@@ -11,12 +11,13 @@ import pytest
 
 from penstock.base.addresses import Address
 from penstock.base.errors import OperationalError
-from penstock_bench import kafka, worker
-from penstock_bench.content import difference
-from penstock_bench.generator import Load
-from penstock_bench.kafka import KafkaLog, KafkaSystem, MockSystem, variants
-from penstock_bench.readers import ReadTask
-from penstock_bench.rounds import untrue
+from penstock_bench.load.content import difference
+from penstock_bench.load.generator import Load
+from penstock_bench.load.readers import ReadTask
+from penstock_bench.machine import worker
+from penstock_bench.measure.rounds import untrue
+from penstock_bench.systems import kafka
+from penstock_bench.systems.kafka import KafkaLog, KafkaSystem, MockSystem, variants
 from tests.extent import needs_time
 
 pytestmark = needs_time

@@ -13,10 +13,12 @@ import msgspec
 import pytest
 from typer.testing import CliRunner
 
-from penstock_bench import limits
-from penstock_bench.histogram import Latencies
-from penstock_bench.html import write_html
-from penstock_bench.latency import (
+from penstock_bench.load.latency_sender import SendTask, Sent, send
+from penstock_bench.load.nats_socket import NatsSocket
+from penstock_bench.machine.facts import machine
+from penstock_bench.machine.worker import run
+from penstock_bench.measure.histogram import Latencies
+from penstock_bench.measure.latency import (
     ACK,
     CONSUMER,
     LATE,
@@ -26,12 +28,10 @@ from penstock_bench.latency import (
     latency_measure,
     missing_of,
 )
-from penstock_bench.latency_sender import SendTask, Sent, send
-from penstock_bench.machine import machine
-from penstock_bench.nats_socket import NatsSocket
-from penstock_bench.report import Report, now, read_json, write_json
-from penstock_bench.systems import System, nats_server, variant
-from penstock_bench.worker import run
+from penstock_bench.results.page import write_html
+from penstock_bench.results.report import Report, now, read_json, write_json
+from penstock_bench.runs import machine_limits
+from penstock_bench.systems.system import System, nats_server, variant
 from tests.cli_app import app
 from tests.extent import each_change, needs_time
 
@@ -103,11 +103,11 @@ def test_messages_that_nobody_acks_were_waited_for(tmp_path: Path) -> None:
 @needs_time
 def test_the_limits_of_the_machine_are_measured_and_leave_nothing_behind(tmp_path: Path) -> None:
     done: list[str] = []
-    few = limits.Amounts(tries=20, syncs=3, sent_bytes=1 << 22, written_bytes=1 << 20)
-    found = limits.measured(tmp_path, rounds=2, said=done.append, amounts=few)
-    assert [one.name for one in found] == [kind.name for kind in limits.LIMITS]
+    few = machine_limits.Amounts(tries=20, syncs=3, sent_bytes=1 << 22, written_bytes=1 << 20)
+    found = machine_limits.measured(tmp_path, rounds=2, said=done.append, amounts=few)
+    assert [one.name for one in found] == [kind.name for kind in machine_limits.LIMITS]
     assert all(0 < one.low <= one.median <= one.high and one.rounds == 2 for one in found)
-    assert done == 2 * [kind.name for kind in limits.LIMITS]
+    assert done == 2 * [kind.name for kind in machine_limits.LIMITS]
     assert list(tmp_path.iterdir()) == []
     report = Report(
         kind="limits", command="penstock bench limits", started=now(), machine=machine(tmp_path), limits=found

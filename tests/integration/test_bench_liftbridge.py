@@ -15,14 +15,16 @@ import pytest
 
 from penstock.base.addresses import Address
 from penstock.base.errors import OperationalError
-from penstock_bench import liftbridge, liftbridge_format, worker
-from penstock_bench.content import difference
-from penstock_bench.generator import Load
-from penstock_bench.liftbridge import LiftbridgeLog, LiftbridgeSystem, variants
-from penstock_bench.nats_socket import NatsSocket
-from penstock_bench.readers import ReadTask
-from penstock_bench.rounds import untrue
-from penstock_bench.systems import System, nats_server
+from penstock_bench.load import liftbridge_format
+from penstock_bench.load.content import difference
+from penstock_bench.load.generator import Load
+from penstock_bench.load.nats_socket import NatsSocket
+from penstock_bench.load.readers import ReadTask
+from penstock_bench.machine import worker
+from penstock_bench.measure.rounds import untrue
+from penstock_bench.systems import liftbridge
+from penstock_bench.systems.liftbridge import LiftbridgeLog, LiftbridgeSystem, variants
+from penstock_bench.systems.system import System, nats_server
 from tests.extent import needs_time
 
 pytestmark = needs_time

@@ -7,8 +7,8 @@ from pathlib import Path
 import msgspec
 
 from penstock.base.limits import LOG_IDLE_MS
-from penstock_bench import many
-from penstock_bench.generator import Load
+from penstock_bench.experiments import many
+from penstock_bench.load.generator import Load
 from tests.extent import needs_time
 
 STREAMS = 300

@@ -10,7 +10,8 @@ import pytest
 from penstock.base.errors import OperationalError
 from penstock.broker.supervision.child import serving
 from penstock.client.blocking import client as blocking
-from penstock_bench import reach, scale
+from penstock_bench.experiments import scale
+from penstock_bench.runs import reach
 from tests.extent import each_change, needs_time
 
 

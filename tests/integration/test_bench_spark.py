@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from penstock.base.errors import OperationalError
-from penstock_bench import spark as measured
+from penstock_bench.experiments import spark as measured
 from tests.extent import needs_time
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from penstock_bench.tls import experiment
+from penstock_bench.experiments.tls import experiment
 from tests.extent import needs_time
 
 

@@ -16,7 +16,7 @@ from penstock import aio
 from penstock.base.errors import PenstockError
 from penstock.messages import StatusResponse
 from penstock.node.data_dir.clean_stop import CLEAN_STOP_PATH
-from penstock_bench.processes import children_of
+from penstock_bench.machine.processes import children_of
 from tests.broker_process import BrokerProcess, eventually
 from tests.extent import needs_time
 from tests.integration.clusters import check, load

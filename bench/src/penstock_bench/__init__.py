@@ -8,31 +8,18 @@ loopback, ends by itself, and leaves neither processes nor files behind.
 Theory: Generator, NATS and brokers share the machine, so absolute rates mean little; ratios within a run can be
 compared. The CPU seconds of every process are recorded beside the elapsed time: they are steadier than rates.
 
-| module        | contents                                                                   |
-|---------------|----------------------------------------------------------------------------|
-| `processes`   | children that end with the benchmark, and the CPU time of any process      |
-| `worker`      | a Penstock function in a process of its own, typed on both sides           |
-| `content`     | counts and checksums of what was sent and what came back                   |
-| `frames`      | NATS protocol: frames encoded beforehand, acks parsed afterwards           |
-| `nats_socket` | a blocking connection to NATS, for the few requests that are not measured  |
-| `generator`   | the publisher: windows, connections, acks, the clock                       |
-| `responders`  | ack at once and store nothing: the ceilings of the generator and of NATS   |
-| `systems`     | the products, each in its variants: started, written, read back, stopped   |
-| `kafka`       | an externally run Kafka, with librdkafka as its generator                  |
-| `liftbridge`  | an externally run Liftbridge; its encoding is in `liftbridge_format`       |
-| `rounds`      | order of the measurements; medians and ratios with their spread            |
-| `experiment` | the runner of an experiment: systems, a load, rows, rounds                 |
-| `histogram`   | latencies, and the percentiles that have enough samples                    |
-| `schedule`    | the messages of a run at a fixed rate, and their due times                 |
-| `timed_socket` | a connection to NATS that also waits for the clock                        |
-| `latency_…`   | the sender and the receivers of a latency run, and the summary of rounds   |
-| `limits`      | the limits of the machine itself                                           |
-| `scale`       | many streams and long ones: idle cost, memory, start, look-ups             |
-| `many`        | many streams on three brokers: idle cost, and the loss of one              |
-| `extras`      | optional packages, checked before a run begins                             |
-| `place`       | the folder of the logs, and leftovers of killed runs                       |
-| `refusals`    | the error texts of servers that send no ack                                |
-| `report`      | results and machine facts: the JSON form                                   |
-| `wording`     | texts and number formats, the same on a terminal and on a page             |
-| `html`        | the report as a page, with `plots` and `style`                      |
+Each package may import those below it:
+
+| package       | contents                                                                                      |
+|---------------|-----------------------------------------------------------------------------------------------|
+| `cli`         | the commands of `penstock bench`: options, progress, tables on the terminal                   |
+| `runs`        | whole runs: throughput, latency, limits of the machine, and the goals of `reach`, `replicated` |
+| `experiments` | one property of Penstock each, such as compaction, TLS or many streams, and their runner      |
+| `results`     | the report as data, its texts and numbers, the HTML page and its plots                        |
+| `measure`     | one system in one round, interleaved rounds, latencies; medians, ratios, percentiles          |
+| `systems`     | the products in their variants: started, written, read back, stopped                          |
+| `load`        | load generators and readers, and the NATS protocol that they speak                            |
+| `machine`     | child processes, their CPU time, counters of the kernel, the folder of the logs               |
+
+`extras` imports the packages that only some runs need, and is checked before a run begins.
 """

@@ -1,8 +1,8 @@
 """The cluster image: the immutable value that the metadata commands fold to.
 
-Rules: an image is never changed; a later one shares unchanged parts with it. Only `apply` (metadata/apply.py) derives
-one from another, as a function of image, index and command, so every broker with the same commands has the same image.
-Equal images have equal bytes (metadata/snapshot.py).
+Rules: an image is never changed; a later one shares unchanged parts with it. Only `effects.apply` derives one from
+another, as a function of image, index and command, so every broker with the same commands has the same image. Equal
+images have equal bytes (`persistence.snapshot`).
 
 Invariants of every partition, after any command:
 
@@ -30,7 +30,7 @@ from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import BrokerId, Incarnation, LeaderEpoch, Offset, PartitionId, PartitionKey, StreamId
 from penstock.base.partitioning import PartitionBy
 from penstock.metadata.commands import PartitionRecovery
-from penstock.metadata.persistent import PersistentMap
+from penstock.metadata.persistent_map import PersistentMap
 
 
 class PartitionState(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -19,7 +19,7 @@ from penstock.base import limits
 from penstock.base.ids import PartitionId, PartitionKey, StreamId
 from penstock.base.meters import Families, Family, Histogram, Sample, single
 from penstock.messages import PartitionHealth
-from penstock.metadata.persistent import PersistentMap
+from penstock.metadata.persistent_map import PersistentMap
 from penstock.node import metrics
 from penstock.node.context import Context
 from penstock.node.control.cluster import Cluster

@@ -10,7 +10,7 @@ from tests.sim.mutants.planting import Mutant, Patch, plant
 _RULES = "penstock.replication.rules"
 _LEADER = "penstock.replication.leader"
 _SESSIONS = "penstock.replication.sessions"
-_LEADERSHIPS = "penstock.metadata.leaderships"
+_LEADERSHIPS = "penstock.metadata.effects.leaderships"
 _ELECTIONS = "penstock.metadata.elections"
 _PARTITION = "penstock.node.partition.partition"
 _FRESHNESS = "penstock.replication.freshness"

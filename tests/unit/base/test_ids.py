@@ -16,7 +16,7 @@ SOURCE = Path(penstock.__file__).parent
 
 MAY_COMPARE = {
     "base/ids.py": "the one way",
-    "metadata/streams.py": "what a command in the log changes, where the empty id is the state before it",
+    "metadata/effects/streams.py": "what a command in the log changes, where the empty id is the state before it",
     "node/control/cluster.py": "whether there is something new to tell",
 }
 

@@ -11,10 +11,12 @@ import pytest
 
 from penstock.base.addresses import Address
 from penstock.base.errors import OperationalError
-from penstock_bench import extras, kafka, latency_run, liftbridge, peers, reach
+from penstock_bench import extras
+from penstock_bench.runs import latency_run, reach
+from penstock_bench.systems import external, kafka, liftbridge
 
 ADDRESS = Address("127.0.0.1", 1)
-ADDRESSES = peers.ProductAddresses(ADDRESS, ADDRESS, ADDRESS)
+ADDRESSES = external.ProductAddresses(ADDRESS, ADDRESS, ADDRESS)
 ROOT = Path(__file__).parents[3]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 BENCH = tomllib.loads((ROOT / "bench" / "pyproject.toml").read_text())["project"]
@@ -25,8 +27,8 @@ BENCH = tomllib.loads((ROOT / "bench" / "pyproject.toml").read_text())["project"
     [
         ("hdrh", "hdrhistogram", "bench", lambda: latency_run.planned(latency_run.LatencyWish())),
         ("hdrh", "hdrhistogram", "bench", lambda: reach.planned(short=True)),
-        ("confluent_kafka", "confluent-kafka", "bench-kafka", lambda: peers.variants(kafka.NAMES, ADDRESSES)),
-        ("grpc", "grpcio", "bench-liftbridge", lambda: peers.variants(liftbridge.NAMES, ADDRESSES)),
+        ("confluent_kafka", "confluent-kafka", "bench-kafka", lambda: external.variants(kafka.NAMES, ADDRESSES)),
+        ("grpc", "grpcio", "bench-liftbridge", lambda: external.variants(liftbridge.NAMES, ADDRESSES)),
     ],
 )
 def test_a_package_that_is_missing_is_said_when_the_run_is_planned(

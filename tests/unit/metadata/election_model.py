@@ -35,8 +35,9 @@ from penstock.base.config import Durability
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import BrokerId, Incarnation, PartitionKey
 from penstock.messages import IsrChange
-from penstock.metadata import elections, leaderships
+from penstock.metadata import elections
 from penstock.metadata.commands import ReplicaEnd
+from penstock.metadata.effects import leaderships
 from penstock.metadata.elections import BrokerReturn, Elected, ElectionRules
 from penstock.metadata.image import PartitionState
 from penstock.replication import rules

@@ -27,7 +27,6 @@ from penstock.base.config import StreamConfig
 from penstock.base.errors import RemoteError
 from penstock.base.ids import BrokerId, Incarnation, LeaderEpoch, Offset, PartitionId, PartitionKey
 from penstock.messages import IsrChange, IsrMember
-from penstock.metadata.apply import apply
 from penstock.metadata.commands import (
     AlterStream,
     ChangeIsr,
@@ -44,6 +43,7 @@ from penstock.metadata.commands import (
     ReplicaEnd,
     StopBroker,
 )
+from penstock.metadata.effects.apply import apply
 from penstock.metadata.image import ClusterImage, PartitionState
 
 

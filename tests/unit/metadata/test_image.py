@@ -12,7 +12,6 @@ from penstock.base.config import StreamConfig
 from penstock.base.errors import RemoteError
 from penstock.base.ids import BrokerId, Incarnation, LeaderEpoch, PartitionId, PartitionKey, StreamId
 from penstock.messages import IsrChange, IsrMember
-from penstock.metadata.apply import apply
 from penstock.metadata.commands import (
     AlterStream,
     ChangeIsr,
@@ -29,6 +28,7 @@ from penstock.metadata.commands import (
     decode_command,
     encode_command,
 )
+from penstock.metadata.effects.apply import apply
 from penstock.metadata.elections import recovers
 from penstock.metadata.image import ClusterImage, CommandOutcome, PartitionState, StreamState, loads_of
 from tests.extent import each_change, examples

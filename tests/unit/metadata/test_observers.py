@@ -10,7 +10,6 @@ from penstock.base.config import StreamConfig
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import BrokerId, Incarnation, LeaderEpoch, PartitionId, StreamId
 from penstock.messages import IsrChange, IsrMember
-from penstock.metadata.apply import apply
 from penstock.metadata.commands import (
     AlterStream,
     ChangeIsr,
@@ -20,10 +19,11 @@ from penstock.metadata.commands import (
     RegisterBroker,
     StopBroker,
 )
+from penstock.metadata.effects.apply import apply
+from penstock.metadata.effects.streams import altered_config, check_create, created_config
 from penstock.metadata.image import ClusterImage, CommandOutcome, PartitionState, loads_of
+from penstock.metadata.persistence.snapshot import decode_image, encode_image
 from penstock.metadata.placement import place, place_observers
-from penstock.metadata.snapshot import decode_image, encode_image
-from penstock.metadata.streams import altered_config, check_create, created_config
 from tests.unit.metadata.test_placement import brokers
 
 

@@ -11,8 +11,8 @@ import pytest
 from penstock.base.config import StreamConfig
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import BrokerId, Incarnation
-from penstock.metadata.apply import apply
 from penstock.metadata.commands import CreateStream, FenceBroker, RegisterBroker
+from penstock.metadata.effects.apply import apply
 from penstock.metadata.image import ClusterImage
 from penstock.metadata.placement import place
 

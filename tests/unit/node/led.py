@@ -5,8 +5,8 @@ from __future__ import annotations
 from penstock.base.config import StreamConfig
 from penstock.base.ids import BrokerId, Incarnation, PartitionId, PartitionKey, StreamId
 from penstock.commitlog import Log
+from penstock.metadata.effects.streams import created_config
 from penstock.metadata.image import PartitionState, StreamState
-from penstock.metadata.streams import created_config
 from penstock.node.partition.in_flight import InFlightBudget
 from penstock.node.partition.partition import Partition
 from penstock.replication.leader import Leadership, LogEndsAtStart

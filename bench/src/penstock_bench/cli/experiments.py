@@ -71,7 +71,7 @@ def partitions(
     Two brokers, one replica, and one publisher that waits for acks in a window. The CPU of both brokers counts,
     including that for messages of partitions that they do not lead.
     """
-    from penstock_bench.partitions import experiment
+    from penstock_bench.experiments.partitions import experiment
 
     plan = experiment(count, messages, rounds)
     run_experiment("partitions", plan, folder, json_file)
@@ -92,7 +92,7 @@ def tls(
     Each round appends to and reads from two brokers in turn, one of them with TLS. Its certificates need the extra
     `tls`.
     """
-    from penstock_bench.tls import experiment
+    from penstock_bench.experiments.tls import experiment
 
     plan = experiment(messages, rounds=rounds)
     run_experiment("tls", plan, folder, json_file)
@@ -114,7 +114,7 @@ def read_replicas(
     Three brokers, and a stream of one replica and two observers (read replicas). Many consumers read all of it at once,
     in turn from the leader only and from any replica. The brokers share one core.
     """
-    from penstock_bench.read_replicas import experiment
+    from penstock_bench.experiments.read_replicas import experiment
 
     plan = experiment(consumers, rounds=rounds)
     run_experiment("read-replicas", plan, folder, json_file, less="give --dir a larger disk")
@@ -153,7 +153,7 @@ def scale(
     messages (default: 100,000,000), and compares its start and its look-ups with those of a stream of 1,000,000. This
     takes about 7 GB of disk, most of it for the long stream; it is freed at the end.
     """
-    from penstock_bench.scale import ScalePlan
+    from penstock_bench.experiments.scale import ScalePlan
 
     plan = ScalePlan(streams, messages, min(messages, ScalePlan().short_messages), seconds)
 
@@ -188,7 +188,7 @@ def many(
     memory, open files and the traffic between the idle brokers. Finally kills the broker that leads most streams, and
     prints how long it takes until the last of them accepts a message again. Every acked message is read back.
     """
-    from penstock_bench.many import ManyStreamsPlan
+    from penstock_bench.experiments.many import ManyStreamsPlan
 
     plan = ManyStreamsPlan(streams, seconds)
     run_experiment("many", plan, folder, json_file, less="give fewer --streams")
@@ -222,7 +222,7 @@ def compaction(
     Creates a log of 256-byte messages, then compacts it and copies it, in turn. Prints how long each took, the memory
     that the compaction needed, and the size that remains on the disk.
     """
-    from penstock_bench.compaction import experiment
+    from penstock_bench.experiments.compaction import experiment
 
     plan = experiment(messages, keys, rounds, codec)
     run_experiment("compaction", plan, folder, json_file)
@@ -246,7 +246,7 @@ def compression(
     Creates a log of JSON messages in small batches, then cleans it without compression, with LZ4 and with Zstandard, in
     turn, and reads each result with a client. Prints the sizes, and the times relative to those without compression.
     """
-    from penstock_bench.compression import experiment
+    from penstock_bench.experiments.compression import experiment
 
     plan = experiment(messages, rounds)
     run_experiment("compression", plan, folder, json_file)
@@ -273,7 +273,7 @@ def spark(
     from penstock.spark.runtime.versions import check_versions
 
     check_versions()
-    from penstock_bench.spark import experiment
+    from penstock_bench.experiments.spark import experiment
 
     plan = experiment(messages, rounds)
     run_experiment("spark", plan, folder, json_file)
@@ -291,7 +291,7 @@ def limits_of_the_machine(
 
     No product can exceed these in the same run; a result near them is good.
     """
-    from penstock_bench import limits as machine_limits
+    from penstock_bench.runs import machine_limits
 
     wanted = rounds or machine_limits.ROUNDS
     place, total = BenchPlace(folder, limits.GIB), machine_limits.count(wanted)

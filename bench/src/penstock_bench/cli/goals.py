@@ -40,9 +40,8 @@ def reach(
     Measures throughput, consumers, latency, idle streams and a long stream, with the limits of the machine in the same
     run. A goal is a ratio within that run, so it is valid on a small machine as on a large one.
     """
-    from penstock_bench import latency_run, throughput
-    from penstock_bench import limits as machine_limits
-    from penstock_bench import reach as goals
+    from penstock_bench.runs import latency_run, machine_limits, throughput
+    from penstock_bench.runs import reach as goals
 
     plan = goals.planned(short=short, rounds=rounds)
     place = BenchPlace(folder, plan.bytes_needed, "" if short else "measure less with --short")
@@ -80,10 +79,10 @@ def replicated(
     acked messages a second, latency at 50/s, the bytes on disks and between processes, and how fast a broker with an
     empty disk catches up while messages are published.
     """
-    from penstock_bench import catch_up as catching_up
-    from penstock_bench import latency_run, throughput
-    from penstock_bench import reach as goals
-    from penstock_bench import replicated as measured
+    from penstock_bench.experiments import catch_up as catching_up
+    from penstock_bench.runs import latency_run, throughput
+    from penstock_bench.runs import reach as goals
+    from penstock_bench.runs import replicated as measured
 
     plan = measured.planned(short=short, rounds=rounds, catch_up_bytes=bytes_of("--catch-up", catch_up))
     place = BenchPlace(folder, plan.bytes_needed, "give a smaller --catch-up")

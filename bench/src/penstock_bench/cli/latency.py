@@ -27,7 +27,7 @@ from penstock_bench.cli.options import (
 from penstock_bench.cli.run import BenchPlace, running
 
 if TYPE_CHECKING:
-    from penstock_bench.latency_run import LatencyPlan
+    from penstock_bench.runs.latency_run import LatencyPlan
 
 _LIMIT_ROUNDS_MAX = 5  # rounds of the machine's limits in a latency run, however many rounds that has
 
@@ -117,8 +117,7 @@ def latency(
 
     The consumer of Penstock is its Python client, which verifies and decodes; that of JetStream reads raw frames.
     """
-    from penstock_bench import latency_run
-    from penstock_bench import limits as machine_limits
+    from penstock_bench.runs import latency_run, machine_limits
 
     _check_systems(only)
     wish = latency_run.LatencyWish(
@@ -149,7 +148,7 @@ def latency(
 
 
 def _sizes(texts: list[str] | None) -> tuple[int, ...]:
-    from penstock_bench.schedule import INDEX_BYTES
+    from penstock_bench.load.schedule import INDEX_BYTES
 
     found = sizes(texts)
     if any(size < INDEX_BYTES for size in found):
@@ -160,8 +159,8 @@ def _sizes(texts: list[str] | None) -> tuple[int, ...]:
 
 
 def _check_systems(names: list[str] | None) -> None:
-    from penstock_bench import clusters
-    from penstock_bench.systems import VARIANTS
+    from penstock_bench.systems import clusters
+    from penstock_bench.systems.system import VARIANTS
 
     for name in names or ():
         if name not in VARIANTS and name not in clusters.VARIANTS:

@@ -10,7 +10,7 @@ import typer
 
 from penstock.base import limits
 from penstock.base.units import parse_bytes, parse_duration_us
-from penstock_bench.cli import peers as bench_peers
+from penstock_bench.cli import product_addresses
 
 PRODUCTS = ("jetstream",)  # those that the bench starts itself
 LOAD_PANEL = "Load"
@@ -25,7 +25,7 @@ def _products(partly: str) -> list[str]:
 
 
 def _all_products(partly: str) -> list[str]:
-    return [name for name in (*PRODUCTS, *bench_peers.PRODUCTS) if name.startswith(partly)]
+    return [name for name in (*PRODUCTS, *product_addresses.PRODUCTS) if name.startswith(partly)]
 
 
 def _check_any_product(names: list[str] | None) -> list[str]:
@@ -50,10 +50,10 @@ def _check_replicas(count: int) -> int:
 
 
 def _systems(partly: str) -> list[str]:
-    from penstock_bench import clusters, peers
-    from penstock_bench.systems import VARIANTS
+    from penstock_bench.systems import clusters, external
+    from penstock_bench.systems.system import VARIANTS
 
-    return [name for name in (*VARIANTS, *clusters.VARIANTS, *peers.KNOWN) if name.startswith(partly)]
+    return [name for name in (*VARIANTS, *clusters.VARIANTS, *external.KNOWN) if name.startswith(partly)]
 
 
 def _check_systems(names: list[str] | None) -> list[str]:

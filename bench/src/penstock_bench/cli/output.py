@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from penstock_bench.latency_summary import LatencyComparison, LatencyRatio
-    from penstock_bench.machine import Machine
-    from penstock_bench.report import Comparison, Figure, Limit, Reach, Report
+    from penstock_bench.machine.facts import Machine
+    from penstock_bench.measure.latency_summary import LatencyComparison, LatencyRatio
+    from penstock_bench.results.report import Comparison, Figure, Limit, Reach, Report
 
 
 _WIDE = 100  # characters; a narrower terminal does not show the optional columns
@@ -102,7 +102,7 @@ class Shown:
 
     def machine(self, machine: Machine) -> None:
         """Print the machine and the versions that the rates depend on."""
-        from penstock_bench.machine import MEMORY_FILE_SYSTEMS
+        from penstock_bench.machine.facts import MEMORY_FILE_SYSTEMS
 
         self.line(
             f"{machine.cpu}, {output.counted(machine.cores, 'core')}, {format_bytes(machine.memory_bytes)}, "
@@ -117,8 +117,8 @@ class Shown:
 
     def comparison(self, comparison: Comparison) -> None:
         """Print one table, and the ratios below it."""
-        from penstock_bench.report import bounded_text, short_text
-        from penstock_bench.wording import CPU_LEGEND, voids
+        from penstock_bench.results.report import bounded_text, short_text
+        from penstock_bench.results.wording import CPU_LEGEND, voids
 
         self._console.print()
         self.line(_headline(comparison))
@@ -142,7 +142,7 @@ class Shown:
                 self.line(voids(name, summary.void, summary.rounds, summary.void_reason), "red", indent=2)
 
     def _ratios(self, comparison: Comparison) -> Table:
-        from penstock_bench.wording import ratio, times
+        from penstock_bench.results.wording import ratio, times
 
         columns = (comparison.unit, "CPU a message")
         table = output.table("ratio", *columns, right=columns)
@@ -154,9 +154,9 @@ class Shown:
 
     def latency(self, comparison: LatencyComparison) -> None:
         """Print a table for each path, and the ratios below it."""
-        from penstock_bench.latency import ACK, CONSUMER, PATHS
-        from penstock_bench.latency_summary import is_senders, missing_text
-        from penstock_bench.wording import LATENCY_RATIOS, SENDERS_LEGEND, voids
+        from penstock_bench.measure.latency import ACK, CONSUMER, PATHS
+        from penstock_bench.measure.latency_summary import is_senders, missing_text
+        from penstock_bench.results.wording import LATENCY_RATIOS, SENDERS_LEGEND, voids
 
         load = comparison.load
         self._console.print()
@@ -183,9 +183,9 @@ class Shown:
                 self.line(f"{name}: {missing}", _WARNING, indent=2)
 
     def _latencies(self, comparison: LatencyComparison, path: str, *, with_ratios: bool) -> Table:
-        from penstock_bench.latency import PATHS
-        from penstock_bench.latency_summary import is_senders, void_text
-        from penstock_bench.wording import SENDERS, milliseconds
+        from penstock_bench.measure.latency import PATHS
+        from penstock_bench.measure.latency_summary import is_senders, void_text
+        from penstock_bench.results.wording import SENDERS, milliseconds
 
         rows = {name: one.paths[path] for name, one in comparison.systems.items() if path in one.paths}
         said = list(dict.fromkeys(p for one in rows.values() for p in one.percentiles_us))
@@ -211,7 +211,7 @@ class Shown:
 
     def end(self, report: Report) -> None:
         """Print the machine's limits and the goals, if they were measured, and the notes."""
-        from penstock_bench.report import busy_text
+        from penstock_bench.results.report import busy_text
 
         parts = (
             ("", _limits(report.limits) if report.limits else None),
@@ -231,7 +231,7 @@ class Shown:
 
 def _headline(comparison: Comparison) -> str:
     """Return the title, the unit, and the number of rounds if it is the same for all systems."""
-    from penstock_bench.wording import rounds
+    from penstock_bench.results.wording import rounds
 
     counts = {one.rounds for one in comparison.systems.values()}
     return f"{comparison.title}: {comparison.unit}" + (f", {rounds(counts.pop())}" if len(counts) == 1 else "")
@@ -246,7 +246,7 @@ def _noted(comparison: Comparison) -> dict[str, list[str]]:
 
 
 def _rates(comparison: Comparison) -> Table:
-    from penstock_bench.wording import CPU_COLUMNS, cpu_columns, number, spread
+    from penstock_bench.results.wording import CPU_COLUMNS, cpu_columns, number, spread
 
     systems = comparison.systems
     cpu = [f"CPU µs\n{column}" for column in CPU_COLUMNS]
@@ -267,7 +267,7 @@ def _rates(comparison: Comparison) -> Table:
 
 def _ratio_rows(found: Sequence[LatencyRatio | None]) -> Iterator[tuple[str, list[str]]]:
     """Yield a row of medians (with an empty label), then of the least and the greatest if there are several rounds."""
-    from penstock_bench.wording import POOLED, times
+    from penstock_bench.results.wording import POOLED, times
 
     told = [None if one is None else one.ratio for one in found]
     yield "", ["" if one is None else times(one.median) + POOLED * one.pooled for one in told]
@@ -279,7 +279,7 @@ def _ratio_rows(found: Sequence[LatencyRatio | None]) -> Iterator[tuple[str, lis
 
 def _limits(found: Sequence[Limit]) -> Table:
     """Return the table of the machine's limits."""
-    from penstock_bench.wording import number, spread
+    from penstock_bench.results.wording import number, spread
 
     table = output.table("limit of this machine", "median", "spread", "unit", right=("median", "spread"))
     for one in found:
@@ -289,8 +289,8 @@ def _limits(found: Sequence[Limit]) -> Table:
 
 def _reach(lines: Sequence[Reach], *, is_wide: bool) -> Table | None:
     """Return the table of goals and results; None if there are none."""
-    from penstock_bench.wording import VERDICTS, goal
-    from penstock_bench.wording import got as got_text
+    from penstock_bench.results.wording import VERDICTS, goal
+    from penstock_bench.results.wording import got as got_text
 
     if not lines:
         return None
@@ -306,7 +306,7 @@ def _reach(lines: Sequence[Reach], *, is_wide: bool) -> Table | None:
 
 def _figures(figures: Sequence[Figure], *, is_wide: bool) -> Table:
     """Return the table of figures, which have goals of their own."""
-    from penstock_bench.wording import VERDICTS, figure, goal
+    from penstock_bench.results.wording import VERDICTS, figure, goal
 
     stretches = ["stretch"] if is_wide else []
     table = output.table("what", "reach", *stretches, "got", "unit", "", right=("reach", "stretch", "got"))

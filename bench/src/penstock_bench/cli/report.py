@@ -39,10 +39,10 @@ def report(
     """
     from msgspec.structs import replace
 
-    from penstock_bench import reach
-    from penstock_bench.html import write_html
-    from penstock_bench.report import read_json
-    from penstock_bench.wording import minutes
+    from penstock_bench.results.page import write_html
+    from penstock_bench.results.report import read_json
+    from penstock_bench.results.wording import minutes
+    from penstock_bench.runs import reach
 
     if html_file is not None and html_file.resolve() == file.resolve():
         raise typer.BadParameter(f"{html_file} is the run itself: name another file", param_hint="'--html'")

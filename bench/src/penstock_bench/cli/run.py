@@ -23,10 +23,10 @@ from penstock_bench.cli import output as bench_output
 from penstock_bench.extras import PLOTS, required
 
 if TYPE_CHECKING:
-    from penstock_bench.experiment import Runnable
-    from penstock_bench.latency_summary import LatencyComparison
-    from penstock_bench.report import Comparison, Report
-    from penstock_bench.rounds import Measurement
+    from penstock_bench.experiments.experiment import Runnable
+    from penstock_bench.measure.latency_summary import LatencyComparison
+    from penstock_bench.measure.rounds import Measurement
+    from penstock_bench.results.report import Comparison, Report
 
 
 class BenchPlace(NamedTuple):
@@ -52,7 +52,7 @@ class Files(NamedTuple):
 
     def write(self, report: Report) -> list[str]:
         """Write each file; return an error text for each that could not be written."""
-        from penstock_bench.report import write_json
+        from penstock_bench.results.report import write_json
 
         failures = []
         for file, write in ((self.json, write_json), (self.html, _write_html)):
@@ -65,7 +65,7 @@ class Files(NamedTuple):
 
 
 def _write_html(report: Report, file: Path) -> None:
-    from penstock_bench.html import write_html  # imports matplotlib
+    from penstock_bench.results.page import write_html  # imports matplotlib
 
     write_html(report, file)
 
@@ -84,7 +84,7 @@ class BenchRun:
 
     def will_take(self, seconds: float) -> None:
         """Print the estimated duration."""
-        from penstock_bench.wording import minutes
+        from penstock_bench.results.wording import minutes
 
         self.shown.line(f"about {minutes(seconds)}")
 
@@ -119,10 +119,10 @@ def running(
 ) -> Iterator[BenchRun]:
     """Start a run of `total` steps; at its end write and show the report."""
     from penstock.cli.terminal.interrupts import Interrupts
-    from penstock_bench.machine import machine
-    from penstock_bench.place import folder_on_disk, left_behind
-    from penstock_bench.place import place as made
-    from penstock_bench.report import SHARED, STOPPED, Report, now
+    from penstock_bench.machine.facts import machine
+    from penstock_bench.machine.run_folder import folder_on_disk, left_behind
+    from penstock_bench.machine.run_folder import place as made
+    from penstock_bench.results.report import SHARED, STOPPED, Report, now
 
     files = Files(json_file, html_file)
     files.check()

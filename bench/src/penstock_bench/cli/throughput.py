@@ -9,7 +9,7 @@ import typer
 from penstock.base import limits
 from penstock.cli.terminal.failure import clearly, say_note
 from penstock.cli.terminal.options import Debug, examples
-from penstock_bench.cli import peers as bench_peers
+from penstock_bench.cli import product_addresses
 from penstock_bench.cli.options import (
     LOAD_PANEL,
     AgainstAny,
@@ -24,11 +24,11 @@ from penstock_bench.cli.options import (
     seconds_of,
     sizes,
 )
-from penstock_bench.cli.peers import KafkaAddress, LiftbridgeAddress, LiftbridgeNats
+from penstock_bench.cli.product_addresses import KafkaAddress, LiftbridgeAddress, LiftbridgeNats
 from penstock_bench.cli.run import BenchPlace, running
 
 if TYPE_CHECKING:
-    from penstock_bench.throughput import ThroughputPlan, Wish
+    from penstock_bench.runs.throughput import ThroughputPlan, Wish
 
 EXAMPLES = examples(
     "penstock bench throughput",
@@ -139,13 +139,13 @@ def throughput(
     Without lists of your own, sizes, windows and publishers vary one at a time around 256 bytes, a window of 4,000 and
     one publisher. Lists that you give are combined.
     """
-    from penstock_bench import limits as machine_limits
-    from penstock_bench import throughput as measured
+    from penstock_bench.runs import machine_limits
+    from penstock_bench.runs import throughput as measured
 
     wish = measured.Wish(
         against=tuple(against or ()),
         only=tuple(only or ()),
-        addresses=bench_peers.addresses(kafka_address, liftbridge_address, liftbridge_nats),
+        addresses=product_addresses.addresses(kafka_address, liftbridge_address, liftbridge_nats),
         axes=measured.Axes(sizes(size), tuple(window or ()), tuple(publishers or ())),
         messages=messages,
         seconds_max=None if seconds is None else seconds_of("--seconds", seconds, limits.BENCH_SECONDS_MAX),
@@ -156,7 +156,7 @@ def throughput(
     )
     plan = measured.planned(wish)
     check_against(wish.against, measured.systems_of(replicas)[1], plan.variants)
-    bench_peers.check_used(wish.addresses, plan.variants)
+    product_addresses.check_used(wish.addresses, plan.variants)
     check_windows(wish, plan)
     total = plan.measurements + machine_limits.count(plan.rounds)
     place = BenchPlace(folder, plan.bytes_needed, "give fewer --messages")
@@ -168,7 +168,7 @@ def throughput(
 
 def check_windows(wish: Wish, plan: ThroughputPlan) -> None:
     """Raise BadParameter if a window exceeds the messages of a round; note limits on default windows."""
-    from penstock_bench.generator import Load
+    from penstock_bench.load.generator import Load
 
     messages = plan.loads[0].messages
     if any(window > messages for window in wish.axes.windows):

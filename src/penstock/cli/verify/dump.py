@@ -255,7 +255,7 @@ def _journal_rows(file: Path) -> Iterator[Row]:
     import msgspec
 
     from penstock.base.errors import CorruptionError, RemoteError
-    from penstock.metadata.journal import read_entries
+    from penstock.metadata.persistence.journal import read_entries
 
     data = file.read_bytes()
     end_position = 0

@@ -28,7 +28,7 @@ from penstock.messages import (
     StreamInfo,
 )
 from penstock.metadata.commands import Command, RegisterBroker
-from penstock.metadata.controller import Controller, ControllerConfig
+from penstock.metadata.controller.controller import Controller, ControllerConfig
 from penstock.metadata.image import ClusterImage, CommandOutcome, StreamState
 from penstock.node.context import Context
 from penstock.node.control.addresses import PeerAddresses

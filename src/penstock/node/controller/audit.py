@@ -30,7 +30,6 @@ from penstock.batch import codec
 from penstock.commitlog import LogView
 from penstock.hot.message_group import MessageGroup
 from penstock.messages import Response
-from penstock.metadata.audited_commands import is_audited
 from penstock.metadata.commands import (
     AddPartitions,
     AlterStream,
@@ -46,6 +45,7 @@ from penstock.metadata.commands import (
     SetIntake,
     TruncatePartition,
 )
+from penstock.metadata.effects.audited_commands import is_audited
 from penstock.metadata.image import ClusterImage, CommandOutcome
 from penstock.node.context import Context
 from penstock.node.partition.log_queries import Query

@@ -35,9 +35,9 @@ from penstock.messages import (
     Response,
     StopBrokerRequest,
 )
-from penstock.metadata.command_proposals import Proposal
 from penstock.metadata.commands import Command, FormCluster
-from penstock.metadata.controller import Controller, RaftContact
+from penstock.metadata.controller.command_proposals import Proposal
+from penstock.metadata.controller.controller import Controller, RaftContact
 from penstock.metadata.image import ClusterImage, CommandOutcome
 from penstock.metadata.voters import next_voter
 from penstock.node.context import Context

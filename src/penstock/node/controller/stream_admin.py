@@ -58,9 +58,8 @@ from penstock.metadata.commands import (
     SetIntake,
     TruncatePartition,
 )
-from penstock.metadata.image import ClusterImage, CommandOutcome, OwnedStreams, StreamState
-from penstock.metadata.partition_expansion import check_growth
-from penstock.metadata.streams import (
+from penstock.metadata.effects.partition_expansion import check_growth
+from penstock.metadata.effects.streams import (
     altered_config,
     check_create,
     check_observers,
@@ -69,6 +68,7 @@ from penstock.metadata.streams import (
     created_config,
     replicas_wanted,
 )
+from penstock.metadata.image import ClusterImage, CommandOutcome, OwnedStreams, StreamState
 from penstock.node.context import Context
 from penstock.node.controller.replica_expansion import next_step
 from penstock.node.controller.stream_placement import StreamPlacement

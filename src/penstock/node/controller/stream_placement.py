@@ -13,9 +13,9 @@ from penstock.base.clock import Now
 from penstock.base.config import StreamConfig
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import BrokerId
+from penstock.metadata.effects.streams import replicas_wanted
 from penstock.metadata.image import PartitionState, StreamState
 from penstock.metadata.placement import place, place_more, place_observers
-from penstock.metadata.streams import replicas_wanted
 from penstock.node.context import Context
 from penstock.node.quorum.quorum import Quorum
 

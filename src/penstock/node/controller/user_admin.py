@@ -33,9 +33,9 @@ from penstock.messages import (
     UserChangedResponse,
 )
 from penstock.metadata.commands import AlterUser, ChangeRules, CreateUser, DeleteUser, ExportUsers
+from penstock.metadata.effects.users import check_alter_user, check_change_rules, check_create_user, check_way_in
 from penstock.metadata.feature_versions import unsupported_reason
 from penstock.metadata.image import ClusterImage, CommandOutcome
-from penstock.metadata.users import check_alter_user, check_change_rules, check_create_user, check_way_in
 from penstock.node.context import Context
 from penstock.node.controller.apply_barriers import ClusterApplyBarrier
 from penstock.node.controller.user_exports import exported

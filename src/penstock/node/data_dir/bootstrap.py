@@ -17,11 +17,11 @@ from msgspec.structs import replace
 
 from penstock.base.errors import OperationalError
 from penstock.base.ids import BrokerId, Incarnation
-from penstock.metadata.fold import fold
 from penstock.metadata.image import BrokerState, ClusterImage, StreamState
-from penstock.metadata.journal import JOURNAL_PATH, MARK_PATH, RESERVE_PATH, read_journal
-from penstock.metadata.persistent import PersistentMap
-from penstock.metadata.snapshot import encode_image
+from penstock.metadata.persistence.fold import fold
+from penstock.metadata.persistence.journal import JOURNAL_PATH, MARK_PATH, RESERVE_PATH, read_journal
+from penstock.metadata.persistence.snapshot import encode_image
+from penstock.metadata.persistent_map import PersistentMap
 from penstock.node.settings import Settings
 from penstock.raft import RaftMembership, RaftStorage, Snapshot
 from penstock.vfs import Vfs

@@ -14,7 +14,7 @@ import msgspec
 from penstock.base.errors import CorruptionError, RemoteError
 from penstock.base.ids import BrokerId
 from penstock.metadata.commands import RegisterBroker, decode_command
-from penstock.metadata.snapshot import decode_brokers
+from penstock.metadata.persistence.snapshot import decode_brokers
 from penstock.raft.disk_state import stored_entries, stored_snapshot
 from penstock.raft.membership import decode_membership
 from penstock.raft.values import Entry, EntryKind

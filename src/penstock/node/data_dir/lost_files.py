@@ -19,7 +19,7 @@ from __future__ import annotations
 import contextlib
 
 from penstock.base.errors import CorruptionError
-from penstock.metadata.journal import JOURNAL_PATH
+from penstock.metadata.persistence.journal import JOURNAL_PATH
 from penstock.node.data_dir.known_brokers import read_known_brokers
 from penstock.node.data_dir.log_creation_markers import MADE_PATH
 from penstock.node.data_dir.process_history import RUNS_PATH

@@ -9,10 +9,10 @@ from __future__ import annotations
 import msgspec
 
 from penstock.base.errors import ErrorCode, OperationalError, RemoteError
-from penstock.metadata.apply import apply
 from penstock.metadata.commands import Command, decode_command
+from penstock.metadata.effects.apply import apply
 from penstock.metadata.image import ClusterImage, CommandOutcome
-from penstock.metadata.snapshot import decode_image
+from penstock.metadata.persistence.snapshot import decode_image
 from penstock.raft import Entry, EntryKind, Snapshot
 
 

@@ -28,7 +28,7 @@ from penstock.messages import RaftRequest
 from penstock.metadata.commands import Command, CreateStream, encode_command
 from penstock.metadata.feature_versions import unsupported_reason
 from penstock.metadata.image import ClusterImage, CommandOutcome
-from penstock.metadata.snapshot import encode_image
+from penstock.metadata.persistence.snapshot import encode_image
 from penstock.node.context import Context
 from penstock.node.quorum.cluster_formation import ClusterFormation
 from penstock.node.quorum.metadata_entries import TooOldError, applied, image_in

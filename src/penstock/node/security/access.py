@@ -82,7 +82,7 @@ from penstock.messages import (
 )
 from penstock.metadata.commands import Command
 from penstock.metadata.image import StreamState
-from penstock.metadata.persistent import PersistentMap
+from penstock.metadata.persistent_map import PersistentMap
 from penstock.node.context import Context
 from penstock.node.partition.internal_streams import target_of
 from penstock.node.quorum.metadata_forwarding import THE_BROKER

@@ -98,10 +98,10 @@ def stream_configs(raft_folder: Path) -> dict[int, StreamConfig]:
 
 
 def _image(raft_folder: Path) -> ClusterImage:
-    from penstock.metadata.apply import apply
     from penstock.metadata.commands import decode_command
+    from penstock.metadata.effects.apply import apply
     from penstock.metadata.image import ClusterImage
-    from penstock.metadata.snapshot import decode_image
+    from penstock.metadata.persistence.snapshot import decode_image
     from penstock.raft.snapshot_file import decode_snapshot
 
     image = ClusterImage()

@@ -16,7 +16,7 @@ from penstock.commitlog.files import files
 from penstock.hot.crc import crc32c
 from penstock.metadata import elections
 from penstock.metadata.image import StreamState
-from penstock.metadata.snapshot import encode_image
+from penstock.metadata.persistence.snapshot import encode_image
 from penstock.node.node import Node
 from penstock.node.partition.partition import Partition
 from penstock.testing.simulation.checks.compacted import CompactedRow

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock_bench.cli.throughput import check_windows
-from penstock_bench.throughput import Axes, Wish, planned
+from penstock_bench.runs.throughput import Axes, Wish, planned
 
 
 @pytest.mark.parametrize(

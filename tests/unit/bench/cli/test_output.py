@@ -8,15 +8,15 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from penstock_bench import latency_summary
 from penstock_bench.cli.output import Shown, steps
-from penstock_bench.generator import Load
-from penstock_bench.histogram import Latencies
-from penstock_bench.latency import ACK, LATE, LatencyLoad, LatencyMeasurement
-from penstock_bench.report import Comparison, compared
-from penstock_bench.rounds import Measurement
-from penstock_bench.systems import VARIANTS
-from penstock_bench.throughput import NOTES, pairs_of
+from penstock_bench.load.generator import Load
+from penstock_bench.measure import latency_summary
+from penstock_bench.measure.histogram import Latencies
+from penstock_bench.measure.latency import ACK, LATE, LatencyLoad, LatencyMeasurement
+from penstock_bench.measure.rounds import Measurement
+from penstock_bench.results.report import Comparison, compared
+from penstock_bench.runs.throughput import NOTES, pairs_of
+from penstock_bench.systems.system import VARIANTS
 
 NAMES = [name for name in VARIANTS if name != "echo-raw"]
 

@@ -11,10 +11,10 @@ import typer
 
 from penstock.base.errors import OperationalError
 from penstock_bench.cli.run import BenchPlace, run_experiment, running
-from penstock_bench.experiment import Findings, Said
-from penstock_bench.place import place
-from penstock_bench.report import SHARED, STOPPED, Figure, compared, read_json
-from penstock_bench.rounds import Measurement
+from penstock_bench.experiments.experiment import Findings, Said
+from penstock_bench.machine.run_folder import place
+from penstock_bench.measure.rounds import Measurement
+from penstock_bench.results.report import SHARED, STOPPED, Figure, compared, read_json
 
 COMPARISON = compared(
     name="publish",

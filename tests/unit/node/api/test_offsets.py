@@ -39,8 +39,8 @@ from penstock.messages import (
     TruncateRequest,
     TruncateResponse,
 )
-from penstock.metadata.apply import apply
 from penstock.metadata.commands import CreateStream
+from penstock.metadata.effects.apply import apply
 from penstock.node.partition.internal_streams import offsets_config, overdue_alteration
 from penstock.node.step import PeerRequest
 from tests.extent import each_change

@@ -20,8 +20,8 @@ from penstock.messages import (
     StatusRequest,
     StatusResponse,
 )
-from penstock.metadata.apply import apply
 from penstock.metadata.commands import Command, CreateStream, DeleteStream
+from penstock.metadata.effects.apply import apply
 from penstock.metadata.image import ClusterImage, StreamState
 from penstock.node.api.stream_index import StreamIndex
 from tests.unit.node.harness import Broker

@@ -23,8 +23,8 @@ from penstock.messages import (
     Request,
     Response,
 )
-from penstock.metadata.apply import apply
 from penstock.metadata.commands import AddReplicas, AlterStream, Command, CreateStream, FenceBroker, RegisterBroker
+from penstock.metadata.effects.apply import apply
 from penstock.metadata.image import ClusterImage, CommandOutcome, StreamState
 from penstock.metadata.placement import place_more
 from penstock.node.controller.audit import audit_config

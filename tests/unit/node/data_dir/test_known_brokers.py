@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.base.ids import BrokerId
-from penstock.metadata.snapshot import encode_image
+from penstock.metadata.persistence.snapshot import encode_image
 from penstock.node.data_dir.known_brokers import read_known_brokers
 from penstock.raft import Entry, EntryKind, RaftMembership, RaftStorage, Snapshot
 from penstock.raft.membership import encode_membership

@@ -8,8 +8,8 @@ from penstock.base import limits
 from penstock.base.errors import RemoteError
 from penstock.base.ids import BrokerId
 from penstock.messages import RaftRequest
-from penstock.metadata.apply import apply
 from penstock.metadata.commands import RegisterBroker, encode_command
+from penstock.metadata.effects.apply import apply
 from penstock.metadata.image import ClusterImage
 from penstock.node.quorum.peer_fencing import PeerFencing, PeerProcess, ProcessStart
 from penstock.node.quorum.raft_listener import EntryPosition

@@ -26,7 +26,7 @@ from penstock.metadata.commands import (
     encode_command,
 )
 from penstock.metadata.image import ClusterImage, CommandOutcome
-from penstock.metadata.snapshot import SNAPSHOT_VERSION, encode_image
+from penstock.metadata.persistence.snapshot import SNAPSHOT_VERSION, encode_image
 from penstock.node.quorum.metadata_entries import TooOldError
 from penstock.node.quorum.peer_client import PeerClient
 from penstock.node.quorum.peer_fencing import PeerProcess, ProcessStart

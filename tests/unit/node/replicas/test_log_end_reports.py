@@ -11,8 +11,8 @@ from penstock.base.ids import BrokerId, Incarnation, LeaderEpoch, Offset, Partit
 from penstock.commitlog import Log, LogConfig, LogFolder
 from penstock.messages import LogEnd
 from penstock.metadata.commands import ReplicaEnd
+from penstock.metadata.effects.streams import created_config
 from penstock.metadata.image import PartitionState, StreamState
-from penstock.metadata.streams import created_config
 from penstock.node.partition.in_flight import InFlightBudget
 from penstock.node.partition.partition import Partition
 from penstock.node.partition.partition_events import PartitionEvents

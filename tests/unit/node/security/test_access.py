@@ -67,7 +67,7 @@ from penstock.messages import (
     TruncateRequest,
     VerifyRequest,
 )
-from penstock.metadata.snapshot import encode_image
+from penstock.metadata.persistence.snapshot import encode_image
 from penstock.node.security.access import Authorization
 from tests.extent import each_change
 from tests.unit.node.harness import Broker, batch_of

@@ -1,0 +1,133 @@
+"""An image survives its bytes, equal ones have equal bytes, and no bytes make one that breaks the rules."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.base.errors import ErrorCode, RemoteError
+from penstock.metadata.commands import DeleteStream, FormCluster
+from penstock.metadata.effects.apply import apply
+from penstock.metadata.image import ClusterImage
+from penstock.metadata.persistence.snapshot import decode_image, encode_image, image_digest
+from penstock.metadata.persistent_map import PersistentMap
+from tests.unit.metadata.stories import Story
+
+
+def cluster() -> ClusterImage:
+    story = Story()
+    story.apply(FormCluster(cluster_id="c1"))
+    for line in (
+        "cluster 3",
+        "create orders replicas=1,2,3;2,3,1 min_isr=2",
+        "create trades replicas=3,1",
+        "isr orders 1",
+        "fence 3",
+        "register 3 clean disk=other",
+        "stop 2",
+    ):
+        story.tell(line)
+    return story.image
+
+
+IMAGE = cluster()
+FIELDS = msgspec.msgpack.decode(encode_image(IMAGE))
+
+
+def test_round_trip() -> None:
+    assert decode_image(encode_image(IMAGE)) == IMAGE
+    assert decode_image(encode_image(ClusterImage())) == ClusterImage()
+
+
+def test_another_way_to_the_same_image_gives_the_same_bytes() -> None:
+    streams = dict(reversed(list(IMAGE.streams.items())))
+    brokers = dict(reversed(list(IMAGE.brokers.items())))
+    other = replace(IMAGE, streams=PersistentMap(streams), brokers=PersistentMap(brokers))
+    assert encode_image(other) == encode_image(IMAGE)
+    assert image_digest(other) == image_digest(IMAGE)
+    less, _ = apply(IMAGE, IMAGE.index + 1, DeleteStream(stream_id=5))
+    assert image_digest(less) != image_digest(IMAGE)
+
+
+def test_what_a_later_version_made_is_told_apart() -> None:
+    with pytest.raises(RemoteError) as caught:
+        decode_image(msgspec.msgpack.encode([4, {"anything": "else"}]))
+    assert caught.value.code == ErrorCode.UNSUPPORTED_VERSION
+
+
+def changed(path: tuple[int, ...], value: Any) -> bytes:
+    fields = msgspec.msgpack.decode(msgspec.msgpack.encode(FIELDS))
+    place = fields
+    for step in path[:-1]:
+        place = place[step]
+    place[path[-1]] = value
+    return msgspec.msgpack.encode(fields)
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ((0,), 0),
+        ((1,), -1),
+        ((1,), 2**64 - 1),
+        ((1,), 5),  # what the index says was not made yet
+        ((3, 0, 0), 0),
+        ((3, 1, 0), 1),
+        ((3, 0, 4), 0),
+        ((4, 0, 0), 0),
+        ((4, 1, 0), 5),
+        ((4, 1, 1, "name"), "orders"),
+        ((4, 0, 1, "partitions"), 3),
+        ((4, 0, 1, "replicas"), None),
+        ((4, 0, 1, "min_isr"), None),
+        ((4, 0, 1, "unheard_of"), 1),
+        ((4, 0, 3, 0, 0), []),
+        ((4, 0, 3, 0, 0), [1, 1, 2]),
+        ((4, 0, 3, 0, 0), [1, 2, 0]),
+        ((4, 0, 3, 0, 1), []),
+        ((4, 0, 3, 0, 1), [4]),
+        ((4, 0, 3, 1, 1), [1, 1]),
+        ((4, 0, 3, 0, 2), [1]),
+        ((4, 0, 3, 0, 2), [7]),
+        ((4, 0, 3, 0, 3), 3),
+        ((4, 0, 3, 0, 4), 0),
+        ((4, 0, 3, 0, 4), 2**32),
+        ((4, 0, 3, 0, 5), 0),
+        ((4, 0, 3, 0, 6), 5),
+        ((4, 0, 4), [[0, 0, 1]]),
+        ((4, 0, 4), [[0, 2**64 - 1, 1]]),
+        ((4, 0, 4), [[0, 5, 0]]),
+        ((4, 0, 4), [[0, 5, 2**32]]),
+        ((4, 0, 4), [[1000, 5, 1]]),
+        ((4, 0, 4), [[-1, 5, 1]]),
+        ((4, 0, 4), [[0, 5, 1], [0, 6, 1]]),
+        ((4, 0, 5), "ajar"),
+        ((4, 0, 6), -1),
+    ],
+)
+def test_what_cannot_be_is_refused(path: tuple[int, ...], value: Any) -> None:
+    with pytest.raises(RemoteError) as caught:
+        decode_image(changed(path, value))
+    assert caught.value.code == ErrorCode.BAD_FRAME
+
+
+@given(st.binary(max_size=300))
+def test_hostile_bytes(data: bytes) -> None:
+    with contextlib.suppress(RemoteError):
+        decode_image(data)
+
+
+@given(st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 255)), min_size=1, max_size=4))
+def test_damaged_bytes(changes: list[tuple[int, int]]) -> None:
+    data = bytearray(encode_image(IMAGE))
+    for position, value in changes:
+        data[position % len(data)] = value
+    with contextlib.suppress(RemoteError):
+        image = decode_image(bytes(data))
+        assert decode_image(encode_image(image)) == image
