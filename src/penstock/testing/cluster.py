@@ -1,7 +1,7 @@
 """A simulated cluster for a test: brokers and NATS on a seeded network, clock and disk, plus the user's programs.
 
 Rules: the seed determines everything, including the randomness of programs. Only the code is real: the brokers' code is
-Penstock's own, byte by byte from the socket to the disk, and so is the client's. After every event of a broker the
+Penstock's own, byte by byte from the socket to the disk, and so is the client's. After every turn of a broker the
 guarantees are checked; a violation ends the run. At the end all faults are healed, the cluster settles, and acked
 messages are read once more.
 

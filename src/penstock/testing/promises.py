@@ -2,7 +2,7 @@
 
 Rules: each partition of each stream, by stream id, has its own history, also after the stream's deletion. A guarantee
 begins with an ack on its way to a program, an answer to an append, or a message that was read. The brokers' states are
-checked after every event of a broker (`simulation/checks`); the guaranteed messages are read from the logs
+checked after every turn of a broker (`simulation/checks`); the guaranteed messages are read from the logs
 once more at the end.
 
 | if a stream …                             | this is not checked                                 |
@@ -96,7 +96,7 @@ class Promises:
     # Brokers
 
     def acted(self, broker: SimBroker) -> None:
-        """Check after each event of a broker. ViolationError."""
+        """Check after each turn of a broker. ViolationError."""
         assert broker.node is not None
         standing = inspector.standing(broker.node)
         if self._applied.get(broker.broker_id) != standing.applied:

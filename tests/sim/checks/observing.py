@@ -3,7 +3,7 @@
 | promise                                                              | checked at                          |
 |----------------------------------------------------------------------|-------------------------------------|
 | an observer leads nothing and is in no set that decides              | every new image of a broker         |
-| a removed observer keeps nothing, and begins anew if added again     | every event of a broker             |
+| a removed observer keeps nothing, and begins anew if added again     | every turn of a broker             |
 | everything acked longer ago than `behind_us` is shown                | an answer to a fetch                |
 
 `checks` and `agreement` verify for all replicas, observers too, that only committed messages are shown and that

@@ -49,7 +49,7 @@ _Aim = Generator[None, SimBroker, None]
 
 
 class TargetedFaults:
-    """The armed aims. Call `acted` after every event of a broker."""
+    """The armed aims. Call `acted` after every turn of a broker."""
 
     def __init__(self, around: Surroundings, brokers: Mapping[int, SimBroker], publish: Callable[[], None]) -> None:
         """`publish`: publishes one message to all partitions that share a subject."""

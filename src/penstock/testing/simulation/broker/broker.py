@@ -74,7 +74,7 @@ def _encrypted(vfs: Vfs, name: str, run: int) -> Vfs | None:
 
 @dataclass(slots=True)
 class Watchers:
-    """Callbacks that observe a broker: after each event, at the start of a run, at its end, and for its answers."""
+    """Callbacks that observe a broker: after each turn, at the start of a run, at its end, and for its answers."""
 
     acted: Callable[[SimBroker], None]
     started: Callable[[SimBroker], None]
@@ -289,6 +289,8 @@ class SimBroker:
         except PowerCut:
             self._died()
             return
+        if self.node is not None and (rights := self._around.rights) is not None:
+            rights.acted(self)  # before its answers, which are judged by the users that they were decided by
         if self._turn_end is not None:
             self._around.count("events in a turn with others")
         elif self._turns.random() < _TURNS:

@@ -37,6 +37,9 @@ class AccessChecks(Protocol):
     def first_user(self) -> User:
         """Return the administrator of the first start."""
 
+    def acted(self, broker: SimBroker) -> None:
+        """Look at a broker after each of its events."""
+
     def asks(self, broker: SimBroker, who: Principal | None, request: Request, raw: bytes, since: int) -> Checked:
         """Record a client's request at its arrival at a broker; return the check of its response."""
 

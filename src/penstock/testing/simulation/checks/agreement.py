@@ -2,7 +2,7 @@
 
 | rule                                                                  | checked at                             |
 |-----------------------------------------------------------------------|----------------------------------------|
-| one leader in each Raft term, even if no broker hears it              | every event of a broker                |
+| one leader in each Raft term, even if no broker hears it              | every turn of a broker                 |
 | images at the same index are equal                                    | every newly applied index of a broker  |
 | logs hold the same messages below `committed_end`                     | every change of a `committed_end`      |
 | each ISR member that follows the leader has all that it has committed | each change of its `committed_end`     |

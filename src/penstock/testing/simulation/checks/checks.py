@@ -344,7 +344,7 @@ class Checks:
     def acted(
         self, broker: SimBroker, standing: inspector.StandingLook
     ) -> list[tuple[PartitionHistory, inspector.PartitionLook]]:
-        """Check a broker after each event; return the partitions whose `committed_end` or ISR has changed.
+        """Check a broker after each turn; return the partitions whose `committed_end` or ISR has changed.
 
         Only partitions whose state or promises have changed since the last check are checked (see `_check_again`).
         """
