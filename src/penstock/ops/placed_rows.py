@@ -205,14 +205,15 @@ def _joined(batches: Batches) -> Batches:
     waiting: list[pa.RecordBatch] = []
     rows = size = end = 0
     for batch, covered in batches:
-        end = covered
         if batch.num_rows:
+            # Not before: a gap at the end has no rows of its own, and belongs to the rows before it.
+            if size >= _PUT_BYTES or rows >= limits.BATCH_ROWS_MAX:
+                yield pa.concat_batches(waiting), end
+                waiting, rows, size = [], 0, 0
             waiting.append(batch)
             rows += batch.num_rows
             size += batch.nbytes
-        if waiting and (size >= _PUT_BYTES or rows >= limits.BATCH_ROWS_MAX):
-            yield pa.concat_batches(waiting), end
-            waiting, rows, size = [], 0, 0
+        end = covered
     if waiting:
         yield pa.concat_batches(waiting), end
 
