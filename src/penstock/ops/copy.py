@@ -8,7 +8,7 @@ are off meanwhile; then a copy that existed has its own limits again.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from typing import Any, NamedTuple
 
 import msgspec
@@ -111,7 +111,7 @@ class _Span(NamedTuple):
 
     placer: Placer
     partition: int
-    first: int  # first offset of the whole copy
+    start: int  # log start offset of the copy
     begin: int
     end: int
     latest_us: int | None  # later row times are lowered to this one; None: no limit
@@ -204,7 +204,18 @@ class _Job(NamedTuple):
             self.progress.note(
                 f"{text}: earlier rows of {self.source.name} are not copied; to copy them take another name"
             )
-        return _Span(placer, partition, first, lacks, max(lacks, stop.offset), latest_us)
+        start = self._start(made, partition, placer, first)
+        return _Span(placer, partition, start, lacks, max(lacks, stop.offset), latest_us)
+
+    def _start(self, made: StreamInfo, partition: int, placer: Placer, first: int) -> int:
+        """Return the log start offset of the copy: `first`, unless an earlier run has copied rows before it."""
+        end = min(first, placer.end)
+        if placer.start < end:
+            found = self.there.messages(made, placer.start, end=end, partition=partition, timeout=self.timeout_s)
+            with closing(found) as rows:
+                if next(rows, None) is not None:
+                    return placer.start
+        return first
 
     def _check(self, made: StreamInfo, partition: int, placer: Placer) -> int | None:
         """Raise OperationalError if the copy's last row differs from the source's; return `_Span.latest_us`."""
@@ -238,7 +249,7 @@ class _Job(NamedTuple):
         sums = RangeSums(span.begin)
         limited = self.times.limited(self.times.counted(self._batches(span)), span.latest_us)
         placed_rows.put(span.placer, placed_rows.summed(limited, sums), tell, self.times)
-        span.placer.give_up_before(min(span.first, span.placer.end))
+        span.placer.give_up_before(min(span.start, span.placer.end))
         info, what = self.there.stream(made.name, timeout=self.timeout_s), f"stream {self.source.name}"
         places = (span.begin, span.placer.end)
         return placed_rows.compare(self.there, info, span.partition, sums, *places, what=what)

@@ -44,6 +44,25 @@ def test_a_copy_has_the_same_rows_and_is_continued(tmp_path: Path) -> None:
             ops.copy_stream(client, "bills", "copy")
 
 
+@needs_time
+def test_a_further_run_deletes_no_row_of_the_copy(tmp_path: Path) -> None:
+    with running_broker(tmp_path / "data") as broker, penstock.connect(broker.client_address) as client:
+
+        def copied(start: int) -> list[int]:
+            client.append("orders", [{"subject": "orders.eu", "value": "1"}] * 2)
+            assert ops.copy_stream(client, "orders", "copy", ops.CopyOptions(start=start)).rows > 0
+            return [message.offset for message in client.messages("copy")]
+
+        client.create_stream("orders", "orders.>")
+        client.append("orders", [{"subject": "orders.eu", "value": "1"}] * 3)
+        assert copied(1) == [1, 2, 3, 4]
+        assert client.stream("copy").partitions[0].log_start == 1
+        client.truncate_stream("orders", 3)
+        assert copied(3) == [1, 2, 3, 4, 5, 6]
+        assert copied(8) == [1, 2, 3, 4, 5, 6, 8]
+        assert client.stream("copy").partitions[0].log_start == 1
+
+
 def test_suspended_limits_are_found_again() -> None:
     limited = StreamConfig(name="a", subject="a", max_age_ms=1, max_messages=2, max_bytes=3, compact=True)
     for config in (limited, StreamConfig(name="a", subject="a", compaction_lag_ms=7)):
