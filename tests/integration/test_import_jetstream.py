@@ -327,7 +327,12 @@ async def test_what_was_cut_over_can_be_copied_again_and_says_what_it_is(tmp_pat
         jetstream = Both(js, broker, client)
         switch = ("ORDERS", "--as", "orders", "--cut-over", "--yes")
         await jetstream.run(*switch)
-        _, errors = await jetstream.run(*switch, code=1)
+        said, errors = await jetstream.run(*switch[:-1])  # asks nothing
+        assert said == (
+            "imported 0 messages of ORDERS; orders has it up to 9\nstream orders stores orders.> from now on\n"
+        )
+        assert "the cut-over of ORDERS was complete before; nothing was changed" in errors
+        _, errors = await jetstream.run(*switch[:-2], code=1)
         assert "stream orders stores orders.> now, and nothing is left to import" in errors
         said, _ = await jetstream.run("ORDERS", "--as", "again")
         assert said == "imported 9 messages of ORDERS; again has it up to 9\n"

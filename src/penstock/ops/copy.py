@@ -2,13 +2,13 @@
 
 Rules: the copy is paused, so that it stores no other messages; rows keep their offsets and times. A run continues at
 the end of the copy, and ends with a comparison of the copied rows by checksums. Retention and compaction of the copy
-are off meanwhile.
+are off meanwhile; then a copy that existed has its own limits again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from typing import Any, NamedTuple
 
 import msgspec
@@ -87,16 +87,19 @@ def copy_stream(
     times = RowTimes.of(FutureTimes(future_times), there.status(timeout=timeout))
     job = _Job(here, there, info, wanted, timeout, times, told)
     config = job.config(target, like)
-    made = job.target(config)
+    is_sealed = like is None and info.intake == Intake.SEALED
+    made = job.target(msgspec.structs.replace(config, **placed_rows.NO_LIMITS) if is_sealed else config)
     spans = [job.span(made, number, start, end) for number in range(max(1, len(info.partitions)))]
     total = sum(one.end - one.begin for one in spans)
     with job.keeping(made), told.step("Copying", total, noun="offsets") as advance:
         rows = sum(job.copy(made, one, advance, before) for one, before in _with_sums(spans))
-    is_sealed = like is None and info.intake == Intake.SEALED
-    if is_sealed and config.max_age_ms is not None:
+    final = placed_rows.resumed(made.config)
+    if like is not None:
+        final = msgspec.structs.replace(final, **{field: getattr(config, field) for field in placed_rows.NO_LIMITS})
+    if is_sealed and config.max_age_ms is not None and final.max_age_ms is None:
         told.note(placed_rows.SEALED_NOTE.format(made.name))
-    if later := placed_rows.later(config, is_sealed=is_sealed):
-        there.alter_stream(made, timeout=timeout, **later)
+    if changes := placed_rows.limit_changes(placed_rows.suspended(made.config), final):
+        there.alter_stream(made, timeout=timeout, **changes)
     if resume:
         there.resume_stream(made, timeout=timeout)
     times.tell(told, made.name)
@@ -108,7 +111,7 @@ class _Span(NamedTuple):
 
     placer: Placer
     partition: int
-    first: int  # first offset of the whole copy
+    start: int  # log start offset of the copy
     begin: int
     end: int
     latest_us: int | None  # later row times are lowered to this one; None: no limit
@@ -137,6 +140,7 @@ class _Job(NamedTuple):
     def config(self, name: str, like: str | None) -> StreamConfig:
         """Return the final config of the copy, limited to the brokers of its cluster."""
         of = self.source.config if like is None else self.there.stream(like, timeout=self.timeout_s).config
+        of = placed_rows.resumed(of)
         fields: dict[str, Any] = {field: getattr(of, field) for field in StreamConfig.__struct_fields__}
         split = {field: getattr(self.source.config, field) for field in ("partitions", "partition_by", "range_bounds")}
         brokers = max(1, len(self.there.status(timeout=self.timeout_s).brokers))
@@ -151,7 +155,7 @@ class _Job(NamedTuple):
         return StreamConfig(**{**fields, **split, **changes, "name": name, "subject": self.source.subject})
 
     def target(self, config: StreamConfig) -> StreamInfo:
-        """Return the copy, created if it does not exist.
+        """Return the copy, created with suspended limits if it does not exist.
 
         Raise OperationalError if it is not paused or has another number of partitions.
         """
@@ -163,15 +167,16 @@ class _Job(NamedTuple):
             if len(there.partitions) != len(self.source.partitions):
                 raise OperationalError(f"stream {there.name} has {len(there.partitions)} partitions; it is not a copy")
             return there
-        first = msgspec.structs.replace(config, **placed_rows.LATER)
-        return create_paused(self.there, first, timeout=self.timeout_s)
+        return create_paused(self.there, placed_rows.suspended(config), timeout=self.timeout_s)
 
     @contextmanager
     def keeping(self, made: StreamInfo) -> Iterator[None]:
         """Suspend retention and compaction of the copy meanwhile; restore their settings if the copy fails."""
-        had = placed_rows.later(made.config)
+        suspended = placed_rows.suspended(made.config)
+        had = placed_rows.limit_changes(suspended, made.config)
         if had:
-            self.there.alter_stream(made, timeout=self.timeout_s, **{field: placed_rows.LATER[field] for field in had})
+            changes = placed_rows.limit_changes(made.config, suspended)
+            self.there.alter_stream(made, timeout=self.timeout_s, **changes)
         try:
             yield
         except BaseException:
@@ -199,7 +204,18 @@ class _Job(NamedTuple):
             self.progress.note(
                 f"{text}: earlier rows of {self.source.name} are not copied; to copy them take another name"
             )
-        return _Span(placer, partition, first, lacks, max(lacks, stop.offset), latest_us)
+        start = self._start(made, partition, placer, first)
+        return _Span(placer, partition, start, lacks, max(lacks, stop.offset), latest_us)
+
+    def _start(self, made: StreamInfo, partition: int, placer: Placer, first: int) -> int:
+        """Return the log start offset of the copy: `first`, unless an earlier run has copied rows before it."""
+        end = min(first, placer.end)
+        if placer.start < end:
+            found = self.there.messages(made, placer.start, end=end, partition=partition, timeout=self.timeout_s)
+            with closing(found) as rows:
+                if next(rows, None) is not None:
+                    return placer.start
+        return first
 
     def _check(self, made: StreamInfo, partition: int, placer: Placer) -> int | None:
         """Raise OperationalError if the copy's last row differs from the source's; return `_Span.latest_us`."""
@@ -233,7 +249,7 @@ class _Job(NamedTuple):
         sums = RangeSums(span.begin)
         limited = self.times.limited(self.times.counted(self._batches(span)), span.latest_us)
         placed_rows.put(span.placer, placed_rows.summed(limited, sums), tell, self.times)
-        span.placer.give_up_before(min(span.first, span.placer.end))
+        span.placer.give_up_before(min(span.start, span.placer.end))
         info, what = self.there.stream(made.name, timeout=self.timeout_s), f"stream {self.source.name}"
         places = (span.begin, span.placer.end)
         return placed_rows.compare(self.there, info, span.partition, sums, *places, what=what)

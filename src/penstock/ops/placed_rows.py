@@ -1,7 +1,8 @@
 """Shared by restore, copy and import: rows are put at their original offsets, and compared afterwards.
 
-Rules: retention and compaction of the target are off until all rows are put and compared; see `LATER`. The comparison
-uses the checksums that replicas are verified with: those that the leader computes, and those of the source's rows.
+Rules: retention and compaction of the target are off until all rows are put and compared; see `suspended`. The
+comparison uses the checksums that replicas are verified with: those that the leader computes, and those of the
+source's rows.
 
 Rows whose time is in the future, because a clock was ahead when they were stored, keep it, or get the current time
 (`FutureTimes`). A run that continues an interrupted one uses the same time as the interrupted run.
@@ -13,6 +14,8 @@ import time
 from collections.abc import Callable, Iterator
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from penstock.base import limits
 from penstock.base.errors import OperationalError
@@ -32,8 +35,10 @@ if TYPE_CHECKING:
 
 PUT_TIMEOUT_S = 60.0
 _PUT_BYTES = 4 << 20
-LATER: dict[str, Any] = {"max_age_ms": None, "max_messages": None, "max_bytes": None, "compact": False}
-"""Config fields that delete rows, with their values while rows are being put."""
+NO_LIMITS: dict[str, Any] = {"max_age_ms": None, "max_messages": None, "max_bytes": None, "compact": False}
+"""Config fields that delete rows, with their values where no row is deleted."""
+_RETENTION = ("max_age_ms", "max_messages", "max_bytes")
+_SUSPENDED = 1 << 52  # more than any stream reaches, and twice that is still a valid limit
 
 Batches = Iterator[tuple["pa.RecordBatch", int]]
 """(rows, perhaps none; end offset that they cover), in order."""
@@ -154,11 +159,36 @@ def _as_us(rows: pa.RecordBatch) -> pa.Array:
 SEALED_NOTE = "note: stream {} gets no max_age: its source is sealed, and keeps all its messages"
 
 
-def later(config: StreamConfig, *, is_sealed: bool = False) -> dict[str, Any]:
-    """Return the config fields to restore once all rows are put; none for a sealed stream, which deletes no rows."""
-    if is_sealed:
-        return {}
-    return {field: getattr(config, field) for field, value in LATER.items() if getattr(config, field) != value}
+def suspended(config: StreamConfig) -> StreamConfig:
+    """Return `config` with retention and compaction off, from which `resumed` finds its limits again.
+
+    The limits are in the config of the target itself, so that they survive a run that is killed: each is increased by
+    2^52, and so is `compaction_lag_ms` if `compact` was on.
+    """
+    changes: dict[str, Any] = {}
+    for field in _RETENTION:
+        if (value := getattr(config, field)) is not None and value < _SUSPENDED:
+            changes[field] = value + _SUSPENDED
+    if config.compact:
+        changes |= {"compact": False, "compaction_lag_ms": config.compaction_lag_ms % _SUSPENDED + _SUSPENDED}
+    return msgspec.structs.replace(config, **changes)
+
+
+def resumed(config: StreamConfig) -> StreamConfig:
+    """Return `config` with the limits that `suspended` has turned off, if it has."""
+    changes: dict[str, Any] = {}
+    for field in _RETENTION:
+        if (value := getattr(config, field)) is not None and value > _SUSPENDED:
+            changes[field] = value - _SUSPENDED
+    if config.compaction_lag_ms >= _SUSPENDED:
+        changes |= {"compact": True, "compaction_lag_ms": config.compaction_lag_ms - _SUSPENDED}
+    return msgspec.structs.replace(config, **changes)
+
+
+def limit_changes(before: StreamConfig, after: StreamConfig) -> dict[str, Any]:
+    """Return the fields of retention and compaction that differ, with their values in `after`."""
+    fields = (*NO_LIMITS, "compaction_lag_ms")
+    return {field: getattr(after, field) for field in fields if getattr(before, field) != getattr(after, field)}
 
 
 def put(placer: Placer, batches: Batches, tell: Callable[[int], None], times: RowTimes) -> None:
@@ -175,14 +205,15 @@ def _joined(batches: Batches) -> Batches:
     waiting: list[pa.RecordBatch] = []
     rows = size = end = 0
     for batch, covered in batches:
-        end = covered
         if batch.num_rows:
+            # Not before: a gap at the end has no rows of its own, and belongs to the rows before it.
+            if size >= _PUT_BYTES or rows >= limits.BATCH_ROWS_MAX:
+                yield pa.concat_batches(waiting), end
+                waiting, rows, size = [], 0, 0
             waiting.append(batch)
             rows += batch.num_rows
             size += batch.nbytes
-        if waiting and (size >= _PUT_BYTES or rows >= limits.BATCH_ROWS_MAX):
-            yield pa.concat_batches(waiting), end
-            waiting, rows, size = [], 0, 0
+        end = covered
     if waiting:
         yield pa.concat_batches(waiting), end
 

@@ -69,6 +69,68 @@ def test_streams_come_back_and_a_second_run_adds_what_is_new(tmp_path: Path) -> 
         assert any("already has all rows of the backup" in note for note in heard.notes)
 
 
+@needs_time
+def test_a_restore_that_ended_before_an_empty_partition_was_cut_is_continued(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "backup"
+    with running_broker(tmp_path / "data") as broker, penstock.connect(broker.client_address) as client:
+        client.create_stream("orders", "orders.*")
+        client.append("orders", [{"subject": "orders.eu", "value": "1"}] * 7)
+        client.truncate_stream("orders", 7)
+        client.create_stream("zones", "zones")
+        client.append("zones", [{"value": "1"}])
+        with ops.Backup(folder) as backup:
+            backup.add(client)
+        for name in ("orders", "zones"):
+            client.delete_stream(name)
+
+        async def interrupted(*_: object) -> None:
+            raise OperationalError("the program ends here")
+
+        with monkeypatch.context() as patch:
+            patch.setattr("penstock.client.bulk.placing._Placing.give_up_before", interrupted)
+            with pytest.raises(OperationalError, match="ends here"):
+                ops.Restore(folder).plan(client).run()
+        assert [one.offset for one in client.messages("orders")] == [6]
+        done = ops.Restore(folder).plan(client).run()
+        assert [(one.stream, one.rows) for one in done.streams] == [("orders", 0), ("zones", 1)]
+        part = client.stream("orders").partitions[0]
+        assert (part.log_start, part.committed_end) == (7, 7)
+        # Another stream's only row is none of it.
+        client.create_stream("other", "orders.*")
+        client.append("other", [{"subject": "orders.x", "value": ""}] * 7)
+        client.truncate_stream("other", 6)
+        client.pause_stream("other")
+        with pytest.raises(OperationalError, match="has other rows than"):
+            ops.Restore(folder, ops.RestoreOptions("orders", "other")).plan(client)
+
+
+@needs_time
+def test_a_restored_stream_keeps_its_own_limits(tmp_path: Path) -> None:
+    folder, day_ms = tmp_path / "backup", 86_400_000
+    with running_broker(tmp_path / "data") as broker, penstock.connect(broker.client_address) as client:
+        client.create_stream("orders", "orders.*", max_age_ms=day_ms, compact=True, compaction_lag_ms=5)
+        client.append("orders", [{"subject": "orders.eu", "value": "1", "key": "k"}])
+        with ops.Backup(folder) as backup:
+            backup.add(client)
+        options = ops.RestoreOptions("orders", "again")
+        plan = ops.Restore(folder, options).plan(client)
+        plan.create()  # a run that ends here
+        config = client.stream("again").config
+        assert (config.max_age_ms == day_ms, config.compact) == (False, False)
+        ops.Restore(folder, options).plan(client).run()
+        config = client.stream("again").config
+        assert (config.max_age_ms, config.compact, config.compaction_lag_ms) == (day_ms, True, 5)
+        client.alter_stream("again", max_age_ms=2 * day_ms, max_messages=1_000, compact=False)
+        client.append("orders", [{"subject": "orders.eu", "value": "2", "key": "l"}])
+        with ops.Backup(folder) as backup:
+            backup.add(client)
+        assert ops.Restore(folder, options).plan(client).run().streams[0].rows == 2
+        config = client.stream("again").config
+        assert (config.max_age_ms, config.max_messages, config.compact) == (2 * day_ms, 1_000, False)
+
+
 def test_mistakes_are_errors_before_a_client_is_needed(tmp_path: Path) -> None:
     with pytest.raises(OperationalError, match="is no backup"):
         ops.Restore(tmp_path)

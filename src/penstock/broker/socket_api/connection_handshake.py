@@ -250,6 +250,9 @@ class ConnectionHandshake:
         self._login, self.stage = None, HandshakeStage.FAILED  # unless the login continues
         try:
             data = login.take(request.mechanism, request.data)
+            if login.who is not None and not self._guard.counts(login.who):
+                text = f"user {login.who.name!r}, or its credential, was deleted or changed during the login"
+                raise RemoteError(ErrorCode.UNAUTHENTICATED, text)
         except RemoteError:
             if not self._guard.is_current:
                 text = "the list of users on this broker may be outdated; ask another broker"

@@ -118,7 +118,8 @@ def import_stream(
     Run it while JetStream is in use, as often as you like; each run adds new messages.
 
     --cut-over ends that: JetStream's stream gets another subject, the rest is imported, the new stream is resumed.
-    Publishers that wait for acks and retry lose nothing. Without it, `penstock stream resume` is the last step.
+    Publishers that wait for acks and retry lose nothing. Without it, `penstock stream resume` is the last step. Once it
+    is complete, it does nothing.
     """
     from penstock.ops.jetstream.importing import ImportOptions, JetStreamImport
 
@@ -131,7 +132,7 @@ def import_stream(
             told = output.ShownProgress()
             job = JetStreamImport(client, source, wanted, nats_options=options, timeout=seconds, progress=told)
             with job:
-                if cut_over and not yes:
+                if cut_over and not yes and not job.is_cut_over:
                     _ask(job, source)
                 done = job.run(cut_over=cut_over)
                 _say(source, done, as_json=as_json)

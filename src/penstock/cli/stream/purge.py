@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.base.errors import ErrorCode
+from penstock.base.config import Storage
+from penstock.base.errors import ErrorCode, PenstockError
 from penstock.base.units import format_bytes
 from penstock.cli.terminal import output, places
 from penstock.cli.terminal.confirming import confirm
@@ -85,7 +86,8 @@ def purge(
     come back, whichever broker fails. The remaining messages keep their offsets.
 
     The command counts offsets, which are more than messages if some were compacted or have expired. It counts the bytes
-    of whole batches on one broker; disk space is freed in whole segment files.
+    of whole batches on one broker; disk space is freed in whole segment files, a moment later, and the command prints
+    how much that was so far.
 
     Single subjects cannot be purged: only the beginning of a log can. To delete messages in between, use a rollup of a
     subject (--allow-rollup), or compaction.
@@ -108,10 +110,27 @@ def purge(
                 for line in _lines(info.name, found, "would go"):
                     say_note(line)
             confirm(f"Purge {_what(found)} of stream {info.name} for good?", f"stream {info.name} keeps what it has")
-        done = []
+        sizes, done = _sizes(client, info, seconds), []
         for one in found:  # the confirmed offsets, even if a time or the end resolves to others by now
             done += client.truncate_stream(info, one.log_start, partition=one.partition, timeout=seconds)
-        _say(info.name, done, "gone", as_json=as_json)
+        _say(info.name, done, "gone", as_json=as_json, freed=None if as_json else _freed(client, info, sizes, seconds))
+
+
+def _sizes(client: Client, info: StreamInfo, timeout: float) -> dict[int, int]:
+    """Return the size of each partition's files on its leader's disk; empty for a stream in memory."""
+    if info.config.storage is Storage.MEMORY:
+        return {}
+    parts = client.stream(info.name, timeout=timeout).partitions
+    return {one.partition: one.size_bytes for one in parts if one.log_start is not None}
+
+
+def _freed(client: Client, info: StreamInfo, sizes: dict[int, int], timeout: float) -> dict[int, int]:
+    """Return how much less each partition takes on the disk than in `sizes`; empty if that is unknown."""
+    try:
+        now = _sizes(client, info, timeout)
+    except PenstockError:  # the purge is complete: this is only for the text
+        return {}
+    return {partition: max(0, size - now[partition]) for partition, size in sizes.items() if partition in now}
 
 
 def _found(
@@ -136,21 +155,24 @@ def _what(found: list[Truncation]) -> str:
     return f"{output.counted(count, 'offset')} ({freed})"
 
 
-def _lines(name: str, found: list[Truncation], what: str) -> list[str]:
+def _lines(name: str, found: list[Truncation], what: str, freed: dict[int, int] | None = None) -> list[str]:
     begins = "begins" if what == "gone" else "would begin"
     lines = []
     for one in found:
         which = f"stream {name}"
         if len(found) > 1 or one.partition:
             which += f", partition {one.partition}"
-        lines.append(f"{which}: {_what([one])} {what}; it {begins} at offset {one.log_start}")
+        line = f"{which}: {_what([one])} {what}; it {begins} at offset {one.log_start}"
+        if freed is not None and (size_bytes := freed.get(one.partition)) is not None:
+            line += f"; on disk: {format_bytes(size_bytes)} freed so far (whole segment files only)"
+        lines.append(line)
     return lines
 
 
-def _say(name: str, found: list[Truncation], what: str, *, as_json: bool) -> None:
+def _say(name: str, found: list[Truncation], what: str, *, as_json: bool, freed: dict[int, int] | None = None) -> None:
     if as_json:
         for one in found:
             output.print_json(one._asdict())
         return
-    for line in _lines(name, found, what):
+    for line in _lines(name, found, what, freed):
         say(line)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from penstock.base import limits
 from penstock.base.config import StreamConfig
@@ -24,7 +24,7 @@ from penstock.client.errors import OutcomeUnknown, TimedOut
 from penstock.client.link.attempts import OutcomeDoubt
 from penstock.client.link.link import CREATE_GRACE_S, Link
 from penstock.client.read.reading import find_place, partition_number
-from penstock.client.values import LATEST
+from penstock.client.values import LATEST, Message
 from penstock.messages import (
     AppendAtRequest,
     AppendAtResponse,
@@ -95,8 +95,17 @@ class Placer:
             self._thread.run(self._placing.put(rows, end_offset, may_be_ahead=may_be_ahead))
 
     def begin_at(self, offset: int) -> None:
-        """Set the begin and end of an empty log to `offset`: earlier messages were deleted at the source."""
+        """Set the begin and end of an empty log to `offset`: earlier messages were deleted at the source.
+
+        These are two requests. If a program ends between them, the log's last row is `is_dummy`: the next run gives up
+        before its own end.
+        """
         self._thread.run(self._placing.begin_at(offset))
+
+    def is_dummy(self, row: Message) -> bool:
+        """True if `row`, the last one of the log, is what an interrupted `begin_at(self.end)` has put."""
+        stored = (row.offset, row.timestamp_us, row.subject, row.key, row.value, row.header_block)
+        return stored == tuple(self._placing.dummy(self.end).values())
 
     def give_up_before(self, offset: int) -> None:
         """Truncate the log before `offset`, which is at most its end."""
@@ -167,12 +176,16 @@ class _Placing:
 
         from penstock.batch.schema import arrow_schema
 
-        tokens = self._stream.config.subject_of(self._partition).split(".")
-        subject = ".".join("x" if token in ("*", ">") else token for token in tokens)
-        row = {"offset": offset - 1, "timestamp": 0, "subject": subject, "key": None, "value": b"", "headers": None}
+        row = self.dummy(offset)
         columns = [pa.array([row[field.name]], field.type) for field in arrow_schema()]
         await self.put(pa.RecordBatch.from_arrays(columns, schema=arrow_schema()), offset)
         await self.give_up_before(offset)
+
+    def dummy(self, offset: int) -> dict[str, Any]:
+        """Return the row that `begin_at` puts before `offset`."""
+        tokens = self._stream.config.subject_of(self._partition).split(".")
+        subject = ".".join("x" if token in ("*", ">") else token for token in tokens)
+        return {"offset": offset - 1, "timestamp": 0, "subject": subject, "key": None, "value": b"", "headers": None}
 
     async def give_up_before(self, offset: int) -> None:
         if offset <= self.start:

@@ -1,8 +1,9 @@
 """Fetches: answered at once, when enough is committed, or at their deadline (long poll).
 
-Rules: a parked fetch is checked again only when so many bytes were committed that it can have enough, or at its
-deadline. Index entries that are not in memory are read in a disk thread: a cold or lost index blocks no other request.
-An answer is decided on what was committed at its lookup.
+Rules: a parked fetch is checked again only when so many bytes were committed that it can have enough, when its user or
+the rules of every user have changed (within a second), or at its deadline. Index entries that are not in memory are
+read in a disk thread: a cold or lost index blocks no other request. An answer is decided on what was committed at its
+lookup.
 
     request → lookup → enough, or an error, or the deadline → answered
                 ▲  └──▶ parked until the log has grown enough
@@ -20,7 +21,9 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 
+from penstock.access import User
 from penstock.access.handshake import sharer_of
+from penstock.access.users import EVERYBODY
 from penstock.base import limits
 from penstock.base.clock import Now
 from penstock.base.errors import ErrorCode, OperationalError, RemoteError
@@ -28,6 +31,7 @@ from penstock.base.ids import LeaderEpoch, Offset, PartitionKey
 from penstock.base.subjects import subject_mistake
 from penstock.commitlog import LogView, Slice
 from penstock.messages import FetchRequest, FetchResponse
+from penstock.metadata.persistent import PersistentMap
 from penstock.node.api.parked_fetches import ParkedFetch, ParkedFetches
 from penstock.node.api.projections import Project
 from penstock.node.context import Context
@@ -67,6 +71,7 @@ class FetchApi:
         self._replicas = replicas
         self._outbox = context.outbox
         self._waiters = ParkedFetches()
+        self._users = context.image.users  # whose permissions the parked fetches had
         # Partitions with further fetches that can have enough: answered in the next turns.
         self._unanswered: dict[PartitionKey, None] = {}
         self._stopping: RemoteError | None = None
@@ -97,7 +102,11 @@ class FetchApi:
             self._try_again(waiter, partition, is_final=False)
 
     def tick(self, now: Now, partitions: Mapping[PartitionKey, Partition]) -> None:
-        """Answer the fetches at their deadline, and a few of those that had to wait for their turn."""
+        """Answer the fetches at their deadline, a few of those that had to wait for their turn, and those that are not
+        permitted any more.
+        """
+        if (users := self._context.image.users) is not self._users:
+            self._users_changed(users, partitions)
         unanswered, self._unanswered = self._unanswered, {}
         for key in unanswered:
             if (partition := partitions.get(key)) is not None:
@@ -135,6 +144,15 @@ class FetchApi:
             del self._reads[read.call.caller]
             self._outbox.reply(read.call.caller, error)
         self._executor.callers_disconnected([read.call.caller for read in reads])
+
+    def _users_changed(self, users: PersistentMap[str, User], partitions: Mapping[PartitionKey, Partition]) -> None:
+        before, self._users = self._users, users
+        is_general = users.get(EVERYBODY) is not before.get(EVERYBODY)
+        for waiter in self._waiters:
+            name = sharer_of(waiter.call.auth.who)
+            if is_general or users.get(name) is not before.get(name):
+                self._waiters.take(waiter)
+                self._try_again(waiter, partitions[waiter.partition], is_final=False)
 
     def _try_again(self, waiter: ParkedFetch, partition: Partition, *, is_final: bool) -> None:
         try:

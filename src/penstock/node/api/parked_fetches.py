@@ -9,7 +9,7 @@ returned at once: the caller comes back for more, and other work has its turn me
 from __future__ import annotations
 
 import heapq
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import count
 
@@ -54,6 +54,9 @@ class ParkedFetches:
 
     def __len__(self) -> int:
         return len(self._by_caller)
+
+    def __iter__(self) -> Iterator[ParkedFetch]:
+        return iter(list(self._by_caller.values()))
 
     def park(self, waiter: ParkedFetch) -> None:
         assert waiter.caller not in self._by_caller, waiter

@@ -11,11 +11,11 @@ from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
-from penstock.base.config import Intake
+from penstock.base.config import Intake, StreamConfig
 from penstock.base.errors import OperationalError
 from penstock.base.units import counted, format_duration_ms
 from penstock.client.blocking.client import Client
@@ -269,9 +269,9 @@ class _Job(NamedTuple):
 
     def made(self) -> StreamInfo:
         """Create the stream, paused."""
-        return create_paused(self.client, self._config(placed_rows.LATER), timeout=self.timeout_s)
+        return create_paused(self.client, placed_rows.suspended(self._config()), timeout=self.timeout_s)
 
-    def _config(self, changes: dict[str, Any]) -> Any:
+    def _config(self) -> StreamConfig:
         config, replicas = self.entry.config, self.target.options.replicas
         wanted = config.replicas or 1 if replicas is None else replicas
         count = wanted if replicas is not None else min(wanted, self.brokers)
@@ -280,8 +280,9 @@ class _Job(NamedTuple):
             self.target.progress.note(text)
         observers = min(config.observers, max(0, self.brokers - count))
         min_isr = None if config.min_isr is None or config.min_isr > count else config.min_isr
-        fields = {"name": self.name, "replicas": count, "min_isr": min_isr, "observers": observers, **changes}
-        return msgspec.structs.replace(config, **fields)
+        limits = placed_rows.NO_LIMITS if self.entry.intake is Intake.SEALED else {}
+        fields = {"name": self.name, "replicas": count, "min_isr": min_isr, "observers": observers, **limits}
+        return msgspec.structs.replace(placed_rows.resumed(config), **fields)
 
     def _check(self, there: StreamInfo) -> None:
         text = f"stream {there.name} exists"
@@ -322,7 +323,12 @@ class _Job(NamedTuple):
         placed_rows.put(placer, self.times.limited(self.times.counted(batches), latest_us), tell, self.times)
         if placer.end < partition.end:
             placer.begin_at(partition.end)  # the backup has no rows up to its end
+        elif placer.start < placer.end and not self._has_rows(partition, placer.start):
+            placer.give_up_before(placer.end)  # the rest of `begin_at` in a run that was interrupted
         placer.give_up_before(min(partition.log_start, placer.end))
+
+    def _has_rows(self, partition: PartitionBackup, start: int) -> bool:
+        return any(rows.num_rows for rows, _ in self._batches(partition, start))
 
     def _check_beginning(self, info: StreamInfo, partition: PartitionBackup, placer: Placer) -> int | None:
         """Raise OperationalError unless existing rows are the backup's first; return the time limit of further rows."""
@@ -342,6 +348,9 @@ class _Job(NamedTuple):
                     return self.times.latest_us(here_us, source_us)
                 text += self.times.hint(here_us, source_us)
                 break
+        else:
+            if placer.end == partition.end and placer.is_dummy(last):
+                return self.times.latest_us()
         raise OperationalError(f"{text}; restore under another name (--stream, --as), or delete it")
 
     def _compare(self, info: StreamInfo, partition: PartitionBackup, begin: int, latest_us: int | None) -> int:
@@ -354,12 +363,12 @@ class _Job(NamedTuple):
 
     def finish(self, info: StreamInfo, rows: int, manifest: Manifest) -> RestoredStream:
         """Restore the remaining config, the groups' offsets, and the intake."""
-        later = placed_rows.later(self.entry.config, is_sealed=self.entry.intake is Intake.SEALED)
+        final = placed_rows.resumed(info.config)  # a stream that existed keeps its own limits
         if self.target.options.without_max_age:
-            later.pop("max_age_ms", None)
-        self._tell_age(info, is_limited="max_age_ms" in later)
-        if later:
-            self.client.alter_stream(info, timeout=self.timeout_s, **later)
+            final = msgspec.structs.replace(final, max_age_ms=None)
+        self._tell_age(info, final.max_age_ms)
+        if changes := placed_rows.limit_changes(info.config, final):
+            self.client.alter_stream(info, timeout=self.timeout_s, **changes)
         groups = [one for one in manifest.groups if one.stream_id == self.entry.stream_id]
         for group in groups:
             offsets = {int(partition): offset for partition, offset in group.offsets.items()}
@@ -376,16 +385,16 @@ class _Job(NamedTuple):
             self.client.seal_stream(info, timeout=self.timeout_s)
         return RestoredStream(info.name, rows, len(self.entry.partitions), len(groups), str(intake))
 
-    def _tell_age(self, info: StreamInfo, *, is_limited: bool) -> None:
+    def _tell_age(self, info: StreamInfo, max_age_ms: int | None) -> None:
         """Note how much of an old backup max_age deletes at once, or that the restored stream has no max_age."""
-        max_age_ms, note = self.entry.config.max_age_ms, self.target.progress.note
-        if max_age_ms is None:
+        before_ms, note = placed_rows.resumed(self.entry.config).max_age_ms, self.target.progress.note
+        if before_ms is None and max_age_ms is None:
             return
-        age = format_duration_ms(max_age_ms)
-        if self.entry.intake is Intake.SEALED:
+        if self.entry.intake is Intake.SEALED and max_age_ms is None:
             note(placed_rows.SEALED_NOTE.format(info.name))
             return
-        if not is_limited:
+        age = format_duration_ms(max_age_ms or before_ms or 0)
+        if max_age_ms is None:
             text = f"note: stream {info.name} now has no max_age, so it keeps all messages; it was {age}"
             note(f"{text}: `penstock stream alter {info.name} --max-age {age}`")
             return
@@ -402,7 +411,7 @@ class _Job(NamedTuple):
 
 def _has_limits(info: StreamInfo) -> bool:
     """True if an earlier run has restored the limits, which it does at its end."""
-    return any(getattr(info.config, field) != value for field, value in placed_rows.LATER.items())
+    return placed_rows.suspended(info.config) != info.config
 
 
 def _tell(advance: Callable[[int], None], before: int, end: int) -> None:

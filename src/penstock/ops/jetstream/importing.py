@@ -8,6 +8,7 @@ must cover the deleted sequences after it.
 from __future__ import annotations
 
 import asyncio
+from base64 import b64decode
 from collections.abc import Generator, Mapping
 from contextlib import ExitStack, closing, suppress
 from typing import Any, NamedTuple, Self
@@ -20,7 +21,7 @@ from penstock.base.errors import OperationalError, PenstockError
 from penstock.client.blocking.client import Client
 from penstock.client.blocking.threads import End, LoopThread, next_of
 from penstock.client.bulk.placing import Placer, create_paused
-from penstock.client.errors import StreamNotFound
+from penstock.client.errors import MessageNotFound, OffsetOutOfRange, StreamNotFound
 from penstock.messages import StreamInfo
 from penstock.ops import placed_rows
 from penstock.ops.jetstream import config as jetstream_config
@@ -78,6 +79,7 @@ class JetStreamImport:
 
     After an interrupted run `stream` is the name of the target ("" if there is none yet), which has the messages up to
     sequence `end`; `is_aside` is True if neither JetStream nor Penstock stores the subject: run it again.
+    `is_cut_over` is True if the cut-over is complete: a run then changes nothing.
     """
 
     def __init__(
@@ -93,11 +95,12 @@ class JetStreamImport:
         """Import the JetStream stream `source` of the NATS server that `client` publishes to.
 
         `nats_options` are those of `nats.connect`. Raises on entry Unavailable; InvalidConfig: there are several
-        subjects, choose; OperationalError: there is no such stream, or it is moved.
+        subjects, choose; OperationalError: there is no such stream, or its subject before a cut-over is unknown.
         """
         self.stream = ""
         self.end = 0
         self.is_aside = False
+        self.is_cut_over = False
         self._client = client
         self._source = source
         self._options = options or ImportOptions()
@@ -113,12 +116,13 @@ class JetStreamImport:
             self._open(stack)
             client, timeout_s = self._client, self._timeout_s
             name, subject = self._options.name or self._source, self._options.subject
-            self._info = _as_before(client, self._thread.run(_known(self._js, self._source)), name, subject, timeout_s)
+            info = self._thread.run(_known(self._js, self._source))
+            self._info, self.is_cut_over = _as_before(client, info, name, subject, timeout_s)
             brokers, replicas = max(1, len(client.status(timeout=timeout_s).brokers)), self._options.replicas
             self._mapped = jetstream_config.mapped(
                 self._info.config, name=name, subject=subject, replicas=replicas, brokers=brokers
             )
-            for note in self._mapped.notes:
+            for note in () if self.is_cut_over else self._mapped.notes:
                 self._progress.note(f"note: {note}")
             self._filter = None if subject is None or [subject] == self._info.config.get("subjects") else subject
             self._stack = stack.pop_all()
@@ -149,6 +153,8 @@ class JetStreamImport:
         OperationalError: brokers do not receive what is published where JetStream is; or as for `run`. ValueError: the
         JetStream stream stores other subjects, too. `run(cut_over=True)` does it unless it was done.
         """
+        if self.is_cut_over:
+            return self._client.stream(self._mapped.name, timeout=self._timeout_s)
         told = self._progress
         CutOverCheck(self._client, self._thread, self._js, self._source, self._timeout_s, told).run()
         stream, subjects = self._target_stream(), self._info.config.get("subjects")
@@ -162,9 +168,12 @@ class JetStreamImport:
     def run(self, *, cut_over: bool = False) -> Imported:
         """Copy the messages that the target lacks; it is created, paused, if it does not exist.
 
-        `cut_over`: then give JetStream's stream another subject, copy the rest, and resume the target. UnstorableError:
-        the target cannot hold a message. OperationalError: the target is not paused, or has other messages.
+        `cut_over`: then give JetStream's stream another subject, copy the rest, and resume the target; nothing is left
+        to do if that is complete. UnstorableError: the target cannot hold a message. OperationalError: the target is
+        not paused, or has other messages.
         """
+        if self.is_cut_over:
+            return self._complete(cut_over=cut_over)
         try:
             if cut_over and not self._is_checked:
                 self.check_cut_over()
@@ -198,6 +207,38 @@ class JetStreamImport:
             return there
         return create_paused(self._client, self._mapped.config(), timeout=self._timeout_s)
 
+    def _complete(self, *, cut_over: bool) -> Imported:
+        """Return the result of a run after the cut-over. OperationalError: the target lacks JetStream's last message;
+        or without `cut_over`.
+        """
+        name, subject = self._mapped.name, self._mapped.subject
+        if not cut_over:
+            text = f"JetStream's stream {self._source} has handed its subject over to Penstock by --cut-over"
+            text = f"{text}: stream {name} stores {subject} now, and nothing is left to import"
+            raise OperationalError(
+                f"{text}; delete {self._source} in JetStream when you like, or copy it with --as NAME"
+            )
+        stream = self._client.stream(name, timeout=self._timeout_s)
+        last_seq = self._thread.run(self._js.info(self._source)).state.last_seq
+        if not self._options.skip_unstorable and not self._may_have(stream, last_seq):
+            text = f"JetStream's stream {self._source} goes up to sequence {last_seq}, which stream {name} lacks"
+            raise OperationalError(f"{text}: it was stored during the cut-over; import it with --as NAME")
+        self._progress.note(f"note: the cut-over of {self._source} was complete before; nothing was changed")
+        return Imported(name, subject, 0, last_seq, 0, 0, (), True)
+
+    def _may_have(self, stream: StreamInfo, seq: int) -> bool:
+        """False if JetStream has a message with sequence `seq`, and the target another one or none yet."""
+        stored = self._thread.run(self._js.get(self._source, seq)) if seq else None
+        if stored is None:
+            return True
+        try:
+            here = self._client.get(stream, seq - 1, timeout=self._timeout_s)
+        except MessageNotFound:  # it has expired, or was compacted
+            return True
+        except OffsetOutOfRange as error:
+            return seq - 1 < int(error.details["log_start"])
+        return (here.subject, here.value or b"") == (stored.subject, b64decode(stored.data))
+
     def _switch(self, stream: StreamInfo, done: Imported) -> Imported:
         """Give JetStream's stream another subject, copy the rest, and resume the target stream."""
         self._thread.run(self._js.move_aside(self._info, self.aside))
@@ -205,7 +246,7 @@ class JetStreamImport:
         info = self._thread.run(_settled(self._js, self._source))
         rest = self._copy(stream, info)
         self._client.resume_stream(stream, timeout=self._timeout_s)
-        self.is_aside = False
+        self.is_aside, self.is_cut_over = False, True
         last_seq = self._thread.run(self._js.info(self._source)).state.last_seq
         if last_seq > info.state.last_seq:
             text = f"JetStream has stored sequences up to {last_seq} after its subject was taken away"
@@ -302,26 +343,24 @@ async def _known(js: JetStream, source: str) -> Info:
         raise
 
 
-def _as_before(client: Client, info: Info, name: str, subject: str | None, timeout: float) -> Info:
-    """Return `info`, with the original subject if a cut-over has begun.
+def _as_before(client: Client, info: Info, name: str, subject: str | None, timeout: float) -> tuple[Info, bool]:
+    """Return `info`, with the original subject if a cut-over has begun, and True if that is complete.
 
-    Raise OperationalError if the cut-over is complete, or if the original subject is unknown.
+    Raise OperationalError if the original subject is unknown.
     """
     if not jetstream_config.is_aside(info.config):
-        return info
+        return info, False
     source, there = info.config["name"], None
     with suppress(StreamNotFound):
         there = client.stream(name, timeout=timeout)
     before = jetstream_config.origin_of(info.config) or (None if there is None else there.subject)
-    text = f"JetStream's stream {source} has handed its subject over to Penstock by --cut-over"
-    if there is not None and there.intake == Intake.OPEN and there.subject == before:
-        text = f"{text}: stream {name} stores {before} now, and nothing is left to import"
-        raise OperationalError(f"{text}; delete {source} in JetStream when you like, or copy it with --as NAME")
+    is_complete = there is not None and there.intake == Intake.OPEN and there.subject == before
     if before is not None:
-        return msgspec.structs.replace(info, config={**info.config, "subjects": [before]})
+        return msgspec.structs.replace(info, config={**info.config, "subjects": [before]}), is_complete
     if subject is None:
+        text = f"JetStream's stream {source} has handed its subject over to Penstock by --cut-over"
         raise OperationalError(f"{text}, and that subject is not recorded: give it with --subject")
-    return info
+    return info, False
 
 
 async def _settled(js: JetStream, source: str) -> Info:

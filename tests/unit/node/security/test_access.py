@@ -481,6 +481,29 @@ def test_a_rule_that_is_taken_away_counts_at_once_also_for_who_waits(broker) -> 
     assert response.code == ErrorCode.STREAM_CHANGED
 
 
+@pytest.mark.parametrize("has_another", [False, True])
+def test_a_fetch_whose_user_may_not_read_any_more_ends_although_nothing_comes(broker, *, has_another: bool) -> None:
+    rule = Rule(READ, stream="orders")
+    allow(broker, rule)
+    if has_another:
+        allow(broker, rule, name="*")
+    with asking(broker, "bob"):
+        waiting = broker.fetch("orders", 1, wait_ms_max=30_000)
+    with asking(broker, "ann"):
+        other = broker.fetch("orders", 1, wait_ms_max=30_000)
+        broker.request(ChangeRulesRequest(name="bob", drop=(rule,)))
+    broker.tick(1_000)
+    assert other in broker.open_requests
+    assert (waiting in broker.open_requests) == has_another
+    if has_another:
+        with asking(broker, "ann"):
+            broker.request(ChangeRulesRequest(name="*", drop=(rule,)))
+        broker.tick(1_000)
+    response = broker.replies[waiting].response
+    assert isinstance(response, RemoteError)
+    assert response.code == ErrorCode.STREAM_CHANGED
+
+
 OTHER_WAITS = {
     "get": (Rule(READ, stream="orders"), lambda number: GetRequest(stream_id=number, offset=0)),
     "list offsets": (Rule(READ, stream="orders"), lambda number: ListOffsetsRequest(stream_id=number, at="latest")),

@@ -13,14 +13,16 @@ from penstock import ops
 from penstock.base.errors import OperationalError
 from tests.broker_process import running_broker, running_nats
 from tests.extent import needs_time
+from tests.unit.ops.test_backup import Heard
 
 
-async def _store(url: str, *values: bytes) -> None:
+async def _store(url: str, *values: bytes, subject: str = "orders.eu") -> None:
     connection = await nats.connect(url)
     js = connection.jetstream()
-    await js.add_stream(name="ORDERS", subjects=["orders.>"])
+    if subject == "orders.eu":
+        await js.add_stream(name="ORDERS", subjects=["orders.>"])
     for value in values:
-        await js.publish("orders.eu", value)
+        await js.publish(subject, value)
     await connection.close()
 
 
@@ -42,9 +44,49 @@ def test_messages_are_imported_and_the_subject_is_taken_over(tmp_path: Path) -> 
             assert job.check_cut_over().intake == "paused"
             done = job.run(cut_over=True)
             assert (done.messages, done.last_sequence, done.is_cut_over) == (1, 4, True)
+            assert job.run(cut_over=True) == done._replace(messages=0)
         assert (job.stream, job.end, job.is_aside) == ("orders", 4, False)
         assert client.publish("orders.eu", b"4").offset == 4
-        with pytest.raises(OperationalError, match="nothing is left to import"):
-            ops.JetStreamImport(client, "ORDERS", ops.ImportOptions("orders")).__enter__()
+        with ops.JetStreamImport(client, "ORDERS", ops.ImportOptions("orders"), progress=(heard := Heard())) as job:
+            assert job.is_cut_over
+            with pytest.raises(OperationalError, match="nothing is left to import"):
+                job.run()
+            assert job.check_cut_over().intake == "open"
+            assert job.run(cut_over=True) == ops.Imported("orders", "orders.>", 0, 4, 0, 0, (), True)
+            assert heard.notes == ["note: the cut-over of ORDERS was complete before; nothing was changed"]
+            # A message that JetStream has stored in the midst is not there.
+            asyncio.run(_store(server.url, b"late", subject="_moved_to_penstock.ORDERS"))
+            with pytest.raises(OperationalError, match="goes up to sequence 5, which stream orders lacks"):
+                job.run(cut_over=True)
         with pytest.raises(OperationalError, match="no such stream"), ops.JetStreamImport(client, "BILLS"):
             pass
+
+
+@needs_time
+def test_an_import_that_ended_before_an_empty_log_was_cut_is_continued(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def purge(url: str) -> None:
+        connection = await nats.connect(url)
+        await connection.jetstream().purge_stream("ORDERS")
+        await connection.close()
+
+    async def interrupted(*_: object) -> None:
+        raise OperationalError("the program ends here")
+
+    with (
+        running_nats(tmp_path / "nats", f"jetstream {{ store_dir: {tmp_path / 'js'} }}") as server,
+        running_broker(tmp_path / "data", nats=server.url) as broker,
+        penstock.connect(broker.client_address) as client,
+    ):
+        asyncio.run(_store(server.url, b"0", b"1"))
+        asyncio.run(purge(server.url))
+        with ops.JetStreamImport(client, "ORDERS", ops.ImportOptions("orders")) as job:
+            with monkeypatch.context() as patch:
+                patch.setattr("penstock.client.bulk.placing._Placing.give_up_before", interrupted)
+                with pytest.raises(OperationalError, match="ends here"):
+                    job.run()
+            assert [one.offset for one in client.messages("orders")] == [1]
+            assert job.run().messages == 0
+            part = client.stream("orders").partitions[0]
+            assert (part.log_start, part.committed_end) == (2, 2)
