@@ -65,6 +65,25 @@ def test_followers_learn_that_commits_wait_for_their_disks_by_now() -> None:
     assert ack.body["replicas"] == 3
 
 
+@pytest.mark.parametrize("before", ["os", "auto"])
+@pytest.mark.parametrize("min_isr", [1, 2])
+def test_followers_of_an_idle_stream_stay_in_sync_when_commits_begin_to_wait_for_their_disks(
+    before: str, min_isr: int
+) -> None:
+    """Their syncs in the background were reported to nobody: the leader removed both, and published in vain."""
+    brokers = with_stream(durability=before)
+    leader = brokers.led("s")
+    leader.publish("s", b"one", reply="r")
+    brokers.run(3_000)
+    altered = leader.request(AlterStreamRequest(name="s", changes={"durability": "fsync", "min_isr": min_isr}))
+    brokers.run(3 * limits.REPLICA_LAG_MS_MAX)
+    leader.answer(altered, AlterStreamResponse)
+    assert len(brokers.partition("s").isr) == 3
+    leader.publish("s", b"two", reply="r")
+    brokers.run(500)
+    assert [ack.body.get("replicas") for ack in leader.acks] == [3, 3]
+
+
 def test_what_a_slow_disk_finds_is_of_the_leadership_in_which_it_was_asked() -> None:
     brokers = with_stream()
     old = brokers.led("s")
