@@ -23,6 +23,7 @@ Python 3.6 must be able to read this file, to be told that it is too old: no new
 
 import argparse
 import ast
+import builtins
 import glob
 import hashlib
 import importlib.util
@@ -37,7 +38,7 @@ import subprocess
 import sys
 import sysconfig
 import tokenize
-from typing import Any, Dict, FrozenSet, Iterable, Iterator, List, NoReturn, Optional, Tuple
+from typing import Any, Dict, FrozenSet, Iterable, Iterator, List, NoReturn, Optional, Set, Tuple
 
 OLDEST = (3, 11)
 NEWEST_TESTED = (3, 13)
@@ -93,6 +94,8 @@ RIDDLES = {
     "Nobody": "the actor: no user, no client, no broker",
 }
 _VAGUE = re.compile(r"\b(%s)\b" % "|".join(VAGUE_WORDS), re.IGNORECASE)
+# A class, and perhaps a member, in backticks: `Log`, `view.LogView.read`
+_CLASS_NAMED = re.compile(r"`(?:\w+\.)*?(?:(\w+)\.)?(_?[A-Z][a-z]{2}\w*)(?:\.(\w+))?(?:\([^`]*\))?`")
 _RIDDLE = re.compile(r"\s*(%s)\b" % "|".join(RIDDLES))
 
 EXTRAS = {
@@ -598,6 +601,12 @@ def check(arguments: List[str]) -> int:
         say(line)
     if found:
         failed.append("vocabulary")
+    say("• classes that docstrings name")
+    found = list(unknown_classes())
+    for line in found:
+        say(line)
+    if found:
+        failed.append("names")
     for line in long_functions():
         say("• warning: %s" % line)
     if failed:
@@ -621,6 +630,44 @@ def long_functions() -> Iterator[str]:
                 lines = (node.end_lineno or 0) - node.body[0].lineno + 1
                 if lines > FUNCTION_LINES:
                     yield "%s: %s has %d lines" % (os.path.relpath(path, ROOT), node.name, lines)
+
+
+def unknown_classes() -> Iterator[str]:
+    """Name the docstrings that refer to a class, or to a member of one, which the sources do not have."""
+    names = set(dir(builtins))
+    members = {}  # type: Dict[str, Set[str]]
+    modules = {os.path.splitext(os.path.basename(path))[0] for path in source_files()}
+    told = []  # the place of each name in a docstring
+    for path in source_files():
+        with open(path, encoding="utf-8") as file:
+            tree = ast.parse(file.read())
+        for node in ast.walk(tree):
+            names |= _names_in(node)
+            if isinstance(node, ast.ClassDef):
+                members.setdefault(node.name, set()).update(*map(_names_in, ast.walk(node)))
+                if any(isinstance(base, ast.Name) and base.id not in ("NamedTuple", "Protocol") for base in node.bases):
+                    members[node.name].add("...")  # and what it inherits
+            elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+                place = "%s:%d" % (os.path.relpath(path, ROOT), node.lineno)
+                told += [(place, found) for found in _CLASS_NAMED.findall(str(node.value.value))]
+    for place, (module, name, member) in told:
+        known = members.get(name, {"..."})  # of a class from elsewhere all is possible
+        is_missing = name not in names or (member and not {member, "..."} & known)
+        if is_missing and module in modules | {""}:
+            yield "%s: no `%s` exists" % (place, name + (member and "." + member))
+
+
+def _names_in(node: ast.AST) -> Set[str]:
+    """Return the names that one node of a syntax tree defines or uses."""
+    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+        return {node.name}
+    if isinstance(node, ast.Name):
+        return {node.id}
+    if isinstance(node, ast.Attribute):
+        return {node.attr}
+    if isinstance(node, ast.alias):
+        return {node.asname or node.name}
+    return set()
 
 
 def vague_words() -> Iterator[str]:

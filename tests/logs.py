@@ -13,6 +13,7 @@ from penstock.base import limits
 from penstock.batch import codec
 from penstock.batch.header import BatchHeader
 from penstock.commitlog import Log, LogConfig, LogFolder, LogView, Removal, TruncationTask
+from penstock.commitlog.files import files
 from penstock.commitlog.files.files import holds_messages
 from penstock.commitlog.incremental_task import IncrementalTask
 from penstock.vfs import Vfs
@@ -199,3 +200,8 @@ def read_batches(view: LogView, start: int, end: int, *, reverse: bool = False) 
     if reverse:
         parts.reverse()
     return [message for part in parts for message in part if start <= message[0] < end]
+
+
+def log_files(vfs: Vfs) -> list[str]:
+    """The files in the log's folder that `penstock dump` can read."""
+    return [f"{DIRECTORY}/{name}" for name in vfs.list(DIRECTORY) if files.is_known(name)]

@@ -26,7 +26,7 @@ from tests.fuzz import messages_made
 from tests.fuzz.disks import all_files, holding
 from tests.fuzz.parts import joined, parted
 from tests.fuzz.target import Cover, Modules, Target
-from tests.logs import DIRECTORY, PARTITION, STREAM_ID, Message, append, flush, messages_in, open_log, save
+from tests.logs import DIRECTORY, PARTITION, STREAM_ID, Message, append, flush, log_files, messages_in, open_log, save
 
 _CONFIG = LogConfig(segment_bytes=2_500)
 _EDGES = (0, 1, 2, 3, 24, 64, 2**31, 2**32 - 1, 2**62, 2**63 - 1)
@@ -290,7 +290,7 @@ def folder(modules: Modules, data: bytes) -> object:
     except NotALogError:
         told = "no log"
     assert all_files(vfs) == files
-    for path in dump.log_files(vfs, DIRECTORY):
+    for path in log_files(vfs):
         if ".cut-" not in path:
             assert all(isinstance(row, dict) for row in dump.file_rows(vfs, path))
     try:

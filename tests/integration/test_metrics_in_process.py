@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -130,5 +131,6 @@ async def test_a_hung_disk_shows_in_life_and_the_page_is_made_without_it(
         assert page.value("penstock_disk_answers") == 0
         assert page.value("penstock_disk_work") == 3, "one look waits, however many have asked"
         hung.set()
-        assert await driver.disk_idle(10)
-        assert (await asked(pages, "/healthz")).status == 200
+        async with asyncio.timeout(10):
+            while (await asked(pages, "/healthz")).status != 200:
+                pass

@@ -13,7 +13,7 @@ from penstock.commitlog import Log, LogConfig, LogState
 from penstock.commitlog.verify import dump
 from penstock.vfs.memory import Keep, MemoryVfs
 from tests.extent import examples
-from tests.logs import DIRECTORY, Message, append, flush, messages_in, open_log
+from tests.logs import DIRECTORY, Message, append, flush, log_files, messages_in, open_log
 
 CONFIG = LogConfig(segment_bytes=5000)
 
@@ -105,7 +105,7 @@ def test_damage_of_any_kind(seed: int, count: int) -> None:
     found = readable(log)
     assert all(by_offset[message[0]] == message for message in found), "a wrong message was given"
     assert (log.state is LogState.READ_ONLY) == bool(log.damage)
-    for path in dump.log_files(disk, DIRECTORY):
+    for path in log_files(disk):
         assert all(isinstance(row, dict) for row in dump.file_rows(disk, path))
     if log.state is LogState.WRITABLE:
         append(log, 1)

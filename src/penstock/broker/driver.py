@@ -456,11 +456,8 @@ class Driver:
             self._node.keys_read(self.now())
             self.schedule()
 
-    async def disk_idle(self, timeout_s: float) -> bool:
-        """Return True once no disk task is open and its results are carried out; False on time-out."""
-        return await self._disk_idle(RunningTimeout(self._loop.time, timeout_s), 0.0)
-
     async def _disk_idle(self, patience: RunningTimeout, keep_s: float) -> bool:
+        """Return True once no disk task is open and its results are carried out; False on time-out."""
         self.carry_out()
 
         async def idle() -> None:

@@ -390,19 +390,22 @@ class Node:
     def barrier_reached(self, token: int, now: Now) -> None:
         """Handle NATS's answer to a step's barrier: everything sent before it is done."""
         if not self._is_stopped:
-            self._begin(self._context.now)
+            self._begin(now)
             self._listener.subscriptions.reached(token, now)
 
     def subscription_refused(self, sid: int | None, reason: str, now: Now) -> None:
         """Handle a subscription that NATS refused or revoked; `sid` is None if NATS does not say which."""
         if not self._is_stopped:
-            self._begin(self._context.now)
+            self._begin(now)
             self._listener.subscriptions.refused(sid, reason, now)
 
     def nats_lost(self, now: Now, reason: str) -> None:
-        """Handle the loss of the NATS connection: no partition is subscribed from `now` on."""
+        """Handle the loss of the NATS connection: no partition is subscribed from `now` on.
+
+        The wall time of `now` is when the connection last worked for certain: a gap begins there.
+        """
         if not self._is_stopped:
-            self._begin(self._context.now)
+            self._begin(self._context.now)  # that wall time is past: nothing else is stamped with it
             self._replicas.streams.lost()
             self._listener.lost(now, reason)
 
@@ -441,7 +444,7 @@ class Node:
     def receiving(self, broker_id: BrokerId, size_bytes: int, now: Now) -> None:
         """Note progress of a peer's large answer (0 bytes as it begins), so that the peer does not count as silent."""
         if not self._is_stopped:
-            self._begin(self._context.now)
+            self._begin(now)
             self._replicas.follows.receiving(broker_id, size_bytes, now)
 
     def joined(self, response: JoinResponse, now: Now) -> None:

@@ -242,9 +242,7 @@ class Fetcher:
     def flushed(self, following: Following) -> None:
         """Report more flushed data to the leader, at once if commits or joining the ISR wait for it."""
         self._catch_up.synced(following.key, following.log.flushed_end)
-        if following.is_observer:
-            return
-        if (following.tells_flushes or not following.is_in_sync) and following.key in self._named and following.may_ask:
+        if following.reports_flushes and following.key in self._named and following.may_ask:
             self._flushed[following.key] = None
 
     def progress(self) -> tuple[int, ReplicaProgressRequest] | None:

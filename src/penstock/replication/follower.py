@@ -161,6 +161,11 @@ class Following:
         """True if the log is idle, so that its end can be named."""
         return self.state in (FollowState.RECONCILING, FollowState.FETCHING)
 
+    @property
+    def reports_flushes(self) -> bool:
+        """True if the leader waits for this broker's flushed end: for commits, or before this replica joins the ISR."""
+        return not self.is_observer and (self.tells_flushes or not self.is_in_sync)
+
     def follow(self, leader: BrokerId, leader_epoch: LeaderEpoch) -> None:
         """Follow another leadership; ends reported by the last one are void."""
         assert leader_epoch > self.leader_epoch, (self.key, leader_epoch, self.leader_epoch)

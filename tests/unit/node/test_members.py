@@ -65,6 +65,47 @@ def test_followers_learn_that_commits_wait_for_their_disks_by_now() -> None:
     assert ack.body["replicas"] == 3
 
 
+@pytest.mark.parametrize("before", ["os", "auto"])
+@pytest.mark.parametrize("min_isr", [1, 2])
+def test_followers_of_an_idle_stream_stay_in_sync_when_commits_begin_to_wait_for_their_disks(
+    before: str, min_isr: int
+) -> None:
+    """Their syncs in the background were reported to nobody: the leader removed both, and published in vain."""
+    brokers = with_stream(durability=before)
+    leader = brokers.led("s")
+    leader.publish("s", b"one", reply="r")
+    brokers.run(3_000)
+    altered = leader.request(AlterStreamRequest(name="s", changes={"durability": "fsync", "min_isr": min_isr}))
+    brokers.run(3 * limits.REPLICA_LAG_MS_MAX)
+    leader.answer(altered, AlterStreamResponse)
+    assert len(brokers.partition("s").isr) == 3
+    leader.publish("s", b"two", reply="r")
+    brokers.run(500)
+    assert [ack.body.get("replicas") for ack in leader.acks] == [3, 3]
+
+
+@pytest.mark.parametrize("before", ["os", "auto", "fsync"])
+@pytest.mark.parametrize("after", ["os", "fsync"])
+def test_a_replica_of_an_idle_stream_comes_back_into_the_isr(before: str, after: str) -> None:
+    """Also if the durability changes while it is away, and nothing is published before or after."""
+    brokers = with_stream(durability=before, min_isr=2)
+    leader = brokers.led("s")
+    leader.publish("s", b"one", reply="r")
+    brokers.run(50)  # before the syncs in the background
+    away = next(one for one in brokers.ids if brokers[one] is not leader and brokers[one] is not brokers.leader)
+    others = [one for one in brokers.ids if one != away]
+    for other in others:
+        brokers.cut(away, other)
+    brokers.run(2 * limits.REPLICA_LAG_MS_MAX)
+    assert away not in brokers.partition("s").isr
+    altered = leader.request(AlterStreamRequest(name="s", changes={"durability": after}))
+    brokers.run(2 * limits.REPLICA_LAG_MS_MAX)
+    leader.answer(altered, AlterStreamResponse)
+    brokers.join(away, *others)
+    brokers.run(limits.REPLICA_LAG_MS_MAX)
+    assert len(brokers.partition("s").isr) == 3
+
+
 def test_what_a_slow_disk_finds_is_of_the_leadership_in_which_it_was_asked() -> None:
     brokers = with_stream()
     old = brokers.led("s")

@@ -44,7 +44,7 @@ class ClusterSecret:
 
 
 class BrokerAuthenticator:
-    """A `connection_handshake.Authenticator`, and the `Directory` of its logins."""
+    """A `connection_handshake.Authenticator`, and the `CredentialDirectory` of its logins."""
 
     def __init__(
         self,

@@ -42,7 +42,7 @@ _Signature = tuple[tuple[int, int, int] | None, ...]
 
 
 class ServerTls:
-    """A `Policy` of transports. Raise OperationalError if the files cannot be used; blocking."""
+    """The `TlsPolicy` of transports. Raise OperationalError if the files cannot be used; blocking."""
 
     def __init__(self, settings: BrokerTls) -> None:
         self._settings = settings

@@ -51,15 +51,6 @@ class RangeSum(NamedTuple):
     last_offset: int
     crcs: tuple[int, ...]
 
-    def differing_columns(self, other: RangeSum) -> tuple[str, ...]:
-        """Return the columns in which another checksum of the same range differs."""
-        numbers = (number for number in range(CRCS) if self.crcs[number] != other.crcs[number])
-        return tuple(dict.fromkeys(COLUMNS[_column_of(number)] for number in numbers))
-
-
-def _column_of(number: int) -> int:
-    return number if number < _FIRST_STRINGS else _FIRST_STRINGS + (number - _FIRST_STRINGS) // 2
-
 
 class RangeSums:
     """Computes the checksums of a log's rows from `begin` up to `end`, batch by batch.

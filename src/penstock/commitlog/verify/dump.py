@@ -54,11 +54,6 @@ def file_rows(vfs: Vfs, path: str) -> Iterator[Row]:
         file.close()
 
 
-def log_files(vfs: Vfs, directory: str) -> list[str]:
-    """Return the paths of the files in a log's folder that `file_rows` can read."""
-    return [f"{directory}/{name}" if directory else name for name in vfs.list(directory) if files.is_known(name)]
-
-
 def _damage(error: CorruptionError | RemoteError, position: int) -> Row:
     return {"position": position, "damage": str(error)}
 

@@ -1,8 +1,8 @@
 """Verifies one segment file and its index; see `verifying` for the rules.
 
 Rules: an error has the file, the byte, the lost offsets, the expected and the actual value. Behind corruption the check
-resynchronises as recovery does (see `scan`); if the disk cannot read a sector, or the file cannot be opened, the rest
-of the segment counts as lost.
+resynchronises as recovery does (see `batch_walk`); if the disk cannot read a sector, or the file cannot be opened, the
+rest of the segment counts as lost.
 """
 
 from __future__ import annotations

@@ -75,15 +75,8 @@ class AppendApi:
         """Append rows to the named partition even if their keys belong to another since partitions were added."""
         partition = users_own(self._find.led(request.stream_id, request.partition))
         rules = RowRules.of(partition.stream.config, partition.key.partition)
-        caller = call.caller  # not `call`: that would keep the raw part until the commit
-
-        def heard(response: Response | RemoteError) -> None:
-            if isinstance(response, AppendResponse):
-                response = AppendAtResponse(**msgspec.structs.asdict(response))
-            self._outbox.reply(caller, response)
-
         check = CheckAppend(call.raw, rules, keeps_numbers=True, may_be_ahead=request.may_be_ahead)
-        self.appends.add(call._replace(caller=InternalCaller(heard)), partition.key, check)
+        self.appends.add(self._answered_with(AppendAtResponse, call), partition.key, check)
 
     def _stage(self, call: Call, request: StageRequest) -> None:
         """Store staged rows like any append; rows that the target stream would refuse are refused here."""
@@ -96,15 +89,19 @@ class AppendApi:
         if request.query_id == NO_RUN:
             raise RemoteError(ErrorCode.BAD_REQUEST, "nothing was staged: a query's id is not zero")
         by = NOBODY if request.query_id is None else BatchProducer(0, 0, request.batch_id, request.query_id)
+        check = CheckAppend(call.raw, rules, by, is_staged=True)
+        self.appends.add(self._answered_with(StageResponse, call), partition.key, check)
+
+    def _answered_with(self, kind: type[AppendAtResponse | StageResponse], call: Call) -> Call:
+        """Return the call, whose caller gets an AppendResponse as one of this kind, with the same fields."""
         caller = call.caller  # not `call`: that would keep the raw part until the commit
 
         def heard(response: Response | RemoteError) -> None:
             if isinstance(response, AppendResponse):
-                response = StageResponse(**msgspec.structs.asdict(response))
+                response = kind(**msgspec.structs.asdict(response))
             self._outbox.reply(caller, response)
 
-        check = CheckAppend(call.raw, rules, by, is_staged=True)
-        self.appends.add(call._replace(caller=InternalCaller(heard)), partition.key, check)
+        return call._replace(caller=InternalCaller(heard))
 
     def _store(self, key: PartitionKey, call: Call, check: CheckAppend) -> bool:
         partition, caller = self._replicas.partitions[key], call.caller

@@ -48,7 +48,7 @@ class _Refusal(NamedTuple):
 
 
 class _Judging:
-    """One commit: how many leaders have not answered, and the first refusal. A `Doubt`."""
+    """One commit: how many leaders have not answered, and the first refusal. A `DeferredRefusal`."""
 
     def __init__(self, bounds: CommitBounds, judged: Judged, by: str, open_count: int) -> None:
         self._bounds = bounds
@@ -109,7 +109,7 @@ class CommitBounds:
     def judge(self, offsets: Iterable[OffsetCommit], judged: Judged, by: str) -> None:
         """Call `judged` with a refusal if one of the offsets is beyond the end of its log. The partitions must exist.
 
-        `by`: the user that a delayed answer counts for (`Access.sharer`).
+        `by`: the user that a delayed answer counts for (`Authorization.sharer`).
         """
         to_ask: list[tuple[OffsetCommit, BrokerId]] = []
         for one in offsets:

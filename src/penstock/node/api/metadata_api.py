@@ -32,7 +32,7 @@ from penstock.node.control.cluster import Cluster
 from penstock.node.security.access import Access, Call
 
 Handler = Callable[[Call, Any], None]
-"""Answers the caller of a request, now or later. Arguments: caller, request, its raw part, time."""
+"""Answers the caller of a request, now or later. Arguments: the call, its request."""
 
 
 class MetadataApi:

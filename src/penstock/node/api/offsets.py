@@ -168,7 +168,8 @@ class GroupOffsets:
                 self._outbox.reply(call.caller, response)
 
         config = offsets_config(self._encryption)
-        self._cluster.link.administer(CreateStreamRequest(config=config, timeout_ms=request.timeout_ms), made)
+        create = CreateStreamRequest(config=config, timeout_ms=request.timeout_ms)
+        self._cluster.link.administer(create, made, authorize=call.authorize)
 
     def _found(self) -> OffsetsStreamResponse | RemoteError:
         state = self._image.by_name(OFFSETS_STREAM)

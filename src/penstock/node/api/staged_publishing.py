@@ -70,7 +70,7 @@ _WAIT_US = limits.PUBLISH_WAIT_MS * 1_000
 
 
 class AppendTo(Protocol):
-    """The type of `Storing.append_to`."""
+    """The type of `AppendApi.append_to`."""
 
     def __call__(
         self,

@@ -415,7 +415,7 @@ class Cluster:
                 response = RemoteError(ErrorCode.NOT_METADATA_LEADER, f"no metadata leader was found in time: {reason}")
             self._outbox.reply(call.caller, response)
 
-        self.link.administer(request, done, call.auth.who)
+        self.link.administer(request, done, call.auth.who, call.authorize)
 
     def peer_request(self, caller: Hashable, request: Request, raw: bytes | memoryview) -> None:
         """Handle another broker's request. RemoteError."""

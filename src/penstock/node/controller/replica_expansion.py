@@ -22,7 +22,7 @@ from penstock.metadata.image import ClusterImage, StreamState
 
 
 class ExpansionCandidates(Protocol):
-    """Placement queries that `Placing` answers."""
+    """Placement queries that `StreamPlacement` answers."""
 
     def brokers(self) -> frozenset[BrokerId]:
         """Return all brokers of the cluster, live or not."""

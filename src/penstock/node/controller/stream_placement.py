@@ -37,7 +37,7 @@ class PlacementCandidates(Protocol):
 
 
 class StreamPlacement:
-    """Placement for `Administration`, on the metadata leader."""
+    """Placement for `StreamAdmin`, on the metadata leader."""
 
     def __init__(self, context: Context, quorum: Quorum, candidates: PlacementCandidates) -> None:
         """`chance` is a source of randomness, such as a seeded random.Random."""

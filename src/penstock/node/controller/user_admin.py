@@ -58,7 +58,6 @@ class UserAdmin:
     """Used by the metadata leader."""
 
     def __init__(self, context: Context, quorum: Quorum, peers: PeerClient) -> None:
-        """`chance` is a source of randomness, such as a seeded random.Random."""
         self._chance = context.chance
         self._quorum = quorum
         self._peers = peers

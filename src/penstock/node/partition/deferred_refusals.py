@@ -87,8 +87,8 @@ class DeferredRefusals:
     def doubt(self, doubt: DeferredRefusal, by: str, now: Now) -> None:
         """Settle this once the leadership is confirmed, or lost, or after COMMIT_REFUSAL_WAIT_MS.
 
-        `by`: the user whose share it takes (`Access.sharer`). If the share is used up, it is settled as uncertain at
-        once.
+        `by`: the user whose share it takes (`Authorization.sharer`). If the share is used up, it is settled as
+        uncertain at once.
         """
         if self._doubts_by_user.fits(by, 1, limits.DEFERRED_COMMIT_REFUSALS_MAX):
             self._doubts_by_user.add(by)

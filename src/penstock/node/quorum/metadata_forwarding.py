@@ -3,9 +3,10 @@
 Rules: Raft names the leader; a broker that is not yet a member asks its peers in turn, and then the leader they name.
 Brokers' requests are tried once; the caller retries. Clients' requests (create, alter, pause, truncate, delete) wait
 while no leader is known and are retried after a change of leader, until they time out: all of them may be sent twice. A
-deposed leader may hang with its connections open, so its successor is asked as soon as it is known. A refusal by the
-leader is final. If this broker's own disk stands in the way and no other broker can be asked, the request fails at
-once.
+deposed leader may hang with its connections open, so its successor is asked as soon as it is known. A client's request
+is authorized again before each try: the leader knows the user's rules, but not the credential. A refusal by the leader,
+or of the permission, is final. If this broker's own disk stands in the way and no other broker can be asked, the
+request fails at once.
 """
 
 from __future__ import annotations
@@ -58,6 +59,8 @@ Administrative = (
     | ExportUsersRequest
 )
 Done = Callable[[Response | RemoteError], None]
+Authorize = Callable[[], None]
+"""Raises RemoteError if the request may no longer take effect; not_yet if that is not known now."""
 Local = Callable[[Request, Done, Principal | None], None]
 """Answers a request; the third argument is the user, None if authentication is off."""
 
@@ -76,12 +79,17 @@ _RETRY_US = limits.FORWARD_RETRY_MS * 1_000
 _GRACE_US = limits.FORWARD_GRACE_MS * 1_000
 
 
+def _always() -> None:
+    """Authorize what the broker itself wants."""
+
+
 @dataclass(slots=True, eq=False)
 class _Waiting:
     """A client's request without an answer."""
 
     request: Administrative
     who: Principal | None
+    authorize: Authorize
     done: Done
     deadline_us: int
     retry_us: int
@@ -163,8 +171,17 @@ class MetadataForwarder:
             is_other = isinstance(named, int) and named != self._broker_id
             self._named = BrokerId(named) if is_other else None  # type: ignore[arg-type]
 
-    def administer(self, request: Administrative, done: Done, who: Principal | None = THE_BROKER) -> None:
-        """Send a client's request, logged in as `who`; `done` is called once, within the request's time-out."""
+    def administer(
+        self,
+        request: Administrative,
+        done: Done,
+        who: Principal | None = THE_BROKER,
+        authorize: Authorize = _always,
+    ) -> None:
+        """Send a request as `who`; `done` is called once, within the request's time-out.
+
+        `authorize` is called before each try: `Call.authorize` of the client's request that this one is made for.
+        """
         shares = FairShares((sharer_of(one.who), 1) for one in self._waiting)
         if not shares.fits(sharer_of(who), 1, limits.FORWARDED_REQUESTS_MAX):
             done(RemoteError(ErrorCode.OVERLOADED, "too many changes of streams at once; ask again in a moment"))
@@ -174,7 +191,7 @@ class MetadataForwarder:
             timeout_ms = request.timeout_ms
         timeout_ms = min(timeout_ms, limits.FETCH_WAIT_MS_MAX)  # a client may name any
         now_us = self._context.now.elapsed_us
-        waiting = _Waiting(request, who, done, now_us + timeout_ms * 1_000, now_us)
+        waiting = _Waiting(request, who, authorize, done, now_us + timeout_ms * 1_000, now_us)
         self._waiting.append(waiting)
         self._try(waiting)
 
@@ -182,6 +199,14 @@ class MetadataForwarder:
         waiting.tries += 1
         number = waiting.tries
         request = waiting.request
+        try:
+            waiting.authorize()
+        except RemoteError as refusal:
+            if refusal.code == ErrorCode.NOT_YET:  # out of contact: known as soon as the leader can be asked
+                self._wait(waiting)
+            else:
+                self._answered(waiting, number, refusal)
+            return
         if self._quorum.is_leader:
             waiting.asked = self._broker_id
             self._local(request, lambda response: self._answered(waiting, number, response), waiting.who)
@@ -215,12 +240,15 @@ class MetadataForwarder:
             return  # timed out, or another broker was asked since
         now_us = self._context.now.elapsed_us
         if isinstance(response, RemoteError) and response.code in _NOT_NOW and now_us < waiting.deadline_us:
-            waiting.asked = None
-            waiting.retry_us = now_us + _RETRY_US
             waiting.last_error = response
+            self._wait(waiting)
             return
         self._waiting.remove(waiting)
         waiting.done(response)
+
+    def _wait(self, waiting: _Waiting) -> None:
+        waiting.asked = None
+        waiting.retry_us = self._context.now.elapsed_us + _RETRY_US
 
     def tick(self, now: Now) -> None:
         """Retry, and fail requests that timed out or were sent to a deposed leader."""

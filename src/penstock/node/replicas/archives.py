@@ -40,10 +40,10 @@ class Archives:
 
     def ask(self, find: PartitionLookup, call: Call, request: ReportArchivedRequest) -> None:
         """Handle the request. RemoteError as `report` and `PartitionLookup.led`; read_only for internal streams."""
-        self.report(call.caller, users_own(find.led(request.stream_id, request.partition)), request)
+        self.report(call, users_own(find.led(request.stream_id, request.partition)), request)
 
-    def report(self, caller: Hashable, partition: Partition, request: ReportArchivedRequest) -> None:
-        """Answer `caller` once the report is committed.
+    def report(self, call: Call, partition: Partition, request: ReportArchivedRequest) -> None:
+        """Answer the caller once the report is committed.
 
         RemoteError not_leader, not_yet, offset_out_of_range, log_truncated.
         """
@@ -67,9 +67,10 @@ class Archives:
                 self._waiting.discard(caller)
                 self._outbox.reply(caller, response)
 
+        caller = call.caller
         self._waiting.add(caller)
         request = msgspec.structs.replace(request, leader_epoch=partition.leadership.leader_epoch)
-        self._cluster.link.administer(request, done, THE_BROKER)
+        self._cluster.link.administer(request, done, THE_BROKER, call.authorize)
 
     def callers_disconnected(self, callers: Iterable[Hashable]) -> None:
         """Forget callers that have disconnected."""

@@ -65,8 +65,12 @@ class FollowerReplication:
         assert state.leader is not None
         following = partition.following
         if following is not None and following.leader_epoch == state.leader_epoch:
-            self._fetchers[following.leader].in_sync(following, self._broker_id in state.isr)
+            fetcher, reported = self._fetchers[following.leader], following.reports_flushes
+            fetcher.in_sync(following, self._broker_id in state.isr)
             self._note_image(partition, following, state)
+            if following.reports_flushes and not reported:
+                self._upkeep.flush(partition)
+                fetcher.flushed(following)  # the leader waits for syncs that it was not told of
             return
         if following is None:
             following = Following(

@@ -149,6 +149,7 @@ class Truncations:
             ),
             done,
             asked.call.auth.who,
+            asked.call.authorize,
         )
 
     def answer_done(self) -> None:

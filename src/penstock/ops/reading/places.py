@@ -31,7 +31,7 @@ class ReadOptions(NamedTuple):
     """The range of a stream to read; see `Reading`."""
 
     start: Start | LastMessages
-    end: Start | LastMessages | None  # None: where the log ends now
+    end: Start | LastMessages | None  # None: where the log ends now; not with a group
     follow: bool
     group: str | None  # start at its committed offsets, and commit
     partition: int | None  # None: all
@@ -66,6 +66,9 @@ class Reading:
         if group is not None:
             if isinstance(start, LastMessages):
                 raise ArgumentError("with --group give an offset, an age or a time: -N changes with each new message")
+            if end is not None or where is not None:
+                what = "end" if where is None else "filter: the group would commit the excluded messages"
+                raise ArgumentError(f"a group continues at its committed offsets and has no {what}")
             if has_several and isinstance(start, int):
                 raise _needs_partition(info)
             self.consuming = Consuming(

@@ -58,7 +58,7 @@ class Seen:
         self._last = -1
 
     def report_new(self, recent: Sequence[StreamingQueryProgress]) -> None:
-        """Count and report the new batches of `StreamingQuery.recentProgress` that have read messages."""
+        """Count and report the new batches of Spark's `recentProgress` that have read messages."""
         for one in recent:
             rows = one.numInputRows  # not one["numInputRows"], which Spark Connect leaves out
             if one.batchId <= self._last or not rows:

@@ -7,7 +7,7 @@ import pytest
 from penstock.commitlog import LogConfig
 from penstock.commitlog.verify import dump
 from penstock.vfs.memory import MemoryVfs
-from tests.logs import DIRECTORY, append, flush, open_log
+from tests.logs import DIRECTORY, append, flush, log_files, open_log
 
 SEGMENT = f"{DIRECTORY}/{0:020d}.arrows"
 
@@ -29,7 +29,7 @@ def rows(disk: MemoryVfs, path: str) -> list[dump.Row]:
 
 def test_every_file_of_a_log_has_rows() -> None:
     disk = small_log()
-    found = {path.rsplit("/", 1)[-1]: rows(disk, path) for path in dump.log_files(disk, DIRECTORY)}
+    found = {path.rsplit("/", 1)[-1]: rows(disk, path) for path in log_files(disk)}
     assert sorted(found) == [f"{0:020d}.arrows", f"{0:020d}.index", "checkpoint", "lineage"]
     schema, *batches = found[f"{0:020d}.arrows"]
     assert (schema["stream_id"], schema["partition"]) == (7, 0)
@@ -80,7 +80,7 @@ def test_side_files_show_the_batches_in_them() -> None:
 def test_other_files_are_refused_by_name() -> None:
     disk = small_log()
     disk.open(f"{DIRECTORY}/notes.txt", create=True)
-    assert f"{DIRECTORY}/notes.txt" not in dump.log_files(disk, DIRECTORY)
+    assert f"{DIRECTORY}/notes.txt" not in log_files(disk)
     with pytest.raises(ValueError, match="not a file of a log"):
         rows(disk, f"{DIRECTORY}/notes.txt")
     with pytest.raises(FileNotFoundError):
@@ -92,7 +92,7 @@ def test_a_segment_that_the_cleaner_has_not_finished_has_rows_too() -> None:
     data = disk.open(SEGMENT).read_at(0, 10**6)
     path = f"{DIRECTORY}/{0:020d}.1.cleaned"
     disk.open(path, create=True).write_at(0, data[:-5])
-    assert path in dump.log_files(disk, DIRECTORY)
+    assert path in log_files(disk)
     *found, cut = rows(disk, path)
     assert found == rows(disk, SEGMENT)[:-1]
     assert "damage" in cut

@@ -96,6 +96,9 @@ class World:
         self.peers.answered(to.to, to.token, response, raw)
 
 
+DENIED = RemoteError(ErrorCode.UNAUTHENTICATED, "the credential was removed")
+
+
 @pytest.fixture
 def world() -> World:
     return World()
@@ -202,6 +205,25 @@ def test_so_many_wait_and_all_are_told_at_the_end(world: World) -> None:
     assert world.heard == [("too many", ErrorCode.OVERLOADED)]
     world.link.stop(RemoteError(ErrorCode.STOPPING, "stopping"))
     assert world.heard[1:] == [("a", ErrorCode.STOPPING)] * limits.FORWARDED_REQUESTS_MAX
+
+
+def test_a_request_is_authorized_before_each_try(world: World) -> None:
+    not_yet = RemoteError(ErrorCode.NOT_YET, "out of contact")
+    refusals: list[RemoteError | None] = [None, None, not_yet, None]
+
+    def authorize() -> None:
+        if (refusal := refusals.pop(0) if refusals else DENIED) is not None:
+            raise refusal
+
+    world.link.administer(DELETE, world.done("a"), Principal("bob"), authorize)
+    world.tick(limits.FORWARD_RETRY_MS)  # nobody is up
+    world.peers.up(TWO)
+    world.tick(limits.FORWARD_RETRY_MS)
+    assert (world.outbox.take().peers, world.heard) == ([], [])  # it waits until the permission is known
+    world.tick(limits.FORWARD_RETRY_MS)
+    world.answers(world.sent(), RemoteError(ErrorCode.NOT_METADATA_LEADER, "not I"))
+    world.tick(limits.FORWARD_RETRY_MS)
+    assert (world.outbox.take().peers, world.heard) == ([], [("a", ErrorCode.UNAUTHENTICATED)])
 
 
 def test_one_user_does_not_take_all_places(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
