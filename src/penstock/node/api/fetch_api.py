@@ -31,7 +31,7 @@ from penstock.base.ids import LeaderEpoch, Offset, PartitionKey
 from penstock.base.subjects import subject_mistake
 from penstock.commitlog import LogView, Slice
 from penstock.messages import FetchRequest, FetchResponse
-from penstock.metadata.persistent import PersistentMap
+from penstock.metadata.persistent_map import PersistentMap
 from penstock.node.api.parked_fetches import ParkedFetch, ParkedFetches
 from penstock.node.api.projections import Project
 from penstock.node.context import Context

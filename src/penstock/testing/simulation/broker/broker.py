@@ -289,7 +289,7 @@ class SimBroker:
         except PowerCut:
             self._died()
             return
-        if self.node is not None and (rights := self._around.rights) is not None:
+        if (rights := self._around.rights) is not None and self._is_running():
             rights.acted(self)  # before its answers, which are judged by the users that they were decided by
         if self._turn_end is not None:
             self._around.count("events in a turn with others")
@@ -298,6 +298,9 @@ class SimBroker:
             self._turn_end = self._around.scheduler.after(length_us, self.end_turn)
         else:
             self.end_turn()
+
+    def _is_running(self) -> bool:
+        return self.node is not None
 
     def end_turn(self) -> None:
         """Carry out all decisions of this turn; a pause holds them back."""
