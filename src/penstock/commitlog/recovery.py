@@ -41,7 +41,7 @@ from __future__ import annotations
 import contextlib
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from penstock.base import limits
@@ -174,6 +174,7 @@ class Recovery:
         for one in kept:
             scan = one.scan
             if scan is not None:
+                scan.damage[:] = [_without_removed(damage, out.log_start) for damage in scan.damage]
                 out.damage += scan.damage
                 out.told += scan.batch_lineage()
                 out.leader_epoch = max(out.leader_epoch, scan.leader_epoch)
@@ -265,6 +266,8 @@ class Recovery:
         if point.log_start > point.flushed_end:
             return f"{begin}, beyond {point.flushed_end} that was flushed"
         last = found[-1]
+        if last.scan is not None and last.scan.damage:
+            return None  # where a corrupt segment ends is not known
         end = last.base_offset if last.scan is None else max(last.base_offset, last.scan.end_offset)
         if point.log_start > end and last.foreign is None:
             return f"{begin}; the segments end at {end}"
@@ -579,6 +582,14 @@ class Recovery:
             file.sync()
         finally:
             file.close()
+
+
+def _without_removed(damage: Damage, log_start: int) -> Damage:
+    """Return the corrupt range without the offsets below `log_start`: retention or a purge has removed those."""
+    base = max(damage.base_offset, log_start)
+    if damage.end_offset is not None:
+        base = min(base, damage.end_offset)
+    return replace(damage, base_offset=base)
 
 
 def _is_unfinished_append(file: File, position: int, end_position: int, offset: int) -> bool:

@@ -552,3 +552,20 @@ def test_a_log_without_segments_does_not_begin_behind_its_end() -> None:
     assert log.state is LogState.READ_ONLY
     assert log.log_start <= log.log_end == 3
     assert readable(disk, log) == []
+
+
+def test_a_flipped_bit_above_a_purge_is_one_damage_of_offsets_that_are_still_there() -> None:
+    disk = MemoryVfs()
+    log = open_log(disk, WIDE)
+    for _ in range(12):
+        append(log, 10, log.log_end)
+    flush(log)
+    give_up_before(log, 70)
+    flush(log)
+    for path in indexes(disk):
+        disk.remove(path)
+    path = segment_path(DIRECTORY, 0)
+    flip(disk, path, SCHEMA_BYTES + 5)
+    (damage,) = open_log(disk, WIDE).damage
+    assert damage.file == path
+    assert damage.base_offset >= 70 or damage.base_offset == damage.end_offset

@@ -100,7 +100,10 @@ class VerifySlice(Query):
         found = error.__cause__
         if not isinstance(found, CorruptionError):
             file, position = str(error.details["file"]), int(error.details["position"])
-            found = CorruptionError(file, position, "what was written", error.message)
+            reason = error.message.partition("; ")[2] or error.message
+            reason = reason.removeprefix(f"{file}: at byte {position}: ")
+            expected, is_split, got = reason.removeprefix("expected ").partition(", found ")
+            found = CorruptionError(file, position, *((expected, got) if is_split else ("what was written", reason)))
         self.damage = _damage(found, Offset(base), Offset(lost_end))
         # Continue behind it in any case.
         self.end_offset = max(lost_end, self.end_offset + 1)

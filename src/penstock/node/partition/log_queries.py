@@ -88,12 +88,14 @@ class GetMessage(Query):
             self._last("subject", self._subject)
 
     def _by_offset(self, offset: int) -> None:
-        if not self._view.log_start <= offset < self._committed_end:
+        start, end = self._view.log_start, self._committed_end
+        if not start <= offset < end:
+            holds = f"{start} to {end - 1}" if start < end else f"nothing; its next offset is {end}"
             raise RemoteError(
                 ErrorCode.OFFSET_OUT_OF_RANGE,
-                f"offset {offset} is not there: the stream holds {self._view.log_start} to {self._committed_end - 1}",
-                log_start=self._view.log_start,
-                committed_end=self._committed_end,
+                f"offset {offset} is not there: the stream holds {holds}",
+                log_start=start,
+                committed_end=end,
             )
         for header, data in self._batches(offset, self._committed_end):
             if header.base_offset > offset:
