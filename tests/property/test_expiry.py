@@ -173,3 +173,21 @@ def run_key(number: int, header: BatchHeader) -> tuple[int, int]:
 
 ExpiringLog.TestCase.settings = settings(max_examples=examples(60), stateful_step_count=30, deadline=None)
 TestExpiringLog = ExpiringLog.TestCase
+
+
+def test_a_rewrite_that_a_truncation_voided_is_done_again_at_once() -> None:
+    state = ExpiringLog()
+    try:
+        none = Compression.NONE
+        state.start(segment_bytes=4096, window_s=0, compact=False, expires=True, compression=none)  # type: ignore[call-arg]
+        state.go_on(messages=[Told({"Nats-TTL": "1"}, None, b"v", b"s")], copies=5, step_s=0)  # type: ignore[call-arg]
+        state.wait(step_s=1)  # type: ignore[call-arg]
+        state.begin()  # the survey
+        state.end()
+        state.begin()  # the rewrite
+        state.append(messages=[Told({}, None, b"v", b"s")], copies=1, is_producers=False)  # type: ignore[call-arg]
+        state.cut(part=0.0)  # type: ignore[call-arg]
+        state.end()
+        state.go_on(messages=[Told({}, None, b"v", b"s")], copies=1, step_s=0)  # type: ignore[call-arg]
+    finally:
+        state.teardown()

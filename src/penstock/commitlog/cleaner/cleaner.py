@@ -221,7 +221,8 @@ class Cleaner:
             if task.has_failed and not task.is_void:
                 self._merge_later(task.segment, now_us)
         elif task.is_expiry:
-            self._expirer.not_written(task.segment.base_offset, now_us)
+            is_voided = task.is_void and not task.has_failed
+            self._expirer.not_written(task.segment.base_offset, now_us, is_voided=is_voided)
         else:
             self._compactor.abandon(now_us)
 

@@ -163,9 +163,9 @@ class Expirer:
         judged, self._judged = self._judged, None
         return judged if judged is not None and judged.segment in sealed else None
 
-    def not_written(self, base_offset: int, now_us: int) -> None:
-        """Retry a segment whose rewrite failed, with backoff."""
-        self._know(base_offset, now_us + self._wait_us())
+    def not_written(self, base_offset: int, now_us: int, *, is_voided: bool) -> None:
+        """Retry a segment whose rewrite was voided at once, and one whose rewrite failed with backoff."""
+        self._know(base_offset, 0 if is_voided else now_us + self._wait_us())
 
     def written(self) -> None:
         """Reset the backoff after a rewrite."""

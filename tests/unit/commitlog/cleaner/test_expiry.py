@@ -416,7 +416,7 @@ def test_a_forgotten_segment_that_is_due_at_once_stays_due(monkeypatch: pytest.M
     stream.seal()
     view, expirer = stream.log.view(), Expirer()
     for segment, next_us in zip(view.segments, (0, 0, 9 * S), strict=False):
-        expirer.not_written(segment.base_offset, next_us - limits.COMPACTION_RETRY_MS * 1_000)
+        expirer.not_written(segment.base_offset, next_us - limits.COMPACTION_RETRY_MS * 1_000, is_voided=False)
         expirer.written()
     expirer.cut(view.segments[1].base_offset)  # only the first one is left, which was forgotten
     for segment in view.segments[:-1]:
