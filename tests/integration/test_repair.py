@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import re
 from pathlib import Path
 
 import pytest
 
 import penstock
-from tests.broker_process import eventually
+from penstock.client.bulk.raw_batches import raw_batches
+from tests.broker_process import eventually, running_broker
 from tests.extent import needs_time
 from tests.integration.clusters import ClusterProcesses, load, running_cluster
 
@@ -88,6 +91,43 @@ async def same_on_all(cluster: ClusterProcesses) -> None:
         return all(one == first for one in others)
 
     await eventually(are_same, "all replicas have the same rows")
+
+
+@needs_time
+@pytest.mark.parametrize("reader", ["rows", "whole batches"])
+async def test_damage_that_only_a_reader_finds_is_mended_and_the_reader_goes_on(reader: str, tmp_path: Path) -> None:
+    """Whole batches are sent from the file as they are: the leader learns of the damage from who reads them."""
+    with running_cluster(tmp_path) as cluster:
+        await fill(cluster)
+        leader = await cluster.leader_of("orders")
+        await cluster.in_sync("orders", {1, 2, 3}, leader)
+        flip(segments(cluster, leader)[1])  # the first batch of a log is read to find its begin
+        async with cluster.client(leader) as client:
+            if reader == "rows":
+                offsets = [one async for batch in client.read("orders") for one in batch.column("offset").to_pylist()]
+            else:
+                offsets = await asyncio.to_thread(offsets_of_whole_batches, cluster.brokers[leader].client_address)
+        assert offsets == list(range(900))
+        cluster.brokers[leader].logged("is mended: 1 damaged range")
+        await same_on_all(cluster)
+
+
+def offsets_of_whole_batches(address: str) -> list[int]:
+    with penstock.connect(address) as client:
+        found = raw_batches(client, client.stream("orders"), 0, 0, 900)
+        return [offset for one in found for offset in range(one.header.base_offset, one.header.end_offset)]
+
+
+@needs_time
+async def test_a_reader_of_a_damaged_log_without_replicas_hears_file_and_position(tmp_path: Path) -> None:
+    with running_broker(tmp_path / "data") as broker:
+        async with await broker.client() as client:
+            stream = await client.create_stream("orders", "orders.>", segment_bytes=1 << 20)
+            await client.append(stream, [{"subject": "orders.a", "value": PAYLOAD}] * 300)
+            (path,) = (tmp_path / "data").glob("streams/*-orders/0/*.arrows")
+            flip(path)
+            with pytest.raises(penstock.CorruptRange, match=re.escape(path.name)):
+                [batch async for batch in client.read("orders", timeout=1.0)]
 
 
 @needs_time

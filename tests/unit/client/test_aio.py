@@ -421,8 +421,29 @@ async def test_one_flipped_bit_anywhere_is_found_before_anybody_sees_the_rows(
         return response, raw[: -len(damaged)] + damaged
 
     broker.intercept = damage
-    with pytest.raises(CorruptionError, match="for stream a from offset 0 on: at byte"):
+    with pytest.raises(CorruptionError, match=r"for stream a from offset \d+ on: at byte"):
         await offsets_read(client, "a")
+
+
+async def test_what_was_damaged_on_its_way_is_asked_for_again(broker: FakeBroker, client: aio.Client) -> None:
+    """And so is what lies damaged in the broker's file: as a projection, for which the broker reads and checks it."""
+    stream = fill(broker, batches=3)
+    damaged = bytearray(stream.batches[1])
+    damaged[-100] ^= 0x10
+    again = []
+
+    async def damage(request: Request) -> Answer | None:
+        if not isinstance(request, FetchRequest):
+            return None
+        response, raw = await broker.handle(request)
+        if request.columns is not None:
+            again.append((request.offset, request.end))
+            return response, raw
+        return response, raw.replace(stream.batches[1], bytes(damaged))
+
+    broker.intercept = damage
+    assert await offsets_read(client, "a") == list(range(30))
+    assert again == [(10, 30)]
 
 
 async def test_holes_and_overlaps_between_batches_are_found(broker: FakeBroker, client: aio.Client) -> None:

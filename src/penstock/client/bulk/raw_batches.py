@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from penstock.base import limits
 from penstock.base.errors import CorruptionError
-from penstock.base.ids import LeaderEpoch, Offset, PartitionId
+from penstock.base.ids import LeaderEpoch, Offset, PartitionId, PartitionKey
 from penstock.batch import codec
 from penstock.batch.codec import Buffer
 from penstock.batch.header import BatchHeader
@@ -20,6 +20,7 @@ from penstock.client.errors import TimedOut
 from penstock.client.link.link import Link
 from penstock.client.read import batches
 from penstock.client.read.batches import OffsetRange
+from penstock.client.read.reading import checked_range
 from penstock.messages import FetchRequest, FetchResponse, StreamInfo
 
 
@@ -45,7 +46,8 @@ def raw_batches(
     `start`.
 
     OffsetOutOfRange: the log begins later now. LogTruncated: the messages before `start` were replaced by others.
-    CorruptionError: the answer is corrupted. StreamChanged, TimedOut, Unavailable.
+    CorruptRange: the leader's file is corrupt there, and not repaired in time. CorruptionError: the answer is corrupted
+    again and again. StreamChanged, TimedOut, Unavailable.
     """
     link = client._client._link  # noqa: SLF001 (the same client's asyncio API)
     source = _answers(link, stream, PartitionId(partition), start, end, leader_epoch, timeout)
@@ -62,7 +64,7 @@ async def _answers(
     timeout_s: float,
 ) -> AsyncGenerator[Iterator[RawBatch], None]:
     link.learn(stream)
-    offset = start
+    offset, corrupt_until = start, -1
     while offset < end:
         request = FetchRequest(
             stream_id=stream.stream_id,
@@ -76,9 +78,41 @@ async def _answers(
         if answer.end_offset <= offset:
             raise TimedOut(f"the broker sent nothing from offset {offset} of stream {stream.name} on", offset=offset)
         source = f"the answer of {link.server_of(stream.stream_id, partition)} from offset {offset} on"
-        yield _split(bytes(raw), offset, source)
+        split = _Split(bytes(raw), offset, source)
+        yield iter(split)
+        if split.corruption is not None:
+            if split.end <= corrupt_until:
+                raise split.corruption
+            # The broker sent it unchecked from its file; this has it check, and repair.
+            left = OffsetRange(split.end, answer.end_offset)
+            key = PartitionKey(stream.stream_id, partition)
+            checked = checked_range(link, key, left, answer.leader_epoch, ("offset",), split.corruption, timeout_s)
+            await checked
+            offset, leader_epoch = split.end, split.leader_epoch or leader_epoch
+            corrupt_until = split.end
+            continue
         leader_epoch = batches.last_epoch(raw, source=source) if raw else answer.leader_epoch
         offset = answer.end_offset
+
+
+class _Split:
+    """The batches of an answer, up to its end or the first corrupt one."""
+
+    def __init__(self, raw: bytes, start: int, source: str) -> None:
+        self._raw = raw
+        self._start = start
+        self._source = source
+        self.end = start  # behind the last sound batch
+        self.leader_epoch: int | None = None  # of that batch
+        self.corruption: CorruptionError | None = None
+
+    def __iter__(self) -> Iterator[RawBatch]:
+        try:
+            for batch in _split(self._raw, self._start, self._source):
+                self.end, self.leader_epoch = batch.header.end_offset, batch.leader_epoch
+                yield batch
+        except CorruptionError as error:
+            self.corruption = error
 
 
 def _split(raw: bytes, start: int, source: str) -> Iterator[RawBatch]:

@@ -4,6 +4,9 @@ Rules: a reader gets each committed row of its range once, and never an uncommit
 order, several partitions take turns, and a batch never has rows of two. While the caller processes one response the
 next ones are fetched, at most `PREFETCHED_FETCHES_MAX` of them. The fetch tasks belong to the `Reader` and end with it.
 If retention overtakes a reader, it raises an error; it never skips silently.
+Corruption: whole batches come unchecked from the leader's file, so only their reader finds a corrupt one. It asks for
+the rest of that answer again as a projection, for which the broker checks what it reads: so the broker learns of the
+damage and repairs it, and the reader goes on once it is repaired.
 Added partitions: a reader that follows a stream polls its metadata every PARTITIONS_POLL_S. It reads an added partition
 from its beginning once it has read the older ones up to their marks, that is, everything they hold of the keys that
 moved. So the old messages of a key come before its new ones, and no tombstones have to be remembered.
@@ -33,7 +36,7 @@ from penstock.base import limits
 from penstock.base.errors import CorruptionError, ErrorCode, OperationalError, RemoteError
 from penstock.base.ids import LeaderEpoch, Offset, PartitionId, PartitionKey, StreamId
 from penstock.base.partitioning import PartitionBy
-from penstock.client.checks import place_of, seconds_of, whole_number
+from penstock.client.checks import COLUMNS, place_of, seconds_of, whole_number
 from penstock.client.errors import OffsetOutOfRange, TimedOut, Unavailable
 from penstock.client.link.error_codes import AGAIN, OF_ONE_BROKER
 from penstock.client.link.link import Link
@@ -59,6 +62,8 @@ if TYPE_CHECKING:
 END_OF_LOG = 2**63 - 1
 
 _EMPTY_PAUSE_S = 0.1  # after an empty answer that did not wait
+_REPAIR_PAUSE_S = 0.2  # before a corrupt range is asked for again
+_BEING_REPAIRED = (ErrorCode.CORRUPT_RANGE, ErrorCode.OVERLOADED)  # overloaded: the file was replaced just then
 
 
 class ReadPlan(NamedTuple):
@@ -82,6 +87,14 @@ class _Fetched(NamedTuple):
     raw: bytes | memoryview
     asked: FetchedColumns | None  # None: whole batches
     asking: ProjectedFetches
+
+
+class _Corrupt(NamedTuple):
+    """An answer with a corrupt batch: `reached` is the offset behind the last sound row before it."""
+
+    fetched: _Fetched
+    reached: int
+    error: CorruptionError
 
 
 _Queue = asyncio.Queue[_Fetched | BaseException | None]
@@ -283,6 +296,7 @@ class Reader:
         self.leader_epochs: dict[PartitionId, LeaderEpoch] = {}  # that sent the last rows delivered
         self.covered_ends: dict[PartitionId, int] = {}  # the end of the last answer, perhaps in a gap
         self._moved = asyncio.Event()  # set with each answer; a waiter clears it
+        self._corrupt: _Corrupt | None = None  # found by the iterator that was returned last
 
     async def __aenter__(self) -> Reader:
         for one in self._what:
@@ -350,8 +364,16 @@ class Reader:
         await asyncio.gather(*self._fetching, return_exceptions=True)
 
     async def next_batches(self) -> Iterator[pa.RecordBatch] | None:
-        """Return the batches of the next answer, or None at the end. The iterator raises CorruptionError."""
+        """Return the batches of the next answer, or None at the end. The iterator may end before the answer does, at a
+        corrupt batch; the next call goes on there.
+
+        RemoteError (corrupt_range): no replica that was asked has sound rows there. CorruptionError: the same, of an
+        older broker.
+        """
         while True:
+            if self._corrupt is not None:
+                corrupt, self._corrupt = self._corrupt, None
+                return self._batches(await self._ask_again(corrupt))
             item = await self._queue.get()
             if item is None:
                 self._unfinished -= 1
@@ -380,8 +402,7 @@ class Reader:
         wanted = OffsetRange(offset, min(what.range.end, response.committed_end))
         source = _source(self._link, what, offset)
         if asked is None:
-            covers = OffsetRange(response.base_offset, response.end_offset)
-            found = batches.batches_of(raw, covers, wanted, self._batch_rows_max, source=source)
+            found = self._sound_rows(fetched, wanted, source)
         else:
             found = projecting.batches_of(raw, response, asked, wanted, source=source)
         seen = rows = 0
@@ -397,6 +418,69 @@ class Reader:
             for start in range(0, batch.num_rows, self._batch_rows_max):
                 yield batch.slice(start, self._batch_rows_max)
         asking.matched(rows, seen if asked is None else response.end_offset - offset)
+
+    def _sound_rows(self, fetched: _Fetched, wanted: OffsetRange, source: str) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of whole batches up to the first corrupt one, which is noted."""
+        covers = OffsetRange(fetched.response.base_offset, fetched.response.end_offset)
+        last: pa.RecordBatch | None = None
+        try:
+            for last in batches.batches_of(fetched.raw, covers, wanted, self._batch_rows_max, source=source):
+                yield last
+        except CorruptionError as error:
+            reached = wanted.start if last is None else last.column(0)[-1].as_py() + 1
+            self._corrupt = _Corrupt(fetched, reached, error)
+
+    async def _ask_again(self, corrupt: _Corrupt) -> _Fetched:
+        """Fetch the rest of an answer with a corrupt batch in a way that has the broker check it."""
+        what, told, asking = corrupt.fetched.what, corrupt.fetched.response, corrupt.fetched.asking
+        left = OffsetRange(corrupt.reached, min(what.range.end, told.end_offset))
+        key = PartitionKey(what.stream_id, what.partition)
+        found = checked_range(self._link, key, left, told.leader_epoch, COLUMNS, corrupt.error, self._timeout_s)
+        response, raw = await found
+        if response.end_offset < left.end:
+            self._corrupt = corrupt._replace(reached=response.end_offset)
+        return _Fetched(what, left.start, response, raw, FetchedColumns(COLUMNS, None), asking)
+
+
+async def checked_range(
+    link: Link,
+    key: PartitionKey,
+    wanted: OffsetRange,
+    leader_epoch: LeaderEpoch,
+    columns: tuple[str, ...],
+    corruption: CorruptionError,
+    timeout_s: float,
+) -> tuple[FetchResponse, bytes | memoryview]:
+    """Fetch a range in which the caller has found `corruption`, as a projection: the broker checks the batches, learns
+    of the damage and repairs it, for which this waits.
+
+    RemoteError (corrupt_range) if it is not repaired in time; `corruption` if the broker is too old to check it.
+    """
+    clock = asyncio.get_running_loop()
+    request = FetchRequest(
+        stream_id=key.stream_id,
+        partition=key.partition,
+        offset=Offset(wanted.start),
+        bytes_max=min(limits.READ_FETCH_BYTES_MAX, link.hello.limits.fetch_bytes_max),
+        leader_epoch=leader_epoch,
+        columns=columns,  # type: ignore[arg-type]
+        end=Offset(wanted.end),
+    )
+    deadline_s = clock.time() + seconds_of(timeout_s)
+    while True:
+        left_s = max(0.0, deadline_s - clock.time())
+        try:
+            response, raw = await link.call(request, FetchResponse, timeout_s=left_s)
+        except RemoteError as error:
+            if error.code == ErrorCode.UNSUPPORTED_VERSION:
+                raise corruption from None
+            if error.code not in _BEING_REPAIRED or left_s <= _REPAIR_PAUSE_S:
+                raise
+            await asyncio.sleep(_REPAIR_PAUSE_S)
+            continue
+        if response.end_offset <= wanted.start:
+            raise corruption
+        return response, raw
 
 
 async def answers(begin: Callable[[], Awaitable[Reader]]) -> AsyncGenerator[Iterator[pa.RecordBatch], None]:
@@ -462,8 +546,9 @@ async def _fetch_ahead(
                 if asked is not None and response.last_epoch is not None:
                     leader_epoch = response.last_epoch
                 elif raw:
-                    # After the answer is queued: the reader must get earlier data before the error for corrupted bytes.
-                    leader_epoch = batches.last_epoch(raw, source=_source(link, what, offset))
+                    # Of a corrupt batch the header tells nothing; the reader asks for it again.
+                    with contextlib.suppress(CorruptionError):
+                        leader_epoch = batches.last_epoch(raw, source=_source(link, what, offset))
                 offset = response.end_offset
                 progress_s = clock.time()
             elif not what.follow and now_s - progress_s >= timeout_s:
