@@ -2,12 +2,13 @@
 
     python examples/append_once.py orders.jsonl
 
-Start it again within ten minutes: so long the broker remembers the producer. PENSTOCK_SERVER names the broker.
+Start it again within ten minutes: so long the broker remembers the producer. The stream must be there:
+`penstock stream create shop 'shop.>'`. PENSTOCK_SERVER names the broker.
 """
 
 from __future__ import annotations
 
-import sys
+import argparse
 from pathlib import Path
 
 import penstock
@@ -20,10 +21,10 @@ def load(client: penstock.Client, lines: list[str]) -> None:
     """Append all lines; those that an earlier run has stored are not stored again."""
     first = 0  # a row's sequence is its line number
     while first < len(lines):
-        producer = client.producer("orders", producer_id=LOADER, sequence=first)
+        producer = client.producer("shop", producer_id=LOADER, sequence=first)
         try:
             for begin in range(first, len(lines), BATCH_ROWS):
-                rows = [{"subject": "orders.file", "value": line} for line in lines[begin : begin + BATCH_ROWS]]
+                rows = [{"subject": "shop.file", "value": line} for line in lines[begin : begin + BATCH_ROWS]]
                 for place in producer.append(rows):
                     print(f"lines {begin} to {begin + len(rows) - 1}: offsets from {place.base_offset}")
             return
@@ -36,7 +37,9 @@ def load(client: penstock.Client, lines: list[str]) -> None:
 
 def main() -> None:
     """Append the file that the command line names."""
-    lines = Path(sys.argv[1]).read_text(encoding="utf-8").splitlines()
+    parser = argparse.ArgumentParser(description="Append the lines of a file, each exactly once.")
+    parser.add_argument("file", type=Path, help="a file with one JSON object per line")
+    lines = parser.parse_args().file.read_text(encoding="utf-8").splitlines()
     with penstock.connect() as client:
         load(client, lines)
 

@@ -15,7 +15,7 @@ import penstock
 def main() -> None:
     """Print each order once it is read; a second run continues at the committed offset."""
     follow = os.environ.get("FOLLOW") == "1"
-    with penstock.connect() as client, client.consumer("orders", "billing", follow=follow) as consumer:
+    with penstock.connect() as client, client.consumer("shop", "billing", follow=follow) as consumer:
         for message in consumer.messages():
             if message.value is None:  # a tombstone
                 continue
@@ -24,7 +24,7 @@ def main() -> None:
             # Commit after the work: if this process is killed before, the message is delivered again. Without this
             # line the consumer commits every 5 seconds, and at the end of the block.
             consumer.commit()
-        for place in client.groups.offsets("billing", "orders"):
+        for place in client.groups.offsets("billing", "shop"):
             print(f"partition {place.partition}: committed {place.offset}, lag {place.lag}")
 
 

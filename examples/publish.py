@@ -1,6 +1,6 @@
 """Publish to a stream with an unmodified NATS client (nats-py), and wait for each ack.
 
-The stream must be there: `penstock stream create orders 'orders.>'`. NATS_URL names the NATS server.
+The stream must be there: `penstock stream create shop 'shop.>'`. NATS_URL names the NATS server.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ async def main() -> None:
             "Nats-Msg-Id": f"order-{number}",  # a repeated id within two minutes is a duplicate
         }
         # Returns once the message is on the disk (or replicated). Raises nats.errors.Error if it is refused.
-        ack = await js.publish(f"orders.{order['region']}", json.dumps(order).encode(), headers=headers)
+        ack = await js.publish(f"shop.{order['region']}", json.dumps(order).encode(), headers=headers)
         how = "duplicate" if ack.duplicate else "stored"
         print(f"{how} in {ack.stream} at offset {ack.seq - 1}")  # JetStream counts from 1, Penstock from 0
     await connection.close()

@@ -14,7 +14,7 @@ import penstock
 def main() -> None:
     """Sum the totals of all orders in three ways."""
     with penstock.connect() as client:
-        orders = client.to_table("orders")  # pyarrow.Table: offset, timestamp, subject, key, value, headers
+        orders = client.to_table("shop")  # pyarrow.Table: offset, timestamp, subject, key, value, headers
 
     found = duckdb.execute(
         "SELECT subject, count(*), sum(CAST(decode(value) ->> '$.total' AS BIGINT)) "

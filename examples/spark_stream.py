@@ -8,7 +8,7 @@ broker. For a cluster: `session("spark://HOST:7077")`.
 
 from __future__ import annotations
 
-import sys
+import argparse
 from pathlib import Path
 
 from pyspark.sql import functions as f
@@ -18,9 +18,11 @@ from penstock.spark import session
 
 def main() -> None:
     """Read what is new in the stream, write it, and print the totals so far."""
-    folder = Path(sys.argv[1])
+    parser = argparse.ArgumentParser(description="Stream orders to Parquet files, and print the totals of customers.")
+    parser.add_argument("folder", type=Path, help="where the Parquet files and the checkpoint are")
+    folder = parser.parse_args().folder
     spark = session(name="orders")
-    orders = spark.readStream.format("penstock").option("stream", "orders").option("startingOffsets", "earliest").load()
+    orders = spark.readStream.format("penstock").option("stream", "shop").option("startingOffsets", "earliest").load()
     parsed = orders.select(
         "offset", f.from_json(f.col("value").cast("string"), "customer STRING, total BIGINT").alias("order")
     )

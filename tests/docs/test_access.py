@@ -33,14 +33,24 @@ async def test_the_pages_do_what_they_say(tmp_path: Path) -> None:
         async with aio.connect(broker.client_address, credentials=credentials) as admin:
             await admin.create_stream("orders", "orders.>")
         environment = {**broker.environment, "PENSTOCK_SERVER": broker.client_address}
-        pages = "".join(map(text_of, RUN))
-        for language, text in re.findall(r"```(sh|python)\n(.*?)```", pages, flags=re.DOTALL):
+        blocks = [
+            (page, *block)
+            for page in RUN
+            for block in re.findall(r"```(sh|python)\n(.*?)```", text_of(page), re.DOTALL)
+        ]
+        environment["PENSTOCK_CREDENTIALS"] = str(credentials)
+        for page, language, text in blocks:
+            if page == "access" and text.startswith("penstock serve"):
+                environment["PENSTOCK_CREDENTIALS"] = ""  # from here on as the pages say
             lines = [dedent(text)] if language == "python" else text.splitlines()
             for line in lines:
                 if line.startswith("penstock serve"):
                     continue
-                words = ["-c", f"import penstock\n{line}"] if language == "python" else ["-m", *shlex.split(line)]
-                environment["PENSTOCK_CREDENTIALS"] = "" if "--credentials" in words else str(credentials)
+                if line.startswith("export"):
+                    name, value = line.removeprefix("export ").split("=")
+                    environment[name] = value
+                    continue
+                words = ["-c", line] if language == "python" else ["-m", *shlex.split(line)]
                 done = subprocess.run(
                     [sys.executable, *words], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
                 )

@@ -19,7 +19,7 @@ def test_the_page_does_what_it_says(tmp_path: Path) -> None:
     assert len(others) == 2
     with running_broker(tmp_path / "data") as broker:
         assert run(broker.client_address, "-W", "error", "-c", first) == "0 1000\n"
-        said = [run(broker.client_address, "-W", "error", "-c", "import penstock\n" + text) for text in others]
+        said = [run(broker.client_address, "-W", "error", "-c", text) for text in others]
     assert said == ["2000\n", "producer_fenced\n"]
 
 

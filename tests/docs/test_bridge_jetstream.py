@@ -24,7 +24,9 @@ def blocks(language: str) -> list[str]:
 
 
 async def run(code: str, js: object) -> str:
+    """Run a block; `js` stands for the connection that it makes."""
     names: dict[str, object] = {"js": js}
+    code = code.replace("js = (await nats.connect()).jetstream()\n", "")
     exec(f"async def block():\n{textwrap.indent(code, ' ')}", names)
     with contextlib.redirect_stdout(io.StringIO()) as said:
         await names["block"]()  # type: ignore[operator]
@@ -42,7 +44,7 @@ async def test_the_page_does_what_it_says(tmp_path: Path) -> None:
         await run(add, there.js)
         await there.until_acked(3, "ORDERS", "penstock")
         assert await run(look, there.js) == "3 0\n"
-        found = [(one.subject, one.value) async for one in there.client.messages("orders-copy")]
+        found = [(one.subject, one.value) async for one in there.client.messages("orders-bridge")]
         assert found == [("orders.eu", b"0"), ("orders.eu", b"1"), ("orders.eu", b"2")]
 
 

@@ -66,8 +66,7 @@ def test_the_page_does_what_it_says(reader: Reader) -> None:
             for line in text.splitlines():
                 reader.do(line)
         else:
-            program = f"import penstock\nserver = {reader.broker.client_address!r}\n{text}"
-            reader.run("-c", program)
+            reader.run("-c", text)
     assert "Ada Lovelace" in reader.said["penstock read patients"]
     first, second = (line.split()[0] for line in reversed((reader.folder / "penstock.keys").read_text().splitlines()))
     listed = reader.said["penstock keys list penstock-data"]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -10,10 +12,12 @@ from pathlib import Path
 import pytest
 
 import penstock
+from tests import warm
 from tests.broker_process import BrokerProcess, broker_environment, running_broker
 from tests.extent import each_change
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples"
 PROGRAMS = sorted(EXAMPLES.glob("*.py"))
 LINES_MAX = 60
 LINES = [json.dumps({"customer": f"c{number % 3}", "total": number}) for number in range(250)]
@@ -32,14 +36,22 @@ def run_example(broker: BrokerProcess, name: str, *arguments: str, warnings: str
     return done.stdout.splitlines()
 
 
+def penstock_command(broker: BrokerProcess, *arguments: str) -> None:
+    """Run `penstock …` to its end, without an error."""
+    running = warm.penstock(arguments, broker.environment | {"PENSTOCK_SERVER": broker.client_address}, text=True)
+    _, errors = running.communicate(timeout=TIMEOUT_S)
+    assert running.returncode == 0, (arguments, errors)
+
+
 @each_change
 def test_the_examples_do_what_they_say(tmp_path: Path) -> None:
     file = tmp_path / "orders.jsonl"
     file.write_text("\n".join(LINES) + "\n")
     with running_broker(tmp_path / "data") as broker:
-        with penstock.connect(broker.client_address) as client:
-            client.create_stream("orders", "orders.>")
-        stored = [f"stored in orders at offset {offset}" for offset in range(3)]
+        for text in ("README.md", "examples/README.md"):  # the examples also work after the README's commands
+            for line in re.findall(r"^penstock (stream create|publish) (.*)$", (ROOT / text).read_text(), re.MULTILINE):
+                penstock_command(broker, *shlex.split(" ".join(line)))
+        stored = [f"stored in shop at offset {offset}" for offset in range(3)]
         assert run_example(broker, "publish.py") == stored
         assert run_example(broker, "publish.py") == [line.replace("stored", "duplicate") for line in stored]
         assert run_example(broker, "consume.py") == [
@@ -56,11 +68,11 @@ def test_the_examples_do_what_they_say(tmp_path: Path) -> None:
                 "lines 200 to 249: offsets from 203",
             ]
         assert run_example(broker, "query.py") == [
-            "DuckDB: orders.eu has 2 orders, total 62",
-            f"DuckDB: orders.file has 250 orders, total {sum(range(250))}",
-            "DuckDB: orders.us has 1 orders, total 7",
+            "DuckDB: shop.eu has 2 orders, total 62",
+            f"DuckDB: shop.file has 250 orders, total {sum(range(250))}",
+            "DuckDB: shop.us has 1 orders, total 7",
             f"Polars: total {sum(range(250)) + 69}",
-            "pandas: {'orders.eu': 2, 'orders.file': 250, 'orders.us': 1}",
+            "pandas: {'shop.eu': 2, 'shop.file': 250, 'shop.us': 1}",
         ]
 
 
@@ -70,10 +82,21 @@ def test_a_load_goes_on_although_the_broker_has_forgotten_where_the_first_lines_
     file.write_text("\n".join(LINES * 4) + "\n")  # ten batches: the broker knows the offsets of the last five
     with running_broker(tmp_path / "data") as broker:
         with penstock.connect(broker.client_address) as client:
-            client.create_stream("orders", "orders.>")
+            client.create_stream("shop", "shop.>")
             assert len(run_example(broker, "append_once.py", str(file))) == 10
             assert run_example(broker, "append_once.py", str(file)) == ["lines up to 999 are there already"]
-            assert client.to_table("orders").num_rows == 1000
+            assert client.to_table("shop").num_rows == 1000
+
+
+@pytest.mark.parametrize("name", ["append_once.py", "spark_stream.py"])
+def test_an_example_without_its_argument_shows_how_it_is_used(name: str) -> None:
+    if name == "spark_stream.py":
+        pytest.importorskip("pyspark")
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / name)], capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"usage: {name}")
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda path: path.stem)

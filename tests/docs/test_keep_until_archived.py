@@ -35,24 +35,24 @@ def test_the_page_does_what_it_says(tmp_path: Path) -> None:
     with running_broker(tmp_path / "data") as broker, penstock.connect(broker.client_address) as client:
         for line in commands.splitlines():
             run(broker.client_address, "-m", "penstock", *shlex.split(line)[1:])
-        show = ("-m", "penstock", "stream", "show", "orders")
+        show = ("-m", "penstock", "stream", "show", "trades")
         assert "no archive has reported yet: nothing is deleted" in run(broker.client_address, *show)
-        client.append("orders", [{"subject": "orders.a", "value": b"x"}] * 5)
-        exec(reported.replace("120_000", "3"), {"client": client})
+        client.append("trades", [{"subject": "trades.a", "value": b"x"}] * 5)
+        run(broker.client_address, "-c", reported.replace("120_000", "3"))
         assert re.search(r"archived up to +3 \(lake 3\)", run(broker.client_address, *show))
-        exec(sure, {"client": client})
-        assert client.stream("orders").partitions[0].archived_end == 5
+        run(broker.client_address, "-c", sure)
+        assert client.stream("trades").partitions[0].archived_end == 5
         (forget,) = forgotten.splitlines()
         unknown = command(broker.client_address, *shlex.split(forget)[1:-1], "lak", "--yes")
         assert (unknown.returncode, unknown.stdout) == (2, "")
-        assert "stream orders waits for no archive 'lak': it waits for lake" in unknown.stderr
+        assert "stream trades waits for no archive 'lak': it waits for lake" in unknown.stderr
         nobody = command(broker.client_address, *shlex.split(forget)[1:])
         assert nobody.returncode == 1
-        assert "Stream orders knows no other archive, and deletes nothing until one reports. Forget" in nobody.stderr
-        assert client.stream("orders").partitions[0].archived_end == 5
+        assert "Stream trades knows no other archive, and deletes nothing until one reports. Forget" in nobody.stderr
+        assert client.stream("trades").partitions[0].archived_end == 5
         said = run(broker.client_address, "-m", "penstock", *shlex.split(forget)[1:], "--yes")
-        assert said == "stream orders waits for archive lake no longer\n"
-        assert client.stream("orders").partitions[0].archived_end is None
+        assert said == "stream trades waits for archive lake no longer\n"
+        assert client.stream("trades").partitions[0].archived_end is None
 
 
 def test_every_linked_file_is_there() -> None:

@@ -16,13 +16,10 @@ from tests.extent import needs_time
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "how-to/message-ttl.md").read_text(encoding="utf-8")
 PROGRAM = """
-import asyncio, nats
+import asyncio
 async def main():
-    connection = await nats.connect({url!r})
-    js = connection.jetstream()
 {text}
     print(ack.seq)
-    await connection.close()
 asyncio.run(main())
 """
 
@@ -35,7 +32,9 @@ def run_page(page: str, folder: Path) -> tuple[list[str], list[penstock.Message]
     with running_broker(folder) as broker:
         for language, text in blocks:
             if language == "python":
-                program = PROGRAM.format(url=broker.nats_url, text=indent(text, "    "))
+                program = PROGRAM.format(
+                    text=indent(text.replace("connect()", f"connect({broker.nats_url!r})"), "    ")
+                )
                 said.append(run(broker.client_address, "-c", program))
                 continue
             for line in text.splitlines():

@@ -33,6 +33,5 @@ def test_the_page_does_what_it_says(tmp_path: Path, page: str, said: str) -> Non
         assert [(line, one.stderr) for line, one in zip(commands, done, strict=True) if one.returncode] == []
         assert any(said in one.stdout for one in done)
         for program in re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL):
-            head = "import penstock\nclient = penstock.connect()\n"
-            run_program(broker.client_address, "-W", "error", "-c", f"{head}{program}\nclient.close()\n")
+            run_program(broker.client_address, "-W", "error", "-c", program)
     assert f"(how-to/{page}.md)" in (DOCS / "README.md").read_text(encoding="utf-8")

@@ -24,7 +24,7 @@ async def test_the_page_does_what_it_says(tmp_path: Path) -> None:
         said = []
         for language, text in re.findall(r"```(sh|python)\n(.*?)```", PAGE, flags=re.DOTALL):
             if language == "python":
-                said.append(run(server, "-c", f"import penstock\n{dedent(text)}"))
+                said.append(run(server, "-c", dedent(text)))
                 continue
             for line in text.splitlines():
                 words = shlex.split(line)
@@ -32,7 +32,7 @@ async def test_the_page_does_what_it_says(tmp_path: Path) -> None:
                 said.append(run(server, "-m", "penstock", *words[1:]))
                 if words[1:3] == ["stream", "create"]:
                     with penstock.connect(server) as client:
-                        client.append("orders", [{"value": b"1"}, {"value": b"2"}])
+                        client.append("news", [{"value": b"1"}, {"value": b"2"}])
     read, nearest, program, shown = said[2:]
     assert read.count("\n") == nearest.count("\n") == 2
     assert program == "0 b'1'\n1 b'2'\n2\n"

@@ -19,7 +19,7 @@ def test_the_page_does_what_it_says(tmp_path: Path) -> None:
     assert len(others) == 2
     with running_broker(tmp_path / "data") as broker:
         said = [run(broker.client_address, "-W", "error", "-c", first)]
-        said += [run(broker.client_address, "-W", "error", "-c", "import penstock\n" + text) for text in others]
+        said += [run(broker.client_address, "-W", "error", "-c", text) for text in others]
     assert said == ["b'11' None 1\nb'apple' b'11' 2\n", "b'12'\n", "b'apple' b'13'\n"]
 
 

@@ -14,11 +14,9 @@ ORDER = '{{"customer": "{}", "total": {}}}'
 
 @needs_time
 def test_a_streaming_job_writes_each_order_once(client: penstock.Client, broker: BrokerProcess, tmp_path: Path) -> None:
-    client.create_stream("orders", "orders.>")
-    client.append(
-        "orders", [{"subject": "orders.eu", "value": ORDER.format(*one)} for one in (("anna", 42), ("ben", 7))]
-    )
+    client.create_stream("shop", "shop.>")
+    client.append("shop", [{"subject": "shop.eu", "value": ORDER.format(*one)} for one in (("anna", 42), ("ben", 7))])
     folder = str(tmp_path / "totals")
     assert run_example(broker, "spark_stream.py", folder, warnings="ignore") == ["anna: 42", "ben: 7"]
-    client.append("orders", [{"subject": "orders.eu", "value": ORDER.format("anna", 20)}])
+    client.append("shop", [{"subject": "shop.eu", "value": ORDER.format("anna", 20)}])
     assert run_example(broker, "spark_stream.py", folder, warnings="ignore") == ["anna: 62", "ben: 7"]

@@ -45,6 +45,8 @@ class Nats:
         """Advice for a nats-server without permissions."""
         if self.is_embedded and self.has_users:
             return "restart the broker (with --brokers, all of them): its nats-server has a login then"
+        if self.is_embedded:
+            return f"start the broker with --auth, or with a nats-server of your own (--nats) that has users ({PAGE})"
         return f"give every client a user with permissions in nats-server.conf ({PAGE})"
 
 

@@ -208,6 +208,9 @@ def hold_folder(path: Path) -> int:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.mkdir(mode=_MODE, exist_ok=True)
+    except OSError as error:
+        raise OperationalError(f"cannot create the data directory {path}: {error.strerror or error}") from error
+    try:
         folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     except OSError as error:
         raise _unusable(path, error) from error

@@ -260,7 +260,8 @@ class EmbeddedNats:
             level = next((level for mark, level in _LEVELS.items() if mark in line), logging.DEBUG)
             if (port and _TAKEN in line) or any(mark in line for mark in _EXPECTED):
                 level = logging.DEBUG
-            text: str | None = line.decode("utf-8", "replace")
+            # It quotes what a client sent after `proto=`, which may be any bytes.
+            text: str | None = line.decode("ascii" if b"proto=" in line else "utf-8", "backslashreplace")
             if _NOT_LET_IN in line:
                 level = logging.WARNING
                 now_us = int(asyncio.get_running_loop().time() * 1_000_000)

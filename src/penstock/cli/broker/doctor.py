@@ -101,6 +101,9 @@ def doctor(
     from penstock.doctor.findings import Result, worst
     from penstock.doctor.identities import parse_identities, with_login_of_broker
 
+    for folder in data_dir or ():
+        if not folder.is_dir():
+            raise typer.BadParameter(f"there is no directory {folder}", param_hint="--data-dir")
     who = parse_identities(identities or [])
     tls = TlsFiles(nats_tls_ca, nats_tls_cert, nats_tls_key)
     if mistakes := tls.mistakes():

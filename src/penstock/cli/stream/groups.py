@@ -167,7 +167,7 @@ def reset(
     timeout: Timeout = DEFAULT_TIMEOUT,
     debug: Debug = False,
 ) -> None:
-    """Set the offsets of a consumer group in a stream. Asks first.
+    """Set the offsets of a consumer group in a stream. Asks first. A group that does not exist is created.
 
     Stop the group's consumers first: the command fails while the group has members. A consumer that was killed remains
     a member for 10 s.
@@ -181,9 +181,14 @@ def reset(
             raise typer.BadParameter(f"{text}: say which with --partition")
         before = {one.partition: one for one in client.groups.offsets(group, info, timeout=seconds)}
         after = client.groups.reset(group, info, place, partition=partition, dry_run=True, timeout=seconds)
+        is_new = not any(map(_is_known, before.values())) and all(
+            one.group != group for one in client.groups.all(timeout=seconds)
+        )
         if not dry_run:
             if not yes:
                 question = f"Have group {group} go on {_where(after)} in stream {info.name}?"
+                if is_new:
+                    question = f"Group {group} does not exist. Create it {_where(after)} in stream {info.name}?"
                 confirm(question, f"group {group} stays where it is")
             for one in after:  # the confirmed offsets, even if a time or `latest` resolves to others by now
                 client.groups.reset(group, info, one.offset or 0, partition=one.partition, timeout=seconds)
@@ -192,9 +197,13 @@ def reset(
         if as_json:
             output.print_json({"partition": one.partition, "offset": one.offset, "before": old, "lag": one.lag})
             continue
+        which = f"{info.name}, partition {one.partition}" if len(info.partitions) > 1 else info.name
+        if is_new:
+            begins = "would begin" if dry_run else "begins"
+            say(f"group {group} did not exist: it {begins} in {which} at offset {one.offset}")
+            continue
         was = "nothing was committed" if old is None else f"it was at {old}"
         begins = "would go on" if dry_run else "goes on"
-        which = f"{info.name}, partition {one.partition}" if len(info.partitions) > 1 else info.name
         say(f"group {group} {begins} in {which} at offset {one.offset}; {was}")
 
 

@@ -152,7 +152,7 @@ def behind_text(part: PartitionInfo) -> str:
     if not part.followers:
         return UNKNOWN if len(part.replicas) + len(part.observers) > 1 else "-"
     late = [
-        f"{one.broker_id}: {'not heard of' if one.lag is None else count_text(one.lag)}"
+        f"{one.broker_id}: {'unknown' if one.lag is None else count_text(one.lag)}"
         + (", its disk takes nothing" if one.is_impeded else "")
         for one in part.followers
         if one.lag != 0 or one.is_impeded

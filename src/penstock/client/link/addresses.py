@@ -71,6 +71,9 @@ def _shown(server: str, mistake: str) -> str:
 
 
 def _unwanted(server: str) -> ValueError:
+    if server.partition("://")[0].strip().lower() == "nats" and "@" not in server:
+        text = "nats:// is the address of a NATS server; a broker listens on another port, usually"
+        return ValueError(f"the server: {text} {DEFAULT_PORT}: write HOST:PORT, as in '127.0.0.1:{DEFAULT_PORT}'")
     advice = "; --credentials FILE (PENSTOCK_CREDENTIALS) says who logs in" if "@" in server else ", or tls://HOST:PORT"
     return ValueError(f"the server: {unwanted(server)}{advice}")
 

@@ -368,7 +368,8 @@ async def open_connection(
             raise
         if (mistake := why(error)) is not None:
             raise Unavailable(f"no TLS with the broker at {server}: {mistake}") from None
-        text = f"no broker answers at {server}: {_reason(error)}"
+        at = server if server.rpartition(":")[2] == str(port) else f"{server}, port {port}"
+        text = f"no broker answers at {at}: {_reason(error)}"
         raise Unavailable(
             f"{text}; start one with `penstock serve`, or say where it is (server=, PENSTOCK_SERVER)"
         ) from None

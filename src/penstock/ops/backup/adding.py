@@ -71,7 +71,10 @@ class Backup:
         if (self.folder / "penstock.json").exists():
             text = f"{self.folder} is the data directory of a broker: give another folder for the backup"
             raise ValueError(f"{text}; streams come from the broker itself (--server)")
-        private_folder(self.folder)
+        try:
+            private_folder(self.folder)
+        except OSError as error:
+            raise OperationalError(f"cannot write the backup to {self.folder}: {error.strerror or error}") from error
         with ExitStack() as stack:
             stack.enter_context(alone(self.folder))
             if (self.folder / MANIFEST).exists():

@@ -35,6 +35,7 @@ _UNACKED_MAX = 4_000  # messages in flight to streams: JetStream rejects them be
 _RETRY_S = 0.2
 _LOOK_AGAIN_S = 1.0  # shortest interval between look-ups of the streams at the target
 _JETSTREAM_AGAIN_S = 60.0  # interval if no JetStream answers, because each attempt may take seconds
+_SHOWN_MAX = 8  # partitions whose offsets the first note shows
 _RATE_PARTS = 20  # parts per second with a rate, to spread messages evenly
 
 
@@ -116,6 +117,8 @@ class Relay:
             told.step("Relaying", total, noun="messages") as advance,
         ):
             target.refresh(thread, nats_output)
+            if wanted.follow:
+                told.note(f"waiting for messages of stream {info.name} {_begin_text(client, info, wanted, timeout)}")
             source = _Source(info, wanted.partition, self._mapping, self._without)
             sending = _Sending(self, source, target, thread, nats_output, timeout)
             for batch in reading.batches:
@@ -126,6 +129,26 @@ class Relay:
             thread.run(nats_output.end(waits=not target.storing.is_known))
         if reading.consuming is not None and not self.messages:
             self.why_nothing = reading.consuming.why_nothing()
+
+
+def _begin_text(client: Client, info: StreamInfo, wanted: RelayOptions, timeout_s: float) -> str:
+    """Say where a relay begins in each partition."""
+    if isinstance(wanted.start, LastMessages):
+        return f"from the last {wanted.start.message_count} on"
+    committed: dict[int, int | None] = {}
+    if wanted.group is not None:
+        committed = {one.partition: one.offset for one in client.groups.offsets(wanted.group, info, timeout=timeout_s)}
+    numbers = range(len(info.partitions)) if wanted.partition is None else (wanted.partition,)
+    begins = {}
+    for number in numbers[:_SHOWN_MAX]:
+        begin = committed.get(number)
+        if begin is None:
+            begin = client.offsets(info, wanted.start, partition=number, timeout=timeout_s).offset
+        begins[number] = begin
+    if len(numbers) == 1:
+        return f"from offset {begins[numbers[0]]} on"
+    more = ", …" if len(numbers) > _SHOWN_MAX else ""
+    return f"from these offsets on (partition: offset): {', '.join(f'{n}: {at}' for n, at in begins.items())}{more}"
 
 
 class _Source(NamedTuple):

@@ -85,14 +85,19 @@ def logs_of(path: Path) -> list[LogFolder]:
             )
         return [_log(path.parent)._replace(segment=path.name)]
     if (path / _STREAMS).is_dir():
-        found = sorted(folder for folder in (path / _STREAMS).glob("*/*") if folder.is_dir())
+        found = sorted((folder for folder in (path / _STREAMS).glob("*/*") if folder.is_dir()), key=_by_number)
         return [_log(folder)._replace(data_dir=path) for folder in found]
     if any(path.glob(f"*{_SEGMENT_SUFFIX}")) or (path / "checkpoint").exists():
         return [_log(path)]
-    found = sorted(folder for folder in path.glob("*") if any(folder.glob(f"*{_SEGMENT_SUFFIX}")))
+    found = sorted((one for one in path.glob("*") if any(one.glob(f"*{_SEGMENT_SUFFIX}"))), key=_by_number)
     if not found:
         raise ValueError(f"{path} holds no log: give a data directory, the folder of a log, or a segment file")
     return [_log(folder) for folder in found]
+
+
+def _by_number(folder: Path) -> tuple[Path, int, str]:
+    """Return a sort key that has partition 10 behind 9."""
+    return folder.parent, int(folder.name) if folder.name.isdecimal() else -1, folder.name
 
 
 def _log(folder: Path) -> LogFolder:
