@@ -603,6 +603,20 @@ def test_names_of_streams_are_completed(broker: ReadyLine, stream: str) -> None:
         assert completed(line.format(broker.client, stream[:-3]), nobody) == [stream]
 
 
+@each_change
+def test_a_reset_says_that_it_creates_the_group(run: Run, stream: str) -> None:
+    words = ("group", "reset", f"no-{stream}", stream, "--to", "earliest")
+    new = f"group no-{stream} did not exist: it"
+    assert run(*words, "--dry-run").stdout == f"{new} would begin in {stream} at offset 0\n"
+    assert run(*words, "--yes").stdout == f"{new} begins in {stream} at offset 0\n"
+    assert "goes on in" in run(*words, "--yes").stdout
+
+
+def test_doctor_looks_at_its_data_directories_first(run: Run, tmp_path: Path) -> None:
+    wrong = run("doctor", "--data-dir", f"{tmp_path}/nosuch", server="127.0.0.1:1", code=2).stderr
+    assert f"{tmp_path}/nosuch" in "".join(wrong.split())
+
+
 @needs_time
 def test_names_of_groups_are_completed(broker: ReadyLine, stream: str) -> None:
     group = f"readers-of-{stream}"

@@ -226,6 +226,13 @@ def test_a_file_system_that_cannot_sync_folders_is_named(
         take_data_dir(path)
 
 
+def test_a_directory_that_cannot_be_created_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    path = tmp_path / "file" / "data"
+    with pytest.raises(OperationalError, match=f"cannot create the data directory {path}: "):
+        take_data_dir(path)
+
+
 def test_locks_that_nfs_does_not_grant_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(folder: int, how: int) -> None:
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))

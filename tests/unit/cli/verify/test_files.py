@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from penstock.batch.schema import SCHEMA_BYTES
 from penstock.commitlog import Log, LogConfig, LogFolder
 from penstock.commitlog.files.files import holds_messages
-from penstock.ops.verify.files import verify_files
+from penstock.ops.verify.files import logs_of, verify_files
 from penstock.vfs import Vfs
 from penstock.vfs.encrypted import EncryptedVfs
 from penstock.vfs.real import RealVfs
@@ -43,6 +43,12 @@ class Said(NamedTuple):
 def verify(*arguments: object) -> Said:
     result = CliRunner().invoke(app, ["verify", *map(str, arguments)])
     return Said(result.exit_code, result.stdout, result.stderr)
+
+
+def test_partitions_are_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+    for number in (10, 2, 0, 1):
+        (tmp_path / "streams/00000004-orders" / str(number)).mkdir(parents=True)
+    assert [one.partition for one in logs_of(tmp_path)] == [0, 1, 2, 10]
 
 
 @pytest.fixture

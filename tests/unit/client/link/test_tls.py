@@ -83,8 +83,10 @@ def test_no_part_of_a_login_is_repeated(text: str) -> None:
 
 
 def test_a_scheme_and_an_ipv6_address_without_brackets_are_told() -> None:
-    with pytest.raises(ValueError, match=r"no scheme \(nats://\): write HOST:PORT, as in 'h:1'"):
-        parse_servers("nats://h:1")
+    with pytest.raises(ValueError, match=r"no scheme \(http://\): write HOST:PORT, as in 'h:1'"):
+        parse_servers("http://h:1")
+    with pytest.raises(ValueError, match=r"another port, usually 7422: write HOST:PORT, as in '127.0.0.1:7422'$"):
+        parse_servers("nats://127.0.0.1:4222")
     with pytest.raises(ValueError, match=r"needs brackets: \[::1\]:27422$"):
         parse_servers("::1:27422")
     with pytest.raises(ValueError, match=r"needs brackets: \[::1\]:7422$"):
