@@ -16,6 +16,8 @@ import penstock
 import penstock.aio
 from penstock import aio
 from penstock.base.errors import CorruptionError, ErrorCode, RemoteError
+from penstock.base.ids import PartitionId
+from penstock.client.read.reading import Reader, plan
 from penstock.messages import (
     AppendRequest,
     BrokerLimits,
@@ -444,6 +446,57 @@ async def test_what_was_damaged_on_its_way_is_asked_for_again(broker: FakeBroker
     broker.intercept = damage
     assert await offsets_read(client, "a") == list(range(30))
     assert again == [(10, 30)]
+
+
+async def test_what_is_asked_for_again_is_filtered_by_subject_too(broker: FakeBroker, client: aio.Client) -> None:
+    stream = broker.create("a")
+    for subject in (b"s", b"s", b"t"):
+        stream.append(columns(*[b"v"] * 10, subject=subject))
+    damaged = bytearray(stream.batches[1])
+    damaged[-100] ^= 0x10
+    subjects = []
+
+    async def damage(request: Request) -> Answer | None:
+        if not isinstance(request, FetchRequest):
+            return None
+        if request.subjects is not None:
+            raise RemoteError(ErrorCode.OVERLOADED, "too many projections")  # the reader fetches whole batches then
+        response, raw = await broker.handle(request)
+        if request.columns is not None:
+            subjects.append(request.subjects)
+            return response, raw
+        return response, raw.replace(stream.batches[1], bytes(damaged))
+
+    broker.intercept = damage
+    assert await offsets_read(client, "a", where=penstock.Filter(subject="s")) == list(range(20))
+    assert subjects == [None]
+
+
+async def test_a_table_is_no_further_than_a_corrupt_batch(broker: FakeBroker, client: aio.Client) -> None:
+    stream = fill(broker, batches=3)
+    damaged = bytearray(stream.batches[1])
+    damaged[-100] ^= 0x10
+
+    async def damage(request: Request) -> Answer | None:
+        if not isinstance(request, FetchRequest):
+            return None
+        if request.columns is not None:
+            raise RemoteError(ErrorCode.STREAM_CHANGED, "nobody answers that")
+        response, raw = await broker.handle(request)
+        return response, raw.replace(stream.batches[1], bytes(damaged))
+
+    info = await client.stream("a")
+    link = client._link
+    what = await plan(link, info, PartitionId(0), penstock.EARLIEST, None, follow=False, timeout_s=5.0)
+    broker.intercept = damage
+    async with Reader(link, [what], batch_rows_max=100, columns=None, timeout_s=5.0) as reader:
+        found = await reader.next_batches()
+        assert found is not None
+        assert sum(batch.num_rows for batch in found) == 10
+        assert reader.covered_ends == {0: 10}
+        with pytest.raises(penstock.StreamChanged):
+            await reader.next_batches()
+        assert reader.covered_ends == {0: 10}
 
 
 async def test_holes_and_overlaps_between_batches_are_found(broker: FakeBroker, client: aio.Client) -> None:

@@ -372,8 +372,7 @@ class Reader:
         """
         while True:
             if self._corrupt is not None:
-                corrupt, self._corrupt = self._corrupt, None
-                return self._batches(await self._ask_again(corrupt))
+                return self._batches(await self._ask_again(self._corrupt))
             item = await self._queue.get()
             if item is None:
                 self._unfinished -= 1
@@ -409,7 +408,9 @@ class Reader:
         for batch in found:
             seen += batch.num_rows
             if self._where is not None:
-                batch = self._where.rows(batch, is_on_subject=asked is not None)
+                # What was asked for again is of all subjects.
+                is_on_subject = asked is not None and asked.subjects is not None
+                batch = self._where.rows(batch, is_on_subject=is_on_subject)
             rows += batch.num_rows
             if batch.num_rows <= self._batch_rows_max:
                 if batch.num_rows:
@@ -429,6 +430,7 @@ class Reader:
         except CorruptionError as error:
             reached = wanted.start if last is None else last.column(0)[-1].as_py() + 1
             self._corrupt = _Corrupt(fetched, reached, error)
+            self.covered_ends[fetched.what.partition] = reached
 
     async def _ask_again(self, corrupt: _Corrupt) -> _Fetched:
         """Fetch the rest of an answer with a corrupt batch in a way that has the broker check it."""
@@ -437,8 +439,10 @@ class Reader:
         key = PartitionKey(what.stream_id, what.partition)
         found = checked_range(self._link, key, left, told.leader_epoch, COLUMNS, corrupt.error, self._timeout_s)
         response, raw = await found
-        if response.end_offset < left.end:
-            self._corrupt = corrupt._replace(reached=response.end_offset)
+        is_whole = response.end_offset >= left.end
+        self._corrupt = None if is_whole else corrupt._replace(reached=response.end_offset)
+        self.leader_epochs[what.partition] = response.leader_epoch
+        self.covered_ends[what.partition] = min(response.end_offset, left.end)
         return _Fetched(what, left.start, response, raw, FetchedColumns(COLUMNS, None), asking)
 
 
