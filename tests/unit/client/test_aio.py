@@ -454,7 +454,7 @@ async def test_what_is_asked_for_again_is_filtered_by_subject_too(broker: FakeBr
         stream.append(columns(*[b"v"] * 10, subject=subject))
     damaged = bytearray(stream.batches[1])
     damaged[-100] ^= 0x10
-    subjects = []
+    subjects: list[object] = []
 
     async def damage(request: Request) -> Answer | None:
         if not isinstance(request, FetchRequest):
