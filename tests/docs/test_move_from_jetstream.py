@@ -35,7 +35,7 @@ async def test_the_page_does_what_it_says(tmp_path: Path) -> None:
         await check_same(js, client, "ORDERS", "orders", list(range(1, 52)))
         assert (await js.publish("orders.x", b"here")).seq == 52
         assert "51" in [await run(line) for line in see][1]
-        assert "goes on in orders at offset 42" in await run(reset[0])
+        assert "it begins in orders at offset 42" in await run(reset[0])
         assert [(await run(line)).split(";")[0] for line in several] == [
             "imported 2 messages of MIXED",
             "imported 1 message of MIXED",

@@ -18,8 +18,8 @@ CLOCKS = {
 }
 # Modules whose subject is a clock: what they read is what they test, or it bounds how long they wait for a process.
 THEIR_SUBJECT = {
-    "unit/bench/test_process_tree.py": "the CPU time of a tree of processes",
-    "unit/bench/test_processes.py": "the CPU time of a process",
+    "unit/bench/machine/test_process_tree.py": "the CPU time of a tree of processes",
+    "unit/bench/machine/test_processes.py": "the CPU time of a process",
     "unit/broker/config/test_tls_settings.py": "how long a certificate is valid",
     "unit/testing/test_loop.py": "the clocks that a program sees while it is simulated",
 }
