@@ -32,9 +32,9 @@ from penstock.client.checks import (
     check_durations,
     check_plain,
     field_values,
+    fixed_place_of,
     milliseconds,
     name_and_id,
-    place_of,
     require,
     rows_max,
     seconds_of,
@@ -238,10 +238,8 @@ class Client(OfThisProcess):
         OffsetOutOfRange (beyond `committed_end`), StreamNotFound, StreamChanged, ReadOnly, StorageFailed.
         """
         info = await self._streams.now(stream, timeout)
-        before = place_of(before)
+        before = fixed_place_of(before)
         numbers = partition_numbers(info, partition, before)
-        if isinstance(before, int) and before < 0:
-            raise ValueError(f"the offset {before} is negative; offsets count from 0")
         done = []
         for number in numbers:
             end = before

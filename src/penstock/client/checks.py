@@ -8,7 +8,7 @@ import importlib.util
 import math
 import operator
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import Any, SupportsFloat, SupportsIndex, get_type_hints
 
 import msgspec
@@ -20,6 +20,7 @@ from penstock.base.extras import how_to_install
 from penstock.base.ids import StreamId
 from penstock.base.subjects import subject_mistake
 from penstock.client.errors import InvalidConfig
+from penstock.client.places import LastMessages, parse_place
 from penstock.client.publish_format import a_kind
 from penstock.client.values import Message, StreamName
 from penstock.messages import GetRequest, StreamInfo
@@ -155,13 +156,20 @@ def whole_numbers(offsets: Mapping[int, int]) -> dict[int, int]:
 
 
 def place_of(place: Any) -> Any:
-    """Convert numpy's integers, `datetime64` (as UTC, like pandas) and `timedelta64` to Python types.
+    """Parse text; convert dates, numpy's integers, `datetime64` (as UTC, like pandas) and `timedelta64` to the types of
+    `Start`.
 
-    Any other position is returned unchanged. ValueError: NaT, or a time outside the years 1 to 9999.
+    A negative integer -N is LastMessages(N). Any other position is returned unchanged. ValueError: text that is no
+    position, NaT, or a time outside the years 1 to 9999.
     """
+    if isinstance(place, str):
+        return parse_place(place)
+    if isinstance(place, date) and not isinstance(place, datetime):
+        return datetime(place.year, place.month, place.day, tzinfo=UTC)
     kind = getattr(getattr(place, "dtype", None), "kind", "")
-    if kind in ("i", "u"):
-        return whole_number("offset", place)
+    if kind in ("i", "u") or (isinstance(place, int) and not isinstance(place, bool)):
+        number = whole_number("offset", place)
+        return number if number >= 0 else LastMessages(-number)
     if kind not in ("M", "m"):
         return place
     if str(place) == "NaT":
@@ -174,6 +182,14 @@ def place_of(place: Any) -> Any:
         return datetime(1970, 1, 1, tzinfo=UTC) + moved if kind == "M" else moved
     except OverflowError:
         raise ValueError(f"{place!r} is no place in the log: it is beyond the years 1 to 9999") from None
+
+
+def fixed_place_of(place: Any) -> Any:
+    """Return `place_of`. ValueError: it is -N, which is another place with each new message."""
+    if isinstance(found := place_of(place), LastMessages):
+        text = f"-{found.message_count} changes with each new message"
+        raise ValueError(f"{text}: give an end of the log, an offset, an age or a time")
+    return found
 
 
 def require(package: str) -> None:

@@ -8,10 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from enum import Enum
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from penstock.base import limits
+from penstock.client.places import EARLIEST as EARLIEST
+from penstock.client.places import LATEST as LATEST
+from penstock.client.places import LastMessages as LastMessages
+from penstock.client.places import Place as Place
+from penstock.client.places import Start as Start
 from penstock.hot.row_objects import Row
 from penstock.messages import StreamInfo
 
@@ -19,21 +23,6 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _VERSION_LINE = b"NATS/1.0"
 TOMBSTONE_HEADER = "Penstock-Tombstone"
 
-
-class Place(Enum):
-    """The ends of the log, by name."""
-
-    EARLIEST = "earliest"  # the first message that is kept
-    LATEST = "latest"  # after the last committed message
-
-
-EARLIEST = Place.EARLIEST
-LATEST = Place.LATEST
-
-Start = Place | Literal["earliest", "latest"] | int | datetime | timedelta
-"""A position in the log: an end by name (`EARLIEST` or "earliest"), an offset, an aware datetime (the first message at
-or after it), or a timedelta ("the last 30 seconds", by this machine's clock).
-"""
 
 StreamName = str | StreamInfo
 """A stream by name, or as returned by a call (then only that very stream, not one recreated under its name)."""

@@ -271,12 +271,10 @@ async def test_places_in_the_log(broker: FakeBroker, client: aio.Client) -> None
     assert (await client.offsets("a", timedelta(days=40_000))).offset == 0
     with pytest.raises(ValueError, match="time zone"):
         await client.offsets("a", datetime(2020, 1, 1))  # noqa: DTZ001
-    with pytest.raises(ValueError, match="negative"):
-        await client.offsets("a", -1)
     assert (await client.offsets("a", "earliest")).offset == 0
     assert (await client.offsets("a", "latest")).offset == 30
     with pytest.raises(ValueError, match="'middle' is no place in the log"):
-        await client.offsets("a", "middle")  # type: ignore[arg-type]
+        await client.offsets("a", "middle")
     with pytest.raises(ValueError, match="is negative: it says how long ago"):
         await client.offsets("a", timedelta(seconds=-1))
     with pytest.raises(TypeError, match="no place in the log"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 from collections.abc import AsyncIterator, Awaitable, Callable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from penstock.client.blocking import client as blocking
 from penstock.client.checks import place_of, seconds_of
 from penstock.client.columns import to_table
 from penstock.client.errors import InvalidConfig
+from penstock.client.places import LATEST, LastMessages
 from penstock.client.publish.publishing import Publisher
 from penstock.client.read.filters import Filter
 from penstock.messages import CreateStreamRequest, GetRequest, ListOffsetsRequest
@@ -52,8 +53,13 @@ MOMENT = datetime(2025, 1, 2, 3, 4, 5, 678_000, tzinfo=UTC)
         (np.datetime64("2025-01-02", "D"), datetime(2025, 1, 2, tzinfo=UTC)),
         (np.timedelta64(90, "s"), timedelta(seconds=90)),
         (MOMENT, MOMENT),
-        ("latest", "latest"),
+        (date(2025, 1, 2), datetime(2025, 1, 2, tzinfo=UTC)),
+        ("latest", LATEST),
+        ("5m ago", timedelta(minutes=5)),
         (7, 7),
+        (-7, LastMessages(7)),
+        (np.int64(-7), LastMessages(7)),
+        ("-7", LastMessages(7)),
         (None, None),
     ],
 )
@@ -64,6 +70,26 @@ def test_a_place_is_taken_as_numpy_and_pandas_have_it(given: Any, place: Any) ->
 def test_a_missing_time_is_no_place() -> None:
     with pytest.raises(ValueError, match="not a time"):
         place_of(np.datetime64("NaT"))
+
+
+async def test_the_last_offsets_are_counted_from_the_end(client: aio.Client) -> None:
+    async def read(*place: Any, **options: Any) -> list[int]:
+        return [one.offset async for one in client.messages("a", *place, **options)]
+
+    assert await read(-3) == await read("-3") == await read(LastMessages(3)) == [7, 8, 9]
+    assert await read(-30) == list(range(10))
+    assert await read("-0") == []
+    assert await read(6, end=-2) == [6, 7]
+    assert (await client.offsets("a", -3)).offset == 7
+
+
+async def test_the_last_offsets_are_no_fixed_place(client: aio.Client) -> None:
+    with pytest.raises(ValueError, match="-3 changes with each new message: give an end of the log, an offset"):
+        await client.truncate_stream("a", -3)
+    with pytest.raises(ValueError, match="-3 changes with each new message"):
+        await client.groups.reset("g", "a", "-3")
+    with pytest.raises(ValueError, match="-3 changes with each new message"):
+        client.consumer("a", "g", start=-3)
 
 
 async def test_offsets_out_of_a_data_frame_are_offsets(broker: FakeBroker, client: aio.Client) -> None:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.base import limits
 from penstock.base.ids import LeaderEpoch, PartitionId
-from penstock.client.checks import duration_s, place_of, rows_max, seconds_of, wanted_columns, whole_numbers
+from penstock.client.checks import duration_s, fixed_place_of, rows_max, seconds_of, wanted_columns, whole_numbers
 from penstock.client.consume.groups import Groups
 from penstock.client.consume.members import Member
 from penstock.client.consume.positions import GroupPositions, check_group, mark_of, start_of
@@ -68,7 +68,7 @@ def consumer_settings(
     asked = ConsumerSettings(
         stream,
         group,
-        place_of(start),
+        fixed_place_of(start),
         seconds_of(timeout_s),
         options.get("partition"),
         options.get("follow", False),

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import NamedTuple
 
 from penstock.base.ids import Offset, PartitionId, StreamId
-from penstock.client.checks import place_of, whole_numbers
+from penstock.client.checks import fixed_place_of, whole_numbers
 from penstock.client.consume.positions import GroupPositions, check_group
 from penstock.client.consume.progress import ReadMark
 from penstock.client.errors import specific
@@ -103,7 +103,7 @@ class Groups:
         """
         check_group(group)
         info = await self._positions.streams.now(stream, timeout)
-        to = place_of(to)
+        to = fixed_place_of(to)
         places = await self._places(info, partition_numbers(info, partition, to), to, timeout)
         if dry_run:
             if count := (await self._positions.read(group, info.stream_id, timeout)).members_count:

@@ -45,7 +45,7 @@ from penstock.client.read import batches, projecting
 from penstock.client.read.batches import OffsetRange
 from penstock.client.read.filters import Filter
 from penstock.client.read.projecting import FetchedColumns, ProjectedFetches
-from penstock.client.values import EARLIEST, Place, Start, microseconds_of
+from penstock.client.values import EARLIEST, LastMessages, Place, Start, microseconds_of
 from penstock.messages import (
     FetchRequest,
     FetchResponse,
@@ -121,20 +121,18 @@ class _FetchSize:
 async def find_place(
     link: Link, stream_id: StreamId, partition: PartitionId, place: Start, timeout_s: float
 ) -> ListOffsetsResponse:
-    """Resolve a position to an offset. ValueError: a negative offset or a naive datetime. OffsetOutOfRange."""
+    """Resolve a position to an offset. ValueError: text that is no position, or a naive datetime. OffsetOutOfRange."""
     place = place_of(place)
     at = _wire_place(place)
     request = ListOffsetsRequest(stream_id=stream_id, partition=partition, at=at)
     found, _ = await link.call(request, ListOffsetsResponse, timeout_s=timeout_s)
+    if isinstance(place, LastMessages):
+        begin = max(found.log_start, found.committed_end - place.message_count)
+        return msgspec.structs.replace(found, offset=Offset(begin), timestamp_us=None)
     if isinstance(place, int):
         if not found.log_start <= place <= found.committed_end:
             raise out_of_range(place, found.log_start, found.committed_end)
-        return ListOffsetsResponse(
-            offset=Offset(place),
-            log_start=found.log_start,
-            committed_end=found.committed_end,
-            leader_epoch=found.leader_epoch,
-        )
+        return msgspec.structs.replace(found, offset=Offset(place), timestamp_us=None)
     return found
 
 
@@ -143,10 +141,6 @@ def _wire_place(place: Start) -> Literal["earliest", "latest"] | int:
         return place.value
     if isinstance(place, datetime):
         return microseconds_of(place)
-    if isinstance(place, str):
-        if place not in ("earliest", "latest"):
-            raise ValueError(f"{place!r} is no place in the log: as text there are 'earliest' and 'latest'")
-        return place
     if isinstance(place, timedelta):
         if place < timedelta():
             raise ValueError(f"the timedelta {place} is negative: it says how long ago, and is in the future")
@@ -155,11 +149,9 @@ def _wire_place(place: Start) -> Literal["earliest", "latest"] | int:
         except OverflowError:
             text = f"the timedelta {place} is longer ago than the year 1"
             raise ValueError(f"{text}; EARLIEST is the beginning of the log") from None
-    if isinstance(place, bool) or not isinstance(place, int):
-        text = "is no place in the log: give EARLIEST, LATEST, an offset, a datetime or a timedelta"
+    if isinstance(place, bool) or not isinstance(place, int | LastMessages):
+        text = "is no place in the log: give EARLIEST, LATEST, an offset, a datetime, a timedelta or text ('5m ago')"
         raise TypeError(f"{place!r} {text}")
-    if place < 0:
-        raise ValueError(f"the offset {place} is negative; offsets count from 0")
     return "earliest"  # its answer has the log's range
 
 
@@ -211,9 +203,9 @@ def partition_numbers(info: StreamInfo, partition: int | None, *places: Start | 
     number = partition_number(info, partition)
     if partition is not None or len(info.partitions) <= 1:
         return [number]
-    if any(isinstance(place, int) for place in places):
+    if any(isinstance(place, int | LastMessages) for place in places):
         text = f"an offset is a place in one partition, and stream {info.name} has {len(info.partitions)}"
-        raise ValueError(f"{text}: say which with partition=")
+        raise ValueError(f"{text}: say which with partition=, or give a time")
     return [one.partition for one in info.partitions]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from penstock.client.places import LastMessages as LastMessages
 from penstock.ops.errors import ArgumentError
 from penstock.ops.progress import Progress
 from penstock.ops.reading.consuming import Consuming
@@ -19,12 +20,6 @@ if TYPE_CHECKING:
     from penstock.messages import StreamInfo
 
 Batches = Generator["pa.RecordBatch", None, None]
-
-
-class LastMessages(NamedTuple):
-    """The place before the last `message_count` messages of the log."""
-
-    message_count: int
 
 
 class ReadOptions(NamedTuple):
@@ -61,7 +56,10 @@ class Reading:
         self.begin: OffsetAt | None = None
         self.stop: int | None = None
         self.consuming: Consuming | None = None
+        from penstock.client.checks import place_of
+
         start, end, follow, group, partition, where = wanted
+        start, end = place_of(start), place_of(end)
         has_several = partition is None and len(info.partitions) > 1
         if group is not None:
             if isinstance(start, LastMessages):
@@ -83,9 +81,12 @@ class Reading:
             self.batches = client.read(info, start, end=end, follow=follow, timeout=timeout_s, **options)
             return
         number = partition or 0
-        self.begin = begin = _offset_at(client, info, number, start, timeout_s)
+        self.begin = begin = client.offsets(info, start, partition=number, timeout=timeout_s)
         # An offset beyond the log end is a valid end.
-        self.stop = end if isinstance(end, int | None) else _offset_at(client, info, number, end, timeout_s).offset
+        if isinstance(end, int | None):
+            self.stop = end
+        else:
+            self.stop = client.offsets(info, end, partition=number, timeout=timeout_s).offset
         if follow:
             options = {"progress": progress, "for_ever": for_ever, "partition": partition, "where": where}
             self.batches = following(client, info, begin.offset, self.stop, timeout_s, **options)
@@ -97,14 +98,3 @@ class Reading:
 def _needs_partition(info: StreamInfo) -> ArgumentError:
     text = f"{info.name} has {len(info.partitions)} partitions, each with offsets of its own"
     return ArgumentError(f"{text}: say which with --partition, or give a time")
-
-
-def _offset_at(
-    client: Client, info: StreamInfo, partition: int, place: Start | LastMessages, timeout_s: float
-) -> OffsetAt:
-    from penstock.client.values import LATEST
-
-    if not isinstance(place, LastMessages):
-        return client.offsets(info, place, partition=partition, timeout=timeout_s)
-    end = client.offsets(info, LATEST, partition=partition, timeout=timeout_s)
-    return end._replace(offset=max(end.log_start, end.committed_end - place.message_count))
