@@ -75,7 +75,14 @@ from penstock.client.blocking.threads import LoopThread, PublishQueue, opened
 from penstock.client.read.batches import messages_of
 from penstock.client.read.reading import answers
 """
-_OPERATORS = {"__contains__": "key in {}", "__len__": "len({})", "__iter__": "iter({})"}
+_OPERATORS = {
+    "__contains__": "key in {}",
+    "__getitem__": "{}[key]",
+    "__iter__": "iter({})",
+    "__len__": "len({})",
+    "__repr__": "repr({})",
+}
+_OF_NOTEBOOKS = "_repr_html_"
 _RENAMED = {
     "__aenter__": "__enter__",
     "__aexit__": "__exit__",
@@ -150,7 +157,8 @@ class _Face:
         self._inner = f"self._{node.name.lower()}"
         methods = (one for one in node.body if isinstance(one, _Function) and one.name != "__init__")
         offered = (one for one in methods if one.name not in _HIDDEN.get(node.name, ()))
-        self._methods = [one for one in offered if one.name.startswith("__") or not one.name.startswith("_")]
+        shown = ("__", _OF_NOTEBOOKS)
+        self._methods = [one for one in offered if one.name.startswith(shown) or not one.name.startswith("_")]
         self._names = {one.name for one in self._methods}
 
     def text(self) -> str:

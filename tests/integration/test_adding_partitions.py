@@ -108,7 +108,7 @@ async def test_keys_move_in_order(cluster: ClusterProcesses, split: str) -> None
                 if one.committed_end:
                     await table.wait_for(one.committed_end - 1, partition=int(one.partition))
         keys = {} if key is None else {f"k{number}": str(turns - 1).encode() for number in range(_KEYS)}
-        assert {(message.key or b"").decode(): message.value for message in table} == keys
+        assert {(message.key or b"").decode(): message.value for message in table.values()} == keys
         await table.close()
         before, after = KeyMap((2,)), KeyMap((2, 5))
         moved = 0

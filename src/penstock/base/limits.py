@@ -446,6 +446,7 @@ DATA_WAIT_GRACE_S = 5.0  # for late answers of a broker
 RANGE_BATCH_ROWS_MIN = 10_000  # for range readers: with batches of 500 rows Spark takes a quarter more CPU
 RANGE_BATCH_BYTES_MAX = 64 * MIB  # beyond it a batch may have fewer rows
 PAYLOAD_PREVIEW_BYTES = 64  # of a value in a message's repr
+NOTEBOOK_ROWS_MAX = 100  # of a table in a notebook
 READ_PARTITIONS_AT_ONCE_MAX = 16  # per reader: each may hold one answer
 READ_WAIT_MS = 5_000  # long poll of a reader at the end of the log
 READ_STALENESS_MS_DEFAULT = 10_000  # staler replicas are not read from, unless the reader allows it

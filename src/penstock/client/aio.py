@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 from penstock import __version__
-from penstock.base import limits
+from penstock.base import limits, notebook
 from penstock.base.config import Acks, Intake
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import LeaderEpoch, Offset, PartitionId, StreamId
@@ -181,6 +181,15 @@ class Client(OfThisProcess):
     def nats_urls(self) -> tuple[str, ...]:
         """NATS servers to which messages are published."""
         return self._publications.urls
+
+    def __repr__(self) -> str:
+        return f"Client({self.server!r}{', closed' if self._link.is_closed else ''})"
+
+    def _repr_html_(self) -> str:
+        hello = self._link.hello
+        state = "closed" if self._link.is_closed else "open"
+        pairs = {"server": self.server, "cluster": hello.cluster_id, "version": hello.broker_version, "client": state}
+        return notebook.html_pairs(pairs)
 
     async def __aenter__(self) -> Client:
         return self

@@ -6,11 +6,12 @@ parser accepts any input.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
-from penstock.base import limits
+from penstock.base import limits, notebook
 from penstock.client.places import EARLIEST as EARLIEST
 from penstock.client.places import LATEST as LATEST
 from penstock.client.places import LastMessages as LastMessages
@@ -123,6 +124,28 @@ class Message(Row):
         """True if the message is a tombstone: it deletes its key."""
         return self.value is None
 
+    @property
+    def text(self) -> str | None:
+        """The value as text; None for a tombstone. ValueError: it is not UTF-8."""
+        if self.value is None:
+            return None
+        try:
+            return self.value.decode()
+        except UnicodeDecodeError as error:
+            text = f"the value of offset {self.offset} is not UTF-8 from byte {error.start} on"
+            raise ValueError(f"{text}: use .value, which is bytes") from None
+
+    def json(self) -> Any:
+        """Return the value parsed as JSON; None for a tombstone. ValueError: it is not JSON."""
+        if self.value is None:
+            return None
+        try:
+            return json.loads(self.value)
+        except (ValueError, RecursionError) as error:
+            reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
+            begins = "it is empty" if not self.value else f"it begins {notebook.preview(self.value)!r}"
+            raise ValueError(f"the value of offset {self.offset} is not JSON: {reason}; {begins}") from None
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Message) and self._all() == other._all()
 
@@ -138,6 +161,31 @@ class Message(Row):
             value = value[: limits.PAYLOAD_PREVIEW_BYTES] + b"..."
         which = f"partition={self.partition}, offset={self.offset}" if self.partition else f"offset={self.offset}"
         return f"Message({which}, subject={self.subject!r}, key={self.key!r}, value={value!r})"
+
+    def _repr_html_(self) -> str:
+        shown: dict[str, object] = dict(zip(_SHOWN, _shown(self), strict=True))
+        headers = {f"header {name}": ", ".join(self.headers.get_all(name)) for name in self.headers}
+        return notebook.html_pairs(shown | headers)
+
+
+class MessageList(list[Message]):
+    """Messages; a notebook shows them as a table."""
+
+    def _repr_html_(self) -> str:
+        return messages_html(self, count=len(self))
+
+
+def messages_html(messages: Iterable[Message], *, count: int) -> str:
+    """Return an HTML table of the first of `count` messages."""
+    return notebook.html_table(_SHOWN, map(_shown, messages), count=count)
+
+
+_SHOWN = ("partition", "offset", "timestamp", "subject", "key", "value")
+
+
+def _shown(one: Message) -> tuple[object, ...]:
+    texts = notebook.preview(one.key), notebook.preview(one.value)
+    return one.partition, one.offset, one.timestamp, one.subject, *texts
 
 
 def encode_headers(headers: Mapping[str, str | Sequence[str]]) -> bytes | None:

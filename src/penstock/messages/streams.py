@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from penstock.base import limits
+from penstock.base import limits, notebook
 from penstock.base.config import Intake, StreamConfig
 from penstock.base.ids import PartitionId
 from penstock.base.partitioning import PartitionBy
+from penstock.base.units import format_bytes
 from penstock.messages.fields import (
     ArchiveField,
     BrokerIdField,
@@ -33,6 +35,8 @@ else:
     class ReportedConfig(StreamConfig, frozen=True, kw_only=True, forbid_unknown_fields=False):
         """A config in an answer: unknown fields of a newer broker are ignored; requests refuse them."""
 
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 CONSUMER_CONTROL = "consumer_control"
 """Reason in `PartitionInfo.dropped`: heartbeats and flow control of JetStream push consumers, which are no messages."""
@@ -177,6 +181,70 @@ class StreamInfo(msgspec.Struct, frozen=True, kw_only=True):
     def subject(self) -> str:
         """The NATS subject that it stores, perhaps with wildcards."""
         return self.config.subject
+
+    @property
+    def messages(self) -> int | None:
+        """Number of committed offsets from the log start on: of messages, unless some were deleted (by compaction, a
+        time to live, a rollup).
+
+        None: the leader of a partition did not answer.
+        """
+        count = 0
+        for part in self.partitions:
+            if part.committed_end is None or part.log_start is None:
+                return None
+            count += part.committed_end - part.log_start
+        return count
+
+    @property
+    def size_bytes(self) -> int | None:
+        """Size of the log in one replica of each partition, in bytes. None: a leader did not answer."""
+        return None if self.messages is None else sum(part.size_bytes for part in self.partitions)
+
+    @property
+    def last_timestamp(self) -> datetime | None:
+        """Append time of the latest message, in UTC. None: there is no message, or a leader did not answer."""
+        if self.messages is None:
+            return None
+        latest = max(
+            (one.last_timestamp_us for one in self.partitions if one.last_timestamp_us is not None), default=None
+        )
+        return None if latest is None else _EPOCH + timedelta(microseconds=latest)
+
+    def __repr__(self) -> str:
+        last = self.last_timestamp
+        fields = {
+            "subject": repr(self.subject),
+            "partitions": len(self.partitions),
+            "messages": self.messages,
+            "size_bytes": self.size_bytes,
+            "last_timestamp": None if last is None else repr(last.isoformat()),
+        }
+        return f"StreamInfo({self.name!r}, {', '.join(f'{name}={value}' for name, value in fields.items())})"
+
+    def _repr_html_(self) -> str:
+        fields = {
+            one.name: (getattr(self.config, one.name), one.default) for one in msgspec.structs.fields(self.config)
+        }
+        chosen = {name: value for name, (value, default) in fields.items() if value != default and name not in _SUMMARY}
+        return notebook.html_pairs(dict(zip(_SUMMARY, _summary(self), strict=True)) | chosen)
+
+
+class StreamList(list[StreamInfo]):
+    """Streams; a notebook shows them as a table."""
+
+    def _repr_html_(self) -> str:
+        return notebook.html_table(_SUMMARY, map(_summary, self), count=len(self))
+
+
+_SUMMARY = ("name", "subject", "partitions", "messages", "size", "last message", "state")
+
+
+def _summary(info: StreamInfo) -> tuple[object, ...]:
+    states = [*dict.fromkeys(str(one.state) for one in info.partitions)]
+    state = info.intake if states == [PartitionHealth.ONLINE] else ", ".join(states)
+    size = None if info.size_bytes is None else format_bytes(info.size_bytes)
+    return info.name, info.subject, len(info.partitions), info.messages, size, info.last_timestamp, state
 
 
 class BrokerInfo(msgspec.Struct, frozen=True, kw_only=True):

@@ -70,7 +70,7 @@ def python_reference() -> str:
     parts += ["## Producer", _text(penstock.Producer), *_calls("producer", penstock.Producer)]
     parts += [f"`producer.{name}`: {_text(getattr(penstock.Producer, name))}" for name in _COUNTS]
     parts += ["## Table", _text(penstock.Table), *_calls("table", penstock.Table)]
-    parts += ["`len(table)` is the number of keys; `for message in table` gives the messages of all keys."]
+    parts += ["`len(table)` is the number of keys; `for message in table.values()` gives the messages of all keys."]
     parts += ["## Files", *_files(), "## penstock.ops", *_ops(), "## Values", *_values()]
     parts += [
         "## Errors",

@@ -823,3 +823,22 @@ async def test_a_refused_get_has_its_own_class(broker: FakeBroker, client: aio.C
     with pytest.raises(penstock.CorruptRange) as caught:
         await client.get("a", 3)
     assert caught.value.details == {"base_offset": 0, "end_offset": 10}
+
+
+async def test_clients_and_consumers_are_shown_in_short(broker: FakeBroker) -> None:
+    fill(broker, batches=1)
+    client = await penstock.aio.connect(broker.address, nats="nats://ann:SECRET@127.0.0.1:1")
+    assert repr(client) == f"Client('{broker.address}')"
+    consumer = client.consumer("<a>", "g")
+    assert repr(consumer) == "Consumer('<a>', group='g', positions={})"
+    assert "<td>&lt;a&gt;</td>" in consumer._repr_html_()
+    asked = len(broker.requests)
+    assert broker.address in client._repr_html_()
+    assert "SECRET" not in client._repr_html_() + repr(client)
+    streams: Any = await client.streams()
+    assert "<td>s</td>" in streams._repr_html_()
+    asked = len(broker.requests)
+    await client.close()
+    assert repr(client) == f"Client('{broker.address}', closed)"
+    assert "closed" in client._repr_html_()
+    assert len(broker.requests) == asked

@@ -15,7 +15,7 @@ from penstock.base import limits
 from penstock.base.errors import RemoteError
 from penstock.client.link.addresses import parse_server
 from penstock.client.publish_format import KEY_BASE64_HEADER, KEY_HEADER, key_header, parse_ack
-from penstock.client.values import Headers, Message, encode_headers
+from penstock.client.values import Headers, Message, MessageList, encode_headers
 
 
 @given(st.one_of(st.binary(min_size=1, max_size=50), st.text(min_size=1, max_size=30).map(str.encode)))
@@ -114,3 +114,32 @@ def test_limits_of_a_key() -> None:
     key_header(bytes(limits.KEY_BYTES_MAX))
     with pytest.raises(ValueError, match="limit"):
         key_header(bytes(limits.KEY_BYTES_MAX + 1))
+
+
+def test_the_value_as_text_and_json() -> None:
+    def message(value: bytes | None) -> Message:
+        return Message(7, 0, "s", None, value, None)
+
+    assert message(b'{"total": 3}').json() == {"total": 3}
+    assert (message("grün".encode()).text, message(b"").text) == ("grün", "")
+    assert (message(None).text, message(None).json()) == (None, None)
+    with pytest.raises(ValueError, match=r"the value of offset 7 is not UTF-8 from byte 1 on: use \.value"):
+        print(message(b"a\xff").text)
+    for value, said in (
+        (b"{'a': 1}", "it begins \"{'a': 1}\""),
+        (b"", "it is empty"),
+        (b"\xff\xff", "codec"),
+        (b"[" * 200_000, "it is nested too deeply"),
+    ):
+        with pytest.raises(ValueError, match=r"the value of offset 7 is not JSON: ") as caught:
+            message(value).json()
+        assert said in str(caught.value)
+
+
+def test_notebooks_show_messages_escaped() -> None:
+    block = encode_headers({"a": ["<1>", "2"]})
+    message = Message(7, 1_000_000, "s.<b>", b"k", b"<i>\x1b", block, partition=2)
+    html = message._repr_html_()
+    assert "<th>value</th><td>&lt;i&gt;\\x1b</td>" in html
+    assert "<th>header a</th><td>&lt;1&gt;, 2</td>" in html
+    assert "<td>s.&lt;b&gt;</td>" in MessageList([message])._repr_html_()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+from typing import Any
+
 import msgspec
 import pytest
 
@@ -14,6 +17,7 @@ from penstock.messages import (
     CreateStreamRequest,
     HelloRequest,
     StreamInfo,
+    StreamList,
     Target,
     api_versions,
 )
@@ -138,3 +142,25 @@ def test_clients_ask_the_leader_of_a_partition_for_all_that_concerns_it() -> Non
         one for one in of_a_partition if APIS[one].target is not Target.LEADER and not is_asked_by_brokers(one)
     }
     assert elsewhere == {Api.VERIFY}
+
+
+def test_what_a_stream_holds_is_known_once_all_leaders_answer() -> None:
+    def info(**partition: int | None) -> StreamInfo:
+        parts: Any = [{"leader_epoch": 1, "log_start": 3, "committed_end": 10, "size_bytes": 100, **partition}]
+        parts.append({"partition": 1, "leader_epoch": 1, "log_start": 0, "committed_end": 0})
+        config = {"name": "a<b>", "subject": "a.>", "max_bytes": 4096}
+        return msgspec.convert({"stream_id": 1, "config": config, "partitions": parts}, StreamInfo)
+
+    known = info(last_timestamp_us=1_000_000)
+    assert (known.messages, known.size_bytes) == (7, 100)
+    assert known.last_timestamp == datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC)
+    assert repr(known) == (
+        "StreamInfo('a<b>', subject='a.>', partitions=2, messages=7, size_bytes=100, "
+        "last_timestamp='1970-01-01T00:00:01+00:00')"
+    )
+    assert "<th>name</th><td>a&lt;b&gt;</td>" in known._repr_html_()
+    assert "<th>max_bytes</th><td>4096</td>" in known._repr_html_()
+    assert "max_age_ms" not in known._repr_html_()
+    unknown = info(committed_end=None, last_timestamp_us=1_000_000)
+    assert (unknown.messages, unknown.size_bytes, unknown.last_timestamp) == (None, None, None)
+    assert "100 B" in StreamList([known, unknown])._repr_html_()

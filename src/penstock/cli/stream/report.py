@@ -41,19 +41,8 @@ def pairs(values: Mapping[str, str]) -> Table:
     return made
 
 
-def offset_count(info: StreamInfo) -> int | None:
-    """Count committed offsets from the log start on, deleted messages included; None if a partition's are unknown."""
-    count = 0
-    for part in info.partitions:
-        if part.committed_end is None or part.log_start is None:
-            return None
-        count += part.committed_end - part.log_start
-    return count
-
-
 def _count_or_unknown(info: StreamInfo) -> str:
-    count = offset_count(info)
-    return UNKNOWN if count is None else count_text(count)
+    return UNKNOWN if info.messages is None else count_text(info.messages)
 
 
 def state_text(info: StreamInfo) -> str:
@@ -121,7 +110,7 @@ def _row(info: StreamInfo, *, wide: bool) -> list[str]:
         printable(info.name),
         printable(info.subject),
         _count_or_unknown(info),
-        UNKNOWN if offset_count(info) is None else format_bytes(sum(part.size_bytes for part in info.partitions)),
+        UNKNOWN if info.size_bytes is None else format_bytes(info.size_bytes),
         *((_ranges_text(info),) if wide else ()),
         time_text(last) if wide else short_time_text(last),
         state_text(info),

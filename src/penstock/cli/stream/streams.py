@@ -376,9 +376,9 @@ def delete(
         info = client.stream(name, timeout=seconds)
         if not yes:
             held = "all its messages (how many is unknown now)"
-            if (count := report.offset_count(info)) is not None:
-                size = format_bytes(sum(part.size_bytes for part in info.partitions))
-                held = f"its messages, at {output.counted(count, 'offset')} ({size}),"
+            if info.messages is not None and info.size_bytes is not None:
+                size = format_bytes(info.size_bytes)
+                held = f"its messages, at {output.counted(info.messages, 'offset')} ({size}),"
             confirm(f"Delete stream {info.name} and {held} for good?", f"stream {info.name} is kept")
         with _said_as_typed(name):
             client.delete_stream(info, timeout=seconds)

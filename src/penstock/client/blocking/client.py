@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, ItemsView, Iterable, Iterator, Mapping, Sequence, ValuesView
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 from uuid import UUID
@@ -34,6 +34,7 @@ from penstock.client.append.staging import PublishedQuery, Staged
 from penstock.client.blocking.threads import LoopThread, PublishQueue, opened
 from penstock.client.consume import consumers, groups, tables
 from penstock.client.consume.groups import Group, GroupOffset
+from penstock.client.consume.tables import T
 from penstock.client.link.credentials import Given
 from penstock.client.link.keywords import ConsumerOptions, PublishOptions, StreamChanges, StreamOptions
 from penstock.client.link.of_this_process import OfThisProcess
@@ -124,6 +125,12 @@ class Client(OfThisProcess):
     def nats_urls(self) -> tuple[str, ...]:
         """NATS servers to which messages are published."""
         return self._client.nats_urls
+
+    def __repr__(self) -> str:
+        return repr(self._client)
+
+    def _repr_html_(self) -> str:
+        return self._client._repr_html_()
 
     def __enter__(self) -> Client:
         return self
@@ -577,6 +584,12 @@ class Consumer(OfThisProcess):
         """By partition: the offset of the first message not yet processed."""
         return self._consumer.positions
 
+    def __repr__(self) -> str:
+        return repr(self._consumer)
+
+    def _repr_html_(self) -> str:
+        return self._consumer._repr_html_()
+
     def __enter__(self) -> Consumer:
         self._thread.run(self._consumer.open())
         return self
@@ -765,18 +778,31 @@ class Staging:
         return self._thread.run(self._staging.queries(stream, partition=partition, timeout=timeout))
 
 
-class Table(OfThisProcess):
-    """The latest message of each key of a stream, made by `Client.table`. Call `close`, or use it in `with`."""
+class Table(OfThisProcess, Mapping[bytes, Message]):
+    """The latest message of each key of a stream, made by `Client.table`. Call `close`, or use it in `with`.
+
+    A read-only mapping of a key to its latest message: `table["k"]`, `table.items()`. A key is looked up as text, too.
+    """
 
     def __init__(self, table: tables.Table, thread: LoopThread) -> None:
         self._table = table
         self._thread = thread
 
-    def get(self, key: bytes | str) -> Message | None:
-        """Return the latest message of a key; None if there is none, or it is a tombstone."""
-        return self._table.get(key)
+    def __getitem__(self, key: bytes | str) -> Message:
+        """Return the latest message of a key. KeyError if there is none, or it is a tombstone."""
+        return self._table[key]
 
-    def __contains__(self, key: bytes | str) -> bool:
+    @overload
+    def get(self, key: bytes | str) -> Message | None: ...
+
+    @overload
+    def get(self, key: bytes | str, default: Message | T) -> Message | T: ...
+
+    def get(self, key: bytes | str, default: Message | T | None = None) -> Message | T | None:
+        """Return the latest message of a key; `default` if there is none, or it is a tombstone."""
+        return self._table.get(key, default)
+
+    def __contains__(self, key: object) -> bool:
         """True if `get` would return a message for the key."""
         return key in self._table
 
@@ -784,9 +810,23 @@ class Table(OfThisProcess):
         """Return the number of keys."""
         return len(self._table)
 
-    def __iter__(self) -> Iterator[Message]:
-        """Iterate over the current messages of all keys, in the order in which the keys first appeared."""
+    def __iter__(self) -> Iterator[bytes]:
+        """Iterate over the current keys, in the order in which they first appeared."""
         return iter(self._table)
+
+    def items(self) -> ItemsView[bytes, Message]:
+        """Return the keys and messages as they are now."""
+        return self._table.items()
+
+    def values(self) -> ValuesView[Message]:
+        """Return the messages as they are now."""
+        return self._table.values()
+
+    def __repr__(self) -> str:
+        return repr(self._table)
+
+    def _repr_html_(self) -> str:
+        return self._table._repr_html_()
 
     def changes(self) -> Iterator[Message]:
         """Iterate over messages that change the table from this call on, tombstones included; only the latest of each

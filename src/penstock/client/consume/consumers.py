@@ -19,9 +19,17 @@ from collections.abc import AsyncGenerator, Iterator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple
 
-from penstock.base import limits
+from penstock.base import limits, notebook
 from penstock.base.ids import LeaderEpoch, PartitionId
-from penstock.client.checks import duration_s, fixed_place_of, rows_max, seconds_of, wanted_columns, whole_numbers
+from penstock.client.checks import (
+    duration_s,
+    fixed_place_of,
+    name_and_id,
+    rows_max,
+    seconds_of,
+    wanted_columns,
+    whole_numbers,
+)
 from penstock.client.consume.groups import Groups
 from penstock.client.consume.members import Member
 from penstock.client.consume.positions import GroupPositions, check_group, mark_of, start_of
@@ -123,6 +131,16 @@ class Consumer(OfThisProcess):
     def positions(self) -> dict[int, int]:
         """By partition: the offset of the first message not yet processed."""
         return self._progress.positions
+
+    def __repr__(self) -> str:
+        closed = ", closed" if self._is_closed else ""
+        name, _ = name_and_id(self._wanted.stream)
+        return f"Consumer({name!r}, group={self.group!r}, positions={self.positions}{closed})"
+
+    def _repr_html_(self) -> str:
+        name, _ = name_and_id(self._wanted.stream)
+        positions = {f"next offset of partition {number}": offset for number, offset in self.positions.items()}
+        return notebook.html_pairs({"stream": name, "group": self.group, **positions})
 
     async def open(self) -> None:
         """Fetch the committed offsets and begin to read. StreamNotFound, OffsetOutOfRange, LogTruncated, TimedOut."""

@@ -23,11 +23,11 @@ from __future__ import annotations
 
 import asyncio
 import weakref
-from collections.abc import Iterator
+from collections.abc import ItemsView, Iterator, Mapping, ValuesView
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar, overload
 
-from penstock.base import limits
+from penstock.base import limits, notebook
 from penstock.base.errors import OperationalError, PenstockError
 from penstock.base.ids import LeaderEpoch, PartitionId
 from penstock.batch.keys import have_key
@@ -38,21 +38,27 @@ from penstock.client.link.of_this_process import OfThisProcess
 from penstock.client.read import batches
 from penstock.client.read.batches import OffsetRange
 from penstock.client.read.reading import END_OF_LOG, Reader, ReadPlan, find_place, partition_numbers, readable
-from penstock.client.values import EARLIEST, Message
+from penstock.client.values import EARLIEST, Message, messages_html
 from penstock.messages import StreamInfo
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+T = TypeVar("T")
+
 _AGAIN_S = 0.5
 
 
-class Table(OfThisProcess):
-    """The latest message of each key of a stream, made by `Client.table`. Call `close`, or use it in `async with`."""
+class Table(OfThisProcess, Mapping[bytes, Message]):
+    """The latest message of each key of a stream, made by `Client.table`. Call `close`, or use it in `async with`.
+
+    A read-only mapping of a key to its latest message: `table["k"]`, `table.items()`. A key is looked up as text, too.
+    """
 
     def __init__(self, link: Link, timeout_s: float) -> None:
         self._link = link
         self._timeout_s = timeout_s
+        self._name = ""  # of the stream
         self._latest: dict[bytes, Message] = {}
         self._ends: dict[PartitionId, int] = {}  # by partition: end of the rows applied
         self._epochs: dict[PartitionId, LeaderEpoch] = {}  # by partition: leader epoch of that end
@@ -65,6 +71,7 @@ class Table(OfThisProcess):
 
     async def load(self, info: StreamInfo, partition: int | None) -> Table:
         """Read everything that is in the stream now, then follow it; `timeout_s` bounds each answer."""
+        self._name = info.name
         self._is_whole = partition is None
         there: dict[PartitionId, int] = {}
         for at, number in enumerate(partition_numbers(info, partition)):
@@ -82,24 +89,52 @@ class Table(OfThisProcess):
             raise
         return self
 
-    def get(self, key: bytes | str) -> Message | None:
-        """Return the latest message of a key; None if there is none, or it is a tombstone."""
+    def __getitem__(self, key: bytes | str) -> Message:
+        """Return the latest message of a key. KeyError if there is none, or it is a tombstone."""
         self._check_open()
-        return self._latest.get(key.encode() if isinstance(key, str) else key)
+        return self._latest[key.encode() if isinstance(key, str) else key]
 
-    def __contains__(self, key: bytes | str) -> bool:
+    @overload
+    def get(self, key: bytes | str) -> Message | None: ...
+    @overload
+    def get(self, key: bytes | str, default: Message | T) -> Message | T: ...
+
+    def get(self, key: bytes | str, default: Message | T | None = None) -> Message | T | None:
+        """Return the latest message of a key; `default` if there is none, or it is a tombstone."""
+        self._check_open()
+        return self._latest.get(key.encode() if isinstance(key, str) else key, default)
+
+    def __contains__(self, key: object) -> bool:
         """True if `get` would return a message for the key."""
-        return self.get(key) is not None
+        return isinstance(key, bytes | str) and self.get(key) is not None
 
     def __len__(self) -> int:
         """Return the number of keys."""
         self._check_open()
         return len(self._latest)
 
-    def __iter__(self) -> Iterator[Message]:
-        """Iterate over the current messages of all keys, in the order in which the keys first appeared."""
+    def __iter__(self) -> Iterator[bytes]:
+        """Iterate over the current keys, in the order in which they first appeared."""
         self._check_open()
-        return iter(list(self._latest.values()))
+        return iter(list(self._latest))
+
+    def items(self) -> ItemsView[bytes, Message]:
+        """Return the keys and messages as they are now."""
+        self._check_open()
+        return dict(self._latest).items()
+
+    def values(self) -> ValuesView[Message]:
+        """Return the messages as they are now."""
+        self._check_open()
+        return dict(self._latest).values()
+
+    def __repr__(self) -> str:
+        state = "closed" if self._is_closed else f"keys={len(self._latest)}"
+        return f"Table({self._name!r}, {state})"
+
+    def _repr_html_(self) -> str:
+        latest = dict(self._latest)
+        return f"<p>{notebook.escaped(repr(self))}</p>{messages_html(latest.values(), count=len(latest))}"
 
     def changes(self) -> Changes:
         """Iterate over messages that change the table from this call on, tombstones included; only the latest of each

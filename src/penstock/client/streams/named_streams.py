@@ -35,6 +35,7 @@ from penstock.messages import (
     PartitionHealth,
     PartitionInfo,
     StreamInfo,
+    StreamList,
     joined,
 )
 
@@ -49,9 +50,9 @@ class NamedStreams:
         self._link = link
         self._known: dict[str, StreamInfo] = {}
 
-    async def all(self, timeout: float) -> list[StreamInfo]:
+    async def all(self, timeout: float) -> StreamList:
         """Return all streams, ordered by name, completed by their leaders."""
-        found: list[StreamInfo] = []
+        found = StreamList()
         clock = asyncio.get_running_loop()
         deadline_s = clock.time() + seconds_of(timeout)
         after: str | None = None
@@ -83,12 +84,12 @@ class NamedStreams:
         self._known.pop(name, None)
         raise StreamNotFound(ErrorCode.STREAM_NOT_FOUND, f"there is no stream {name!r}", stream=name)
 
-    async def storing(self, subject: str, timeout: float) -> list[StreamInfo]:
+    async def storing(self, subject: str, timeout: float) -> StreamList:
         """Return the streams that store this subject (no wildcards). ValueError: an invalid subject."""
         if (mistake := subject_mistake(subject)) is not None:
             raise ValueError(mistake)
         answer, _ = await self._link.call(FindStreamsRequest(subject=subject), FindStreamsResponse, timeout_s=timeout)
-        return list(answer.streams)
+        return StreamList(answer.streams)
 
     async def info(self, stream: StreamName, timeout: float, partition: int = 0) -> StreamInfo:
         """Return a stream as known, perhaps from a while ago; ask again if it may have gained that partition since."""

@@ -15,7 +15,8 @@ from penstock.client.consume import consumers, groups, tables
 
 ROOT = Path(__file__).resolve().parents[4]
 INSIDE = {"open", "take", "each", "is_due", "checkpoint", "load", "moved"}  # of consumers and tables, for our own use
-SPECIAL = {"__contains__", "__len__", "__iter__"}
+SPECIAL = {"__contains__", "__getitem__", "__iter__", "__len__"}
+SHOWN = {"__repr__", "_repr_html_"}
 OTHER_WORDS = {"Client.close"}  # it also ends a thread
 
 
@@ -27,7 +28,7 @@ def test_the_file_is_what_would_be_written() -> None:
 def is_offered(face: type, name: str) -> bool:
     if name in SPECIAL:
         return not hasattr(face, "__next__")  # an iterator is `__aiter__` in the other face
-    return not name.startswith("_") and name not in INSIDE
+    return name in SHOWN or (not name.startswith("_") and name not in INSIDE)
 
 
 def calls(face: type) -> dict[str, object]:

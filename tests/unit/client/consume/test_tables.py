@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 
 import pyarrow as pa
 import pytest
@@ -47,7 +47,7 @@ def plain(key: bytes | None, value: bytes | None) -> Row:
 
 
 def held(table: aio.Table) -> dict[bytes | None, bytes | None]:
-    return {message.key: message.value for message in table}
+    return {message.key: message.value for message in table.values()}
 
 
 async def test_it_begins_with_all_that_is_there(broker: FakeBroker, client: aio.Client) -> None:
@@ -69,6 +69,23 @@ async def test_it_begins_with_all_that_is_there(broker: FakeBroker, client: aio.
             False,
             False,
         ]
+
+
+async def test_it_is_a_mapping(broker: FakeBroker, client: aio.Client) -> None:
+    broker.create("a").append(columns(plain(b"x", b"1"), plain(b"y", b"<2>"), plain(b"z", None)))
+    async with await client.table("a") as table:
+        assert isinstance(table, Mapping)
+        assert [*table] == [*table.keys()] == [b"x", b"y"]
+        assert table["x"] == table[b"x"] == table.get("x")
+        assert table.items() >= {(b"x", table["x"])}
+        assert [one.offset for one in table.values()] == [0, 1]
+        assert dict(table) == table
+        assert (table.get("z"), table.get("z", 7), 7 in table) == (None, 7, False)
+        with pytest.raises(KeyError):
+            table["z"]
+        assert repr(table) == "Table('a', keys=2)"
+        assert "<td>&lt;2&gt;</td>" in table._repr_html_()
+    assert repr(table) == "Table('a', closed)"
 
 
 def compact(stream: FakeStream, *kept: int) -> None:
@@ -470,7 +487,7 @@ def test_the_blocking_face(tmp_path: object) -> None:
                     changes = table.changes()
                     loop.call_soon_threadsafe(ready.set)
                     table.wait_for(1)
-                    assert [message.value for message in table] == [b"2"]
+                    assert [message.value for message in table.values()] == [b"2"]
                     loop.call_soon_threadsafe(seen.set)
                     assert next(changes).value == b"2"
                     found = table.get("x")
