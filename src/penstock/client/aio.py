@@ -33,6 +33,7 @@ from penstock.client.checks import (
     check_plain,
     field_values,
     fixed_place_of,
+    limit_of,
     milliseconds,
     name_and_id,
     require,
@@ -374,6 +375,7 @@ class Client(OfThisProcess):
         end: Start | None = None,
         partition: int | None = None,
         follow: bool = False,
+        limit: int | None = None,
         batch_rows_max: int = limits.READ_BATCH_ROWS_DEFAULT,
         columns: Iterable[str] | None = None,
         where: Filter | None = None,
@@ -383,8 +385,8 @@ class Client(OfThisProcess):
         """Read committed messages from `start` on as Arrow batches of 1 to `batch_rows_max` rows.
 
         It ends before `end`; without `end`, at the end of the log when the call was made. With `follow` it keeps
-        waiting for new messages (up to the offset `end`, if given). After a lost connection or a leader change it
-        resumes where it was; `timeout` bounds each answer, including that.
+        waiting for new messages (up to the offset `end`, if given). It also ends after `limit` messages. After a lost
+        connection or a leader change it resumes where it was; `timeout` bounds each answer, including that.
         All partitions are read unless `partition` names one, including partitions added while it follows: in turn, each
         in order. A batch has rows of one partition only, whose number `batch.schema.metadata[b"penstock.partition"]`
         has in hex. `where` returns only matching messages; a rare subject, or `columns` without `value`, costs less.
@@ -399,6 +401,7 @@ class Client(OfThisProcess):
             end=end,
             partition=partition,
             follow=follow,
+            limit=limit,
             batch_rows_max=batch_rows_max,
             columns=columns,
             where=where,
@@ -417,6 +420,7 @@ class Client(OfThisProcess):
         end: Start | None = None,
         partition: int | None = None,
         follow: bool = False,
+        limit: int | None = None,
         where: Filter | None = None,
         read_from: ReadFrom | Which | None = None,
         timeout: float = 10.0,
@@ -428,6 +432,7 @@ class Client(OfThisProcess):
             end=end,
             partition=partition,
             follow=follow,
+            limit=limit,
             where=where,
             read_from=read_from,
             timeout=timeout,
@@ -763,13 +768,14 @@ class Client(OfThisProcess):
         end: Start | None = None,
         partition: int | None = None,
         follow: bool = False,
+        limit: int | None = None,
         batch_rows_max: int = limits.READ_BATCH_ROWS_DEFAULT,
         columns: Iterable[str] | None = None,
         where: Filter | None = None,
         read_from: ReadFrom | Which | None = None,
         timeout: float = 10.0,
     ) -> Reader:
-        batch_rows_max = rows_max(batch_rows_max)
+        batch_rows_max, rows_left = rows_max(batch_rows_max), limit_of(limit)
         wanted, chosen = wanted_columns(columns), read_from_of(read_from)
         if not isinstance(where, Filter | None):
             raise TypeError(f"where is {a_kind(where)}; give a Filter, such as Filter(key=…) or Filter(subject=…)")
@@ -783,6 +789,7 @@ class Client(OfThisProcess):
             where=where,
             read_from=chosen,
             grows=info if follow and partition is None and end is None else None,
+            limit=rows_left,
         )
 
     async def _get(self, stream: StreamName, which: dict[str, Any], partition: int, timeout: float) -> Message:

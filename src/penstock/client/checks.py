@@ -135,6 +135,14 @@ def rows_max(given: SupportsIndex) -> int:
     return number
 
 
+def limit_of(given: SupportsIndex | None) -> int | None:
+    """Return the maximum number of rows to read; None: no limit. TypeError, ValueError."""
+    number = None if given is None else whole_number("limit", given)
+    if number is not None and number < 0:
+        raise ValueError(f"limit is {number}; give how many messages to read at most")
+    return number
+
+
 def milliseconds(timeout: float) -> int:
     """Return a time-out in whole milliseconds, at least one."""
     return max(1, round(seconds_of(timeout) * 1000))

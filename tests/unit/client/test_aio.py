@@ -842,3 +842,16 @@ async def test_clients_and_consumers_are_shown_in_short(broker: FakeBroker) -> N
     assert repr(client) == f"Client('{broker.address}', closed)"
     assert "closed" in client._repr_html_()
     assert len(broker.requests) == asked
+
+
+async def test_a_limit_ends_a_read(broker: FakeBroker, client: aio.Client) -> None:
+    fill(broker, batches=3)
+    assert await offsets_read(client, "a", limit=0) == []
+    assert await offsets_read(client, "a", 5, limit=12) == list(range(5, 17))
+    assert await offsets_read(client, "a", limit=100) == list(range(30))
+    async with asyncio.timeout(5):  # it does not wait for more
+        assert await offsets_read(client, "a", 28, follow=True, limit=2) == [28, 29]
+    assert [one.offset async for one in client.messages("a", limit=3, where=penstock.Filter(subject="s"))] == [0, 1, 2]
+    for wrong, kind in ((-1, ValueError), (1.5, TypeError)):
+        with pytest.raises(kind, match="limit"):
+            await offsets_read(client, "a", limit=wrong)

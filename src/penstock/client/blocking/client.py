@@ -258,6 +258,7 @@ class Client(OfThisProcess):
         end: Start | None = None,
         partition: int | None = None,
         follow: bool = False,
+        limit: int | None = None,
         batch_rows_max: int = limits.READ_BATCH_ROWS_DEFAULT,
         columns: Iterable[str] | None = None,
         where: Filter | None = None,
@@ -267,8 +268,8 @@ class Client(OfThisProcess):
         """Read committed messages from `start` on as Arrow batches of 1 to `batch_rows_max` rows.
 
         It ends before `end`; without `end`, at the end of the log when the call was made. With `follow` it keeps
-        waiting for new messages (up to the offset `end`, if given). After a lost connection or a leader change it
-        resumes where it was; `timeout` bounds each answer, including that.
+        waiting for new messages (up to the offset `end`, if given). It also ends after `limit` messages. After a lost
+        connection or a leader change it resumes where it was; `timeout` bounds each answer, including that.
         All partitions are read unless `partition` names one, including partitions added while it follows: in turn, each
         in order. A batch has rows of one partition only, whose number `batch.schema.metadata[b"penstock.partition"]`
         has in hex. `where` returns only matching messages; a rare subject, or `columns` without `value`, costs less.
@@ -285,6 +286,7 @@ class Client(OfThisProcess):
                     end=end,
                     partition=partition,
                     follow=follow,
+                    limit=limit,
                     batch_rows_max=batch_rows_max,
                     columns=columns,
                     where=where,
@@ -302,6 +304,7 @@ class Client(OfThisProcess):
         end: Start | None = None,
         partition: int | None = None,
         follow: bool = False,
+        limit: int | None = None,
         where: Filter | None = None,
         read_from: ReadFrom | Which | None = None,
         timeout: float = 10.0,
@@ -313,6 +316,7 @@ class Client(OfThisProcess):
             end=end,
             partition=partition,
             follow=follow,
+            limit=limit,
             where=where,
             read_from=read_from,
             timeout=timeout,

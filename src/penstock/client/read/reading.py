@@ -103,14 +103,15 @@ _Queue = asyncio.Queue[_Fetched | BaseException | None]
 class _FetchSize:
     """Adapts the size of fetches to the speed of the last answers, up to what the reader wants."""
 
-    def __init__(self) -> None:
+    def __init__(self, rows_max: int = END_OF_LOG) -> None:
         self._bytes = limits.READ_FETCH_BYTES_FIRST
+        self._rows_max = rows_max
 
     def bytes_for(self, rows: int, readers: int) -> int:
         """Return the size of the next fetch, for at most `rows` rows, beside `readers` concurrent fetches."""
         least = limits.READ_FETCH_BYTES_MIN
         share = max(least, limits.READ_FETCH_BYTES_MAX // readers)
-        return min(self._bytes, share, max(least, rows * limits.READ_ROW_BYTES_GUESS))
+        return min(self._bytes, share, max(least, min(rows, self._rows_max) * limits.READ_ROW_BYTES_GUESS))
 
     def took(self, seconds: float, count: int) -> None:
         """Record that an answer of `count` bytes took `seconds`."""
@@ -268,8 +269,12 @@ class Reader:
         where: Filter | None = None,
         read_from: ReadFrom | None = None,
         grows: StreamInfo | None = None,
+        limit: int | None = None,
     ) -> None:
-        """`grows`: the stream whose added partitions are read, too; None: the reader ends with `what`."""
+        """`grows`: the stream whose added partitions are read, too; None: the reader ends with `what`.
+
+        `limit`: it ends after that many rows; None: it does not.
+        """
         assert what
         self._read_from = link.read_from if read_from is None else read_from
         self._link = link
@@ -289,6 +294,8 @@ class Reader:
         self.covered_ends: dict[PartitionId, int] = {}  # the end of the last answer, perhaps in a gap
         self._moved = asyncio.Event()  # set with each answer; a waiter clears it
         self._corrupt: _Corrupt | None = None  # found by the iterator that was returned last
+        self._rows_left = limit
+        self._fetch_rows_max = END_OF_LOG if limit is None or where is not None else limit
 
     async def __aenter__(self) -> Reader:
         for one in self._what:
@@ -305,7 +312,8 @@ class Reader:
         key = PartitionKey(what.stream_id, what.partition)
         choice = ReplicaChoice(self._link.view, key, self._read_from, self._link.rack)
         asking = ProjectedFetches(self._columns, self._where)
-        fetching = _fetch_ahead(self._link, what, choice, asking, self._queue, self._turns, self._timeout_s)
+        size = _FetchSize(self._fetch_rows_max)
+        fetching = _fetch_ahead(self._link, what, choice, asking, size, self._queue, self._turns, self._timeout_s)
         self._fetching.append(asyncio.create_task(fetching))
 
     async def _read_added(self, info: StreamInfo) -> None:
@@ -362,7 +370,7 @@ class Reader:
         RemoteError (corrupt_range): no replica that was asked has sound rows there. CorruptionError: the same, of an
         older broker.
         """
-        while True:
+        while self._rows_left != 0:
             if self._corrupt is not None:
                 return self._batches(await self._ask_again(self._corrupt))
             item = await self._queue.get()
@@ -378,13 +386,29 @@ class Reader:
             self._moved.set()
             if item.raw:
                 return self._batches(item)
+        return None
+
+    @property
+    def offsets_to_read(self) -> int:
+        """Number of offsets in the ranges that it was made to read."""
+        return sum(one.range.end - one.range.start for one in self._what)
+
+    @property
+    def offsets_read(self) -> int:
+        """Number of those that the answers so far cover."""
+        return sum(self.covered_ends.get(one.partition, one.range.start) - one.range.start for one in self._what)
 
     def _batches(self, fetched: _Fetched) -> Iterator[pa.RecordBatch]:
         what = fetched.what
         for batch in self._wanted_rows(fetched):
+            if self._rows_left is not None:
+                batch = batch.slice(0, self._rows_left)
+                self._rows_left -= batch.num_rows
             selected = batch if self._columns is None else batch.select(self._columns)
             is_told = what.is_one_of_several or self._is_grown
             yield batches.of_partition(selected, what.partition) if is_told else selected
+            if self._rows_left == 0:
+                return
 
     def _wanted_rows(self, fetched: _Fetched) -> Iterator[pa.RecordBatch]:
         what, offset, response, raw, asked, asking = fetched
@@ -516,6 +540,7 @@ async def _fetch_ahead(
     what: ReadPlan,
     choice: ReplicaChoice,
     asking: ProjectedFetches,
+    size: _FetchSize,
     queue: _Queue,
     turns: _Turns,
     timeout_s: float,
@@ -524,7 +549,6 @@ async def _fetch_ahead(
         clock = asyncio.get_running_loop()
         offset, end = what.range
         leader_epoch = what.leader_epoch
-        size = _FetchSize()
         progress_s = clock.time()
         while offset < end:
             async with turns.turn:
