@@ -59,6 +59,11 @@ _BY_HAND = {
     "Client.close": "self._thread.close()",
     # A whole answer crosses the threads at once.
     "Client.read": "return self._thread.iterate(answers(lambda: self._client._reader({})))",
+    # The caller's thread shows the progress, and decodes.
+    "Client.to_table": "gathering = self._thread.run(self._client._gathering({}))\n"
+    "return gathering.table(self._thread.iterate(answers(gathering.reader)))",
+    "Client.to_pandas": 'require("pandas")\nreturn pandas_of(self.to_table({}))',
+    "Client.to_polars": 'require("polars")\nreturn polars_of(self.to_table({}))',
     "Client.messages": "for batch in self.read({}):\n    yield from messages_of(batch)",
     "Client.publish_nowait": "return self._publishes.put({})",
     "Client.flush": "self._publishes.wait_until_sent(timeout)\nself._thread.run(self._client.flush({}))",
@@ -72,7 +77,9 @@ from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING
 from penstock.base.errors import OperationalError
 from penstock.client.blocking.threads import LoopThread, PublishQueue, opened
+from penstock.client.checks import require
 from penstock.client.read.batches import messages_of
+from penstock.client.read.gathering import pandas_of, polars_of
 from penstock.client.read.reading import answers
 """
 _OPERATORS = {

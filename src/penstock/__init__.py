@@ -70,6 +70,9 @@ if TYPE_CHECKING:
         InvalidConfig as InvalidConfig,
     )
     from penstock.client.errors import (
+        JsonWarning as JsonWarning,
+    )
+    from penstock.client.errors import (
         LogTruncated as LogTruncated,
     )
     from penstock.client.errors import (
@@ -174,6 +177,7 @@ _MODULE_OF = {
     "CorruptRange": "penstock.client.errors",
     "GroupInUse": "penstock.client.errors",
     "InvalidConfig": "penstock.client.errors",
+    "JsonWarning": "penstock.client.errors",
     "LogTruncated": "penstock.client.errors",
     "MemberFenced": "penstock.client.errors",
     "MessageNotFound": "penstock.client.errors",
@@ -251,6 +255,7 @@ __all__ = [  # noqa: RUF022 (most used names first)
     "CorruptRange",
     "GroupInUse",
     "InvalidConfig",
+    "JsonWarning",
     "LogTruncated",
     "MemberFenced",
     "MessageNotFound",

@@ -59,7 +59,9 @@ from penstock.client.publish.publications import Publications
 from penstock.client.publish_format import Ack, Acked, Value, a_kind, published
 from penstock.client.read import batches
 from penstock.client.read.filters import Filter
-from penstock.client.read.reading import Reader, find_place, partition_number, partition_numbers, plans
+from penstock.client.read.gathering import Gathering, WantedColumns, pandas_of, polars_of, warned
+from penstock.client.read.reading import Reader, answers, find_place, partition_number, partition_numbers, plans
+from penstock.client.read.tailing import last_messages
 from penstock.client.streams.named_streams import NamedStreams
 from penstock.client.users import Users
 from penstock.client.values import (
@@ -103,9 +105,6 @@ if TYPE_CHECKING:
     import pandas
     import polars
     import pyarrow as pa
-
-_PARTITION = "partition"
-"""Column with the partition number in a table of several partitions: an offset is unique only within one."""
 
 
 def connect(
@@ -505,6 +504,28 @@ class Client(OfThisProcess):
 
         return await self._streams.with_id(stream, timeout, find)
 
+    async def tail(
+        self,
+        stream: StreamName,
+        n: int = 10,
+        *,
+        partition: int | None = None,
+        where: Filter | None = None,
+        timeout: float = 10.0,
+    ) -> list[Message]:
+        """Return the last `n` messages, oldest first: of all partitions together, those with the latest timestamps.
+
+        With `where`, the last `n` that match, for which the whole log may have to be read. Raises as `read` does.
+        """
+        if (count := whole_number("number of messages", n)) < 0:
+            raise ValueError(f"the number of messages is {count}; give how many to return at most")
+        if not isinstance(where, Filter | None):
+            raise TypeError(f"where is {a_kind(where)}; give a Filter, such as Filter(key=…) or Filter(subject=…)")
+        info = await self._streams.now(stream, timeout)
+        return await last_messages(
+            self._link, info, partition_numbers(info, partition), count, where, seconds_of(timeout)
+        )
+
     async def to_table(
         self,
         stream: StreamName,
@@ -513,30 +534,34 @@ class Client(OfThisProcess):
         end: Start | None = None,
         partition: int | None = None,
         columns: Iterable[str] | None = None,
+        where: Filter | None = None,
+        limit: int | None = None,
+        json: bool = False,
+        progress: bool | None = None,
         timeout: float = 10.0,
     ) -> pa.Table:
-        """Read like `read` into one pyarrow table; with several partitions it has a column `partition`."""
-        import pyarrow as pa
+        """Read like `read` into one pyarrow table; with several partitions it has a column `partition`.
 
-        from penstock.batch.schema import arrow_schema
-
-        info = await self._streams.now(stream, timeout)
-        names = None if columns is None else [columns] if isinstance(columns, str) else list(columns)
-        has_partition = len(info.partitions) > 1 if names is None else _PARTITION in names
-        wanted = wanted_columns(names if not names else [name for name in names if name != _PARTITION] or ["offset"])
-        schema = arrow_schema()
-        if wanted is not None:
-            schema = pa.schema([schema.field(name) for name in wanted])
-        if has_partition:
-            schema = schema.append(pa.field(_PARTITION, pa.int32(), nullable=False))
-        found = []
-        async for batch in self.read(info, start, end=end, partition=partition, columns=wanted, timeout=timeout):
-            if has_partition:
-                number = pa.repeat(pa.scalar(batches.partition_of(batch) or 0, pa.int32()), batch.num_rows)
-                batch = pa.RecordBatch.from_arrays([*batch.columns, number], schema=schema)
-            found.append(batch)
-        table = pa.Table.from_batches(found, schema=schema)
-        return table if names is None else table.select(names)
+        `json`: the column `value` becomes columns of JSON, of types inferred from all values; a `JsonWarning` counts
+        what fits in none of them. `progress`: show a bar if it takes more than two seconds; None: only on a terminal
+        and in a notebook.
+        """
+        gathering = await self._gathering(
+            stream,
+            start,
+            end=end,
+            partition=partition,
+            columns=columns,
+            where=where,
+            limit=limit,
+            json=json,
+            progress=progress,
+            timeout=timeout,
+        )
+        with gathering:
+            async for found in answers(gathering.reader):
+                gathering.add(found)
+        return warned(*await asyncio.to_thread(gathering.gathered))
 
     async def to_pandas(
         self,
@@ -546,13 +571,28 @@ class Client(OfThisProcess):
         end: Start | None = None,
         partition: int | None = None,
         columns: Iterable[str] | None = None,
+        where: Filter | None = None,
+        limit: int | None = None,
+        json: bool = False,
+        progress: bool | None = None,
         timeout: float = 10.0,
     ) -> pandas.DataFrame:
-        """Read like `read` into a pandas DataFrame. ImportError without the extra `pandas`."""
+        """Read like `to_table` into a pandas DataFrame. ImportError without the extra `pandas`."""
         require("pandas")
-        return (
-            await self.to_table(stream, start, end=end, partition=partition, columns=columns, timeout=timeout)
-        ).to_pandas()
+        return pandas_of(
+            await self.to_table(
+                stream,
+                start,
+                end=end,
+                partition=partition,
+                columns=columns,
+                where=where,
+                limit=limit,
+                json=json,
+                progress=progress,
+                timeout=timeout,
+            )
+        )
 
     async def to_polars(
         self,
@@ -562,17 +602,56 @@ class Client(OfThisProcess):
         end: Start | None = None,
         partition: int | None = None,
         columns: Iterable[str] | None = None,
+        where: Filter | None = None,
+        limit: int | None = None,
+        json: bool = False,
+        progress: bool | None = None,
         timeout: float = 10.0,
     ) -> polars.DataFrame:
-        """Read like `read` into a Polars DataFrame. ImportError without the extra `polars`."""
+        """Read like `to_table` into a Polars DataFrame. ImportError without the extra `polars`."""
         require("polars")
-        import polars as pl
-
-        frame = pl.from_arrow(
-            await self.to_table(stream, start, end=end, partition=partition, columns=columns, timeout=timeout)
+        return polars_of(
+            await self.to_table(
+                stream,
+                start,
+                end=end,
+                partition=partition,
+                columns=columns,
+                where=where,
+                limit=limit,
+                json=json,
+                progress=progress,
+                timeout=timeout,
+            )
         )
-        assert isinstance(frame, pl.DataFrame)
-        return frame
+
+    async def _gathering(
+        self,
+        stream: StreamName,
+        start: Start = EARLIEST,
+        *,
+        end: Start | None = None,
+        partition: int | None = None,
+        columns: Iterable[str] | None = None,
+        where: Filter | None = None,
+        limit: int | None = None,
+        json: bool = False,
+        progress: bool | None = None,
+        timeout: float = 10.0,
+    ) -> Gathering:
+        info = await self._streams.now(stream, timeout)
+        wanted = WantedColumns(info, columns, json=json)
+        reader = await self._reader(
+            info,
+            start,
+            end=end,
+            partition=partition,
+            limit=limit,
+            columns=wanted.fetched,
+            where=where,
+            timeout=timeout,
+        )
+        return Gathering(reader, wanted, limit_of(limit), progress)
 
     def consumer(
         self,

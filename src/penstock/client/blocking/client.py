@@ -32,6 +32,7 @@ from penstock.client.append import producing, staging
 from penstock.client.append.staged_runs import Published
 from penstock.client.append.staging import PublishedQuery, Staged
 from penstock.client.blocking.threads import LoopThread, PublishQueue, opened
+from penstock.client.checks import require
 from penstock.client.consume import consumers, groups, tables
 from penstock.client.consume.groups import Group, GroupOffset
 from penstock.client.consume.tables import T
@@ -43,6 +44,7 @@ from penstock.client.link.tls import TlsOptions
 from penstock.client.publish_format import Ack, Acked, Value
 from penstock.client.read.batches import messages_of
 from penstock.client.read.filters import Filter
+from penstock.client.read.gathering import pandas_of, polars_of
 from penstock.client.read.reading import answers
 from penstock.client.users import NewCredential, Operations
 from penstock.client.values import (
@@ -356,6 +358,21 @@ class Client(OfThisProcess):
         """Return the offset of a position, such as the first message at or after a datetime, and the log's range."""
         return self._thread.run(self._client.offsets(stream, at, partition=partition, timeout=timeout))
 
+    def tail(
+        self,
+        stream: StreamName,
+        n: int = 10,
+        *,
+        partition: int | None = None,
+        where: Filter | None = None,
+        timeout: float = 10.0,
+    ) -> list[Message]:
+        """Return the last `n` messages, oldest first: of all partitions together, those with the latest timestamps.
+
+        With `where`, the last `n` that match, for which the whole log may have to be read. Raises as `read` does.
+        """
+        return self._thread.run(self._client.tail(stream, n, partition=partition, where=where, timeout=timeout))
+
     def to_table(
         self,
         stream: StreamName,
@@ -364,12 +381,33 @@ class Client(OfThisProcess):
         end: Start | None = None,
         partition: int | None = None,
         columns: Iterable[str] | None = None,
+        where: Filter | None = None,
+        limit: int | None = None,
+        json: bool = False,
+        progress: bool | None = None,
         timeout: float = 10.0,
     ) -> pa.Table:
-        """Read like `read` into one pyarrow table; with several partitions it has a column `partition`."""
-        return self._thread.run(
-            self._client.to_table(stream, start, end=end, partition=partition, columns=columns, timeout=timeout)
+        """Read like `read` into one pyarrow table; with several partitions it has a column `partition`.
+
+        `json`: the column `value` becomes columns of JSON, of types inferred from all values; a `JsonWarning` counts
+        what fits in none of them. `progress`: show a bar if it takes more than two seconds; None: only on a terminal
+        and in a notebook.
+        """
+        gathering = self._thread.run(
+            self._client._gathering(
+                stream,
+                start,
+                end=end,
+                partition=partition,
+                columns=columns,
+                where=where,
+                limit=limit,
+                json=json,
+                progress=progress,
+                timeout=timeout,
+            )
         )
+        return gathering.table(self._thread.iterate(answers(gathering.reader)))
 
     def to_pandas(
         self,
@@ -379,11 +417,27 @@ class Client(OfThisProcess):
         end: Start | None = None,
         partition: int | None = None,
         columns: Iterable[str] | None = None,
+        where: Filter | None = None,
+        limit: int | None = None,
+        json: bool = False,
+        progress: bool | None = None,
         timeout: float = 10.0,
     ) -> pandas.DataFrame:
-        """Read like `read` into a pandas DataFrame. ImportError without the extra `pandas`."""
-        return self._thread.run(
-            self._client.to_pandas(stream, start, end=end, partition=partition, columns=columns, timeout=timeout)
+        """Read like `to_table` into a pandas DataFrame. ImportError without the extra `pandas`."""
+        require("pandas")
+        return pandas_of(
+            self.to_table(
+                stream,
+                start,
+                end=end,
+                partition=partition,
+                columns=columns,
+                where=where,
+                limit=limit,
+                json=json,
+                progress=progress,
+                timeout=timeout,
+            )
         )
 
     def to_polars(
@@ -394,11 +448,27 @@ class Client(OfThisProcess):
         end: Start | None = None,
         partition: int | None = None,
         columns: Iterable[str] | None = None,
+        where: Filter | None = None,
+        limit: int | None = None,
+        json: bool = False,
+        progress: bool | None = None,
         timeout: float = 10.0,
     ) -> polars.DataFrame:
-        """Read like `read` into a Polars DataFrame. ImportError without the extra `polars`."""
-        return self._thread.run(
-            self._client.to_polars(stream, start, end=end, partition=partition, columns=columns, timeout=timeout)
+        """Read like `to_table` into a Polars DataFrame. ImportError without the extra `polars`."""
+        require("polars")
+        return polars_of(
+            self.to_table(
+                stream,
+                start,
+                end=end,
+                partition=partition,
+                columns=columns,
+                where=where,
+                limit=limit,
+                json=json,
+                progress=progress,
+                timeout=timeout,
+            )
         )
 
     def consumer(
@@ -825,6 +895,18 @@ class Table(OfThisProcess, Mapping[bytes, Message]):
     def values(self) -> ValuesView[Message]:
         """Return the messages as they are now."""
         return self._table.values()
+
+    def to_table(self, *, json: bool = False) -> pa.Table:
+        """Return the messages as a pyarrow table; `json` is that of `Client.to_table`."""
+        return self._table.to_table(json=json)
+
+    def to_pandas(self, *, json: bool = False) -> pandas.DataFrame:
+        """Return the messages as a pandas DataFrame. ImportError without the extra `pandas`."""
+        return self._table.to_pandas(json=json)
+
+    def to_polars(self, *, json: bool = False) -> polars.DataFrame:
+        """Return the messages as a Polars DataFrame. ImportError without the extra `polars`."""
+        return self._table.to_polars(json=json)
 
     def __repr__(self) -> str:
         return repr(self._table)

@@ -37,11 +37,14 @@ from penstock.client.link.link import Link
 from penstock.client.link.of_this_process import OfThisProcess
 from penstock.client.read import batches
 from penstock.client.read.batches import OffsetRange
+from penstock.client.read.gathering import pandas_of, polars_of, table_of
 from penstock.client.read.reading import END_OF_LOG, Reader, ReadPlan, find_place, partition_numbers, readable
 from penstock.client.values import EARLIEST, Message, messages_html
 from penstock.messages import StreamInfo
 
 if TYPE_CHECKING:
+    import pandas
+    import polars
     import pyarrow as pa
 
 T = TypeVar("T")
@@ -59,6 +62,7 @@ class Table(OfThisProcess, Mapping[bytes, Message]):
         self._link = link
         self._timeout_s = timeout_s
         self._name = ""  # of the stream
+        self._has_partition = False  # it has several
         self._latest: dict[bytes, Message] = {}
         self._ends: dict[PartitionId, int] = {}  # by partition: end of the rows applied
         self._epochs: dict[PartitionId, LeaderEpoch] = {}  # by partition: leader epoch of that end
@@ -72,6 +76,7 @@ class Table(OfThisProcess, Mapping[bytes, Message]):
     async def load(self, info: StreamInfo, partition: int | None) -> Table:
         """Read everything that is in the stream now, then follow it; `timeout_s` bounds each answer."""
         self._name = info.name
+        self._has_partition = len(info.partitions) > 1
         self._is_whole = partition is None
         there: dict[PartitionId, int] = {}
         for at, number in enumerate(partition_numbers(info, partition)):
@@ -127,6 +132,18 @@ class Table(OfThisProcess, Mapping[bytes, Message]):
         """Return the messages as they are now."""
         self._check_open()
         return dict(self._latest).values()
+
+    def to_table(self, *, json: bool = False) -> pa.Table:
+        """Return the messages as a pyarrow table; `json` is that of `Client.to_table`."""
+        return table_of(self.values(), has_partition=self._has_partition, json=json)
+
+    def to_pandas(self, *, json: bool = False) -> pandas.DataFrame:
+        """Return the messages as a pandas DataFrame. ImportError without the extra `pandas`."""
+        return pandas_of(self.to_table(json=json))
+
+    def to_polars(self, *, json: bool = False) -> polars.DataFrame:
+        """Return the messages as a Polars DataFrame. ImportError without the extra `polars`."""
+        return polars_of(self.to_table(json=json))
 
     def __repr__(self) -> str:
         state = "closed" if self._is_closed else f"keys={len(self._latest)}"
