@@ -70,9 +70,6 @@ if TYPE_CHECKING:
         InvalidConfig as InvalidConfig,
     )
     from penstock.client.errors import (
-        JsonWarning as JsonWarning,
-    )
-    from penstock.client.errors import (
         LogTruncated as LogTruncated,
     )
     from penstock.client.errors import (
@@ -126,6 +123,7 @@ if TYPE_CHECKING:
     from penstock.client.link.read_from import ReadFrom as ReadFrom
     from penstock.client.link.tls import TlsOptions as TlsOptions
     from penstock.client.read.filters import Filter as Filter
+    from penstock.client.read.gathering import JsonWarning as JsonWarning
     from penstock.client.values import (
         EARLIEST as EARLIEST,
     )
@@ -177,7 +175,7 @@ _MODULE_OF = {
     "CorruptRange": "penstock.client.errors",
     "GroupInUse": "penstock.client.errors",
     "InvalidConfig": "penstock.client.errors",
-    "JsonWarning": "penstock.client.errors",
+    "JsonWarning": "penstock.client.read.gathering",
     "LogTruncated": "penstock.client.errors",
     "MemberFenced": "penstock.client.errors",
     "MessageNotFound": "penstock.client.errors",

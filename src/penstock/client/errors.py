@@ -32,20 +32,9 @@ The names have no `Error` suffix, because they are read after `except penstock.`
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from penstock.base.errors import ErrorCode, OperationalError, RemoteError
-
-if TYPE_CHECKING:
-    from penstock.client.read.json_columns import JsonReport
-
-
-class JsonWarning(UserWarning):
-    """Values that were to become columns of JSON are in none of them. `report` counts them, with the first offset."""
-
-    def __init__(self, report: JsonReport) -> None:
-        super().__init__("; ".join(report.sentences()))
-        self.report = report
 
 
 class StreamNotFound(RemoteError, LookupError):  # noqa: N818

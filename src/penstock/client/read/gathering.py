@@ -9,7 +9,6 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 from penstock.client.checks import require, wanted_columns
-from penstock.client.errors import JsonWarning
 from penstock.client.read import batches
 from penstock.client.read.json_columns import JsonReport, json_table
 from penstock.client.read.progress_bar import ProgressBar
@@ -24,6 +23,14 @@ if TYPE_CHECKING:
 
 PARTITION = "partition"
 """Column with the partition number in a table of several partitions: an offset is unique only within one."""
+
+
+class JsonWarning(UserWarning):
+    """Values that were to become columns of JSON are in none of them. `report` counts them, with the first offset."""
+
+    def __init__(self, report: JsonReport) -> None:
+        super().__init__("; ".join(report.sentences()))
+        self.report = report
 
 
 class WantedColumns:

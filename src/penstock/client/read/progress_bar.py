@@ -76,7 +76,7 @@ class _TerminalBar:
 
 class _NotebookBar:
     def __init__(self, what: str, total: int) -> None:
-        from IPython.display import display  # type: ignore[import-not-found]
+        from IPython.display import display
 
         self._what = what
         self._total = total
