@@ -7,6 +7,8 @@ If retention overtakes a reader, it raises an error; it never skips silently.
 Corruption: whole batches come unchecked from the leader's file, so only their reader finds a corrupt one. It asks for
 the rest of that answer again as a projection, for which the broker checks what it reads: so the broker learns of the
 damage and repairs it, and the reader goes on once it is repaired.
+A range that the broker itself finds corrupt, and says that it repairs, is waited for like a new leader (see
+`link.attempts`); one that it does not repair is an error at once.
 Added partitions: a reader that follows a stream polls its metadata every PARTITIONS_POLL_S. It reads an added partition
 from its beginning once it has read the older ones up to their marks, that is, everything they hold of the keys that
 moved. So the old messages of a key come before its new ones, and no tombstones have to be remembered.

@@ -26,7 +26,7 @@ from penstock.access.handshake import sharer_of
 from penstock.access.users import EVERYBODY
 from penstock.base import limits
 from penstock.base.clock import Now
-from penstock.base.errors import ErrorCode, OperationalError, RemoteError
+from penstock.base.errors import ErrorCode, PenstockError, RemoteError
 from penstock.base.ids import LeaderEpoch, Offset, PartitionKey
 from penstock.base.subjects import subject_mistake
 from penstock.commitlog import LogView, Slice
@@ -37,7 +37,6 @@ from penstock.node.api.projections import Project
 from penstock.node.context import Context
 from penstock.node.partition.divergence import check_agreement
 from penstock.node.partition.partition import Partition
-from penstock.node.partition.partition_errors import as_remote_error
 from penstock.node.partition.query_executor import QueryExecutor
 from penstock.node.replicas.partition_lookup import PartitionLookup
 from penstock.node.replicas.replicas import Replicas
@@ -182,8 +181,8 @@ class FetchApi:
         if view.in_memory(request.offset):
             try:
                 found = view.slice(request.offset, end=end, bytes_max=bytes_max)
-            except (OSError, OperationalError) as error:
-                raise as_remote_error(error) from error
+            except (OSError, PenstockError) as error:
+                raise partition.read_error(error) from None
             self._found(read, found)
             return
         result: list[Slice | None] = []
@@ -229,7 +228,7 @@ class FetchApi:
                 # Retention was faster: the segment found may be removed before it can be opened.
                 raise _out_of_range(partition, offset)
             if error is not None:
-                raise as_remote_error(error)
+                raise partition.read_error(error)
             read.call.authorize()
         except RemoteError as refusal:
             self._outbox.reply(caller, refusal, looked_bytes=looked_bytes)
