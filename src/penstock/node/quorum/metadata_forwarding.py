@@ -231,6 +231,7 @@ class MetadataForwarder:
             self._answered(waiting, number, RemoteError(ErrorCode.NOT_METADATA_LEADER, text))
             return
         waiting.sent_to(to)
+        was_up = self._peers.is_up(to)
 
         def done(response: Response | RemoteError, raw: bytes | memoryview) -> None:
             if isinstance(response, ForwardResponse):
@@ -240,7 +241,7 @@ class MetadataForwarder:
                     response = error
             else:
                 self._learn(response)
-            self._tried(waiting, number, response)
+            (self._tried if was_up else self._answered)(waiting, number, response)
 
         api, version, body = request_body(request)
         user, user_index = ("", 0) if waiting.who is None else (waiting.who.name, waiting.who.made_index)
