@@ -267,5 +267,6 @@ class Attempts:
 
 def _is_being_repaired(error: Exception) -> bool:
     """True if the broker can read that range again soon."""
-    is_corrupt = isinstance(error, RemoteError) and error.code == ErrorCode.CORRUPT_RANGE
-    return is_corrupt and error.details.get("repairing") is True
+    if not isinstance(error, RemoteError) or error.code != ErrorCode.CORRUPT_RANGE:
+        return False
+    return error.details.get("repairing") is True
