@@ -359,6 +359,12 @@ CLUSTER_MUTANTS = (
         "takes=True",
     ),
     Mutant(
+        "a follower does not tell its synced end when durability becomes stricter",
+        "penstock.node.replicas.follower_replication",
+        "            if following.reports_flushes and not reported:\n",
+        "            if False:\n",
+    ),
+    Mutant(
         "a leader that is alone in sync does not wait for its disk",
         _RULES,
         "return durability is Durability.FSYNC or (durability is Durability.AUTO and smallest_isr == 1)",
