@@ -445,6 +445,7 @@ MUTANTS_OF_RIGHTS = (
     Mutant(
         "a fetch that waits is not looked at again",
         "penstock.node.api.fetch_api",
+        "            # Permissions may have changed and the log may have been truncated meanwhile.\n"
         "            waiter.call.authorize()",
         "            assert waiter",
     ),
