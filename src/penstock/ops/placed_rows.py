@@ -21,7 +21,7 @@ import msgspec
 from penstock.base import limits
 from penstock.base.errors import OperationalError, PenstockError
 from penstock.base.ids import PartitionId
-from penstock.base.units import counted, format_duration_ms, utc_text
+from penstock.base.units import counted, format_duration_ms, parse_duration_ms, utc_text
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -220,16 +220,22 @@ def suspended_note(config: StreamConfig) -> str | None:
         return None
     wanted, flags = resumed(config), []
     if wanted.max_age_ms is not None:
-        flags.append(f"--max-age {format_duration_ms(wanted.max_age_ms)}")
+        flags.append(f"--max-age {_duration_text(wanted.max_age_ms)}")
     if wanted.max_messages is not None:
         flags.append(f"--max-messages {wanted.max_messages}")
     if wanted.max_bytes is not None:
         flags.append(f"--max-bytes {wanted.max_bytes}")
     if wanted.compact:
-        flags.append("--compact")
-    flags.append(f"--compaction-lag {format_duration_ms(wanted.compaction_lag_ms)}")
+        flags.append("--compact yes")
+    flags.append(f"--compaction-lag {_duration_text(wanted.compaction_lag_ms)}")
     text = f"note: stream {config.name} has its limits off, because a copy or restore into it is not complete"
     return f"{text}: run that again, or `penstock stream alter {config.name} {' '.join(flags)}`"
+
+
+def _duration_text(duration_ms: int) -> str:
+    """Return an exact text without spaces."""
+    text = format_duration_ms(duration_ms)
+    return text if " " not in text and parse_duration_ms(text) == duration_ms else f"{duration_ms}ms"
 
 
 @contextmanager

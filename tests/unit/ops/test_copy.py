@@ -93,8 +93,10 @@ def test_suspended_limits_are_found_again() -> None:
     assert not suspended.compact
     assert min(suspended.max_age_ms or 0, suspended.max_messages or 0, suspended.max_bytes or 0) > 2**51
     note = placed_rows.suspended_note(suspended) or ""
-    flags = "--max-age 1ms --max-messages 2 --max-bytes 3 --compact --compaction-lag 0s`"
+    flags = "--max-age 1ms --max-messages 2 --max-bytes 3 --compact yes --compaction-lag 0s`"
     assert note.endswith(f"`penstock stream alter a {flags}")
+    odd = placed_rows.suspended(StreamConfig(name="a", subject="a", max_age_ms=86_400_001, compaction_lag_ms=5_400_000))
+    assert "--max-age 86400001ms --compaction-lag 5400000ms`" in (placed_rows.suspended_note(odd) or "")
     assert placed_rows.suspended_note(limited) is None
 
 
