@@ -36,6 +36,7 @@ from penstock.cli.terminal.options import (
 )
 from penstock.cli.terminal.standard_streams import need_stdout
 from penstock.cli.terminal.stream_fields import FIELDS, UNLIMITED, Field, flag_of, shown
+from penstock.ops.placed_rows import suspended_note
 
 if TYPE_CHECKING:
     from penstock.client.blocking.client import Client
@@ -350,6 +351,8 @@ def show(
     console = output.console()
     console.print(report.pairs(report.stream_pairs(info, is_clustered=is_clustered) | shown_config(info)))
     report.print_troubles(console, [info])
+    if note := suspended_note(info.config):
+        say_note(note)
 
 
 def _is_clustered(client: Client, info: StreamInfo, seconds: float) -> bool:
