@@ -435,7 +435,7 @@ def _pip(command: str) -> List[str]:
 
 
 def _remove_former() -> None:
-    """Uninstall the distribution by the name that it had until 0.2: its entry points would be found beside the new ones."""
+    """Uninstall the distribution by its name until 0.2: its entry points would be found beside the new ones."""
     former = os.path.join(VENV, "lib", "python*", "site-packages", "penstock-*.dist-info")
     if glob.glob(former):
         pip = [PYTHON, "-m", "pip", "--disable-pip-version-check"]
@@ -749,7 +749,7 @@ def faces(arguments: List[str]) -> NoReturn:
 
 
 def wheels(arguments: List[str]) -> int:
-    """Build wheels into dist, for the Pythons of this machine; with --all in containers, for each Python and processor."""
+    """Build wheels into dist, for the Pythons of this machine; with --all, in containers, for all that are supported."""
     set_up(EXTRAS["wheels"])
     made = os.path.join(ROOT, "build", "wheels")
     dist = os.path.join(ROOT, "dist")
@@ -782,7 +782,8 @@ def _build_wheels(source: str, made: str, dist: str) -> None:
         _run(pip + options, "a wheel for Python 3.%d" % minor, dict(constraints, REQUIRE_CYTHON="1"))
     for wheel in sorted(glob.glob(os.path.join(made, "*.whl"))):
         # The oldest glibc whose symbols it needs decides the tag; without one an index does not take a wheel.
-        _run([PYTHON, "-m", "auditwheel", "repair", "--wheel-dir", dist, wheel], "the tag of %s" % os.path.basename(wheel))
+        repair = [PYTHON, "-m", "auditwheel", "repair", "--wheel-dir", dist, wheel]
+        _run(repair, "the tag of %s" % os.path.basename(wheel))
 
 
 def _python_3(minor: int) -> Optional[str]:

@@ -16,7 +16,7 @@ import tempfile
 import threading
 from pathlib import Path
 
-PENSTOCK = Path(sys.executable).parent / "penstock"
+PENSTOCK = str(Path(sys.executable).parent / "penstock")
 SECONDS_MAX = 60.0
 
 
