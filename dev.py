@@ -749,7 +749,7 @@ def faces(arguments: List[str]) -> NoReturn:
 
 
 def wheels(arguments: List[str]) -> int:
-    """Build wheels into dist, for the Pythons of this machine; with --all, in containers, for all that are supported."""
+    """Build wheels into dist, for the Pythons of this machine; with --all, in containers, for all supported ones."""
     set_up(EXTRAS["wheels"])
     made = os.path.join(ROOT, "build", "wheels")
     dist = os.path.join(ROOT, "dist")
