@@ -8,7 +8,7 @@ distribution is `penstock-log`: on package indexes `penstock` is another project
 | a checkout that is still there          | `pip install '.[tls]'` in /home/ann/penstock        |
 | a wheel's file that is still there      | `pip install '/home/ann/penstock_log-….whl[tls]'`   |
 | an index, or what is gone meanwhile     | `pip install 'penstock-log[tls]'`                   |
-| nothing: it runs from a checkout        | `pip install '.[tls]'` in that folder               |
+| nothing: its sources run                | `pip install '.[tls]'` in the folder of its source  |
 
 The third works without an index that has Penstock: pip sees that it is installed, and fetches what the extra names.
 """
@@ -22,7 +22,6 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 DISTRIBUTION = "penstock-log"
-_SOURCE = "the folder of Penstock's source"
 
 
 def how_to_install(*extras: str) -> str:
@@ -34,14 +33,13 @@ def how_to_install(*extras: str) -> str:
 def pip_arguments(*extras: str) -> tuple[str, str]:
     """Return what pip is to install, for a shell, and behind it the folder: ("'.[tls]'", " in /home/ann/penstock")."""
     names = ",".join(extras)
+    beside = " ./bench" if any(extra.startswith("bench") for extra in extras) else ""  # a distribution of its own
     origin = _origin()
-    if any(extra.startswith("bench") for extra in extras):  # a distribution of its own, on no index yet
-        return f"'.[{names}]' ./bench", f" in {origin if origin is not None and origin.is_dir() else _SOURCE}"
-    if origin is None:
-        return f"'{DISTRIBUTION}[{names}]'", ""
-    if origin.is_file():
-        return shlex.quote(f"{origin}[{names}]"), ""
-    return f"'.[{names}]'", f" in {origin}"
+    if origin is not None and origin.is_dir():
+        return f"'.[{names}]'{beside}", f" in {origin}"
+    if beside or not _is_installed():
+        return f"'.[{names}]'{beside}", " in the folder of Penstock's source"
+    return (f"'{DISTRIBUTION}[{names}]'" if origin is None else shlex.quote(f"{origin}[{names}]")), ""
 
 
 def _origin() -> Path | None:
@@ -52,6 +50,14 @@ def _origin() -> Path | None:
 
 def _is_installable(path: Path) -> bool:
     return path.is_file() if path.suffix == ".whl" else (path / "pyproject.toml").is_file()
+
+
+def _is_installed() -> bool:
+    try:
+        metadata.distribution(DISTRIBUTION)
+    except metadata.PackageNotFoundError:
+        return False
+    return True
 
 
 def _recorded() -> Path | None:

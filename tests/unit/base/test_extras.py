@@ -128,4 +128,4 @@ def test_an_extra_is_installed_from_where_penstock_was(tmp_path: Path, monkeypat
         raise metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(metadata, "distribution", missing)
-    assert how_to_install("tls", "encryption") == FROM_INDEX
+    assert how_to_install("tls") == "`pip install '.[tls]'` in the folder of Penstock's source", "a zip of its sources"
