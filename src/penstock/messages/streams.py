@@ -189,6 +189,9 @@ class BrokerInfo(msgspec.Struct, frozen=True, kw_only=True):
     is_live: bool = True
     votes: bool = True  # a voter of the metadata quorum
     is_reachable: bool | None = None  # from the answering broker; None: it does not report it
+    # Milliseconds since the metadata leader has heard of it; its session ends after SESSION_MS. Only in
+    # the status of the metadata leader; None: not known.
+    silent_ms: Int64Field | None = None
 
 
 class MetadataRequest(Request, frozen=True, kw_only=True):
