@@ -68,6 +68,7 @@ ENTRY_POINTS = "penstock.commands"
 COMMANDS: dict[str, _Place | _Extra] = {
     "serve": _Place("broker.serve", BROKER_PANEL, "serve"),
     "status": _Place("broker.status", BROKER_PANEL, "status"),
+    "wait": _Place("broker.wait", BROKER_PANEL, "wait"),
     "health": _Place("broker.health", BROKER_PANEL, "health"),
     "doctor": _Place("broker.doctor", BROKER_PANEL, "doctor"),
     "dump": _Place("verify.dump", BROKER_PANEL, "dump"),

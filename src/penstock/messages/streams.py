@@ -38,6 +38,11 @@ CONSUMER_CONTROL = "consumer_control"
 """Reason in `PartitionInfo.dropped`: heartbeats and flow control of JetStream push consumers, which are no messages."""
 
 
+BROKER_STOPPED = "the broker was stopped"
+ANOTHER_LED = "another broker led it"
+"""Reasons of a `GapInfo` that an orderly stop of a broker has."""
+
+
 class PartitionHealth(StrEnum):
     """The state of a partition. Travels as a string: a newer broker may have more states."""
 

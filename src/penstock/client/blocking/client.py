@@ -215,9 +215,12 @@ class Client(OfThisProcess):
         """Delete a stream and all its data. StreamNotFound."""
         self._thread.run(self._client.delete_stream(stream, timeout=timeout))
 
-    def streams(self, *, timeout: float = 10.0) -> list[StreamInfo]:
-        """Return all streams, ordered by name; offsets and sizes are None if a leader does not answer."""
-        return self._thread.run(self._client.streams(timeout=timeout))
+    def streams(self, *, server: str | None = None, timeout: float = 10.0) -> list[StreamInfo]:
+        """Return all streams, ordered by name; offsets and sizes are None if a leader does not answer.
+
+        `server`: ask exactly the broker at HOST:PORT which streams there are; default: any broker.
+        """
+        return self._thread.run(self._client.streams(server=server, timeout=timeout))
 
     def stream(self, name: str, *, timeout: float = 10.0) -> StreamInfo:
         """Return one stream's current state; offsets and sizes are None if a leader does not answer. StreamNotFound."""
@@ -233,9 +236,12 @@ class Client(OfThisProcess):
         """Return the idempotent producers that the leaders know (ten minutes back). StreamNotFound, StorageFailed."""
         return self._thread.run(self._client.known_producers(stream, partition=partition, timeout=timeout))
 
-    def status(self, *, timeout: float = 10.0) -> StatusResponse:
-        """Return the broker's status."""
-        return self._thread.run(self._client.status(timeout=timeout))
+    def status(self, *, server: str | None = None, timeout: float = 10.0) -> StatusResponse:
+        """Return the status of the broker in use, or of exactly the one at HOST:PORT (`server`). NotAuthorized.
+
+        Unavailable, TimedOut: it does not answer.
+        """
+        return self._thread.run(self._client.status(server=server, timeout=timeout))
 
     def cluster_id(self, *, timeout: float = 10.0) -> str:
         """Return the cluster's id. Stored offsets are meaningless in another cluster. Unavailable: it has no id yet."""
