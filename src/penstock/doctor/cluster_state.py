@@ -27,7 +27,7 @@ ANSWER_S = 3.0
 GROUPS_MAX = 64
 """Consumer groups whose lag is asked for: each needs a request to its coordinator, and one for each partition."""
 
-_ROUNDS = 3  # an answer may name brokers that were not known before
+_ROUNDS = 4  # an answer may name brokers that were not known before
 _COUNTERS = {"messages_in": "messages_in", "bytes_in": "bytes_in", "fetched_bytes": "bytes_out"}
 
 
@@ -138,13 +138,16 @@ async def _connected(
         for one in late:
             one.cancel()
         await asyncio.gather(*late, return_exceptions=True)
+    for dial in dials:
+        if not dial.cancelled() and dial.exception() is None:
+            stack.push_async_callback(dial.result().close)
     failures = []
     for dial, address in dials.items():
         plain = parse_tls(address)[0]
         if dial.cancelled():
             failures.append(BrokerAnswer(address=plain, failure=f"no answer within {ANSWER_S:g} s"))
         elif (error := dial.exception()) is None:
-            stack.push_async_callback(dial.result().close)
+            continue
         elif isinstance(error, Unauthenticated | NotAuthorized) or not isinstance(
             error, OperationalError | RemoteError
         ):
@@ -167,16 +170,21 @@ async def _asked(
     wait_s = min(timeout, ANSWER_S)
     found = {client.server: BrokerAnswer(broker_id=first.broker_id, address=client.server, status=first)}
     failed = {one.address: one for one in failures}
-    for _ in range(_ROUNDS):
+    for number in range(_ROUNDS):
         known = {one.status.broker_id for one in found.values() if one.status is not None}
         wanted: dict[str, int | None] = {one: None for one in given if one not in failed}
-        for status in [one.status for one in found.values() if one.status is not None]:
+        # The given addresses first: the advertised ones of the same brokers may not be known here, as behind a NAT.
+        is_given_first = number == 0 and any(one not in found for one in wanted)
+        for status in [one.status for one in found.values() if one.status is not None and not is_given_first]:
             wanted |= {one.address: one.broker_id for one in status.peer_failures}
             wanted |= {one.address: one.broker_id for one in status.brokers}
         new = [one for one, broker_id in wanted.items() if one not in found and broker_id not in known]
-        if not new:
+        if not new and not is_given_first:
             break
-        statuses = await asyncio.gather(*(_status(client, one, wanted[one], wait_s) for one in new))
+        found |= {one: msgspec.structs.replace(failed[one], broker_id=wanted[one]) for one in new if one in failed}
+        statuses = await asyncio.gather(
+            *(_status(client, one, wanted[one], wait_s) for one in new if one not in failed)
+        )
         found |= {one.address: one for one in statuses}
     return list({**failed, **found}.values())
 

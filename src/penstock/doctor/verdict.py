@@ -51,6 +51,7 @@ class Kind(StrEnum):
     NO_ANSWER = "no_answer"  # no broker answers
     NO_METADATA_LEADER = "no_metadata_leader"
     BROKER_AWAY = "broker_away"
+    BROKER_UNSEEN = "broker_unseen"  # the other brokers say that it is live, and this program cannot reach it
     BROKER_NOT_JOINED = "broker_not_joined"
     BROKER_CUT_OFF = "broker_cut_off"  # other brokers do not reach it
     NATS_AWAY = "nats_away"
@@ -67,7 +68,9 @@ class Kind(StrEnum):
     UNKNOWN = "unknown"  # could not be asked
 
 
-READY = frozenset(Kind) - {Kind.DISK_FILLS, Kind.REPLICAS_MISSING, Kind.OBSERVERS_MISSING, Kind.DAMAGE}
+READY = frozenset(Kind) - {
+    *(Kind.BROKER_UNSEEN, Kind.DISK_FILLS, Kind.REPLICAS_MISSING, Kind.OBSERVERS_MISSING, Kind.DAMAGE)
+}
 """Kinds without which a cluster is ready: all brokers are there, and all partitions store messages."""
 
 IN_SYNC = READY | {Kind.REPLICAS_MISSING, Kind.OBSERVERS_MISSING}
@@ -212,7 +215,7 @@ def _broker(one: BrokerInfo, answer: BrokerAnswer | None, best: StatusResponse, 
             yield _degraded(Kind.BROKER_AWAY, f"{name} does not answer{why}{_session(one)}", advice)
         else:
             text = f"{name} is live, and cannot be reached from here{why}"
-            yield _degraded(Kind.BROKER_AWAY, text, "check its `advertise`, the network and firewalls")
+            yield _degraded(Kind.BROKER_UNSEEN, text, "check its `advertise`, the network and firewalls")
     elif best.metadata_leader is None:
         return  # none can join: told there
     elif status.waits_for:
