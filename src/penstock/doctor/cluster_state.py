@@ -21,8 +21,10 @@ from penstock.client.errors import NotAuthorized, TimedOut, Unauthenticated
 from penstock.client.link.addresses import DEFAULT_SERVER, SERVER_VARIABLE, parse_servers, parse_tls
 from penstock.messages import StatusResponse, StreamInfo
 
-ANSWER_S = 3.0
+ANSWER_S = 2.0
 """Longest wait for the status of one broker, once another one has answered."""
+
+NO_ANSWER_IN_TIME = "no answer in time"
 
 GROUPS_MAX = 64
 """Consumer groups whose lag is asked for: each needs a request to its coordinator, and one for each partition."""
@@ -32,16 +34,16 @@ _COUNTERS = {"messages_in": "messages_in", "bytes_in": "bytes_in", "fetched_byte
 
 
 class BrokerAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """What one broker answered. `status` is None if it did not; then `failure` has the reason."""
+    """The answer of one broker. `status` is None if it did not; then `failure` has the reason."""
 
-    broker_id: int | None = None  # None: the address was given by the caller, and nobody answered there
+    broker_id: int | None = None  # None: the address was given by the caller, and no broker answered there
     address: str = ""  # HOST:PORT
     status: StatusResponse | None = None
     failure: str = ""
 
 
 class GroupLag(msgspec.Struct, frozen=True, kw_only=True):
-    """How many offsets a consumer group has still to read of a stream."""
+    """Number of offsets that a consumer group has still to read of a stream."""
 
     group: str
     stream: str
@@ -49,7 +51,7 @@ class GroupLag(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Rates(msgspec.Struct, frozen=True, kw_only=True):
-    """What a broker stores and sends, per second, between two states."""
+    """Messages and bytes that a broker stores and sends, per second, between two states."""
 
     messages_in: float = 0.0
     bytes_in: float = 0.0
@@ -145,7 +147,7 @@ async def _connected(
     for dial, address in dials.items():
         plain = parse_tls(address)[0]
         if dial.cancelled():
-            failures.append(BrokerAnswer(address=plain, failure=f"no answer within {ANSWER_S:g} s"))
+            failures.append(BrokerAnswer(address=plain, failure=NO_ANSWER_IN_TIME))
         elif (error := dial.exception()) is None:
             continue
         elif isinstance(error, Unauthenticated | NotAuthorized) or not isinstance(
@@ -238,7 +240,7 @@ def short_reason(error: BaseException, address: str) -> str:
     if (isinstance(error, RemoteError) and error.code == ErrorCode.TIMED_OUT) or isinstance(
         error, TimedOut | TimeoutError
     ):
-        return "no answer in time"
+        return NO_ANSWER_IN_TIME
     return str(error).partition(";")[0].removeprefix(f"no broker answers at {address}: ")
 
 

@@ -23,7 +23,7 @@ Part = tuple[str, PartitionInfo, StreamInfo]
 def judge_streams(
     infos: Sequence[StreamInfo], brokers: Sequence[BrokerInfo], now_us: int, *, is_led: bool = True
 ) -> Iterator[Finding]:
-    """Run all checks. `is_led`: the cluster has a metadata leader; without one, nobody knows leaders and replicas."""
+    """Run all checks. `is_led`: there is a metadata leader; without one, no broker knows leaders and replicas."""
     parts = [(label(info, part.partition), part, info) for info in infos for part in info.partitions]
     if is_led or not parts:
         yield from _led(parts)

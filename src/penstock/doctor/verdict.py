@@ -22,7 +22,7 @@ import msgspec
 
 from penstock.base import limits
 from penstock.base.units import counted, format_bytes
-from penstock.doctor.cluster_state import BrokerAnswer, ClusterState
+from penstock.doctor.cluster_state import NO_ANSWER_IN_TIME, BrokerAnswer, ClusterState
 from penstock.doctor.findings import listed
 from penstock.doctor.gaps import label
 from penstock.messages import BrokerInfo, PartitionHealth, PartitionInfo, StatusResponse, StreamInfo
@@ -46,7 +46,7 @@ class Health(StrEnum):
 
 
 class Kind(StrEnum):
-    """What a reason is about, for programs."""
+    """Subject of a reason, for programs."""
 
     NO_ANSWER = "no_answer"  # no broker answers
     NO_METADATA_LEADER = "no_metadata_leader"
@@ -206,6 +206,8 @@ def _reason(answer: BrokerAnswer, reasons: dict[int, str]) -> str:
 
 def _broker(one: BrokerInfo, answer: BrokerAnswer | None, best: StatusResponse, told: str) -> Iterator[Reason]:
     name, advice = f"broker {one.broker_id}", "start it with its data directory, or replace it"
+    if answer is not None and answer.failure == NO_ANSWER_IN_TIME:
+        advice = "it hangs, or the network drops what is sent: look at its log, then restart it"
     status = None if answer is None else answer.status
     if status is None:
         why = f" ({answer.failure})" if answer is not None and answer.failure else ""
