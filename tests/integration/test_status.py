@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from tests.cli_process import command, ended, launched
 from tests.extent import each_change, needs_time
 from tests.integration.clusters import ClusterProcesses, running_cluster
 from tests.integration.guarded import PASSWORD, guarded_broker, in_cluster
+from tests.integration.small_disk import small_disk
 
 DEGRADED, DOWN = 3, 1
 
@@ -163,3 +165,25 @@ async def test_who_may_monitor_sees_everything_and_does_nothing(tmp_path: Path) 
             assert "may not" in await run(*arguments, code=1) or "not an administrator" in await run(*arguments, code=1)
         async with aio.connect(server, credentials=penstock.Credentials.password("oncall", PASSWORD)) as client:
             assert [one.name for one in await client.streams()] == ["__audit", "__offsets", "orders"]
+
+
+@needs_time
+async def test_a_full_disk_of_another_broker_is_told(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk") as disk, running_cluster(tmp_path, 3, started=False) as cluster:
+        if not disk.is_mounted:
+            pytest.skip("needs the right to mount a tmpfs")
+        cluster.brokers[3].data_dir = disk.folder / "data"
+        cluster.start()
+        server = addresses(cluster)
+        await command(server, "wait", "--ready", "--timeout", "60s")
+        async with cluster.client(1) as client:
+            await client.create_stream("orders", "orders.>", replicas=3)
+            disk.fill_up(disk.folder / "rest")
+            for _ in range(20):
+                with suppress(penstock.StorageFailed):  # while broker 3 leads
+                    await client.append("orders", [{"subject": "orders.a", "value": bytes(100_000)}])
+        for broker in cluster.brokers.values():
+            await verdict_that(broker.client_address, "the disk of broker 3 is full (", "the replica on broker 3")
+        (disk.folder / "rest").unlink()
+        disk.make_room(cluster.brokers[3])
+        await command(server, "wait", "--in-sync", "--timeout", "60s")
