@@ -17,7 +17,7 @@ import msgspec
 
 from penstock import aio
 from penstock.base.errors import ErrorCode, OperationalError, RemoteError
-from penstock.client.errors import NotAuthorized, TimedOut, Unauthenticated
+from penstock.client.errors import NotAuthorized, TimedOut, Unauthenticated, Unavailable
 from penstock.client.link.addresses import DEFAULT_SERVER, SERVER_VARIABLE, parse_servers, parse_tls
 from penstock.messages import StatusResponse, StreamInfo
 
@@ -150,10 +150,8 @@ async def _connected(
             failures.append(BrokerAnswer(address=plain, failure=NO_ANSWER_IN_TIME))
         elif (error := dial.exception()) is None:
             continue
-        elif isinstance(error, Unauthenticated | NotAuthorized) or not isinstance(
-            error, OperationalError | RemoteError
-        ):
-            raise error
+        elif isinstance(error, Unauthenticated | NotAuthorized) or not isinstance(error, Unavailable | RemoteError):
+            raise error  # also what is wrong here, such as a file with credentials that others may read
         else:
             failures.append(BrokerAnswer(address=plain, failure=short_reason(error, plain)))
     return client, failures

@@ -181,15 +181,18 @@ def _brokers(state: ClusterState, best: StatusResponse) -> Iterator[Reason]:
             continue
         if best.metadata_leader is None:
             continue  # none can join: told there
+        if answer.broker_id is None:
+            text = f"no broker answers at {answer.address} ({answer.failure})"
+            yield _degraded(Kind.BROKER_UNSEEN, text, "leave it out of --server, or start the broker there")
+            continue
         strangers += 1
         if answer.status is not None:
             why = answer.status.waits_for or reasons.get(int(answer.status.broker_id), "") or "it is not registered"
-            text = f"broker {answer.broker_id} at {answer.address} has not joined: {why}{_whys(answer.status)}"
-            yield _degraded(Kind.BROKER_NOT_JOINED, text, "docs/how-to/broker-does-not-start.md")
+            why += _whys(answer.status)
         else:
-            who = f"broker {answer.broker_id} at {answer.address}" if answer.broker_id else answer.address
-            text = f"{who} does not answer, and has not joined: {_reason(answer, reasons)}"
-            yield _degraded(Kind.BROKER_NOT_JOINED, text)
+            why = f"it does not answer: {_reason(answer, reasons)}"
+        text = f"broker {answer.broker_id} at {answer.address} has not joined: {why}"
+        yield _degraded(Kind.BROKER_NOT_JOINED, text, "docs/how-to/broker-does-not-start.md")
     unregistered = best.voters - sum(one.votes for one in best.brokers) - strangers
     if best.metadata_leader is not None and unregistered > 0:
         text = (

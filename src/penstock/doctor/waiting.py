@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Collection, Sequence
 
 from penstock.base.units import counted
+from penstock.client.errors import Unauthenticated
 from penstock.doctor.cluster_state import ClusterState, cluster_state
 from penstock.doctor.findings import listed
 from penstock.doctor.verdict import IN_SYNC, READY, SILENT_SINCE, judge
@@ -36,15 +37,20 @@ async def wait_until(
     """Wait until all brokers are there and all partitions store messages, with `in_sync` in all their replicas.
 
     Returns what is still missing after `timeout` seconds; empty: nothing. `missing` is called with it whenever it
-    changes. Unauthenticated, NotAuthorized: as `cluster_state`.
+    changes. Unauthenticated: logins are refused to the end. NotAuthorized: as `cluster_state`.
     """
     clock = asyncio.get_running_loop()
     deadline_s = clock.time() + timeout
     told: list[str] = []
     while True:
         left_s = deadline_s - clock.time()
-        state = await cluster_state(server, timeout=max(min(_ASK_S, left_s), 1.0))
-        found = what_is_missing(state, in_sync=in_sync, streams=streams)
+        try:
+            state = await cluster_state(server, timeout=max(min(_ASK_S, left_s), 1.0))
+            found = what_is_missing(state, in_sync=in_sync, streams=streams)
+        except Unauthenticated as error:  # a new cluster refuses every login until it has its first user
+            if clock.time() + _AGAIN_S >= deadline_s:
+                raise
+            found = [error.message]
         if (steady := [one.partition(SILENT_SINCE)[0] for one in found]) != told:
             told = steady
             missing(found)

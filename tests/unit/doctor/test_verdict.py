@@ -128,6 +128,14 @@ SECRET = "it does not accept this broker's proof; is the cluster_secret_file the
             "degraded: 1 voter of 3 has not joined yet",
         ),
         (
+            state(answer(1), answer(2), answer(3), BrokerAnswer(address="b9:7422", failure=REFUSED)),
+            "degraded: no broker answers at b9:7422 (connection refused)",
+        ),
+        (
+            state(answer(1, brokers=(broker(1), broker(2)), voters=3), answer(2), no_answer(3)),
+            "degraded: broker 3 at b3:7422 has not joined: it does not answer: connection refused",
+        ),
+        (
             state(answer(1), answer(2, disk_is_full=True), answer(3)),
             "degraded: the disk of broker 2 is full (50.0 GiB of 100.0 GiB free): it stores nothing",
         ),

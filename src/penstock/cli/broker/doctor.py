@@ -135,7 +135,8 @@ def _reached(findings: list[Finding], check: str, ask: Callable[[], T]) -> T | N
     try:
         return ask()
     except (RemoteError, OperationalError) as error:
-        findings.append(unknown(check, f"they could not be read: {error}", "see `brokers` and `metadata`"))
+        text = error.message if isinstance(error, RemoteError) else str(error)
+        findings.append(unknown(check, f"they could not be read: {text}", "see `brokers` and `metadata`"))
         return None
 
 
