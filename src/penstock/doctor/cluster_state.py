@@ -27,7 +27,7 @@ ANSWER_S = 2.0
 NO_ANSWER_IN_TIME = "no answer in time"
 
 GROUPS_MAX = 64
-"""Consumer groups whose lag is asked for: each needs a request to its coordinator, and one for each partition."""
+"""Consumer groups whose lag is asked for: each needs a request to its coordinator."""
 
 _ROUNDS = 4  # an answer may name brokers that were not known before
 _COUNTERS = {"messages_in": "messages_in", "bytes_in": "bytes_in", "fetched_bytes": "bytes_out"}
@@ -192,8 +192,6 @@ async def _asked(
 async def _status(client: aio.Client, address: str, broker_id: int | None, wait_s: float) -> BrokerAnswer:
     try:
         status = await client.status(server=address, timeout=wait_s)
-    except NotAuthorized:
-        raise
     except (RemoteError, OperationalError) as error:
         return BrokerAnswer(broker_id=broker_id, address=address, failure=short_reason(error, address))
     if broker_id is not None and status.broker_id != broker_id:
@@ -218,16 +216,11 @@ async def _with_streams(
             groups = await client.groups.all(timeout=timeout)
             by_id = {int(info.stream_id): info for info in infos}
             asked = [one for one in groups if one.stream_id in by_id][:GROUPS_MAX]
-            each = (client.groups.offsets(one.group, by_id[one.stream_id], timeout=timeout) for one in asked)
-            offsets = await asyncio.gather(*each)
+            each = (client.groups.lag(one.group, by_id[one.stream_id], timeout=timeout) for one in asked)
+            found = await asyncio.gather(*each)
     except (RemoteError, OperationalError, TimeoutError) as error:
         return msgspec.structs.replace(state, lags_failure=short_reason(error, at))
-    lags = (
-        GroupLag(
-            group=one.group, stream=one.stream or "", lag=sum(place.lag for place in places if place.offset is not None)
-        )
-        for one, places in zip(asked, offsets, strict=True)
-    )
+    lags = [GroupLag(group=one.group, stream=one.stream or "", lag=lag) for one, lag in zip(asked, found, strict=True)]
     return msgspec.structs.replace(
         state, groups=len(groups), lags=tuple(sorted(lags, key=lambda one: (-one.lag, one.group, one.stream)))
     )

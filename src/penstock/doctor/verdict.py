@@ -347,7 +347,7 @@ def _replicas(infos: Collection[StreamInfo], gone: frozenset[int]) -> Iterator[R
                     state = (follower.state or "impeded").replace("_", " ")
                     why = follower.state_reason or ("its disk takes nothing" if follower.is_impeded else "")
                     trouble.setdefault(int(follower.broker_id), f"{state}{f': {why}' if why else ''}")
-                    if named not in missing[int(follower.broker_id)]:
+                    if follower.broker_id in part.isr and int(follower.broker_id) not in gone:
                         missing[int(follower.broker_id)].append(named)
             told = {one.broker_id for one in part.followers if one.behind_us is not None}
             absent = info.config.observers - len(part.observers)
