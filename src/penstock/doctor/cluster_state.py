@@ -26,9 +26,6 @@ ANSWER_S = 2.0
 
 NO_ANSWER_IN_TIME = "no answer in time"
 
-GROUPS_MAX = 64
-"""Consumer groups whose lag is asked for: each needs a request to its coordinator."""
-
 _ROUNDS = 4  # an answer may name brokers that were not known before
 _COUNTERS = {"messages_in": "messages_in", "bytes_in": "bytes_in", "fetched_bytes": "bytes_out"}
 
@@ -47,7 +44,7 @@ class GroupLag(msgspec.Struct, frozen=True, kw_only=True):
 
     group: str
     stream: str
-    lag: int
+    lag: int | None  # None: a leader did not answer
 
 
 class Rates(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,7 +63,6 @@ class ClusterState(msgspec.Struct, frozen=True, kw_only=True):
     streams: tuple[StreamInfo, ...] = ()
     streams_failure: str = ""  # why the streams are not known
     lags: tuple[GroupLag, ...] = ()  # the largest first
-    groups: int = 0  # pairs of a group and a stream; with more than GROUPS_MAX, `lags` lacks some
     lags_failure: str = ""  # why the lags are not known
 
     @property
@@ -213,16 +209,12 @@ async def _with_streams(
         return state
     try:
         async with asyncio.timeout(min(timeout, 2 * ANSWER_S)):
-            groups = await client.groups.all(timeout=timeout)
-            by_id = {int(info.stream_id): info for info in infos}
-            asked = [one for one in groups if one.stream_id in by_id][:GROUPS_MAX]
-            each = (client.groups.lag(one.group, by_id[one.stream_id], timeout=timeout) for one in asked)
-            found = await asyncio.gather(*each)
+            groups = [one for one in await client.groups.all(lag=True, timeout=timeout) if one.stream is not None]
     except (RemoteError, OperationalError, TimeoutError) as error:
         return msgspec.structs.replace(state, lags_failure=short_reason(error, at))
-    lags = [GroupLag(group=one.group, stream=one.stream or "", lag=lag) for one, lag in zip(asked, found, strict=True)]
+    lags = (GroupLag(group=one.group, stream=one.stream or "", lag=one.lag) for one in groups)
     return msgspec.structs.replace(
-        state, groups=len(groups), lags=tuple(sorted(lags, key=lambda one: (-one.lag, one.group, one.stream)))
+        state, lags=tuple(sorted(lags, key=lambda one: (-(one.lag or 0), one.group, one.stream)))
     )
 
 

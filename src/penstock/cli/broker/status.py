@@ -245,12 +245,13 @@ def _group_texts(state: ClusterState) -> dict[str, str]:
         return {"consumer groups": f"not known: {state.lags_failure}"}
     if not state.lags:
         return {}
-    total = sum(one.lag for one in state.lags)
+    total = sum(one.lag or 0 for one in state.lags)
     most = ", ".join(
         f"{one.group} on {one.stream} {output.count_text(one.lag)}" for one in state.lags[:_GROUPS_SHOWN] if one.lag
     )
-    some = "" if len(state.lags) == state.groups else f"; lag of {len(state.lags)} of {state.groups}"
-    text = f"{output.count_text(state.groups)}, lag {output.count_text(total)}{some}"
+    unknown = sum(one.lag is None for one in state.lags)
+    text = f"{output.count_text(len(state.lags))}, lag {output.count_text(total)}"
+    text += f"; of {output.count_text(unknown)} it is not known" if unknown else ""
     return {"consumer groups": f"{text}; most: {most}" if most else text}
 
 

@@ -642,14 +642,6 @@ class Groups:
         """Return the group's committed offset and lag in each partition of a stream. StreamNotFound."""
         return self._thread.run(self._groups.offsets(group, stream, timeout=timeout))
 
-    def lag(self, group: str, stream: StreamInfo, *, timeout: float = 10.0) -> int:
-        """Return the group's lag in a stream: offsets from its committed ones to `committed_end`, in all partitions.
-
-        `stream`: as `client.stream` or `client.streams` returned it, with the ends of then; so it is one request.
-        Partitions without a committed offset, or whose end is not known, do not count.
-        """
-        return self._thread.run(self._groups.lag(group, stream, timeout=timeout))
-
     def commit(self, group: str, stream: StreamName, offsets: Mapping[int, int], *, timeout: float = 10.0) -> None:
         """Commit offsets for a group in some partitions, all or none: by partition, the offset of the next message.
 

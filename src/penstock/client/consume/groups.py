@@ -69,20 +69,6 @@ class Groups:
             for number, end in ends.items()
         ]
 
-    async def lag(self, group: str, stream: StreamInfo, *, timeout: float = 10.0) -> int:
-        """Return the group's lag in a stream: offsets from its committed ones to `committed_end`, in all partitions.
-
-        `stream`: as `client.stream` or `client.streams` returned it, with the ends of then; so it is one request.
-        Partitions without a committed offset, or whose end is not known, do not count.
-        """
-        check_group(group)
-        found = (await self._positions.read(group, stream.stream_id, timeout)).offsets
-        return sum(
-            max(0, part.committed_end - max(part.log_start or 0, found[part.partition].offset))
-            for part in stream.partitions
-            if part.committed_end is not None and part.partition in found
-        )
-
     async def commit(
         self, group: str, stream: StreamName, offsets: Mapping[int, int], *, timeout: float = 10.0
     ) -> None:
