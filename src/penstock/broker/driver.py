@@ -41,6 +41,7 @@ from penstock.ingest.nats import (
 from penstock.messages import CertificateInfo, JoinResponse, NatsStatus, PeerFailure, Request, Response, StatusResponse
 from penstock.node.node import Node
 from penstock.node.quorum.metadata_forwarding import THE_BROKER
+from penstock.node.security.access import ClientOrigin
 from penstock.node.step import DiskWork, Lane, Reply, Step, Subscribe, Unsubscribe
 
 _log = logging.getLogger("penstock.broker")
@@ -222,7 +223,8 @@ class Driver:
         try:
             is_broker = caller.connection.is_peer or caller.connection.handshake.is_broker
             who = THE_BROKER if is_broker else caller.connection.who
-            self._node.request(caller, request, raw, self.now(), who)
+            origin = ClientOrigin(caller.connection.handshake.client_name, caller.connection.peer)
+            self._node.request(caller, request, raw, self.now(), who, origin)
         except Exception:  # noqa: BLE001 (reported, and answered)
             # A bug triggered by one request must not cost the other clients their connections.
             _log.exception("internal error (bug) in a %s request of %s", caller.api, caller.connection.peer)

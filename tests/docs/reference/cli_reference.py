@@ -58,6 +58,9 @@ One broker is enough to find the others of its cluster; with several (`HOST:PORT
 these start the brokers that they need |
 
 `--server` before a command that contacts no broker is an error.
+
+Names that other programs use work too: `ls`, `info`, `describe`, `rm`, `add`, `edit`, `pub` and `sub` for `list`, \
+`show`, `delete`, `create`, `alter`, `publish` and `read`; `penstock ls` lists streams.
 """
 
 _CONFIG_HEAD = """# Broker configuration: config file, environment variables, flags

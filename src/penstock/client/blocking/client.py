@@ -33,7 +33,7 @@ from penstock.client.append.staged_runs import Published
 from penstock.client.append.staging import PublishedQuery, Staged
 from penstock.client.blocking.threads import LoopThread, PublishQueue, opened
 from penstock.client.consume import consumers, groups, tables
-from penstock.client.consume.groups import Group, GroupOffset
+from penstock.client.consume.groups import Group, GroupConsumer, GroupOffset
 from penstock.client.link.credentials import Given
 from penstock.client.link.keywords import ConsumerOptions, PublishOptions, StreamChanges, StreamOptions
 from penstock.client.link.of_this_process import OfThisProcess
@@ -634,13 +634,20 @@ class Groups:
         self._groups = groups
         self._thread = thread
 
-    def all(self, *, timeout: float = 10.0) -> list[Group]:
-        """Return all groups and the streams in which they have committed offsets, in order."""
-        return self._thread.run(self._groups.all(timeout=timeout))
+    def all(self, *, lag: bool = False, timeout: float = 10.0) -> list[Group]:
+        """Return all groups and the streams in which they have committed offsets, in order.
+
+        `lag`: with their lag, which costs a request for each of them.
+        """
+        return self._thread.run(self._groups.all(lag=lag, timeout=timeout))
 
     def offsets(self, group: str, stream: StreamName, *, timeout: float = 10.0) -> list[GroupOffset]:
         """Return the group's committed offset and lag in each partition of a stream. StreamNotFound."""
         return self._thread.run(self._groups.offsets(group, stream, timeout=timeout))
+
+    def members(self, group: str, stream: StreamName, *, timeout: float = 10.0) -> list[GroupConsumer]:
+        """Return the group's members that read a stream, those that joined first first. StreamNotFound."""
+        return self._thread.run(self._groups.members(group, stream, timeout=timeout))
 
     def commit(self, group: str, stream: StreamName, offsets: Mapping[int, int], *, timeout: float = 10.0) -> None:
         """Commit offsets for a group in some partitions, all or none: by partition, the offset of the next message.

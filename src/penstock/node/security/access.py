@@ -530,6 +530,16 @@ class Authorization:
     }
 
 
+class ClientOrigin(NamedTuple):
+    """The client behind a request, by its own words and as the broker's socket sees it; not a proof of identity."""
+
+    name: str = ""  # of its hello
+    address: str = ""  # HOST:PORT
+
+
+NO_ORIGIN = ClientOrigin()
+
+
 class Call(NamedTuple):
     """A request with its caller and circumstances."""
 
@@ -538,6 +548,7 @@ class Call(NamedTuple):
     request: Request
     raw: bytes | memoryview  # the raw part of the request
     now: Now  # when it came
+    origin: ClientOrigin = NO_ORIGIN
 
     def authorize(self) -> None:
         """Raise RemoteError as `Authorization.check`: when the request comes, and again at the end of each wait,
