@@ -21,7 +21,7 @@ MODULES = {
 @each_change
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_command_alone_is_as_it_is_among_all(name: str) -> None:
-    (alone,) = typer.main.get_command(program([name])).commands.values()  # type: ignore[attr-defined]
+    alone = typer.main.get_command(program([name])).commands[name]  # type: ignore[attr-defined]
     among = typer.main.get_command(program()).commands[name]  # type: ignore[attr-defined]
     assert alone.name == among.name == name
     assert alone.help == among.help
