@@ -26,6 +26,7 @@ ANSWER_S = 2.0
 
 NO_ANSWER_IN_TIME = "no answer in time"
 
+_ANOTHER_PROTOCOL = frozenset({ErrorCode.BAD_FRAME, ErrorCode.TOO_LARGE, ErrorCode.TLS_REQUIRED})
 _ROUNDS = 4  # an answer may name brokers that were not known before
 _COUNTERS = {"messages_in": "messages_in", "bytes_in": "bytes_in", "fetched_bytes": "bytes_out"}
 
@@ -104,7 +105,7 @@ async def cluster_state(
     """Ask all brokers of the cluster of `server` (as for `penstock.connect`). `with_lags`: also for the groups' lag.
 
     Brokers that do not answer are part of the state. Unauthenticated, NotAuthorized: `status` needs the right `monitor`
-    or `admin`. CLUSTER_MISMATCH: the addresses are those of several clusters.
+    or `admin`. RemoteError: no broker listens there, but another program, or TLS is required.
     """
     given = parse_servers(os.environ.get(SERVER_VARIABLE) or DEFAULT_SERVER if server is None else server)
     async with AsyncExitStack() as stack:
@@ -148,6 +149,8 @@ async def _connected(
             continue
         elif isinstance(error, Unauthenticated | NotAuthorized) or not isinstance(error, Unavailable | RemoteError):
             raise error  # also what is wrong here, such as a file with credentials that others may read
+        elif client is None and isinstance(error, RemoteError) and error.code in _ANOTHER_PROTOCOL:
+            raise error  # the address is wrong, or lacks tls://
         else:
             failures.append(BrokerAnswer(address=plain, failure=short_reason(error, plain)))
     return client, failures
@@ -224,7 +227,8 @@ def short_reason(error: BaseException, address: str) -> str:
         error, TimedOut | TimeoutError
     ):
         return NO_ANSWER_IN_TIME
-    return str(error).partition(";")[0].removeprefix(f"no broker answers at {address}: ")
+    text = error.message if isinstance(error, RemoteError) else str(error)
+    return text.partition(";")[0].removeprefix(f"no broker answers at {address}: ")
 
 
 def _in_order(answers: Iterable[BrokerAnswer]) -> tuple[BrokerAnswer, ...]:
