@@ -85,7 +85,7 @@ class BrokerSessions:
         return session is not None and session.heard_us is not None and session.heard_us >= since_us
 
     def silent_us(self, now_us: int) -> dict[BrokerId, int]:
-        """How long ago each live broker was heard of, at most: before its first heartbeat as if at its registration."""
+        """Microseconds since the last heartbeat of each live broker; before the first, since its registration."""
         begun_us = {one: session.deadline_us - self._session_us for one, session in self._sessions.items()}
         heard = {one: session.heard_us for one, session in self._sessions.items()}
         return {one: max(0, now_us - (heard[one] or begun_us[one])) for one in self._sessions}

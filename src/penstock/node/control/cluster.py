@@ -316,7 +316,7 @@ class Cluster:
 
     @property
     def silent_us(self) -> dict[BrokerId, int]:
-        """How long ago this broker, as metadata leader, heard of each live broker; empty if it is not, or is alone."""
+        """Microseconds since this metadata leader heard of each live broker; empty on others, and if it is alone."""
         return {} if self.quorum.is_alone else self._metadata_leader.silent_us(self._context.now)
 
     @property

@@ -131,7 +131,7 @@ class MetadataLeader:
         self.carry_out()
 
     def silent_us(self, now: Now) -> dict[BrokerId, int]:
-        """How long ago this metadata leader heard of each live broker; empty if this broker is not the leader."""
+        """Microseconds since this metadata leader heard of each live broker; empty if this broker is not the leader."""
         return self._controller.silent_us(now)
 
     # Duties
