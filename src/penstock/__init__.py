@@ -58,6 +58,9 @@ if TYPE_CHECKING:
         Group as Group,
     )
     from penstock.client.consume.groups import (
+        GroupConsumer as GroupConsumer,
+    )
+    from penstock.client.consume.groups import (
         GroupOffset as GroupOffset,
     )
     from penstock.client.errors import (
@@ -193,6 +196,7 @@ _MODULE_OF = {
     "TimedOut": "penstock.client.errors",
     "Unavailable": "penstock.client.errors",
     "Group": "penstock.client.consume.groups",
+    "GroupConsumer": "penstock.client.consume.groups",
     "GroupOffset": "penstock.client.consume.groups",
     "KnownProducer": "penstock.client.values",
     "Table": "penstock.client.blocking.client",
@@ -234,6 +238,7 @@ __all__ = [  # noqa: RUF022 (most used names first)
     "partitions_of",
     "Envelope",
     "Group",
+    "GroupConsumer",
     "GroupOffset",
     "Filter",
     "Headers",

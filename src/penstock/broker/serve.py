@@ -47,6 +47,7 @@ from penstock.broker.driver import Driver, wall_clock
 from penstock.broker.nats.link import NatsLink
 from penstock.broker.nats.server import EmbeddedNats
 from penstock.broker.observability.http_server import bind_http
+from penstock.broker.observability.metrics_collector import disk_space
 from penstock.broker.observability.observability import Observability, exporter_of
 from penstock.broker.peers.peers import PeerConnections
 from penstock.broker.process.running_timeout import LOOK_S, RunningTimeout
@@ -288,6 +289,7 @@ async def _start(config: BrokerConfig, open_files_max: int, running: _Running) -
         embedded_nats=running.embedded is not None,
         remember_cluster=running.data_dir.remember_cluster,
         failed=lambda error: _cannot_go_on(error, running),
+        disk_space=lambda: disk_space(config.data_dir),
     )
     tls = _tls(config, driver, loop)
     driver.server = Server(

@@ -310,9 +310,12 @@ class Client(OfThisProcess):
             if isinstance(stream, StreamInfo):
                 raise
 
-    async def streams(self, *, timeout: float = 10.0) -> list[StreamInfo]:
-        """Return all streams, ordered by name; offsets and sizes are None if a leader does not answer."""
-        return await self._streams.all(timeout)
+    async def streams(self, *, server: str | None = None, timeout: float = 10.0) -> list[StreamInfo]:
+        """Return all streams, ordered by name; offsets and sizes are None if a leader does not answer.
+
+        `server`: ask exactly the broker at HOST:PORT which streams there are; default: any broker.
+        """
+        return await self._streams.all(timeout, server)
 
     async def stream(self, name: str, *, timeout: float = 10.0) -> StreamInfo:
         """Return one stream's current state; offsets and sizes are None if a leader does not answer. StreamNotFound."""
@@ -349,8 +352,13 @@ class Client(OfThisProcess):
                 ]
         return found
 
-    async def status(self, *, timeout: float = 10.0) -> StatusResponse:
-        """Return the broker's status."""
+    async def status(self, *, server: str | None = None, timeout: float = 10.0) -> StatusResponse:
+        """Return the status of the broker in use, or of exactly the one at HOST:PORT (`server`). NotAuthorized.
+
+        Unavailable, TimedOut: it does not answer.
+        """
+        if server is not None:
+            return (await self._link.call_at(server, StatusRequest(), StatusResponse, timeout_s=timeout))[0]
         return (await self._link.call(StatusRequest(), StatusResponse, timeout_s=timeout))[0]
 
     async def cluster_id(self, *, timeout: float = 10.0) -> str:

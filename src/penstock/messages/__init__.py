@@ -138,6 +138,7 @@ from penstock.messages.session import (
     HelloRequest,
     HelloResponse,
     NatsStatus,
+    PeerFailure,
     StatusRequest,
     StatusResponse,
 )
@@ -283,6 +284,7 @@ __all__ = [
     "PartitionHealth",
     "PartitionInfo",
     "PartitionName",
+    "PeerFailure",
     "PeerHelloRequest",
     "PeerHelloResponse",
     "ProducerInfo",

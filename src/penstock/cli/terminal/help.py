@@ -7,7 +7,7 @@ not at the line breaks of the source. A command that contacts no broker rejects 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,15 +16,25 @@ from typer.core import TyperCommand, TyperGroup
 
 _UsageError: Any = typer.BadParameter.__base__  # UsageError of Typer's own copy of Click
 
-_CALLED_HERE = {
+_CALLED_HERE: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("rm", "remove", "del"), ("delete",)),
     **dict.fromkeys(("info", "get", "describe"), ("show", "status")),
-    **dict.fromkeys(("add", "new", "make"), ("create", "add")),
+    **dict.fromkeys(("add", "new", "make", "create"), ("create", "add", "new")),
     **dict.fromkeys(("edit", "update", "set"), ("alter",)),
     **dict.fromkeys(("sub", "subscribe", "consume", "tail", "cat"), ("read",)),
     **dict.fromkeys(("pub", "produce"), ("publish",)),
-    "ls": ("list",),
+    "ls": ("list", "stream list"),
 }
+"""Names that other programs give to a command → ours, of which the first that exists is meant."""
+
+
+def called_here(args: list[str], commands: Container[str]) -> list[str]:
+    """Return the arguments with our name of the command, if the first is a name that other programs give to it."""
+    if args and args[0] not in commands:
+        for meant in _CALLED_HERE.get(args[0], ()):
+            if (words := meant.split())[0] in commands:
+                return [*words, *args[1:]]
+    return args
 
 
 class _Switches:
@@ -61,14 +71,11 @@ class Command(_Switches, TyperCommand):
 
 
 class Group(_Switches, TyperGroup):
-    """A command group that suggests the right command for names used by other programs, such as `rm`."""
+    """A command group that also takes the names of other programs, such as `rm`: no help or completion lists them."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Return the named command. Raise UsageError if there is none."""
-        meant = next((one for one in _CALLED_HERE.get(args[0], ()) if one in self.commands), None)
-        if args[0] not in self.commands and meant is not None:
-            raise _UsageError(f"No such command {args[0]!r}. Did you mean {meant!r}?", ctx=ctx)
-        return super().resolve_command(ctx, args)
+        """Return the named command, and its own name, which errors then show. Raise UsageError if there is none."""
+        return super().resolve_command(ctx, called_here(args, self.commands))
 
 
 @contextmanager
