@@ -14,7 +14,6 @@ from penstock import Credentials, aio
 from penstock.client.users import password_credential, rule
 from penstock.doctor.cluster_state import cluster_state
 from penstock.doctor.verdict import Health, Verdict, judge
-from penstock.metadata.feature_versions import version_of
 from tests.broker_process import eventually
 from tests.cli_process import command, ended, launched
 from tests.extent import each_change, needs_time
@@ -131,9 +130,6 @@ async def test_a_broker_with_another_secret_is_told_so(tmp_path: Path) -> None:
         assert "is the cluster_secret_file the same?" in said
 
 
-@pytest.mark.skipif(
-    version_of(penstock.__version__) < (0, 3), reason="a broker of this version refuses the rule, as it should"
-)
 @needs_time
 async def test_who_may_monitor_sees_everything_and_does_nothing(tmp_path: Path) -> None:
     with guarded_broker(tmp_path / "data") as broker:
