@@ -28,8 +28,10 @@ from penstock.vfs.keys import KeyMistakeError, parse_keys
 
 _SECRET_FILE_BYTES_MAX = 64 * 1024
 
-NATS_PLACES = ("nats_port", "nats_ignore_announced")
+NATS_PLACES = ("nats_port", "nats_monitor_port", "nats_ignore_announced")
 """NATS settings that are about the server, not about the login."""
+
+_EMBEDDED_PORTS = {"nats_port": "the port", "nats_monitor_port": "the monitoring port"}
 
 SECRET_FILES = {
     "nats_password_file": "nats_password",
@@ -82,11 +84,11 @@ def check_combinations(given: GivenSettings) -> None:
             f"{one}: one stream gets more than all together (broker_in_flight_bytes, see {all_streams})"
         )
     if given.value("nats"):
-        if "nats_port" in given:
-            origin = given["nats_port"].origin
-            given.mistakes.append(
-                f"{origin}: is the port of the embedded nats-server, which {given['nats'].origin} replaces"
-            )
+        given.mistakes += [
+            f"{given[name].origin}: is {what} of the embedded nats-server, which {given['nats'].origin} replaces"
+            for name, what in _EMBEDDED_PORTS.items()
+            if name in given
+        ]
         return
     if "nats" in given.without_value:
         return

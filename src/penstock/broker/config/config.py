@@ -99,6 +99,7 @@ class BrokerConfig:
     encrypt_internal_streams: bool
     nats: tuple[NatsServer, ...] | None
     nats_port: int
+    nats_monitor_port: int | None
     nats_ignore_announced: bool
     nats_credentials: NatsCredentials
     nats_tls: TlsFiles
