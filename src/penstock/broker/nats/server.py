@@ -243,8 +243,8 @@ class EmbeddedNats:
         await self._collect()
         if any(_MONITOR_FAILS in line and _TAKEN in line for line in self._last_lines):
             raise OperationalError(
-                f"port {self._monitor_port} is in use by another program: give the embedded nats-server another one for "
-                "its monitoring pages (nats_monitor_port, --nats-monitor-port)"
+                f"port {self._monitor_port} is in use by another program: give the embedded nats-server another one "
+                "for its monitoring pages (nats_monitor_port, --nats-monitor-port)"
             )
         if port and any(_TAKEN in line for line in self._last_lines):
             return False
