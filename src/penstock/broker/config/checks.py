@@ -291,6 +291,10 @@ def exposed_secrets(given: GivenSettings) -> tuple[str, ...]:
                 warnings.append(advice)
             else:
                 given.mistakes.append(f"{given[name].origin}: {advice}; or, in a container, set allow_open_secrets")
+    if given.file is not None and _holds_secret(given, given.file):
+        with suppress(OSError):
+            if (advice := open_to_others(given.file, given.file.stat())) is not None:
+                warnings.append(advice)
     for setting in SETTINGS.values():
         if setting.secret and setting.name in given and given[setting.name].origin == setting.flag:
             text = f"{setting.flag}: every user of this machine can read it in the list of processes"
@@ -300,6 +304,15 @@ def exposed_secrets(given: GivenSettings) -> tuple[str, ...]:
         text = "--nats: every user of this machine can read the password in its URL in the list of processes"
         warnings.append(f"{text}; give --nats-password-file FILE, --nats-creds FILE, or set PENSTOCK_NATS")
     return tuple(warnings)
+
+
+def _holds_secret(given: GivenSettings, file: Path) -> bool:
+    """True if the config file itself has a secret, or a password in a URL."""
+    for name, at in given.items():
+        is_secret = SETTINGS[name].secret or (name == "nats" and any("@" in url for url in at.value))
+        if is_secret and at.origin == f"{file}: {name}":
+            return True
+    return False
 
 
 def plain_beyond_reach(listen: Address, *, has_tls: bool) -> str | None:

@@ -691,6 +691,7 @@ class GivenSettings(dict[str, SourcedValue]):
     def __init__(self) -> None:
         super().__init__()
         self.mistakes: list[str] = []
+        self.file: Path | None = None  # that was read
         self.without_value: set[str] = set()  # given without a valid value: they must not cause further mistakes
 
     def take(self, setting: Setting, raw: object, origin: str) -> None:
