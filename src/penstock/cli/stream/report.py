@@ -150,8 +150,11 @@ def _row(info: StreamInfo, *, wide: bool) -> dict[str, str]:
     }
 
 
-def stream_pairs(info: StreamInfo, *, is_clustered: bool = True) -> dict[str, str]:
-    """Return names and texts about a stream, with `is_clustered` also its replicas; some of many partitions only."""
+def stream_pairs(info: StreamInfo, *, is_clustered: bool = True, rows: int | None = None) -> dict[str, str]:
+    """Return names and texts about a stream, with `is_clustered` also its replicas; some of many partitions only.
+
+    `rows`: its number of messages, told where that is not the number of offsets.
+    """
     shown = {
         "stream": info.name,
         "subject": info.subject,
@@ -162,6 +165,7 @@ def stream_pairs(info: StreamInfo, *, is_clustered: bool = True) -> dict[str, st
         **({} if info.intake == Intake.OPEN else {"intake": f"{intake_text(info)} since {time_text(info.intake_us)}"}),
         **({"partitions were": moving_text(info)} if info.counts else {}),
         "offsets kept": _count_or_unknown(info),
+        **({} if rows is None or rows == offset_count(info) else {"messages kept": count_text(rows)}),
     }
     if (empty := _empty_text(info)) is not None:
         shown["offsets"] = empty

@@ -60,7 +60,7 @@ class _Help:
             common = [one for one in in_panel if one.name in _OF_EVERY_COMMAND]
             shown.params = [one for one in shown.params if one not in common]
             shown.epilog = _named(common)
-        super(_Help, shown).format_help(ctx, formatter)
+        super(_Help, shown).format_help(ctx, formatter)  # type: ignore[misc]
 
     def get_help_option(self, ctx: Any) -> Any:
         """Return the option `--help` without a metavar."""

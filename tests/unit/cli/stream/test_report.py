@@ -136,6 +136,13 @@ def test_on_a_narrow_terminal_columns_are_left_out_and_nothing_wraps(width: int,
     assert all("online" in line for line in lines[2:])
 
 
+def test_how_many_messages_are_left_is_told_where_offsets_do_not_tell_it() -> None:
+    assert "messages kept" not in report.stream_pairs(stream())
+    assert "messages kept" not in report.stream_pairs(stream(), rows=7)
+    found = report.stream_pairs(stream(), rows=3)
+    assert (found["offsets kept"], found["messages kept"]) == ("7", "3")
+
+
 def test_that_all_partitions_are_empty_is_told_once() -> None:
     part = stream(log_start=Offset(0), committed_end=Offset(0), log_end=Offset(0)).partitions[0]
     parts = tuple(msgspec.structs.replace(part, partition=PartitionId(number)) for number in range(4))
