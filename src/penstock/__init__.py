@@ -158,7 +158,7 @@ if TYPE_CHECKING:
     )
     from penstock.messages import StreamInfo as StreamInfo
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"  # of both distributions, read by their builds: docs/how-to/release.md
 
 _MODULE_OF = {
     "aio": "penstock.aio",

@@ -457,7 +457,7 @@ class LogView:
             plain = codec.uncompressed(data, file=segment.path, position=extent.position)
         except CorruptionError as error:
             self.check_not_cut(extent.end_offset)
-            damage = Damage(segment.path, extent.position, extent.base_offset, extent.end_offset, str(error))
+            damage = Damage.of(error, extent.position, extent.base_offset, extent.end_offset)
             if segment.successor is None:  # otherwise the file is superseded, and its successor was verified
                 self.on_damage(damage)
                 # With an index, the next start would trust the corrupt batch.
@@ -671,11 +671,13 @@ def _corrupt_range(damage: Damage) -> RemoteError:
     offsets = format_offsets(damage.base_offset, damage.end_offset)
     return RemoteError(
         ErrorCode.CORRUPT_RANGE,
-        f"damaged, offsets that cannot be read: {offsets}; {damage.reason}",
+        f"{damage.file} is damaged at byte {damage.position}; offsets that cannot be read: {offsets}; {damage.reason}",
         file=damage.file,
         position=damage.position,
         base_offset=damage.base_offset,
         end_offset=damage.end_offset,
+        expected=damage.expected,
+        found=damage.found,
     )
 
 

@@ -89,7 +89,8 @@ def _damaged(parts: Sequence[Part]) -> Iterator[Finding]:
     def wrong() -> Iterator[Finding]:
         for name, part, _ in parts:
             for damage in part.damage:
-                text = f"{name}: {damage.file} at byte {damage.position}: {damage.found}"
+                place = f"{damage.file} at byte {damage.position}"
+                text = f"{name}: {place}: expected {damage.expected}, found {damage.found}"
                 yield fail(check, text, "docs/how-to/repair.md; `penstock verify` checks all copies")
 
     yield from bounded(wrong(), ok(check, "none is known; `penstock verify` checks every byte"))

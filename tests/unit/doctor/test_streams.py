@@ -91,8 +91,9 @@ def test_a_copy_that_says_why_it_is_not_in_sync_is_told_with_that() -> None:
 
 
 def test_damage_is_told() -> None:
-    damage = DamageInfo(file="0.arrows", position=7, expected="sound bytes", found="CRC")
-    assert judged(stream(damage=(damage,)), "damage")[0].found == "orders: 0.arrows at byte 7: CRC"
+    damage = DamageInfo(file="0.arrows", position=7, expected="CRC-32C 1", found="2")
+    told = judged(stream(damage=(damage,)), "damage")[0].found
+    assert told == "orders: 0.arrows at byte 7: expected CRC-32C 1, found 2"
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,7 @@ from penstock.cli.terminal.options import (
 )
 from penstock.cli.terminal.standard_streams import need_stdout
 from penstock.cli.terminal.stream_fields import FIELDS, UNLIMITED, Field, flag_of, shown
+from penstock.ops.placed_rows import suspended_note
 
 if TYPE_CHECKING:
     from penstock.client.blocking.client import Client
@@ -351,6 +352,8 @@ def show(
     console = output.console()
     console.print(report.pairs(report.stream_pairs(info, is_clustered=is_clustered, rows=rows) | shown_config(info)))
     report.print_troubles(console, [info])
+    if note := suspended_note(info.config):
+        say_note(note)
 
 
 _COUNT_S = 2.0  # the number of messages is left out if it takes longer

@@ -12,7 +12,6 @@ from penstock.messages import GetRequest, GetResponse, ListOffsetsRequest, ListO
 from penstock.node.context import Context
 from penstock.node.partition.log_queries import FindOffset, GetMessage, Query, QueryGivenUpError
 from penstock.node.partition.partition import Partition
-from penstock.node.partition.partition_errors import as_remote_error
 from penstock.node.partition.query_executor import QueryExecutor
 from penstock.node.replicas.partition_lookup import PartitionLookup
 from penstock.node.replicas.stream_lifecycle import deleted_error
@@ -158,7 +157,7 @@ class LookupApi:
             elif partition.when_idle is not None:
                 self._outbox.reply(caller, deleted_error(partition.stream))
             else:
-                self._outbox.reply(caller, as_remote_error(error), looked_bytes=_searched_bytes(query))
+                self._outbox.reply(caller, partition.read_error(error), looked_bytes=_searched_bytes(query))
 
         self._executor.ask(caller, query, done, call.auth.who)
         self._open.add(caller)

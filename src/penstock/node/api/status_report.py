@@ -181,8 +181,8 @@ class StatusReport:
                 DamageInfo(
                     file=damage.file,
                     position=damage.position,
-                    expected="sound bytes",
-                    found=damage.reason,
+                    expected=damage.expected,
+                    found=damage.found,
                     base_offset=Offset(damage.base_offset),
                     end_offset=None if damage.end_offset is None else Offset(damage.end_offset),
                 )

@@ -560,6 +560,32 @@ def test_who_was_deleted_waits_for_nothing(broker) -> None:
     assert response.code == ErrorCode.UNAUTHENTICATED
 
 
+def test_few_parked_fetches_are_authorized_in_a_turn(broker) -> None:
+    allow(broker, Rule(READ, stream="orders"))
+    with asking(broker, "bob"):
+        waiting = {broker.fetch("orders", 1, wait_ms_max=30_000) for _ in range(3 * limits.FETCHES_WOKEN_MAX)}
+        broker.request(AlterUserRequest(name="bob", add=(credential(),)))  # takes nothing away
+    broker.tick(1_000)
+    assert not waiting & broker.replies.keys()
+    with asking(broker, "ann"):
+        broker.request(ChangeRulesRequest(name="bob", drop=(Rule(READ, stream="orders"),)))
+    for turn in range(1, 4):
+        assert len(waiting & broker.replies.keys()) <= turn * limits.FETCHES_WOKEN_MAX
+        broker.tick(1)
+    assert waiting <= broker.replies.keys()
+
+
+def test_fetches_without_a_user_end_when_the_cluster_gets_users() -> None:
+    broker = Broker().start()
+    broker.create("orders")
+    waiting = broker.fetch("orders", 0, wait_ms_max=30_000)
+    broker.request(user("ann", Rule(Operation.ADMIN)))
+    broker.tick(1_000)
+    response = broker.replies[waiting].response
+    assert isinstance(response, RemoteError)
+    assert response.code == ErrorCode.UNAUTHENTICATED
+
+
 def test_a_user_knows_himself_and_changes_his_own_credentials(broker) -> None:
     broker.who = who(broker, "bob")
     seen = broker.ask(ListUsersRequest(), ListUsersResponse)
