@@ -121,7 +121,7 @@ class GetResponse(Response, frozen=True, kw_only=True):
 class ListOffsetsRequest(Request, frozen=True, kw_only=True):
     """Look up an offset; a timestamp (µs) finds the first committed message at or after it.
 
-    `counts_rows`: also count the rows of the log; brokers up to 0.2 do not.
+    `counts_rows`: also count the rows of the log; earlier versions do not.
     """
 
     stream_id: StreamIdField

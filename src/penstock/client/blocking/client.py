@@ -231,7 +231,7 @@ class Client(OfThisProcess):
         """Return the number of messages in a stream; `committed_end - log_start` counts offsets, deleted ones included.
 
         The leaders count them in their indexes. None if one cannot cheaply, as where many small batches are in no index
-        yet, or is of version 0.2. StreamNotFound.
+        yet, or is an earlier version. StreamNotFound.
         """
         return self._thread.run(self._client.row_count(stream, timeout=timeout))
 
