@@ -332,7 +332,12 @@ async def _start(config: BrokerConfig, open_files_max: int, running: _Running) -
 async def _embedded(config: BrokerConfig, running: _Running) -> tuple[NatsServer]:
     """Start the embedded nats-server and return its address and login."""
     password = embedded_password(config.data_dir, (config.data_dir,), auth=config.auth)
-    running.embedded = await EmbeddedNats.start(data_dir=config.data_dir, port=config.nats_port, password=password)
+    running.embedded = await EmbeddedNats.start(
+        data_dir=config.data_dir,
+        port=config.nats_port,
+        monitor_port=config.nats_monitor_port,
+        password=password,
+    )
     return (running.embedded.server,)
 
 

@@ -85,6 +85,8 @@ from penstock.messages import (
     DeleteStreamResponse,
     GetRequest,
     GetResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
     ListProducersRequest,
     ListProducersResponse,
     ReportArchivedRequest,
@@ -324,6 +326,21 @@ class Client(OfThisProcess):
     async def streams_for(self, subject: str, *, timeout: float = 10.0) -> list[StreamInfo]:
         """Return the streams that store messages on this subject (no wildcards): a publisher may expect their acks."""
         return await self._streams.storing(subject, timeout)
+
+    async def row_count(self, stream: StreamName, *, timeout: float = 10.0) -> int | None:
+        """Return the number of messages in a stream; `committed_end - log_start` counts offsets, deleted ones included.
+
+        The leaders count them in their indexes. None if one cannot cheaply, as where many small batches are in no index
+        yet, or is an earlier version. StreamNotFound.
+        """
+        info = await self._streams.now(stream, timeout)
+        requests = (
+            ListOffsetsRequest(stream_id=info.stream_id, partition=number, at="latest", counts_rows=True)
+            for number in partition_numbers(info, None)
+        )
+        asked = (self._link.call(one, ListOffsetsResponse, timeout_s=timeout) for one in requests)
+        counts = [answer.rows for answer, _ in await asyncio.gather(*asked)]
+        return None if None in counts else sum(one or 0 for one in counts)
 
     async def known_producers(
         self, stream: StreamName, *, partition: int | None = None, timeout: float = 10.0

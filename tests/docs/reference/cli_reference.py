@@ -27,7 +27,8 @@ _MADE = "<!-- Made by `python -m tests.docs.reference docs/reference`; change th
 
 _CLI_HEAD = """# Command line (CLI): commands, options, exit codes
 
-All commands of `penstock`, their options and examples; `penstock COMMAND --help` prints the same.
+All commands of `penstock`, their options and examples; `penstock COMMAND --help` prints the same, with \
+the connection options in one line.
 
 | exit code | meaning |
 |---|---|

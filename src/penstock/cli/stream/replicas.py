@@ -219,10 +219,14 @@ def behind_text(part: PartitionInfo) -> str:
     return ", ".join(late) or "nobody"
 
 
-def partition_pairs(part: PartitionInfo, prefix: str) -> dict[str, str]:
-    """Return names and texts about a partition's replicas."""
+def partition_pairs(part: PartitionInfo, prefix: str, told: set[str]) -> dict[str, str]:
+    """Return names and texts about a partition's replicas. An address in `told` is left out, another one is added."""
+    leader = "nobody" if part.leader_id is None else f"broker {part.leader_id}"
+    if part.leader_id is not None and part.leader not in told:
+        told.add(part.leader)
+        leader += f" at {part.leader}"
     shown = {
-        f"{prefix}leader": f"broker {part.leader_id} at {part.leader}" if part.leader_id is not None else "nobody",
+        f"{prefix}leader": leader,
         f"{prefix}on brokers": ids_text(part.replicas),
         f"{prefix}in sync": ids_text(part.isr),
         f"{prefix}behind": behind_text(part),

@@ -1,11 +1,14 @@
 """Typer command and group classes that fix help output and usage errors.
 
-Rules: help shows a switch such as `--help` without the metavar `<bool>`. Help paragraphs are wrapped to the terminal,
-not at the line breaks of the source. A command that contacts no broker rejects `--server` and `--tls-…`.
+Rules: examples follow the first paragraph of the help. The options that say which broker is asked, and as whom, take
+one line of a command's help; `penstock --help` explains them. A switch such as `--help` has no metavar `<bool>`.
+Paragraphs are wrapped to the terminal, not at the line breaks of the source. A command that contacts no broker rejects
+`--server` and `--tls-…`.
 """
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Container, Iterator
 from contextlib import contextmanager
@@ -13,6 +16,8 @@ from typing import Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
+
+from penstock.cli.terminal.connection_options import CONNECTION_PANEL
 
 _UsageError: Any = typer.BadParameter.__base__  # UsageError of Typer's own copy of Click
 
@@ -37,8 +42,25 @@ def called_here(args: list[str], commands: Container[str]) -> list[str]:
     return args
 
 
-class _Switches:
-    """Mixin that shows switches without a metavar."""
+_OF_EVERY_COMMAND = ("server", "credentials", "tls_ca", "tls_cert", "tls_key", "timeout", "debug")
+"""Parameters that most commands have, and that their help only names."""
+
+
+class _Help:
+    """Mixin that orders the help, and shows switches without a metavar."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Print the help of a copy whose examples are paragraphs, and which lacks the options of every command."""
+        shown: Any = copy.copy(self)
+        first, *further = (shown.help or "").split("\n\n")
+        shown.help = "\n\n".join(one for one in (first, _together(shown.epilog), *further) if one)
+        shown.epilog = None
+        if ctx.parent is not None:
+            in_panel = [one for one in shown.params if getattr(one, "rich_help_panel", None) == CONNECTION_PANEL]
+            common = [one for one in in_panel if one.name in _OF_EVERY_COMMAND]
+            shown.params = [one for one in shown.params if one not in common]
+            shown.epilog = _named(common)
+        super(_Help, shown).format_help(ctx, formatter)  # type: ignore[misc]
 
     def get_help_option(self, ctx: Any) -> Any:
         """Return the option `--help` without a metavar."""
@@ -53,7 +75,7 @@ class _Switches:
         return found
 
 
-class Command(_Switches, TyperCommand):
+class Command(_Help, TyperCommand):
     def __init__(self, *arguments: Any, help: str | None = None, **options: Any) -> None:  # noqa: A002 (Typer's name)
         super().__init__(*arguments, help=_unwrapped(help), **options)
 
@@ -70,7 +92,7 @@ class Command(_Switches, TyperCommand):
             return super().parse_args(ctx, args)
 
 
-class Group(_Switches, TyperGroup):
+class Group(_Help, TyperGroup):
     """A command group that also takes the names of other programs, such as `rm`: no help or completion lists them."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
@@ -117,6 +139,18 @@ def _first_mistake(cause: BaseException | None) -> str | None:
 
 def _unwrapped(text: str | None) -> str | None:
     return None if text is None else "\n\n".join(" ".join(one.split("\n")) for one in text.split("\n\n"))
+
+
+def _together(examples: str | None) -> str:
+    """Return the epilog as one paragraph, as bright as the first one: Typer dims all others."""
+    text = (examples or "").replace("\n\n", "\n")
+    return re.sub(r"(?<!\\)\[(/?)(bold|cyan)\]", lambda found: "[/]" if found[1] else f"[not dim {found[2]}]", text)
+
+
+def _named(options: list[Any]) -> str | None:
+    """Return a line with the options, and where they are explained; None if there are none."""
+    flags = [f"{one.opts[0]} (default {one.default})" if one.name == "timeout" else one.opts[0] for one in options]
+    return f"Connection options, explained by `penstock --help`: {', '.join(flags)}" if flags else None
 
 
 def _as_switch(option: Any) -> Any:

@@ -230,6 +230,14 @@ class Client(OfThisProcess):
         """Return the streams that store messages on this subject (no wildcards): a publisher may expect their acks."""
         return self._thread.run(self._client.streams_for(subject, timeout=timeout))
 
+    def row_count(self, stream: StreamName, *, timeout: float = 10.0) -> int | None:
+        """Return the number of messages in a stream; `committed_end - log_start` counts offsets, deleted ones included.
+
+        The leaders count them in their indexes. None if one cannot cheaply, as where many small batches are in no index
+        yet, or is an earlier version. StreamNotFound.
+        """
+        return self._thread.run(self._client.row_count(stream, timeout=timeout))
+
     def known_producers(
         self, stream: StreamName, *, partition: int | None = None, timeout: float = 10.0
     ) -> list[KnownProducer]:

@@ -49,7 +49,9 @@ class GroupConsumer(NamedTuple):
     """A member of a consumer group: a consumer that shares a stream's partitions with the others."""
 
     member: str  # the id of `GroupOffset.member`
-    client_name: str  # `connect(name=…)`; "": its coordinator does not know, as after a failover, or is of version 0.2
+    client_name: (
+        str  # `connect(name=…)`; "": its coordinator does not know, as after a failover, or is an earlier version
+    )
     address: str  # HOST:PORT of its client; "": as above
     joined: datetime | None  # None: as above, or before its present coordinator
     partitions: tuple[int, ...]  # assigned to it

@@ -44,7 +44,7 @@ Write = Callable[[Rows, Callable[[Response | RemoteError], None]], None]
 
 
 class _Presence(NamedTuple):
-    """What this coordinator has heard of a member, for people: it is in no log."""
+    """Origin and age of a member, as this coordinator has heard them, for people: they are in no log."""
 
     origin: ClientOrigin
     joined_us: int | None  # wall time; None: it joined at an earlier coordinator

@@ -96,7 +96,13 @@ class LookupApi:
         def ask() -> FindOffset:
             offset = {"earliest": partition.log_start, "latest": partition.committed_end}.get(str(request.at))
             timestamp_us = request.at if isinstance(request.at, int) else None
-            return FindOffset(partition.view(), partition.committed_end, offset=offset, timestamp_us=timestamp_us)
+            return FindOffset(
+                partition.view(),
+                partition.committed_end,
+                offset=offset,
+                timestamp_us=timestamp_us,
+                counts_rows=request.counts_rows,
+            )
 
         def answer(query: FindOffset) -> None:
             response = ListOffsetsResponse(
@@ -105,6 +111,7 @@ class LookupApi:
                 log_start=Offset(partition.log_start),
                 committed_end=Offset(partition.committed_end),
                 leader_epoch=epoch,
+                rows=query.rows,
             )
             self._outbox.reply(call.caller, response)
 
