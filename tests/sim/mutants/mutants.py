@@ -411,8 +411,8 @@ MUTANTS_OF_RIGHTS = (
     Mutant(
         "a broker that is cut off goes by what it knows",
         _ACCESS,
-        "        if not (access.is_current or (self.is_admin",
-        "        if not (True or (self.is_admin",
+        "        if not (access.is_current or (self.may_monitor",
+        "        if not (True or (self.may_monitor",
     ),
     Mutant(
         "who may append is looked at when it is appended",
