@@ -40,7 +40,7 @@ class Damage:
 
     @property
     def reason(self) -> str:
-        """What is wrong; it names neither the file nor the position."""
+        """Reason without file and position."""
         return self.found if self.expected == _SOUND else f"expected {self.expected}, found {self.found}"
 
     def holds(self, offset: int) -> bool:
