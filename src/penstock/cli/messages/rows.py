@@ -136,6 +136,23 @@ def _is_text(data: bytes) -> bool:
     return True
 
 
+def print_result_lines(batches: Iterator[pa.RecordBatch], out: BinaryIO | None) -> None:
+    """Print rows of a query as JSON, by the names of their columns; bytes as `penstock.ops.reading.files.text_of`."""
+    from penstock.ops.reading.files import text_of
+
+    def plain(value: Any) -> Any:
+        return text_of(value) if isinstance(value, bytes) else value
+
+    is_terminal = out is None and sys.stdout.isatty()
+    out = out or sys.stdout.buffer
+    encode = msgspec.json.Encoder(enc_hook=str).encode
+    for batch in batches:
+        found = batch.to_pylist()
+        lines = b"".join(encode({name: plain(value) for name, value in row.items()}) + b"\n" for row in found)
+        out.write(_for_terminal(lines) if is_terminal else lines)
+        out.flush()
+
+
 def print_raw(batches: Iterator[pa.RecordBatch], out: BinaryIO) -> None:
     for batch in batches:
         for value in batch.column("value").to_pylist():

@@ -85,6 +85,13 @@ def plain(batch: pa.RecordBatch, *, has_partition: bool) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=plain_schema(batch.schema, has_partition=has_partition))
 
 
+def empty_batch(schema: pa.Schema) -> pa.RecordBatch:
+    """Return a batch without rows."""
+    import pyarrow as pa
+
+    return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)
+
+
 def write_parquet(batches: Iterable[pa.RecordBatch], schema: pa.Schema, out: BinaryIO) -> None:
     """Write a Parquet file; it is valid also without rows."""
     import pyarrow.parquet as pq
