@@ -70,6 +70,7 @@ def test_the_commands_that_people_were_promised_are_there() -> None:
             "publish",
             "read",
             "relay",
+            "sql",
             "status",
             "dump",
             "verify",

@@ -8,6 +8,7 @@ limited; beyond it, it spills to a temporary folder.
 
 from __future__ import annotations
 
+import json
 import re
 import tempfile
 from collections.abc import Callable, Generator, Iterator
@@ -31,6 +32,7 @@ from penstock.ops.reading.files import plain, plain_schema
 from penstock.ops.reading.places import LastMessages
 
 if TYPE_CHECKING:
+    import duckdb
     import pyarrow as pa
 
     from penstock.client.blocking.client import Client
@@ -91,7 +93,7 @@ def sql(
             with suppress(duckdb.Error):  # a build without time zones
                 connection.execute("SET TimeZone = 'UTC'")
             try:
-                for name in sorted(connection.get_table_names(query)):
+                for name in sorted(_table_names(connection, query)):
                     try:
                         info = client.stream(name, timeout=timeout)
                     except StreamNotFound as error:
@@ -123,6 +125,24 @@ def sql(
             raise
         else:
             connection.close()
+
+
+def _table_names(connection: duckdb.DuckDBPyConnection, query: str) -> set[str]:
+    """Return the names of tables in a query, and perhaps of others, such as those that it defines."""
+    import duckdb
+
+    try:
+        return set(connection.get_table_names(query))
+    except duckdb.BinderException:  # it looks into the tables for JOIN … USING, and they are not there yet
+        text = connection.execute("SELECT json_serialize_sql(?)", [query]).fetchall()[0][0]
+    names: set[str] = set()
+    waiting = [json.loads(text)]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, dict) and node.get("type") == "BASE_TABLE":
+            names.add(str(node.get("table_name")))
+        waiting += node.values() if isinstance(node, dict) else node if isinstance(node, list) else []
+    return names
 
 
 def _beside(work: Callable[[], T]) -> T:

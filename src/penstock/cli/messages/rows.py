@@ -145,7 +145,7 @@ def print_result_lines(batches: Iterator[pa.RecordBatch], out: BinaryIO | None) 
 
     is_terminal = out is None and sys.stdout.isatty()
     out = out or sys.stdout.buffer
-    encode = msgspec.json.Encoder(enc_hook=str).encode
+    encode = msgspec.json.Encoder(enc_hook=str, decimal_format="number").encode
     for batch in batches:
         found = batch.to_pylist()
         lines = b"".join(encode({name: plain(value) for name, value in row.items()}) + b"\n" for row in found)
