@@ -71,6 +71,7 @@ def test_the_commands_that_people_were_promised_are_there() -> None:
             "read",
             "relay",
             "sql",
+            "tail",
             "status",
             "dump",
             "verify",

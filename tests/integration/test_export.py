@@ -12,6 +12,8 @@ from typer.testing import CliRunner, Result
 
 import penstock
 from penstock.broker.supervision.child import ReadyLine, serving
+from penstock.ops.progress import Progress
+from penstock.ops.reading.tailing import Tail, TailOptions
 from tests.cli_app import app
 from tests.extent import each_change
 
@@ -76,6 +78,36 @@ def test_json_values_stay_json(run: Run) -> None:
         None,
     ]
     assert done.stderr == "1 value not JSON: left as text\n"
+
+
+def test_tail(run: Run, broker: ReadyLine) -> None:
+    def found(*arguments: str) -> list[dict]:
+        return [json.loads(line) for line in run("tail", *arguments, "--no-follow").stdout.splitlines()]
+
+    assert [row["offset"] for row in found("orders")] == [*range(991, 1001)]
+    assert [row["offset"] for row in found("orders", "-n", "2", "--subject", "*.1")] == [997, 999]
+    rows = found("web-orders", "-n", "4")
+    assert [row["key"] for row in rows] == [f"key-{one}" for one in range(6, 10)], "of all partitions, by time"
+    assert [row["key"] for row in found("web-orders", "-n", "100", "--key", "key-1")] == ["key-1"]
+    assert found("web-orders", "-n", "0") == []
+    with penstock.connect(broker.client) as client:
+        client.create_stream("tailed", "tailed.>", partitions=2, partition_by="key")
+        client.publish("tailed.a", b"0", key="first")
+        tail = Tail(
+            client,
+            client.stream("tailed"),
+            TailOptions(),
+            for_ever=False,
+            timeout_s=10,
+            progress=Progress(),
+        )
+        values = (value for batch in tail.batches for value in batch.column("value").to_pylist())
+        assert next(values) == b"0"
+        for one in range(1, 5):
+            client.publish("tailed.a", b"%d" % one, key=f"key-{one}")
+            assert next(values) == b"%d" % one
+        values.close()
+        tail.batches.close()
 
 
 def test_sql(run: Run, tmp_path: Path) -> None:

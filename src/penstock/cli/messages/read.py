@@ -1,4 +1,4 @@
-"""`penstock read` and `tail`: print messages of a stream, or write them to a file."""
+"""`penstock read`: prints messages of a stream, or writes them to a file."""
 
 from __future__ import annotations
 
@@ -71,7 +71,8 @@ EXAMPLES = examples(
 )
 
 
-_Header = Annotated[
+KeyOption = Annotated[str | None, typer.Option("--key", metavar="TEXT", help="Only messages with this key.")]
+HeaderOption = Annotated[
     list[str] | None,
     typer.Option(
         "--header",
@@ -80,7 +81,7 @@ _Header = Annotated[
         "repeated: then all must match.",
     ),
 ]
-_ReadTimeout = Annotated[
+ReadTimeout = Annotated[
     str | None,
     typer.Option(
         "--timeout",
@@ -122,14 +123,14 @@ def read(
             autocompletion=complete_group,
         ),
     ] = None,
-    key: Annotated[str | None, typer.Option("--key", metavar="TEXT", help="Only messages with this key.")] = None,
+    key: KeyOption = None,
     subject: SubjectPattern = None,
-    header: _Header = None,
+    header: HeaderOption = None,
     read_from: ReadFromOption = "leader",
     max_staleness: MaxStaleness = "10s",
     rack: RackOption = None,
     server: Server = None,
-    timeout: _ReadTimeout = None,
+    timeout: ReadTimeout = None,
     debug: Debug = False,
 ) -> None:
     """Read messages from a stream.

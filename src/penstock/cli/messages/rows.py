@@ -35,7 +35,7 @@ _LOG_COLUMNS: dict[str, tuple[str, int, int | None]] = {
     "partition": ("PART", 0, None),
     "offset": ("OFFSET", 6, None),
     "timestamp": ("TIME", 24, None),
-    "subject": ("SUBJECT", 12, 40),
+    "subject": ("SUBJECT", 16, 40),
     "key": ("KEY", 8, 24),
     "headers": ("HEADERS", 12, 40),
     "value": ("VALUE", 0, None),

@@ -21,7 +21,7 @@ _CALLED_HERE = {
     **dict.fromkeys(("info", "get", "describe"), ("show", "status")),
     **dict.fromkeys(("add", "new", "make"), ("create", "add")),
     **dict.fromkeys(("edit", "update", "set"), ("alter",)),
-    **dict.fromkeys(("sub", "subscribe", "consume", "tail", "cat"), ("read",)),
+    **dict.fromkeys(("sub", "subscribe", "consume", "cat"), ("read",)),
     **dict.fromkeys(("pub", "produce"), ("publish",)),
     "ls": ("list",),
 }
