@@ -70,6 +70,8 @@ def test_the_commands_that_people_were_promised_are_there() -> None:
             "publish",
             "read",
             "relay",
+            "sql",
+            "tail",
             "status",
             "wait",
             "dump",

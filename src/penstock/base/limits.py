@@ -452,6 +452,18 @@ READ_STALENESS_MS_DEFAULT = 10_000  # staler replicas are not read from, unless 
 READ_REPLICA_S = 3.0  # beyond its wait, for a replica's answer; then the leader is asked
 READ_REPLICAS_TRIED_MAX = 2  # per fetch, before the leader is asked
 PARTITIONS_POLL_S = 3.0  # interval of checks for added partitions of a followed stream
+DECODE_INFERRED_ROWS = 10_000  # values used to infer a schema
+DECODE_INFERRED_BYTES = 64 * MIB  # held in memory for it: large values infer a schema from fewer rows
+JSON_COLUMNS_MAX = 1_000  # fields of JSON objects that become columns
+JSON_NESTED_FIELDS_MAX = 200  # below one column; an object with more of them is a map, and becomes text
+JSON_DEPTH_MAX = 100  # of nested values; pyarrow's parser recurses, and crashes at some thousand
+JSON_PARSED_ROWS_MAX = 2_000  # at once
+JSON_PARSED_CELLS_MAX = 256 * MIB  # rows times bytes of them: if each row had fields of its own, so many cells
+TAIL_PARTITIONS_MAX = 64  # followed at once, each by a thread
+TAIL_OFFSETS_MAX = 1_000_000  # of each partition, in which the last messages that a filter passes are looked for
+TAIL_MESSAGES_MAX = 10_000  # the last ones: they are sorted by time in memory
+SQL_MEMORY_BYTES_DEFAULT = 1 * GIB  # of DuckDB; beyond it, it spills to a temporary folder
+JSON_REPORT_NAMES_MAX = 20  # fields that a report counts by name
 
 # Spark and lakes
 LAKE_FILE_BYTES_DEFAULT = 128 * MIB  # target size of a data lake file
@@ -465,7 +477,6 @@ ICEBERG_SNAPSHOTS_EXPIRED_AT_ONCE = 500  # an archive of an earlier version has 
 ICEBERG_METADATA_FILES_MAX = 20  # metadata files besides the newest one, some 50 KB each
 ICEBERG_MANIFESTS_MERGED = 50  # small manifests are merged from this number on
 ARCHIVE_BATCH_ROWS_DEFAULT = 10_000_000  # archived at once, and repeated if a job dies: minutes
-DECODE_INFERRED_ROWS = 10_000  # values used to infer a schema
 AUDIT_RANGE_ROWS_DEFAULT = 100_000  # offsets per checksum
 AUDIT_GAPS_MAX = 1_000  # reported per range
 ARCHIVE_POLL_S = 0.2  # interval of checks for messages to archive

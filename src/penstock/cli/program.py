@@ -78,6 +78,8 @@ COMMANDS: dict[str, _Place | _Extra] = {
     "publish": _Place("messages.publish", DATA_PANEL, "publish"),
     "nats-config": _Place("access.nats_config", DATA_PANEL, "nats_config"),
     "read": _Place("messages.read", DATA_PANEL, "read"),
+    "tail": _Place("messages.tail", DATA_PANEL, "tail"),
+    "sql": _Place("messages.sql", DATA_PANEL, "sql"),
     "relay": _Place("messages.relay", DATA_PANEL, "relay"),
     "import": _Place("stream.import_jetstream", DATA_PANEL, "import_stream"),
     "backup": _Place("backup.backup", DATA_PANEL, "backup"),

@@ -26,7 +26,7 @@ _CALLED_HERE: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("info", "get", "describe"), ("show", "status")),
     **dict.fromkeys(("add", "new", "make", "create"), ("create", "add", "new")),
     **dict.fromkeys(("edit", "update", "set"), ("alter",)),
-    **dict.fromkeys(("sub", "subscribe", "consume", "tail", "cat"), ("read",)),
+    **dict.fromkeys(("sub", "subscribe", "consume", "cat"), ("read",)),
     **dict.fromkeys(("pub", "produce"), ("publish",)),
     "ls": ("list", "stream list"),
 }
