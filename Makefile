@@ -5,12 +5,12 @@ ARGS ?=
 SEEDS ?= 1000
 MINUTES ?= 5
 
-.PHONY: demo bench test check faces site fuzz sim sim-mutants chaos model setup clean help
+.PHONY: demo bench test check faces site wheels fuzz sim sim-mutants chaos model setup clean help
 
 help:
 	@$(PYTHON) dev.py --help
 
-demo bench test check faces site fuzz model setup clean:
+demo bench test check faces site wheels fuzz model setup clean:
 	@$(PYTHON) dev.py $@ $(ARGS)
 
 sim:

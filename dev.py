@@ -42,6 +42,7 @@ from typing import Any, Dict, FrozenSet, Iterable, Iterator, List, NoReturn, Opt
 
 OLDEST = (3, 11)
 NEWEST_TESTED = (3, 13)
+NEWEST_BUILT = (3, 14)  # wheels; tested there with tools/try_installed.py only
 
 ROOT = os.path.dirname(os.path.abspath(__file__))
 VENV = os.path.join(ROOT, ".venv")
@@ -66,6 +67,7 @@ SIZES_MB = {
     "java": (36, 105),
     "lake": (75, 240),
     "site": (37, 158),
+    "wheels": (3, 9),
     "test": (201, 632),
     "node": (61, 205),
     "js": (3, 13),
@@ -104,6 +106,7 @@ EXTRAS = {
     "demo": frozenset({"core", "demo"}),
     "demo --spark": frozenset({"core", "demo", "spark", "java", "lake"}),
     "site": frozenset({"core", "site"}),
+    "wheels": frozenset({"core", "wheels"}),
     "test": frozenset({"core", "demo", "spark", "java", "lake", "site", "test", "js"}),
 }
 
@@ -205,7 +208,16 @@ def packages_identity() -> str:
     deciding = json.dumps([_pyproject()["build-system"], _pyproject()["project"]], sort_keys=True)
     files = [os.path.join(BENCH, "pyproject.toml"), os.path.join(BENCH, "setup.py")]
     files.append(os.path.join(ROOT, "constraints.txt"))
-    return " ".join([hashlib.sha256(deciding.encode()).hexdigest()] + [_digest(path) for path in files])
+    parts = [version(), hashlib.sha256(deciding.encode()).hexdigest()]
+    return " ".join(parts + [_digest(path) for path in files])
+
+
+def version() -> str:
+    """The version of Penstock, which stands in one place."""
+    with open(os.path.join(ROOT, "src", "penstock", "__init__.py"), encoding="utf-8") as file:
+        found = re.search(r'^__version__ = "([^"]+)"', file.read(), re.MULTILINE)
+    assert found is not None
+    return found.group(1)
 
 
 def can_compile() -> bool:
@@ -338,9 +350,13 @@ def _carry_out(plan: Plan) -> None:
     if plan.new_venv:
         _make_venv()
     if plan.install:
-        _install(plan.extras)
+        # The build backend is pinned like the rest: so it is installed first, and builds happen with it.
+        _run(_pip("install") + _pyproject()["build-system"]["requires"], "the build backend")
     if plan.build_hot:
         _build_hot()
+    if plan.install:
+        _remove_former()
+        _install(plan.extras)
     if plan.install_js:
         _install_js()
 
@@ -413,31 +429,38 @@ from https://www.python.org/downloads/. Then run this again."""
     )
 
 
+def _pip(command: str) -> List[str]:
+    pip = [PYTHON, "-m", "pip", "--no-input", "--disable-pip-version-check", command]
+    return pip + ["--constraint", os.path.join(ROOT, "constraints.txt"), "--progress-bar", "off"]
+
+
+def _remove_former() -> None:
+    """Uninstall the distribution by its name until 0.2: its entry points would be found beside the new ones."""
+    former = os.path.join(VENV, "lib", "python*", "site-packages", "penstock-*.dist-info")
+    if glob.glob(former):
+        pip = [PYTHON, "-m", "pip", "--disable-pip-version-check"]
+        _run(pip + ["uninstall", "--yes", "penstock"], "what was installed as penstock before")
+    shutil.rmtree(os.path.join(ROOT, "src", "penstock.egg-info"), ignore_errors=True)
+
+
 def _install(extras: FrozenSet[str]) -> None:
-    constraints = os.path.join(ROOT, "constraints.txt")
-    pip = [PYTHON, "-m", "pip", "--no-input", "--disable-pip-version-check"]
-    options = ["--constraint", constraints, "--progress-bar", "off"]
-    # The build backend is pinned like the rest: so it is installed first, and builds happen with it.
-    _run(pip + ["install"] + options + _pyproject()["build-system"]["requires"], "the build backend")
-    options.append("--no-build-isolation")
+    isolated = ["--no-build-isolation"]  # the build backend is here, and the hot path is compiled
     if "test" in extras:
         # A test installs the core into a place of its own. It finds the wheels here, so it needs no network.
         shutil.rmtree(WHEELS, ignore_errors=True)
-        _run(
-            pip + ["wheel"] + options + ["--wheel-dir", WHEELS, "setuptools"] + _pyproject()["project"]["dependencies"],
-            "the core's wheels",
-        )
+        core = ["setuptools"] + _pyproject()["project"]["dependencies"]
+        _run(_pip("wheel") + isolated + ["--wheel-dir", WHEELS] + core, "the core's wheels")
         here = ["--no-index", "--find-links", WHEELS]  # or pip would fetch them again
-        _run(pip + ["install"] + options + here + ["--editable", ROOT], "the core")
+        _run(_pip("install") + isolated + here + ["--editable", ROOT], "the core")
     names = ",".join(sorted(extras - {"core", "js"}))
     target = ROOT + ("[%s]" % names if names else "")
     # The extra names the distribution of the benchmark, which is the one in this folder.
     bench = ["--editable", BENCH] if extras & {"bench", "test"} else []
-    _run(pip + ["install"] + options + ["--editable", target] + bench, "the packages")
+    _run(_pip("install") + isolated + ["--editable", target] + bench, "the packages")
 
 
 def _build_hot() -> None:
-    # Installing built it once; what is fresh is not compiled again, and what changed since is.
+    # Before pip builds it too, for pip says nothing for as long; what is fresh is not compiled again.
     _run([PYTHON, "setup.py", "--quiet", "build_ext", "--inplace"], "the hot path")
 
 
@@ -463,7 +486,7 @@ def _install_js() -> None:
 # Running pip and npm
 
 
-def _run(command: List[str], what: str) -> None:
+def _run(command: List[str], what: str, environment: Optional[Dict[str, str]] = None) -> None:
     """Run a step of the set-up, showing its progress; if it fails, everything it said and a hint."""
     say("• %s" % what)
     lines = []  # type: List[str]
@@ -471,7 +494,7 @@ def _run(command: List[str], what: str) -> None:
         process = subprocess.Popen(
             command,
             cwd=ROOT,
-            env=clean_environment(),
+            env=dict(clean_environment(), **(environment or {})),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -516,7 +539,7 @@ def progress(line: str) -> Optional[str]:
     found = re.match(r"Installing collected packages: (.*)", line)
     if found:
         return "unpacking %d packages…" % len(found.group(1).split(", "))
-    return None
+    return line.strip() if line.strip().startswith("compiling the hot path: ") else None
 
 
 def hint(text: str) -> Optional[str]:
@@ -725,6 +748,53 @@ def faces(arguments: List[str]) -> NoReturn:
     _become([PYTHON, FACES] + arguments, clean_environment())
 
 
+def wheels(arguments: List[str]) -> int:
+    """Build wheels into dist, for the Pythons of this machine; with --all, in containers, for all supported ones."""
+    set_up(EXTRAS["wheels"])
+    made = os.path.join(ROOT, "build", "wheels")
+    dist = os.path.join(ROOT, "dist")
+    for folder in (made, dist):
+        shutil.rmtree(folder, ignore_errors=True)
+        os.makedirs(folder)
+    # From an archive of the source, so that nothing of this folder gets into a wheel, such as what an older build left.
+    _run([PYTHON, "-m", "build", "--no-isolation", "--sdist", "--outdir", dist, ROOT], "the source archive")
+    (source,) = glob.glob(os.path.join(dist, "*.tar.gz"))
+    if arguments[:1] == ["--all"]:
+        images = ["--platform", "linux", "--output-dir", dist] + (arguments[1:] or ["--archs", "x86_64,aarch64"])
+        _run([PYTHON, "-m", "cibuildwheel"] + images + [source], "wheels, in containers")
+    else:
+        _build_wheels(source, made, dist)
+    _run(_pip("wheel") + ["--no-build-isolation", "--no-deps", "--wheel-dir", dist, BENCH], "penstock-bench")
+    for name in sorted(os.listdir(dist)):
+        say("%8.2f MB  dist/%s" % (os.path.getsize(os.path.join(dist, name)) / 1e6, name))
+    return 0
+
+
+def _build_wheels(source: str, made: str, dist: str) -> None:
+    for minor in range(OLDEST[1], NEWEST_BUILT[1] + 1):
+        python = _python_3(minor)
+        if python is None:
+            say("• no Python 3.%d here: no wheel for it" % minor)
+            continue
+        options = ["--no-deps", "--no-cache-dir", "--verbose", "--wheel-dir", made, source]
+        pip = [PYTHON, "-m", "pip", "--python", python, "wheel"]  # it needs no pip of its own
+        constraints = {"PIP_CONSTRAINT": os.path.join(ROOT, "constraints.txt")}  # also of the build backend
+        _run(pip + options, "a wheel for Python 3.%d" % minor, dict(constraints, REQUIRE_CYTHON="1"))
+    for wheel in sorted(glob.glob(os.path.join(made, "*.whl"))):
+        # The oldest glibc whose symbols it needs decides the tag; without one an index does not take a wheel.
+        repair = [PYTHON, "-m", "auditwheel", "repair", "--wheel-dir", dist, wheel]
+        _run(repair, "the tag of %s" % os.path.basename(wheel))
+
+
+def _python_3(minor: int) -> Optional[str]:
+    """A Python 3.`minor` of this machine with its headers, or None."""
+    if sys.version_info[1] == minor:
+        return sys.executable
+    found = shutil.which("python3.%d" % minor)
+    code = "import os, sysconfig; assert os.path.exists(os.path.join(sysconfig.get_paths()['include'], 'Python.h'))"
+    return found if found and _succeeds([found, "-c", code]) else None
+
+
 def fuzz(arguments: List[str]) -> NoReturn:
     """Fuzz every decoder that faces a socket or a file; `--help` says how."""
     require_compiled()
@@ -768,7 +838,7 @@ def clean(arguments: List[str]) -> int:
     if os.path.isdir(VENV) and not os.path.exists(OURS):
         raise SetUpError("%s was not made by this script, so it is left alone." % VENV)
     caches = [".mypy_cache", ".ruff_cache", ".pytest_cache", ".hypothesis", ".import_linter_cache"]
-    built = [".venv", "build", os.path.join("src", "penstock.egg-info")]
+    built = [".venv", "build", "dist", os.path.join("src", "penstock_log.egg-info")]
     built += [os.path.join("bench", "build"), os.path.join("bench", "src", "penstock_bench.egg-info")]
     paths = [os.path.join(ROOT, name) for name in built + caches]
     for path in glob.glob(os.path.join(HOT, "*.so")) + glob.glob(os.path.join(HOT, "compiled.json")):
@@ -789,6 +859,7 @@ COMMANDS = {
     "test": test,
     "check": check,
     "site": site,
+    "wheels": wheels,
     "faces": faces,
     "fuzz": fuzz,
     "sim": sim,

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import tomllib
+import re
 from pathlib import Path
 
 from setuptools import setup
 
-with (Path(__file__).resolve().parents[1] / "pyproject.toml").open("rb") as file:
-    VERSION = tomllib.load(file)["project"]["version"]
+SOURCE = Path(__file__).resolve().parents[1] / "src" / "penstock" / "__init__.py"
+(VERSION,) = re.findall(r'^__version__ = "([^"]+)"', SOURCE.read_text(encoding="utf-8"), flags=re.MULTILINE)
 
 if __name__ == "__main__":
     setup(
         version=VERSION,
         install_requires=[
-            f"penstock=={VERSION}",  # it uses the parts of Penstock that are not public
+            f"penstock-log=={VERSION}",  # it uses the parts of Penstock that are not public
             "hdrhistogram>=0.10.3",  # percentiles of latency and reach
             "matplotlib>=3.10",  # the plots of a report
         ],

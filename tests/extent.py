@@ -51,6 +51,7 @@ WORKSHOP = (
     "integration/test_bench",
     "integration/test_core_install.py",
     "integration/test_demo",
+    "integration/test_image.py",
     "spark/test_demo.py",
     "unit/bench/",
     "unit/hot/test_modes.py",

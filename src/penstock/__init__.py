@@ -58,6 +58,9 @@ if TYPE_CHECKING:
         Group as Group,
     )
     from penstock.client.consume.groups import (
+        GroupConsumer as GroupConsumer,
+    )
+    from penstock.client.consume.groups import (
         GroupOffset as GroupOffset,
     )
     from penstock.client.errors import (
@@ -156,7 +159,7 @@ if TYPE_CHECKING:
     )
     from penstock.messages import StreamInfo as StreamInfo
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"  # of both distributions, read by their builds: docs/how-to/release.md
 
 _MODULE_OF = {
     "aio": "penstock.aio",
@@ -195,6 +198,7 @@ _MODULE_OF = {
     "TimedOut": "penstock.client.errors",
     "Unavailable": "penstock.client.errors",
     "Group": "penstock.client.consume.groups",
+    "GroupConsumer": "penstock.client.consume.groups",
     "GroupOffset": "penstock.client.consume.groups",
     "KnownProducer": "penstock.client.values",
     "Table": "penstock.client.blocking.client",
@@ -236,6 +240,7 @@ __all__ = [  # noqa: RUF022 (most used names first)
     "partitions_of",
     "Envelope",
     "Group",
+    "GroupConsumer",
     "GroupOffset",
     "Filter",
     "Headers",

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import penstock
 from penstock import aio
+from penstock.base.config import StreamConfig
+from penstock.ops import placed_rows
 from tests.broker_process import BrokerProcess, eventually, running_broker
 from tests.cli_process import command, launched
 from tests.extent import needs_time
@@ -104,6 +106,22 @@ async def test_a_copy_that_fails_in_the_midst_gives_retention_back(broker: Broke
     assert "is over the limit of 1000" in errors
     assert (await client.stream("small")).config.max_age_ms == 10**9
     assert len(await rows_of(client, "small")) == 1
+
+
+@needs_time
+async def test_limits_that_a_killed_copy_has_left_off_are_shown(broker: BrokerProcess, client: aio.Client) -> None:
+    off = placed_rows.suspended(StreamConfig(name="half", subject="half.*", max_age_ms=86_400_000, compact=True))
+    fields = {field: getattr(off, field) for field in ("max_age_ms", "compact", "compaction_lag_ms")}
+    await client.create_stream("half", "half.*", **fields)
+    fix = ("stream", "alter", "half", "--max-age", "1d", "--compact", "yes", "--compaction-lag", "0s")
+    for what in ("show", "resume"):
+        _, errors = await command(broker.client_address, "stream", what, "half")
+        assert f"`penstock {' '.join(fix)}`" in " ".join(errors.split())
+    await command(broker.client_address, *fix)
+    _, errors = await command(broker.client_address, "stream", "show", "half")
+    assert "limits off" not in errors
+    config = (await client.stream("half")).config
+    assert (config.max_age_ms, config.compact, config.compaction_lag_ms) == (86_400_000, True, 0)
 
 
 @needs_time

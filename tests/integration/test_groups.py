@@ -59,6 +59,10 @@ async def test_a_consumer_goes_on_where_the_one_before_was(client: aio.Client) -
     assert found == [("billing", "orders"), ("other", "orders")]
     (at,) = await client.groups.offsets("billing", "orders")
     assert (at.offset, at.lag, at.committed_end) == (4, 0, 4)
+    await publish(client, "orders", 5, 6)
+    await client.groups.commit("other", "orders", {0: 3})
+    assert [one.lag for one in await client.groups.all()] == [None, None]
+    assert [one.lag for one in await client.groups.all(lag=True)] == [2, 3]
 
 
 @each_change

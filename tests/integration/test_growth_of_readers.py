@@ -62,12 +62,14 @@ async def test_a_group_that_begins_with_the_latest_gets_all_that_comes_then(
     await client.create_stream(name, f"{name}.*", partitions=1, partition_by="token:2")
     if not is_early:
         await client.alter_stream(name, partitions=2)
-        await client.publish(f"{name}.{key}", b"before")
+        await client.publish(f"{name}.{key}", b"before", headers={"Nats-Msg-Id": "before"}, retries=20)
     async with client.consumer(name, "g", start="latest", follow=True) as consumer:
         if is_early:
             await client.alter_stream(name, partitions=2)
         values = [b"%d" % number for number in range(5)]
-        assert {(await client.publish(f"{name}.{key}", value)).partition for value in values} == {1}
+        for number, value in enumerate(values):
+            ack = await client.publish(f"{name}.{key}", value, headers={"Nats-Msg-Id": str(number)}, retries=20)
+            assert ack.partition == 1
         assert await first(consumer.messages(), 5) == values
 
 
@@ -78,7 +80,7 @@ async def test_the_last_of_a_key_is_that_of_the_partition_where_it_is_now(
     await client.create_stream("lasts", "lasts", partitions=1)
     await client.publish("lasts", b"old", key=key)
     await client.alter_stream("lasts", partitions=3)
-    await client.publish("lasts", b"new", key=key)
+    await client.publish("lasts", b"new", key=key, headers={"Nats-Msg-Id": "new"}, retries=20)
     assert (await client.last("lasts", key=key)).value == b"new"
     assert (await client.last("lasts", key=key, partition=0)).value == b"old"
     with pytest.raises(MessageNotFound):
@@ -102,7 +104,8 @@ async def test_a_command_that_follows_a_stream_of_one_partition_shows_those_that
         async with asyncio.timeout(60):
             first_line = json.loads(await process.stdout.readline())
             await client.alter_stream("followed", partitions=2)
-            assert (await client.publish(f"followed.{key}", b"new")).partition == 1
+            new = await client.publish(f"followed.{key}", b"new", headers={"Nats-Msg-Id": "new"}, retries=20)
+            assert new.partition == 1
             second_line = json.loads(await process.stdout.readline())
             assert await process.wait() == 0
     finally:

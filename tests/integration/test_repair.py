@@ -11,8 +11,9 @@ import pytest
 
 import penstock
 from penstock.client.bulk.raw_batches import raw_batches
+from penstock.ops import CopyOptions, copy_stream
 from tests.broker_process import eventually, running_broker
-from tests.extent import needs_time
+from tests.extent import each_change, needs_time
 from tests.integration.clusters import ClusterProcesses, load, running_cluster
 
 PAYLOAD = b"." * 4096
@@ -22,11 +23,11 @@ def segments(cluster: ClusterProcesses, number: int) -> list[Path]:
     return sorted(cluster.brokers[number].data_dir.glob("streams/*-orders/0/*.arrows"))
 
 
-def flip(path: Path) -> None:
-    """Turn over a bit in the midst of a file."""
+def flip(path: Path, position: int | None = None) -> None:
+    """Turn over a bit in a file; in the midst of it, if no position is given."""
     file = os.open(path, os.O_RDWR)
     try:
-        position = path.stat().st_size // 2
+        position = path.stat().st_size // 2 if position is None else position
         (byte,) = os.pread(file, 1, position)
         os.pwrite(file, bytes([byte ^ 16]), position)
     finally:
@@ -128,6 +129,26 @@ async def test_a_reader_of_a_damaged_log_without_replicas_hears_file_and_positio
             flip(path)
             with pytest.raises(penstock.CorruptRange, match=re.escape(path.name)):
                 [batch async for batch in client.read("orders", timeout=1.0)]
+
+
+@each_change
+async def test_what_lies_before_a_corrupt_batch_can_be_read_and_copied(tmp_path: Path) -> None:
+    with running_broker(tmp_path / "data") as broker:
+        async with await broker.client() as client:
+            stream = await client.create_stream("orders", "orders.>", segment_bytes=1 << 20)
+            for _ in range(30):
+                await client.append(stream, [{"subject": "orders.a", "value": b"v" * 100}] * 10)
+            (path,) = (tmp_path / "data").glob("streams/*-orders/0/*.arrows")
+            with penstock.open_segment(path) as segment:
+                sizes = [header.size_bytes for header, _ in segment.messages()]
+            flip(path, path.stat().st_size - sum(sizes[3:]) - 200)  # the third batch
+            read = [batch async for batch in client.read("orders", end=15, timeout=3.0)]
+            assert [one for batch in read for one in batch.column("offset").to_pylist()] == list(range(15))
+        with penstock.connect(broker.client_address) as blocking:
+            found = await asyncio.to_thread(lambda: [*raw_batches(blocking, blocking.stream("orders"), 0, 0, 15)])
+            assert [one.header.base_offset for one in found] == [0, 10]
+            done = await asyncio.to_thread(copy_stream, blocking, "orders", "copy", CopyOptions(end=15), timeout=3.0)
+            assert done.rows == 15
 
 
 @needs_time

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -102,6 +103,22 @@ def test_a_required_build_without_a_compiler_fails(project: Path) -> None:
     last = finished.stderr.splitlines()[-1]
     assert last.startswith("penstock: the hot path cannot be compiled, and REQUIRE_CYTHON=1 asks for it. It takes a C ")
     assert "Traceback" not in finished.stderr
+
+
+@needs_a_compiler
+def test_a_build_says_how_far_it_is_and_how_long_it_takes(project: Path) -> None:
+    said = build(project, "build_ext", "--inplace", REQUIRE_CYTHON="1").stderr
+    first, second, third = re.findall(r"^compiling the hot path: (.*)$", said, flags=re.MULTILINE)
+    assert re.fullmatch(r"2 modules, about \d+ s on \d+ cores?", first)
+    assert re.fullmatch(r"1 of 2, about \d+ s left", second)
+    assert third == "2 of 2"
+    assert "compiling" not in build(project, "build_ext", "--inplace", REQUIRE_CYTHON="1").stderr  # all is fresh
+
+
+def test_no_module_takes_in_what_cython_brings_for_memoryviews() -> None:
+    (folder,) = hot.__path__
+    typed = [path.name for path in Path(folder).glob("*.pxd") if re.search(r"\[::?1?\]", path.read_text())]
+    assert typed == [], "20,000 lines of C in each module that includes the file: see load.pxd"
 
 
 @needs_a_compiler

@@ -131,7 +131,7 @@ def test_the_image_takes_the_core_by_hashes_of_the_versions_that_are_pinned() ->
     hashes = [one for found in core.values() for one in found]
     assert all(re.fullmatch(r"--hash=sha256:[0-9a-f]{64}", one) for one in hashes)
     assert len(set(hashes)) == len(hashes)
-    todo, needed = [f"{one}" for one in metadata.requires("penstock") or [] if "extra ==" not in one], set()
+    todo, needed = [f"{one}" for one in metadata.requires("penstock-log") or [] if "extra ==" not in one], set()
     while todo:
         requirement = Requirement(todo.pop())
         name = re.sub(r"[-_.]+", "-", requirement.name).lower()

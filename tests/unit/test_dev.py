@@ -23,7 +23,7 @@ def dev(tmp_path: Path) -> ModuleType:
     (tmp_path / "tests" / "compat" / "js").mkdir(parents=True)
     (tmp_path / "src" / "penstock" / "hot").mkdir(parents=True)
     (tmp_path / "bench").mkdir()
-    deciding = ("bench/pyproject.toml", "bench/setup.py", "tests/compat/js/package.json")
+    deciding = ("bench/pyproject.toml", "bench/setup.py", "tests/compat/js/package.json", "src/penstock/__init__.py")
     for name in ("dev.py", "setup.py", "pyproject.toml", "constraints.txt", *deciding):
         (tmp_path / name).write_bytes((ROOT / name).read_bytes())
     spec = importlib.util.spec_from_file_location("dev_under_test", tmp_path / "dev.py")
@@ -137,13 +137,35 @@ def test_the_demo_after_the_tests_needs_nothing_and_keeps_them(ready: ModuleType
 
 @pytest.mark.parametrize(
     ("name", "old", "new"),
-    [("pyproject.toml", "nats-py>=", "nats-py>"), ("constraints.txt", "nats-py==", "nats-py>")],
+    [
+        ("pyproject.toml", "nats-py>=", "nats-py>"),
+        ("constraints.txt", "nats-py==", "nats-py>"),
+        ("src/penstock/__init__.py", '__version__ = "', '__version__ = "1'),
+    ],
 )
 def test_other_pins_bring_the_packages_up_to_date(ready: ModuleType, name: str, old: str, new: str) -> None:
     path = Path(ready.ROOT) / name
     path.write_text(path.read_text().replace(old, new))
     plan = ready.Plan(ready.Stamp.read(), ready.EXTRAS["demo"])
     assert (plan.new_venv, plan.install) == (False, True)
+
+
+def test_what_was_installed_by_the_former_name_is_removed_first(ready: ModuleType) -> None:
+    (Path(ready.VENV) / "lib/python3.11/site-packages/penstock-0.2.0.dist-info").mkdir(parents=True)
+    (Path(ready.ROOT) / "src/penstock.egg-info").mkdir()
+    Path(ready.PYTHON).write_text('#!/bin/sh\necho "$@" >> "$0.log"\n')
+    Path(ready.PYTHON).chmod(0o755)
+    (Path(ready.ROOT) / "constraints.txt").write_text("# changed\n")
+    command = Path(ready.VENV) / "bin" / "penstock"
+    command.write_text("#!/bin/sh\n")
+    command.chmod(0o755)
+    finished = run(ready, "demo")
+    assert finished.returncode == 0, finished.stderr
+    said = Path(ready.PYTHON + ".log").read_text().splitlines()
+    steps = [re.sub(r"^-m pip (--\S+ )*|--\S+ ", "", line).split()[0] for line in said]
+    assert steps == ["install", "setup.py", "uninstall", "install"]
+    assert said[2].endswith("uninstall --yes penstock")
+    assert not (Path(ready.ROOT) / "src/penstock.egg-info").exists()
 
 
 @pytest.mark.parametrize("name", ["setup.py", "src/penstock/hot/scan.py", "src/penstock/hot/scan.pxd"])
@@ -330,6 +352,7 @@ def test_virtualenv_stands_in_for_a_missing_venv_module(dev: ModuleType, monkeyp
         ("Using cached numpy-2.4.6-cp311-x.whl (16.9 MB)", "from cache   numpy-2.4.6                        16.9 MB"),
         ("  Downloading rich-15.0.0-py3-none-any.whl (310 kB)", None),
         ("Installing collected packages: a, b, c", "unpacking 3 packages…"),
+        ("compiling the hot path: 7 of 25, about 9 s left", "compiling the hot path: 7 of 25, about 9 s left"),
         ("Collecting pyarrow", None),
     ],
 )

@@ -3,7 +3,7 @@
 Rules: what no rule allows is denied; no rule denies, so their order does not matter. A rule on streams has a pattern of
 names: a name, a prefix such as `orders-*`, or `*` for all. A rule on subjects has a NATS pattern (`orders.>`) and
 applies to those subjects only: to a stream all of whose subjects match, and in other streams to the rows whose subjects
-match, if the request names those subjects. `admin` allows everything.
+match, if the request names those subjects. `admin` allows everything; `monitor` and `admin` name no stream.
 
 | operation        | allows                                                                         |
 |------------------|--------------------------------------------------------------------------------|
@@ -13,6 +13,7 @@ match, if the request names those subjects. `admin` allows everything.
 | `alter`          | changing config, partitions and intake                                         |
 | `delete`         | deleting the stream, or its oldest messages                                    |
 | `commit_offsets` | consumer groups: offsets and members; archives: their reports                  |
+| `monitor`        | seeing the state of brokers, all streams and groups; no messages, no changes   |
 | `admin`          | all of this, users, rules, and the state of brokers                            |
 """
 
@@ -40,11 +41,16 @@ class Operation(StrEnum):
     ALTER = "alter"
     DELETE = "delete"
     COMMIT_OFFSETS = "commit_offsets"
+    MONITOR = "monitor"
     ADMIN = "admin"
 
 
+OF_CLUSTER = frozenset({Operation.MONITOR, Operation.ADMIN})
+"""Operations on the cluster: their rules have no stream, subject or group."""
+
+
 class Rule(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, order=True):
-    """One permission. It names either `stream` or `subject`; for `admin` neither.
+    """One permission. It names either `stream` or `subject`; for `monitor` and `admin` neither.
 
     `group`: pattern of consumer group names; only for `commit_offsets`.
     """
@@ -55,7 +61,7 @@ class Rule(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=T
     group: str = EVERYTHING
 
     def __str__(self) -> str:
-        if self.operation is Operation.ADMIN:
+        if self.operation in OF_CLUSTER:
             return str(self.operation)
         where = f"stream {self.stream}" if self.stream else f"subject {self.subject}"
         group = "" if self.group == EVERYTHING else f" group {self.group}"
@@ -64,9 +70,9 @@ class Rule(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=T
 
 def rule_mistake(rule: Rule) -> str | None:
     """Return why the rule is invalid; None if it is valid."""
-    if rule.operation is Operation.ADMIN:
+    if rule.operation in OF_CLUSTER:
         is_bare = not (rule.stream or rule.subject) and rule.group == EVERYTHING
-        return None if is_bare else "admin allows everything: it has no stream, subject or group"
+        return None if is_bare else f"{rule.operation} is for the whole cluster: it has no stream, subject or group"
     if rule.operation is Operation.CREATE and not rule.subject:
         return "create is allowed on subjects, whatever the name: a stream stores what is published on its subjects"
     if bool(rule.stream) == bool(rule.subject):
@@ -165,6 +171,11 @@ def scope(
         elif overlap(subject, rule.subject):
             some.append(rule.subject)
     return Scope(subjects=tuple(some))
+
+
+def may_monitor(rules: tuple[Rule, ...]) -> bool:
+    """True if the rules allow to see the state of brokers, all streams and all groups."""
+    return any(rule.operation in OF_CLUSTER for rule in rules)
 
 
 def is_admin(rules: tuple[Rule, ...]) -> bool:

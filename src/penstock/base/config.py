@@ -300,8 +300,12 @@ def _split_mistakes(config: StreamConfig) -> list[str]:
 def _subject_mistakes(config: StreamConfig, split: PartitionSplit) -> list[str]:
     """Return errors where each partition has its own subject."""
     if split.how is PartitionBy.PUBLISHER and is_wildcard(config.subject):
-        text = f"a stream on a subject with wildcards, as {config.subject!r}, has one, or another partition_by"
-        return [f"partitions: partition n listens on <subject>.<n>, so {text}: 'token:N', 'key', 'range' or 'group'"]
+        token = next(n for n, one in enumerate(config.subject.split("."), start=1) if one in ("*", ">"))
+        text = f"a stream on a subject with wildcards, as {config.subject!r}, has more than one only with partition_by"
+        choices = (
+            f"create it with partition_by='token:{token}' (by that token of the subject), 'key', 'range' or 'group'"
+        )
+        return [f"partitions: {text}, which says what is in which: {choices}"]
     if config.subject.endswith(">"):
         return [f"partition_by: partition n listens on <subject>.<n>, and nothing can follow {config.subject!r}"]
     mistake = subject_mistake(config.subject_of(config.partitions - 1), wildcards=True)

@@ -42,7 +42,7 @@ def segment_files(folder: str | os.PathLike[str]) -> list[Path]:
     """Return the segment files (`.arrows`) in a partition's folder that make up its log, in offset order.
 
     If the cleaner has just rewritten a segment, both versions may exist; only the newer one is returned. A last file
-    that the broker has created, but not written its schema message to, is left out: it holds no messages. OSError.
+    that the broker has created, but not written to, is left out: it holds no messages. OSError.
     """
     newest: dict[int, tuple[int, Path]] = {}
     for path in Path(folder).iterdir():
@@ -50,7 +50,8 @@ def segment_files(folder: str | os.PathLike[str]) -> list[Path]:
             base_offset, generation = int(match[1]), int(match[2] or 0)
             newest[base_offset] = max(newest.get(base_offset, (generation, path)), (generation, path))
     files = [newest[base_offset][1] for base_offset in sorted(newest)]
-    if files and files[-1].stat().st_size < SCHEMA_BYTES:
+    # An index is written with the first sync: beside it, an empty file has lost what it held.
+    if files and not files[-1].stat().st_size and not files[-1].with_suffix(".index").exists():
         files.pop()
     return files
 

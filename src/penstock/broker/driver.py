@@ -38,9 +38,10 @@ from penstock.ingest.nats import (
     ServerComplaint,
     SubscriptionRefused,
 )
-from penstock.messages import CertificateInfo, JoinResponse, NatsStatus, Request, Response, StatusResponse
+from penstock.messages import CertificateInfo, JoinResponse, NatsStatus, PeerFailure, Request, Response, StatusResponse
 from penstock.node.node import Node
 from penstock.node.quorum.metadata_forwarding import THE_BROKER
+from penstock.node.security.access import ClientOrigin
 from penstock.node.step import DiskWork, Lane, Reply, Step, Subscribe, Unsubscribe
 
 _log = logging.getLogger("penstock.broker")
@@ -49,6 +50,7 @@ _SWEEP_US = 1_000_000
 _TIMER_US_MIN = 1_000
 _PLAN_US = 3_000  # Longest delay until a deadline earlier than the planned one is noticed.
 _NEVER_US = 2**63
+_DISK_US = 5_000_000  # Interval of measurements of the disk's space.
 _LEAVE_SHARE = 0.2  # Share of the stop time-out for each of the two hand-overs to other brokers.
 
 
@@ -86,10 +88,15 @@ class Driver:
         embedded_nats: bool,
         remember_cluster: Callable[[str], None] = lambda cluster_id: None,
         failed: Callable[[BaseException], None] = _raise,
+        disk_space: Callable[[], tuple[int, int]] | None = None,
     ) -> None:
         """Create the driver; `remember_cluster` persists the cluster id (on a disk thread), `failed` receives fatal
-        errors.
+        errors. `disk_space` returns the free and all bytes of the disk (on a disk thread); None: not measured.
         """
+        self._disk_space = disk_space
+        self._disk_bytes: tuple[int, int] | None = None  # free, all
+        self._disk_asked_us: int | None = None  # when the measurement began that has not returned
+        self._next_disk_us = 0
         self._node = node
         self._remember_cluster = remember_cluster
         self._failed = failed
@@ -216,7 +223,8 @@ class Driver:
         try:
             is_broker = caller.connection.is_peer or caller.connection.handshake.is_broker
             who = THE_BROKER if is_broker else caller.connection.who
-            self._node.request(caller, request, raw, self.now(), who)
+            origin = ClientOrigin(caller.connection.handshake.client_name, caller.connection.peer)
+            self._node.request(caller, request, raw, self.now(), who, origin)
         except Exception:  # noqa: BLE001 (reported, and answered)
             # A bug triggered by one request must not cost the other clients their connections.
             _log.exception("internal error (bug) in a %s request of %s", caller.api, caller.connection.peer)
@@ -384,9 +392,18 @@ class Driver:
             gaps=status.nats.gaps,
         )
         damaged_frames = server.damaged_frames + self.peers.damaged_frames
+        free_bytes, size_bytes = self._disk_bytes or (None, None)
+        disk_wait_us = 0 if self._disk_asked_us is None else self.elapsed_us() - self._disk_asked_us
         return msgspec.structs.replace(
             status,
             nats=nats,
+            peer_failures=tuple(
+                PeerFailure(broker_id=broker_id, address=address, reason=reason)
+                for broker_id, address, reason in self.peers.failures()
+            ),
+            disk_free_bytes=free_bytes,
+            disk_size_bytes=size_bytes,
+            disk_answers=disk_wait_us < limits.DISK_PROBE_TIMEOUT_MS * 1_000,
             connections=len(server.connections) - len(server.peers),
             requests_in_flight=server.open_request_count,
             tls_expires_us=None if self.tls is None else TimestampUs(self.tls.expires_us),
@@ -502,6 +519,19 @@ class Driver:
         self._timer_us = wake_us
         self._timer = self._loop.call_later(max(_TIMER_US_MIN, wake_us - self.elapsed_us()) / 1e6, self._tick)
 
+    def _measure_disk(self, now_us: int) -> None:
+        """Measure the disk's space from time to time, for the status, one measurement at a time."""
+        if self._disk_space is None or self._disk_asked_us is not None or now_us < self._next_disk_us:
+            return
+        self._next_disk_us, self._disk_asked_us = now_us + _DISK_US, now_us
+        measure, found = self._disk_space, list[tuple[int, int]]()
+
+        def done(error: Exception | None) -> None:
+            self._disk_asked_us = None
+            self._disk_bytes = found[0] if error is None else None
+
+        self.have_done(Lane.WRITE, lambda: found.append(measure()), done)
+
     def _cancel_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
@@ -523,6 +553,7 @@ class Driver:
             self.peers.sweep()
             if self.tls is not None:
                 self.tls.sweep(now.wall_us, now.elapsed_us, self.read_ahead)
+            self._measure_disk(now.elapsed_us)
         self._take_steps()
         if not self._stopped:
             self._plan_timer()

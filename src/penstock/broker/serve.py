@@ -47,6 +47,7 @@ from penstock.broker.driver import Driver, wall_clock
 from penstock.broker.nats.link import NatsLink
 from penstock.broker.nats.server import EmbeddedNats
 from penstock.broker.observability.http_server import bind_http
+from penstock.broker.observability.metrics_collector import disk_space
 from penstock.broker.observability.observability import Observability, exporter_of
 from penstock.broker.peers.peers import PeerConnections
 from penstock.broker.process.running_timeout import LOOK_S, RunningTimeout
@@ -288,6 +289,7 @@ async def _start(config: BrokerConfig, open_files_max: int, running: _Running) -
         embedded_nats=running.embedded is not None,
         remember_cluster=running.data_dir.remember_cluster,
         failed=lambda error: _cannot_go_on(error, running),
+        disk_space=lambda: disk_space(config.data_dir),
     )
     tls = _tls(config, driver, loop)
     driver.server = Server(
@@ -330,7 +332,12 @@ async def _start(config: BrokerConfig, open_files_max: int, running: _Running) -
 async def _embedded(config: BrokerConfig, running: _Running) -> tuple[NatsServer]:
     """Start the embedded nats-server and return its address and login."""
     password = embedded_password(config.data_dir, (config.data_dir,), auth=config.auth)
-    running.embedded = await EmbeddedNats.start(data_dir=config.data_dir, port=config.nats_port, password=password)
+    running.embedded = await EmbeddedNats.start(
+        data_dir=config.data_dir,
+        port=config.nats_port,
+        monitor_port=config.nats_monitor_port,
+        password=password,
+    )
     return (running.embedded.server,)
 
 

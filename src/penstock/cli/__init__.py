@@ -59,8 +59,9 @@ def _run() -> None:
     try:
         with undisturbed():
             from penstock.cli.program import COMMANDS, program
+            from penstock.cli.terminal.help import called_here
 
-            asked = sys.argv[1:2]
+            asked = called_here(sys.argv[1:], COMMANDS)[:1]
             app = program(asked if asked and asked[0] in COMMANDS else COMMANDS)
     except KeyboardInterrupt:  # no command has started yet
         raise SystemExit(130) from None

@@ -68,6 +68,7 @@ ENTRY_POINTS = "penstock.commands"
 COMMANDS: dict[str, _Place | _Extra] = {
     "serve": _Place("broker.serve", BROKER_PANEL, "serve"),
     "status": _Place("broker.status", BROKER_PANEL, "status"),
+    "wait": _Place("broker.wait", BROKER_PANEL, "wait"),
     "health": _Place("broker.health", BROKER_PANEL, "health"),
     "doctor": _Place("broker.doctor", BROKER_PANEL, "doctor"),
     "dump": _Place("verify.dump", BROKER_PANEL, "dump"),
@@ -77,6 +78,8 @@ COMMANDS: dict[str, _Place | _Extra] = {
     "publish": _Place("messages.publish", DATA_PANEL, "publish"),
     "nats-config": _Place("access.nats_config", DATA_PANEL, "nats_config"),
     "read": _Place("messages.read", DATA_PANEL, "read"),
+    "tail": _Place("messages.tail", DATA_PANEL, "tail"),
+    "sql": _Place("messages.sql", DATA_PANEL, "sql"),
     "relay": _Place("messages.relay", DATA_PANEL, "relay"),
     "import": _Place("stream.import_jetstream", DATA_PANEL, "import_stream"),
     "backup": _Place("backup.backup", DATA_PANEL, "backup"),
@@ -94,8 +97,13 @@ COMMANDS: dict[str, _Place | _Extra] = {
 
 def _version(wanted: bool) -> None:
     if wanted:
-        say(f"penstock {__version__} (hot path: {way()})")
+        version()
         raise typer.Exit
+
+
+def version() -> None:
+    """Print the version: the same as `penstock --version`."""
+    say(f"penstock {__version__} (hot path: {way()})")
 
 
 @with_connection_options
@@ -138,6 +146,7 @@ def program(names: Iterable[str] = COMMANDS) -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(globals_before_the_command)
+    app.command("version", cls=Command, hidden=True)(version)
     for name in names:
         place = COMMANDS[name]
         if isinstance(place, _Extra):

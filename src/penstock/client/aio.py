@@ -88,6 +88,8 @@ from penstock.messages import (
     DeleteStreamResponse,
     GetRequest,
     GetResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
     ListProducersRequest,
     ListProducersResponse,
     ReportArchivedRequest,
@@ -317,9 +319,12 @@ class Client(OfThisProcess):
             if isinstance(stream, StreamInfo):
                 raise
 
-    async def streams(self, *, timeout: float = 10.0) -> list[StreamInfo]:
-        """Return all streams, ordered by name; offsets and sizes are None if a leader does not answer."""
-        return await self._streams.all(timeout)
+    async def streams(self, *, server: str | None = None, timeout: float = 10.0) -> list[StreamInfo]:
+        """Return all streams, ordered by name; offsets and sizes are None if a leader does not answer.
+
+        `server`: ask exactly the broker at HOST:PORT which streams there are; default: any broker.
+        """
+        return await self._streams.all(timeout, server)
 
     async def stream(self, name: str, *, timeout: float = 10.0) -> StreamInfo:
         """Return one stream's current state; offsets and sizes are None if a leader does not answer. StreamNotFound."""
@@ -328,6 +333,21 @@ class Client(OfThisProcess):
     async def streams_for(self, subject: str, *, timeout: float = 10.0) -> list[StreamInfo]:
         """Return the streams that store messages on this subject (no wildcards): a publisher may expect their acks."""
         return await self._streams.storing(subject, timeout)
+
+    async def row_count(self, stream: StreamName, *, timeout: float = 10.0) -> int | None:
+        """Return the number of messages in a stream; `committed_end - log_start` counts offsets, deleted ones included.
+
+        The leaders count them in their indexes. None if one cannot cheaply, as where many small batches are in no index
+        yet, or is an earlier version. StreamNotFound.
+        """
+        info = await self._streams.now(stream, timeout)
+        requests = (
+            ListOffsetsRequest(stream_id=info.stream_id, partition=number, at="latest", counts_rows=True)
+            for number in partition_numbers(info, None)
+        )
+        asked = (self._link.call(one, ListOffsetsResponse, timeout_s=timeout) for one in requests)
+        counts = [answer.rows for answer, _ in await asyncio.gather(*asked)]
+        return None if None in counts else sum(one or 0 for one in counts)
 
     async def known_producers(
         self, stream: StreamName, *, partition: int | None = None, timeout: float = 10.0
@@ -356,8 +376,13 @@ class Client(OfThisProcess):
                 ]
         return found
 
-    async def status(self, *, timeout: float = 10.0) -> StatusResponse:
-        """Return the broker's status."""
+    async def status(self, *, server: str | None = None, timeout: float = 10.0) -> StatusResponse:
+        """Return the status of the broker in use, or of exactly the one at HOST:PORT (`server`). NotAuthorized.
+
+        Unavailable, TimedOut: it does not answer.
+        """
+        if server is not None:
+            return (await self._link.call_at(server, StatusRequest(), StatusResponse, timeout_s=timeout))[0]
         return (await self._link.call(StatusRequest(), StatusResponse, timeout_s=timeout))[0]
 
     async def cluster_id(self, *, timeout: float = 10.0) -> str:

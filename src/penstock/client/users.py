@@ -39,7 +39,7 @@ from penstock.messages import (
     UserInfo,
 )
 
-Operations = Literal["read", "append", "create", "alter", "delete", "commit_offsets", "admin"]
+Operations = Literal["read", "append", "create", "alter", "delete", "commit_offsets", "monitor", "admin"]
 
 
 class NewCredential:

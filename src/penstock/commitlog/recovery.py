@@ -365,12 +365,10 @@ class Recovery:
         if may_cut:
             whole = find_behind(file, ResyncBounds(-1, found.size_bytes, 0, None))
             found.scan = SegmentScan(end_position=0, end_offset=found.base_offset)
-            found.scan.torn = TornTail(0, str(schema_mistake), whole)
+            found.scan.torn = TornTail(0, schema_mistake, whole)
         else:
             position = schema_mistake.position
-            scan.damage.insert(
-                0, Damage(found.path, position, found.base_offset, found.base_offset, str(schema_mistake))
-            )
+            scan.damage.insert(0, Damage.of(schema_mistake, position, found.base_offset, found.base_offset))
 
     # Deciding: changes only the scan results.
 
@@ -395,7 +393,7 @@ class Recovery:
             if self._is_cut(found, number, kept, flushed_end):
                 return kept, number
             if scan.torn is not None:
-                scan.damage.append(Damage(one.path, scan.torn.position, scan.end_offset, None, scan.torn.reason))
+                scan.damage.append(Damage.of(scan.torn.mistake, scan.torn.position, scan.end_offset, None))
                 scan.torn = None
             scan.complete_damage(one.path, max(end, scan.end_offset))
         return kept, None
@@ -409,7 +407,9 @@ class Recovery:
                 return False
             if scan.damage or (self._out.checkpoint is not None and scan.end_offset < flushed_end):
                 return False
-            scan.torn = TornTail(scan.end_position, f"the next segment begins at offset {one.next_base}", None)
+            wanted = f"offset {scan.end_offset}, as the next segment begins at offset {one.next_base}"
+            mistake = CorruptionError(one.path, scan.end_position, wanted, "the end of the file")
+            scan.torn = TornTail(scan.end_position, mistake, None)
         damaged = bool(self._out.damage) or any(each.scan is not None and each.scan.damage for each in kept)
         if damaged or scan.end_offset < flushed_end or any(each.foreign is not None for each in later):
             return False
@@ -493,7 +493,7 @@ class Recovery:
             else:
                 self._vfs.rename(each.path, kept_as)
             self._vfs.remove(files.index_path(each.path))
-            self._out.cuts.append(CutTail(each.path, 0, each.size_bytes, kept_as, torn.reason))
+            self._out.cuts.append(CutTail(each.path, 0, each.size_bytes, kept_as, str(torn.mistake)))
         if later:
             self._folder.sync()
         if torn.position < one.size_bytes or torn.position == 0:
@@ -514,7 +514,8 @@ class Recovery:
             file.sync()
         finally:
             file.close()
-        self._out.cuts.append(CutTail(one.path, torn.position, one.size_bytes - torn.position, kept_as, torn.reason))
+        size_bytes = one.size_bytes - torn.position
+        self._out.cuts.append(CutTail(one.path, torn.position, size_bytes, kept_as, str(torn.mistake)))
         one.size_bytes = max(torn.position, SCHEMA_BYTES)
 
     def _may_go(self, one: _ScannedSegment) -> bool:

@@ -134,7 +134,7 @@ class TruncationTask:
         if scan.damage:
             damage = scan.damage[0]
             self._view.on_damage(damage)
-            raise CorruptionError(last.path, damage.position, "sound batches up to the cut", damage.reason)
+            raise CorruptionError(last.path, damage.position, damage.expected, damage.found)
         return scan
 
     # Truncating.

@@ -40,6 +40,8 @@ from penstock.vfs import Buffer, File, Vfs
 _T = TypeVar("_T")
 Wants = Callable[[BatchHeader], bool]
 NEVER_OFFSET = 2**63  # beyond every offset
+ROW_COUNT_BATCHES_MAX = 20_000
+"""Batches whose headers are read to count rows: about a second of a disk thread."""
 _EXTENTS_AT_ONCE = 256  # upper bound: a request for one message reads one extent, and long reads grow to this
 _EXTENTS_GROWTH = 16
 _base_offset = attrgetter("base_offset")
@@ -116,6 +118,29 @@ class _IndexFindings(NamedTuple):
 
 class _ReplacedError(Exception):
     """The cleaner rewrote the segment, and the old file is removed."""
+
+
+class _TooManyBatchesError(Exception):
+    """The headers of more than ROW_COUNT_BATCHES_MAX batches would have to be read."""
+
+
+class _HeaderCount:
+    """Adds up the rows of batches by their headers."""
+
+    def __init__(self) -> None:
+        self.rows = self._batches = 0
+
+    def add(self, header: BatchHeader) -> bool:
+        """Count a batch; False: its data are not wanted."""
+        self._batches += 1
+        if self._batches > ROW_COUNT_BATCHES_MAX:
+            raise _TooManyBatchesError
+        self.rows += header.count
+        return False
+
+
+def _indexed_rows(_: Segment, entries: Entries) -> int | None:
+    return entries.row_count() if isinstance(entries, FileEntries) else None
 
 
 class LogView:
@@ -235,6 +260,32 @@ class LogView:
         offset, found_us = self._with_entries(segment, lambda one, entries: self._first_in(one, entries, timestamp_us))
         clamped = min(max(offset, self.log_start), end)
         return clamped, found_us if clamped == offset != end else None
+
+    def row_count(self, end: int) -> int | None:
+        """Return the number of rows from log_start to `end`: of offsets, less those that were deleted or never used.
+
+        Sealed segments are counted by their indexes. None if more than ROW_COUNT_BATCHES_MAX batches remain, whose
+        headers have to be read. RemoteError corrupt_range.
+        """
+        headers = _HeaderCount()
+        rows = 0
+        for segment in self.segments:
+            begin, stop = max(self.log_start, segment.base_offset), min(end, segment.end_offset)
+            if begin >= stop:
+                continue
+            indexed = None
+            if (begin, stop) == (segment.base_offset, segment.end_offset):
+                indexed = self._with_entries(segment, _indexed_rows)
+            if indexed is not None:
+                rows += indexed
+                continue
+            try:
+                for _ in self._segment_batches(segment, begin, stop, reverse=False, wants=headers.add):
+                    pass
+            except _TooManyBatchesError:
+                return None
+        # A batch that log_start or `end` divides is counted as a whole.
+        return min(rows + headers.rows, end - self.log_start)
 
     def start_keeping(self, bytes_max: int) -> int:
         """Return the smallest batch base offset from which the log has at most `bytes_max` bytes.
@@ -406,7 +457,7 @@ class LogView:
             plain = codec.uncompressed(data, file=segment.path, position=extent.position)
         except CorruptionError as error:
             self.check_not_cut(extent.end_offset)
-            damage = Damage(segment.path, extent.position, extent.base_offset, extent.end_offset, str(error))
+            damage = Damage.of(error, extent.position, extent.base_offset, extent.end_offset)
             if segment.successor is None:  # otherwise the file is superseded, and its successor was verified
                 self.on_damage(damage)
                 # With an index, the next start would trust the corrupt batch.
@@ -620,11 +671,13 @@ def _corrupt_range(damage: Damage) -> RemoteError:
     offsets = format_offsets(damage.base_offset, damage.end_offset)
     return RemoteError(
         ErrorCode.CORRUPT_RANGE,
-        f"damaged, offsets that cannot be read: {offsets}; {damage.reason}",
+        f"{damage.file} is damaged at byte {damage.position}; offsets that cannot be read: {offsets}; {damage.reason}",
         file=damage.file,
         position=damage.position,
         base_offset=damage.base_offset,
         end_offset=damage.end_offset,
+        expected=damage.expected,
+        found=damage.found,
     )
 
 

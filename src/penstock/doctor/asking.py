@@ -1,18 +1,18 @@
-"""Requests the status of every broker at its advertised address, and reads its clock."""
+"""Requests the status of every broker at its advertised address, all at the same time, and reads its clock."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from penstock.base.errors import PenstockError
 from penstock.client.blocking.client import Client
+from penstock.doctor.cluster_state import short_reason
 from penstock.messages import BrokerInfo, StatusResponse
 
-Opens = Callable[[str], AbstractContextManager[tuple[Client, float]]]
-"""Connects to one address; yields the client and its time-out in seconds."""
+_AT_ONCE = 16  # brokers
 
 _CLOCK_READINGS = 3  # the one with the shortest round trip is used
 
@@ -29,20 +29,26 @@ class Asked:
     failure: str = ""
 
 
-def ask(opens: Opens, broker: BrokerInfo) -> Asked:
-    """Request the status from exactly that broker."""
+def ask_all(client: Client, brokers: Sequence[BrokerInfo], timeout_s: float) -> list[Asked]:
+    """Request the status from each of the brokers."""
+    if not brokers:
+        return []
+    with ThreadPoolExecutor(min(len(brokers), _AT_ONCE), "doctor") as threads:
+        return list(threads.map(lambda broker: _ask(client, broker, timeout_s), brokers))
+
+
+def _ask(client: Client, broker: BrokerInfo, timeout_s: float) -> Asked:
     readings: list[Asked] = []
     try:
-        with opens(broker.address) as (client, seconds):
-            for _ in range(_CLOCK_READINGS):
-                sent_us = time.time_ns() // 1_000
-                status = client.status(timeout=seconds)
-                got_us = time.time_ns() // 1_000
-                if status.broker_id != broker.broker_id:
-                    return Asked(broker, failure=f"broker {status.broker_id} answers there")
-                readings.append(_read(broker, status, sent_us, got_us))
+        for _ in range(_CLOCK_READINGS):
+            sent_us = time.time_ns() // 1_000
+            status = client.status(server=broker.address, timeout=timeout_s)
+            got_us = time.time_ns() // 1_000
+            if status.broker_id != broker.broker_id:
+                return Asked(broker, failure=f"broker {status.broker_id} answers there")
+            readings.append(_read(broker, status, sent_us, got_us))
     except (PenstockError, OSError) as error:
-        return Asked(broker, failure=str(error))
+        return Asked(broker, failure=short_reason(error, broker.address))
     return min(readings, key=lambda one: one.uncertain_us)
 
 

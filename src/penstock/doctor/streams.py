@@ -8,10 +8,10 @@ from penstock.base.config import Acks, Durability, Intake, Storage
 from penstock.base.ids import BrokerId
 from penstock.base.subjects import AUDIT_STREAM
 from penstock.base.units import format_duration_us, utc_text
-from penstock.doctor.findings import Finding, bounded, fail, listed, ok, warn
-from penstock.doctor.gaps import causes, label
+from penstock.doctor.findings import Finding, bounded, fail, listed, ok, unknown, warn
+from penstock.doctor.gaps import causes, events, label
 from penstock.groups.rows import OFFSETS_STREAM
-from penstock.messages import BrokerInfo, PartitionHealth, PartitionInfo, StreamInfo
+from penstock.messages import BrokerInfo, GapInfo, PartitionHealth, PartitionInfo, StreamInfo
 
 _RECENT_GAP_US = 24 * 3_600_000_000  # older ones are history
 _REPLICAS_USUAL = 3
@@ -20,11 +20,17 @@ _AHEAD_US_MAX = 60_000_000  # tolerated skew: a minute ahead is soon caught up w
 Part = tuple[str, PartitionInfo, StreamInfo]
 
 
-def judge_streams(infos: Sequence[StreamInfo], brokers: Sequence[BrokerInfo], now_us: int) -> Iterator[Finding]:
-    """Run all checks."""
+def judge_streams(
+    infos: Sequence[StreamInfo], brokers: Sequence[BrokerInfo], now_us: int, *, is_led: bool = True
+) -> Iterator[Finding]:
+    """Run all checks. `is_led`: there is a metadata leader; without one, no broker knows leaders and replicas."""
     parts = [(label(info, part.partition), part, info) for info in infos for part in info.partitions]
-    yield from _led(parts)
-    yield from _replicated(parts)
+    if is_led or not parts:
+        yield from _led(parts)
+        yield from _replicated(parts)
+    else:
+        yield fail("partitions", f"without a metadata leader none of {len(parts)} is led", _METADATA_FIRST)
+        yield unknown("replicas", "without a metadata leader it is not known which are in sync", _METADATA_FIRST)
     yield from _damaged(parts)
     yield from _gaps(infos, now_us)
     yield from _times(infos, now_us)
@@ -48,6 +54,7 @@ def _led(parts: Sequence[Part]) -> Iterator[Finding]:
     yield from bounded(wrong(), ok(check, well or f"all {len(parts)} are led and take messages"))
 
 
+_METADATA_FIRST = "see `metadata`"
 _LOOK = "`penstock status` and the broker's log say more"
 _ADVICE: dict[str, str] = {
     PartitionHealth.STARTING: "its leader's NATS user may lack a permission: docs/how-to/nats-permissions.md",
@@ -89,7 +96,8 @@ def _damaged(parts: Sequence[Part]) -> Iterator[Finding]:
     def wrong() -> Iterator[Finding]:
         for name, part, _ in parts:
             for damage in part.damage:
-                text = f"{name}: {damage.file} at byte {damage.position}: {damage.found}"
+                place = f"{damage.file} at byte {damage.position}"
+                text = f"{name}: {place}: expected {damage.expected}, found {damage.found}"
                 yield fail(check, text, "docs/how-to/repair.md; `penstock verify` checks all copies")
 
     yield from bounded(wrong(), ok(check, "none is known; `penstock verify` checks every byte"))
@@ -99,19 +107,33 @@ def _gaps(infos: Sequence[StreamInfo], now_us: int) -> Iterator[Finding]:
     check = "gaps"
 
     def wrong() -> Iterator[Finding]:
-        for gap, places in sorted(causes(infos), key=lambda one: -one.gap.start_us):
-            where = listed(places)
-            if gap.end_us is None:
-                since = format_duration_us(max(1_000_000, now_us - gap.start_us))
-                yield fail(check, f"{where}: no broker subscribes, since {since} ({gap.reason})", _GAP)
-            elif gap.end_us > now_us - _RECENT_GAP_US:
-                lasted = format_duration_us(max(1_000, gap.end_us - gap.start_us))
-                ago = format_duration_us(max(1_000_000, now_us - gap.end_us) // 1_000_000 * 1_000_000)
-                yield warn(check, f"{where}: no broker subscribed for {lasted}, {ago} ago ({gap.reason})", _GAP)
+        for event in reversed(events(causes(infos))):
+            if (end_us := event.end_us) is None:
+                for gap, places in event.causes:
+                    if gap.end_us is None:
+                        since = format_duration_us(max(1_000_000, now_us - gap.start_us))
+                        where = listed(places)
+                        yield fail(check, f"{where}: no broker subscribes, since {since} ({gap.reason})", _GAP)
+            elif end_us > now_us - _RECENT_GAP_US:
+                ago = format_duration_us(max(1_000_000, now_us - end_us) // 1_000_000 * 1_000_000)
+                each = [
+                    f"{listed(places)}: no broker subscribed for {_lasted(gap)}, {ago} ago ({gap.reason})"
+                    if number == 0
+                    else f"{listed(places)}: for {_lasted(gap)} ({gap.reason})"
+                    for number, (gap, places) in enumerate(event.causes)
+                ]
+                told = f"a planned restart: {'; '.join(each)}" if event.is_planned else "; ".join(each)
+                yield warn(check, told, _PLANNED_GAP if event.is_planned else _GAP)
 
     yield from bounded(wrong(), ok(check, "none in the last 24 hours"))
 
 
+def _lasted(gap: GapInfo) -> str:
+    assert gap.end_us is not None
+    return format_duration_us(max(1_000, gap.end_us - gap.start_us))
+
+
+_PLANNED_GAP = "a stream with one replica is away while its broker restarts: publishers must send again what got no ack"
 _GAP = "what was published then was never acked: publishers must send again what got no ack"
 
 

@@ -2,7 +2,7 @@
 cimport cython
 from libc.stdint cimport int64_t
 
-from penstock.hot cimport numbers, splice
+from penstock.hot cimport load, numbers, splice
 from penstock.hot.message cimport MessageChecker
 
 cdef Py_ssize_t _SIZE_DIGITS
@@ -32,7 +32,7 @@ cdef class Joiner:
 
     @cython.locals(
         begins=list, rows=int64_t, taken=int64_t, first=int64_t, stop=int64_t, length=Py_ssize_t,
-        held="const unsigned char[::1]", text="const unsigned char*", size=int64_t, count=int64_t,
+        text="const unsigned char*", size=int64_t, count=int64_t,
         flags=int64_t, min_timestamp_us=int64_t, max_timestamp_us=int64_t, compression=int,
     )
     cpdef object gather(
@@ -41,14 +41,14 @@ cdef class Joiner:
     )
 
     @cython.locals(
-        held="const unsigned char[::1]", text="const unsigned char*", rows=int64_t, offsets=bytearray, timestamps=bytearray, row=int64_t, count=int64_t,
+        text="const unsigned char*", rows=int64_t, offsets=bytearray, timestamps=bytearray, row=int64_t, count=int64_t,
         begin=Py_ssize_t, number=int, columns=list,
     )
     cpdef object join(self, object raw, object gathered)
 
     @cython.locals(
-        held="const unsigned char[::1]", text="const unsigned char*", rows=int64_t, numbers_of_rows=bytearray, row=int64_t,
-        count=int64_t, begin=Py_ssize_t, number=int, found=list,
+        text="const unsigned char*", rows=int64_t, numbers_of_rows=bytearray, row=int64_t, count=int64_t,
+        begin=Py_ssize_t, number=int, found=list,
     )
     cpdef object join_some(self, object raw, object gathered, object wanted)
 
@@ -61,7 +61,7 @@ cdef class Joiner:
 
     @cython.locals(offsets=Py_ssize_t, timestamps=Py_ssize_t, mistake=int)
     cdef bint _numbers_are_wrong(
-        self, const unsigned char[::1] held, const unsigned char* text, Py_ssize_t begin, int64_t count, tuple fields,
+        self, object raw, const unsigned char* text, Py_ssize_t begin, int64_t count, tuple fields,
     ) except -1
 
     cdef Py_ssize_t _place(self, const unsigned char* text, Py_ssize_t begin, int buffer) noexcept
@@ -69,8 +69,7 @@ cdef class Joiner:
     cdef int64_t _size(self, const unsigned char* text, Py_ssize_t begin, int buffer) noexcept
 
     @cython.locals(
-        length=Py_ssize_t, position=Py_ssize_t, last=Py_ssize_t, held="const unsigned char[::1]",
-        text="const unsigned char*", size=int64_t,
+        length=Py_ssize_t, position=Py_ssize_t, last=Py_ssize_t, text="const unsigned char*", size=int64_t,
     )
     cpdef Py_ssize_t last(self, object raw)
 

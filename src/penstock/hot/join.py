@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from penstock.hot import numbers, splice
+from penstock.hot import load, numbers, splice
 from penstock.hot.message import MessageChecker, MessageLayout
 
 _int = int
@@ -95,8 +95,7 @@ class Joiner:
         rows = taken = flags = min_timestamp_us = max_timestamp_us = 0
         first, stop = wanted
         length = len(raw)
-        held = raw
-        text = splice.text_of(held)
+        text = splice.text_of(raw)
         while length - position > self._body_position:
             size = splice.hex_number(text, position + self._header_position + _SIZE_DIGITS)
             count = splice.hex_number(text, position + self._header_position + _COUNT_DIGITS)
@@ -112,7 +111,7 @@ class Joiner:
                 break  # its rows must be decompressed first
             if base_offset < first or fields[_END_OFFSET] > stop:
                 break
-            if self._numbers_are_wrong(held, text, position, count, fields):
+            if self._numbers_are_wrong(raw, text, position, count, fields):
                 break
             if leader_epoch >= 0 and not _is_alike(fields, leader_epoch, flags_known):
                 break
@@ -128,14 +127,15 @@ class Joiner:
         return Gathered(begins, rows, position, base_offset, flags, min_timestamp_us, max_timestamp_us)
 
     def _numbers_are_wrong(
-        self, held: memoryview, text: memoryview, begin: _int, count: _int, fields: tuple[Any, ...]
+        self, raw: memoryview, text: memoryview, begin: _int, count: _int, fields: tuple[Any, ...]
     ) -> bool:
         # Per message: checked against the combined range, a row could stand in another one's place.
         offsets = self._place(text, begin, 1)
         timestamps = self._place(text, begin, 3)
-        mistake = numbers.number_mistake(
-            held[offsets : offsets + 8 * count],
-            held[timestamps : timestamps + 8 * count],
+        mistake = numbers.mistake_in(
+            load.int64s_within(raw, offsets, count),
+            load.int64s_within(raw, timestamps, count),
+            count,
             fields[_BASE_OFFSET],
             fields[_END_OFFSET],
             fields[_MIN_TIMESTAMP],
@@ -145,8 +145,7 @@ class Joiner:
 
     def join(self, raw: memoryview, gathered: Gathered) -> Joined | int:
         """Return the columns of all gathered rows; or the position of a message with wrong value offsets."""
-        held = raw
-        text = splice.text_of(held)
+        text = splice.text_of(raw)
         rows = gathered.rows
         offsets = splice.room(8 * rows)
         timestamps = splice.room(8 * rows)
@@ -168,8 +167,7 @@ class Joiner:
         self, raw: memoryview, gathered: Gathered, wanted: tuple[_int, ...]
     ) -> list[bytearray | BytesColumn] | int:
         """Return these columns only, numbered from 0 as in the schema, in this order; otherwise like `join`."""
-        held = raw
-        text = splice.text_of(held)
+        text = splice.text_of(raw)
         rows = gathered.rows
         found: list[bytearray | BytesColumn] = []
         for number in wanted:
@@ -229,8 +227,7 @@ class Joiner:
         """Return the position of the last message in `raw`; if a size is wrong, that of the incomplete message."""
         length = len(raw)
         position = last = 0
-        held = raw
-        text = splice.text_of(held)
+        text = splice.text_of(raw)
         while length - position > self._body_position:
             last = position
             size = splice.hex_number(text, position + self._header_position + _SIZE_DIGITS)

@@ -23,8 +23,8 @@ cdef class KeyMap:
     cpdef int64_t partition_of(self, bytes key) except -1
 
     @cython.locals(
-        text=bytes, data="const unsigned char*", view="const unsigned char[::1]", numbers="const loose_int32*",
-        found=bytearray, rows=Py_ssize_t, row=Py_ssize_t,
+        text=bytes, data="const unsigned char*", numbers="const loose_int32*", found=bytearray, rows=Py_ssize_t,
+        row=Py_ssize_t,
     )
     cpdef object partitions_of(self, object keys, object ends)
 

@@ -88,18 +88,26 @@ cdef inline void put_int32(unsigned char* target, Py_ssize_t at, int32_t value) 
     memcpy(target + at, &value, 4)
 
 
-cdef inline const loose_int32* int32s(const unsigned char[::1] view, Py_ssize_t at, Py_ssize_t count) except NULL:
-    if at < 0 or count <= 0 or count > (view.shape[0] - at) // 4:
+# The caller holds `view` for as long as it uses the pointer. A typed memoryview would do the same, but Cython puts
+# 20,000 lines of C into every module that includes this file, even where nothing calls it.
+cdef inline const unsigned char* _within(object view, Py_ssize_t at, Py_ssize_t count, Py_ssize_t width) except NULL:
+    cdef Py_buffer buffer
+    cdef const unsigned char* begin
+    cdef Py_ssize_t size
+    PyObject_GetBuffer(view, &buffer, PyBUF_SIMPLE)
+    begin, size = <const unsigned char*>buffer.buf, buffer.len
+    PyBuffer_Release(&buffer)
+    if at < 0 or count <= 0 or count > (size - at) // width:
         raise IndexError("numbers beyond the end")
-    return <const loose_int32*>&view[at]
+    return begin + at
 
 
-cdef inline const loose_int64* int64s_within(
-    const unsigned char[::1] view, Py_ssize_t at, Py_ssize_t count
-) except NULL:
-    if at < 0 or count <= 0 or count > (view.shape[0] - at) // 8:
-        raise IndexError("numbers beyond the end")
-    return <const loose_int64*>&view[at]
+cdef inline const loose_int32* int32s(object view, Py_ssize_t at, Py_ssize_t count) except NULL:
+    return <const loose_int32*>_within(view, at, count, 4)
+
+
+cdef inline const loose_int64* int64s_within(object view, Py_ssize_t at, Py_ssize_t count) except NULL:
+    return <const loose_int64*>_within(view, at, count, 8)
 
 
 cdef inline bint rises(const loose_int64* numbers, Py_ssize_t count) noexcept nogil:

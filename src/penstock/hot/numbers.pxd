@@ -11,6 +11,10 @@ cdef int _TIMESTAMPS
 
 @cython.locals(count=Py_ssize_t, at="const loose_int64*", when="const loose_int64*")
 cpdef int number_mistake(
-    const unsigned char[::1] offsets, const unsigned char[::1] timestamps,
-    int64_t base_offset, int64_t end_offset, int64_t min_us, int64_t max_us,
+    object offsets, object timestamps, int64_t base_offset, int64_t end_offset, int64_t min_us, int64_t max_us,
 ) except -1
+
+cdef int mistake_in(
+    const loose_int64* offsets, const loose_int64* timestamps, Py_ssize_t count,
+    int64_t base_offset, int64_t end_offset, int64_t min_us, int64_t max_us,
+) noexcept

@@ -35,8 +35,21 @@ def number_mistake(
         raise IndexError("as many timestamps as offsets")
     at = load.int64s_within(offsets, 0, count)
     when = load.int64s_within(timestamps, 0, count)
-    if at[0] < base_offset or at[count - 1] >= end_offset or not load.rises(at, count):
+    return mistake_in(at, when, count, base_offset, end_offset, min_us, max_us)
+
+
+def mistake_in(
+    offsets: list[int],
+    timestamps: list[int],
+    count: _int,
+    base_offset: _int,
+    end_offset: _int,
+    min_us: _int,
+    max_us: _int,
+) -> _int:
+    """Return a `NumberMistake` for `count` rows, at least one. Compiled, it takes pointers to the numbers."""
+    if offsets[0] < base_offset or offsets[count - 1] >= end_offset or not load.rises(offsets, count):
         return _OFFSETS
-    if when[0] < min_us or when[count - 1] > max_us or load.goes_back(when, count):
+    if timestamps[0] < min_us or timestamps[count - 1] > max_us or load.goes_back(timestamps, count):
         return _TIMESTAMPS
     return _NONE

@@ -32,7 +32,6 @@ cdef int _OF_ALL
 
 cdef class BatchRows:
     cdef object _data
-    cdef const unsigned char[::1] _view
     cdef bytes _metadata
     cdef Py_ssize_t _body_position
     cdef Py_ssize_t _nodes_position

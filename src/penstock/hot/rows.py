@@ -91,7 +91,6 @@ class BatchRows:
 
     def __init__(self, data: bytes | bytearray | memoryview, layout: MessageLayout) -> None:
         self._data = memoryview(data).cast("B")  # pyarrow exports signed bytes
-        self._view = self._data
         self._metadata = bytes(self._data[: len(layout.template)])
         place = layout.compression_field_position
         if self._metadata[place : place + 2] != layout.template[place : place + 2]:
@@ -290,7 +289,7 @@ class BatchRows:
         return load.int64s(self._metadata, self._buffers_position, 2 * _BUFFERS)[2 * number + 1]
 
     def _ends(self, column: _int) -> list[int]:
-        return load.int32s(self._view, self._place(column, _ENDS), self._count + 1)
+        return load.int32s(self._data, self._place(column, _ENDS), self._count + 1)
 
     def _bytes(self, column: _int, part: _int) -> bytes:
         begin = self._place(column, part)

@@ -1,11 +1,17 @@
 # See splice.py. No function here checks bounds.
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndSize
 from libc.stdint cimport int32_t, int64_t, uint32_t
 from libc.string cimport memcpy
 
 
-cdef inline const unsigned char* text_of(const unsigned char[::1] raw) noexcept:
-    return &raw[0] if raw.shape[0] else NULL
+cdef inline const unsigned char* text_of(object raw) except? NULL:
+    cdef Py_buffer buffer
+    cdef const unsigned char* begin
+    PyObject_GetBuffer(raw, &buffer, PyBUF_SIMPLE)
+    begin = <const unsigned char*>buffer.buf
+    PyBuffer_Release(&buffer)
+    return begin
 
 
 cdef inline int64_t hex_number(const unsigned char* text, Py_ssize_t at) noexcept nogil:

@@ -138,6 +138,7 @@ from penstock.messages.session import (
     HelloRequest,
     HelloResponse,
     NatsStatus,
+    PeerFailure,
     StatusRequest,
     StatusResponse,
 )
@@ -284,6 +285,7 @@ __all__ = [
     "PartitionHealth",
     "PartitionInfo",
     "PartitionName",
+    "PeerFailure",
     "PeerHelloRequest",
     "PeerHelloResponse",
     "ProducerInfo",

@@ -93,10 +93,17 @@ class GroupPartition(msgspec.Struct, frozen=True, array_like=True):
 
 
 class GroupMember(msgspec.Struct, frozen=True, kw_only=True):
-    """A member of a group, and its assigned partitions of the requested stream."""
+    """A member of a group, and its assigned partitions of the requested stream.
+
+    The coordinator knows the rest from the member's heartbeats alone: it is "" and None before the first one, and
+    `joined_us` is None if the member joined at an earlier coordinator. Earlier versions do not send it.
+    """
 
     member_id: str
     partitions: tuple[PartitionField, ...] = ()
+    client_name: str = ""
+    address: str = ""  # HOST:PORT from which its heartbeats come
+    joined_us: TimestampField | None = None
 
 
 class GroupHeartbeatRequest(Request, frozen=True, kw_only=True):

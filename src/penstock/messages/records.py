@@ -119,21 +119,29 @@ class GetResponse(Response, frozen=True, kw_only=True):
 
 
 class ListOffsetsRequest(Request, frozen=True, kw_only=True):
-    """Look up an offset; a timestamp (µs) finds the first committed message at or after it."""
+    """Look up an offset; a timestamp (µs) finds the first committed message at or after it.
+
+    `counts_rows`: also count the rows of the log; earlier versions do not.
+    """
 
     stream_id: StreamIdField
     partition: PartitionField = PartitionId(0)
     at: Literal["earliest", "latest"] | Annotated[int, msgspec.Meta(ge=-INT64_MAX - 1, le=INT64_MAX)]
+    counts_rows: bool = False
 
 
 class ListOffsetsResponse(Response, frozen=True, kw_only=True):
-    """`timestamp_us` is None if no message lies at or after `offset`, which then is `committed_end`."""
+    """`timestamp_us` is None if no message lies at or after `offset`, which then is `committed_end`.
+
+    `rows`: messages from `log_start` to `committed_end`; None if they were not to be counted, or cannot be cheaply.
+    """
 
     offset: OffsetField
     timestamp_us: TimestampField | None = None
     log_start: OffsetField
     committed_end: OffsetField
     leader_epoch: LeaderEpochField
+    rows: Int64Field | None = None
 
 
 class AppendRequest(Request, frozen=True, kw_only=True):

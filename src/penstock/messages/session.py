@@ -103,6 +103,14 @@ class CertificateInfo(msgspec.Struct, frozen=True, kw_only=True):
     last_expires_us: TimestampField | None = None  # of several authorities, the last expiry; None: not reported
 
 
+class PeerFailure(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a broker has no connection to another one now."""
+
+    broker_id: BrokerIdField
+    address: str  # HOST:PORT that was tried last
+    reason: str
+
+
 class StatusResponse(Response, frozen=True, kw_only=True):
     """The state of one broker."""
 
@@ -121,6 +129,7 @@ class StatusResponse(Response, frozen=True, kw_only=True):
     voters_reachable: Int64Field = 0  # by this broker, itself included
     waits_for: str = ""  # reason why it is not ready
     brokers: tuple[BrokerInfo, ...] = ()  # of the cluster, by id
+    peer_failures: tuple[PeerFailure, ...] = ()  # of brokers to which it has no connection, by id
     streams: Int64Field = 0
     partitions: Int64Field = 0  # of all streams, on any broker
     partitions_by_state: dict[str, Int64Field] = msgspec.field(default_factory=dict)
@@ -131,5 +140,10 @@ class StatusResponse(Response, frozen=True, kw_only=True):
     certificates: tuple[CertificateInfo, ...] = ()
     in_flight_bytes: Int64Field = 0  # appended, not yet acked
     in_flight_bytes_max: Int64Field = limits.BROKER_IN_FLIGHT_BYTES_MAX
+    # Of the data directory's file system, measured seconds ago at most; None: not measured yet, or an older version.
+    disk_free_bytes: Int64Field | None = None
+    disk_size_bytes: Int64Field | None = None
+    disk_is_full: bool = False  # it refused a write of a log, and has taken none since
+    disk_answers: bool = True  # False: a measurement has not returned for long
     # Since the start: messages_in, bytes_in, acks_made, dropped, …
     counters: dict[str, Int64Field] = msgspec.field(default_factory=dict)

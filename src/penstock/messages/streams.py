@@ -42,6 +42,11 @@ CONSUMER_CONTROL = "consumer_control"
 """Reason in `PartitionInfo.dropped`: heartbeats and flow control of JetStream push consumers, which are no messages."""
 
 
+BROKER_STOPPED = "the broker was stopped"
+ANOTHER_LED = "another broker led it"
+"""Reasons of a `GapInfo` that an orderly stop of a broker has."""
+
+
 class PartitionHealth(StrEnum):
     """The state of a partition. Travels as a string: a newer broker may have more states."""
 
@@ -185,7 +190,7 @@ class StreamInfo(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def messages(self) -> int | None:
         """Number of committed offsets from the log start on: of messages, unless some were deleted (by compaction, a
-        time to live, a rollup).
+        time to live, a rollup): `client.row_count` counts those that are left.
 
         None: the leader of a partition did not answer.
         """
@@ -257,6 +262,9 @@ class BrokerInfo(msgspec.Struct, frozen=True, kw_only=True):
     is_live: bool = True
     votes: bool = True  # a voter of the metadata quorum
     is_reachable: bool | None = None  # from the answering broker; None: it does not report it
+    # Milliseconds since the metadata leader has heard of it; its session ends after SESSION_MS. Only in
+    # the status of the metadata leader; None: not known.
+    silent_ms: Int64Field | None = None
 
 
 class MetadataRequest(Request, frozen=True, kw_only=True):

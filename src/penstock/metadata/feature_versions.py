@@ -10,6 +10,7 @@ return with their old version. A test compares these lists with what the previou
 | a type of command                           | COMMANDS        |
 | a field of one that there was               | COMMAND_FIELDS  |
 | a field of a stream's config                | CONFIG_FIELDS   |
+| an operation that rules allow               | OPERATIONS      |
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from penstock.access import Operation
 from penstock.base.config import StreamConfig
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.metadata.commands import (
@@ -56,6 +58,8 @@ COMMAND_FIELDS: Mapping[type[Command], Mapping[str, Version]] = {
 }
 
 CONFIG_FIELDS: Mapping[str, Version] = {"encryption": (0, 2)}
+
+OPERATIONS: Mapping[Operation, Version] = {Operation.MONITOR: (0, 3)}
 
 _NUMBERS = re.compile(r"\d+(?:\.\d+)*")
 
@@ -97,6 +101,10 @@ def _new_in(command: Command) -> Iterator[tuple[Version, str]]:
         }
     else:
         used = set(command.changes) if isinstance(command, AlterStream) else set()
+    rules = command.user.rules if isinstance(command, CreateUser) else ()
+    rules = command.add if isinstance(command, ChangeRules) else rules
+    for operation in {rule.operation for rule in rules} & OPERATIONS.keys():
+        yield OPERATIONS[operation], f"the operation {operation} of a rule"
     yield from ((version, f"the field {name}") for name, version in CONFIG_FIELDS.items() if name in used)
 
 

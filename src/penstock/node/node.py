@@ -54,7 +54,7 @@ from penstock.node.quorum.session import ClusterSession
 from penstock.node.replicas.listened_file import ListenedFile
 from penstock.node.replicas.replicas import Replicas
 from penstock.node.request_router import STOPPING, RequestRouter
-from penstock.node.security.access import Access, Call
+from penstock.node.security.access import NO_ORIGIN, Access, Call, ClientOrigin
 from penstock.node.security.auth_markers import AuthMarkers
 from penstock.node.settings import Settings
 from penstock.node.step import DiskWork, Step
@@ -527,6 +527,7 @@ class Node:
         raw: bytes | memoryview,
         now: Now,
         who: Principal | None = None,
+        origin: ClientOrigin = NO_ORIGIN,
     ) -> None:
         """Answer a request now or later, with exactly one reply to `caller`. `who` is the logged-in user, or None."""
         if self._is_stopped:
@@ -534,7 +535,7 @@ class Node:
             return
         self._at(now)
         try:
-            call = Call(caller, self.access.of(who), request, raw, now)
+            call = Call(caller, self.access.of(who), request, raw, now, origin)
             call.authorize()
             self._router.handlers[type(request)](call, request)
         except RemoteError as error:

@@ -2,27 +2,29 @@
 
 Rules: the copy is paused, so that it stores no other messages; rows keep their offsets and times. A run continues at
 the end of the copy, and ends with a comparison of the copied rows by checksums. Retention and compaction of the copy
-are off meanwhile; then a copy that existed has its own limits again.
+are off meanwhile; then a copy that existed has its own limits again. Offsets that the source has deleted before they
+were copied are a hole, which is reported.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Callable
+from contextlib import closing, suppress
 from typing import Any, NamedTuple
 
 import msgspec
 
 from penstock.base.config import Intake, StreamConfig
-from penstock.base.errors import OperationalError, RemoteError
+from penstock.base.errors import OperationalError
 from penstock.base.ids import are_different_clusters
+from penstock.base.units import format_offsets
 from penstock.client.blocking.client import Client
 from penstock.client.bulk.placing import Placer, create_paused
 from penstock.client.bulk.raw_batches import raw_batches
 from penstock.client.errors import MessageNotFound, OffsetOutOfRange, StreamNotFound
 from penstock.client.read import batches
 from penstock.client.read.filters import Filter
-from penstock.client.values import EARLIEST, LATEST, Start
+from penstock.client.values import EARLIEST, LATEST, Message, Start
 from penstock.commitlog.verify.checksums import RangeSums
 from penstock.messages import StreamInfo
 from penstock.ops import placed_rows
@@ -87,19 +89,21 @@ def copy_stream(
     times = RowTimes.of(FutureTimes(future_times), there.status(timeout=timeout))
     job = _Job(here, there, info, wanted, timeout, times, told)
     config = job.config(target, like)
-    is_sealed = like is None and info.intake == Intake.SEALED
-    made = job.target(msgspec.structs.replace(config, **placed_rows.NO_LIMITS) if is_sealed else config)
-    spans = [job.span(made, number, start, end) for number in range(max(1, len(info.partitions)))]
-    total = sum(one.end - one.begin for one in spans)
-    with job.keeping(made), told.step("Copying", total, noun="offsets") as advance:
-        rows = sum(job.copy(made, one, advance, before) for one, before in _with_sums(spans))
-    final = placed_rows.resumed(made.config)
+    is_sealed, has_age = like is None and info.intake == Intake.SEALED, config.max_age_ms is not None
+    config = msgspec.structs.replace(config, **placed_rows.NO_LIMITS) if is_sealed else config
+    made = job.target(config)
+    final = placed_rows.resumed(made.config, config)
     if like is not None:
         final = msgspec.structs.replace(final, **{field: getattr(config, field) for field in placed_rows.NO_LIMITS})
-    if is_sealed and config.max_age_ms is not None and final.max_age_ms is None:
+    spans = [job.span(made, number, start, end) for number in range(max(1, len(info.partitions)))]
+    total = sum(one.end - one.begin for one in spans)
+    with (
+        placed_rows.limits_off(there, made, final, timeout, told),
+        told.step("Copying", total, noun="offsets") as advance,
+    ):
+        rows = sum(job.copy(made, one, advance, before) for one, before in _with_sums(spans))
+    if is_sealed and has_age and final.max_age_ms is None:
         told.note(placed_rows.SEALED_NOTE.format(made.name))
-    if changes := placed_rows.limit_changes(placed_rows.suspended(made.config), final):
-        there.alter_stream(made, timeout=timeout, **changes)
     if resume:
         there.resume_stream(made, timeout=timeout)
     times.tell(told, made.name)
@@ -115,6 +119,7 @@ class _Span(NamedTuple):
     begin: int
     end: int
     latest_us: int | None  # later row times are lowered to this one; None: no limit
+    is_log_start: bool  # True if the source has no earlier rows
 
 
 def _with_sums(spans: list[_Span]) -> list[tuple[_Span, int]]:
@@ -166,27 +171,11 @@ class _Job(NamedTuple):
                 raise OperationalError(f"{text} that is paused; take another name, or `penstock relay` to publish them")
             if len(there.partitions) != len(self.source.partitions):
                 raise OperationalError(f"stream {there.name} has {len(there.partitions)} partitions; it is not a copy")
+            if placed_rows.is_suspended(there.config):
+                text = f"note: an earlier run into stream {there.name} was interrupted, or another one is under way"
+                self.progress.note(f"{text}: this one turns its limits on at its end")
             return there
         return create_paused(self.there, placed_rows.suspended(config), timeout=self.timeout_s)
-
-    @contextmanager
-    def keeping(self, made: StreamInfo) -> Iterator[None]:
-        """Suspend retention and compaction of the copy meanwhile; restore their settings if the copy fails."""
-        suspended = placed_rows.suspended(made.config)
-        had = placed_rows.limit_changes(suspended, made.config)
-        if had:
-            changes = placed_rows.limit_changes(made.config, suspended)
-            self.there.alter_stream(made, timeout=self.timeout_s, **changes)
-        try:
-            yield
-        except BaseException:
-            if had:
-                try:
-                    self.there.alter_stream(made, timeout=self.timeout_s, **had)
-                except (RemoteError, OperationalError):
-                    said = ", ".join(f"{field} = {value}" for field, value in had.items())
-                    self.progress.note(f"note: stream {made.name} had {said}; this could not be restored")
-            raise
 
     def span(self, made: StreamInfo, partition: int, begin: Start, end: Start | None) -> _Span:
         """Return the range that the copy lacks. Raise OperationalError if the copy holds other rows."""
@@ -195,7 +184,10 @@ class _Job(NamedTuple):
             self.source, LATEST if end is None else end, partition=partition, timeout=self.timeout_s
         )
         placer = Placer(self.there, made, partition, timeout=max(self.timeout_s, placed_rows.PUT_TIMEOUT_S))
-        latest_us = self._check(made, partition, placer)
+        last = placed_rows.last_row(self.there, made, partition, placer, self.timeout_s)
+        # The only row may be the rest of a `begin_at` that was interrupted.
+        has_rows = last is not None and not placer.is_dummy(last)
+        latest_us = self._check(made, partition, last if has_rows else None)
         first = max(at.offset, at.log_start)
         lacks = max(first, placer.end)
         begins = next((one.log_start for one in made.partitions if one.partition == partition), None) or 0
@@ -204,22 +196,33 @@ class _Job(NamedTuple):
             self.progress.note(
                 f"{text}: earlier rows of {self.source.name} are not copied; to copy them take another name"
             )
-        start = self._start(made, partition, placer, first)
-        return _Span(placer, partition, start, lacks, max(lacks, stop.offset), latest_us)
+        has_rows = has_rows and self._has_rows_before(made, partition, placer, first)
+        if has_rows and placer.end < first:
+            self._hole(made, partition, placer.end, first, at.log_start)
+        is_start = first == at.log_start
+        end = max(lacks, stop.offset)
+        return _Span(placer, partition, placer.start if has_rows else first, lacks, end, latest_us, is_start)
 
-    def _start(self, made: StreamInfo, partition: int, placer: Placer, first: int) -> int:
-        """Return the log start offset of the copy: `first`, unless an earlier run has copied rows before it."""
+    def _hole(self, made: StreamInfo, partition: int, end: int, first: int, log_start: int) -> None:
+        """Report offsets that the copy, which ends at `end`, will lack. OperationalError: the source still has some."""
+        of = f"partition {partition} of stream {made.name}"
+        if log_start < first:
+            text = f"{of} ends at offset {end}, and --from begins at {first}: it would lack what is between"
+            raise OperationalError(f"{text}; leave --from out, or take another name")
+        gone = f"offsets {format_offsets(end, first)} were deleted in {self.source.name} before they were copied"
+        self.progress.note(f"note: {of}: {gone}")
+
+    def _has_rows_before(self, made: StreamInfo, partition: int, placer: Placer, first: int) -> bool:
+        """True if an earlier run has copied rows before `first`; the copy then keeps its log start offset."""
         end = min(first, placer.end)
-        if placer.start < end:
-            found = self.there.messages(made, placer.start, end=end, partition=partition, timeout=self.timeout_s)
-            with closing(found) as rows:
-                if next(rows, None) is not None:
-                    return placer.start
-        return first
+        if placer.start >= end:
+            return False
+        found = self.there.messages(made, placer.start, end=end, partition=partition, timeout=self.timeout_s)
+        with closing(found) as rows:
+            return next(rows, None) is not None
 
-    def _check(self, made: StreamInfo, partition: int, placer: Placer) -> int | None:
+    def _check(self, made: StreamInfo, partition: int, last: Message | None) -> int | None:
         """Raise OperationalError if the copy's last row differs from the source's; return `_Span.latest_us`."""
-        last = placed_rows.last_row(self.there, made, partition, placer, self.timeout_s)
         if last is None:
             return self.times.latest_us()
         with suppress(MessageNotFound):  # compacted or expired in the source since it was copied
@@ -241,6 +244,10 @@ class _Job(NamedTuple):
     def copy(self, made: StreamInfo, span: _Span, advance: Callable[[int], None], before: int) -> int:
         """Copy one partition's rows and compare them; return their count."""
         if span.begin == span.end:
+            if span.placer.end < span.begin == span.start and span.is_log_start:  # neither of them has rows
+                span.placer.give_up_before(span.placer.end)
+                span.placer.begin_at(span.begin)
+            span.placer.give_up_before(min(span.start, span.placer.end))
             return 0
 
         def tell(end: int) -> None:

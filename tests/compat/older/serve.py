@@ -1,4 +1,4 @@
-"""`penstock serve` of the version before, whose commands are not in the archive: the settings as flags."""
+"""`penstock serve` of 0.1.0, whose commands are not in the archive: the settings as flags."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import sys
 
 from penstock.broker import logs
-from penstock.broker.config.config import load
+from penstock.broker.config import load  # type: ignore[attr-defined] # where 0.1.0 has it
 from penstock.broker.serve import run
 
 

@@ -27,13 +27,15 @@ _MADE = "<!-- Made by `python -m tests.docs.reference docs/reference`; change th
 
 _CLI_HEAD = """# Command line (CLI): commands, options, exit codes
 
-All commands of `penstock`, their options and examples; `penstock COMMAND --help` prints the same.
+All commands of `penstock`, their options and examples; `penstock COMMAND --help` prints the same, with \
+the connection options in one line.
 
 | exit code | meaning |
 |---|---|
 | 0 | Success; also if the reader of the output closed the pipe early (`penstock read orders \\| head`). |
 | 1 | The broker, NATS, the disk or the network refused or failed: one clear line on stderr says what, and what to do. |
 | 2 | Usage error: options, values, an invalid config. |
+| 3 | `penstock status`: the cluster is degraded; 0: it is healthy, 1: it is down, or no broker answers. |
 | 130 | Ended by Ctrl-C. |
 | 143, 129 | `penstock bench` and `penstock demo`: ended by SIGTERM, or because the terminal was closed. |
 
@@ -57,6 +59,9 @@ One broker is enough to find the others of its cluster; with several (`HOST:PORT
 these start the brokers that they need |
 
 `--server` before a command that contacts no broker is an error.
+
+Names that other programs use work too: `ls`, `info`, `describe`, `rm`, `add`, `edit`, `pub` and `sub` for `list`, \
+`show`, `delete`, `create`, `alter`, `publish` and `read`; `penstock ls` lists streams.
 """
 
 _CONFIG_HEAD = """# Broker configuration: config file, environment variables, flags

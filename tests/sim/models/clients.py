@@ -7,7 +7,7 @@ the same id. An ack is a promise however late it comes; the ack of a duplicate i
 | slot | its stream, with three replicas if there are enough brokers       |
 |------|-------------------------------------------------------------------|
 | 0    | defaults, small segments                                          |
-| 1    | durability `os`                                                   |
+| 1    | durability `os`, and other ones for a while, which promise more   |
 | 2    | retention removes old messages                                    |
 | 3    | durability `fsync`; deleted and recreated on another subject,     |
 |      | with as many replicas as the cluster has brokers                  |
@@ -69,6 +69,7 @@ KEYED_SLOT = 5
 SPLIT_SLOT = 6
 LATER_SLOTS = frozenset({KEYED_SLOT, SPLIT_SLOT})  # created only if the plan uses them: older plans run as before
 _RECREATED_SLOT = 3
+_DURABILITIES = tuple(Durability)
 _REPLICAS = 3
 _WINDOW_MS = 10**12  # longer than any clock change
 _CONFIGS: tuple[dict[str, Any], ...] = (
@@ -129,6 +130,8 @@ class Clients:
             Act.METADATA: self._metadata,
             Act.STATUS: self._status,
             Act.ALTER: self._alter,
+            Act.DURABILITY: self._alter_durability,
+            Act.REST: lambda _operation: around.count("rests"),
             Act.RECREATE: self._recreate,
             Act.TRUNCATE: self._truncate,
             Act.GROW: self._grow,
@@ -260,6 +263,20 @@ class Clients:
             changes["observers"] = operation.number // 6 % (self._spare + 1)
         request = AlterStreamRequest(name=generation.config.name, changes=changes)
         self._program().ask(request, lambda response, _raw: self._trace(f"altered: {kind_of(response)}"))
+
+    def _alter_durability(self, operation: PlannedOperation) -> None:
+        generation = self.generations[operation.slot]
+        if generation is None:
+            return
+        durability = _DURABILITIES[operation.number % len(_DURABILITIES)]
+        request = AlterStreamRequest(name=generation.config.name, changes={"durability": durability.value})
+
+        def done(response: Response | RemoteError | None, _raw: bytes) -> None:
+            self._trace(f"durability {durability}: {kind_of(response)}")
+            if isinstance(response, AlterStreamResponse):
+                self._around.count("alterations of durability")
+
+        self._program().ask(request, done)
 
     def _grow(self, operation: PlannedOperation) -> None:
         """Add one or two partitions to a stream; retried until acknowledged."""

@@ -359,6 +359,12 @@ CLUSTER_MUTANTS = (
         "takes=True",
     ),
     Mutant(
+        "a follower does not tell its synced end when durability becomes stricter",
+        "penstock.node.replicas.follower_replication",
+        "            if following.reports_flushes and not reported:\n",
+        "            if False:\n",
+    ),
+    Mutant(
         "a leader that is alone in sync does not wait for its disk",
         _RULES,
         "return durability is Durability.FSYNC or (durability is Durability.AUTO and smallest_isr == 1)",
@@ -405,8 +411,8 @@ MUTANTS_OF_RIGHTS = (
     Mutant(
         "a broker that is cut off goes by what it knows",
         _ACCESS,
-        "        if not (access.is_current or (self.is_admin",
-        "        if not (True or (self.is_admin",
+        "        if not (access.is_current or (self.may_monitor",
+        "        if not (True or (self.may_monitor",
     ),
     Mutant(
         "who may append is looked at when it is appended",
@@ -439,6 +445,7 @@ MUTANTS_OF_RIGHTS = (
     Mutant(
         "a fetch that waits is not looked at again",
         "penstock.node.api.fetch_api",
+        "            # Permissions may have changed and the log may have been truncated meanwhile.\n"
         "            waiter.call.authorize()",
         "            assert waiter",
     ),

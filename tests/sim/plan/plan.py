@@ -25,6 +25,9 @@ RUN_OPERATIONS = 90
 GROW_OPERATIONS = 3
 USER_OPERATIONS = 700
 IMPORT_OPERATIONS = 60
+DURABILITY_OPERATIONS = 6
+REST_US = 14_000_000  # longer than a follower may lag before it leaves the ISR
+DURABILITY_SLOT = 1  # its promises are those of `os`, the weakest durability
 _WITH_USERS = 1 / 3  # of all seeds; an import is drawn separately with the same share
 
 
@@ -47,6 +50,8 @@ class Act(StrEnum):
     POSITION = "position"  # asks for the committed offsets of a group
     RUN = "run"  # a Spark driver stages rows and publishes them
     GROW = "grow"  # adds partitions to a stream
+    DURABILITY = "durability"  # alters the durability of a stream
+    REST = "rest"  # after the end of all faults: nobody does anything for REST_US
     ASK = "ask"  # a user with few permissions sends a request
     RULE = "rule"  # an administrator grants or revokes rules, rotates a secret, deletes a user
     IMPORT = "import"  # a program imports rows with their offsets and timestamps, is killed, or checks what is stored
@@ -75,6 +80,8 @@ _GROUP_ACTS = (
 _RUN_ACTS = ((Act.RUN, 1),)
 
 _GROW_ACTS = ((Act.GROW, 1),)
+
+_DURABILITY_ACTS = ((Act.DURABILITY, 1),)
 
 _USER_ACTS = (
     (Act.ASK, 9),
@@ -194,6 +201,9 @@ def make_plan(seed: int, brokers: int, slots: int) -> RunPlan:
     operations += _drawn_apart(seed, "growth", end_us, split_slot, _GROW_ACTS, GROW_OPERATIONS)
     operations += _drawn_apart(seed, "groups", end_us, shared_slot, _GROUP_ACTS, GROUP_OPERATIONS)
     operations += _drawn_apart(seed, "runs", end_us, shared_slot, _RUN_ACTS, RUN_OPERATIONS)
+    operations += _drawn_apart(seed, "durability", end_us, DURABILITY_SLOT, _DURABILITY_ACTS, DURABILITY_OPERATIONS)
+    if _is_drawn(seed, "with a rest"):
+        operations += _rest(seed, end_us)
     if _is_drawn(seed, "with users"):
         operations += _drawn_apart(seed, "users", end_us, 0, _USER_ACTS, USER_OPERATIONS)
     if _is_drawn(seed, "with an import"):
@@ -230,6 +240,17 @@ def _truncations(seed: int, end_us: int, slots: int) -> list[PlannedOperation]:
         )
         for _ in range(int(random.random() * TRUNCATIONS_MAX))
     ]
+
+
+def _rest(seed: int, end_us: int) -> list[PlannedOperation]:
+    """Draw a rest, with a stream whose durability changes before and after its last messages.
+
+    What a leader waits for then must not come with later messages.
+    """
+    random = Random(f"{seed} rest")
+    acts = [(1_000_000, Act.DURABILITY), (8_000_000, Act.DURABILITY), (8_500_000, Act.REST)]
+    acts += [(2_000_000 + int(random.random() * 4_000_000), Act.PUBLISH) for _ in range(8)]
+    return [PlannedOperation(end_us + after, act, DURABILITY_SLOT, random.getrandbits(32)) for after, act in acts]
 
 
 def _faults_drawn_apart(seed: int, ill: Ill, end_us: int, brokers: int) -> list[PlannedFault]:

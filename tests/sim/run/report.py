@@ -65,6 +65,8 @@ _ALWAYS = (
     "rows put",
     "rows compared with their source",
     "killed importers",
+    "alterations of durability",
+    "rests",
     "failed logs",
     "fenced logs",
 )

@@ -1,10 +1,11 @@
 """One run of the simulator: a phase of faults, a phase in which everything must recover, and an audit.
 
 Rules: The seed decides everything. While faults happen, only what a fault excuses may go wrong. After the faults have
-stopped, every stream must accept messages again and every consumer must reach the end within LIVENESS_US. Then all
-brokers lose power once more, and the audit reads everything that was promised from the first message to the last.
+stopped (in some runs: and nobody has done anything for longer than a follower may lag), every stream must accept
+messages again and every consumer must reach the end within LIVENESS_US. Then all brokers lose power once more, and the
+audit reads everything that was promised from the first message to the last.
 
-    0 ──── faults and operations ──── end ── all faults end ── live again ── power cut ── audit
+    0 ──── faults and operations ──── end ── all faults end ── rest? ── live again ── power cut ── audit
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from tests.sim.models.client_state import ConsumerModel
 from tests.sim.models.clients import LATER_SLOTS, SLOTS, Clients
 from tests.sim.models.optional_load import OptionalLoad
 from tests.sim.models.streams import WAYS, encrypted_slots
-from tests.sim.plan.plan import RunPlan
+from tests.sim.plan.plan import REST_US, Act, RunPlan
 
 LIVENESS_US = 60_000_000
 _READ_AGAIN_US = 500_000
@@ -148,6 +149,9 @@ class World:
         scheduler.run_until(plan.end_us)
         self._trace.add("world", "all is mended")
         self._faults.heal()
+        for operation in plan.operations:
+            if operation.act is Act.REST:
+                scheduler.run_until(operation.at_us + REST_US)
         self._live_again()
         for broker in self.brokers.values():
             broker.power_cut()

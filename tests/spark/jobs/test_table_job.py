@@ -176,7 +176,9 @@ def test_a_new_partition_is_merged_once_the_table_has_what_the_older_ones_have_o
     )
     append(client, "grown", *[(name, "1") for name in islice(beside, 20)], (key, "1"), partition=old)
     client.alter_stream("grown", partitions=4)
-    client.publish("grown.in", None, key=key)  # it is acked, so all marks are there
+    client.publish(
+        "grown.in", None, key=key, headers={"Nats-Msg-Id": "end"}, retries=20
+    )  # it is acked, so all marks are there
     told: list[BatchDone] = []
     assert keep("grown", tmp_path / "t", max_batch=10, report=told.append) == Upkeep(batches=4, rows=22, keys=20)
     assert [one.rows for one in told] == [10, 10, 1, 1]
@@ -200,7 +202,7 @@ def test_partitions_that_are_added_while_a_job_runs_are_merged(
         if done.number > 1:
             raise KilledError
         client.alter_stream("growing", partitions=3)
-        client.publish("growing.in", b"2", key=keys[0])
+        client.publish("growing.in", b"2", key=keys[0], headers={"Nats-Msg-Id": "2"}, retries=20)
 
     with pytest.raises(KilledError):
         keep("growing", tmp_path / "t", once=False, trigger_s=0.0, report=grow)

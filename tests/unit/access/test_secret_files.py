@@ -14,6 +14,7 @@ from penstock.broker.config.config import BrokerConfig, load, to_toml
 from penstock.broker.config.settings import SETTINGS, GivenSettings, SourcedValue
 from penstock.broker.supervision.supervised import ConfigHandoff, decode, encode
 from penstock.cli.terminal.nats_options import login_of
+from penstock.cli.terminal.open_secrets import warn_if_open
 from penstock.client.link.credentials import credentials_of
 
 SECRET = "a secret of the cluster that is long enough"
@@ -88,6 +89,27 @@ def test_a_setting_permits_it_and_the_start_warns(tmp_path: Path) -> None:
     assert config.exposed == (open_to_others(tmp_path / "secret", (tmp_path / "secret").stat()),)
     assert "allow_open_secrets = true" in to_toml(config)
     assert decode(encode(ConfigHandoff(config))).config.exposed == config.exposed
+
+
+@pytest.mark.parametrize("line", ['cluster_secret = "SECRET"', 'nats = "nats://me:SECRET@nats.example:4222"'])
+def test_a_config_file_with_a_secret_is_warned_of(tmp_path: Path, line: str) -> None:
+    file = secret_in(tmp_path, line.replace("SECRET", SECRET))
+    assert load(file=file, environment={}).exposed == (open_to_others(file, file.stat()),)
+    file.chmod(0o600)
+    assert load(file=file, environment={}).exposed == ()
+    assert load(file=secret_in(tmp_path, "nats_port = 4333"), environment={}).exposed == ()
+
+
+def test_commands_warn_once_of_a_key_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = secret_in(tmp_path)
+    for _ in range(2):
+        warn_if_open(file)
+    assert capsys.readouterr().err == f"warning: {open_to_others(file, file.stat())}\n"
+    file = file.rename(tmp_path / "other")
+    file.chmod(0o600)
+    warn_if_open(file)
+    warn_if_open(tmp_path / "missing")
+    assert capsys.readouterr().err == ""
 
 
 def test_a_secret_on_the_command_line_is_warned_of() -> None:

@@ -1,4 +1,4 @@
-"""How an extra is installed: from the checkout, never from a package index, where the name is another project's."""
+"""How an extra is installed: from where Penstock was, and never as `penstock`, which is another project's name."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from penstock.base import extras
 from penstock.base.extras import how_to_install
 
 ROOT = Path(__file__).resolve().parents[3]
-SOMEWHERE = "`pip install '.[tls,encryption]'` in the folder that Penstock was installed from"
+FROM_INDEX = "`pip install 'penstock-log[tls,encryption]'`"
 
 SUFFIXES = frozenset({"", ".md", ".py", ".pxd", ".toml", ".txt", ".lock", ".yaml", ".yml", ".service", ".sh", ".cfg"})
 
@@ -70,12 +71,14 @@ def test_what_would_fetch_another_project_is_found(text: str) -> None:
         "sudo /opt/penstock/bin/pip install -c constraints.txt .",
         "/opt/penstock/bin/pip install --no-cache-dir .",
         "penstock-venv/bin/pip install '.[spark]'",
-        'pip install "$(ls dist/penstock-*.whl)[spark]"',
+        'pip install "$(ls dist/penstock_log-*.whl)[spark]"',
+        "pip install 'penstock-log[spark]'",
+        "penstock-log==0.3.0",
         "in the folder that Penstock was installed from, pip install .; then penstock serve",
         "image: penstock:0.2",
     ],
 )
-def test_what_installs_the_checkout_is_not(text: str) -> None:
+def test_what_installs_penstock_is_not(text: str) -> None:
     assert not FROM_AN_INDEX.search(text)
 
 
@@ -88,11 +91,10 @@ def test_no_text_has_somebody_install_another_project_of_that_name() -> None:
             text = file.read_text(encoding="utf-8", errors="replace")
             lines = [line for line in text.splitlines() if "penstock" in line and any(one in line for one in SIGNS)]
             found += [f"{file.name}: {line.strip()}" for line in lines if FROM_AN_INDEX.search(line)]
-    # Only the extra `dev` names the project itself: pip takes that from the project that it installs.
-    assert [one for one in found if not one.startswith('pyproject.toml: "penstock[bench')] == []
+    assert found == []
 
 
-def test_the_checkout_is_named_where_it_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_extra_is_installed_from_where_penstock_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told: dict[str, object] = {}
 
     class Installed(metadata.Distribution):
@@ -103,18 +105,27 @@ def test_the_checkout_is_named_where_it_is_known(tmp_path: Path, monkeypatch: py
             return Path(str(path))
 
     monkeypatch.setattr(metadata, "distribution", lambda name: Installed())
-    assert how_to_install("tls", "encryption") == SOMEWHERE
+    assert how_to_install("tls") == f"`pip install '.[tls]'` in {ROOT}", "it runs from there"
+    monkeypatch.setattr(extras, "__file__", str(tmp_path / "lib/python3.11/site-packages/penstock/base/extras.py"))
+    assert how_to_install("tls", "encryption") == FROM_INDEX
     told["url"] = f"file://{tmp_path}/pen%20stock"
-    assert how_to_install("tls", "encryption") == SOMEWHERE, "it is gone"
-    assert how_to_install("bench").startswith("`pip install '.[bench]' ./bench` in ")
+    assert how_to_install("tls", "encryption") == FROM_INDEX, "it is gone"
+    assert how_to_install("bench") == "`pip install '.[bench]' ./bench` in the folder of Penstock's source"
     (tmp_path / "pen stock").mkdir()
     (tmp_path / "pen stock/pyproject.toml").touch()
     assert how_to_install("tls") == f"`pip install '.[tls]'` in {tmp_path}/pen stock"
-    told["url"] = "https://example.org/penstock.whl"
-    assert how_to_install("tls", "encryption") == SOMEWHERE
+    assert how_to_install("bench") == f"`pip install '.[bench]' ./bench` in {tmp_path}/pen stock"
+    wheel = tmp_path / "pen stock/penstock_log-0.3.0-py3-none-any.whl"
+    told["url"] = f"file://{tmp_path}/pen%20stock/{wheel.name}"
+    assert how_to_install("tls", "encryption") == FROM_INDEX, "it is gone"
+    wheel.touch()
+    assert how_to_install("tls") == f"`pip install '{wheel}[tls]'`"
+    assert how_to_install("bench") == "`pip install '.[bench]' ./bench` in the folder of Penstock's source"
+    told["url"] = "https://example.org/penstock_log-0.3.0-py3-none-any.whl"
+    assert how_to_install("tls", "encryption") == FROM_INDEX
 
     def missing(name: str) -> metadata.Distribution:
         raise metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(metadata, "distribution", missing)
-    assert how_to_install("tls", "encryption") == SOMEWHERE
+    assert how_to_install("tls") == "`pip install '.[tls]'` in the folder of Penstock's source", "a zip of its sources"

@@ -183,12 +183,16 @@ def test_of_segments_that_were_written_anew_the_newest_counts(tmp_path: Path) ->
 
 
 def test_a_segment_that_the_broker_is_creating_has_no_messages_yet(tmp_path: Path) -> None:
-    """Only the last file of a log can be without its schema message; a short one before it is damage."""
+    """Only the last file of a log can be empty, and has no index then; anything else is damage."""
     first, last = tmp_path / "00000000000000000000.arrows", tmp_path / "00000000000000000007.arrows"
     first.write_bytes(b"")
-    for written in (0, SCHEMA_BYTES - 1):
-        last.write_bytes(bytes(written))
-        assert segment_files(tmp_path) == [first]
+    last.write_bytes(b"")
+    assert segment_files(tmp_path) == [first]
+    last.with_suffix(".index").write_bytes(b"")
+    assert segment_files(tmp_path) == [first, last]
+    last.with_suffix(".index").unlink()
+    last.write_bytes(bytes(SCHEMA_BYTES - 1))
+    assert segment_files(tmp_path) == [first, last]
     last.write_bytes(bytes(SCHEMA_BYTES))
     assert segment_files(tmp_path) == [first, last]
     with pytest.raises(CorruptionError, match=f"a schema message of {SCHEMA_BYTES} bytes"):

@@ -21,7 +21,7 @@ MODULES = {
 @each_change
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_command_alone_is_as_it_is_among_all(name: str) -> None:
-    (alone,) = typer.main.get_command(program([name])).commands.values()  # type: ignore[attr-defined]
+    alone = typer.main.get_command(program([name])).commands[name]  # type: ignore[attr-defined]
     among = typer.main.get_command(program()).commands[name]  # type: ignore[attr-defined]
     assert alone.name == among.name == name
     assert alone.help == among.help
@@ -74,14 +74,6 @@ def test_what_is_said_of_a_missing_distribution_is_what_it_says_itself() -> None
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["stream", "rm", "a"], "Did you mean 'delete'?"),
-        (["stream", "info", "a"], "Did you mean 'show'?"),
-        (["stream", "add", "a"], "Did you mean 'create'?"),
-        (["stream", "ls"], "Did you mean 'list'?"),
-        (["info"], "Did you mean 'status'?"),
-        (["sub", "a"], "Did you mean 'read'?"),
-        (["consume", "a"], "Did you mean 'read'?"),
-        (["pub", "a"], "Did you mean 'publish'?"),
         (["read", "a", "--json"], "No such option: --json. Write --format json"),
         (["read", "a", "--timeout", "0"], "'--timeout': 0 must be more than 0"),
         (["read", "a", "--from", "x"], "'--from': 'x' is no place in the log"),
@@ -95,3 +87,44 @@ def test_what_other_programs_say_is_told_how_it_is_said_here(arguments: list[str
     done = CliRunner().invoke(program(), arguments, env={"COLUMNS": "200"})
     assert done.exit_code == 2
     assert said in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "is_here"),
+    [
+        ("ls", "stream list"),
+        ("info", "status"),
+        ("sub a", "read a"),
+        ("pub a b", "publish a b"),
+        ("stream ls", "stream list"),
+        ("stream rm a", "stream delete a"),
+        ("stream info a", "stream show a"),
+        ("stream describe a", "stream show a"),
+        ("stream add a a.>", "stream create a a.>"),
+        ("group ls", "group list"),
+        ("group info a", "group show a"),
+        ("user create a", "user add a"),
+        ("acl rm a read", "acl delete a read"),
+        ("keys create", "keys new"),
+    ],
+)
+def test_the_names_of_other_programs_are_aliases(arguments: str, is_here: str) -> None:
+    """The usage error of an unknown option shows which command took it."""
+    run = CliRunner()
+    given = run.invoke(program(), [*arguments.split(), "--no-such"], env={"COLUMNS": "200"})
+    named = run.invoke(program(), [*is_here.split(), "--no-such"], env={"COLUMNS": "200"})
+    assert (given.exit_code, given.stderr) == (named.exit_code, named.stderr)
+    assert given.exit_code == 2
+    assert "No such option: --no-such" in given.stderr
+
+
+def test_neither_help_nor_completion_lists_an_alias() -> None:
+    root = typer.main.get_command(program())
+    assert not {"ls", "rm", "info"} & {*root.commands["stream"].commands}  # type: ignore[attr-defined]
+    assert root.commands["version"].hidden  # type: ignore[attr-defined]
+
+
+def test_the_version_is_a_command_too() -> None:
+    said = {CliRunner().invoke(program(), [one]).stdout for one in ("version", "--version")}
+    assert len(said) == 1
+    assert said.pop().startswith("penstock ")

@@ -13,7 +13,7 @@ of its longest time. What the client wants to do next is shown after each comman
 | `fetch`, `append`, `create` [time=S]                 | a request begins                                         |
 | `unreachable`                                        | no connection to the broker that was to be asked         |
 | `lost`, `lost unsent`                                | the connection breaks                                    |
-| `says CODE [leader=N] [address=a] [epoch=N]`         | the broker refuses                                       |
+| `says CODE [leader=N] [address=a] [epoch=N] …`       | the broker refuses                                       |
 | `answers epoch=N`                                    | it answers: the request is done                          |
 | `refresh fails`                                      | nobody says who leads                                    |
 | `tick S`                                             | time passes                                              |
@@ -104,7 +104,7 @@ class Story:
 
     def on_says(self, code: str, **details: str) -> list[str]:
         assert self.attempts is not None
-        numbers = {("leader_epoch" if key == "epoch" else key): _number(value) for key, value in details.items()}
+        numbers = {("leader_epoch" if key == "epoch" else key): _value(value) for key, value in details.items()}
         self.attempts.refused(self.asked, specific(RemoteError(code, "so it says", **numbers)), self.now_s)
         return self._next()
 
@@ -171,5 +171,7 @@ def _stream(leader: str, epoch: str) -> StreamInfo:
     return StreamInfo(stream_id=KEY.stream_id, config=StreamConfig(name="s", subject="s"), partitions=(partition,))
 
 
-def _number(text: str) -> object:
+def _value(text: str) -> object:
+    if text == "true":
+        return True
     return int(text) if text.lstrip("-").isdigit() else text

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pytest
 
@@ -468,6 +469,38 @@ async def test_what_is_asked_for_again_is_filtered_by_subject_too(broker: FakeBr
     broker.intercept = damage
     assert await offsets_read(client, "a", where=penstock.Filter(subject="s")) == list(range(20))
     assert subjects == [None]
+
+
+@pytest.mark.parametrize("answer", ["no rows", "repaired", "behind"])
+async def test_what_is_asked_for_again(broker: FakeBroker, client: aio.Client, answer: str) -> None:
+    """The rest may have expired meanwhile, a new leader may not know the high watermark yet; and of what lies behind
+    the end of the read nothing is asked.
+    """
+    stream = fill(broker, batches=3)
+    damaged = bytearray(stream.batches[2])
+    damaged[-100] ^= 0x10
+    again = []
+
+    async def damage(request: Request) -> Answer | None:
+        if not isinstance(request, FetchRequest):
+            return None
+        response, raw = await broker.handle(request)
+        assert isinstance(response, FetchResponse)
+        if request.columns is None:
+            return response, raw.replace(stream.batches[2], bytes(damaged))
+        again.append(request.offset)
+        if answer == "no rows":
+            return msgspec.structs.replace(response, raw_crc=None), b""
+        if len(again) == 1:
+            ends = {"base_offset": request.offset, "end_offset": request.offset, "committed_end": request.offset}
+            return msgspec.structs.replace(response, raw_crc=None, **ends), b""
+        return response, raw
+
+    broker.intercept = damage
+    end = 15 if answer == "behind" else None
+    rows = {"no rows": 20, "repaired": 30, "behind": 15}[answer]
+    assert await offsets_read(client, "a", end=end) == list(range(rows))
+    assert len(again) == {"no rows": 1, "repaired": 2, "behind": 0}[answer]
 
 
 async def test_a_table_is_no_further_than_a_corrupt_batch(broker: FakeBroker, client: aio.Client) -> None:

@@ -26,9 +26,12 @@ def test_every_public_name_can_be_imported() -> None:
         penstock.nothing_of_that_name  # noqa: B018
 
 
-def test_the_version_is_the_packages() -> None:
-    project = tomllib.loads((SOURCE.parent / "pyproject.toml").read_text())["project"]
-    assert penstock.__version__ == project["version"]
+def test_the_version_stands_in_one_place_that_the_builds_read() -> None:
+    project = tomllib.loads((SOURCE.parent / "pyproject.toml").read_text())
+    assert project["tool"]["setuptools"]["dynamic"]["version"] == {"attr": "penstock.__version__"}
+    assert "version" not in project["project"]
+    if "dev" not in penstock.__version__:
+        assert f"## [{penstock.__version__}] - " in (SOURCE.parent / "CHANGELOG.md").read_text()
 
 
 def test_importing_the_package_loads_nothing_heavy() -> None:

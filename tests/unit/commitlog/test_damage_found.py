@@ -11,6 +11,7 @@ from penstock.batch.schema import SCHEMA_BYTES
 from penstock.commitlog import Log, LogState, NotWritableError
 from penstock.commitlog.files.files import index_path, segment_path
 from penstock.vfs.memory import MemoryVfs
+from tests.damage import flip
 from tests.logs import DIRECTORY, Message, append, flush, open_log, read_batches, read_slices
 
 SHORT = "it is shorter than its index says"
@@ -34,7 +35,10 @@ def refused(log: Log, offset: int) -> dict[str, object]:
     with pytest.raises(RemoteError) as caught:
         log.view().slice(offset, end=log.log_end, bytes_max=10**6)
     assert caught.value.code == "corrupt_range"
-    return dict(caught.value.details)
+    details = dict(caught.value.details)
+    assert details.pop("expected")
+    assert details.pop("found")
+    return details
 
 
 @pytest.mark.parametrize("within", [0, 1, 500])
@@ -109,3 +113,19 @@ def test_a_segment_that_retention_has_taken_meanwhile_is_no_damage() -> None:
     log.damage_found(segment_path(DIRECTORY, 12345), 0, SHORT)
     assert (log.damage, log.state) == ((), LogState.WRITABLE)
     append(log)
+
+
+@pytest.mark.parametrize("within", [0, 170], ids=["its first byte", "its header"])
+def test_the_error_of_a_corrupt_batch_names_file_and_byte_once(within: int) -> None:
+    disk, log, _ = running_log()
+    path = segment_path(DIRECTORY, 0)
+    flip(disk, path, SCHEMA_BYTES + within)
+    for _ in range(2):  # found, then known
+        with pytest.raises(RemoteError) as caught:
+            list(log.view().batches(0, log.log_end))
+        text, told = caught.value.message, caught.value.details
+        assert text.startswith(f"{path} is damaged at byte {SCHEMA_BYTES}; offsets that cannot be read: 0 to 1; ")
+        assert (text.count(path), text.count(f"byte {SCHEMA_BYTES}")) == (1, 1)
+        assert text.endswith(f"; expected {told['expected']}, found {told['found']}")
+        (damage,) = log.damage
+        assert (damage.expected, damage.found) == (told["expected"], told["found"])

@@ -199,7 +199,8 @@ def test_a_flipped_bit_below_flushed_end_is_reported_and_everything_else_is_read
         with pytest.raises(RemoteError, match="damaged") as caught:
             log.view().slice(9, end=24, bytes_max=10)
         assert caught.value.details == {
-            "file": path, "position": damage.position, "base_offset": 8, "end_offset": 10
+            "file": path, "position": damage.position, "base_offset": 8, "end_offset": 10,
+            "expected": damage.expected, "found": damage.found
         }  # fmt: skip
         with pytest.raises(RemoteError, match="damaged"):
             read_batches(log.view(), 0, 24)

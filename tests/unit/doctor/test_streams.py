@@ -91,8 +91,9 @@ def test_a_copy_that_says_why_it_is_not_in_sync_is_told_with_that() -> None:
 
 
 def test_damage_is_told() -> None:
-    damage = DamageInfo(file="0.arrows", position=7, expected="sound bytes", found="CRC")
-    assert judged(stream(damage=(damage,)), "damage")[0].found == "orders: 0.arrows at byte 7: CRC"
+    damage = DamageInfo(file="0.arrows", position=7, expected="CRC-32C 1", found="2")
+    told = judged(stream(damage=(damage,)), "damage")[0].found
+    assert told == "orders: 0.arrows at byte 7: expected CRC-32C 1, found 2"
 
 
 @pytest.mark.parametrize(
@@ -118,6 +119,32 @@ def test_one_cause_is_told_once() -> None:
     killed = [stream({"name": f"s{number}"}, gaps=(gap,)) for number, gap in enumerate(gaps)]
     found = [one.found for one in judge_streams(killed, [], NOW_US) if one.check == "gaps"]
     assert found == ["s2, s1, s0: no broker subscribed for 3s, 5s ago (nobody led it)"]
+
+
+def test_a_planned_restart_is_one_line() -> None:
+    alone = stream({"name": "alone"}, gaps=(gap_of(9_000_000, 4_000_000, "the broker was stopped"),))
+    others = [
+        stream({"name": f"s{number}"}, gaps=(gap_of(8_900_000, 8_880_000, "another broker led it"),))
+        for number in range(2)
+    ]
+    found = [one.found for one in judge_streams([alone, *others], [], NOW_US) if one.check == "gaps"]
+    assert found == [
+        "a planned restart: alone: no broker subscribed for 5s, 4s ago (the broker was stopped); "
+        "s0, s1: for 20ms (another broker led it)"
+    ]
+    crashed = stream({"name": "alone"}, gaps=(gap_of(9_000_000, 4_000_000, "the broker was killed"),))
+    (found_,) = [one.found for one in judge_streams([crashed], [], NOW_US) if one.check == "gaps"]
+    assert "planned" not in found_
+
+
+def test_without_a_metadata_leader_leaders_and_replicas_are_one_line_each() -> None:
+    some = [stream({"name": f"s{number}"}, state="no_leader") for number in range(5)]
+    found = list(judge_streams(some, [], NOW_US, is_led=False))
+    assert [(one.check, one.result) for one in found[:3]] == [
+        ("partitions", Result.FAIL),
+        ("replicas", Result.UNKNOWN),
+        ("damage", Result.OK),
+    ]
 
 
 ONE = {"replicas": (1,), "isr": (1,)}

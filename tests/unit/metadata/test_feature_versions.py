@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from penstock.access import User
+from penstock.access import Operation, Rule, User
 from penstock.base.config import StreamConfig
 from penstock.base.errors import ErrorCode
 from penstock.base.ids import BrokerId, Incarnation
 from penstock.metadata import feature_versions
-from penstock.metadata.commands import AlterStream, Command, CreateStream, CreateUser, DeleteStream
+from penstock.metadata.commands import AlterStream, ChangeRules, Command, CreateStream, CreateUser, DeleteStream
 from penstock.metadata.image import BrokerState
 
 
@@ -68,3 +68,18 @@ def test_a_field_counts_where_it_says_something(
     monkeypatch.setattr(feature_versions, "COMMAND_FIELDS", fields)
     assert (feature_versions.unsupported_reason(brokers("0.1.0"), command) is not None) is is_refused
     assert feature_versions.unsupported_reason(brokers("0.2.0"), command) is None
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        CreateUser(user=User("ann", 0, (), (Rule(Operation.MONITOR),)), created_us=0),
+        ChangeRules(name="ann", changed_us=0, add=(Rule(Operation.READ, stream="a"), Rule(Operation.MONITOR))),
+    ],
+)
+def test_a_rule_with_a_new_operation_waits_for_the_last_broker(command: Command) -> None:
+    error = feature_versions.unsupported_reason(brokers("0.3.0", "0.2.0"), command)
+    assert error is not None
+    assert error.message.startswith("the operation monitor of a rule is known since version 0.3")
+    assert feature_versions.unsupported_reason(brokers("0.3.0", "0.3.1"), command) is None
+    assert feature_versions.unsupported_reason(brokers("0.2.0"), ChangeRules(name="ann", changed_us=0)) is None

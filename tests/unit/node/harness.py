@@ -49,6 +49,7 @@ from penstock.messages import (
     StreamInfo,
 )
 from penstock.node.node import Node
+from penstock.node.security.access import NO_ORIGIN
 from penstock.node.settings import Settings
 from penstock.node.step import Barrier, DiskWork, FileRange, Reply, Step, Subscribe, Unsubscribe
 from penstock.vfs import Buffer
@@ -220,6 +221,7 @@ class Broker:
         self.failure = ""  # why it cannot go on
         self.steps: list[Step] = []
         self.who: Principal | None = None  # has logged in, and asks
+        self.origin = NO_ORIGIN  # from where
         self._callers = self._callers_aside = 0
         own = Settings(
             **{
@@ -396,7 +398,7 @@ class Broker:
         self.replies.pop(caller, None)
         self.payloads.pop(caller, None)
         self.open_requests.add(caller)
-        self.node.request(caller, request, bytes(raw), self.clock.now, self.who)
+        self.node.request(caller, request, bytes(raw), self.clock.now, self.who, self.origin)
         self.turn()
         return caller
 

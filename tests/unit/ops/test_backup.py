@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import penstock
 from penstock import ops
 from penstock.base.errors import OperationalError
+from penstock.ops.backup import restoring
 from tests.broker_process import running_broker
 from tests.extent import needs_time
 
@@ -129,6 +131,73 @@ def test_a_restored_stream_keeps_its_own_limits(tmp_path: Path) -> None:
         assert ops.Restore(folder, options).plan(client).run().streams[0].rows == 2
         config = client.stream("again").config
         assert (config.max_age_ms, config.max_messages, config.compact) == (2 * day_ms, 1_000, False)
+
+
+@needs_time
+def test_own_limits_are_off_while_a_restore_adds_and_what_a_user_alters_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, options, huge = tmp_path / "backup", ops.RestoreOptions("orders", "again"), (1 << 52) + 3
+    fill = restoring._Job._fill
+
+    def altered(*args: Any) -> None:
+        fill(*args)
+        config = client.stream("again").config
+        assert (min(config.max_messages or 0, config.max_age_ms or 0) > 1 << 52, config.compact) == (True, False)
+        client.alter_stream("again", max_messages=1_000)
+
+    def back_up(count: int) -> None:
+        client.append("orders", [{"subject": "orders.eu", "value": "1", "key": "k"}] * count)
+        with ops.Backup(folder) as backup:
+            backup.add(client)
+
+    with running_broker(tmp_path / "data") as broker, penstock.connect(broker.client_address) as client:
+        client.create_stream("orders", "orders.*", max_bytes=huge)
+        back_up(10)
+        ops.Restore(folder, options).plan(client).run()
+        assert client.stream("again").config.max_bytes == huge
+        client.alter_stream("again", max_messages=12, max_age_ms=86_400_000, compact=True)
+        back_up(10)
+        monkeypatch.setattr(restoring._Job, "_fill", altered)
+        assert ops.Restore(folder, options).plan(client).run().streams[0].rows == 20
+        config = client.stream("again").config
+        assert (config.max_messages, config.max_age_ms, config.max_bytes) == (1_000, 86_400_000, huge)
+        assert (config.compact, config.compaction_lag_ms) == (True, 0)
+
+
+@needs_time
+def test_a_paused_restore_follows_a_source_that_was_purged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, options = tmp_path / "backup", ops.RestoreOptions("orders", "again")
+
+    def back_up(count: int, *, purge: bool = False) -> None:
+        client.append("orders", [{"subject": "orders.eu", "value": "1"}] * count)
+        if purge:
+            client.truncate_stream("orders", client.offsets("orders", penstock.LATEST).committed_end)
+        with ops.Backup(folder) as backup:
+            backup.add(client)
+
+    def restored() -> tuple[int | None, int | None, list[int]]:
+        ops.Restore(folder, options).plan(client).run()
+        part = client.stream("again").partitions[0]
+        return part.log_start, part.committed_end, [one.offset for one in client.messages("again")]
+
+    async def interrupted(*_: object) -> None:
+        raise OperationalError("the program ends here")
+
+    with running_broker(tmp_path / "data") as broker, penstock.connect(broker.client_address) as client:
+        client.create_stream("orders", "orders.*")
+        back_up(5)
+        assert restored() == (0, 5, [0, 1, 2, 3, 4])
+        back_up(5, purge=True)
+        assert restored() == (10, 10, [])
+        # A run that was interrupted before the log was cut, and a newer backup.
+        back_up(2, purge=True)
+        with monkeypatch.context() as patch:
+            patch.setattr("penstock.client.bulk.placing._Placing.give_up_before", interrupted)
+            with pytest.raises(OperationalError, match="ends here"):
+                restored()
+        back_up(3)
+        assert restored() == (12, 15, [12, 13, 14])
 
 
 def test_mistakes_are_errors_before_a_client_is_needed(tmp_path: Path) -> None:

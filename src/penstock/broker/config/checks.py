@@ -28,8 +28,10 @@ from penstock.vfs.keys import KeyMistakeError, parse_keys
 
 _SECRET_FILE_BYTES_MAX = 64 * 1024
 
-NATS_PLACES = ("nats_port", "nats_ignore_announced")
+NATS_PLACES = ("nats_port", "nats_monitor_port", "nats_ignore_announced")
 """NATS settings that are about the server, not about the login."""
+
+_EMBEDDED_PORTS = {"nats_port": "the port", "nats_monitor_port": "the monitoring port"}
 
 SECRET_FILES = {
     "nats_password_file": "nats_password",
@@ -82,11 +84,11 @@ def check_combinations(given: GivenSettings) -> None:
             f"{one}: one stream gets more than all together (broker_in_flight_bytes, see {all_streams})"
         )
     if given.value("nats"):
-        if "nats_port" in given:
-            origin = given["nats_port"].origin
-            given.mistakes.append(
-                f"{origin}: is the port of the embedded nats-server, which {given['nats'].origin} replaces"
-            )
+        given.mistakes += [
+            f"{given[name].origin}: is {what} of the embedded nats-server, which {given['nats'].origin} replaces"
+            for name, what in _EMBEDDED_PORTS.items()
+            if name in given
+        ]
         return
     if "nats" in given.without_value:
         return
@@ -289,6 +291,10 @@ def exposed_secrets(given: GivenSettings) -> tuple[str, ...]:
                 warnings.append(advice)
             else:
                 given.mistakes.append(f"{given[name].origin}: {advice}; or, in a container, set allow_open_secrets")
+    if given.file is not None and _holds_secret(given, given.file):
+        with suppress(OSError):
+            if (advice := open_to_others(given.file, given.file.stat())) is not None:
+                warnings.append(advice)
     for setting in SETTINGS.values():
         if setting.secret and setting.name in given and given[setting.name].origin == setting.flag:
             text = f"{setting.flag}: every user of this machine can read it in the list of processes"
@@ -298,6 +304,15 @@ def exposed_secrets(given: GivenSettings) -> tuple[str, ...]:
         text = "--nats: every user of this machine can read the password in its URL in the list of processes"
         warnings.append(f"{text}; give --nats-password-file FILE, --nats-creds FILE, or set PENSTOCK_NATS")
     return tuple(warnings)
+
+
+def _holds_secret(given: GivenSettings, file: Path) -> bool:
+    """True if the config file itself has a secret, or a password in a URL."""
+    for name, at in given.items():
+        is_secret = SETTINGS[name].secret or (name == "nats" and any("@" in url for url in at.value))
+        if is_secret and at.origin == f"{file}: {name}":
+            return True
+    return False
 
 
 def plain_beyond_reach(listen: Address, *, has_tls: bool) -> str | None:

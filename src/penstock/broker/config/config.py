@@ -99,6 +99,7 @@ class BrokerConfig:
     encrypt_internal_streams: bool
     nats: tuple[NatsServer, ...] | None
     nats_port: int
+    nats_monitor_port: int | None
     nats_ignore_announced: bool
     nats_credentials: NatsCredentials
     nats_tls: TlsFiles
@@ -199,6 +200,7 @@ def _take_file(given: GivenSettings, file: Path) -> None:
         if len(data) > _CONFIG_FILE_BYTES_MAX:
             raise ValueError(f"larger than {_CONFIG_FILE_BYTES_MAX} bytes: hardly a config file")
         content = tomllib.loads(text_of(data))
+        given.file = file
     except OSError as error:
         given.mistakes.append(f"{file}: cannot be read: {error.strerror or error}")
         given.without_value.update(SETTINGS)  # the file may set any of them

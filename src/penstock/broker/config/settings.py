@@ -123,6 +123,11 @@ def read_port(value: object) -> int:
     return _integer(value, 0, 65_535)
 
 
+def read_used_port(value: object) -> int:
+    """Parse a port, not 0."""
+    return _integer(value, 1, 65_535)
+
+
 def read_disk_thread_count(value: object) -> int:
     """Parse a number of threads."""
     return _integer(value, 1, DISK_THREADS_MAX)
@@ -524,6 +529,14 @@ _TABLE = (
         "Port of the embedded nats-server; 0, or a port in use: a free one.",
     ),
     Setting(
+        "nats_monitor_port",
+        read_used_port,
+        None,
+        "PORT",
+        "Port at which the embedded nats-server shows its connections and traffic, as `nats-top -m PORT` reads them; "
+        "every program of this machine can. Not set: none.",
+    ),
+    Setting(
         "encryption_keys",
         read_text,
         None,
@@ -678,6 +691,7 @@ class GivenSettings(dict[str, SourcedValue]):
     def __init__(self) -> None:
         super().__init__()
         self.mistakes: list[str] = []
+        self.file: Path | None = None  # that was read
         self.without_value: set[str] = set()  # given without a valid value: they must not cause further mistakes
 
     def take(self, setting: Setting, raw: object, origin: str) -> None:

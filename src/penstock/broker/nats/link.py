@@ -489,8 +489,10 @@ class NatsLink:
         self._up.set()
         self._failures.over()
         self._connection.set_reading(not self._pauses)
-        _log.info("connected to %s", self._connection.server)
-        self._owner.link_event(LinkUp(self._clock_us(), self._connection.server, gap_start_us))
+        server = self._connection.server
+        if gap_start_us is not None or not server.is_embedded:  # the start of the embedded one has told its address
+            _log.info("connected to %s", server)
+        self._owner.link_event(LinkUp(self._clock_us(), server, gap_start_us))
         # This connection proves the barriers of earlier ones: all that was requested has been requested again.
         on_the_way = set(self._tokens.values())
         for waiting in [token for token in self._waiting if token not in on_the_way]:

@@ -67,6 +67,7 @@ _OF_DOCTOR = (b"_R_.penstock-doctor.", b"$PENSTOCK.doctor.", b"_INBOX.penstock-d
 _EXPECTED = (*_OF_DOCTOR, _PLAINTEXT)
 _NOT_LET_IN = b"authentication error"
 _TAKEN = b"address already in use"
+_MONITOR_FAILS = b"monitor"
 _LAST_LINES = 5
 _GO_FAILS = (b"fatal error:", b"runtime:", b"panic:")  # first lines of a Go program's crash
 _EXCERPT_BYTES = 2000
@@ -96,9 +97,12 @@ def find_nats_server() -> Path:
 class EmbeddedNats:
     """The child process and its supervision. Created by `start`, ended by `stop`."""
 
-    def __init__(self, program: Path, host: str, data_dir: Path, password: str | None) -> None:
+    def __init__(
+        self, program: Path, host: str, data_dir: Path, password: str | None, monitor_port: int | None = None
+    ) -> None:
         self.host = host
         self.port = 0
+        self._monitor_port = monitor_port
         self.restarts = 0
         self._program = program
         self._config_file = data_dir / _CONFIG_FILE
@@ -120,14 +124,16 @@ class EmbeddedNats:
         port: int = 4222,
         host: str = "127.0.0.1",
         password: str | None = None,
+        monitor_port: int | None = None,
         timeout_ms: int = _NATS_SERVER_START_MS,
     ) -> EmbeddedNats:
         """Start it and return once it serves. If the port is 0 or taken, use any free one. Raise OperationalError on
         failure.
 
-        `password`: login of its only user (`generated_secrets.nats_password`); None: no login.
+        `password`: login of its only user (`generated_secrets.nats_password`); None: no login. `monitor_port`: of its
+        monitoring pages, at the same host; None: it has none.
         """
-        server = cls(find_nats_server(), host, data_dir, password)
+        server = cls(find_nats_server(), host, data_dir, password, monitor_port)
         try:
             if not await server._launch(port, timeout_ms):
                 await server._launch(0, timeout_ms)
@@ -209,6 +215,8 @@ class EmbeddedNats:
         self._last_lines.clear()
         self._fatal = b""
         arguments = ["-c", str(self._config_file), "-a", self.host, "-p", str(port or -1), "--logtime=false"]
+        if self._monitor_port is not None:
+            arguments += ["-m", str(self._monitor_port)]
         self._process = await asyncio.create_subprocess_exec(
             *dying_with_parent((str(self._program), *arguments)),
             stdin=asyncio.subprocess.DEVNULL,
@@ -224,12 +232,20 @@ class EmbeddedNats:
                     await _hear_info(self.host, self._listening.result())
                     self.port = self._listening.result()
                     _log.info("nats-server listens on %s (process %d)", self.url, self._process.pid)
+                    if self._monitor_port is not None:
+                        monitor = (self.host, self._monitor_port)
+                        _log.info("nats-server is monitored at http://%s:%d: `nats-top -m %d`", *monitor, monitor[1])
                     return True
                 code = await self._process.wait()
         except (TimeoutError, OSError):
             await self._kill()
             raise OperationalError(f"nats-server is not ready after {timeout_ms} ms{self._said()}") from None
         await self._collect()
+        if any(_MONITOR_FAILS in line and _TAKEN in line for line in self._last_lines):
+            raise OperationalError(
+                f"port {self._monitor_port} is in use by another program: give the embedded nats-server another one "
+                "for its monitoring pages (nats_monitor_port, --nats-monitor-port)"
+            )
         if port and any(_TAKEN in line for line in self._last_lines):
             return False
         raise OperationalError(f"nats-server stopped at once (exit code {code}){self._said()}")

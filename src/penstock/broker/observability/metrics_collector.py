@@ -74,13 +74,18 @@ class DiskProbe:
         return future
 
 
-def _look(folder: Path, nats_tls: TlsFiles) -> DiskSample:
+def disk_space(folder: Path) -> tuple[int, int]:
+    """Return the free bytes of the folder's file system, for others than root, and all its bytes; blocking. OSError."""
     disk = os.statvfs(folder)
+    return disk.f_bavail * disk.f_frsize, disk.f_blocks * disk.f_frsize
+
+
+def _look(folder: Path, nats_tls: TlsFiles) -> DiskSample:
+    sizes = disk_space(folder)
     resident_bytes = open_files = None
     with suppress(OSError, ValueError, IndexError):  # not on Linux
         resident_bytes = int(_STATM.read_text().split()[1]) * resource.getpagesize()
         open_files = len(os.listdir(_FILES))
-    sizes = disk.f_bavail * disk.f_frsize, disk.f_blocks * disk.f_frsize
     return DiskSample(*sizes, resident_bytes, open_files, nats_tls.held())
 
 

@@ -95,6 +95,8 @@ _WORDS = Words(
 
 def dialling_mistake(error: Exception) -> str:
     """Return why a broker could not be reached, or its connection was lost."""
+    if isinstance(error, ConnectionRefusedError):  # asyncio's text is about its call
+        return "connection refused"
     return tls_mistake(error, _WORDS) or getattr(error, "strerror", None) or str(error)
 
 

@@ -156,6 +156,11 @@ class PeerConnections:
             if link.connection is not None:
                 link.connection.sweep()
 
+    def failures(self) -> list[tuple[BrokerId, str, str]]:
+        """Return the id, the address and the last failure of each peer without a connection, by id."""
+        links = sorted(self._links.items())
+        return [(one, str(link.address), link.failure) for one, link in links if link.failure]
+
     def is_proven(self, broker_id: BrokerId) -> bool:
         """True if the broker at the other end of our connection has proved that it knows the cluster secret."""
         link = self._links.get(broker_id)
@@ -286,6 +291,7 @@ class _Link:
         self.task: asyncio.Task[None] | None = None
         self.came = asyncio.Event()  # set when the peer has connected to this broker since our last attempt
         self._owner = owner
+        self.failure = ""  # why there is no connection; empty while it is up, and before the first attempt ended
         self._up_us: int | None = None  # since when it is up
         self._was_up = self.was_steady = False
         self.is_dropped = False
@@ -350,6 +356,7 @@ class _Link:
 
     def up(self, cluster_id: str) -> None:
         self._up_us = self._owner.elapsed_us()
+        self.failure = ""
         self._owner.up(self, cluster_id)
 
     def answered(self, token: int, response: Response | RemoteError, raw: bytes | memoryview) -> None:
@@ -361,6 +368,7 @@ class _Link:
     def ended(self) -> None:
         """The connection has ended."""
         assert self.connection is not None
+        self.failure = self.connection.end_reason
         up_us, self._up_us = self._up_us, None
         self._was_up = up_us is not None
         if up_us is not None:

@@ -86,7 +86,10 @@ class _Supervisor:
                     self.config.data_dir, (one.data_dir for one in configs), auth=self.config.auth
                 )
                 embedded = await EmbeddedNats.start(
-                    data_dir=self.config.data_dir, port=self.config.nats_port, password=password
+                    data_dir=self.config.data_dir,
+                    port=self.config.nats_port,
+                    monitor_port=self.config.nats_monitor_port,
+                    password=password,
                 )
                 configs = [replace(one, nats=(embedded.server,)) for one in configs]
             return await self._keep(configs, notifier)

@@ -21,6 +21,7 @@ from penstock.base.text_files import text_of
 from penstock.cli.terminal import output
 from penstock.cli.terminal.failure import FAILED, clearly, say, say_error, say_note
 from penstock.cli.terminal.help import Command, Group
+from penstock.cli.terminal.open_secrets import warn_if_open
 from penstock.cli.terminal.options import Debug, Json, examples
 from penstock.cli.terminal.standard_streams import need_stdout
 
@@ -67,6 +68,7 @@ def keys_of(file: Path | None) -> EncryptionKeys | None:
     from penstock.vfs.real import read_whole
 
     if file is not None:
+        warn_if_open(file)
         return parse_keys(text_of(read_whole(file, _FILE_BYTES_MAX)))
     text = os.environ.get(_KEYS_VARIABLE)
     return parse_keys(text) if text else None

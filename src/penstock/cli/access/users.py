@@ -23,6 +23,7 @@ from penstock.cli.terminal.confirming import confirm
 from penstock.cli.terminal.failure import FAILED, clearly, say, say_error
 from penstock.cli.terminal.help import Command, Group
 from penstock.cli.terminal.names import user_name
+from penstock.cli.terminal.open_secrets import warn_if_open
 from penstock.cli.terminal.options import DEFAULT_TIMEOUT, Debug, Json, Server, Timeout, Yes, connected, examples
 from penstock.cli.terminal.standard_streams import need_stdout
 
@@ -359,6 +360,8 @@ def _password(user: str, file: Path | None) -> str:
     if file is not None:
         from penstock.client.link.credentials import file_failure
 
+        if str(file) != "-":
+            warn_if_open(file)
         try:
             with sys.stdin.buffer if str(file) == "-" else file.open("rb") as opened:
                 password = text_of(opened.read(limits.CREDENTIALS_FILE_BYTES_MAX)).rstrip("\r\n")

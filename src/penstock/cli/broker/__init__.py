@@ -1,1 +1,1 @@
-"""Commands that run or look at brokers: serve, status, health, doctor."""
+"""Commands that run or look at brokers: serve, status, wait, health, doctor."""

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
@@ -32,6 +31,8 @@ if TYPE_CHECKING:
     from penstock.doctor.identities import Identity
     from penstock.doctor.permissions import Nats
     from penstock.messages import ListUsersResponse, StatusResponse, StreamInfo
+
+T = TypeVar("T")
 
 EXAMPLES = examples(
     "penstock doctor",
@@ -110,12 +111,14 @@ def doctor(
         raise ConfigError(mistakes)
     with connected(ctx, server, timeout) as (client, seconds):
         home = client.status(timeout=seconds)
-        infos = client.streams(timeout=seconds) if home.streams else []
-        users = client.users.all(timeout=seconds)
-        findings = list(_of_cluster(ctx, home, infos, users, timeout, data_dir or []))
-        at = _nats_at(client, home, nats, tls, seconds, has_users=users.is_guarded)
+        findings: list[Finding] = []
+        infos = _reached(findings, "streams", lambda: client.streams(timeout=seconds)) if home.streams else []
+        users = _reached(findings, "users", lambda: client.users.all(timeout=seconds))
+        findings = [*_of_cluster(client, home, infos, users, seconds, data_dir or []), *findings]
+        has_users = users is not None and users.is_guarded
+        at = _nats_at(client, home, nats, tls, seconds, has_users=has_users)
         who = with_login_of_broker(who, client.nats_urls if nats is None else ())
-        findings += _of_nats(at, who, infos)
+        findings += _of_nats(at, who, infos or [])
     if as_json:
         output.print_json({"result": worst(findings), "findings": findings})
     else:
@@ -124,34 +127,45 @@ def doctor(
         raise typer.Exit(FAILED)
 
 
+def _reached(findings: list[Finding], check: str, ask: Callable[[], T]) -> T | None:
+    """Return the answer; None, and a finding, if no broker gives it, as without a metadata leader."""
+    from penstock.base.errors import OperationalError, RemoteError
+    from penstock.doctor.findings import unknown
+
+    try:
+        return ask()
+    except (RemoteError, OperationalError) as error:
+        text = error.message if isinstance(error, RemoteError) else str(error)
+        findings.append(unknown(check, f"they could not be read: {text}", "see `brokers` and `metadata`"))
+        return None
+
+
 def _of_cluster(
-    ctx: typer.Context,
+    client: Client,
     home: StatusResponse,
-    infos: Sequence[StreamInfo],
-    users: ListUsersResponse,
-    timeout: str,
+    infos: Sequence[StreamInfo] | None,
+    users: ListUsersResponse | None,
+    seconds: float,
     data_dirs: Sequence[Path],
 ) -> Iterator[Finding]:
     import time
 
-    from penstock.doctor.asking import ask
+    from penstock.doctor.asking import ask_all
     from penstock.doctor.brokers import judge_brokers
     from penstock.doctor.expiries import judge_certificates, judge_credentials
     from penstock.doctor.machine import judge_machine
     from penstock.doctor.streams import judge_streams
 
-    @contextmanager
-    def opens(address: str) -> Iterator[tuple[Client, float]]:
-        with connected(ctx, address, timeout) as reached:
-            yield reached
-
-    asked = [ask(opens, broker) for broker in home.brokers]
+    asked = ask_all(client, home.brokers, seconds)
     statuses = {one.status.broker_id: one.status for one in asked if one.status is not None}
     now_us = time.time_ns() // 1_000
     yield from judge_brokers(home, asked, __version__)
     yield from judge_certificates(asked, now_us)
-    yield from judge_credentials(users, now_us)
-    yield from judge_streams(infos, home.brokers, now_us)
+    if users is not None:
+        yield from judge_credentials(users, now_us)
+    if infos is not None:
+        is_led = home.metadata_leader is not None or home.voters <= 1
+        yield from judge_streams(infos, home.brokers, now_us, is_led=is_led)
     for data_dir in data_dirs:
         yield from judge_machine(data_dir, statuses)
 

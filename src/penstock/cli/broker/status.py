@@ -1,8 +1,9 @@
-"""`penstock status`: the state of a broker and its cluster."""
+"""`penstock status`: a verdict on the cluster, and the state of its brokers, streams and groups."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
@@ -10,67 +11,225 @@ import typer
 from penstock.base.units import format_bytes, format_duration_ms
 from penstock.cli.stream import replicas, report
 from penstock.cli.terminal import output
-from penstock.cli.terminal.failure import clearly
-from penstock.cli.terminal.options import DEFAULT_TIMEOUT, Debug, Json, Server, Timeout, connected, examples
+from penstock.cli.terminal.failure import FAILED, clearly, say_error, say_note
+from penstock.cli.terminal.options import DEFAULT_TIMEOUT, Debug, Json, Server, Timeout, examples, seconds_of, server_of
 from penstock.cli.terminal.standard_streams import need_stdout
 
 if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+    from penstock.doctor.cluster_state import ClusterState, Rates
+    from penstock.doctor.verdict import Verdict
     from penstock.messages import StatusResponse, StreamInfo
+
+DEGRADED = 3
+"""The exit code where something is missing; if the cluster is down, it is FAILED."""
 
 EXAMPLES = examples(
     "penstock status",
-    "penstock status --server broker-1.example:7422",
-    "penstock status --json | jq .broker.nats.state",
+    "# again every 2 s, with rates",
+    "penstock status --watch",
+    "penstock status --server broker-1.example:7422,broker-2.example:7422",
+    "# in a script: the exit code is 0 (healthy), 3 (degraded) or 1 (down)",
+    "penstock status --json | jq -r .verdict.health",
 )
 _ANNOUNCED_SHOWN = 8
+_GROUPS_SHOWN = 3
 _COUNTERS = {  # texts for counters whose names are not clear enough
     "dropped": "messages that matched and were not stored",
     "duplicates": "duplicate messages that were not stored again",
     "delayed": "requests over a user's rate limit that were served, delaying the next",
     "throttled": "requests over a user's rate limit that were refused",
 }
+_STYLES = {"healthy": "bold green", "degraded": "bold yellow", "down": "bold red"}
 
 
 @clearly
 def status(
     ctx: typer.Context,
     as_json: Json = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", "-w", help="Show it again and again, with rates, until Ctrl-C.")
+    ] = False,
+    interval: Annotated[str, typer.Option("--interval", metavar="DURATION", help="With --watch: how often.")] = "2s",
     server: Server = None,
     timeout: Timeout = DEFAULT_TIMEOUT,
     debug: Debug = False,
 ) -> None:
-    """Show the state of a broker and its cluster: NATS, brokers, streams, replicas, gaps, corruption.
+    """Show if the cluster is healthy, degraded or down, and why; then its brokers, streams, replicas, gaps and groups.
+
+    Every broker is asked, so it does not matter which one --server names. Exit code 0: healthy; 3: degraded, something
+    is missing; 1: down, no message is stored, or no broker answers. A user needs the right `monitor` or `admin`.
 
     If there are many streams and partitions, those with problems and some others are shown; --json shows all.
     """
+    import asyncio
+
+    from penstock.doctor.cluster_state import cluster_state
+
     need_stdout()
-    with connected(ctx, server, timeout) as (client, seconds):
-        state = client.status(timeout=seconds)
-        # A broker that has not joined its cluster yet has no streams, and the request would wait.
-        infos = client.streams(timeout=seconds) if state.streams else []
-    if as_json:
-        output.print_json({"broker": state, "streams": infos})
+    seconds, pause_s, at = seconds_of(timeout), _interval(interval), server_of(ctx, server)
+
+    async def ask() -> ClusterState:
+        return await cluster_state(at, timeout=seconds, with_lags=True)
+
+    if watch:
+        asyncio.run(_watch(ask, pause_s, as_json=as_json))
         return
-    from penstock.doctor.gaps import causes
+    state = asyncio.run(ask())
+    verdict = _judged(state)
+    if as_json:
+        output.print_json(_json(state, verdict))
+    else:
+        _print(output.console(), state, verdict)
+        if state.best is None:
+            _say_nobody(verdict)
+    if verdict.health != "healthy":
+        raise typer.Exit(DEGRADED if verdict.health == "degraded" else FAILED)
+
+
+def _interval(text: str) -> float:
+    try:
+        return seconds_of(text)
+    except typer.BadParameter as error:
+        raise typer.BadParameter(error.message, param_hint="'--interval'") from None
+
+
+def _judged(state: ClusterState) -> Verdict:
+    from penstock.doctor.verdict import judge
+
+    return judge(state)
+
+
+def _say_nobody(verdict: Verdict) -> None:
+    for reason in verdict.reasons:
+        say_error(reason.text)
+        say_note(f"  {reason.advice}")
+
+
+def _json(state: ClusterState, verdict: Verdict, rates: Mapping[int, Rates] | None = None) -> dict[str, Any]:
+    return {
+        "verdict": verdict,
+        "broker": state.home,
+        "brokers": state.answers,
+        "streams": state.streams,
+        "groups": state.lags,
+        **({} if rates is None else {"rates": {str(broker_id): one for broker_id, one in rates.items()}}),
+    }
+
+
+async def _watch(ask: Any, pause_s: float, *, as_json: bool) -> None:
+    """Show the state every `pause_s` seconds: on a terminal in place, else one after the other."""
+    import asyncio
+
+    from rich.console import Group
+    from rich.live import Live
+    from rich.text import Text
 
     console = output.console()
-    if warning := without_leader(state):
-        console.print(output.cell(warning, "bold red"))
+    is_live = console.is_terminal and not as_json
+    before: ClusterState | None = None
+    with Live(console=console, screen=True, auto_refresh=False) if is_live else _Nothing() as live:
+        while True:
+            began_s = asyncio.get_running_loop().time()
+            state = await ask()
+            verdict = _judged(state)
+            rates = {} if before is None else state.rates_since(before)
+            if as_json:
+                output.print_json(_json(state, verdict, rates))
+            elif isinstance(live, Live):
+                live.update(Group(*_watched(state, verdict, rates, width=console.width)), refresh=True)
+            else:
+                console.print(*_watched(state, verdict, rates, width=console.width), Text(), sep="\n")
+            before = state
+            await asyncio.sleep(max(0.0, pause_s - (asyncio.get_running_loop().time() - began_s)))
+
+
+class _Nothing:
+    """A context without an effect."""
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+
+def _watched(state: ClusterState, verdict: Verdict, rates: Mapping[int, Rates], *, width: int) -> list[RenderableType]:
+    """Return what fits on a screen: the verdict, the brokers with rates, the streams, the groups."""
+    from rich.text import Text
+
+    shown: list[RenderableType] = [
+        *_verdict_lines(verdict),
+        Text(f"at {output.time_text(_now_us())}", style="dim"),
+        Text(),
+    ]
+    if state.best is not None:
+        shown.append(replicas.broker_table(_with_itself(state.best), state, rates))
+    if state.streams:
+        some = replicas.some_of(state.streams, _is_well, replicas.SHOWN_MAX)
+        shown += [Text(), report.stream_table(some, width=width)]
+    if groups := _group_texts(state):
+        shown += [Text(), report.pairs(groups)]
+    return shown
+
+
+def _now_us() -> int:
+    import time
+
+    return time.time_ns() // 1_000
+
+
+def _with_itself(status: StatusResponse) -> StatusResponse:
+    """Return the status; of a broker that has not joined a cluster yet, with itself as the only broker."""
+    from penstock.messages import BrokerInfo
+
+    if status.brokers:
+        return status
+    itself = BrokerInfo(
+        broker_id=status.broker_id, address=status.address, broker_version=status.broker_version, is_live=False
+    )
+    return msgspec.structs.replace(status, brokers=(itself,))
+
+
+def _verdict_lines(verdict: Verdict) -> list[RenderableType]:
+    """Return the line of the verdict, then those for what it leaves out, and what to do."""
+    style = _STYLES.get(verdict.health, "")
+    lines: list[RenderableType] = [output.cell(verdict, style)]
+    lines += [output.cell(f"  also: {one.text}", "yellow") for one in verdict.left_out]
+    advices = dict.fromkeys(one.advice for one in verdict.reasons if one.advice)
+    lines += [output.cell(f"  → {advice}", "dim") for advice in list(advices)[: verdict.SAID_MAX]]
+    return lines
+
+
+def _print(console: Console, state: ClusterState, verdict: Verdict) -> None:
+    from penstock.doctor.gaps import causes
+
+    home, infos = state.home, state.streams
+    if state.best is None:
+        console.print(output.cell(verdict, _STYLES.get(verdict.health, "")))
+        return
+    for line in _verdict_lines(verdict):
+        console.print(line)
+    console.print()
+    if home is not None:
+        if warning := without_leader(home):
+            console.print(output.cell(warning, "bold red"))
+            console.print()
+        console.print(report.pairs({**broker_pairs(home), **_group_texts(state)}))
+    if len(state.best.brokers) > 1:
         console.print()
-    console.print(report.pairs(broker_pairs(state)))
-    if len(state.brokers) > 1:
-        console.print()
-        console.print(replicas.broker_table(state))
+        console.print(replicas.broker_table(state.best, state))
     if infos:
         console.print()
         shown = replicas.some_of(infos, _is_well, replicas.SHOWN_MAX)
         console.print(report.stream_table(shown, width=console.width))
         if more := replicas.more_text(infos, _is_well, replicas.SHOWN_MAX, "stream"):
             console.print(output.cell(f"{more}; `penstock stream list` and --json have them"))
-    if infos and len(state.brokers) > 1:
+    if infos and len(state.best.brokers) > 1:
         console.print()
-        unreachable = frozenset(one.broker_id for one in state.brokers if one.is_reachable is False)
-        gone = unreachable if warning else frozenset()
+        unreachable = frozenset(one.broker_id for one in state.best.brokers if one.is_reachable is False)
+        gone = unreachable if state.best.metadata_leader is None else frozenset()
         console.print(replicas.replica_table(infos, gone))
         if more := replicas.left_out(infos, gone):
             console.print(output.cell(more))
@@ -78,6 +237,22 @@ def status(
             console.print(output.cell(silence, "yellow"))
     report.print_causes(console, causes(infos))
     report.print_troubles(console, [_without_gaps(info) for info in infos])
+
+
+def _group_texts(state: ClusterState) -> dict[str, str]:
+    """Return a line about the lag of the consumer groups, if there are any."""
+    if state.lags_failure:
+        return {"consumer groups": f"not known: {state.lags_failure}"}
+    if not state.lags:
+        return {}
+    total = sum(one.lag or 0 for one in state.lags)
+    most = ", ".join(
+        f"{one.group} on {one.stream} {output.count_text(one.lag)}" for one in state.lags[:_GROUPS_SHOWN] if one.lag
+    )
+    unknown = sum(one.lag is None for one in state.lags)
+    text = f"{output.count_text(len(state.lags))}, lag {output.count_text(total)}"
+    text += f"; of {output.count_text(unknown)} it is not known" if unknown else ""
+    return {"consumer groups": f"{text}; most: {most}" if most else text}
 
 
 def _is_well(info: StreamInfo) -> bool:
@@ -110,6 +285,7 @@ def broker_pairs(state: StatusResponse) -> dict[str, str]:
         "broker": f"{state.broker_id} at {state.address}, version {state.broker_version}",
         "cluster": state.cluster_id or "not known yet",
         "data": state.data_dir,
+        **({} if state.disk_free_bytes is None and state.disk_answers else {"disk": replicas.disk_text(state)}),
         "up": f"{format_duration_ms(state.uptime_ms)}, since {output.time_text(state.started_us)}",
         "NATS": f"{nats.state}, {nats.url}{of_its_own}{version}",
     }

@@ -47,6 +47,8 @@ def demo(
 ) -> None:
     """Run a demo: 336,776 real flights through NATS into the log and back, compared byte for byte.
 
+    Without the package of the flights (extra [bold]demo[/bold]) it publishes 5,000 invented ones.
+
     Starts a broker of its own with an embedded nats-server, and stops it at the end. An earlier demo's stream in the
     same directory is deleted and created again. Takes 10 to 30 seconds.
 

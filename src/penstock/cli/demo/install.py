@@ -21,8 +21,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
 
-from penstock.base import extras
 from penstock.base.errors import OperationalError
+from penstock.base.extras import DISTRIBUTION, pip_arguments
 from penstock.cli.terminal.confirming import confirm
 from penstock.cli.terminal.failure import say
 from penstock.spark.runtime import java
@@ -101,7 +101,7 @@ def install_missing(*, yes: bool) -> None:
 def missing_requirements(extras: Iterable[str]) -> list[Requirement]:
     """Return the packages of these extras that are missing or too old. Empty also if Penstock is not installed."""
     try:
-        lines = metadata.requires("penstock") or []
+        lines = metadata.requires(DISTRIBUTION) or []
     except metadata.PackageNotFoundError:
         return []  # run from its sources: the code that needs a package reports that it is missing
     wanted = set(extras)
@@ -147,19 +147,18 @@ def sizes_mb(missing: Iterable[Requirement]) -> tuple[int, int]:
 
 def obstacle(place: InstallTarget) -> str | None:
     """Return why packages cannot be installed there and what to do; None if they can."""
-    checkout = extras.checkout()
-    what = f"'.[{','.join(EXTRAS)}]'"
+    what, where = pip_arguments(*EXTRAS)
     if not place.has_pip:
         return (
             f"and this Python ({place.python}) has no pip to install them. Install them with what installed "
-            f"Penstock, as in `uv pip install --python {place.python} {what}` in {checkout}; or give it a pip: "
+            f"Penstock, as in `uv pip install --python {place.python} {what}`{where}; or give it a pip: "
             f"`{place.python} -m ensurepip`"
         )
     if place.is_managed or not place.is_writable:
         why = "is managed by the system" if place.is_managed else f"cannot be written to by you, in {place.folder}"
         return (
             f"and this Python ({place.python}) {why}. Install Penstock into a virtual environment: "
-            f"`python3 -m venv penstock-venv`, then `penstock-venv/bin/pip install {what}`, in {checkout}"
+            f"`python3 -m venv penstock-venv`, then `penstock-venv/bin/pip install {what}`{where}"
         )
     return None
 

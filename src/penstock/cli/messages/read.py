@@ -1,17 +1,28 @@
-"""`penstock read`: prints messages of a stream as a table, JSON lines, raw payloads or an Arrow stream."""
+"""`penstock read`: prints messages of a stream, or writes them to a file."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, closing, nullcontext
-from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from penstock.base.errors import ErrorCode
-from penstock.cli.terminal import output, places
+from penstock.base.units import counted, format_bytes
+from penstock.cli.messages.destination import (
+    DecodeOption,
+    Destination,
+    Force,
+    Format,
+    Output,
+    ShapeOption,
+    ShowHeaders,
+    Wide,
+)
+from penstock.cli.messages.rows import Look
+from penstock.cli.terminal import places
 from penstock.cli.terminal.completing import complete_group
 from penstock.cli.terminal.failure import advising, clearly, say_note
 from penstock.cli.terminal.options import (
@@ -32,7 +43,7 @@ from penstock.cli.terminal.options import (
     examples,
     reads_from,
 )
-from penstock.cli.terminal.standard_streams import need_stdout
+from penstock.cli.terminal.output import ShownProgress, progress
 from penstock.ops.reading.places import Batches, Reading, ReadOptions
 
 if TYPE_CHECKING:
@@ -53,31 +64,15 @@ EXAMPLES = examples(
     "penstock read orders --group billing",
     "# from a replica in this rack, if there is one",
     "penstock read orders --follow --read-from nearest --rack a --max-staleness 2s",
-    "# for pandas, Polars, DuckDB, ...",
-    "penstock read orders --format arrow > orders.arrows",
+    "# for pandas, Polars, DuckDB, ...: .parquet, .csv, .arrow",
+    "penstock read orders --output orders.parquet",
+    "# the fields of JSON values as columns",
+    "penstock read orders --decode json --output orders.csv",
 )
 
 
-class Format(StrEnum):
-    """Output format of messages."""
-
-    TABLE = "table"
-    JSON = "json"
-    RAW = "raw"
-    ARROW = "arrow"
-
-
-_Shape = Annotated[
-    Format | None,
-    typer.Option(
-        "--format",
-        "-o",
-        metavar="table|json|raw|arrow",
-        help="table; json (an object a line); raw (each value and a line end); arrow (an Arrow IPC stream).  "
-        "Default: table on a terminal, else json.",
-    ),
-]
-_Header = Annotated[
+KeyOption = Annotated[str | None, typer.Option("--key", metavar="TEXT", help="Only messages with this key.")]
+HeaderOption = Annotated[
     list[str] | None,
     typer.Option(
         "--header",
@@ -86,7 +81,7 @@ _Header = Annotated[
         "repeated: then all must match.",
     ),
 ]
-_ReadTimeout = Annotated[
+ReadTimeout = Annotated[
     str | None,
     typer.Option(
         "--timeout",
@@ -112,7 +107,12 @@ def read(
         int | None, typer.Option("--limit", "-n", metavar="N", min=0, help="Print at most N messages.")
     ] = None,
     partition: OnePartition = None,
-    shape: _Shape = None,
+    shape: ShapeOption = None,
+    output: Output = None,
+    force: Force = False,
+    decode: DecodeOption = None,
+    headers: ShowHeaders = False,
+    wide: Wide = False,
     group: Annotated[
         str | None,
         typer.Option(
@@ -123,20 +123,25 @@ def read(
             autocompletion=complete_group,
         ),
     ] = None,
-    key: Annotated[str | None, typer.Option("--key", metavar="TEXT", help="Only messages with this key.")] = None,
+    key: KeyOption = None,
     subject: SubjectPattern = None,
-    header: _Header = None,
+    header: HeaderOption = None,
     read_from: ReadFromOption = "leader",
     max_staleness: MaxStaleness = "10s",
     rack: RackOption = None,
     server: Server = None,
-    timeout: _ReadTimeout = None,
+    timeout: ReadTimeout = None,
     debug: Debug = False,
 ) -> None:
     """Read messages from a stream.
 
     json: [bold]offset, timestamp, subject, key, value, headers[/bold]; bytes that are not UTF-8 are in value_base64,
     key_base64, headers_base64. A value of null is a tombstone.
+
+    csv: the same columns; keys and values that are not UTF-8 are base64 after 'base64:'. parquet, arrow: bytes.
+
+    With --decode json, the first 10,000 messages determine the columns; what does not fit is null, and is counted on
+    stderr. A field named like a column of the log gets the prefix data_.
 
     A message is printed if it passes all filters (--key, --subject, --header). The broker applies --subject, so a user
     with permission for only some subjects can read those; the command itself applies --key and --header.
@@ -149,16 +154,15 @@ def read(
     With --group, offsets of printed messages are committed every few seconds, and when the command ends. If other
     members hold all partitions and messages are left, it waits for their session time-out (10 s), as they may be dead.
     """
-    need_stdout()
-    chosen = shape or (Format.TABLE if sys.stdout.isatty() else Format.JSON)
-    if chosen is Format.ARROW and sys.stdout.isatty():
-        raise typer.BadParameter("an Arrow stream is not for a terminal: redirect it, as in `> orders.arrows`")
+    target = Destination.of(shape, output, force=force, decode=decode, look=Look(headers, wide))
     from_place = places.parse_place(start, "--from")
     to_place = None if end is None else places.parse_place(end, "--to")
     if follow and to_place is not None and not isinstance(to_place, int):
         raise typer.BadParameter("--follow can end only at an offset (--to 42)")
-    _check_group(group, {"--key": key, "--subject": subject, "--header": header}, to_place)
-    wanted = ReadOptions(from_place, to_place, follow, group, partition, _filter(key, subject, headers=header))
+    if follow and target.path is not None:
+        raise typer.BadParameter("--follow has no end, so the file of --output would never be complete: use `> FILE`")
+    _check_group(group, {"--key": key, "--subject": subject, "--header": header}, to_place, target)
+    wanted = ReadOptions(from_place, to_place, follow, group, partition, filter_of(key, subject, headers=header))
     reads = reads_from(read_from, max_staleness, rack)
     with (
         _in_range(group),
@@ -166,18 +170,26 @@ def read(
         connected(ctx, server, timeout or DEFAULT_TIMEOUT, **reads) as (client, seconds),
     ):
         info = client.stream(stream, timeout=seconds)
-        told, is_patient = output.ShownProgress(), timeout is None
+        told, is_patient = ShownProgress(), timeout is None
         reading = Reading(client, info, wanted, for_ever=is_patient, timeout_s=seconds, progress=told)
         printed = _Printed()
-        with closing(reading.batches), closing(_with_progress(reading, follow=follow)) as batches:
+        with (
+            closing(reading.batches),
+            closing(_with_progress(reading, follow=follow, to_file=target.path is not None)) as batches,
+        ):
             rows = printed.limited(batches, limit)
-            _print(rows if reading.consuming is None or limit is None else reading.consuming.counted(rows), chosen)
+            rows = rows if reading.consuming is None or limit is None else reading.consuming.counted(rows)
+            target.write(rows, has_partition=partition is None and len(info.partitions) > 1, follow=follow)
         why = "" if printed.rows or follow or limit == 0 else _why_nothing(info.name, reading)
+    if target.path is not None:
+        say_note(f"{target.path}: {counted(printed.rows, 'message')}, {format_bytes(target.path.stat().st_size)}")
     if why:
         say_note(f"no messages: {why}")
 
 
-def _check_group(group: str | None, filters: Mapping[str, object], end: Start | places.LastMessages | None) -> None:
+def _check_group(
+    group: str | None, filters: Mapping[str, object], end: Start | places.LastMessages | None, target: Destination
+) -> None:
     if group is None:
         return
     if given := [flag for flag, value in filters.items() if value not in (None, [])]:
@@ -185,6 +197,9 @@ def _check_group(group: str | None, filters: Mapping[str, object], end: Start | 
         raise typer.BadParameter(f"{text}, and never be printed; read without --group")
     if end is not None:
         raise typer.BadParameter("--to is not for a group, which continues at its committed offsets; use --limit")
+    if target.path is not None or target.shape is Format.PARQUET:
+        text = "--group commits messages that the file does not have yet, and that a failure would lose"
+        raise typer.BadParameter(f"{text}: read without --group, or write another format to stdout (`> FILE`)")
 
 
 def _in_range(group: str | None) -> AbstractContextManager[None]:
@@ -224,19 +239,22 @@ class _Printed:
             yield part
 
 
-def _with_progress(reading: Reading, *, follow: bool) -> Batches:
-    """Yield the batches; show a progress bar for one partition that ends if stdout is not the terminal."""
+def _with_progress(reading: Reading, *, follow: bool, to_file: bool) -> Batches:
+    """Yield the batches; show a progress bar, if there is an end, and the terminal does not show the messages."""
     at = reading.begin
-    if at is None or follow or sys.stdout.isatty() or not sys.stderr.isatty():
+    if follow or (sys.stdout.isatty() and not to_file) or not sys.stderr.isatty():
         yield from reading.batches
         return
-    with output.progress("Reading", at.committed_end - at.offset) as advance:
+    total = None if at is None else min(reading.stop or at.committed_end, at.committed_end) - at.offset
+    rows = 0
+    with progress("Reading", total, noun="messages") as advance:
         for batch in reading.batches:
-            advance(batch.column("offset")[-1].as_py() + 1 - at.offset)
+            rows += batch.num_rows
+            advance(rows if at is None else batch.column("offset")[-1].as_py() + 1 - at.offset)
             yield batch
 
 
-def _filter(key: str | None, subject: str | None, *, headers: list[str] | None) -> Filter | None:
+def filter_of(key: str | None, subject: str | None, *, headers: list[str] | None) -> Filter | None:
     """Return a filter that combines these; None if there are none. Raise BadParameter."""
     if key is None and subject is None and not headers:
         return None
@@ -256,16 +274,3 @@ def _named(texts: list[str]) -> dict[str, str | None]:
             raise typer.BadParameter(f"--header {name!r} is given twice")
         headers[name] = value if separator else None
     return headers
-
-
-def _print(batches: Iterator[pa.RecordBatch], shape: Format) -> None:
-    from penstock.cli.messages import rows
-
-    if shape is Format.TABLE:
-        rows.print_table(batches)
-    elif shape is Format.JSON:
-        rows.print_json_lines(batches)
-    elif shape is Format.RAW:
-        rows.print_raw(batches)
-    else:
-        rows.print_arrow(batches)

@@ -2,50 +2,107 @@
 
 | format | what is printed                                                               |
 |--------|-------------------------------------------------------------------------------|
-| table  | one line per message; on a terminal values are truncated to its width         |
+| table  | one line per message; on a terminal it is as wide as that, unless `wide`      |
 | json   | one object per line; bytes that are not UTF-8 are in `…_base64` instead; on a |
-|        | terminal, control characters are JSON escapes                                 |
+|        | terminal, in colour, and control characters are JSON escapes                  |
 | raw    | the value and a line end; a tombstone is an empty line                        |
-| arrow  | an Arrow IPC stream of the log's six columns                                  |
+
+Parquet, CSV and Arrow are written by `penstock.ops.reading.files`.
 """
 
 from __future__ import annotations
 
 import base64
+import os
 import shutil
 import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 import msgspec
 
-from penstock.cli.terminal.failure import printable_json
-from penstock.cli.terminal.output import exact_time_text, padded, shown_bytes, time_text, width_of
+from penstock.base.units import counted
+from penstock.cli.terminal import output
+from penstock.cli.terminal.failure import printable, printable_json, say_note
+from penstock.cli.terminal.output import cut, exact_time_text, shown_bytes, time_text, width_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from penstock.client.values import Message
 
-_SUBJECT_CELLS_MAX = 40
-_KEY_CELLS_MAX = 24
+_LOG_COLUMNS: dict[str, tuple[str, int, int | None]] = {
+    "partition": ("PART", 0, None),
+    "offset": ("OFFSET", 6, None),
+    "timestamp": ("TIME", 24, None),
+    "subject": ("SUBJECT", 16, 40),
+    "key": ("KEY", 8, 24),
+    "headers": ("HEADERS", 12, 40),
+    "value": ("VALUE", 0, None),
+}
+"""By column: title, least width on a terminal, and most."""
+_OTHER_CELLS_MAX = 40
 _VALUE_CELLS_MIN = 20
+_TOMBSTONE = "(tombstone)"
 _GAP = "  "
 _BOLD, _DIM, _RESET = "\x1b[1m", "\x1b[2m", "\x1b[0m"
 
 _encode = msgspec.json.Encoder().encode
 
 
-def print_json_lines(batches: Iterator[pa.RecordBatch]) -> None:
+class Look(NamedTuple):
+    """How a table looks: with headers; cells in full; `is_log`: rows of messages, not of a query."""
+
+    headers: bool = False
+    wide: bool = False
+    is_log: bool = True
+
+
+class JsonValues:
+    """Puts values that are JSON into rows as they are, not as text; counts the others, which stay text."""
+
+    def __init__(self) -> None:
+        self.others = 0
+        self._raw = msgspec.json.Decoder(msgspec.Raw).decode
+
+    def put(self, row: dict[str, Any]) -> dict[str, Any]:
+        """Replace the value of a row of `json_row`."""
+        value = row.get("value")
+        if value is None and "value_base64" not in row:
+            return row
+        try:
+            row["value"] = self._raw(value or "")
+        except (msgspec.DecodeError, RecursionError):
+            self.others += 1
+        return row
+
+
+def print_json_lines(
+    batches: Iterator[pa.RecordBatch], out: BinaryIO | None = None, values: JsonValues | None = None
+) -> None:
     from penstock.client.read.batches import messages_of, partition_of
 
-    out, is_terminal = sys.stdout.buffer, sys.stdout.isatty()
+    is_terminal = out is None and sys.stdout.isatty()
+    out = out or sys.stdout.buffer
     for batch in batches:
         partition = partition_of(batch)
         which = {} if partition is None else {"partition": partition}
-        lines = b"".join(_encode(which | json_row(message)) + b"\n" for message in messages_of(batch))
-        out.write(printable_json(lines.decode()).encode() if is_terminal else lines)
+        found = (which | json_row(message) for message in messages_of(batch))
+        lines = b"".join(_encode(row if values is None else values.put(row)) + b"\n" for row in found)
+        out.write(_for_terminal(lines) if is_terminal else lines)
         out.flush()
+
+
+def _for_terminal(lines: bytes) -> bytes:
+    text = printable_json(lines.decode())
+    if os.environ.get("NO_COLOR") or os.environ.get("TERM") in (None, "dumb"):
+        return text.encode()
+    from rich.highlighter import JSONHighlighter
+
+    shown = output.console()
+    with shown.capture() as capture:
+        shown.print(JSONHighlighter()(text), end="")
+    return capture.get().encode()
 
 
 def json_row(message: Message) -> dict[str, Any]:
@@ -79,77 +136,165 @@ def _is_text(data: bytes) -> bool:
     return True
 
 
-def print_raw(batches: Iterator[pa.RecordBatch]) -> None:
-    out = sys.stdout.buffer
+def print_result_lines(batches: Iterator[pa.RecordBatch], out: BinaryIO | None) -> None:
+    """Print rows of a query as JSON, by the names of their columns; bytes as `penstock.ops.reading.files.text_of`."""
+    from penstock.ops.reading.files import text_of
+
+    def plain(value: Any) -> Any:
+        return text_of(value) if isinstance(value, bytes) else value
+
+    is_terminal = out is None and sys.stdout.isatty()
+    out = out or sys.stdout.buffer
+    encode = msgspec.json.Encoder(enc_hook=str, decimal_format="number").encode
+    for batch in batches:
+        found = batch.to_pylist()
+        lines = b"".join(encode({name: plain(value) for name, value in row.items()}) + b"\n" for row in found)
+        out.write(_for_terminal(lines) if is_terminal else lines)
+        out.flush()
+
+
+def print_raw(batches: Iterator[pa.RecordBatch], out: BinaryIO) -> None:
     for batch in batches:
         for value in batch.column("value").to_pylist():
             out.write((value or b"") + b"\n")
         out.flush()
 
 
-def print_arrow(batches: Iterator[pa.RecordBatch]) -> None:
-    """Print an Arrow IPC stream; it is complete also without messages."""
-    import pyarrow as pa
-
-    from penstock.batch.schema import arrow_schema
-
-    out = sys.stdout.buffer
-    with pa.ipc.new_stream(pa.PythonFile(out, mode="w"), arrow_schema()) as writer:
-        for batch in batches:
-            writer.write_batch(batch)
-            out.flush()
-    out.flush()
-
-
-def print_table(batches: Iterator[pa.RecordBatch]) -> None:
-    """Print a table. The first batch determines the column widths, so that lines can be printed at once."""
-    from penstock.client.read.batches import messages_of
-
+def print_table(batches: Iterator[pa.RecordBatch], look: Look = Look()) -> None:
+    """Print a table. The first batch determines the columns and their widths, so that lines can be printed at once."""
     layout: _Layout | None = None
     out = sys.stdout
     for batch in batches:
-        messages = list(messages_of(batch))
         if layout is None:
-            layout = _Layout(messages, terminal=out.isatty())
+            layout = _Layout(batch, look, terminal=out.isatty())
+            if layout.left_out:
+                say_note(f"{counted(layout.left_out, 'more column')}: --wide shows all")
             out.write(layout.header() + "\n")
-        out.write("".join(layout.line(message) + "\n" for message in messages))
+        out.write("".join(line + "\n" for line in layout.lines(batch)))
         out.flush()
 
 
-class _Layout:
-    """Formats lines with fixed column widths."""
+class _Column(NamedTuple):
+    at: int  # in the batch
+    name: str
+    title: str
+    cells_min: int
+    cells_max: int | None  # None: only the terminal limits it
+    is_right: bool
 
-    def __init__(self, messages: list[Message], *, terminal: bool) -> None:
+
+class _Layout:
+    """Formats lines with fixed column widths.
+
+    On a terminal cells are truncated to them, so that columns do not shift, and columns that do not fit are left out;
+    elsewhere, and with `wide`, a longer cell shifts the rest of its line.
+    """
+
+    def __init__(self, batch: pa.RecordBatch, look: Look, *, terminal: bool) -> None:
         self._terminal = terminal
-        self._offset = max(6, *(len(str(message.offset)) for message in messages[-1:]))
-        self._subject = _width(
-            "SUBJECT", (shown_bytes(message.subject.encode()) for message in messages), _SUBJECT_CELLS_MAX
-        )
-        self._key = _width("KEY", (shown_bytes(message.key, _KEY_CELLS_MAX) for message in messages), _KEY_CELLS_MAX)
-        used = self._offset + len(time_text(0)) + self._subject + self._key + 4 * len(_GAP)
-        columns = shutil.get_terminal_size().columns
-        self._value = max(_VALUE_CELLS_MIN, columns - used) if terminal else None
+        self._cuts = terminal and not look.wide
+        self._is_log = look.is_log
+        self._columns: list[tuple[_Column, int]] = []  # with their widths
+        columns = _columns(batch.schema, look)
+        room = shutil.get_terminal_size().columns
+        for column in columns:
+            longest = max(map(width_of, self._texts(batch, column, column.cells_max)), default=0)
+            width = max(width_of(column.title), column.cells_min if terminal else 0, longest)
+            if self._cuts and column is columns[-1]:
+                is_value = look.is_log and column.name == "value"
+                width = max(_VALUE_CELLS_MIN, room) if is_value else min(width, room)
+                if width < min(longest, _VALUE_CELLS_MIN):
+                    break
+            elif self._cuts and self._columns and width > room:
+                break
+            self._columns.append((column, width))
+            room -= width + len(_GAP)
+        self.left_out = len(columns) - len(self._columns)
 
     def header(self) -> str:
         """Return the header line."""
-        time = f"{'TIME':<{len(time_text(0))}}"
-        names = (f"{'OFFSET':>{self._offset}}", time, f"{'SUBJECT':<{self._subject}}", f"{'KEY':<{self._key}}", "VALUE")
-        line = _GAP.join(names)
+        line = _GAP.join(self._padded(column.title, column, width) for column, width in self._columns).rstrip()
         return f"{_BOLD}{line}{_RESET}" if self._terminal else line
 
-    def line(self, message: Message) -> str:
-        """Return a message's line; a longer subject or key shifts the columns after it instead of being truncated."""
-        subject = shown_bytes(message.subject.encode())
-        key = shown_bytes(message.key, _KEY_CELLS_MAX if self._terminal else None)
-        value = "(tombstone)" if message.is_tombstone else shown_bytes(message.value, self._value)
-        time = time_text(message.timestamp_us)
-        if self._terminal:
-            time = f"{_DIM}{time}{_RESET}"
-            value = f"{_DIM}{value}{_RESET}" if message.is_tombstone else value
-        return _GAP.join(
-            (f"{message.offset:>{self._offset}}", time, padded(subject, self._subject), padded(key, self._key), value)
-        ).rstrip()
+    def lines(self, batch: pa.RecordBatch) -> Iterator[str]:
+        """Yield a line of each row."""
+        columns = []
+        for column, width in self._columns:
+            texts = self._texts(batch, column, width if self._cuts else None)
+            columns.append([self._padded(text, column, width, _is_dim(column, text)) for text in texts])
+        for cells in zip(*columns, strict=True):
+            yield _GAP.join(cells).rstrip()
+
+    def _padded(self, text: str, column: _Column, width: int, is_dim: bool = False) -> str:
+        free = " " * (width - width_of(text))
+        if self._terminal and is_dim and self._is_log:
+            text = f"{_DIM}{text}{_RESET}"
+        if column.is_right:
+            return free + text
+        return text if column is self._columns[-1][0] else text + free
+
+    def _texts(self, batch: pa.RecordBatch, column: _Column, cells_max: int | None) -> list[str]:
+        """Return the cells of one column of a batch."""
+        import pyarrow as pa
+
+        array = batch.column(column.at)
+        if pa.types.is_timestamp(array.type):
+            times = map(time_text, array.cast(pa.timestamp("us"), safe=False).cast(pa.int64()).to_pylist())
+            return list(times) if array.type.tz else [one.removesuffix("Z") for one in times]
+        values = array.to_pylist()
+        if self._is_log and column.name == "headers":
+            values = list(map(headers_line, values))
+        if self._is_log and column.name == "value" and pa.types.is_binary(array.type):
+            return [_TOMBSTONE if one is None else _cell(one, cells_max) for one in values]
+        return [_cell(one, cells_max) for one in values]
 
 
-def _width(title: str, texts: Iterator[str], cells_max: int) -> int:
-    return min(cells_max, max((len(title), *(width_of(text) for text in texts))))
+def _is_dim(column: _Column, text: str) -> bool:
+    return column.name == "timestamp" or text == _TOMBSTONE
+
+
+def _columns(schema: pa.Schema, look: Look) -> list[_Column]:
+    names = _ordered(schema.names, look) if look.is_log else schema.names
+    return [
+        _column(schema.names.index(name) if look.is_log else at, name, schema, look) for at, name in enumerate(names)
+    ]
+
+
+def _ordered(names: list[str], look: Look) -> list[str]:
+    """Return the columns of messages in the order of the table."""
+    first = [name for name in ("partition", "offset", "timestamp", "subject", "key") if name in names]
+    shown = [*first, *(["headers"] if look.headers and "headers" in names else [])]
+    return [*shown, *(name for name in names if name not in (*shown, "headers"))]
+
+
+def _column(at: int, name: str, schema: pa.Schema, look: Look) -> _Column:
+    import pyarrow as pa
+
+    kind = schema.field(at).type
+    is_right = bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
+    if look.is_log and name in _LOG_COLUMNS and (name != "value" or pa.types.is_binary(kind)):
+        return _Column(at, name, *_LOG_COLUMNS[name], is_right)
+    return _Column(at, name, printable(name), 0, _OTHER_CELLS_MAX, is_right)
+
+
+def _cell(value: Any, cells_max: int | None) -> str:
+    if isinstance(value, bytes):
+        return shown_bytes(value, cells_max)
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        text = "true" if value else "false"
+    elif isinstance(value, dict | list):
+        text = msgspec.json.encode(value, enc_hook=str).decode()
+    else:
+        text = str(value)
+    text = printable(text)
+    return text if cells_max is None else cut(text, cells_max)
+
+
+def headers_line(block: bytes | None) -> str:
+    """Return a NATS header block on one line: `Colour: red, Size: 3`."""
+    from penstock.client.values import Headers
+
+    headers = Headers(block)
+    return ", ".join(f"{name}: {value}" for name in headers for value in headers.get_all(name))

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
 from penstock.base.errors import ErrorCode
+from penstock.cli.stream.replicas import UNKNOWN
 from penstock.cli.terminal import output, places
 from penstock.cli.terminal.completing import complete_group, complete_stream
 from penstock.cli.terminal.confirming import confirm
-from penstock.cli.terminal.failure import FAILED, advising, clearly, say, say_error
+from penstock.cli.terminal.failure import FAILED, advising, clearly, printable, say, say_error
 from penstock.cli.terminal.help import Command, Group
 from penstock.cli.terminal.names import group_name, stream_name
 from penstock.cli.terminal.options import (
@@ -63,21 +65,53 @@ def list_groups(
     timeout: Timeout = DEFAULT_TIMEOUT,
     debug: Debug = False,
 ) -> None:
-    """List all consumer groups, and the streams in which they have committed offsets."""
+    """List all consumer groups, the streams in which they have committed offsets, and their lag there."""
     need_stdout()
     with connected(ctx, server, timeout) as (client, seconds):
-        found = client.groups.all(timeout=seconds)
+        found = client.groups.all(lag=True, timeout=seconds)
     if as_json:
         for one in found:
             output.print_json(one._asdict())
     elif found:
-        table = output.table("group", "stream", "partitions", "members", right=("partitions", "members"))
-        for one in found:
-            name = f"(deleted: {one.stream_id})" if one.stream is None else one.stream
-            table.add_row(*map(output.cell, (one.group, name, one.partitions, one.members)))
-        output.console().print(table)
+        _print_table([*map(_listed, found), *([_total(found)] if len(found) > 1 else [])], ("partitions",))
     else:
         say("no groups yet; `penstock read STREAM --group NAME` makes one", err=True)
+
+
+def _listed(one: groups.Group) -> dict[str, str]:
+    return {
+        "group": one.group,
+        "stream": f"(deleted: {one.stream_id})" if one.stream is None else one.stream,
+        "partitions": output.count_text(one.partitions),
+        "members": output.count_text(one.members),
+        "lag": UNKNOWN if one.lag is None else output.count_text(one.lag),
+    }
+
+
+def _total(found: list[groups.Group]) -> dict[str, str]:
+    known = [one.lag for one in found if one.lag is not None]
+    least = "" if len(known) == len(found) else "at least "
+    return {
+        "group": "total",
+        "stream": "",
+        "partitions": output.count_text(sum(one.partitions for one in found)),
+        "members": output.count_text(sum(one.members for one in found)),
+        "lag": f"{least}{output.count_text(sum(known))}",
+    }
+
+
+_NUMBERS = ("members", "lag", "partition", "offset", "log start", "log end")
+
+
+def _print_table(rows: list[dict[str, str]], left_out_first: tuple[str, ...]) -> None:
+    """Print rows of title → text; on a narrow terminal without some columns."""
+    console = output.console()
+    rows = [{title: printable(text) for title, text in row.items()} for row in rows]
+    titles = output.fitting(rows, console.width, left_out_first=left_out_first)
+    table = output.table(*titles, right=_NUMBERS)
+    for row in rows:
+        table.add_row(*(output.cell(row[title]) for title in titles))
+    console.print(table)
 
 
 @clearly
@@ -90,13 +124,15 @@ def show(
     timeout: Timeout = DEFAULT_TIMEOUT,
     debug: Debug = False,
 ) -> None:
-    """Show a group's committed offset and lag in each partition of a stream, or of all its streams.
+    """Show a group's committed offset and lag in each partition of a stream, or of all its streams, and its members.
 
     The lag is the number of offsets that the group has not consumed yet. A group that has committed nothing there is an
-    error.
+    error. Of each member it shows the client's name and address, and since when it is a member, as far as the
+    coordinator of the group has heard.
 
     json: an object for each partition, with [bold]stream, partition, offset, committed, log_start, committed_end,
-    member, lag[/bold]; offset is null if nothing is committed, member is null if the partition is not assigned.
+    member, client_name, address, joined, lag[/bold]; offset is null if nothing is committed, member is null if the
+    partition is not assigned.
     """
     need_stdout()
     with connected(ctx, server, timeout) as (client, seconds):
@@ -104,20 +140,24 @@ def show(
         if stream is None:
             names = [one.stream for one in client.groups.all(timeout=seconds) if one.group == group]
         found = {name: client.groups.offsets(group, name, timeout=seconds) for name in names if name is not None}
-    known = {name: parts for name, parts in found.items() if any(_is_known(one) for one in parts)}
+        known = {name: parts for name, parts in found.items() if any(_is_known(one) for one in parts)}
+        members = {name: client.groups.members(group, name, timeout=seconds) for name in known}
     if not known:
         _say_nothing_committed(group, stream)
     if as_json:
         for name, parts in known.items():
-            for one in parts:
-                output.print_json({"stream": name, **one._asdict(), "lag": one.lag})
+            by_partition = {number: one for one in members[name] for number in one.partitions}
+            for part in parts:
+                member = _told(by_partition.get(part.partition))
+                output.print_json({"stream": name, **part._asdict(), **member, "lag": part.lag})
         return
-    numbers = ("partition", "offset", "lag", "log start", "log end")
-    table = output.table(*(("stream",) if stream is None else ()), *numbers, "committed", "member", right=numbers)
-    for name, parts in known.items():
-        for one in parts:
-            table.add_row(*map(output.cell, (*((name,) if stream is None else ()), *_row(one))))
-    output.console().print(table)
+    is_wide = output.console().width >= _WIDE
+    which = {name: {"stream": name} if stream is None else {} for name in known}
+    shown = [which[name] | _row(one, is_wide) for name, parts in known.items() for one in parts]
+    _print_table(shown, ("log start", "committed", "log end", "member"))
+    if joined := [which[name] | _member(one, is_wide) for name in known for one in members[name]]:
+        say("")
+        _print_table(joined, ("member", "partitions", "since"))
 
 
 def _is_known(one: groups.GroupOffset) -> bool:
@@ -130,10 +170,42 @@ def _say_nothing_committed(group: str, stream: str | None) -> NoReturn:
     raise typer.Exit(FAILED)
 
 
-def _row(one: groups.GroupOffset) -> tuple[object, ...]:
-    moment = "never" if one.committed is None else f"{one.committed:%Y-%m-%d %H:%M:%SZ}"
-    ends = (one.log_start, one.committed_end)
-    return (one.partition, one.offset, output.count_text(one.lag), *ends, moment, one.member)
+def _told(one: groups.GroupConsumer | None) -> dict[str, object]:
+    """Return what is known of a partition's member, for JSON."""
+    if one is None:
+        return {"client_name": None, "address": None, "joined": None}
+    return {"client_name": one.client_name, "address": one.address, "joined": one.joined}
+
+
+_WIDE = 120  # characters: from this width on, times have their year, and names of clients are whole
+_ID_CHARS = 8  # of a member's id, which tell members apart
+_CLIENT_CHARS_MAX = 24
+
+
+def _row(one: groups.GroupOffset, is_wide: bool) -> dict[str, str]:
+    return {
+        "partition": str(one.partition),
+        "offset": "" if one.offset is None else str(one.offset),
+        "lag": output.count_text(one.lag),
+        "log start": str(one.log_start),
+        "log end": str(one.committed_end),
+        "committed": "never" if one.committed is None else _moment(one.committed, is_wide),
+        "member": "" if one.member is None else one.member[:_ID_CHARS],
+    }
+
+
+def _member(one: groups.GroupConsumer, is_wide: bool) -> dict[str, str]:
+    return {
+        "member": one.member[:_ID_CHARS],
+        "client": (one.client_name if is_wide else output.cut(one.client_name, _CLIENT_CHARS_MAX)) or UNKNOWN,
+        "address": one.address or UNKNOWN,
+        "since": UNKNOWN if one.joined is None else _moment(one.joined, is_wide),
+        "partitions": output.cut(",".join(map(str, one.partitions)), _CLIENT_CHARS_MAX) or "none",
+    }
+
+
+def _moment(moment: datetime, is_wide: bool) -> str:
+    return f"{moment:%Y-%m-%d %H:%M:%SZ}" if is_wide else f"{moment:%m-%d %H:%M:%SZ}"
 
 
 @clearly

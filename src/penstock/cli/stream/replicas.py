@@ -6,14 +6,17 @@ most SHOWN_MAX lines: unhealthy partitions first, then others while there is roo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
+from penstock.base.units import format_bytes
 from penstock.cli.terminal.output import cell, count_text, counted, cut, table
 
 if TYPE_CHECKING:
     from rich.table import Table
+    from rich.text import Text
 
+    from penstock.doctor.cluster_state import ClusterState, Rates
     from penstock.messages import PartitionInfo, StatusResponse, StreamInfo
 
 T = TypeVar("T")
@@ -24,25 +27,81 @@ SHOWN_MAX = 32
 UNKNOWN = "?"  # only the leader knows, and it did not answer
 
 
-def broker_table(state: StatusResponse) -> Table:
-    """Return a table with one line per broker of the cluster."""
-    made = table("broker", "address", "rack", "version", "state", right=("broker",))
+def broker_table(
+    state: StatusResponse, seen: ClusterState | None = None, rates: Mapping[int, Rates] | None = None
+) -> Table:
+    """Return a table with one line per broker of the cluster.
+
+    `seen`: what the brokers themselves answered; then columns in which all are the same are left out. `rates`: see
+    `ClusterState.rates_since`.
+    """
+    from penstock.doctor.verdict import session_text
+
+    answers = {} if seen is None else {one.broker_id: one for one in seen.answers}
+    is_short = seen is not None
+    has_racks = not is_short or any(one.rack for one in state.brokers)
+    has_versions = not is_short or len({one.broker_version for one in state.brokers}) > 1
+    has_addresses = rates is None  # with the rates there is no room for them
+    names = ["broker", *["address"] * has_addresses, *["rack"] * has_racks, *["version"] * has_versions, "state"]
+    names += [*["NATS", "disk free"] * is_short, *([] if rates is None else _RATES)]
+    made = table(*names, right=("broker", "disk free", *_RATES))
     for one in state.brokers:
+        answer = answers.get(int(one.broker_id))
         is_leader = one.broker_id == state.metadata_leader
         is_cut_off = one.is_live and one.is_reachable is False
         text = ("live" if one.is_live else "away") + ("" if one.votes else ", no vote")
         if is_cut_off:
             # Only a metadata leader knows if it is live.
             text = "not reachable from here" if state.metadata_leader is None else f"{text}, not reachable from here"
-        style = "green" if one.is_live and not is_cut_off else "bold red"
+        text = f"{text}, metadata leader" if is_leader else text
+        is_mute = answer is not None and answer.status is None
+        told = [session_text(one), "no answer" if is_mute and not is_cut_off and one.is_live else ""]
+        text = ", ".join(filter(None, (text, *told)))
+        style = "green" if one.is_live and not is_cut_off and not any(told) else "bold red"
+        texts = [*[one.address] * has_addresses, *[one.rack or "-"] * has_racks, *[one.broker_version] * has_versions]
+        status = None if answer is None else answer.status
+        rate = None if rates is None else rates.get(int(one.broker_id))
         made.add_row(
             cell(str(one.broker_id), "bold"),
-            cell(one.address),
-            cell(one.rack or "-"),
-            cell(one.broker_version),
-            cell(f"{text}, metadata leader" if is_leader else text, style),
+            *map(cell, texts),
+            cell(text, style),
+            *(_own_cells(status, has_share=has_addresses) if is_short else ()),
+            *(() if rates is None else map(cell, _rate_texts(rate))),
         )
     return made
+
+
+_RATES = ("in/s", "bytes in/s", "bytes out/s")
+
+
+def _own_cells(status: StatusResponse | None, *, has_share: bool) -> tuple[Text, Text]:
+    """Return what a broker says of its connection to NATS and its disk."""
+    if status is None:
+        return cell("?"), cell("?")
+    nats = cell("yes", "green") if status.nats.state == "connected" else cell("no", "bold red")
+    disk = disk_text(status, is_short=True)
+    return nats, cell(disk if has_share else disk.partition(",")[0], "bold red" if status.disk_is_full else "")
+
+
+def disk_text(status: StatusResponse, *, is_short: bool = False) -> str:
+    """Return the free space of a broker's disk."""
+    if not status.disk_answers:
+        return "no answer"
+    full = "full: " if status.disk_is_full else ""
+    free, size = status.disk_free_bytes, status.disk_size_bytes
+    if free is None or not size:
+        return f"{full}{UNKNOWN}"
+    share = f"{free * 100 // size} %"
+    if is_short:
+        return f"{full}{format_bytes(free)}, {share}"
+    return f"{full}{format_bytes(free)} of {format_bytes(size)} free, {share}"
+
+
+def _rate_texts(rate: Rates | None) -> tuple[str, str, str]:
+    if rate is None:
+        return UNKNOWN, UNKNOWN, UNKNOWN
+    bytes_in, bytes_out = format_bytes(int(rate.bytes_in)), format_bytes(int(rate.bytes_out))
+    return f"{rate.messages_in:,.0f}", bytes_in, bytes_out
 
 
 def replica_table(infos: Sequence[StreamInfo], unreachable: frozenset[int] = frozenset()) -> Table:
@@ -160,10 +219,14 @@ def behind_text(part: PartitionInfo) -> str:
     return ", ".join(late) or "nobody"
 
 
-def partition_pairs(part: PartitionInfo, prefix: str) -> dict[str, str]:
-    """Return names and texts about a partition's replicas."""
+def partition_pairs(part: PartitionInfo, prefix: str, told: set[str]) -> dict[str, str]:
+    """Return names and texts about a partition's replicas. An address in `told` is left out, another one is added."""
+    leader = "nobody" if part.leader_id is None else f"broker {part.leader_id}"
+    if part.leader_id is not None and part.leader not in told:
+        told.add(part.leader)
+        leader += f" at {part.leader}"
     shown = {
-        f"{prefix}leader": f"broker {part.leader_id} at {part.leader}" if part.leader_id is not None else "nobody",
+        f"{prefix}leader": leader,
         f"{prefix}on brokers": ids_text(part.replicas),
         f"{prefix}in sync": ids_text(part.isr),
         f"{prefix}behind": behind_text(part),

@@ -26,6 +26,8 @@ _GAPS_MEAN = "times with possibly no subscription; messages published then may n
 _WIDE = 120  # characters: from this width on, offsets and full times are shown
 _RANGES_CHARS_MAX = 30  # most characters for the offsets of several partitions, in a line of `_WIDE`
 _TEXT_CHARS_MIN, _SUBJECT_CHARS_MIN = 10, 14
+_TEXTS = ("stream", "subject")
+_LEFT_OUT_FIRST = ("last message", "size", "subject", "offsets")
 _STATE_STYLES = {"online": "green", **dict.fromkeys(("paused", "read-only", "sealed"), "yellow")}  # intended states
 
 
@@ -77,48 +79,70 @@ def offsets_text(part: PartitionInfo) -> str:
     return f"{part.log_start} to {part.committed_end - 1}"
 
 
+def _empty_text(info: StreamInfo) -> str | None:
+    """Return the text for a stream none of whose partitions ever had a message; None for any other."""
+    if all(part.committed_end == 0 for part in info.partitions):
+        each = " in each partition" if len(info.partitions) > 1 else ""
+        return f"none (next is 0{each})"
+    return None
+
+
 def _ranges_text(info: StreamInfo) -> str:
     """Return each partition's offsets if they fit into the line, else the count; `stream show` has them all."""
+    if (together := _empty_text(info)) is not None:
+        return together
     text = ", ".join(offsets_text(part) for part in info.partitions)
     return text if len(info.partitions) == 1 or len(text) <= _RANGES_CHARS_MAX else f"{len(info.partitions)} partitions"
 
 
 def stream_table(infos: Sequence[StreamInfo], *, width: int) -> Table:
-    """Return a table with one line per stream in at most `width` characters; offsets are omitted if it is narrow."""
+    """Return a table with one line per stream in at most `width` characters; narrow ones have fewer columns."""
     wide = width >= _WIDE
     rows = [_row(info, wide=wide) for info in infos]
-    names = ["stream", "subject", "offsets", "size", *(("first to last",) if wide else ()), "last message", "state"]
-    made = table(*names, right=("offsets", "size"))
-    # Share the remaining width between names and subjects; two characters separate columns.
-    fixed = [
-        max(len(title), *(width_of(row[column]) for row in rows)) for column, title in enumerate(names) if column >= 2
-    ]
-    left = max(2 * _TEXT_CHARS_MIN, width - sum(fixed) - 2 * (len(names) - 1))
+    names = list(rows[0])
+    chars = {title: max(len(title), *(width_of(row[title]) for row in rows)) for title in names}
+    for title in _LEFT_OUT_FIRST:
+        if _left(chars, width) >= _TEXT_CHARS_MIN * (1 + ("subject" in chars)):
+            break
+        del chars[title]
+    # Share the remaining width between names and subjects.
+    left = max(_TEXT_CHARS_MIN * (1 + ("subject" in chars)), _left(chars, width))
     # A name of usual length is not truncated, so that it can be copied.
-    name_chars_max = max(_TEXT_CHARS_MIN, left // 2, min(replicas.NAME_CHARS_MAX, left - _SUBJECT_CHARS_MIN))
-    name_chars = min(max(width_of(row[0]) for row in rows), name_chars_max)
-    for name, subject, *others, state in rows:
-        style = _STATE_STYLES.get(state, "bold red")
-        texts = (cell(cut(name, name_chars), "bold"), cell(cut(subject, left - name_chars)))
-        made.add_row(*texts, *map(cell, others), cell(state, style))
+    name_chars_max = left
+    if "subject" in chars:
+        name_chars_max = max(_TEXT_CHARS_MIN, left // 2, min(replicas.NAME_CHARS_MAX, left - _SUBJECT_CHARS_MIN))
+    name_chars = min(chars["stream"], name_chars_max)
+    made = table(*chars, right=("offsets", "size"))
+    for row in rows:
+        row |= {"stream": cut(row["stream"], name_chars), "subject": cut(row["subject"], left - name_chars)}
+        styles = {"stream": "bold", "state": _STATE_STYLES.get(row["state"], "bold red")}
+        made.add_row(*(cell(row[title], styles.get(title, "")) for title in chars))
     return made
 
 
-def _row(info: StreamInfo, *, wide: bool) -> list[str]:
+def _left(chars: Mapping[str, int], width: int) -> int:
+    """Return the characters left for name and subject, if the other columns have theirs; two separate columns."""
+    return width - sum(count for title, count in chars.items() if title not in _TEXTS) - 2 * (len(chars) - 1)
+
+
+def _row(info: StreamInfo, *, wide: bool) -> dict[str, str]:
     last = max((part.last_timestamp_us for part in info.partitions if part.last_timestamp_us is not None), default=None)
-    return [
-        printable(info.name),
-        printable(info.subject),
-        _count_or_unknown(info),
-        UNKNOWN if info.size_bytes is None else format_bytes(info.size_bytes),
-        *((_ranges_text(info),) if wide else ()),
-        time_text(last) if wide else short_time_text(last),
-        state_text(info),
-    ]
+    return {
+        "stream": printable(info.name),
+        "subject": printable(info.subject),
+        "offsets": _count_or_unknown(info),
+        "size": UNKNOWN if info.size_bytes is None else format_bytes(info.size_bytes),
+        **({"first to last": _ranges_text(info)} if wide else {}),
+        "last message": time_text(last) if wide else short_time_text(last),
+        "state": state_text(info),
+    }
 
 
-def stream_pairs(info: StreamInfo, *, is_clustered: bool = True) -> dict[str, str]:
-    """Return names and texts about a stream, with `is_clustered` also its replicas; some of many partitions only."""
+def stream_pairs(info: StreamInfo, *, is_clustered: bool = True, rows: int | None = None) -> dict[str, str]:
+    """Return names and texts about a stream, with `is_clustered` also its replicas; some of many partitions only.
+
+    `rows`: its number of messages, told where that is not the number of offsets.
+    """
     shown = {
         "stream": info.name,
         "subject": info.subject,
@@ -129,19 +153,24 @@ def stream_pairs(info: StreamInfo, *, is_clustered: bool = True) -> dict[str, st
         **({} if info.intake == Intake.OPEN else {"intake": f"{intake_text(info)} since {time_text(info.intake_us)}"}),
         **({"partitions were": moving_text(info)} if info.counts else {}),
         "offsets kept": _count_or_unknown(info),
+        **({} if rows is None or rows == info.messages else {"messages kept": count_text(rows)}),
     }
+    if (empty := _empty_text(info)) is not None:
+        shown["offsets"] = empty
+    told: set[str] = set()  # addresses
     for part in replicas.some_of(info.partitions, replicas.is_well, _PARTITIONS_SHOWN_MAX):
         prefix = "" if len(info.partitions) == 1 else f"partition {part.partition} "
         is_unknown = part.committed_end is None
         size = f"{format_bytes(part.size_bytes)} in {counted(part.segment_count, 'segment file')}"
+        if empty is None:
+            shown[f"{prefix}offsets"] = offsets_text(part)
+            shown[f"{prefix}last message"] = UNKNOWN if is_unknown else time_text(part.last_timestamp_us) or "-"
         shown |= {
-            f"{prefix}offsets": offsets_text(part),
-            f"{prefix}last message": UNKNOWN if is_unknown else time_text(part.last_timestamp_us) or "-",
             f"{prefix}size": UNKNOWN if is_unknown else size,
             f"{prefix}leader epoch": str(part.leader_epoch),
         }
         if is_clustered:
-            shown |= replicas.partition_pairs(part, prefix)
+            shown |= replicas.partition_pairs(part, prefix, told)
         if (
             not part.dedup_ids
             and info.config.dedup_window_ms is not None

@@ -36,6 +36,7 @@ from penstock.cli.terminal.options import (
 )
 from penstock.cli.terminal.standard_streams import need_stdout
 from penstock.cli.terminal.stream_fields import FIELDS, UNLIMITED, Field, flag_of, shown
+from penstock.ops.placed_rows import suspended_note
 
 if TYPE_CHECKING:
     from penstock.client.blocking.client import Client
@@ -344,12 +345,27 @@ def show(
             return
         info = client.stream(name, timeout=seconds)
         is_clustered = _is_clustered(client, info, seconds)
+        rows = None if as_json else _row_count(client, info)
     if as_json:
         output.print_json(info)
         return
     console = output.console()
-    console.print(report.pairs(report.stream_pairs(info, is_clustered=is_clustered) | shown_config(info)))
+    console.print(report.pairs(report.stream_pairs(info, is_clustered=is_clustered, rows=rows) | shown_config(info)))
     report.print_troubles(console, [info])
+    if note := suspended_note(info.config):
+        say_note(note)
+
+
+_COUNT_S = 2.0  # the number of messages is left out if it takes longer
+
+
+def _row_count(client: Client, info: StreamInfo) -> int | None:
+    """Return the number of messages; None if it is unknown, or the user may not read the stream."""
+    from penstock.base.errors import PenstockError
+
+    with suppress(PenstockError):
+        return client.row_count(info, timeout=_COUNT_S)
+    return None
 
 
 def _is_clustered(client: Client, info: StreamInfo, seconds: float) -> bool:

@@ -1,34 +1,66 @@
 """Typer command and group classes that fix help output and usage errors.
 
-Rules: help shows a switch such as `--help` without the metavar `<bool>`. Help paragraphs are wrapped to the terminal,
-not at the line breaks of the source. A command that contacts no broker rejects `--server` and `--tls-…`.
+Rules: examples follow the first paragraph of the help. The options that say which broker is asked, and as whom, take
+one line of a command's help; `penstock --help` explains them. A switch such as `--help` has no metavar `<bool>`.
+Paragraphs are wrapped to the terminal, not at the line breaks of the source. A command that contacts no broker rejects
+`--server` and `--tls-…`.
 """
 
 from __future__ import annotations
 
+import copy
 import re
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from penstock.cli.terminal.connection_options import CONNECTION_PANEL
+
 _UsageError: Any = typer.BadParameter.__base__  # UsageError of Typer's own copy of Click
 
-_CALLED_HERE = {
+_CALLED_HERE: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("rm", "remove", "del"), ("delete",)),
     **dict.fromkeys(("info", "get", "describe"), ("show", "status")),
-    **dict.fromkeys(("add", "new", "make"), ("create", "add")),
+    **dict.fromkeys(("add", "new", "make", "create"), ("create", "add", "new")),
     **dict.fromkeys(("edit", "update", "set"), ("alter",)),
-    **dict.fromkeys(("sub", "subscribe", "consume", "tail", "cat"), ("read",)),
+    **dict.fromkeys(("sub", "subscribe", "consume", "cat"), ("read",)),
     **dict.fromkeys(("pub", "produce"), ("publish",)),
-    "ls": ("list",),
+    "ls": ("list", "stream list"),
 }
+"""Names that other programs give to a command → ours, of which the first that exists is meant."""
 
 
-class _Switches:
-    """Mixin that shows switches without a metavar."""
+def called_here(args: list[str], commands: Container[str]) -> list[str]:
+    """Return the arguments with our name of the command, if the first is a name that other programs give to it."""
+    if args and args[0] not in commands:
+        for meant in _CALLED_HERE.get(args[0], ()):
+            if (words := meant.split())[0] in commands:
+                return [*words, *args[1:]]
+    return args
+
+
+_OF_EVERY_COMMAND = ("server", "credentials", "tls_ca", "tls_cert", "tls_key", "timeout", "debug")
+"""Parameters that most commands have, and that their help only names."""
+
+
+class _Help:
+    """Mixin that orders the help, and shows switches without a metavar."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Print the help of a copy whose examples are paragraphs, and which lacks the options of every command."""
+        shown: Any = copy.copy(self)
+        first, *further = (shown.help or "").split("\n\n")
+        shown.help = "\n\n".join(one for one in (first, _together(shown.epilog), *further) if one)
+        shown.epilog = None
+        if ctx.parent is not None:
+            in_panel = [one for one in shown.params if getattr(one, "rich_help_panel", None) == CONNECTION_PANEL]
+            common = [one for one in in_panel if one.name in _OF_EVERY_COMMAND]
+            shown.params = [one for one in shown.params if one not in common]
+            shown.epilog = _named(common)
+        super(_Help, shown).format_help(ctx, formatter)  # type: ignore[misc]
 
     def get_help_option(self, ctx: Any) -> Any:
         """Return the option `--help` without a metavar."""
@@ -43,7 +75,7 @@ class _Switches:
         return found
 
 
-class Command(_Switches, TyperCommand):
+class Command(_Help, TyperCommand):
     def __init__(self, *arguments: Any, help: str | None = None, **options: Any) -> None:  # noqa: A002 (Typer's name)
         super().__init__(*arguments, help=_unwrapped(help), **options)
 
@@ -60,15 +92,12 @@ class Command(_Switches, TyperCommand):
             return super().parse_args(ctx, args)
 
 
-class Group(_Switches, TyperGroup):
-    """A command group that suggests the right command for names used by other programs, such as `rm`."""
+class Group(_Help, TyperGroup):
+    """A command group that also takes the names of other programs, such as `rm`: no help or completion lists them."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Return the named command. Raise UsageError if there is none."""
-        meant = next((one for one in _CALLED_HERE.get(args[0], ()) if one in self.commands), None)
-        if args[0] not in self.commands and meant is not None:
-            raise _UsageError(f"No such command {args[0]!r}. Did you mean {meant!r}?", ctx=ctx)
-        return super().resolve_command(ctx, args)
+        """Return the named command, and its own name, which errors then show. Raise UsageError if there is none."""
+        return super().resolve_command(ctx, called_here(args, self.commands))
 
 
 @contextmanager
@@ -110,6 +139,18 @@ def _first_mistake(cause: BaseException | None) -> str | None:
 
 def _unwrapped(text: str | None) -> str | None:
     return None if text is None else "\n\n".join(" ".join(one.split("\n")) for one in text.split("\n\n"))
+
+
+def _together(examples: str | None) -> str:
+    """Return the epilog as one paragraph, as bright as the first one: Typer dims all others."""
+    text = (examples or "").replace("\n\n", "\n")
+    return re.sub(r"(?<!\\)\[(/?)(bold|cyan)\]", lambda found: "[/]" if found[1] else f"[not dim {found[2]}]", text)
+
+
+def _named(options: list[Any]) -> str | None:
+    """Return a line with the options, and where they are explained; None if there are none."""
+    flags = [f"{one.opts[0]} (default {one.default})" if one.name == "timeout" else one.opts[0] for one in options]
+    return f"Connection options, explained by `penstock --help`: {', '.join(flags)}" if flags else None
 
 
 def _as_switch(option: Any) -> Any:

@@ -141,6 +141,12 @@ def as_bad_parameter() -> Iterator[None]:
         raise typer.BadParameter(str(error)) from None
 
 
+def server_of(ctx: typer.Context, server: str | None) -> str | None:
+    """Return `--server` given after the command, else before it."""
+    found = ctx.find_object(Globals)
+    return server or (found.server if found else None)
+
+
 @contextmanager
 def connected(ctx: typer.Context, server: str | None, timeout: str, **options: Any) -> Iterator[tuple[Client, float]]:
     """Connect to the broker of `--server`; yield the client and the time-out in seconds."""
@@ -148,8 +154,7 @@ def connected(ctx: typer.Context, server: str | None, timeout: str, **options: A
     from penstock.client.errors import StreamNotFound
 
     seconds = seconds_of(timeout)
-    found = ctx.find_object(Globals)
-    at = server or (found.server if found else None)
+    at = server_of(ctx, server)
     with blocking.connect(at, name="penstock-cli", timeout=seconds, **options) as client:
         try:
             yield client, seconds

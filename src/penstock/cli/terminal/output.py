@@ -82,6 +82,19 @@ def table(*columns: str, right: tuple[str, ...] = ()) -> Table:
     return made
 
 
+def fitting(rows: list[dict[str, str]], width: int, *, left_out_first: tuple[str, ...]) -> list[str]:
+    """Return the columns of the rows that fit into `width` cells side by side; the others are left out in that order.
+
+    Rows map titles to texts, all rows the same titles.
+    """
+    wide = {title: max(width_of(title), *(width_of(row[title]) for row in rows)) for title in rows[0]}
+    for title in left_out_first:
+        if sum(wide.values()) + 2 * (len(wide) - 1) <= width:  # two characters separate columns
+            break
+        wide.pop(title, None)
+    return list(wide)
+
+
 def cell(value: object, style: str = "") -> Any:
     """Return a table cell with control characters escaped."""
     from rich.text import Text

@@ -34,7 +34,7 @@ from penstock.client.append.staging import PublishedQuery, Staged
 from penstock.client.blocking.threads import LoopThread, PublishQueue, opened
 from penstock.client.checks import require
 from penstock.client.consume import consumers, groups, tables
-from penstock.client.consume.groups import Group, GroupOffset
+from penstock.client.consume.groups import Group, GroupConsumer, GroupOffset
 from penstock.client.consume.tables import T
 from penstock.client.link.credentials import Given
 from penstock.client.link.keywords import ConsumerOptions, PublishOptions, StreamChanges, StreamOptions
@@ -224,9 +224,12 @@ class Client(OfThisProcess):
         """Delete a stream and all its data. StreamNotFound."""
         self._thread.run(self._client.delete_stream(stream, timeout=timeout))
 
-    def streams(self, *, timeout: float = 10.0) -> list[StreamInfo]:
-        """Return all streams, ordered by name; offsets and sizes are None if a leader does not answer."""
-        return self._thread.run(self._client.streams(timeout=timeout))
+    def streams(self, *, server: str | None = None, timeout: float = 10.0) -> list[StreamInfo]:
+        """Return all streams, ordered by name; offsets and sizes are None if a leader does not answer.
+
+        `server`: ask exactly the broker at HOST:PORT which streams there are; default: any broker.
+        """
+        return self._thread.run(self._client.streams(server=server, timeout=timeout))
 
     def stream(self, name: str, *, timeout: float = 10.0) -> StreamInfo:
         """Return one stream's current state; offsets and sizes are None if a leader does not answer. StreamNotFound."""
@@ -236,15 +239,26 @@ class Client(OfThisProcess):
         """Return the streams that store messages on this subject (no wildcards): a publisher may expect their acks."""
         return self._thread.run(self._client.streams_for(subject, timeout=timeout))
 
+    def row_count(self, stream: StreamName, *, timeout: float = 10.0) -> int | None:
+        """Return the number of messages in a stream; `committed_end - log_start` counts offsets, deleted ones included.
+
+        The leaders count them in their indexes. None if one cannot cheaply, as where many small batches are in no index
+        yet, or is an earlier version. StreamNotFound.
+        """
+        return self._thread.run(self._client.row_count(stream, timeout=timeout))
+
     def known_producers(
         self, stream: StreamName, *, partition: int | None = None, timeout: float = 10.0
     ) -> list[KnownProducer]:
         """Return the idempotent producers that the leaders know (ten minutes back). StreamNotFound, StorageFailed."""
         return self._thread.run(self._client.known_producers(stream, partition=partition, timeout=timeout))
 
-    def status(self, *, timeout: float = 10.0) -> StatusResponse:
-        """Return the broker's status."""
-        return self._thread.run(self._client.status(timeout=timeout))
+    def status(self, *, server: str | None = None, timeout: float = 10.0) -> StatusResponse:
+        """Return the status of the broker in use, or of exactly the one at HOST:PORT (`server`). NotAuthorized.
+
+        Unavailable, TimedOut: it does not answer.
+        """
+        return self._thread.run(self._client.status(server=server, timeout=timeout))
 
     def cluster_id(self, *, timeout: float = 10.0) -> str:
         """Return the cluster's id. Stored offsets are meaningless in another cluster. Unavailable: it has no id yet."""
@@ -715,13 +729,20 @@ class Groups:
         self._groups = groups
         self._thread = thread
 
-    def all(self, *, timeout: float = 10.0) -> list[Group]:
-        """Return all groups and the streams in which they have committed offsets, in order."""
-        return self._thread.run(self._groups.all(timeout=timeout))
+    def all(self, *, lag: bool = False, timeout: float = 10.0) -> list[Group]:
+        """Return all groups and the streams in which they have committed offsets, in order.
+
+        `lag`: with their lag, which costs a request for each of them.
+        """
+        return self._thread.run(self._groups.all(lag=lag, timeout=timeout))
 
     def offsets(self, group: str, stream: StreamName, *, timeout: float = 10.0) -> list[GroupOffset]:
         """Return the group's committed offset and lag in each partition of a stream. StreamNotFound."""
         return self._thread.run(self._groups.offsets(group, stream, timeout=timeout))
+
+    def members(self, group: str, stream: StreamName, *, timeout: float = 10.0) -> list[GroupConsumer]:
+        """Return the group's members that read a stream, those that joined first first. StreamNotFound."""
+        return self._thread.run(self._groups.members(group, stream, timeout=timeout))
 
     def commit(self, group: str, stream: StreamName, offsets: Mapping[int, int], *, timeout: float = 10.0) -> None:
         """Commit offsets for a group in some partitions, all or none: by partition, the offset of the next message.

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 _PAUSE_S_MIN = 0.05
 _PAUSE_S_MAX = 1.0
 _PASSING = (ErrorCode.OVERLOADED, ErrorCode.NOT_ENOUGH_REPLICAS)
+_DUMMY_HEADERS = b"NATS/1.0\r\nPenstock-Placeholder: 1\r\n\r\n"
 _OVERHEAD_BYTES = 64 * limits.KIB  # header, metadata and padding of one batch message: an upper bound
 
 
@@ -105,7 +106,7 @@ class Placer:
     def is_dummy(self, row: Message) -> bool:
         """True if `row`, the last one of the log, is what an interrupted `begin_at(self.end)` has put."""
         stored = (row.offset, row.timestamp_us, row.subject, row.key, row.value, row.header_block)
-        return stored == tuple(self._placing.dummy(self.end).values())
+        return stored == tuple(self._placing.dummy(self.end, row.timestamp_us).values())
 
     def give_up_before(self, offset: int) -> None:
         """Truncate the log before `offset`, which is at most its end."""
@@ -176,16 +177,25 @@ class _Placing:
 
         from penstock.batch.schema import arrow_schema
 
-        row = self.dummy(offset)
-        columns = [pa.array([row[field.name]], field.type) for field in arrow_schema()]
-        await self.put(pa.RecordBatch.from_arrays(columns, schema=arrow_schema()), offset)
+        async def put(timestamp_us: int) -> None:
+            row = self.dummy(offset, timestamp_us)
+            columns = [pa.array([row[field.name]], field.type) for field in arrow_schema()]
+            await self.put(pa.RecordBatch.from_arrays(columns, schema=arrow_schema()), offset)
+
+        try:
+            await put(0)
+        except RemoteError as error:  # the log had rows, and times never go back
+            if error.code != ErrorCode.BAD_REQUEST or "last_timestamp_us" not in error.details:
+                raise
+            await put(int(error.details["last_timestamp_us"]))
         await self.give_up_before(offset)
 
-    def dummy(self, offset: int) -> dict[str, Any]:
-        """Return the row that `begin_at` puts before `offset`."""
+    def dummy(self, offset: int, timestamp_us: int) -> dict[str, Any]:
+        """Return the row that `begin_at` puts before `offset`; its header distinguishes it from any other."""
         tokens = self._stream.config.subject_of(self._partition).split(".")
         subject = ".".join("x" if token in ("*", ">") else token for token in tokens)
-        return {"offset": offset - 1, "timestamp": 0, "subject": subject, "key": None, "value": b"", "headers": None}
+        columns = {"offset": offset - 1, "timestamp": timestamp_us, "subject": subject}
+        return {**columns, "key": None, "value": b"", "headers": _DUMMY_HEADERS}
 
     async def give_up_before(self, offset: int) -> None:
         if offset <= self.start:

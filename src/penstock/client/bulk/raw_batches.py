@@ -81,10 +81,12 @@ async def _answers(
         split = _Split(bytes(raw), offset, source)
         yield iter(split)
         if split.corruption is not None:
+            if split.end >= end:
+                return  # the corrupt batch lies behind what is read
             if split.end <= corrupt_until:
                 raise split.corruption
             # The broker sent it unchecked from its file; this has it check, and repair.
-            left = OffsetRange(split.end, answer.end_offset)
+            left = OffsetRange(split.end, min(end, answer.end_offset))
             key = PartitionKey(stream.stream_id, partition)
             checked = checked_range(link, key, left, answer.leader_epoch, ("offset",), split.corruption, timeout_s)
             await checked

@@ -26,6 +26,7 @@ class Group(NamedTuple):
     stream_id: int
     partitions: int  # number of partitions with committed offsets
     members: int  # consumers that share them now, according to their coordinator
+    lag: int | None = None  # of all partitions together; None: not asked for, or some leader did not answer
 
 
 class GroupOffset(NamedTuple):
@@ -41,7 +42,22 @@ class GroupOffset(NamedTuple):
     @property
     def lag(self) -> int:
         """Consumer lag: offsets from the committed offset to `committed_end`; without an offset from `log_start`."""
-        return max(0, self.committed_end - max(self.log_start, self.offset or 0))
+        return _lag(self.offset, self.log_start, self.committed_end)
+
+
+class GroupConsumer(NamedTuple):
+    """A member of a consumer group: a consumer that shares a stream's partitions with the others."""
+
+    member: str  # the id of `GroupOffset.member`
+    client_name: (
+        str  # `connect(name=…)`; "": its coordinator does not know, as after a failover, or is an earlier version
+    )
+    address: str  # HOST:PORT of its client; "": as above
+    joined: datetime | None  # None: as above, or before its present coordinator
+    partitions: tuple[int, ...]  # assigned to it
+
+
+_READS_AT_ONCE = 32  # requests for the offsets of groups
 
 
 class Groups:
@@ -50,12 +66,34 @@ class Groups:
     def __init__(self, positions: GroupPositions) -> None:
         self._positions = positions
 
-    async def all(self, *, timeout: float = 10.0) -> list[Group]:
-        """Return all groups and the streams in which they have committed offsets, in order."""
+    async def all(self, *, lag: bool = False, timeout: float = 10.0) -> list[Group]:
+        """Return all groups and the streams in which they have committed offsets, in order.
+
+        `lag`: with their lag, which costs a request for each of them.
+        """
         found = await self._positions.all(timeout)
-        infos = await self._positions.streams.all(timeout) if found else []
-        names = {info.stream_id: info.name for info in infos}
-        return sorted(_named(found, names), key=lambda one: (one.group, one.stream or "", one.stream_id))
+        infos = {info.stream_id: info for info in await self._positions.streams.all(timeout)} if found else {}
+        groups = _named(found, {stream_id: info.name for stream_id, info in infos.items()})
+        if lag:
+            turns = asyncio.Semaphore(_READS_AT_ONCE)
+            asked = (self._lagging(one, infos.get(StreamId(one.stream_id)), turns, timeout) for one in groups)
+            groups = list(await asyncio.gather(*asked))
+        return sorted(groups, key=lambda one: (one.group, one.stream or "", one.stream_id))
+
+    async def _lagging(
+        self, group: Group, info: StreamInfo | None, turns: asyncio.Semaphore, timeout_s: float
+    ) -> Group:
+        if info is None:
+            return group
+        async with turns:
+            offsets = (await self._positions.read(group.group, info.stream_id, timeout_s)).offsets
+        lag = 0
+        for part in info.partitions:
+            if part.log_start is None or part.committed_end is None:
+                return group
+            found = offsets.get(int(part.partition))
+            lag += _lag(None if found is None else found.offset, part.log_start, part.committed_end)
+        return group._replace(lag=lag)
 
     async def offsets(self, group: str, stream: StreamName, *, timeout: float = 10.0) -> list[GroupOffset]:
         """Return the group's committed offset and lag in each partition of a stream. StreamNotFound."""
@@ -63,10 +101,27 @@ class Groups:
         info = await self._positions.streams.now(stream, timeout)
         found = await self._positions.read(group, info.stream_id, timeout)
         ends = await self._places(info, partition_numbers(info, None), EARLIEST, timeout)
-        members = found.members
+        owners = found.owners
         return [
-            _group_offset(number, found.offsets.get(number), end)._replace(member=members.get(number))
+            _group_offset(number, found.offsets.get(number), end)._replace(member=owners.get(number))
             for number, end in ends.items()
+        ]
+
+    async def members(self, group: str, stream: StreamName, *, timeout: float = 10.0) -> list[GroupConsumer]:
+        """Return the group's members that read a stream, those that joined first first. StreamNotFound."""
+        check_group(group)
+        info = await self._positions.streams.now(stream, timeout)
+        found = await self._positions.read(group, info.stream_id, timeout)
+        members = sorted(found.members, key=lambda one: (one.joined_us or 0, one.member_id))
+        return [
+            GroupConsumer(
+                one.member_id,
+                one.client_name,
+                one.address,
+                None if one.joined_us is None else datetime_of(one.joined_us),
+                tuple(map(int, one.partitions)),
+            )
+            for one in members
         ]
 
     async def commit(
@@ -106,8 +161,8 @@ class Groups:
         to = fixed_place_of(to)
         places = await self._places(info, partition_numbers(info, partition, to), to, timeout)
         if dry_run:
-            if count := (await self._positions.read(group, info.stream_id, timeout)).members_count:
-                raise specific(in_use(group, count))
+            if members := (await self._positions.read(group, info.stream_id, timeout)).members:
+                raise specific(in_use(group, len(members)))
         else:
             marks: dict[int, ReadMark | None] = {
                 number: ReadMark(at.offset, at.leader_epoch) for number, at in places.items()
@@ -135,6 +190,10 @@ class Groups:
         link = self._positions.link
         found = await asyncio.gather(*(find_place(link, info.stream_id, one, place, timeout_s) for one in numbers))
         return {int(number): one for number, one in zip(numbers, found, strict=True)}
+
+
+def _lag(offset: int | None, log_start: int, committed_end: int) -> int:
+    return max(0, committed_end - max(log_start, offset or 0))
 
 
 def _named(found: Iterable[GroupStream], names: Mapping[StreamId, str]) -> list[Group]:

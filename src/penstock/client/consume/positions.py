@@ -28,6 +28,7 @@ from penstock.messages import (
     FetchOffsetsResponse,
     GroupHeartbeatRequest,
     GroupHeartbeatResponse,
+    GroupMember,
     GroupPartition,
     GroupStream,
     ListGroupsRequest,
@@ -44,11 +45,15 @@ T = TypeVar("T")
 
 
 class CommittedPositions(NamedTuple):
-    """A group's committed offsets in a stream, by partition; the member that owns each; the number of members."""
+    """A group's committed offsets in a stream, by partition, and the members that read it."""
 
     offsets: dict[int, CommittedOffset]
-    members: dict[int, str]
-    members_count: int = 0
+    members: tuple[GroupMember, ...] = ()
+
+    @property
+    def owners(self) -> dict[int, str]:
+        """The id of the member that owns each partition."""
+        return {int(part): one.member_id for one in self.members for part in one.partitions}
 
 
 class GroupPositions:
@@ -82,7 +87,7 @@ class GroupPositions:
     async def read(self, group: str, stream_id: StreamId, timeout_s: float) -> CommittedPositions:
         """Return committed offsets and members without creating anything."""
         kept = await self._if_there(timeout_s)
-        return CommittedPositions({}, {}) if kept is None else await self._fetch(kept, group, stream_id, timeout_s)
+        return CommittedPositions({}) if kept is None else await self._fetch(kept, group, stream_id, timeout_s)
 
     async def commit(
         self,
@@ -183,8 +188,7 @@ class GroupPositions:
         )
         answer, _ = await self.link.call(request, FetchOffsetsResponse, timeout_s=timeout_s)
         offsets = {int(one.partition): one for one in answer.offsets}
-        members = {int(part): one.member_id for one in answer.members for part in one.partitions}
-        return CommittedPositions(offsets, members, len(answer.members))
+        return CommittedPositions(offsets, answer.members)
 
     async def _if_there(self, timeout_s: float) -> StreamInfo | None:
         request = MetadataRequest(names=(OFFSETS_STREAM,))

@@ -12,6 +12,7 @@ lists the brokers asked and the last answer of each.
 | `not_leader`, with the leader               | that one, at once          | the same                 |
 | a code of `REPEATS`                         | refresh, again             | the same                 |
 | a code of `REPEATS_IF_HARMLESS`             | refresh, again             | raise                    |
+| `corrupt_range` that is being repaired      | the same; in the end raise | raise                    |
 | a code of `ASKS_LEADER`                     | refresh; if another leads, | the same                 |
 |                                             | again; else raise          |                          |
 | a code of `ASKS_OTHERS`                     | if any broker can answer,  | raise                    |
@@ -208,7 +209,8 @@ class Attempts:
             self._view.avoid(address, now_s)
             self._note(address, error)
             return len(self._cannot) <= _OTHERS_MAX
-        if error.code not in (AGAIN if self._repeatable else DID_NOTHING):
+        waits = self._repeatable and _is_being_repaired(error)
+        if not waits and error.code not in (AGAIN if self._repeatable else DID_NOTHING):
             return False
         is_hint = error.code == ErrorCode.NOT_LEADER and self._key is not None
         if is_hint and self._view.learn_hint(self._key, address, error.details, now_s):  # type: ignore[arg-type]
@@ -244,6 +246,8 @@ class Attempts:
         return self._view.any_broker(now_s, home=home, avoid=self._asked)
 
     def _exhausted(self) -> Exception:
+        if self._last is not None and _is_being_repaired(self._last):
+            return self._last
         leader = None if self._key is None else self._view.leader(self._key)
         if leader is not None and leader.reason:
             return TimedOut(f"the partition had no leader in time: {leader.reason}", nobody_leads=leader.reason)
@@ -259,3 +263,12 @@ class Attempts:
                 return self._last
             return Unavailable(f"no broker of the cluster can be reached ({said})")
         return TimedOut(f"no broker could answer within the time-out ({said})", tried=dict(self._said))
+
+
+def _is_being_repaired(error: Exception) -> bool:
+    """True if the broker can read that range again soon."""
+    return (
+        isinstance(error, RemoteError)
+        and error.code == ErrorCode.CORRUPT_RANGE
+        and error.details.get("repairing") is True
+    )

@@ -120,7 +120,11 @@ ERROR_CODES: dict[Code, CodeMeaning] = {
         "no message has that offset, key or subject", _NONE, _TELLS, "once there is one"
     ),
     Code.CORRUPT_RANGE: CodeMeaning(
-        "the data stored there by this replica are corrupted", _NONE, _OTHERS, "once it is repaired"
+        "the data stored there by this replica are corrupted; `details`: `repairing`, if a repair is under way, for "
+        "which a read waits",
+        _NONE,
+        _OTHERS,
+        "once it is repaired",
     ),
     Code.TOO_STALE: CodeMeaning("this replica may lack more than the reader allows", _NONE, _OTHERS, _LATER),
     # Appending

@@ -7,6 +7,8 @@ If retention overtakes a reader, it raises an error; it never skips silently.
 Corruption: whole batches come unchecked from the leader's file, so only their reader finds a corrupt one. It asks for
 the rest of that answer again as a projection, for which the broker checks what it reads: so the broker learns of the
 damage and repairs it, and the reader goes on once it is repaired.
+A range that the broker itself finds corrupt, and says that it repairs, is waited for like a new leader (see
+`link.attempts`); one that it does not repair is an error at once.
 Added partitions: a reader that follows a stream polls its metadata every PARTITIONS_POLL_S. It reads an added partition
 from its beginning once it has read the older ones up to their marks, that is, everything they hold of the keys that
 moved. So the old messages of a key come before its new ones, and no tombstones have to be remembered.
@@ -372,7 +374,11 @@ class Reader:
         """
         while self._rows_left != 0:
             if self._corrupt is not None:
-                return self._batches(await self._ask_again(self._corrupt))
+                found = await self._ask_again(self._corrupt)
+                self._moved.set()
+                if found is not None and found.raw:
+                    return self._batches(found)
+                continue
             item = await self._queue.get()
             if item is None:
                 self._unfinished -= 1
@@ -448,10 +454,16 @@ class Reader:
             self._corrupt = _Corrupt(fetched, reached, error)
             self.covered_ends[fetched.what.partition] = reached
 
-    async def _ask_again(self, corrupt: _Corrupt) -> _Fetched:
-        """Fetch the rest of an answer with a corrupt batch in a way that has the broker check it."""
+    async def _ask_again(self, corrupt: _Corrupt) -> _Fetched | None:
+        """Fetch the rest of an answer with a corrupt batch in a way that has the broker check it; None if the corrupt
+        batch lies behind what is read.
+        """
         what, told, asking = corrupt.fetched.what, corrupt.fetched.response, corrupt.fetched.asking
         left = OffsetRange(corrupt.reached, min(what.range.end, told.end_offset))
+        if left.start >= left.end:
+            self._corrupt = None
+            self.covered_ends[what.partition] = left.end
+            return None
         key = PartitionKey(what.stream_id, what.partition)
         found = checked_range(self._link, key, left, told.leader_epoch, COLUMNS, corrupt.error, self._timeout_s)
         response, raw = await found
@@ -474,7 +486,8 @@ async def checked_range(
     """Fetch a range in which the caller has found `corruption`, as a projection: the broker checks the batches, learns
     of the damage and repairs it, for which this waits.
 
-    RemoteError (corrupt_range) if it is not repaired in time; `corruption` if the broker is too old to check it.
+    RemoteError (corrupt_range) if it is not repaired in time; `corruption` if the broker is too old to check it, or has
+    nothing there in time.
     """
     clock = asyncio.get_running_loop()
     request = FetchRequest(
@@ -496,11 +509,13 @@ async def checked_range(
                 raise corruption from None
             if error.code not in _BEING_REPAIRED or left_s <= _REPAIR_PAUSE_S:
                 raise
-            await asyncio.sleep(_REPAIR_PAUSE_S)
-            continue
-        if response.end_offset <= wanted.start:
-            raise corruption
-        return response, raw
+        else:
+            if response.end_offset > wanted.start:
+                return response, raw
+            # A new leader may not know the high watermark yet.
+            if left_s <= _REPAIR_PAUSE_S:
+                raise corruption
+        await asyncio.sleep(_REPAIR_PAUSE_S)
 
 
 async def answers(begin: Callable[[], Awaitable[Reader]]) -> AsyncGenerator[Iterator[pa.RecordBatch], None]:

@@ -50,15 +50,18 @@ class NamedStreams:
         self._link = link
         self._known: dict[str, StreamInfo] = {}
 
-    async def all(self, timeout: float) -> StreamList:
-        """Return all streams, ordered by name, completed by their leaders."""
+    async def all(self, timeout: float, at: str | None = None) -> StreamList:
+        """Return all streams, ordered by name, completed by their leaders. `at`: ask exactly that broker for them."""
         found = StreamList()
         clock = asyncio.get_running_loop()
         deadline_s = clock.time() + seconds_of(timeout)
         after: str | None = None
         while True:
-            request = MetadataRequest(after=after)
-            answer, _ = await self._link.call(request, MetadataResponse, timeout_s=deadline_s - clock.time())
+            request, left_s = MetadataRequest(after=after), deadline_s - clock.time()
+            if at is None:
+                answer, _ = await self._link.call(request, MetadataResponse, timeout_s=left_s)
+            else:
+                answer, _ = await self._link.call_at(at, request, MetadataResponse, timeout_s=left_s)
             found += await self._told_by_leaders(answer.streams, deadline_s - clock.time())
             if answer.next_after is None or not answer.streams:
                 return found

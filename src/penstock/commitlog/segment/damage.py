@@ -9,20 +9,39 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from penstock.base.errors import CorruptionError
+
+_SOUND = "sound bytes"
+
 
 @dataclass(frozen=True, slots=True)
 class Damage:
     """A corrupt range of the log. Nothing of it is ever deleted or cut.
 
     `base_offset` to `end_offset` are the lost offsets (`end_offset` None: unknown end; equal to base_offset: none
-    lost). `position` is the first corrupt byte in `file`.
+    lost). `position` is the first corrupt byte in `file`, or that of its batch. Where nothing more
+    precise is expected than sound bytes, `found` says what is wrong.
     """
 
     file: str
     position: int
     base_offset: int
     end_offset: int | None
-    reason: str
+    found: str
+    expected: str = _SOUND
+
+    @classmethod
+    def of(cls, mistake: CorruptionError, position: int, base_offset: int, end_offset: int | None) -> Damage:
+        """Return the damage that a failed check shows; `position`: of the batch in which the mistake is."""
+        found = str(mistake.found)
+        if mistake.position != position:
+            found = f"{found} at byte {mistake.position}"
+        return cls(mistake.file, position, base_offset, end_offset, found, str(mistake.expected))
+
+    @property
+    def reason(self) -> str:
+        """Reason without file and position."""
+        return self.found if self.expected == _SOUND else f"expected {self.expected}, found {self.found}"
 
     def holds(self, offset: int) -> bool:
         """True if `offset` is lost."""

@@ -32,7 +32,7 @@ class TornTail:
     """End of the valid part of a segment beyond the flushed position. `whole`: a valid batch behind it, if any."""
 
     position: int
-    reason: str
+    mistake: CorruptionError
     whole: ResyncPoint | None
 
 
@@ -63,8 +63,8 @@ class SegmentScan:
         if self.damage and self.damage[-1].end_offset is None:
             self.damage[-1] = replace(self.damage[-1], end_offset=end_offset)
         elif self.end_offset < end_offset:
-            reason = str(CorruptionError(path, self.end_position, f"offset {self.end_offset}", "the end of the file"))
-            self.damage.append(Damage(path, self.end_position, self.end_offset, end_offset, reason))
+            mistake = CorruptionError(path, self.end_position, f"offset {self.end_offset}", "the end of the file")
+            self.damage.append(Damage.of(mistake, self.end_position, self.end_offset, end_offset))
 
     def all_entries(self) -> PackedEntries | ResumedEntries:
         """Return all entries, including those of the head."""
@@ -140,12 +140,12 @@ def scan_segment(
             # Any valid batch counts here, even if its offsets do not fit.
             whole = find_behind(file, ResyncBounds(walk.position - 1, size_bytes, 0, None))
             if whole is None or flushed_position is not None:
-                scan.torn = TornTail(walk.position, str(walk.mistake), whole)
+                scan.torn = TornTail(walk.position, walk.mistake, whole)
                 return scan
         beyond = ResyncBounds(walk.position, size_bytes, walk.offset, end_offset)
         found = find_behind(file, beyond, _hints(vfs, file.path, walk.position), by_marks=by_marks)
         lost_end = None if found is None else found.base_offset
-        scan.damage.append(Damage(file.path, walk.position, walk.offset, lost_end, str(walk.mistake)))
+        scan.damage.append(Damage.of(walk.mistake, walk.position, walk.offset, lost_end))
         if found is None:
             return scan
         position, scan.end_offset = found.position, found.base_offset

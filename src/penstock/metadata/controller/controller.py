@@ -193,6 +193,10 @@ class Controller:
         live = self._image.live_brokers()
         return (self._sessions.heard_since(now.elapsed_us - _LATELY_US) | {self._broker_id}) & live
 
+    def silent_us(self, now: Now) -> dict[BrokerId, int]:
+        """Microseconds since the metadata leader heard of each live broker, 0 for itself; empty on other brokers."""
+        return self._sessions.silent_us(now.elapsed_us) | {self._broker_id: 0} if self.leads else {}
+
     def without_nats(self) -> frozenset[BrokerId]:
         """Brokers without NATS, leaders of last resort."""
         return self._sessions.without_nats() if self.leads else frozenset()

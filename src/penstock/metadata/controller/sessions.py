@@ -84,6 +84,12 @@ class BrokerSessions:
         session = self._sessions.get(broker_id)
         return session is not None and session.heard_us is not None and session.heard_us >= since_us
 
+    def silent_us(self, now_us: int) -> dict[BrokerId, int]:
+        """Microseconds since the last heartbeat of each live broker; before the first, since its registration."""
+        begun_us = {one: session.deadline_us - self._session_us for one, session in self._sessions.items()}
+        heard = {one: session.heard_us for one, session in self._sessions.items()}
+        return {one: max(0, now_us - (heard[one] or begun_us[one])) for one in self._sessions}
+
     def without_nats(self) -> frozenset[BrokerId]:
         """The live brokers that reported to be disconnected from NATS."""
         return frozenset(broker_id for broker_id, session in self._sessions.items() if not session.has_nats)

@@ -52,7 +52,9 @@ def check_change_rules(image: ClusterImage, command: ChangeRules) -> None:
     """Raise RemoteError if the rules cannot be changed so."""
     _check_rules(command.add)
     if command.name == EVERYBODY and any(rule_mistake(rule) is None and not _is_bounded(rule) for rule in command.add):
-        raise RemoteError(ErrorCode.BAD_REQUEST, "`*` (every user) cannot be an administrator: name a user")
+        raise RemoteError(
+            ErrorCode.BAD_REQUEST, "`*` (every user) cannot be an administrator, nor monitor the cluster: name a user"
+        )
     there = image.users.get(command.name)
     if there is not None and len({*there.rules, *command.add} - {*command.drop}) > limits.RULES_PER_USER_MAX:
         text = f"a user has at most {limits.RULES_PER_USER_MAX} rules; a pattern may do for several"

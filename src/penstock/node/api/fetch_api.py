@@ -18,6 +18,7 @@ A fetch with a projection waits in the same way, for as many bytes to read; it t
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 
@@ -26,7 +27,7 @@ from penstock.access.handshake import sharer_of
 from penstock.access.users import EVERYBODY
 from penstock.base import limits
 from penstock.base.clock import Now
-from penstock.base.errors import ErrorCode, OperationalError, RemoteError
+from penstock.base.errors import ErrorCode, PenstockError, RemoteError
 from penstock.base.ids import LeaderEpoch, Offset, PartitionKey
 from penstock.base.subjects import subject_mistake
 from penstock.commitlog import LogView, Slice
@@ -37,7 +38,6 @@ from penstock.node.api.projections import Project
 from penstock.node.context import Context
 from penstock.node.partition.divergence import check_agreement
 from penstock.node.partition.partition import Partition
-from penstock.node.partition.partition_errors import as_remote_error
 from penstock.node.partition.query_executor import QueryExecutor
 from penstock.node.replicas.partition_lookup import PartitionLookup
 from penstock.node.replicas.replicas import Replicas
@@ -72,6 +72,8 @@ class FetchApi:
         self._outbox = context.outbox
         self._waiters = ParkedFetches()
         self._users = context.image.users  # whose permissions the parked fetches had
+        self._is_guarded = context.image.is_guarded
+        self._to_authorize: deque[ParkedFetch] = deque()  # parked fetches of users who lost something: a few each turn
         # Partitions with further fetches that can have enough: answered in the next turns.
         self._unanswered: dict[PartitionKey, None] = {}
         self._stopping: RemoteError | None = None
@@ -106,7 +108,8 @@ class FetchApi:
         permitted any more.
         """
         if (users := self._context.image.users) is not self._users:
-            self._users_changed(users, partitions)
+            self._users_changed(users)
+        self._authorize_some()
         unanswered, self._unanswered = self._unanswered, {}
         for key in unanswered:
             if (partition := partitions.get(key)) is not None:
@@ -117,7 +120,7 @@ class FetchApi:
     @property
     def next_deadline_us(self) -> int | None:
         """Latest time at which `tick` has something to do."""
-        return 0 if self._unanswered else self._waiters.next_deadline_us
+        return 0 if self._unanswered or self._to_authorize else self._waiters.next_deadline_us
 
     def callers_disconnected(self, callers: Iterable[Hashable]) -> None:
         """Drop the fetches of callers that have disconnected."""
@@ -145,14 +148,28 @@ class FetchApi:
             self._outbox.reply(read.call.caller, error)
         self._executor.callers_disconnected([read.call.caller for read in reads])
 
-    def _users_changed(self, users: PersistentMap[str, User], partitions: Mapping[PartitionKey, Partition]) -> None:
+    def _users_changed(self, users: PersistentMap[str, User]) -> None:
         before, self._users = self._users, users
-        is_general = users.get(EVERYBODY) is not before.get(EVERYBODY)
+        was_guarded, self._is_guarded = self._is_guarded, self._context.image.is_guarded
+        is_general = was_guarded != self._is_guarded or _has_lost(before.get(EVERYBODY), users.get(EVERYBODY))
+        lost: dict[str, bool] = {}
         for waiter in self._waiters:
             name = sharer_of(waiter.call.auth.who)
-            if is_general or users.get(name) is not before.get(name):
+            if name not in lost:
+                lost[name] = is_general or _has_lost(before.get(name), users.get(name))
+            if lost[name]:
+                self._to_authorize.append(waiter)
+
+    def _authorize_some(self) -> None:
+        for _ in range(min(len(self._to_authorize), limits.FETCHES_WOKEN_MAX)):
+            waiter = self._to_authorize.popleft()
+            if not self._waiters.has(waiter):
+                continue
+            try:
+                waiter.call.authorize()
+            except RemoteError as error:
                 self._waiters.take(waiter)
-                self._try_again(waiter, partitions[waiter.partition], is_final=False)
+                self._outbox.reply(waiter.caller, error)
 
     def _try_again(self, waiter: ParkedFetch, partition: Partition, *, is_final: bool) -> None:
         try:
@@ -182,8 +199,8 @@ class FetchApi:
         if view.in_memory(request.offset):
             try:
                 found = view.slice(request.offset, end=end, bytes_max=bytes_max)
-            except (OSError, OperationalError) as error:
-                raise as_remote_error(error) from error
+            except (OSError, PenstockError) as error:
+                raise partition.read_error(error) from None
             self._found(read, found)
             return
         result: list[Slice | None] = []
@@ -229,7 +246,7 @@ class FetchApi:
                 # Retention was faster: the segment found may be removed before it can be opened.
                 raise _out_of_range(partition, offset)
             if error is not None:
-                raise as_remote_error(error)
+                raise partition.read_error(error)
             read.call.authorize()
         except RemoteError as refusal:
             self._outbox.reply(caller, refusal, looked_bytes=looked_bytes)
@@ -299,6 +316,15 @@ class FetchApi:
             behind_us=self._behind_us(read.as_of_us),
         )
         self._outbox.reply(read.call.caller, response, extent)
+
+
+def _has_lost(before: User | None, after: User | None) -> bool:
+    """True if a rule or a credential that the user had has gone; also if it is another user of that name."""
+    if before is after or before is None:
+        return False
+    if after is None or after.made_index != before.made_index:
+        return True
+    return not ({*before.rules} <= {*after.rules} and {*before.credentials} <= {*after.credentials})
 
 
 def _check_wanted(request: FetchRequest) -> None:

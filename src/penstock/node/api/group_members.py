@@ -11,11 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import chain
+from typing import NamedTuple
 
 from penstock.base import limits
+from penstock.base.clock import Now
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.fair_shares import FairShares
-from penstock.base.ids import LeaderEpoch, PartitionId, StreamId
+from penstock.base.ids import LeaderEpoch, PartitionId, StreamId, TimestampUs
 from penstock.groups.membership import (
     Generation,
     GroupMembership,
@@ -35,15 +37,37 @@ from penstock.messages import (
     GroupPartition,
     Response,
 )
+from penstock.node.security.access import NO_ORIGIN, ClientOrigin
 
 Rows = list[tuple[bytes, bytes | None]]
 Write = Callable[[Rows, Callable[[Response | RemoteError], None]], None]
+
+
+class _Presence(NamedTuple):
+    """Origin and age of a member, as this coordinator has heard them, for people: they are in no log."""
+
+    origin: ClientOrigin
+    joined_us: int | None  # wall time; None: it joined at an earlier coordinator
+
+
+_UNHEARD = _Presence(NO_ORIGIN, None)
 
 
 class _Group:
     def __init__(self, membership: GroupMembership) -> None:
         self.membership = membership
         self.is_writing = False
+        self._heard: dict[str, _Presence] = {}
+
+    def hear(self, request: GroupHeartbeatRequest, origin: ClientOrigin, wall_us: int) -> None:
+        """Note from where a member's heartbeat came."""
+        joined_us = wall_us if request.number == 1 else self.heard(request.member_id).joined_us
+        self._heard[request.member_id] = _Presence(origin, joined_us)
+        if len(self._heard) > len(self.membership.members):
+            self._heard = {one: told for one, told in self._heard.items() if one in self.membership.members}
+
+    def heard(self, member_id: str) -> _Presence:
+        return self._heard.get(member_id, _UNHEARD)
 
 
 class GroupMembers:
@@ -69,13 +93,19 @@ class GroupMembers:
         self._groups: dict[str, _Group] = {}
 
     def heartbeat(
-        self, request: GroupHeartbeatRequest, now_us: int, by: str = "", sharer: str = ""
+        self,
+        request: GroupHeartbeatRequest,
+        now: Now,
+        by: str = "",
+        sharer: str = "",
+        origin: ClientOrigin = NO_ORIGIN,
     ) -> GroupHeartbeatResponse:
         """Handle a member's heartbeat, or its leaving. `by`: the member's user; `sharer`: the user that a new group
         counts for (`FairShares`).
 
         RemoteError unknown_member, too_large.
         """
+        now_us = now.elapsed_us
         group = self._load(request.group, now_us)
         if group is None:
             if request.is_leaving or request.number != 1:
@@ -95,6 +125,7 @@ class GroupMembers:
             owned = frozenset(StreamPartition(int(one.stream_id), int(one.partition)) for one in request.owned)
             asked = (request.session_ms, request.leader_epoch, by)
             membership.heartbeat(MemberHeartbeat(request.member_id, request.number, streams, owned, *asked), now_us)
+            group.hear(request, origin, now.wall_us)
         self._write_next_generation(request.group, group)
         if request.is_leaving:
             return self._answer(membership.generation.number, (), is_settled=True)
@@ -131,17 +162,20 @@ class GroupMembers:
         if group is None:
             return ()
         granted = group.membership.generation.members
-        return tuple(
-            GroupMember(
-                member_id=member_id,
-                partitions=tuple(
-                    PartitionId(one.partition)
-                    for one in (granted[member_id].grants if member_id in granted else ())
-                    if one.stream_id == stream_id
-                ),
+        found = []
+        for member_id in group.membership.readers([stream_id]):
+            told = group.heard(member_id)
+            grants = granted[member_id].grants if member_id in granted else ()
+            found.append(
+                GroupMember(
+                    member_id=member_id,
+                    partitions=tuple(PartitionId(one.partition) for one in grants if one.stream_id == stream_id),
+                    client_name=told.origin.name,
+                    address=told.origin.address,
+                    joined_us=None if told.joined_us is None else TimestampUs(told.joined_us),
+                )
             )
-            for member_id in group.membership.readers([stream_id])
-        )
+        return tuple(found)
 
     def count(self, name: str, stream_id: int, now_us: int) -> int:
         """Return how many members of a group read a stream."""

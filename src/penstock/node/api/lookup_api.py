@@ -12,7 +12,6 @@ from penstock.messages import GetRequest, GetResponse, ListOffsetsRequest, ListO
 from penstock.node.context import Context
 from penstock.node.partition.log_queries import FindOffset, GetMessage, Query, QueryGivenUpError
 from penstock.node.partition.partition import Partition
-from penstock.node.partition.partition_errors import as_remote_error
 from penstock.node.partition.query_executor import QueryExecutor
 from penstock.node.replicas.partition_lookup import PartitionLookup
 from penstock.node.replicas.stream_lifecycle import deleted_error
@@ -97,7 +96,13 @@ class LookupApi:
         def ask() -> FindOffset:
             offset = {"earliest": partition.log_start, "latest": partition.committed_end}.get(str(request.at))
             timestamp_us = request.at if isinstance(request.at, int) else None
-            return FindOffset(partition.view(), partition.committed_end, offset=offset, timestamp_us=timestamp_us)
+            return FindOffset(
+                partition.view(),
+                partition.committed_end,
+                offset=offset,
+                timestamp_us=timestamp_us,
+                counts_rows=request.counts_rows,
+            )
 
         def answer(query: FindOffset) -> None:
             response = ListOffsetsResponse(
@@ -106,6 +111,7 @@ class LookupApi:
                 log_start=Offset(partition.log_start),
                 committed_end=Offset(partition.committed_end),
                 leader_epoch=epoch,
+                rows=query.rows,
             )
             self._outbox.reply(call.caller, response)
 
@@ -151,7 +157,7 @@ class LookupApi:
             elif partition.when_idle is not None:
                 self._outbox.reply(caller, deleted_error(partition.stream))
             else:
-                self._outbox.reply(caller, as_remote_error(error), looked_bytes=_searched_bytes(query))
+                self._outbox.reply(caller, partition.read_error(error), looked_bytes=_searched_bytes(query))
 
         self._executor.ask(caller, query, done, call.auth.who)
         self._open.add(caller)

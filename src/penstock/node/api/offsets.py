@@ -267,7 +267,7 @@ class GroupOffsets:
             for stream_id in request.stream_ids:
                 self._check_there(stream_id, 0)
         by, sharer = call.auth.asker, call.auth.sharer
-        self._outbox.reply(call.caller, kept.members.heartbeat(request, call.now.elapsed_us, by, sharer))
+        self._outbox.reply(call.caller, kept.members.heartbeat(request, call.now, by, sharer, call.origin))
 
     def _list(self, call: Call, request: ListGroupsRequest) -> None:
         kept = self._known(self._of_offsets(request.stream_id, request.partition))

@@ -72,7 +72,7 @@ class ParkedFetches:
 
     def take(self, waiter: ParkedFetch) -> None:
         """Remove `waiter`: it has its answer."""
-        if not self._is_parked(waiter):
+        if not self.has(waiter):
             return
         del self._by_caller[waiter.caller]
         waiters = self._by_partition[waiter.partition]
@@ -101,7 +101,7 @@ class ParkedFetches:
         out: list[ParkedFetch] = []
         while heap and heap[0][0] <= reached and len(out) < limits.FETCHES_WOKEN_MAX:
             waiter = heapq.heappop(heap)[2]
-            if self._is_parked(waiter):
+            if self.has(waiter):
                 self.take(waiter)
                 out.append(waiter)
         return out
@@ -109,14 +109,15 @@ class ParkedFetches:
     @property
     def next_deadline_us(self) -> int | None:
         """Time at which `expired` must be called; None if no fetch waits."""
-        while self._deadlines and not self._is_parked(self._deadlines[0][2]):
+        while self._deadlines and not self.has(self._deadlines[0][2]):
             heapq.heappop(self._deadlines)
         return self._deadlines[0][0] if self._deadlines else None
 
-    def _is_parked(self, waiter: ParkedFetch) -> bool:
+    def has(self, waiter: ParkedFetch) -> bool:
+        """True if `waiter` is parked."""
         return self._by_caller.get(waiter.caller) is waiter
 
     def _trim(self, heap: _Heap, live: int) -> None:
         if len(heap) > 64 and len(heap) > 4 * live:
-            heap[:] = [entry for entry in heap if self._is_parked(entry[2])]
+            heap[:] = [entry for entry in heap if self.has(entry[2])]
             heapq.heapify(heap)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
+import msgspec
+
 from penstock.base.ids import BrokerId, Offset, PartitionId, PartitionKey, TimestampUs
 from penstock.commitlog import LogState
 from penstock.messages import (
@@ -69,6 +71,16 @@ class StatusReport:
                 is_reachable=self._cluster.is_reachable(one.broker_id),
             )
             for _, one in sorted(self._cluster.image.brokers.items())
+        )
+
+    def _brokers_heard(self) -> tuple[BrokerInfo, ...]:
+        """Return the brokers with how long they have been silent, if this broker is the metadata leader."""
+        silent_us = self._cluster.silent_us
+        return tuple(
+            msgspec.structs.replace(one, silent_ms=silent_us[one.broker_id] // 1_000)
+            if one.broker_id in silent_us
+            else one
+            for one in self.brokers()
         )
 
     def _address(self, leader: BrokerId | None) -> str:
@@ -181,8 +193,8 @@ class StatusReport:
                 DamageInfo(
                     file=damage.file,
                     position=damage.position,
-                    expected="sound bytes",
-                    found=damage.reason,
+                    expected=damage.expected,
+                    found=damage.found,
                     base_offset=Offset(damage.base_offset),
                     end_offset=None if damage.end_offset is None else Offset(damage.end_offset),
                 )
@@ -229,7 +241,8 @@ class StatusReport:
             voters=len(self._cluster.quorum.membership.voters),
             voters_reachable=self._cluster.voters_reachable,
             waits_for=self._cluster.waits_for,
-            brokers=self.brokers(),
+            brokers=self._brokers_heard(),
+            disk_is_full=self._replicas.is_disk_full,
             streams=len(self._cluster.image.streams),
             partitions=by_state.total(),
             partitions_by_state={str(state): count for state, count in by_state.items()},

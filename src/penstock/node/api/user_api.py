@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from penstock.access import Operation, User
-from penstock.access.rules import is_admin, scope
+from penstock.access.rules import is_admin, may_monitor, scope
 from penstock.access.users import EVERYBODY
 from penstock.messages import (
     CredentialInfo,
@@ -70,6 +70,9 @@ def _tested(image: ClusterImage, rules: tuple, request: TestAccessRequest) -> Te
         return TestAccessResponse(is_allowed=True, reason="it is an administrator")
     if request.operation is Operation.ADMIN:
         return TestAccessResponse(is_allowed=False, reason="no rule makes it an administrator")
+    if request.operation is Operation.MONITOR:
+        is_allowed = may_monitor(rules)
+        return TestAccessResponse(is_allowed=is_allowed, reason="monitor" if is_allowed else "no rule allows it")
     subject = request.subject
     if request.stream in image.names:
         subject = image.by_name(request.stream).config.subject

@@ -97,13 +97,7 @@ class VerifySlice(Query):
         end = error.details.get("end_offset")
         base = max(int(error.details["base_offset"]), self.end_offset)
         lost_end = self._wanted.end if end is None else int(end)
-        found = error.__cause__
-        if not isinstance(found, CorruptionError):
-            file, position = str(error.details["file"]), int(error.details["position"])
-            reason = error.message.partition("; ")[2] or error.message
-            reason = reason.removeprefix(f"{file}: at byte {position}: ")
-            expected, is_split, got = reason.removeprefix("expected ").partition(", found ")
-            found = CorruptionError(file, position, *((expected, got) if is_split else ("what was written", reason)))
+        found = CorruptionError(*(error.details[name] for name in ("file", "position", "expected", "found")))
         self.damage = _damage(found, Offset(base), Offset(lost_end))
         # Continue behind it in any case.
         self.end_offset = max(lost_end, self.end_offset + 1)

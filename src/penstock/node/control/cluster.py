@@ -315,6 +315,11 @@ class Cluster:
         return None if self._heard_us is None else (self._context.now.elapsed_us - self._heard_us) // 1_000
 
     @property
+    def silent_us(self) -> dict[BrokerId, int]:
+        """Microseconds since this metadata leader heard of each live broker; empty on others, and if it is alone."""
+        return {} if self.quorum.is_alone else self._metadata_leader.silent_us(self._context.now)
+
+    @property
     def confirmed_us(self) -> int | None:
         """Elapsed time of the latest heartbeat that counts (`BrokerRegistration.confirmed_us`); now if alone."""
         return self._context.now.elapsed_us if self.quorum.is_alone else self.registration.confirmed_us

@@ -130,6 +130,10 @@ class MetadataLeader:
         self._sweep()
         self.carry_out()
 
+    def silent_us(self, now: Now) -> dict[BrokerId, int]:
+        """Microseconds since this metadata leader heard of each live broker; empty if this broker is not the leader."""
+        return self._controller.silent_us(now)
+
     # Duties
 
     def _may(self, duty: _Duty) -> bool:

@@ -26,6 +26,11 @@ class DiskSpaceProbe:
         self._is_probing = False
         self.next_deadline_us: int | None = None  # elapsed time at which `tick` must run
 
+    @property
+    def is_needed(self) -> bool:
+        """True since the disk refused a write, until a probe succeeds."""
+        return self._is_probing or self.next_deadline_us is not None
+
     def lacks(self, now_us: int) -> None:
         """Schedule a probe, because the disk refused a write."""
         if self.next_deadline_us is None and not self._is_probing:

@@ -7,6 +7,7 @@ cancelled.
 
 from __future__ import annotations
 
+import contextlib
 from bisect import bisect_left
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
@@ -145,15 +146,28 @@ class GetMessage(Query):
 class FindOffset(Query):
     """Finds the first offset at or after a timestamp, or the timestamp of the first message from an offset on."""
 
-    def __init__(self, view: LogView, committed_end: int, *, offset: int | None, timestamp_us: int | None) -> None:
+    def __init__(
+        self,
+        view: LogView,
+        committed_end: int,
+        *,
+        offset: int | None,
+        timestamp_us: int | None,
+        counts_rows: bool = False,
+    ) -> None:
         super().__init__(view)
         self._committed_end = committed_end
+        self._counts_rows = counts_rows
+        self.rows: int | None = None  # only if they are to be counted, and can be
         self._wanted_us = timestamp_us
         self.offset = committed_end if offset is None else offset
         self.timestamp_us: int | None = None
 
     def run(self) -> None:
         """Raise RemoteError (corrupt_range) if the log is corrupt there."""
+        if self._counts_rows:
+            with contextlib.suppress(RemoteError):  # a corrupt batch elsewhere
+                self.rows = self._view.row_count(self._committed_end)
         if self._wanted_us is not None:
             self.offset, self.timestamp_us = self._view.first_at(self._wanted_us, end=self._committed_end)
             if self.timestamp_us is not None:

@@ -50,6 +50,7 @@ from penstock.node.partition.partition_errors import (
     READ_ONLY,
     STORE_FAILED,
     TOO_FEW_REPLICAS,
+    as_remote_error,
     outcome_unknown_text,
     partition_label,
 )
@@ -71,8 +72,8 @@ class Partition:
         "_followed", "_recovered_end", "_rules", "budget", "cannot_lead", "closed", "committed_bytes", "committed_end",
         "counters", "cutting", "damage_told", "dedup", "dropped", "fenced_told", "flush_us", "flushing", "following",
         "fresh_us", "impediment", "in_flight", "is_mute", "key", "keys", "lasts", "leader_epoch", "leadership",
-        "leads", "led_epoch", "listened_us", "log", "mending", "meters", "producers", "published", "refusal",
-        "rollup_at", "sid", "stall", "stream", "subscribed", "terms", "traffic", "trouble", "truncated",
+        "leads", "led_epoch", "listened_us", "log", "mending", "mending_fails", "meters", "producers", "published",
+        "refusal", "rollup_at", "sid", "stall", "stream", "subscribed", "terms", "traffic", "trouble", "truncated",
         "undelivered_told", "unheard", "unheard_told_us", "vfs", "visit_us", "when_idle",
     )  # fmt: skip
 
@@ -95,6 +96,7 @@ class Partition:
         self.cannot_lead = ""  # why the leadership could not begin
         self.impediment = ""  # why the last disk write failed; empty if it did not
         self.mending = ""  # while the log is corrupt: what the repair waits for, or why it failed
+        self.mending_fails = False  # the last repair failed; it is tried again
         self.closed = ""  # why the log, closed for a repair, could not be opened again; meanwhile `cutting` stays set
         self.stall = ""  # set while an fsync has not returned for long: the reason, and since when
         self.flushing = False  # a flush of the log is under way
@@ -319,7 +321,23 @@ class Partition:
         self.log, self._followed, self._recovered_end = log, None, log.log_end
         self.damage_told, self.impediment = 0, ""
         self.closed = self.mending = ""
+        self.mending_fails = False
         self.committed_end = max(log.log_start, min(self.committed_end, log.log_end))
+
+    @property
+    def is_being_repaired(self) -> bool:
+        """True if the log is corrupt, an in-sync replica has what it lacks, and no repair has failed so far."""
+        if not self.log.damage or self.log.state is not LogState.READ_ONLY or self.mending_fails:
+            return False
+        state = self.stream.partitions[self.key.partition]
+        return len(state.isr) > 1 or (self.leadership is None and state.leader is not None)
+
+    def read_error(self, error: Exception) -> RemoteError:
+        """Return the client's error for a failed read; a range that is being repaired says so in its details."""
+        told = as_remote_error(error)
+        if told.code == ErrorCode.CORRUPT_RANGE and self.is_being_repaired:
+            told.details["repairing"] = True
+        return told
 
     # Messages
 

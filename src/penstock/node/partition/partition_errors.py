@@ -83,7 +83,14 @@ def as_remote_error(error: Exception) -> RemoteError:
         return error
     if isinstance(error, CorruptionError):
         text = f"what is stored there is damaged: {error}"
-        return RemoteError(ErrorCode.CORRUPT_RANGE, text, file=error.file, position=error.position)
+        return RemoteError(
+            ErrorCode.CORRUPT_RANGE,
+            text,
+            file=error.file,
+            position=error.position,
+            expected=str(error.expected),
+            found=str(error.found),
+        )
     if (lacking := _without_key(error, "the broker cannot read it")) is not None:
         return lacking
     if isinstance(error, LogCutError):

@@ -5,8 +5,8 @@ Brokers' requests are tried once; the caller retries. Clients' requests (create,
 while no leader is known and are retried after a change of leader, until they time out: all of them may be sent twice. A
 deposed leader may hang with its connections open, so its successor is asked as soon as it is known. A client's request
 is authorized again before each try: the leader knows the user's rules, but not the credential. A refusal by the leader,
-or of the permission, is final. If this broker's own disk stands in the way and no other broker can be asked, the
-request fails at once.
+or of the permission, is final; if an earlier try may have succeeded, a refused permission is told as timed_out. If this
+broker's own disk stands in the way and no other broker can be asked, the request fails at once.
 """
 
 from __future__ import annotations
@@ -72,9 +72,11 @@ _NOT_NOW = frozenset(
         ErrorCode.OVERLOADED,
     }
 )
+_MAY_BE_DONE = frozenset({ErrorCode.NOT_METADATA_LEADER, ErrorCode.BROKER_UNAVAILABLE})
 THE_BROKER = Principal(BROKER)
 """The caller of brokers' own requests."""
 
+_IN_DOUBT = "the metadata leader did not answer in time; the change may or may not have been made"
 _RETRY_US = limits.FORWARD_RETRY_MS * 1_000
 _GRACE_US = limits.FORWARD_GRACE_MS * 1_000
 
@@ -95,7 +97,12 @@ class _Waiting:
     retry_us: int
     asked: BrokerId | None = None  # the broker asked, until it answers
     tries: int = 0
+    in_doubt: bool = False  # a try may have succeeded: no answer, or one of a leader deposed meanwhile
     last_error: RemoteError | None = None
+
+    def sent_to(self, broker: BrokerId) -> None:
+        """Note a further try: earlier errors say nothing about it."""
+        self.asked, self.last_error = broker, None
 
     @property
     def end_us(self) -> int:
@@ -203,13 +210,18 @@ class MetadataForwarder:
             waiting.authorize()
         except RemoteError as refusal:
             if refusal.code == ErrorCode.NOT_YET:  # out of contact: known as soon as the leader can be asked
+                if not waiting.in_doubt:
+                    waiting.last_error = refusal
                 self._wait(waiting)
+            elif waiting.in_doubt:
+                text = f"{_IN_DOUBT}; it is not tried again: {refusal.message}"
+                self._answered(waiting, number, RemoteError(ErrorCode.TIMED_OUT, text))
             else:
                 self._answered(waiting, number, refusal)
             return
         if self._quorum.is_leader:
-            waiting.asked = self._broker_id
-            self._local(request, lambda response: self._answered(waiting, number, response), waiting.who)
+            waiting.sent_to(self._broker_id)
+            self._local(request, lambda response: self._tried(waiting, number, response), waiting.who)
             return
         if (to := self._whom()) is None:
             if self._quorum.obstacle:
@@ -218,7 +230,8 @@ class MetadataForwarder:
             text = "no metadata leader could be found in time: are most of the voters up?"
             self._answered(waiting, number, RemoteError(ErrorCode.NOT_METADATA_LEADER, text))
             return
-        waiting.asked = to
+        waiting.sent_to(to)
+        was_up = self._peers.is_up(to)
 
         def done(response: Response | RemoteError, raw: bytes | memoryview) -> None:
             if isinstance(response, ForwardResponse):
@@ -228,12 +241,16 @@ class MetadataForwarder:
                     response = error
             else:
                 self._learn(response)
-            self._answered(waiting, number, response)
+            (self._tried if was_up else self._answered)(waiting, number, response)
 
         api, version, body = request_body(request)
         user, user_index = ("", 0) if waiting.who is None else (waiting.who.name, waiting.who.made_index)
         forward = ForwardRequest(api=api, version=version, user=user, user_index=user_index)
         self._peers.send(to, forward, body, done)
+
+    def _tried(self, waiting: _Waiting, number: int, response: Response | RemoteError) -> None:
+        waiting.in_doubt |= isinstance(response, RemoteError) and response.code in _MAY_BE_DONE
+        self._answered(waiting, number, response)
 
     def _answered(self, waiting: _Waiting, number: int, response: Response | RemoteError) -> None:
         if waiting not in self._waiting or (number != waiting.tries and isinstance(response, RemoteError)):
@@ -259,9 +276,9 @@ class MetadataForwarder:
         for waiting in list(self._waiting):
             if now.elapsed_us >= waiting.end_us:
                 self._waiting.remove(waiting)
-                text = "the metadata leader did not answer in time; the change may or may not have been made"
-                waiting.done(waiting.last_error or RemoteError(ErrorCode.TIMED_OUT, text))
+                waiting.done(waiting.last_error or RemoteError(ErrorCode.TIMED_OUT, _IN_DOUBT))
             elif now.elapsed_us >= waiting.retry_us if waiting.asked is None else self._has_followed(waiting.asked):
+                waiting.in_doubt |= waiting.asked is not None
                 self._try(waiting)
 
     def _has_followed(self, asked: BrokerId) -> bool:

@@ -3,12 +3,12 @@
 A gap that began while this broker was down begins there (see `gaps`).
 
 Rules: the file only makes gaps shorter, and never claims more than was known when it was written. If it is missing,
-torn or of an earlier run, gaps are longer. It is overwritten in place about once a second, and synced when the broker
-stops: killing the process loses a second of it, a power loss some more. For partitions led here it holds the time at
-which the NATS connection last worked; for others, when their leader's broker last reported a NATS connection. A
-partition with one replica uses the broker's time, without an entry, unless it has a gap of its own. A start may know an
-older image of the metadata: entries of streams that it does not know stay until it is registered. A time in the future
-is ignored: the clock was wrong when it was written.
+torn or of an earlier run, gaps are longer. A damaged one stops no start: it is logged, and overwritten. It is
+overwritten in place about once a second, and synced when the broker stops: killing the process loses a second of it, a
+power loss some more. For partitions led here it holds the time at which the NATS connection last worked; for others,
+when their leader's broker last reported a NATS connection. A partition with one replica uses the broker's time, without
+an entry, unless it has a gap of its own. A start may know an older image of the metadata: entries of streams that it
+does not know stay until it is registered. A time in the future is ignored: the clock was wrong when it was written.
 
     listened   u32 CRC-32C of the JSON, u32 its length, JSON: {"broker_us": …, "until": [[until_us, [stream_id,
                partition, stream_id, partition, …]], …]}; bytes after that are of an earlier, longer one
@@ -25,6 +25,7 @@ import msgspec
 
 from penstock.base import limits
 from penstock.base.clock import Now
+from penstock.base.errors import CorruptionError
 from penstock.base.ids import PartitionId, PartitionKey, StreamId
 from penstock.hot.crc import crc32c
 from penstock.node.partition.partition import Partition
@@ -37,6 +38,8 @@ LISTENED_PATH = "listened"
 _HEAD = struct.Struct("<II")
 _INTERVAL_US = limits.LISTENED_INTERVAL_MS * 1_000
 _PARTITION_US = 1_000  # the more partitions, the less often
+_MAY_BE_TORN = "It is overwritten in place without a sync, so a power loss may tear it"
+_LONGER = "gaps that began while this broker was down are reported longer"
 
 
 class _Content(msgspec.Struct, frozen=True):
@@ -79,17 +82,15 @@ class _Save:
 
 
 def read_listened(vfs: Vfs, now_us: int) -> ListenedTimes:
-    """Read the file of the last run; an empty `ListenedTimes` if it is missing or corrupt. Blocks."""
+    """Read the file of the last run; an empty `ListenedTimes` if it is missing or empty. Blocks.
+
+    CorruptionError; OSError if it is there and cannot be read.
+    """
     try:
-        with closing(vfs.open(LISTENED_PATH, read_only=True)) as file:
-            crc, length = _HEAD.unpack(file.read_at(0, _HEAD.size))
-            if length > limits.LISTENED_BYTES_MAX:
-                return ListenedTimes()
-            body = bytes(file.read_at(_HEAD.size, length))
-        if crc32c(body) != crc:
-            return ListenedTimes()
-        found = _decoder.decode(body)
-    except (OSError, struct.error, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        found = _decoded(vfs)
+    except FileNotFoundError:
+        found = None
+    if found is None:
         return ListenedTimes()
     keys = {
         PartitionKey(StreamId(stream_id), PartitionId(partition)): until_us
@@ -98,6 +99,25 @@ def read_listened(vfs: Vfs, now_us: int) -> ListenedTimes:
         for stream_id, partition in zip(flat[::2], flat[1::2], strict=False)
     }
     return ListenedTimes(found.broker_us if found.broker_us <= now_us else 0, keys)
+
+
+def _decoded(vfs: Vfs) -> _Content | None:
+    with closing(vfs.open(LISTENED_PATH, read_only=True)) as file:
+        head = file.read_at(0, _HEAD.size)
+        if not head:
+            return None  # power was lost before its first bytes were on the disk
+        if len(head) < _HEAD.size:
+            raise CorruptionError(LISTENED_PATH, 0, f"{_HEAD.size} bytes", f"{len(head)} bytes")
+        crc, length = _HEAD.unpack(head)
+        if length > limits.LISTENED_BYTES_MAX:
+            raise CorruptionError(LISTENED_PATH, 4, f"a length up to {limits.LISTENED_BYTES_MAX}", length)
+        body = bytes(file.read_at(_HEAD.size, length))
+    if (found_crc := crc32c(body)) != crc:
+        raise CorruptionError(LISTENED_PATH, 0, f"CRC-32C {crc:08x} of {length} bytes", f"{found_crc:08x}")
+    try:
+        return _decoder.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise CorruptionError(LISTENED_PATH, _HEAD.size, "JSON with broker_us and until", error) from None
 
 
 class ListenedFile:
@@ -123,8 +143,13 @@ class ListenedFile:
         self._next_us = 0  # elapsed
 
     def load(self, now_us: int) -> ListenedTimes:
-        """Read the file of the last run. Blocks."""
-        self._earlier = read_listened(self._vfs, now_us)
+        """Read the file of the last run; a damaged one is logged. Blocks."""
+        try:
+            self._earlier = read_listened(self._vfs, now_us)
+        except CorruptionError as error:
+            self._outbox.notice(str(error.advised(f"{_MAY_BE_TORN}; {_LONGER}")))
+        except OSError as error:
+            self._outbox.notice(f"{LISTENED_PATH} cannot be read: {error.strerror or error}; {_LONGER}")
         self._broker_us = self._earlier.broker_us
         return self._earlier
 

@@ -204,7 +204,7 @@ class Repairs:
 
     def _fail(self, repair: _Repair, why: str) -> None:
         key = repair.partition.key
-        repair.partition.mending = f"it {why}"
+        repair.partition.mending, repair.partition.mending_fails = f"it {why}", True
         repair.partition.tell(why, self._outbox)
         self._end(repair)
         tries = self._tries[key] = self._tries.get(key, 0) + 1

@@ -269,6 +269,11 @@ class Replicas:
         self.streams.stream_waiters.stop(error)
         self.remote_dedup.stop()
 
+    @property
+    def is_disk_full(self) -> bool:
+        """True since the disk refused a write of a log, until it takes writes again."""
+        return self._disk_space_probe.is_needed
+
     # Each step, and timers
 
     def settle(self) -> None:

@@ -8,11 +8,12 @@ has no permission does not exist for that user.
 
 A broker that has lost its session with the metadata leader, or has just started and is not registered, may not know
 that a permission was revoked: until it does, it refuses users with `not_yet`, so that they ask another broker.
-Administrators get the state of such a broker, but no stored data.
+Who may monitor gets the state of such a broker, but no stored data.
 
 | request                         | permission                                                               |
 |---------------------------------|--------------------------------------------------------------------------|
-| fetch, get, list offsets        | `read`; on some subjects only, if the request names them                 |
+| fetch, get, list offsets        | `read`; on some subjects only, if the request names them; list offsets   |
+|                                 | also: `monitor`                                                          |
 | append, append once             | `append`; on some subjects only: each row is checked                     |
 | stage, publish, list published  | `append` on the whole target stream                                      |
 | create stream                   | `create` on all its subjects; `alter` on all in the queue group it joins |
@@ -20,9 +21,10 @@ Administrators get the state of such a broker, but no stored data.
 | delete stream, truncate         | `delete`                                                                 |
 | commit offsets, group heartbeat | `commit_offsets` on each stream, for the group; only for own members     |
 | report archived                 | `commit_offsets`                                                         |
-| fetch offsets, list groups      | `commit_offsets` or `read`                                               |
+| fetch offsets, list groups      | `commit_offsets`, `read` or `monitor`                                    |
 | metadata, find streams          | none; the answer holds the streams on which the user has a permission    |
-| status, verify, append at       | `admin`                                                                  |
+| status                          | `monitor`                                                                |
+| verify, append at               | `admin`                                                                  |
 | users, rules                    | `admin`; users may list themselves and change their own credentials      |
 """
 
@@ -270,7 +272,7 @@ class Authorization:
             if access.requires_proof and not access.is_current:
                 raise RemoteError(ErrorCode.NOT_YET, _UNHEARD)
             return
-        if not (access.is_current or (self.is_admin and isinstance(request, StatusRequest | MetadataRequest))):
+        if not (access.is_current or (self.may_monitor and isinstance(request, StatusRequest | MetadataRequest))):
             raise RemoteError(ErrorCode.NOT_YET, _UNHEARD)
         if self.is_admin:
             return
@@ -289,6 +291,11 @@ class Authorization:
     def is_admin(self) -> bool:
         """True if the caller is an administrator."""
         return self._judge().is_admin
+
+    @property
+    def may_monitor(self) -> bool:
+        """True if the caller may see the state of the cluster."""
+        return self._judge().may_monitor
 
     def rules(self, name: str | None = None) -> tuple[Rule, ...]:
         """Return the rules of a user (None: of the caller), and those for every user."""
@@ -332,7 +339,7 @@ class Authorization:
 
     def may_see_group(self, state: StreamState | None, group: str) -> bool:
         """True if the caller may know a group's position in a stream."""
-        return self.is_free or bool(
+        return (self.is_free or self.may_monitor) or bool(
             (state is not None and self._scope(Operation.READ, state)) or self._commits(state, group)
         )
 
@@ -383,7 +390,7 @@ class Authorization:
 
     def _listing_offsets(self, request: ListOffsetsRequest) -> None:
         state = self._state(request.stream_id)
-        if target_of(state) is None and self._scope(Operation.READ, state):
+        if self.may_monitor or (target_of(state) is None and self._scope(Operation.READ, state)):
             return
         self._need(Operation.READ, state)
 
@@ -478,6 +485,10 @@ class Authorization:
         if self.who is None or request.name != self.who.name:
             self.need_admin()
 
+    def _monitoring(self, request: StatusRequest) -> None:
+        if not self.may_monitor:
+            raise not_authorized(self.who, Operation.MONITOR, "")
+
     def _administering(self, request: Any) -> None:
         self.need_admin()
 
@@ -513,10 +524,20 @@ class Authorization:
         DeleteUserRequest: _administering,
         ChangeRulesRequest: _administering,
         ExportUsersRequest: _administering,
-        StatusRequest: _administering,
+        StatusRequest: _monitoring,
         VerifyRequest: _administering,
         AppendAtRequest: _administering,
     }
+
+
+class ClientOrigin(NamedTuple):
+    """The client behind a request, by its own words and as the broker's socket sees it; not a proof of identity."""
+
+    name: str = ""  # of its hello
+    address: str = ""  # HOST:PORT
+
+
+NO_ORIGIN = ClientOrigin()
 
 
 class Call(NamedTuple):
@@ -527,6 +548,7 @@ class Call(NamedTuple):
     request: Request
     raw: bytes | memoryview  # the raw part of the request
     now: Now  # when it came
+    origin: ClientOrigin = NO_ORIGIN
 
     def authorize(self) -> None:
         """Raise RemoteError as `Authorization.check`: when the request comes, and again at the end of each wait,

@@ -10,13 +10,13 @@ from __future__ import annotations
 from bisect import bisect_left
 
 from penstock.access import Operation, Rule
-from penstock.access.rules import Scope, is_admin, name_matches, scope
+from penstock.access.rules import OF_CLUSTER, Scope, is_admin, may_monitor, name_matches, scope
 from penstock.base import limits
 from penstock.groups.rows import OFFSETS_STREAM
 from penstock.metadata.image import ClusterImage, StreamState
 
 _Rules = tuple[Rule, ...]
-_SHOWS = tuple(one for one in Operation if one is not Operation.ADMIN)  # operations of which one makes a stream visible
+_SHOWS = tuple(one for one in Operation if one not in OF_CLUSTER)  # operations of which one makes a stream visible
 
 
 class PermissionCache:
@@ -26,6 +26,7 @@ class PermissionCache:
         self._own, self._of_all = own, of_all
         self.rules = (*own, *of_all)
         self.is_admin = is_admin(self.rules)
+        self.may_monitor = may_monitor(self.rules)
         by_operation = {one: tuple(rule for rule in self.rules if rule.operation is one) for one in _SHOWS}
         self._by_operation: dict[Operation, _Rules] = {one: rules for one, rules in by_operation.items() if rules}
         self.has_groups = Operation.COMMIT_OFFSETS in self._by_operation or Operation.READ in self._by_operation
@@ -59,7 +60,9 @@ class PermissionCache:
         return self.is_admin or any(name_matches(rule.group, group) for rule in rules)
 
     def sees(self, state: StreamState) -> bool:
-        """True if the user has any permission on the stream."""
+        """True if the user has any permission on the stream, or may monitor the cluster."""
+        if self.may_monitor:
+            return True
         found = self._is_seen.get(state.stream_id)
         if found is None:
             if len(self._is_seen) >= limits.PERMISSION_CACHE_STREAMS_MAX:
@@ -77,6 +80,8 @@ class PermissionCache:
         return self._names[1]
 
     def _seen(self, image: ClusterImage, names: list[str]) -> set[str]:
+        if self.may_monitor:
+            return set(names)
         found = {OFFSETS_STREAM} & set(names) if self.has_groups else set()
         for rule in self.rules:
             if rule.subject:

@@ -13,6 +13,9 @@ def not_authorized(who: Principal | None, operation: Operation, where: str) -> R
     on = f" on {where}" if where else ""
     if operation is Operation.ADMIN:
         text = f"user {name!r} is not an administrator; this operation requires the admin rule (`penstock acl list`)"
+    elif operation is Operation.MONITOR:
+        text = f"user {name!r} may not monitor the cluster: this operation requires the rule monitor or admin"
+        text += " (`penstock acl list`)"
     else:
         text = f"user {name!r} may not {operation.replace('_', ' ')}{on}: no rule allows it (`penstock acl list`)"
     return RemoteError(ErrorCode.NOT_AUTHORIZED, text, operation=str(operation), user=name)

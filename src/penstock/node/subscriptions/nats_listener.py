@@ -21,6 +21,7 @@ from penstock.base.clock import Now
 from penstock.base.ids import BrokerId, PartitionKey
 from penstock.hot.message_group import MessageGroup
 from penstock.messages import GapInfo
+from penstock.messages.streams import BROKER_STOPPED
 from penstock.node.partition.partition import Partition
 from penstock.node.partition.partition_events import PartitionEventKind, PartitionEvents
 from penstock.node.step import Lane, Outbox
@@ -249,7 +250,7 @@ class NatsListener:
     def stop(self, now: Now) -> None:
         """Begin the gap of the stopped broker and save it; blocks."""
         self._is_stopped = True
-        self.gaps.begin(self.until_us(now.wall_us), "the broker was stopped")
+        self.gaps.begin(self.until_us(now.wall_us), BROKER_STOPPED)
         self._save_now()
 
     def _save_now(self) -> None:

@@ -6,8 +6,8 @@ backup; then it gets its limits, the offsets of groups, and its intake. A run th
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -182,7 +182,9 @@ class RestorePlan:
         with self._target.progress.step("Restoring", total, noun="offsets") as advance:
             for job, info in zip(self._jobs, self._there, strict=True):
                 assert info is not None, "`create` comes first"
-                restored.append(job.finish(info, job.fill(info, advance), self._manifest))
+                with job.limits_off(info):
+                    rows = job.fill(info, advance)
+                restored.append(job.finish(info, rows, self._manifest))
         return restored
 
 
@@ -271,6 +273,21 @@ class _Job(NamedTuple):
         """Create the stream, paused."""
         return create_paused(self.client, placed_rows.suspended(self._config()), timeout=self.timeout_s)
 
+    @contextmanager
+    def limits_off(self, info: StreamInfo) -> Iterator[None]:
+        """Turn off retention and compaction meanwhile; then the stream has its own limits, or those of the backup."""
+        final = placed_rows.resumed(info.config, self._wanted())
+        if self.target.options.without_max_age:
+            final = msgspec.structs.replace(final, max_age_ms=None)
+        with placed_rows.limits_off(self.client, info, final, self.timeout_s, self.target.progress):
+            yield
+            self._tell_age(info, final.max_age_ms)
+
+    def _wanted(self) -> StreamConfig:
+        """Return the config of the backup, with the limits that the stream is to have."""
+        limits = placed_rows.NO_LIMITS if self.entry.intake is Intake.SEALED else {}
+        return msgspec.structs.replace(placed_rows.resumed(self.entry.config), **limits)
+
     def _config(self) -> StreamConfig:
         config, replicas = self.entry.config, self.target.options.replicas
         wanted = config.replicas or 1 if replicas is None else replicas
@@ -280,9 +297,8 @@ class _Job(NamedTuple):
             self.target.progress.note(text)
         observers = min(config.observers, max(0, self.brokers - count))
         min_isr = None if config.min_isr is None or config.min_isr > count else config.min_isr
-        limits = placed_rows.NO_LIMITS if self.entry.intake is Intake.SEALED else {}
-        fields = {"name": self.name, "replicas": count, "min_isr": min_isr, "observers": observers, **limits}
-        return msgspec.structs.replace(placed_rows.resumed(config), **fields)
+        fields = {"name": self.name, "replicas": count, "min_isr": min_isr, "observers": observers}
+        return msgspec.structs.replace(self._wanted(), **fields)
 
     def _check(self, there: StreamInfo) -> None:
         text = f"stream {there.name} exists"
@@ -299,6 +315,7 @@ class _Job(NamedTuple):
             placer = self._placer(info, partition)
             latest_us = self._check_beginning(info, partition, placer)
             begin = self._kept_from(info, partition, placer)
+            self._cut(info, partition, placer)
             self._fill(placer, partition, latest_us, partial(_tell, advance, done - partition.log_start))
             done += partition.end - partition.log_start
             rows += self._compare(info, partition, begin, latest_us)
@@ -323,12 +340,13 @@ class _Job(NamedTuple):
         placed_rows.put(placer, self.times.limited(self.times.counted(batches), latest_us), tell, self.times)
         if placer.end < partition.end:
             placer.begin_at(partition.end)  # the backup has no rows up to its end
-        elif placer.start < placer.end and not self._has_rows(partition, placer.start):
-            placer.give_up_before(placer.end)  # the rest of `begin_at` in a run that was interrupted
         placer.give_up_before(min(partition.log_start, placer.end))
 
-    def _has_rows(self, partition: PartitionBackup, start: int) -> bool:
-        return any(rows.num_rows for rows, _ in self._batches(partition, start))
+    def _cut(self, info: StreamInfo, partition: PartitionBackup, placer: Placer) -> None:
+        """Cut what an interrupted `begin_at` has put, and rows that the source has deleted if no later ones follow."""
+        last = placed_rows.last_row(self.client, info, partition.partition, placer, self.timeout_s)
+        if last is not None and (placer.is_dummy(last) or placer.end <= partition.log_start):
+            placer.give_up_before(placer.end)
 
     def _check_beginning(self, info: StreamInfo, partition: PartitionBackup, placer: Placer) -> int | None:
         """Raise OperationalError unless existing rows are the backup's first; return the time limit of further rows."""
@@ -336,7 +354,7 @@ class _Job(NamedTuple):
         if placer.end > partition.end:
             raise OperationalError(f"{text}; restore under another name (--stream, --as), or delete it")
         last = placed_rows.last_row(self.client, info, partition.partition, placer, self.timeout_s)
-        if last is None:
+        if last is None or placer.is_dummy(last):
             return self.times.latest_us()
         for rows, _ in self._batches(partition, last.offset):
             found = next(messages_of(rows.slice(0, 1)), None)
@@ -348,9 +366,6 @@ class _Job(NamedTuple):
                     return self.times.latest_us(here_us, source_us)
                 text += self.times.hint(here_us, source_us)
                 break
-        else:
-            if placer.end == partition.end and placer.is_dummy(last):
-                return self.times.latest_us()
         raise OperationalError(f"{text}; restore under another name (--stream, --as), or delete it")
 
     def _compare(self, info: StreamInfo, partition: PartitionBackup, begin: int, latest_us: int | None) -> int:
@@ -362,13 +377,7 @@ class _Job(NamedTuple):
         return placed_rows.compare(self.client, info, partition.partition, sums, *places, what="the backup")
 
     def finish(self, info: StreamInfo, rows: int, manifest: Manifest) -> RestoredStream:
-        """Restore the remaining config, the groups' offsets, and the intake."""
-        final = placed_rows.resumed(info.config)  # a stream that existed keeps its own limits
-        if self.target.options.without_max_age:
-            final = msgspec.structs.replace(final, max_age_ms=None)
-        self._tell_age(info, final.max_age_ms)
-        if changes := placed_rows.limit_changes(info.config, final):
-            self.client.alter_stream(info, timeout=self.timeout_s, **changes)
+        """Restore the groups' offsets, and the intake."""
         groups = [one for one in manifest.groups if one.stream_id == self.entry.stream_id]
         for group in groups:
             offsets = {int(partition): offset for partition, offset in group.offsets.items()}

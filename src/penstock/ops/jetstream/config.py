@@ -13,6 +13,8 @@ from penstock.base.units import format_bytes
 
 ORIGIN = "penstock.subject"
 """Metadata key of a JetStream stream after the cut-over: its original subject."""
+COMPLETE = "penstock.imported"
+"""Metadata key of a JetStream stream after a complete cut-over: the last sequence that was imported."""
 
 _NS_OF_MS = 1_000_000
 _NO_EQUAL = {
@@ -51,6 +53,12 @@ def is_aside(config: Mapping[str, Any]) -> bool:
 def origin_of(config: Mapping[str, Any]) -> str | None:
     """Return the original subject before the cut-over; None if it is not recorded."""
     return (config.get("metadata") or {}).get(ORIGIN) or None
+
+
+def imported_up_to(config: Mapping[str, Any]) -> int:
+    """Return the last sequence that a complete cut-over has imported; 0 if none is recorded."""
+    recorded = str((config.get("metadata") or {}).get(COMPLETE) or "")
+    return int(recorded) if recorded.isdecimal() else 0
 
 
 def mapped(config: Mapping[str, Any], *, name: str, subject: str | None, replicas: int | None, brokers: int) -> Mapped:

@@ -26,12 +26,13 @@ from penstock.messages import StreamInfo
 from penstock.ops import placed_rows
 from penstock.ops.jetstream import config as jetstream_config
 from penstock.ops.jetstream.cut_over import CutOverCheck
-from penstock.ops.jetstream.source import Info, JetStream, JetStreamRows, UnstorableError
+from penstock.ops.jetstream.source import Info, JetStream, JetStreamRows, State, Stored, UnstorableError
 from penstock.ops.placed_rows import FutureTimes, RowTimes
 from penstock.ops.progress import Progress
 
 _CLOSE_S = 3.0
 _SAME_LOOKS, _LOOK_S = 3, 0.1  # until JetStream has stored what it had received
+_LOOKS_BACK = 1_000  # sequences at JetStream's end, deleted or unstorable, before one that can be compared
 _NOT_STORED = "neither JetStream nor Penstock stores the subject now: run it again"
 
 
@@ -79,7 +80,7 @@ class JetStreamImport:
 
     After an interrupted run `stream` is the name of the target ("" if there is none yet), which has the messages up to
     sequence `end`; `is_aside` is True if neither JetStream nor Penstock stores the subject: run it again.
-    `is_cut_over` is True if the cut-over is complete: a run then changes nothing.
+    `is_cut_over` is True if the target stores the subject: a run then changes nothing, and only checks that it has all.
     """
 
     def __init__(
@@ -208,8 +209,8 @@ class JetStreamImport:
         return create_paused(self._client, self._mapped.config(), timeout=self._timeout_s)
 
     def _complete(self, *, cut_over: bool) -> Imported:
-        """Return the result of a run after the cut-over. OperationalError: the target lacks JetStream's last message;
-        or without `cut_over`.
+        """Return the result of a run after the cut-over. OperationalError: the target may lack messages of JetStream's
+        stream, because it was resumed by someone else; or without `cut_over`.
         """
         name, subject = self._mapped.name, self._mapped.subject
         if not cut_over:
@@ -219,25 +220,43 @@ class JetStreamImport:
                 f"{text}; delete {self._source} in JetStream when you like, or copy it with --as NAME"
             )
         stream = self._client.stream(name, timeout=self._timeout_s)
-        last_seq = self._thread.run(self._js.info(self._source)).state.last_seq
-        if not self._options.skip_unstorable and not self._may_have(stream, last_seq):
-            text = f"JetStream's stream {self._source} goes up to sequence {last_seq}, which stream {name} lacks"
-            raise OperationalError(f"{text}: it was stored during the cut-over; import it with --as NAME")
+        info = self._thread.run(self._js.info(self._source))
+        last_seq = info.state.last_seq
+        if last_seq > jetstream_config.imported_up_to(info.config) and (seq := self._missing(stream, info.state)):
+            text = f"JetStream's stream {self._source} goes up to sequence {seq}, which stream {name} lacks"
+            text = f"{text}: it was stored during the cut-over, or {name} was resumed before the cut-over was complete"
+            raise OperationalError(f"{text}; keep {self._source}, and import it with --as NAME")
         self._progress.note(f"note: the cut-over of {self._source} was complete before; nothing was changed")
         return Imported(name, subject, 0, last_seq, 0, 0, (), True)
 
-    def _may_have(self, stream: StreamInfo, seq: int) -> bool:
-        """False if JetStream has a message with sequence `seq`, and the target another one or none yet."""
-        stored = self._thread.run(self._js.get(self._source, seq)) if seq else None
-        if stored is None:
-            return True
+    def _missing(self, stream: StreamInfo, state: State) -> int:
+        """Return the last sequence that the target could hold, if it does not hold JetStream's message there; else 0.
+
+        Messages are imported in order, so the last one proves all. A message published here has another time. What
+        cannot be compared, because the target has deleted it, counts as missing.
+        """
+        last_seq = state.last_seq
+        for seq in range(last_seq, max(state.first_seq - 1, last_seq - _LOOKS_BACK), -1):
+            stored = self._thread.run(self._js.get(self._source, seq))
+            if stored is not None and (not self._options.skip_unstorable or self._is_storable(stream, stored)):
+                return 0 if self._holds(stream, stored) else seq
+        return last_seq if last_seq - state.first_seq >= _LOOKS_BACK else 0
+
+    def _is_storable(self, stream: StreamInfo, stored: Stored) -> bool:
+        rows = JetStreamRows(0, pattern=stream.subject, bytes_max=stream.config.max_message_bytes, skips=True)
+        rows.add(
+            stored.seq, stored.timestamp_us, stored.subject.encode(), b64decode(stored.hdrs), b64decode(stored.data)
+        )
+        return not rows.skipped
+
+    def _holds(self, stream: StreamInfo, stored: Stored) -> bool:
+        """True if the target has this message, with its time."""
         try:
-            here = self._client.get(stream, seq - 1, timeout=self._timeout_s)
-        except MessageNotFound:  # it has expired, or was compacted
-            return True
-        except OffsetOutOfRange as error:
-            return seq - 1 < int(error.details["log_start"])
-        return (here.subject, here.value or b"") == (stored.subject, b64decode(stored.data))
+            here = self._client.get(stream, stored.seq - 1, timeout=self._timeout_s)
+        except (MessageNotFound, OffsetOutOfRange):
+            return False
+        expected = (stored.subject, b64decode(stored.data), stored.timestamp_us)
+        return (here.subject, here.value or b"", here.timestamp_us) == expected
 
     def _switch(self, stream: StreamInfo, done: Imported) -> Imported:
         """Give JetStream's stream another subject, copy the rest, and resume the target stream."""
@@ -251,6 +270,8 @@ class JetStreamImport:
         if last_seq > info.state.last_seq:
             text = f"JetStream has stored sequences up to {last_seq} after its subject was taken away"
             raise OperationalError(f"{text}; stream {stream.name} lacks those after {info.state.last_seq}")
+        with suppress(PenstockError):  # a further run then compares the last message
+            self._thread.run(self._js.record_complete(self._source, last_seq))
         return rest._replace(
             messages=done.messages + rest.messages,
             raised=done.raised + rest.raised,

@@ -35,7 +35,7 @@ from penstock.client.errors import Unavailable
 from penstock.client.publish.nats_client import StrictNatsClient
 from penstock.client.publish.publishing import first_connection, not_connected
 from penstock.client.values import TOMBSTONE_HEADER, Headers, microseconds_of
-from penstock.ops.jetstream.config import ORIGIN
+from penstock.ops.jetstream.config import COMPLETE, ORIGIN
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -88,7 +88,9 @@ class _Ack(_Answer):
     stream: str = ""
 
 
-class _Stored(msgspec.Struct):
+class Stored(msgspec.Struct):
+    """A message in JetStream; headers and data are Base64."""
+
     subject: str
     seq: int
     time: str
@@ -103,7 +105,7 @@ class _Stored(msgspec.Struct):
 
 
 class _StoredAnswer(msgspec.Struct):
-    message: _Stored
+    message: Stored
 
 
 class UnstorableError(OperationalError):
@@ -331,13 +333,23 @@ class JetStream:
         """Replace the stream's subjects by `subject`, and record the original one in its metadata."""
         name = info.config["name"]
         metadata = {**(info.config.get("metadata") or {}), ORIGIN: (info.config.get("subjects") or [""])[0]}
+        metadata.pop(COMPLETE, None)  # of an earlier cut-over, which the user has undone
         await self._ask(f"STREAM.UPDATE.{name}", {**info.config, "subjects": [subject], "metadata": metadata})
 
-    async def get(self, stream: str, seq: int) -> _Stored | None:
+    async def record_complete(self, stream: str, last_seq: int) -> None:
+        """Record in the stream's metadata that a cut-over has imported all up to `last_seq`.
+
+        A nats-server before 2.10 records nothing.
+        """
+        config = (await self.info(stream)).config
+        metadata = {**(config.get("metadata") or {}), COMPLETE: str(last_seq)}
+        await self._ask(f"STREAM.UPDATE.{stream}", {**config, "metadata": metadata})
+
+    async def get(self, stream: str, seq: int) -> Stored | None:
         """Return a message; None if it was deleted."""
         return await self._stored(stream, {"seq": seq})
 
-    async def _stored(self, stream: str, wanted: Mapping[str, object]) -> _Stored | None:
+    async def _stored(self, stream: str, wanted: Mapping[str, object]) -> Stored | None:
         answer = await self._ask(f"STREAM.MSG.GET.{stream}", wanted)
         return msgspec.json.decode(answer, type=_StoredAnswer).message if answer else None
 

@@ -185,6 +185,8 @@ def test_combinations_that_cannot_work(tmp_path: Path) -> None:
         "--nats-user: the embedded nats-server takes no such setting; set nats to the URL of another",
         "--nats-password: the embedded nats-server takes no such setting; set nats to the URL of another",
     ]
+    (mistake,) = mistakes_of(flags={"nats": "h", "nats_monitor_port": 8222})
+    assert mistake == "--nats-monitor-port: is the monitoring port of the embedded nats-server, which --nats replaces"
     (mistake,) = mistakes_of(flags={"nats": "h", "nats_port": 4223})
     assert mistake == "--nats-port: is the port of the embedded nats-server, which --nats replaces"
     (mistake,) = mistakes_of(flags={"nats": "h", "nats_password": "x"}, environment={"PENSTOCK_DISK_THREADS": "1"})

@@ -247,8 +247,12 @@ async def test_who_is_not_the_peer_is_not_believed_and_asked_again(
         assert owner.events == []
         assert [record.getMessage() for record in caplog.records if reason in record.getMessage()] != []
         assert len(caplog.records) == 1  # in this minute
+        ((failed, address, text),) = peers.failures()
+        assert (failed, address) == (PEER, place.address)
+        assert reason in text
         await place.up()  # somebody has mended it
         await owner.until("up 2")
+        assert peers.failures() == []
 
 
 async def test_a_cluster_without_a_name_yet_may_be_ours() -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from penstock.base.errors import OperationalError
 from penstock.batch.schema import arrow_schema
 from penstock.cli.demo import check as demo_check
 from penstock.cli.demo import flights
@@ -45,11 +44,22 @@ def test_only_the_first_flights(messages: Messages) -> None:
     assert flights.load(2) == Messages(messages.subjects[:2], messages.keys[:2], messages.values[:2])
 
 
-def test_a_missing_package_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_package_the_flights_are_invented_the_same_ones_every_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("sys.path", [str(tmp_path)])
     monkeypatch.setattr("sys.meta_path", [*__import__("sys").meta_path[-1:]])
-    with pytest.raises(OperationalError, match=r"pip install .\.\[demo\]"):
-        flights.load()
+    assert not flights.are_real()
+    found = flights.load()
+    assert found == flights.load()
+    documents = [json.loads(value) for value in found.values]
+    assert len(documents) == flights.INVENTED
+    assert {one["year"] for one in documents} == {2013}
+    assert [field.split()[0] for field in flights.SCHEMA.split(", ")] == list(documents[0])
+    assert None in found.keys
+    assert all(key is None or key.isascii() for key in found.keys)
+    assert documents[0]["time_hour"] == "2013-01-01T10:00:00Z"
+    assert flights.load(3).values == found.values[:3]
 
 
 def batches_of(messages: Messages, *, rows: int = 2) -> list[pa.RecordBatch]:

@@ -117,6 +117,41 @@ def test_a_stream_is_one_line_however_long_its_name_and_subject(width: int) -> N
     assert ("first to last" in lines[0]) == (width >= 120)
 
 
+@pytest.mark.parametrize("width", [20, 40, 60])
+@pytest.mark.parametrize("end", [0, 123_456_789])
+def test_on_a_narrow_terminal_columns_are_left_out_and_nothing_wraps(width: int, end: int) -> None:
+    numbers = {"log_start": Offset(0), "committed_end": Offset(end), "log_end": Offset(end)}
+    part = stream(**numbers, size_bytes=2**40, last_timestamp_us=TimestampUs(10**15)).partitions[0]
+    infos = [
+        StreamInfo(stream_id=StreamId(2), config=StreamConfig(name=name, subject=f"{name}.>"), partitions=(part,))
+        for name in ("orders", "n" * 60)
+    ]
+    out = io.StringIO()
+    Console(file=out, width=width, markup=False, highlight=False).print(report.stream_table(infos, width=width))
+    lines = [line for line in out.getvalue().splitlines() if line.strip()]
+    assert len(lines) == 4
+    assert max(map(len, lines)) <= width
+    assert lines[2].startswith("orders ")
+    assert lines[3].startswith("nnnnnn")
+    assert all("online" in line for line in lines[2:])
+
+
+def test_how_many_messages_are_left_is_told_where_offsets_do_not_tell_it() -> None:
+    assert "messages kept" not in report.stream_pairs(stream())
+    assert "messages kept" not in report.stream_pairs(stream(), rows=7)
+    found = report.stream_pairs(stream(), rows=3)
+    assert (found["offsets kept"], found["messages kept"]) == ("7", "3")
+
+
+def test_that_all_partitions_are_empty_is_told_once() -> None:
+    part = stream(log_start=Offset(0), committed_end=Offset(0), log_end=Offset(0)).partitions[0]
+    parts = tuple(msgspec.structs.replace(part, partition=PartitionId(number)) for number in range(4))
+    text = shown(msgspec.structs.replace(stream(), partitions=parts))
+    assert text.count("next is 0") == 2  # in the table, and in the pairs
+    assert "partition 1 last message" not in text
+    assert "none (next is 0)" in shown(stream(log_start=Offset(0), committed_end=Offset(0)))
+
+
 @pytest.mark.parametrize("partitions", [2, 3, 16, 1024])
 @pytest.mark.parametrize("end", [0, 7, 1_234_567_890])
 def test_a_stream_is_one_line_however_many_partitions_it_has(partitions: int, end: int) -> None:
@@ -131,7 +166,9 @@ def test_a_stream_is_one_line_however_many_partitions_it_has(partitions: int, en
         assert len(lines) == 3  # titles, a rule, the stream
         assert max(map(len, lines)) <= width
         assert ("0 to 6, 0 to 6" in lines[2]) == (width >= 120 and partitions <= 3 and end == 7)
-        assert (f"{partitions} partitions" in lines[2]) == (width >= 120 and (partitions > 3 or end != 7))
+        assert ("none (next is 0 in each partition)" in lines[2]) == (width >= 120 and end == 0)
+        is_counted = end > 7 or (end == 7 and partitions > 3)
+        assert (f"{partitions} partitions" in lines[2]) == (width >= 120 and is_counted)
 
 
 def on_80_columns(*printed: object) -> list[str]:

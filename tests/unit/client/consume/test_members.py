@@ -7,6 +7,7 @@ import selectors
 from collections.abc import Callable, Coroutine
 from typing import Any, cast
 
+from penstock.base.clock import Now
 from penstock.base.errors import ErrorCode, OperationalError, RemoteError
 from penstock.base.ids import LeaderEpoch, Offset, PartitionId, StreamId, TimestampUs
 from penstock.client.consume.members import Member
@@ -99,8 +100,9 @@ class Coordinator:
             raise OperationalError("no answer in time")
         await asyncio.sleep(self.delay_s)
         now_us = int(asyncio.get_running_loop().time() * 1e6)
+        now = Now(wall_us=now_us, elapsed_us=now_us)
         try:
-            answer = self._members.heartbeat(request, now_us)
+            answer = self._members.heartbeat(request, now)
         except RemoteError as error:
             if error.code != ErrorCode.UNKNOWN_MEMBER:
                 raise

@@ -13,6 +13,7 @@ from penstock import aio
 from penstock.base import limits
 from penstock.base.errors import CorruptionError, ErrorCode, RemoteError
 from penstock.batch import codec
+from penstock.client.errors import CorruptRange
 from penstock.client.read import batches
 from penstock.client.read.filters import Filter
 from penstock.client.read.reading import _FetchSize
@@ -419,3 +420,32 @@ async def test_why_a_new_partition_cannot_be_read_is_told(broker: FakeBroker, cl
         stream.mark()
         with pytest.raises(penstock.StorageFailed, match="cannot be opened"):
             await anext(reading)
+
+
+async def test_a_range_that_is_being_repaired_is_waited_for_and_one_that_is_lost_is_told_at_once(
+    broker: FakeBroker, client: aio.Client
+) -> None:
+    stream_of(broker, batch(0, 3))
+    waits: list[type] = []
+    is_repaired = is_lost = False
+
+    async def intercept(request: Request) -> Answer | None:
+        if is_repaired or not isinstance(request, FetchRequest | ListOffsetsRequest):
+            return None
+        waits.append(type(request))
+        details = {} if is_lost else {"repairing": True}
+        if waits.count(type(request)) < 3 or is_lost:
+            raise RemoteError(ErrorCode.CORRUPT_RANGE, "damaged", **details)
+        return None
+
+    broker.intercept = intercept
+    assert await offsets_read(client, start=datetime.fromtimestamp(0, UTC)) == [0, 1, 2]
+    assert waits == [ListOffsetsRequest] * 3 + [FetchRequest] * 3
+    waits.clear()
+    with pytest.raises(CorruptRange, match="damaged"):
+        await offsets_read(client, timeout=0.03)
+    is_lost = True
+    waits.clear()
+    with pytest.raises(CorruptRange, match="damaged"):
+        await offsets_read(client)
+    assert waits == [ListOffsetsRequest]

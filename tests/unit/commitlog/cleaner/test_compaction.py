@@ -76,6 +76,8 @@ def test_of_each_key_the_last_message_stays_where_it_was() -> None:
     assert rows_of(before) == stream.found, "whoever has a view of before goes on with the new files"
     again = open_log(stream.vfs.crash_clone(Keep.ALL), CONFIG, must_exist=True)  # type: ignore[union-attr]
     assert rows_of(again.view()) == stream.found
+    for log in (stream.log, again):
+        assert log.view().row_count(log.log_end) == len(stream.found) < log.log_end
 
 
 def test_an_empty_key_of_an_older_log_is_none() -> None:

@@ -137,7 +137,7 @@ def test_ranges_are_split_by_new_bounds() -> None:
             StreamConfig(name="orders", subject="o", partitions=2, partition_by="mapped"), {"partitions": 3},
             "nats-server finds the partition",
         ),
-        (StreamConfig(name="orders", subject="o.>"), {"partitions": 3}, "so a stream on a subject with wildcards"),
+        (StreamConfig(name="orders", subject="o.>"), {"partitions": 3}, "create it with partition_by="),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_refused_before_it_is_proposed(

@@ -21,6 +21,7 @@ from penstock.messages import (
     ListGroupsResponse,
     OffsetCommit,
 )
+from penstock.node.security.access import ClientOrigin
 from tests.unit.node.api.test_offsets import (
     NUMBER,
     again,
@@ -297,3 +298,33 @@ def test_the_next_coordinator_knows_the_members_and_fences_the_others() -> None:
     answer = asked(brokers, second, fetch_of(brokers[second]))
     assert isinstance(answer, FetchOffsetsResponse)
     assert [(one.partition, one.offset) for one in answer.offsets] == [(1, 5)]
+
+
+def test_a_member_is_shown_with_its_client_and_since_when() -> None:
+    broker = with_offsets(partitions=2)
+    told(broker)
+    a = Member(broker, "a")
+    broker.origin = ClientOrigin("billing-1", "10.0.0.7:40312")
+    joined_us = broker.clock.now.wall_us
+    a.beat()
+    broker.clock.advance_ms(100)
+    a.beat()
+    answer = broker.ask(fetch_of(broker), FetchOffsetsResponse)
+    (one,) = answer.members
+    assert (one.member_id, one.client_name, one.address) == ("a", "billing-1", "10.0.0.7:40312")
+    assert one.joined_us == joined_us
+
+
+def test_what_an_earlier_coordinator_heard_of_a_member_is_unknown() -> None:
+    broker = with_offsets(partitions=2)
+    told(broker)
+    broker.origin = ClientOrigin("billing-1", "10.0.0.7:40312")
+    a = Member(broker, "a")
+    a.beat()
+    a.beat()
+    broker.crash()
+    broker.start()
+    assert again(broker, fetch_of(broker)).members[0].client_name == ""  # type: ignore[attr-defined]
+    a.beat()
+    (one,) = again(broker, fetch_of(broker)).members  # type: ignore[attr-defined]
+    assert (one.client_name, one.joined_us) == ("billing-1", None)

@@ -119,6 +119,8 @@ def test_damage_is_told_with_its_place_and_what_is_behind_it_is_verified() -> No
     assert broker.stream("orders").partitions[0].damage[0].position == 568
     # Known damage is told again.
     again = broker.all_of_it()
+    assert [one.damage for one in again if one.damage is not None] == [damage]
+    assert broker.stream("orders").partitions[0].damage == (damage,)
     assert [(one.damage.base_offset, one.damage.end_offset) for one in again if one.damage is not None] == [(0, 2)]
 
 

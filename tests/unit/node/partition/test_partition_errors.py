@@ -6,7 +6,7 @@ import errno
 
 import pytest
 
-from penstock.base.errors import ErrorCode, RemoteError
+from penstock.base.errors import CorruptionError, ErrorCode, RemoteError
 from penstock.commitlog.errors import storage_error
 from penstock.node.partition.partition_errors import as_remote_error, not_appended, not_opened, read_failed
 from penstock.vfs.keys import KeyMissingError
@@ -54,6 +54,12 @@ def test_where_another_key_has_its_id_reading_the_file_again_will_not_do() -> No
 def test_a_format_that_is_not_known_is_no_matter_of_keys_to_bring() -> None:
     told = as_remote_error(KeyMissingError("it is encrypted in format 9", "f.arrows"))
     assert told.message == "the broker cannot read it: f.arrows: it is encrypted in format 9"
+
+
+def test_damage_is_told_with_what_was_expected_and_found() -> None:
+    told = as_remote_error(CorruptionError("f.arrows", 568, "CRC-32C 01", "02"))
+    assert told.details == {"file": "f.arrows", "position": 568, "expected": "CRC-32C 01", "found": "02"}
+    assert told.message == "what is stored there is damaged: f.arrows: at byte 568: expected CRC-32C 01, found 02"
 
 
 def test_any_other_error_is_the_disk_s() -> None:

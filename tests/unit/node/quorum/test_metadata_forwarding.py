@@ -221,9 +221,42 @@ def test_a_request_is_authorized_before_each_try(world: World) -> None:
     world.tick(limits.FORWARD_RETRY_MS)
     assert (world.outbox.take().peers, world.heard) == ([], [])  # it waits until the permission is known
     world.tick(limits.FORWARD_RETRY_MS)
-    world.answers(world.sent(), RemoteError(ErrorCode.NOT_METADATA_LEADER, "not I"))
+    world.answers(world.sent(), RemoteError(ErrorCode.OVERLOADED, "later"))
     world.tick(limits.FORWARD_RETRY_MS)
     assert (world.outbox.take().peers, world.heard) == ([], [("a", ErrorCode.UNAUTHENTICATED)])
+
+
+@pytest.mark.parametrize("is_answered", [False, True])
+def test_a_permission_lost_after_a_try_that_may_have_succeeded_is_told_as_timed_out(
+    world: World, is_answered: bool
+) -> None:
+    """For example, the try has changed the caller's own password."""
+    refusals: list[RemoteError] = []
+
+    def authorize() -> None:
+        if refusals:
+            raise refusals[0]
+
+    world.peers.up(TWO)
+    world.peers.up(THREE)
+    world.link.administer(DELETE, world.done("a"), Principal("bob"), authorize)
+    sent = world.sent()
+    refusals.append(DENIED)
+    if is_answered:
+        world.answers(sent, RemoteError(ErrorCode.NOT_METADATA_LEADER, "deposed"))
+    else:
+        world.peers.lost(sent.to)
+    world.tick(limits.FORWARD_RETRY_MS)
+    assert world.heard == [("a", ErrorCode.TIMED_OUT)]
+
+
+def test_a_request_that_was_never_sent_is_told_why(world: World) -> None:
+    def authorize() -> None:
+        raise RemoteError(ErrorCode.NOT_YET, "out of contact")
+
+    world.link.administer(DELETE, world.done("a"), Principal("bob"), authorize)
+    world.tick(limits.FORWARD_TIMEOUT_MS)
+    assert (world.outbox.take().peers, world.heard) == ([], [("a", ErrorCode.NOT_YET)])
 
 
 def test_one_user_does_not_take_all_places(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import errno
+import os
+import struct
 from random import Random
 
 import pytest
 
 from penstock.base import limits
+from penstock.base.errors import CorruptionError
+from penstock.hot.crc import crc32c
 from penstock.messages import GapInfo
 from penstock.messages.streams import joined
 from penstock.node.replicas.listened_file import LISTENED_PATH, ListenedTimes, read_listened
@@ -172,20 +176,63 @@ def test_whatever_happens_to_brokers_their_gaps_are_those_that_there_were(seed: 
     check(watch)
 
 
-def test_a_file_that_cannot_be_read_says_nothing() -> None:
+def _noted() -> bytes:
     broker = Broker().start()
     broker.create("s", subject="s")
     broker.tick(1_000)
-    whole = read_listened(broker.memory, NOW_US)
-    assert whole.broker_us
-    content = bytes(broker.memory.open(LISTENED_PATH).read_at(0, 1_000))
-    for length in range(len(content)):
-        vfs = MemoryVfs()
-        vfs.open(LISTENED_PATH, create=True).write_at(0, content[:length])
-        assert read_listened(vfs, NOW_US) == ListenedTimes()
-    longer = MemoryVfs()
-    longer.open(LISTENED_PATH, create=True).write_at(0, content + b"of an earlier one")
-    assert read_listened(longer, NOW_US) == whole
+    assert read_listened(broker.memory, NOW_US).broker_us
+    return bytes(broker.memory.open(LISTENED_PATH).read_at(0, 1_000))
+
+
+def _with(content: bytes) -> MemoryVfs:
+    vfs = MemoryVfs()
+    vfs.open(LISTENED_PATH, create=True).write_at(0, content)
+    return vfs
+
+
+def test_a_file_that_was_not_written_whole_is_damaged_and_bytes_behind_it_are_none_of_it() -> None:
+    content = _noted()
+    for length in range(1, len(content)):
+        with pytest.raises(CorruptionError, match="listened: at byte"):
+            read_listened(_with(content[:length]), NOW_US)
+    whole = read_listened(_with(content), NOW_US)
+    assert read_listened(_with(content + b"of an earlier one"), NOW_US) == whole
+
+
+@pytest.mark.parametrize("vfs", [MemoryVfs(), _with(b"")], ids=["missing", "empty"])
+def test_without_a_file_there_is_nothing_to_tell(vfs: MemoryVfs) -> None:
+    assert read_listened(vfs, NOW_US) == ListenedTimes()
+    assert [one for one in Broker(vfs).start().notices if LISTENED_PATH in one] == []
+
+
+_TORN = "It is overwritten in place without a sync, so a power loss may tear it; "
+_CRC = crc32c(b"{")
+_LENGTH_MAX = limits.LISTENED_BYTES_MAX
+_LONGER = "gaps that began while this broker was down are reported longer"
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (b"1234", "at byte 0: expected 8 bytes, found 4 bytes. "),
+        (struct.pack("<II", 1, 1) + b"{", f"at byte 0: expected CRC-32C 00000001 of 1 bytes, found {_CRC:08x}. "),
+        (struct.pack("<II", 1, 2**31), f"at byte 4: expected a length up to {_LENGTH_MAX}, found {2**31}. "),
+        (bytes(64), "at byte 8: expected JSON with broker_us and until, found Input data was truncated. "),
+    ],
+)  # fmt: skip
+def test_a_damaged_file_is_told_once_and_the_broker_starts(content: bytes, told: str) -> None:
+    broker = Broker(_with(content)).start()
+    assert [one for one in broker.notices if LISTENED_PATH in one] == [f"listened: {told}{_TORN}{_LONGER}"]
+    broker.stop()
+    again = broker.crash(Keep.ALL).start()
+    assert [one for one in again.notices if LISTENED_PATH in one] == []
+
+
+def test_a_file_that_the_disk_does_not_give_is_told() -> None:
+    broker = Broker(_with(_noted()))
+    broker.vfs.plan = lambda one: FileFault(errno.EIO) if one.path == LISTENED_PATH else None
+    told = [one for one in broker.start().notices if LISTENED_PATH in one]
+    assert told == [f"listened cannot be read: {os.strerror(errno.EIO)}; {_LONGER}"]
 
 
 @each_change

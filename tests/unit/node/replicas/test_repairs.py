@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.base.errors import RemoteError
+from penstock.base.errors import ErrorCode, RemoteError
+from penstock.base.ids import Offset
+from penstock.batch.schema import SCHEMA_BYTES
 from penstock.commitlog import LogState
+from penstock.messages import FetchRequest, GetRequest
 from penstock.node.partition.partition import Partition
 from penstock.vfs.memory import MemoryVfs
 from tests.damage import flip
@@ -60,6 +63,22 @@ def read_all(member: Member) -> None:
     with pytest.raises(RemoteError, match="damaged"):
         list(view.batches(view.log_start, partition.committed_end))
     member.tick(1_000)
+
+
+def is_being_repaired(member: Member) -> bool:
+    """What a consumer hears who reads the damaged range there."""
+    stream_id, lost = member.image.by_name("s").stream_id, Offset(replica(member).log.damage[0].base_offset)
+    told = set()
+    for request in (
+        FetchRequest(stream_id=stream_id, offset=lost),
+        FetchRequest(stream_id=stream_id, offset=lost, columns=("offset",)),
+        GetRequest(stream_id=stream_id, offset=lost),
+    ):
+        refused = member.refusal(request)
+        assert refused.code == ErrorCode.CORRUPT_RANGE, refused
+        told.add(refused.details.get("repairing", False))
+    (repairing,) = told
+    return bool(repairing)
 
 
 def others(brokers: Brokers, *but: Member) -> list[Member]:
@@ -134,6 +153,41 @@ def test_what_is_damaged_everywhere_is_refused_and_nothing_goes() -> None:
         assert member.memory.open(path).size() == size_bytes
         view = replica(member).view()
         assert [header.base_offset for header, _ in view.batches(ROWS - 3, ROWS)] == [ROWS - 3, ROWS - 2, ROWS - 1]
+
+
+@each_change
+def test_a_reader_hears_that_a_range_is_being_repaired_only_where_it_is() -> None:
+    brokers = grown()
+    old = brokers.led("s")
+    damage(old.memory, 0)
+    view = replica(old).view()
+    with pytest.raises(RemoteError, match="damaged"):
+        list(view.batches(0, ROWS))
+    assert is_being_repaired(old)  # before anybody else has heard of it
+    brokers.run(20_000)
+    assert brokers.led("s") is not old
+    assert values(brokers.led("s")) == tuple(range(ROWS))
+    # Nobody has it any more: the last leader has nobody in sync to hand over to.
+    for member in brokers.members.values():
+        damage(member.memory, 0)
+        read_all(member)
+    brokers.run(30_000)
+    assert not is_being_repaired(brokers.led("s"))
+
+
+def test_a_range_of_the_only_replica_is_lost_at_once() -> None:
+    brokers = formed()
+    brokers.leader.create("one", subject="one", replicas=1)
+    brokers.run(500)
+    led = brokers.led("one")
+    brokers.publish("one", b"." * 1_000)
+    brokers.publish("one", b"." * 1_000)
+    brokers.run(2_000)
+    (path,) = [path for path in led.memory.files() if path.endswith(".arrows") and "-one/" in path]
+    flip(led.memory, path, SCHEMA_BYTES + 500)
+    stream_id = led.image.by_name("one").stream_id
+    refused = led.refusal(FetchRequest(stream_id=stream_id, offset=Offset(0), columns=("offset",)))
+    assert (refused.code, "repairing" in refused.details) == (ErrorCode.CORRUPT_RANGE, False)
 
 
 def test_a_stream_that_goes_while_it_is_mended_is_gone() -> None:

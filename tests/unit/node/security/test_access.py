@@ -11,6 +11,7 @@ import pytest
 
 from penstock.access import Credential, CredentialKind, Operation, Quotas, Rule, User
 from penstock.access.handshake import Principal
+from penstock.access.rules import OF_CLUSTER
 from penstock.base import limits
 from penstock.base.config import ALTERABLE, Intake, StreamConfig
 from penstock.base.errors import ErrorCode, RemoteError
@@ -131,6 +132,9 @@ class Case(NamedTuple):
     nearly: tuple[Rule, ...] = ()  # that do not
 
 
+MONITOR = Rule(Operation.MONITOR)
+
+
 def on(operation: Operation) -> tuple[Rule, ...]:
     """Rules that allow that on `orders`, which is on `orders.>`."""
     return (
@@ -145,8 +149,9 @@ def on(operation: Operation) -> tuple[Rule, ...]:
 
 def off(operation: Operation) -> tuple[Rule, ...]:
     """Rules that look much like it."""
-    others = tuple(Rule(other, stream="orders") for other in Operation if other not in (operation, Operation.ADMIN))
+    others = tuple(Rule(other, stream="orders") for other in Operation if other not in (operation, *OF_CLUSTER))
     return (
+        MONITOR,
         *others,
         Rule(operation, stream="orders2"),
         Rule(operation, stream="order"),
@@ -171,7 +176,7 @@ def _partition(broker: Broker) -> int:
 
 ROWS = bytes(batch_of([("orders.eu", None, b"2", None)]))
 READ, APPEND, COMMIT = Operation.READ, Operation.APPEND, Operation.COMMIT_OFFSETS
-ADMIN_ONLY = ((Rule(Operation.ADMIN),), tuple(one for one in on(READ)[:1]))
+ADMIN_ONLY = ((Rule(Operation.ADMIN),), (*on(READ)[:1], MONITOR))
 
 
 def _staged(broker: Broker) -> int:
@@ -192,7 +197,9 @@ CASES = {
     "fetch": Case(plain(lambda b: FetchRequest(stream_id=stream_id(b), offset=0)), on(READ), off(READ)),
     "get": Case(plain(lambda b: GetRequest(stream_id=stream_id(b), offset=0)), on(READ), off(READ)),
     "list offsets": Case(
-        plain(lambda b: ListOffsetsRequest(stream_id=stream_id(b), at="latest")), on(READ), off(READ)[:-1]
+        plain(lambda b: ListOffsetsRequest(stream_id=stream_id(b), at="latest")),
+        (*on(READ), MONITOR),
+        tuple(rule for rule in off(READ)[:-1] if rule != MONITOR),
     ),
     "append": Case(rows(lambda b: AppendRequest(stream_id=stream_id(b))), on(APPEND), off(APPEND)[:-1]),
     "append once": Case(
@@ -275,13 +282,13 @@ CASES = {
     ),
     "fetch offsets": Case(
         plain(lambda b: FetchOffsetsRequest(**offsets(b), group=GROUP, of_stream_id=stream_id(b))),
-        (*on(COMMIT), *on(READ)),
+        (*on(COMMIT), *on(READ), MONITOR),
         (Rule(APPEND, stream="orders"), Rule(COMMIT, stream="orders", group="shipping")),
     ),
     "offsets stream": Case(
         plain(lambda b: OffsetsStreamRequest()), (*on(COMMIT), *on(READ)), (Rule(APPEND, stream="orders"),)
     ),
-    "status": Case(plain(lambda b: StatusRequest()), *ADMIN_ONLY),
+    "status": Case(plain(lambda b: StatusRequest()), (MONITOR, Rule(Operation.ADMIN)), on(READ)[:1]),
     "verify": Case(plain(lambda b: VerifyRequest(stream_id=stream_id(b))), *ADMIN_ONLY),
     "create user": Case(plain(lambda b: user("eve")), *ADMIN_ONLY),
     "delete user": Case(plain(lambda b: DeleteUserRequest(name="bob")), *ADMIN_ONLY),
@@ -353,8 +360,8 @@ def test_no_other_rule_does(broker, name, rule) -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_what_everybody_may_each_user_may(broker, name) -> None:
     rule = CASES[name].rules[0]
-    if rule.operation is Operation.ADMIN:
-        pytest.skip("nobody may make everybody an administrator")
+    if rule.operation in OF_CLUSTER:
+        pytest.skip("nobody may make everybody an administrator, or let everybody monitor")
     allow(broker, rule, name="*")
     assert not is_denied(broker, CASES[name])
 
@@ -560,6 +567,32 @@ def test_who_was_deleted_waits_for_nothing(broker) -> None:
     assert response.code == ErrorCode.UNAUTHENTICATED
 
 
+def test_few_parked_fetches_are_authorized_in_a_turn(broker) -> None:
+    allow(broker, Rule(READ, stream="orders"))
+    with asking(broker, "bob"):
+        waiting = {broker.fetch("orders", 1, wait_ms_max=30_000) for _ in range(3 * limits.FETCHES_WOKEN_MAX)}
+        broker.request(AlterUserRequest(name="bob", add=(credential(),)))  # takes nothing away
+    broker.tick(1_000)
+    assert not waiting & broker.replies.keys()
+    with asking(broker, "ann"):
+        broker.request(ChangeRulesRequest(name="bob", drop=(Rule(READ, stream="orders"),)))
+    for turn in range(1, 4):
+        assert len(waiting & broker.replies.keys()) <= turn * limits.FETCHES_WOKEN_MAX
+        broker.tick(1)
+    assert waiting <= broker.replies.keys()
+
+
+def test_fetches_without_a_user_end_when_the_cluster_gets_users() -> None:
+    broker = Broker().start()
+    broker.create("orders")
+    waiting = broker.fetch("orders", 0, wait_ms_max=30_000)
+    broker.request(user("ann", Rule(Operation.ADMIN)))
+    broker.tick(1_000)
+    response = broker.replies[waiting].response
+    assert isinstance(response, RemoteError)
+    assert response.code == ErrorCode.UNAUTHENTICATED
+
+
 def test_a_user_knows_himself_and_changes_his_own_credentials(broker) -> None:
     broker.who = who(broker, "bob")
     seen = broker.ask(ListUsersRequest(), ListUsersResponse)
@@ -726,6 +759,22 @@ def test_pages_of_streams_tell_of_none_that_is_not_for_him(broker) -> None:
         assert ([info.name for info in page.streams], page.next_after) == (["zeta"], None)
 
 
+def test_who_may_monitor_sees_all_streams_and_may_nothing_else(broker) -> None:
+    with asking(broker, "ann"):
+        broker.create("payroll", "payroll.>")
+        names = [info.name for info in broker.ask(MetadataRequest(), MetadataResponse).streams]
+        assert broker.refusal(ChangeRulesRequest(name="*", add=(MONITOR,))).code == ErrorCode.BAD_REQUEST
+        wrong = Rule(Operation.MONITOR, stream="payroll")
+        assert broker.refusal(ChangeRulesRequest(name="bob", add=(wrong,))).code == ErrorCode.BAD_REQUEST
+    allow(broker, MONITOR)
+    with asking(broker, "bob"):
+        assert [info.name for info in broker.ask(MetadataRequest(), MetadataResponse).streams] == names
+        asked = TestAccessRequest(name="bob", operation=Operation.MONITOR)
+        assert broker.ask(asked, TestAccessResponse).is_allowed
+        asked = TestAccessRequest(name="bob", operation=READ, stream="payroll")
+        assert not broker.ask(asked, TestAccessResponse).is_allowed
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_a_broker_that_may_not_have_heard_of_it_serves_no_user(broker, name) -> None:
     allow(broker, *(rule for rule in CASES[name].rules if rule.operation is not Operation.ADMIN))
@@ -734,7 +783,7 @@ def test_a_broker_that_may_not_have_heard_of_it_serves_no_user(broker, name) -> 
     for somebody in ("bob", "ann"):
         with asking(broker, somebody):
             response = broker.replies[ask(broker, CASES[name])].response
-            if somebody == "bob" or name != "status":
+            if name != "status":  # both may monitor
                 assert isinstance(response, RemoteError)
                 assert response.code == ErrorCode.NOT_YET
     broker.node.access._session.is_started = True

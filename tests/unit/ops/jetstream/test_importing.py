@@ -62,6 +62,62 @@ def test_messages_are_imported_and_the_subject_is_taken_over(tmp_path: Path) -> 
             pass
 
 
+@pytest.mark.parametrize("is_deleted", [True, False])
+@pytest.mark.parametrize("skips", [True, False])
+@needs_time
+def test_a_cut_over_that_was_interrupted_and_resumed_by_hand_is_not_complete(
+    tmp_path: Path, is_deleted: bool, skips: bool
+) -> None:
+    async def delete_last(url: str) -> None:
+        connection = await nats.connect(url)
+        await connection.jetstream().delete_msg("ORDERS", 5)
+        await connection.close()
+
+    options = ops.ImportOptions("orders", skip_unstorable=skips)
+    with (
+        running_nats(tmp_path / "nats", f"jetstream {{ store_dir: {tmp_path / 'js'} }}") as server,
+        running_broker(tmp_path / "data", nats=server.url) as broker,
+        penstock.connect(broker.client_address) as client,
+    ):
+        asyncio.run(_store(server.url, b"beat", b"beat"))
+        with ops.JetStreamImport(client, "ORDERS", options) as job:
+            job.run()
+        asyncio.run(_store(server.url, b"paid 1", b"paid 2", b"beat"))
+        if is_deleted:
+            asyncio.run(delete_last(server.url))
+        with ops.JetStreamImport(client, "ORDERS", options) as job:
+            job._thread.run(job._js.move_aside(job._info, job.aside))  # a cut-over that is killed here
+        client.resume_stream("orders")
+        for _ in range(3):
+            client.publish("orders.eu", b"beat")
+        with ops.JetStreamImport(client, "ORDERS", options) as job:
+            missing = f"goes up to sequence {4 if is_deleted else 5}, which stream orders lacks"
+            with pytest.raises(OperationalError, match=missing):
+                job.run(cut_over=True)
+        rest = ops.ImportOptions("rest")
+        with ops.JetStreamImport(client, "ORDERS", rest) as job:
+            assert job.run().messages == (4 if is_deleted else 5)
+
+
+@needs_time
+def test_a_complete_cut_over_is_recorded(tmp_path: Path) -> None:
+    """Whatever the stream has deleted since then."""
+    with (
+        running_nats(tmp_path / "nats", f"jetstream {{ store_dir: {tmp_path / 'js'} }}") as server,
+        running_broker(tmp_path / "data", nats=server.url) as broker,
+        penstock.connect(broker.client_address) as client,
+    ):
+        asyncio.run(_store(server.url, b"0", b"1"))
+        with ops.JetStreamImport(client, "ORDERS", ops.ImportOptions("orders")) as job:
+            job.run(cut_over=True)
+        client.publish("orders.eu", b"2")
+        with ops.JetStreamImport(client, "ORDERS", ops.ImportOptions("orders")) as job:
+            state = job._thread.run(job._js.info("ORDERS")).state
+            assert job._missing(client.stream("orders"), state) == 0  # also without the record
+            client.truncate_stream("orders", 3)
+            assert job.run(cut_over=True).is_cut_over
+
+
 @needs_time
 def test_an_import_that_ended_before_an_empty_log_was_cut_is_continued(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

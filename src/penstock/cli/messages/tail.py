@@ -1,0 +1,73 @@
+"""`penstock tail`: prints the last messages of a stream, and follows it."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import Annotated
+
+import typer
+
+from penstock.base import limits
+from penstock.cli.messages.destination import DecodeOption, Destination, ShapeOption, ShowHeaders, Wide
+from penstock.cli.messages.read import HeaderOption, KeyOption, ReadTimeout, filter_of
+from penstock.cli.messages.rows import Look
+from penstock.cli.terminal.failure import clearly
+from penstock.cli.terminal.options import (
+    DEFAULT_TIMEOUT,
+    Debug,
+    OnePartition,
+    Server,
+    StreamArgument,
+    SubjectPattern,
+    as_bad_parameter,
+    connected,
+    examples,
+)
+from penstock.cli.terminal.output import ShownProgress
+
+EXAMPLES = examples(
+    "penstock tail orders",
+    "penstock tail orders -n 100 --no-follow",
+    "penstock tail orders --subject 'orders.eu.*' --decode json",
+    "penstock tail orders --format json | jq .value",
+)
+
+
+@clearly
+def tail(
+    ctx: typer.Context,
+    stream: StreamArgument,
+    count: Annotated[
+        int,
+        typer.Option(
+            "--lines", "-n", metavar="N", min=0, max=limits.TAIL_MESSAGES_MAX, help="Begin with the last N messages."
+        ),
+    ] = 10,
+    no_follow: Annotated[bool, typer.Option("--no-follow", help="End after the last messages.")] = False,
+    partition: OnePartition = None,
+    shape: ShapeOption = None,
+    decode: DecodeOption = None,
+    headers: ShowHeaders = False,
+    wide: Wide = False,
+    key: KeyOption = None,
+    subject: SubjectPattern = None,
+    header: HeaderOption = None,
+    server: Server = None,
+    timeout: ReadTimeout = None,
+    debug: Debug = False,
+) -> None:
+    """Show the last messages of a stream, then new ones, until Ctrl-C.
+
+    The last messages are those of all partitions together, by time. With a filter, they are looked for in the last
+    1,000,000 offsets of each partition. An outage of the broker is waited out, and reported on stderr.
+    """
+    from penstock.ops.reading.tailing import Tail, TailOptions
+
+    target = Destination.of(shape, None, force=False, decode=decode, look=Look(headers, wide))
+    wanted = TailOptions(count, not no_follow, partition, filter_of(key, subject, headers=header))
+    with as_bad_parameter(), connected(ctx, server, timeout or DEFAULT_TIMEOUT) as (client, seconds):
+        info = client.stream(stream, timeout=seconds)
+        told = ShownProgress()
+        found = Tail(client, info, wanted, for_ever=timeout is None, timeout_s=seconds, progress=told)
+        with closing(found.batches) as batches:
+            target.write(batches, has_partition=partition is None and len(info.partitions) > 1, follow=True)

@@ -1,0 +1,59 @@
+"""Waits until a cluster is ready, or in sync."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Sequence
+
+from penstock.base.units import counted
+from penstock.client.errors import Unauthenticated
+from penstock.doctor.cluster_state import ClusterState, cluster_state
+from penstock.doctor.findings import listed
+from penstock.doctor.verdict import IN_SYNC, READY, SILENT_SINCE, judge
+
+_AGAIN_S = 0.5
+_ASK_S = 5.0  # for one round; brokers that do not answer are not waited for longer
+
+
+def what_is_missing(state: ClusterState, *, in_sync: bool = False, streams: Collection[str] = ()) -> list[str]:
+    """Return what the cluster lacks to be ready, or in sync; empty: nothing. `streams`: only these count; none: all."""
+    kinds = IN_SYNC if in_sync else READY
+    verdict = judge(state, streams or None)
+    missing = [one.text for one in verdict.reasons if one.kind in kinds]
+    unknown = sorted(set(streams) - {one.name for one in state.streams})
+    if unknown and state.best is not None:
+        missing.append(f"there is no {counted(len(unknown), 'stream').partition(' ')[2]} {listed(unknown)}")
+    return missing
+
+
+async def wait_until(
+    server: str | Sequence[str] | None = None,
+    *,
+    in_sync: bool = False,
+    streams: Collection[str] = (),
+    timeout: float = 60.0,
+    missing: Callable[[list[str]], None] = lambda texts: None,
+) -> list[str]:
+    """Wait until all brokers are there and all partitions store messages, with `in_sync` in all their replicas.
+
+    Returns what is still missing after `timeout` seconds; empty: nothing. `missing` is called with it whenever it
+    changes. Unauthenticated: logins are refused to the end. NotAuthorized: as `cluster_state`.
+    """
+    clock = asyncio.get_running_loop()
+    deadline_s = clock.time() + timeout
+    told: list[str] = []
+    while True:
+        left_s = deadline_s - clock.time()
+        try:
+            state = await cluster_state(server, timeout=max(min(_ASK_S, left_s), 1.0))
+            found = what_is_missing(state, in_sync=in_sync, streams=streams)
+        except Unauthenticated as error:  # a new cluster refuses every login until it has its first user
+            if clock.time() + _AGAIN_S >= deadline_s:
+                raise
+            found = [error.message]
+        if (steady := [one.partition(SILENT_SINCE)[0] for one in found]) != told:
+            told = steady
+            missing(found)
+        if not found or clock.time() + _AGAIN_S >= deadline_s:
+            return found
+        await asyncio.sleep(_AGAIN_S)
