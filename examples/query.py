@@ -14,19 +14,13 @@ import penstock
 def main() -> None:
     """Sum the totals of all orders in three ways."""
     with penstock.connect() as client:
-        orders = client.to_table("shop")  # pyarrow.Table: offset, timestamp, subject, key, value, headers
+        orders = client.to_table("shop", json=True)  # pyarrow.Table: offset, timestamp, subject, key, headers, total
 
-    found = duckdb.execute(
-        "SELECT subject, count(*), sum(CAST(decode(value) ->> '$.total' AS BIGINT)) "
-        "FROM orders GROUP BY subject ORDER BY subject"
-    )
+    found = duckdb.execute("SELECT subject, count(*), sum(total) FROM orders GROUP BY subject ORDER BY subject")
     for subject, count, total in found.fetchall():
         print(f"DuckDB: {subject} has {count} orders, total {total}")
 
-    frame = pl.DataFrame(orders)
-    value = pl.col("value").cast(pl.String)
-    totals = frame.select(value.str.json_path_match("$.total").cast(pl.Int64).sum().alias("total"))
-    print(f"Polars: total {totals['total'][0]}")
+    print(f"Polars: total {pl.DataFrame(orders)['total'].sum()}")
 
     messages = orders.to_pandas()
     print(f"pandas: {messages.groupby('subject').size().to_dict()}")

@@ -155,7 +155,9 @@ class KeyMark(msgspec.Struct, frozen=True, array_like=True):
 
 
 class StreamInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """One stream: its id, its config and its partitions in order."""
+    """One stream: its id, its config and its partitions in order. `messages`, `size_bytes` and `last_timestamp` sum up
+    what they hold.
+    """
 
     stream_id: StreamIdField
     config: ReportedConfig

@@ -36,9 +36,12 @@ with penstock.connect() as client:
 
 A stream is given by its name, or by the `StreamInfo` that a call returned; the latter means exactly that stream, not a
 later one of the same name.
-A place in the log (`Start`) is `EARLIEST`, `LATEST` (or "earliest", "latest"), an offset,
-an aware `datetime` (the first message at or after it) or a `timedelta` (that long ago).
+A place in the log (`Start`) is text as the CLI takes it ("earliest", "latest", "5m ago", "2026-11-28T10:00", in UTC),
+an offset, a negative number (-10: before the last ten offsets of a partition), an aware `datetime` or a `date` in UTC
+(the first message at or after it), or a `timedelta` (that long ago).
+`EARLIEST` and `LATEST` are the ends.
 NumPy's integers, `datetime64` (interpreted as UTC, as pandas stores it) and `timedelta64` are accepted as well.
+Text that has only digits is an offset, so a date needs its dashes.
 Every call takes `timeout` in seconds; `float("inf")` waits without a limit, and `None` is an error.
 A value, and a key, is `bytes` or `str`; the value `None` is a tombstone.
 """
