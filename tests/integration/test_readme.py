@@ -35,4 +35,4 @@ def test_the_commands_and_then_the_python_example(tmp_path: Path) -> None:
         )
         assert done.returncode == 0, done.stderr
         assert "stored at offset 1 on the disk: True" in done.stdout
-        assert "['orders.eu', 'orders.eu']" in done.stdout
+        assert "[2 rows x 6 columns]" in done.stdout

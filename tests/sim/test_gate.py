@@ -7,7 +7,7 @@ import pytest
 from tests.extent import each_change, needs_time
 from tests.sim.run.run import run_seeds
 
-SEEDS = range(8)
+SEEDS = range(12)
 
 
 @each_change

@@ -45,7 +45,7 @@ _CONDITION = re.compile(r"(offset|timestamp|partition|subject) (==|>=|<=|>|<) (\
 
 
 class SqlOptions(NamedTuple):
-    """What of each stream a query sees, and how."""
+    """Options of a query: the part of each stream that it sees, and the decoding of values."""
 
     start: Start | LastMessages = EARLIEST
     end: Start | LastMessages | None = None  # None: where the log ends now
@@ -280,7 +280,7 @@ class _Table:
 
 
 class _Bounds(NamedTuple):
-    """What the rows of a result have in common; ends are exclusive."""
+    """Conditions that all rows of a result meet; ends are exclusive."""
 
     offset: int = 0
     offset_end: int = 1 << 62

@@ -438,9 +438,9 @@ MUTANTS_OF_RIGHTS = (
     ),
     Mutant(
         "rows on subjects of which no rule speaks are appended",
-        _STORING,
-        "._replace(allowed=allowed)",
-        "",
+        _ACCESS,
+        "return None if found.is_all else found.subjects",
+        "return None",
     ),
     Mutant(
         "a fetch that waits is not looked at again",

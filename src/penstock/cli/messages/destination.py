@@ -1,4 +1,4 @@
-"""Where messages and results of queries go: stdout or a file, in one of the formats."""
+"""Destinations of messages and of results of queries: stdout or a file, in one of the formats."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Format(StrEnum):
 
 
 class Decode(StrEnum):
-    """How values are decoded."""
+    """Decoding of values."""
 
     JSON = "json"
 
@@ -84,7 +84,7 @@ ShowHeaders = Annotated[bool, typer.Option("--headers", help="Show headers in a 
 
 
 class Destination(NamedTuple):
-    """Where messages go and how they look; `path` None is stdout."""
+    """Destination and look of messages; `path` None is stdout."""
 
     shape: Format
     path: Path | None

@@ -51,7 +51,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Look(NamedTuple):
-    """How a table looks: with headers; cells in full; `is_log`: rows of messages, not of a query."""
+    """Look of a table: with headers; cells in full; `is_log`: rows of messages, not of a query."""
 
     headers: bool = False
     wide: bool = False

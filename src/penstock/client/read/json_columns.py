@@ -58,7 +58,7 @@ class Counted(NamedTuple):
 
 
 class JsonReport:
-    """What of the decoded `rows` is not in columns.
+    """Counts of the decoded `rows`, and of what of them is not in columns.
 
     `not_objects`: values that are not JSON objects. By the name of the column, `unfit`: values that it cannot hold.
     By the path of the field, `left_out`: values of fields that the schema lacks.

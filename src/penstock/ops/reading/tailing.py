@@ -31,7 +31,7 @@ _POLL_S = 0.5  # how soon a thread notices that its reader has ended
 
 
 class TailOptions(NamedTuple):
-    """What to show of a stream; see `Tail`."""
+    """Options of `Tail`."""
 
     messages: int = 10  # the last ones, of all partitions together
     follow: bool = True
