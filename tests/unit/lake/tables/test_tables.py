@@ -11,17 +11,17 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from penstock.cli.pipeline.progress import line
-from penstock.spark.columns import arrow_schema
-from penstock.spark.jobs.archive_decoding import COLUMNS, rejects_schema
-from penstock.spark.jobs.progress import BatchDone
-from penstock.spark.lake.data_files import LakeWriter, Writing, empty_file
-from penstock.spark.lake.folder import sync_up, write_durably
-from penstock.spark.lake.iceberg import IcebergLake
-from penstock.spark.lake.parquet import ParquetTable
-from penstock.spark.lake.table import Commit, LakeFile
-from penstock.spark.options.positions import Key
-from penstock.spark.options.positions import Position as At
+from penstock.cli.lake.progress import line
+from penstock.lake.archiving.decoding import COLUMNS, rejects_schema
+from penstock.lake.progress import BatchDone
+from penstock.lake.reading.columns import arrow_schema
+from penstock.lake.reading.positions import Key
+from penstock.lake.reading.positions import Position as At
+from penstock.lake.tables.data_files import LakeWriter, Writing, empty_file
+from penstock.lake.tables.folder import sync_up, write_durably
+from penstock.lake.tables.iceberg import IcebergLake
+from penstock.lake.tables.parquet import ParquetTable
+from penstock.lake.tables.table import Commit, LakeFile
 from tests.extent import each_change
 from tests.folders import without_folders
 
@@ -85,7 +85,7 @@ def newest(root: Path) -> dict[str, object]:
 def test_metadata_of_an_iceberg_archive_stay_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file, a snapshot, a list and a manifest with each commit: those of long ago are not there any more."""
     properties = {"write.metadata.previous-versions-max": "4", "commit.manifest.min-count-to-merge": "4"}
-    monkeypatch.setattr("penstock.spark.lake.iceberg._PROPERTIES", _properties() | properties)
+    monkeypatch.setattr("penstock.lake.tables.iceberg._PROPERTIES", _properties() | properties)
     table = IcebergLake(tmp_path, arrow_schema(COLUMNS), snapshots=3)
     commit_each(tmp_path, table, 0, 9)
     before = metadata(tmp_path)
@@ -102,7 +102,7 @@ def test_metadata_of_an_iceberg_archive_stay_bounded(tmp_path: Path, monkeypatch
 
 
 def _properties() -> dict[str, str]:
-    from penstock.spark.lake import iceberg
+    from penstock.lake.tables import iceberg
 
     return dict(iceberg._PROPERTIES)
 
