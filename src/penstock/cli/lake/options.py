@@ -48,13 +48,19 @@ AllowLoss = Annotated[
         rich_help_panel=RUN_PANEL,
     ),
 ]
+
+
+def _formats(partly: str) -> list[str]:
+    return [name for name in FORMATS if name.startswith(partly)]
+
+
 Format = Annotated[
     str,
     typer.Option(
         "--format",
         metavar="FORMAT",
         help="parquet, delta or iceberg.",
-        autocompletion=lambda partly: [name for name in FORMATS if name.startswith(partly)],
+        autocompletion=_formats,
     ),
 ]
 FileSize = Annotated[
