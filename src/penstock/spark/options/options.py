@@ -88,7 +88,7 @@ SOURCE_OPTIONS = (
     Option("endingOffsetsByTimestamp", "", "the same, for the end of a batch read"),
     Option("startingOffsetsByTimestampStrategy", "error", "if all messages are older: `error`, or `latest`"),
     Option("failOnDataLoss", "true", "fail if messages to be read were deleted from the log; false: skip them"),
-    Option("archive", "", "folder of an archive (`penstock pipeline archive`): its messages are read from there"),
+    Option("archive", "", "folder of an archive (`penstock archive`): its messages are read from there"),
     Option("maxOffsetsPerTrigger", "", "for a streaming query: the most messages in a batch, over all partitions"),
     Option("minOffsetsPerTrigger", "", "for a streaming query: the least messages in a batch"),
     Option("maxTriggerDelay", "15m", "the longest wait for `minOffsetsPerTrigger`"),

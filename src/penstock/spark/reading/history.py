@@ -88,7 +88,7 @@ class History:
         self._root = Path(path).absolute()
         about = read_about(self._root)
         if about is None:
-            raise ConfigError([f"archive: not found in {self._root}; `penstock pipeline archive` makes one"])
+            raise ConfigError([f"archive: not found in {self._root}; `penstock archive` makes one"])
         checked_cluster(client, about.cluster, f"the archive in {self._root}", "read one of them by itself", timeout_s)
         for name, number in chosen.stream_ids.items():
             if about.stream_ids.get(name, number) != number:
