@@ -178,6 +178,9 @@ def test_avro_is_decoded_and_json_needs_spark(client: penstock.Client, tmp_path:
     assert set(rejected.column_names) <= set(rejects_schema().names)
     with pytest.raises(ConfigError, match="decode: it is json, which needs Spark: `penstock pipeline archive`"):
         ops.archive_stream(client, "decoded", tmp_path / "json", ops.ArchiveOptions(decode="json"))
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match=r"to: .*/file is no folder"):
+        ops.archive_stream(client, "decoded", tmp_path / "file")
     assert not (tmp_path / "json").exists()
 
 

@@ -126,6 +126,8 @@ def plan_of(
     except ConfigError as error:
         mistakes += error.mistakes
     root = Path(to).absolute()
+    if root.exists() and not root.is_dir():
+        mistakes.append(f"to: {root} is no folder")
     about = None if mistakes else read_about(root)
     if about is None and not mistakes and (there := other_in(root)):
         mistakes.append(f"to: {root} is not an archive and contains {there}; give an empty folder")

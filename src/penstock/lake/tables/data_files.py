@@ -12,7 +12,7 @@ import os
 import time
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from functools import reduce
 from itertools import pairwise
@@ -173,7 +173,11 @@ class _OpenFile:
 
     def drop(self) -> None:
         """Delete the unfinished file."""
-        self._sink.close()
+        with suppress(OSError, pa.ArrowException):
+            self._writer.close()
+        self._writer.is_open = False  # else it would try again when it is collected
+        with suppress(OSError):
+            self._sink.close()
         self._place.unlink(missing_ok=True)
 
     def close(self) -> LakeFile:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import errno
+import gc
 import json
 import os
 from pathlib import Path
 
 import polars as pl
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+from penstock.base import limits
 from penstock.cli.lake.progress import line
 from penstock.lake.archiving.decoding import COLUMNS, rejects_schema
 from penstock.lake.progress import BatchDone
@@ -137,3 +140,31 @@ def test_an_archive_may_lie_where_folders_cannot_be_synced(tmp_path: Path, monke
     write_durably(tmp_path / "new" / "folder" / "file", b"content")
     sync_up([tmp_path / "new" / "folder"], tmp_path)
     assert (tmp_path / "new" / "folder" / "file").read_bytes() == b"content"
+
+
+def _rows(offset: int, topic: str, rows: int, value: bytes = b"x") -> pa.RecordBatch:
+    schema = arrow_schema(COLUMNS)
+    row = {"topic": topic, "partition": 0, "timestamp": 0, "timestampType": 1, "subject": topic, "value": value}
+    return pa.RecordBatch.from_pylist([{**row, "offset": offset + number} for number in range(rows)], schema=schema)
+
+
+def test_a_task_that_fails_leaves_no_files(tmp_path: Path) -> None:
+    writer = LakeWriter(Writing(str(tmp_path), True, False, 64 * 1024))
+    for topic in ("a", "b"):
+        for start in range(0, 4_000, 1_000):
+            writer.add(_rows(start, topic, 1_000, os.urandom(100)))
+    assert list(tmp_path.rglob("*.part"))
+    writer.drop()
+    gc.collect()  # a writer that tries to close its file again is an error here
+    assert list(tmp_path.rglob("*.part")) == []
+
+
+def test_what_a_task_buffers_for_all_its_files_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "LAKE_TASK_BUFFER_BYTES", 100_000)
+    writer = LakeWriter(Writing(str(tmp_path), False, False, limits.LAKE_FILE_BYTES_MAX))
+    for start in range(0, 10_000, 1_000):
+        for topic in ("a", "b", "c"):
+            writer.add(_rows(start, topic, 1_000))
+    files = [pq.ParquetFile(tmp_path / one.path) for one in writer.finish()]
+    assert [one.metadata.num_rows for one in files] == [10_000] * 3
+    assert all(one.metadata.num_row_groups > 1 for one in files)
