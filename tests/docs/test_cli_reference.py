@@ -59,6 +59,7 @@ def test_the_commands_that_people_were_promised_are_there() -> None:
     others = {
         f"penstock {name}"
         for name in (
+            "archive",
             "backup",
             "restore",
             "serve",

@@ -11,8 +11,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 import penstock
+from penstock.lake.reading.data_loss import DataLossError
 from penstock.spark import archive, audit, brokers, replay, table
-from penstock.spark.data_loss import DataLossError
 from tests.broker_process import running_broker
 from tests.extent import needs_time
 from tests.spark.reading.test_source import filled, run

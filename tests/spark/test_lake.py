@@ -12,16 +12,16 @@ import pyarrow as pa
 import pytest
 
 from penstock.base.errors import CorruptionError
-from penstock.spark.columns import arrow_schema
-from penstock.spark.jobs.archive_decoding import COLUMNS
-from penstock.spark.lake.data_files import LakeWriter, Writing
-from penstock.spark.lake.folder import OvertakenError, locked, other_in
-from penstock.spark.lake.formats import FORMATS, open_table
-from penstock.spark.lake.manifest import read_about
-from penstock.spark.lake.parquet import ParquetTable
-from penstock.spark.lake.table import Commit, LakeFile, Range, Table
-from penstock.spark.options.positions import Key
-from penstock.spark.options.positions import Position as At
+from penstock.lake.archiving.decoding import COLUMNS
+from penstock.lake.reading.columns import arrow_schema
+from penstock.lake.reading.positions import Key
+from penstock.lake.reading.positions import Position as At
+from penstock.lake.tables.data_files import LakeWriter, Writing
+from penstock.lake.tables.folder import OvertakenError, locked, other_in
+from penstock.lake.tables.formats import FORMATS, open_table
+from penstock.lake.tables.manifest import read_about
+from penstock.lake.tables.parquet import ParquetTable
+from penstock.lake.tables.table import Commit, LakeFile, Range, Table
 from tests.extent import each_change
 from tests.spark.jobs.test_archive import table_rows
 

@@ -35,16 +35,20 @@ from tests.docs.reference.cli_reference import commands
 
 PORT, HTTP_PORT = 7422, 8422
 PODS = (1, 2, 3)
-TLS, OVERLAY = "compose.tls.yaml", "kubernetes-tls"
+TLS, OVERLAY, JOBS = "compose.tls.yaml", "kubernetes-tls", "kubernetes-jobs"
 
 
 def brokers() -> dict[str, dict[str, Any]]:
     return {name: one for name, one in compose()["services"].items() if name != "nats"}
 
 
-def unit() -> list[tuple[str, str]]:
-    """The settings of the unit for systemd, in order."""
-    lines = (DEPLOY / "systemd/penstock.service").read_text().splitlines()
+SCHEDULED = ("archive", "backup")
+"""The commands that systemd and Kubernetes start again and again."""
+
+
+def unit(name: str = "penstock.service") -> list[tuple[str, str]]:
+    """The settings of a unit for systemd, in order."""
+    lines = (DEPLOY / "systemd" / name).read_text().splitlines()
     return [
         (name, value) for name, equals, value in (line.partition("=") for line in lines) if equals and name[0] != "#"
     ]
@@ -82,6 +86,62 @@ def test_every_flag_is_an_option_of_the_command() -> None:
     for arguments in started:
         assert arguments[0] == "serve"
         assert {one for one in arguments if one.startswith("-")} <= known
+
+
+def _cron_job(what: str) -> dict[str, Any]:
+    return next(
+        one for one in manifests(JOBS) if (one["kind"], one["metadata"]["name"]) == ("CronJob", f"penstock-{what}")
+    )
+
+
+@pytest.mark.parametrize("what", SCHEDULED)
+def test_what_is_scheduled_is_a_command_with_its_options(what: str) -> None:
+    command = next(command for path, command in commands() if path == ("penstock", what))
+    known = {flag for one in command.params for flag in one.opts}
+    pod = _cron_job(what)["spec"]["jobTemplate"]["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    (started,) = (shlex.split(value)[1:] for name, value in unit(f"penstock-{what}.service") if name == "ExecStart")
+    for arguments in (started, container["args"]):
+        assert arguments[0] == what
+        assert {one for one in arguments if one.startswith("-")} <= known
+    assert any(
+        started[-1].startswith(f"/var/lib/{value}/")
+        for name, value in unit(f"penstock-{what}.service")
+        if name == "StateDirectory"
+    )
+    mounts = {one["name"]: one["mountPath"] for one in container["volumeMounts"]}
+    assert container["args"][-1].startswith(f"{mounts['data']}/")
+    assert {one["name"]: one["value"] for one in container["env"]}["PENSTOCK_CREDENTIALS"].startswith(mounts["secrets"])
+    claims = {one["metadata"]["name"] for one in manifests(JOBS) if one["kind"] == "PersistentVolumeClaim"}
+    assert {
+        one["persistentVolumeClaim"]["claimName"] for one in pod["volumes"] if "persistentVolumeClaim" in one
+    } <= claims
+
+
+@pytest.mark.parametrize("what", SCHEDULED)
+def test_what_is_scheduled_reaches_a_broker_and_may_do_little(what: str) -> None:
+    template = _cron_job(what)["spec"]["jobTemplate"]["spec"]["template"]
+    (rule,) = (
+        one
+        for one in manifest("NetworkPolicy")["spec"]["ingress"]
+        if any("namespaceSelector" in of and "podSelector" in of for of in one["from"])
+    )
+    (clients,) = (of["podSelector"]["matchLabels"] for of in rule["from"] if "namespaceSelector" in of)
+    assert clients.items() <= template["metadata"]["labels"].items()
+    (container,) = template["spec"]["containers"]
+    services = [one["metadata"]["name"] for one in manifests() if one["kind"] == "Service"]
+    server = {one["name"]: one["value"] for one in container["env"]}["PENSTOCK_SERVER"]
+    assert server.partition(":")[0] in services
+    broker = manifest("StatefulSet")["spec"]["template"]["spec"]
+    assert template["spec"]["securityContext"] == broker["securityContext"]
+    assert container["securityContext"] == broker["containers"][0]["securityContext"]
+    settings, of_broker = unit(f"penstock-{what}.service"), dict(unit())
+    assert dict(settings)["Type"] == "oneshot"
+    hardening = {
+        name: value for name, value in of_broker.items() if name.startswith(("Protect", "Restrict", "Private"))
+    }
+    hardening.pop("RestartSec", None)
+    assert hardening.items() <= dict(settings).items() | {("RestartPreventExitStatus", "2")}
 
 
 # Image
@@ -239,7 +299,7 @@ def test_the_compose_file_for_tls_adds_certificates_and_nothing_else() -> None:
 # Kubernetes
 
 
-ALL = [*manifests(), *manifests(OVERLAY)]
+ALL = [*manifests(), *manifests(OVERLAY), *manifests(JOBS)]
 
 
 @pytest.mark.parametrize("one", ALL, ids=lambda one: f"{one['kind']}-{one['metadata']['name']}")
@@ -338,12 +398,13 @@ def test_a_pod_may_do_little() -> None:
 
 
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="no kubectl on this machine: the files are read one by one")
-def test_kustomize_puts_them_together() -> None:
+@pytest.mark.parametrize("folder", ["kubernetes", JOBS])
+def test_kustomize_puts_them_together(folder: str) -> None:
     made = subprocess.run(
-        ["kubectl", "kustomize", str(DEPLOY / "kubernetes")], capture_output=True, text=True, timeout=60, check=False
+        ["kubectl", "kustomize", str(DEPLOY / folder)], capture_output=True, text=True, timeout=60, check=False
     )
     assert made.returncode == 0, made.stderr
-    assert made.stdout.count("\nkind: ") == len(list(manifests()))
+    assert made.stdout.count("\nkind: ") == len(list(manifests(folder)))
 
 
 # systemd
@@ -380,6 +441,22 @@ def test_systemd_finds_nothing_wrong_with_the_unit(tmp_path: Path) -> None:
         check=False,
     )
     assert looked.returncode == 0, looked.stdout
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd-analyze on this machine: it is parsed")
+@pytest.mark.parametrize("what", SCHEDULED)
+def test_systemd_finds_nothing_wrong_with_the_timers(tmp_path: Path, what: str) -> None:
+    program = tmp_path / "penstock"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    for kind in ("service", "timer"):
+        text = (DEPLOY / f"systemd/penstock-{what}.{kind}").read_text()
+        (tmp_path / f"penstock-{what}.{kind}").write_text(text.replace("/opt/penstock/bin/penstock", str(program)))
+    at = str(tmp_path / f"penstock-{what}.timer")
+    done = subprocess.run(["systemd-analyze", "verify", at], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    (when,) = (value for name, value in unit(f"penstock-{what}.timer") if name == "OnCalendar")
+    subprocess.run(["systemd-analyze", "calendar", when], capture_output=True, timeout=60, check=True)
 
 
 @pytest.mark.parametrize("page", ["systemd", "docker", "compose", "kubernetes"])

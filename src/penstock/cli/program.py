@@ -82,6 +82,7 @@ COMMANDS: dict[str, _Place | _Extra] = {
     "sql": _Place("messages.sql", DATA_PANEL, "sql"),
     "relay": _Place("messages.relay", DATA_PANEL, "relay"),
     "import": _Place("stream.import_jetstream", DATA_PANEL, "import_stream"),
+    "archive": _Place("lake.archive", DATA_PANEL, "archive"),
     "backup": _Place("backup.backup", DATA_PANEL, "backup"),
     "restore": _Place("backup.restore", DATA_PANEL, "restore"),
     "keys": _Place("access.keys", BROKER_PANEL),

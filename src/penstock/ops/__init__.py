@@ -1,4 +1,4 @@
-"""Operations on whole streams, for programs: backup, restore, verification, copy, relay, import from JetStream.
+"""Operations on whole streams, for programs: archive, backup, restore, verify, copy, relay, import from JetStream.
 
 The commands of the same names are over them.
 
@@ -19,6 +19,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from penstock.lake.archiving.job import Archived as Archived
+    from penstock.ops.archive import ArchiveOptions as ArchiveOptions
+    from penstock.ops.archive import archive_stream as archive_stream
     from penstock.ops.backup.adding import BackedUp as BackedUp
     from penstock.ops.backup.adding import BackedUpStream as BackedUpStream
     from penstock.ops.backup.adding import Backup as Backup
@@ -36,6 +39,7 @@ if TYPE_CHECKING:
     from penstock.ops.copy import CopyOptions as CopyOptions
     from penstock.ops.copy import copy_stream as copy_stream
     from penstock.ops.errors import ArgumentError as ArgumentError
+    from penstock.ops.errors import StoppedError as StoppedError
     from penstock.ops.jetstream.importing import Imported as Imported
     from penstock.ops.jetstream.importing import ImportOptions as ImportOptions
     from penstock.ops.jetstream.importing import JetStreamImport as JetStreamImport
@@ -60,6 +64,8 @@ _MODULE_OF = {  # most used names first
     "verify_backup": "backup.verifying",
     "verify_streams": "verify.streams",
     "verify_files": "verify.files",
+    "archive_stream": "archive",
+    "ArchiveOptions": "archive",
     "copy_stream": "copy",
     "CopyOptions": "copy",
     "Relay": "relay.relaying",
@@ -83,7 +89,9 @@ _MODULE_OF = {  # most used names first
     "Differing": "verify.results",
     "Copied": "copy",
     "Imported": "jetstream.importing",
+    "Archived": "archive",
     "ArgumentError": "errors",
+    "StoppedError": "errors",
     "UnstorableError": "jetstream.source",
 }
 

@@ -14,13 +14,11 @@ packages named `pyspark_*`. If the workers get Penstock in another way, call `re
 | `source`      | the data source: hands readers and writers of `format("penstock")` to Spark              |
 | `reading`     | batch and streaming reader, planning, fetching; an archive and the log as one stream     |
 | `writing`     | exactly-once writers to streams and to a Delta table; Spark's rows as rows of the log    |
-| `lake`        | the folder of an archive, its manifest, and its table as Parquet, Delta or Iceberg       |
-| `data_loss`   | skipped messages, as an error or as a warning                                            |
 | `options`     | options of readers and writers, positions and conditions, parsed once                    |
-| `columns`     | messages as Spark's columns                                                              |
 | `brokers`     | one client per process and cluster                                                       |
-| `permissions` | permission checks on the driver                                                          |
 | `runtime`     | Java, versions of PySpark and pyarrow, sessions                                          |
+
+What needs no Spark is in `penstock.lake`: tables of archives, the loop that fills them, ranges and columns of logs.
 """
 
 from __future__ import annotations
@@ -29,7 +27,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from penstock.spark.jobs.archive_job import Archived as Archived
+    from penstock.lake.archiving.job import Archived as Archived
     from penstock.spark.jobs.archive_job import archive as archive
     from penstock.spark.jobs.audit_job import Audit as Audit
     from penstock.spark.jobs.audit_job import audit as audit
@@ -45,7 +43,7 @@ if TYPE_CHECKING:
     from penstock.spark.source import register as register
 
 _MODULE_OF = {
-    "Archived": "penstock.spark.jobs.archive_job",
+    "Archived": "penstock.lake.archiving.job",
     "Ran": "penstock.spark.jobs.run_job",
     "Replayed": "penstock.spark.jobs.replay_job",
     "Upkeep": "penstock.spark.jobs.table_job",

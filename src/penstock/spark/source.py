@@ -20,8 +20,9 @@ from pyspark.sql.types import StructType
 
 from penstock.access import Operation
 from penstock.base.errors import ConfigError
-from penstock.spark import brokers, permissions
-from penstock.spark.columns import checked_columns, ddl_of
+from penstock.lake.reading import permissions
+from penstock.lake.reading.columns import checked_columns, ddl_of
+from penstock.spark import brokers
 from penstock.spark.options.options import SinkOptions, sink_options, source_options
 from penstock.spark.options.sql_tables import is_table, options_with, table_schema
 from penstock.spark.options.where import EVERYWHERE

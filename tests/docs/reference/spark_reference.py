@@ -110,7 +110,7 @@ Each job is a command, too: [`penstock pipeline`](cli.md#penstock-pipeline)."""
 
 def spark_reference() -> str:
     from penstock import spark
-    from penstock.spark import columns
+    from penstock.lake.reading import columns
     from penstock.spark.options import where
     from penstock.spark.options.options import SINK_OPTIONS, SOURCE_OPTIONS
 

@@ -17,17 +17,19 @@ from pyspark.sql import SparkSession
 import penstock
 from penstock.base import limits
 from penstock.base.errors import ConfigError
-from penstock.spark import Archived, archive
-from penstock.spark.columns import arrow_schema
-from penstock.spark.data_loss import DataLossError
-from penstock.spark.jobs.archive_decoding import COLUMNS
-from penstock.spark.jobs.archive_job import ArchiveJob
-from penstock.spark.jobs.archive_plan import Plan, default_name, plan_of
-from penstock.spark.jobs.progress import BatchDone
-from penstock.spark.lake.formats import FORMATS, open_table
-from penstock.spark.lake.parquet import ParquetTable
-from penstock.spark.lake.table import Commit, LakeFile, Table
-from penstock.spark.options.positions import Key, Position
+from penstock.lake.archiving.decoding import COLUMNS
+from penstock.lake.archiving.job import ArchiveJob
+from penstock.lake.archiving.plan import Plan, default_name, plan_of
+from penstock.lake.progress import BatchDone
+from penstock.lake.reading.columns import arrow_schema
+from penstock.lake.reading.data_loss import DataLossError
+from penstock.lake.reading.positions import Key, Position
+from penstock.lake.tables.formats import FORMATS, open_table
+from penstock.lake.tables.parquet import ParquetTable
+from penstock.lake.tables.table import Commit, LakeFile, Table
+from penstock.spark import Archived, archive, brokers
+from penstock.spark.jobs.archive_job import SparkRunner
+from penstock.spark.options.options import source_options
 from tests.broker_process import BrokerProcess
 from tests.extent import needs_time
 from tests.spark.reading.test_source import filled
@@ -190,13 +192,12 @@ class Dies:
         raise Killed
 
 
-def small_plan(broker: BrokerProcess, stream: str, to: Path, table_format: str, *, fail_on_data_loss: bool) -> Plan:
+def small_plan(stream: str, to: Path, table_format: str, *, fail_on_data_loss: bool) -> Plan:
     """An archive in batches of 60 rows."""
     return plan_of(
         stream,
         to,
         format=table_format,
-        servers=broker.client_address,
         name="",
         max_batch=60,
         min_batch=1,
@@ -210,7 +211,16 @@ def small_plan(broker: BrokerProcess, stream: str, to: Path, table_format: str, 
 def job(
     spark: SparkSession, broker: BrokerProcess, stream: str, to: Path, table: Table, table_format: str
 ) -> ArchiveJob:
-    return ArchiveJob(spark, small_plan(broker, stream, to, table_format, fail_on_data_loss=True), table)
+    return job_of(spark, broker, small_plan(stream, to, table_format, fail_on_data_loss=True), table)
+
+
+def job_of(
+    spark: SparkSession, broker: BrokerProcess, plan: Plan, table: Table, rejects: Table | None = None
+) -> ArchiveJob:
+    loss = str(plan.fail_on_data_loss).lower()
+    source = source_options({"stream": plan.stream, "servers": broker.client_address, "failOnDataLoss": loss})
+    client = brokers.client(source.servers, plan.timeout_s)
+    return ArchiveJob(client, plan, SparkRunner(spark, source), table, rejects)
 
 
 @needs_time

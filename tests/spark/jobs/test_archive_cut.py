@@ -15,16 +15,16 @@ from pyspark.sql import SparkSession
 import penstock
 from penstock.base.errors import OperationalError
 from penstock.client.errors import LogTruncated
+from penstock.lake.archiving.job import report_archived
+from penstock.lake.reading.data_loss import DataLossError
+from penstock.lake.reading.positions import Key
+from penstock.lake.tables.formats import FORMATS
+from penstock.lake.tables.table import Commit, LakeFile, Table
 from penstock.spark import archive
-from penstock.spark.data_loss import DataLossError
-from penstock.spark.jobs.archive_job import ArchiveJob, report_archived
-from penstock.spark.lake.formats import FORMATS
-from penstock.spark.lake.table import Commit, LakeFile, Table
-from penstock.spark.options.positions import Key
 from tests.broker_process import BrokerProcess, running_broker
 from tests.extent import needs_time
 from tests.integration.clusters import running_cluster
-from tests.spark.jobs.test_archive import expected, rows_of, small_plan, table_rows
+from tests.spark.jobs.test_archive import expected, job_of, rows_of, small_plan, table_rows
 
 pytestmark = needs_time
 
@@ -76,7 +76,7 @@ def test_a_log_that_began_anew_is_not_archived_behind_the_old_one(
 
 
 def plan(broker: BrokerProcess, stream: str, to: Path, table_format: str = "parquet") -> Any:
-    return small_plan(broker, stream, to, table_format, fail_on_data_loss=False)
+    return small_plan(stream, to, table_format, fail_on_data_loss=False)
 
 
 class Between:
@@ -110,7 +110,7 @@ def test_a_log_that_begins_anew_between_two_batches_is_not_mixed(
     in_memory(broker, "between", 100)
     made = plan(broker, "between", tmp_path / "lake")
     with pytest.raises(DataLossError, match="it was cut, or began anew"):
-        ArchiveJob(spark, made, Between(made.open_table(), broker)).run(once=True)
+        job_of(spark, broker, made, Between(made.open_table(), broker)).run(once=True)
     assert rows_of(tmp_path / "lake") == expected(1, 60)
 
 
@@ -139,8 +139,8 @@ def test_a_partition_whose_leader_is_silent_is_not_left_out(spark: SparkSession,
         away = next(one for one in info.partitions if one.leader_id != 1)
         assert away.leader_id is not None
         made = plan(cluster.brokers[1], "spread", tmp_path / "lake")
-        made = replace(made, source=replace(made.source, timeout_s=3.0))
-        assert ArchiveJob(spark, made, made.open_table()).run(once=True).rows == 30
+        made = replace(made, timeout_s=3.0)
+        assert job_of(spark, cluster.brokers[1], made, made.open_table()).run(once=True).rows == 30
         cluster.brokers[away.leader_id].kill()
         with pytest.raises(OperationalError, match=rf"stream spread, partition {away.partition}, does not answer"):
-            ArchiveJob(spark, made, made.open_table()).run(once=True)
+            job_of(spark, cluster.brokers[1], made, made.open_table()).run(once=True)

@@ -18,16 +18,15 @@ from pyspark.sql import SparkSession
 
 import penstock
 from penstock.base.errors import ConfigError
+from penstock.lake.archiving.decoding import avro_decoder, avro_type, parsed_avro, rejects_schema
+from penstock.lake.archiving.plan import decoded, plan_of
+from penstock.lake.progress import BatchDone
+from penstock.lake.tables.formats import open_table
+from penstock.lake.tables.table import Commit, LakeFile, Table
 from penstock.spark import archive
-from penstock.spark.jobs.archive_decoding import avro_decoder, avro_type, parsed_avro, rejects_schema
-from penstock.spark.jobs.archive_job import ArchiveJob
-from penstock.spark.jobs.archive_plan import decoded, plan_of
-from penstock.spark.jobs.progress import BatchDone
-from penstock.spark.lake.formats import open_table
-from penstock.spark.lake.table import Commit, LakeFile, Table
 from tests.broker_process import BrokerProcess
 from tests.extent import needs_time
-from tests.spark.jobs.test_archive import Killed, rows_of
+from tests.spark.jobs.test_archive import Killed, job_of, rows_of
 
 ORDER = {
     "type": "record",
@@ -151,7 +150,6 @@ def test_what_was_rejected_is_there_once_though_a_job_was_killed(
         "datums",
         tmp_path,
         format="parquet",
-        servers=broker.client_address,
         name="",
         max_batch=100,
         min_batch=1,
@@ -160,10 +158,10 @@ def test_what_was_rejected_is_there_once_though_a_job_was_killed(
         file_bytes=2**20,
         fail_on_data_loss=True,
     )
-    plan = decoded(spark, plan, "avro", AVRO)
+    plan = decoded(plan, "avro", AVRO)
     rejects = open_table(tmp_path / "_rejects", "parquet", rejects_schema())
     with pytest.raises(Killed):
-        ArchiveJob(spark, plan, RejectsThenDies(plan.open_table()), rejects).run(once=True)
+        job_of(spark, broker, plan, RejectsThenDies(plan.open_table()), rejects).run(once=True)
     for partition in range(2):
         client.append("datums", [{"value": b"\x01"}], partition=partition)
     archive("datums", tmp_path, spark=spark, servers=broker.client_address)

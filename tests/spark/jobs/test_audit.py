@@ -17,8 +17,8 @@ from pyspark.sql import SparkSession
 
 import penstock
 from penstock.base.errors import ConfigError
+from penstock.lake.reading.positions import Key
 from penstock.spark import Audit, archive, audit
-from penstock.spark.options.positions import Key
 from tests.broker_process import BrokerProcess, eventually
 from tests.extent import needs_time
 from tests.integration.test_compaction import CONFIG, KEYS, ROUNDS, Reader, append_rounds

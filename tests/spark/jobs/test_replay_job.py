@@ -14,12 +14,12 @@ from pyspark.sql import SparkSession
 
 import penstock
 from penstock.base.errors import ConfigError
+from penstock.lake.progress import BatchDone
+from penstock.lake.tables.data_files import staged
+from penstock.lake.tables.folder import OvertakenError
+from penstock.lake.tables.formats import FORMATS
 from penstock.spark import archive, table
-from penstock.spark.jobs.progress import BatchDone
 from penstock.spark.jobs.replay_job import Note, Replayed, ReplaySpan, replay
-from penstock.spark.lake.data_files import staged
-from penstock.spark.lake.folder import OvertakenError
-from penstock.spark.lake.formats import FORMATS
 from tests.broker_process import BrokerProcess
 from tests.extent import needs_time
 

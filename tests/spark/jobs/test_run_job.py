@@ -18,7 +18,7 @@ from pyspark.sql import functions as f
 import penstock
 from penstock.base.errors import ConfigError, OperationalError
 from penstock.client.errors import StreamNotFound
-from penstock.spark.jobs.progress import BatchDone
+from penstock.lake.progress import BatchDone
 from penstock.spark.jobs.run_job import Ran, loaded, run
 from penstock.spark.jobs.streaming_query import JobError, reason
 from penstock.spark.writing.delta_sink import DeltaSink, write
@@ -280,7 +280,8 @@ def test_headers_that_nats_cannot_carry_end_a_query_which_goes_on_without_them(
 
 
 def test_reasons_are_told_in_a_line() -> None:
-    trace = 'Job aborted:\n  File "x.py", line 3\npenstock.spark.data_loss.DataLossError: gone\n\n\tat org.apache.X'
+    error = "penstock.lake.reading.data_loss.DataLossError: gone"
+    trace = f'Job aborted:\n  File "x.py", line 3\n{error}\n\n\tat org.apache.X'
     assert reason(trace) == "gone"
     assert reason("a\nValueError: no\norg.apache.spark.SparkException: x") == "ValueError: no"
     assert reason("[SOMETHING] is wrong\nat x") == "[SOMETHING] is wrong"

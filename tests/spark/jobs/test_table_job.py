@@ -20,12 +20,12 @@ from penstock.base import limits
 from penstock.base.errors import ConfigError
 from penstock.groups.rows import group_mistake
 from penstock.hot.keymap import KeyMap
+from penstock.lake.progress import BatchDone
+from penstock.lake.reading.data_loss import DataLossError
+from penstock.lake.tables.folder import OvertakenError
 from penstock.spark import brokers
-from penstock.spark.data_loss import DataLossError
 from penstock.spark.jobs import table_tasks
-from penstock.spark.jobs.progress import BatchDone
 from penstock.spark.jobs.table_job import TableManifest, Upkeep, _schema, new_group, table
-from penstock.spark.lake.folder import OvertakenError
 from tests.broker_process import BrokerProcess, running_broker
 from tests.extent import needs_time
 from tests.spark.delta import delta_rows

@@ -13,8 +13,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 import penstock
+from penstock.lake.tables.formats import FORMATS
 from penstock.spark import archive
-from penstock.spark.lake.formats import FORMATS
 from tests.broker_process import BrokerProcess
 from tests.extent import needs_time
 from tests.spark.reading.test_source import filled

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pyarrow as pa
 
-from penstock.spark.columns import in_utc
+from penstock.lake.reading.columns import in_utc
 
 MOMENT = datetime(2026, 11, 20, 10, tzinfo=UTC)
 BERLIN = pa.timestamp("us", "Europe/Berlin")

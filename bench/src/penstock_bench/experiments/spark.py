@@ -24,9 +24,9 @@ from penstock.base.limits import MERGED_ROWS_MAX, MIB
 from penstock.batch import codec
 from penstock.batch.schema import arrow_schema
 from penstock.client.blocking import client as blocking
+from penstock.lake.reading.columns import RowOrigin, default_columns, spark_batch
+from penstock.lake.reading.columns import arrow_schema as spark_schema
 from penstock.node.data_dir.log_creation_markers import LogCreationMarkers
-from penstock.spark.columns import RowOrigin, default_columns, spark_batch
-from penstock.spark.columns import arrow_schema as spark_schema
 from penstock_bench.experiments.data_dirs import FIRST_US, append, flush, made_in, new_log, started
 from penstock_bench.experiments.experiment import Experiment, Row, Turn
 from penstock_bench.machine.process_tree import ProcessTree

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,6 +11,7 @@ import typer
 from penstock.base.units import format_bytes
 from penstock.cli.terminal import output
 from penstock.cli.terminal.completing import complete_stream
+from penstock.cli.terminal.every import EveryOption, repeated
 from penstock.cli.terminal.failure import clearly, say
 from penstock.cli.terminal.options import DEFAULT_TIMEOUT, Debug, Json, Server, Timeout, connected, examples
 
@@ -20,6 +22,8 @@ EXAMPLES = examples(
     "# all streams and the offsets of groups; the next run adds only new messages",
     "penstock backup /backups/penstock",
     "penstock backup /backups/orders --stream orders",
+    "# each hour, until Ctrl-C",
+    "penstock backup /backups/penstock --every 1h",
     "# verify it without a broker",
     "penstock verify /backups/penstock",
     "# what is in it, with any reader of Arrow",
@@ -42,6 +46,7 @@ def backup(
             autocompletion=complete_stream,
         ),
     ] = None,
+    every: EveryOption = None,
     as_json: Json = False,
     server: Server = None,
     timeout: Timeout = DEFAULT_TIMEOUT,
@@ -58,13 +63,20 @@ def backup(
     Without --stream the backup includes users: their rules, and the hashes that check their passwords and tokens. Only
     you can read the folder (mode 0700). Keep it secret: messages of encrypted streams are not encrypted there.
 
+    With --every a run that fails is reported, and the next one tries again. Ctrl-C and SIGTERM end the command; its
+    exit code is 1 if the last run failed.
+
     Messages that a stream has since compacted, expired or purged stay in the backup.
     """
     from penstock.ops.backup.adding import Backup
 
-    with Backup(folder) as written, connected(ctx, server, timeout) as (client, seconds):
-        done = written.add(client, streams, timeout=seconds, progress=output.ShownProgress())
-    _say(folder, done, as_json=as_json)
+    def run(stop: threading.Event | None) -> None:
+        with Backup(folder) as written, connected(ctx, server, timeout) as (client, seconds):
+            done = written.add(client, streams, timeout=seconds, progress=output.ShownProgress(), stop=stop)
+        if stop is None or any(one.rows for one in done.streams):
+            _say(folder, done, as_json=as_json)
+
+    repeated(every, run)
 
 
 def _say(folder: Path, done: BackedUp, *, as_json: bool) -> None:

@@ -33,7 +33,7 @@ from penstock.cli.demo.next_steps import LATEST
 from penstock.cli.demo.run import ROUTES_SHOWN, say, shown_delay, timed
 from penstock.cli.pipeline.spark_session import spark_session
 from penstock.cli.terminal import output
-from penstock.spark.lake.manifest import about_file
+from penstock.lake.tables.manifest import about_file
 from penstock.spark.runtime import java
 from penstock.spark.runtime.sessions import LOCAL
 from penstock.spark.runtime.versions import check_versions
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from penstock.broker.supervision.child import ReadyLine
-    from penstock.spark.jobs.progress import BatchDone
+    from penstock.lake.progress import BatchDone
 
 LAKE = "lake"
 _BATCH_ROWS = 50_000  # small, so that the progress bar moves; each batch makes a file

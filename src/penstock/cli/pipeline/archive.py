@@ -3,32 +3,28 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from penstock.base import limits
-from penstock.cli.pipeline.options import (
+from penstock.cli.lake.options import (
     RUN_PANEL,
     AllowLoss,
-    Config,
-    Master,
+    ArchiveName,
+    FileSize,
+    Format,
     MaxBatch,
-    Once,
-    Trigger,
     bytes_of,
-    config_of,
+    say_archived,
+    schema_of,
     seconds_of,
-    servers_of,
 )
-from penstock.cli.pipeline.progress import progress
+from penstock.cli.lake.progress import progress
+from penstock.cli.pipeline.options import Config, Master, Once, Trigger, config_of, servers_of
 from penstock.cli.pipeline.spark_session import spark_session
-from penstock.cli.terminal import output
-from penstock.cli.terminal.failure import clearly, say
+from penstock.cli.terminal.failure import clearly
 from penstock.cli.terminal.options import Debug, Json, Server, StreamArgument, examples
-
-if TYPE_CHECKING:
-    from penstock.spark import Archived
 
 EXAMPLES = examples(
     "# all messages so far",
@@ -40,9 +36,6 @@ EXAMPLES = examples(
     "# on a cluster whose workers can reach the folder, too",
     "penstock pipeline archive orders --to /mnt/lake --master spark://spark:7077",
 )
-
-
-FORMATS = ("parquet", "delta", "iceberg")
 
 _Schema = Annotated[
     Path | None,
@@ -67,10 +60,6 @@ _MinBatch = Annotated[
 ]
 
 
-def _formats(partly: str) -> list[str]:
-    return [name for name in FORMATS if name.startswith(partly)]
-
-
 @clearly
 def archive(
     ctx: typer.Context,
@@ -78,9 +67,7 @@ def archive(
     to: Annotated[
         str, typer.Option("--to", metavar="DIR", help="The lake's folder, which the workers can reach, too.")
     ],
-    format: Annotated[  # noqa: A002
-        str, typer.Option("--format", metavar="FORMAT", help="parquet, delta or iceberg.", autocompletion=_formats)
-    ] = "parquet",
+    format: Format = "parquet",  # noqa: A002
     decode: Annotated[
         str,
         typer.Option("--decode", metavar="json|avro", help="Decode values into the additional column data."),
@@ -96,19 +83,8 @@ def archive(
             "--max-delay", metavar="DURATION", help="Longest wait for --min-batch.", rich_help_panel=RUN_PANEL
         ),
     ] = "5m",
-    file_size: Annotated[
-        str,
-        typer.Option("--file-size", metavar="SIZE", help="Approximate largest file.", rich_help_panel=RUN_PANEL),
-    ] = "128MiB",
-    name: Annotated[
-        str,
-        typer.Option(
-            "--name",
-            metavar="NAME",
-            help="The group `archive-NAME` shows its progress.  Default: the folder's name and an id.",
-            rich_help_panel=RUN_PANEL,
-        ),
-    ] = "",
+    file_size: FileSize = "128MiB",
+    name: ArchiveName = "",
     allow_loss: AllowLoss = False,
     master: Master = None,
     config: Config = None,
@@ -133,7 +109,7 @@ def archive(
     delay_s = seconds_of("--max-delay", max_delay)
     file_bytes = bytes_of("--file-size", file_size)
     settings = config_of(config)
-    schema_text = "" if schema is None else _text_of(schema)
+    schema_text = schema_of(schema)
     servers = servers_of(ctx, server)
     with spark_session(f"archive {stream}", master, settings) as starter:
         from penstock.spark import archive as run
@@ -144,27 +120,4 @@ def archive(
                 min_batch=min(min_batch, max_batch), max_delay_s=delay_s, trigger_s=seconds, file_bytes=file_bytes,
                 fail_on_data_loss=not allow_loss, decode=decode, schema=schema_text, report=report,
             )  # fmt: skip
-    _say(done, stream, to, as_json=as_json)
-
-
-def _say(done: Archived, stream: str, to: str, *, as_json: bool) -> None:
-    if as_json:
-        ends: dict[str, dict[str, int]] = {}
-        for key, end in done.ends.items():
-            ends.setdefault(key.stream, {})[str(key.partition)] = end
-        counts = {"rows": done.rows, "files": done.files, "batches": done.batches, "rejected": done.rejected}
-        output.print_json({"event": "done", "name": done.name, **counts, "ends": ends})
-        return
-    files = output.counted(done.files, "file")
-    say(f"{output.counted(done.rows, 'message')} of {stream} archived in {to}, in {files}")
-    if done.rejected:
-        count = output.counted(done.rejected, "value")
-        say(f"{count} could not be decoded: with the reasons in {Path(to) / '_rejects'}")
-    say(f"how far it is: penstock group show archive-{done.name}")
-
-
-def _text_of(schema: Path) -> str:
-    try:
-        return schema.read_text(encoding="utf-8").strip()
-    except UnicodeDecodeError as error:
-        raise typer.BadParameter(f"{schema} is no text: {error}", param_hint="'--schema'") from None
+    say_archived(done, stream, to, as_json=as_json)

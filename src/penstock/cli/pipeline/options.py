@@ -6,11 +6,10 @@ from typing import Annotated
 
 import typer
 
-from penstock.base.units import parse_bytes, parse_duration_us
+from penstock.cli.lake.options import RUN_PANEL
 from penstock.cli.terminal.options import Globals
 
 SPARK_PANEL = "Spark"
-RUN_PANEL = "Run"
 
 Master = Annotated[
     str | None,
@@ -57,20 +56,6 @@ Checkpoint = Annotated[
         rich_help_panel=RUN_PANEL,
     ),
 ]
-MaxBatch = Annotated[
-    int,
-    typer.Option("--max-batch", metavar="ROWS", min=1, help="Most messages in one batch.", rich_help_panel=RUN_PANEL),
-]
-
-
-AllowLoss = Annotated[
-    bool,
-    typer.Option(
-        "--allow-data-loss",
-        help="Skip messages that were deleted from the log before the job read them.",
-        rich_help_panel=RUN_PANEL,
-    ),
-]
 
 
 InvalidHeaders = Annotated[
@@ -90,22 +75,6 @@ def servers_of(ctx: typer.Context, server: str | None) -> str:
     """Return `--server`, after the command or before it; empty if not given: the environment decides."""
     found = ctx.find_object(Globals)
     return server or (found.server if found else None) or ""
-
-
-def seconds_of(option: str, text: str) -> float:
-    """Return a duration in seconds; 0 is allowed. Raise BadParameter."""
-    try:
-        return parse_duration_us(text) / 1e6
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint=f"'{option}'") from None
-
-
-def bytes_of(option: str, text: str) -> int:
-    """Return a size in bytes. Raise BadParameter."""
-    try:
-        return parse_bytes(text)
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint=f"'{option}'") from None
 
 
 def config_of(pairs: list[str] | None, option: str = "--config") -> dict[str, str]:

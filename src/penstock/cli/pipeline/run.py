@@ -7,20 +7,18 @@ from typing import Annotated
 import typer
 
 from penstock.base import limits
+from penstock.cli.lake.options import RUN_PANEL, MaxBatch, seconds_of
+from penstock.cli.lake.progress import progress
 from penstock.cli.pipeline.options import (
-    RUN_PANEL,
     Checkpoint,
     Config,
     InvalidHeaders,
     Master,
-    MaxBatch,
     Once,
     Trigger,
     config_of,
-    seconds_of,
     servers_of,
 )
-from penstock.cli.pipeline.progress import progress
 from penstock.cli.pipeline.spark_session import spark_session
 from penstock.cli.terminal import output
 from penstock.cli.terminal.failure import clearly, say

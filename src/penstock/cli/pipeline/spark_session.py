@@ -18,27 +18,14 @@ from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from penstock.base.errors import ConfigError, PenstockError
+from penstock.base.errors import PenstockError
+from penstock.cli.lake.options import options_as_typed
 from penstock.cli.terminal.failure import is_debugging, say_note
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _LOOK_S = 1.0
-_SAID_FOR_PROGRAMS = {
-    "Set failOnDataLoss to false to go on": "With --option failOnDataLoss=false it goes on",
-    "Set fail_on_data_loss to False to go on": "With --allow-data-loss it goes on",
-}
-_NAMES = (
-    *("format", "to", "name", "min_batch", "max_batch", "as_of", "buckets", "history_hours", "decode", "schema", "by"),
-    *("rate", "checkpoint", "output_mode", "invalid_headers"),
-)
-_FLAGS = {name: f"--{name.replace('_', '-')}" for name in _NAMES} | {
-    "file_bytes": "--file-size",
-    "start": "--from",
-    "end": "--to",
-}
-"""Options of the commands by the jobs' parameter names."""
 
 
 @contextmanager
@@ -112,7 +99,7 @@ class _Hearing(threading.Thread):
             self._look(file)
 
     def _look(self, file: BinaryIO) -> None:
-        from penstock.spark.data_loss import WARNING
+        from penstock.lake.reading.data_loss import WARNING
 
         *lines, self._begun = (self._begun + file.read()).split(b"\n")
         for line in lines:
@@ -145,18 +132,11 @@ def _failing_in_one_line() -> Iterator[None]:
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
-    from penstock.spark.data_loss import DataLossError
     from penstock.spark.jobs.streaming_query import JobError, reason
 
     try:
-        yield
-    except DataLossError as error:
-        text = str(error)
-        for said, here in _SAID_FOR_PROGRAMS.items():
-            text = text.replace(said, here)
-        raise DataLossError(text) from error
-    except ConfigError as error:
-        raise ConfigError([_as_typed(one) for one in error.mistakes]) from error
+        with options_as_typed():
+            yield
     except PenstockError:
         raise
     except (PySparkException, Py4JError) as error:
@@ -181,8 +161,3 @@ def _stop(spark: SparkSession) -> None:
 
     with suppress(Py4JError, OSError):  # the same signal may have ended Java
         spark.stop()
-
-
-def _as_typed(mistake: str) -> str:
-    name, sign, text = mistake.partition(": ")
-    return f"{_FLAGS[name]}: {text}" if sign and name in _FLAGS else mistake

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime
@@ -32,6 +33,7 @@ from penstock.ops.backup.files import (
     read_manifest,
     write_manifest,
 )
+from penstock.ops.errors import StoppedError
 from penstock.ops.progress import Progress
 
 
@@ -95,13 +97,15 @@ class Backup:
         *,
         timeout: float = 10.0,
         progress: Progress | None = None,
+        stop: threading.Event | None = None,
     ) -> BackedUp:
         """Add what is new: rows and group offsets of `streams`, or those of all streams, and all users.
 
-        An interrupted run keeps its complete files, and the next one continues. StreamNotFound. OperationalError: the
+        An interrupted run keeps its complete files, and the next one continues. If `stop` is set, the run ends soon,
+        with StoppedError. StreamNotFound. OperationalError: the
         backup is of another cluster, a stream was truncated below its backup, or there is nothing to back up.
         """
-        return _Run(client, self.folder, self._manifest, timeout, progress or Progress()).add(streams)
+        return _Run(client, self.folder, self._manifest, timeout, progress or Progress(), stop).add(streams)
 
 
 class _Place(NamedTuple):
@@ -130,6 +134,7 @@ class _Run(NamedTuple):
     manifest: Manifest
     timeout_s: float
     progress: Progress
+    stop: threading.Event | None
 
     def add(self, streams: Sequence[str] | None) -> BackedUp:
         infos = self._chosen(streams)
@@ -145,6 +150,7 @@ class _Run(NamedTuple):
         copied = []
         with self.progress.step("Backing up", total, noun="offsets") as advance:
             for entry, info in entries:
+                self._check_stop()
                 copied.append(self._copy(entry, info, advance))
                 entry.backed_up = _now()
                 write_manifest(self.folder, self.manifest)
@@ -152,6 +158,10 @@ class _Run(NamedTuple):
         if users is not None:
             backup_users.write_users(self.folder, self.manifest, users, _now())
         return BackedUp(copied, None if users is None else len(users))
+
+    def _check_stop(self) -> None:
+        if self.stop is not None and self.stop.is_set():
+            raise StoppedError("the backup was stopped; the next run continues")
 
     def _warn(self, infos: list[StreamInfo]) -> None:
         """Warn if the backup is less protected than the original: decrypted streams, a folder that others can read."""
@@ -251,6 +261,7 @@ class _Run(NamedTuple):
         )
         try:
             for header, data, leader_epoch in source:
+                self._check_stop()
                 if writer is None:
                     writer = FileWriter(self.folder, entry, partition.partition, header.base_offset)
                 writer.add(header, data)

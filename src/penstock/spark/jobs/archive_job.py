@@ -1,90 +1,39 @@
-"""Log → lake: `penstock.spark.archive` copies streams into a table of Parquet files, each message exactly once.
+"""Log → lake on Spark: `penstock.spark.archive` has Spark's tasks fetch and write the batches of an archive.
 
-Rules: the commit that adds rows to the table also records the end offset of each partition (`penstock.spark.lake`). A
-batch is a range of offsets of each partition, from the table's end on. The same tasks fetch and write it, and no row
-passes through Java, except to decode JSON. After any crash the next run reads the end offsets from the table and
-continues. Spark's checkpoints are not used.
-
-| step                                  | the next run after a crash at the end of this step              |
-|---------------------------------------|-----------------------------------------------------------------|
-| plan, from the table's end offsets    | plans again                                                     |
-| tasks write files                     | writes other files; the old ones are not part of the table      |
-| commit: files and end offsets         | continues from the new end offsets                              |
-| report to the brokers: the group's    | reports both again                                              |
-| committed offsets, the archived ends  |                                                                 |
+Rules: the loop is `penstock.lake.archiving.job`; Spark only carries out the tasks of a batch. No row passes through
+Java, except to decode JSON. Spark's checkpoints are not used.
 """
 
 from __future__ import annotations
 
 import json
-import logging
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from penstock.base import limits
-from penstock.base.errors import OperationalError, PenstockError
-from penstock.client.blocking.client import Client
-from penstock.client.errors import StreamNotFound
-from penstock.client.values import LATEST
-from penstock.messages import StreamInfo
+from penstock.base.errors import ConfigError
+from penstock.lake.archiving.decoding import COLUMNS
+from penstock.lake.archiving.job import Archived, ArchiveJob, check_unlocked, chosen_streams, rejects_of
+from penstock.lake.archiving.plan import JsonDecoder, decoded, plan_of
+from penstock.lake.archiving.tasks import Batch, write_task
+from penstock.lake.progress import Report, no_report
+from penstock.lake.reading.data_loss import loss_named
+from penstock.lake.tables.data_files import told_files
+from penstock.lake.tables.table import LakeFile
 from penstock.spark import brokers
-from penstock.spark.data_loss import DataLossError, passed_over, warn
-from penstock.spark.jobs.archive_decoding import COLUMNS, DATA, rejects_schema, with_json, write_avro, write_json
-from penstock.spark.jobs.archive_plan import Plan, decoded, plan_of
-from penstock.spark.jobs.parameter_names import loss_named
-from penstock.spark.jobs.progress import BatchDone, Pace, Report, no_report
-from penstock.spark.lake.data_files import LakeWriter, Writing, empty_file, told_files
-from penstock.spark.lake.folder import REJECTS, locked
-from penstock.spark.lake.formats import open_table
-from penstock.spark.lake.manifest import ArchiveManifest, read_about, write_about
-from penstock.spark.lake.table import Commit, LakeFile, Table
-from penstock.spark.options.positions import Earliest, Key, Position
+from penstock.spark.jobs.archive_json import data_type, inferred_json, with_json, write_json
+from penstock.spark.options.options import SourceOptions, source_options
 from penstock.spark.reading import fetching
-from penstock.spark.reading.divergence import check_held, checked_cluster
-from penstock.spark.reading.planning import (
-    Chosen,
-    Piece,
-    choose,
-    cut,
-    find,
-    is_selected,
-    lag_of,
-    log_starts_of,
-    piece_of,
-    row_bytes,
-    share,
-)
 from penstock.spark.runtime.sessions import session_of, without_pandas_warning
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_log = logging.getLogger(__name__)
-
 _TOLD = "file string"
-_CHOOSE_S = 10.0  # interval between two look-ups of the streams that match a pattern
-
-
-class Archived(NamedTuple):
-    """Result of a run of `archive`: messages, files and batches written, and the archive's end offset per partition.
-
-    `name`: the archive's name at the brokers; the committed offsets of the group `archive-NAME` are its progress.
-    `rejected`: number of messages whose value could not be decoded; in the archive their `data` is null, and the folder
-    `_rejects` has them with the reasons.
-    """
-
-    rows: int
-    files: int
-    batches: int
-    ends: Mapping[Key, int]
-    name: str = ""
-    rejected: int = 0
 
 
 def archive(
@@ -128,379 +77,79 @@ def archive(
     restarted empty, or the stream was deleted and created again; OvertakenError if another job writes the same archive;
     OperationalError if PySpark, Java or a package is missing or, with `once`, if a partition's leader does not answer.
     """
+    also: Sequence[str] = ()
+    source = None
+    try:
+        source = source_options(
+            {"stream": stream, "servers": servers, "failOnDataLoss": str(fail_on_data_loss).lower()}
+        )
+    except ConfigError as error:
+        also = [one for one in error.mistakes if not one.startswith("stream: ")]  # the plan names those
     plan = plan_of(
-        stream, to, format=format, servers=servers, name=name, max_batch=max_batch, min_batch=min_batch,
-        max_delay_s=max_delay_s, trigger_s=trigger_s, file_bytes=file_bytes, fail_on_data_loss=fail_on_data_loss,
+        stream, to, format=format, name=name, max_batch=max_batch, min_batch=min_batch, max_delay_s=max_delay_s,
+        trigger_s=trigger_s, file_bytes=file_bytes, fail_on_data_loss=fail_on_data_loss, also=also,
     )  # fmt: skip
+    assert source is not None
     with loss_named():
         # Check everything that needs no Spark before Spark starts, which takes seconds.
-        _choose(plan)
-        if plan.root.exists():
-            with locked(plan.root):
-                pass
+        client = brokers.client(source.servers, plan.timeout_s)
+        chosen_streams(client, plan)
+        check_unlocked(plan)
         session = session_of(spark, f"archive {stream}")
-        plan = decoded(session, plan, decode, schema)
-        rejects = None
-        if plan.decode:
-            rejects = open_table(plan.root / REJECTS, plan.format, rejects_schema())
-        return ArchiveJob(session, plan, plan.open_table(), rejects).run(once=once, report=report)
+        runner = SparkRunner(session, source)
+        plan = decoded(plan, decode, schema, JsonDecoder(runner.inferred_json, data_type))
+        return ArchiveJob(client, plan, runner, plan.open_table(), rejects_of(plan)).run(once=once, report=report)
 
 
-def _choose(plan: Plan) -> Chosen:
-    source = plan.source
-    client = brokers.client(source.servers, source.timeout_s)
-    return choose(client, source.selection, source.timeout_s, may_lack=not source.fail_on_data_loss)
+class SparkRunner:
+    """Carries out the tasks of a batch on Spark. `source`: the streams of the archive, and their brokers."""
 
-
-class ArchiveJob:
-    """One run of an archive. `table`: the archive's; `rejects`: the table of values that cannot be decoded."""
-
-    def __init__(self, spark: SparkSession, plan: Plan, table: Table, rejects: Table | None = None) -> None:
+    def __init__(self, spark: SparkSession, source: SourceOptions) -> None:
         self._spark = spark
-        self._plan = plan
-        self._table = table
-        self._rejects = rejects
-        self._name = plan.name
-        self._chosen_s = 0.0
-        self._told_ends: dict[str, dict[int, Position]] = {}
-        self._log_starts: dict[Key, int] = {}
-        self._agreed: dict[Key, tuple[Position, int]] = {}  # last checked position, and the leader epoch then
+        self._source = source
 
-    def run(self, *, once: bool, report: Report = no_report) -> Archived:
-        """Archive as described for `archive`, and hold the archive's lock meanwhile."""
-        with locked(self._plan.root):
-            return self._run(once, report)
+    def inferred_json(self) -> str:
+        """Infer the schema of the first messages, as DDL. Raise ConfigError if no value is a JSON object."""
+        selection = self._source.selection
+        streams = ",".join((*selection.names, *selection.globs))
+        options = {"servers": ",".join(self._source.servers), "stream": streams, "columns": "value"}
+        return inferred_json(self._spark.read.format("penstock").options(**options).load())
 
-    def _run(self, once: bool, report: Report) -> Archived:
-        plan = self._plan
-        chosen = self._choose()
-        self._table.finish()
-        if self._rejects is not None:
-            self._rejects.finish()
-        begins = self._begin(chosen)
-        until = self._log_ends(chosen, wait=True) if once else None
-        self._check_agrees(chosen, begins, until)
-        if self._rejects is not None:
-            self._check_agrees(chosen, self._rejects.ends(begins), until)
-        self._tell(begins)
-        pace = Pace(plan.trigger_s, plan.rows_min, plan.delay_s)
-        rows = files = batches = rejected = 0
-        while True:
-            if not once:
-                chosen, begins = self._chosen_again(chosen, begins)
-            log_ends = self._log_ends(chosen) if until is None else until
-            self._check_agrees(chosen, begins, log_ends)
-            waiting = {key: max(0, end.offset - begins[key].offset) for key, end in log_ends.items()}
-            count = sum(waiting.values())
-            if once and not count:
-                offsets = {key: at.offset for key, at in begins.items()}
-                return Archived(rows, files, batches, offsets, self._name, rejected)
-            if not (once or pace.is_due(count)):
-                time.sleep(limits.ARCHIVE_POLL_S)
-                continue
-            pace.begin()
-            started_s = time.monotonic()
-            ends = dict(begins)
-            for key, more in share(waiting, plan.rows_max).items():
-                if more:
-                    ends[key] = Position(begins[key].offset + more, log_ends[key].leader_epoch)
-            made, bad = self._done(chosen, begins, ends)
-            self._say_rejected(bad, rejected)
-            rejected += bad
-            self._table.commit(Commit(tuple(made), begins, ends))
-            lag = lag_of(ends, self._log_starts, log_ends)
-            begins = ends
-            self._tell(begins)
-            batches += 1
-            files += len(made)
-            rows += _rows(made)
-            size = sum(one.size_bytes for one in made)
-            seconds = time.monotonic() - started_s
-            told = None if self._rejects is None else bad
-            report(BatchDone(batches, _rows(made), size, seconds, lag, told))
+    def __call__(self, batch: Batch) -> list[LakeFile]:
+        """Write the files of a batch. Raise PySparkException if a task fails."""
+        with without_pandas_warning():
+            return [LakeFile.of_json(json.loads(row.file)) for row in self._told(batch).collect()]
 
-    # Start and end offsets
-
-    def _client(self) -> Client:
-        return brokers.client(self._plan.source.servers, self._plan.source.timeout_s)
-
-    def _choose(self) -> Chosen:
-        self._chosen_s = time.monotonic()
-        return _choose(self._plan)
-
-    def _chosen_again(self, chosen: Chosen, begins: dict[Key, Position]) -> tuple[Chosen, dict[Key, Position]]:
-        """Look up the streams again every _CHOOSE_S; return them and their next offsets."""
-        if time.monotonic() - self._chosen_s < _CHOOSE_S:
-            return chosen, begins
-        now = self._choose()
-        for name in sorted(chosen.streams.keys() - now.streams.keys()):
-            text = f"stream {name} was deleted while it was being archived"
-            passed_over(text, fail=self._plan.source.fail_on_data_loss)
-        if now.keys == chosen.keys and now.stream_ids == chosen.stream_ids:
-            return now, begins
-        return now, self._begin(now)
-
-    def _begin(self, chosen: Chosen) -> dict[Key, Position]:
-        """Return each partition's next offset: the table's end, or the log start offset when it was first selected."""
-        plan = self._plan
-        about = read_about(plan.root)
-        ids = dict(about.stream_ids) if about else {}
-        known = about.cluster if about else ""
-        what, timeout_s = f"the archive in {plan.root}", plan.source.timeout_s
-        cluster = checked_cluster(self._client(), known, what, "archive elsewhere", timeout_s)
-        for name, number in chosen.stream_ids.items():
-            if ids.get(name, number) != number:
-                text = f"stream {name} was deleted and made anew since it was archived in {plan.root}"
-                raise DataLossError(f"{text}; archive the new one elsewhere")
-        for name in sorted(ids.keys() - chosen.streams.keys()):
-            if is_selected(name, plan.source.selection):
-                warn(f"stream {name} was deleted: its messages behind the archive's end were not archived")
-        starts = dict(about.starts) if about else {}
-        new = Chosen(chosen.streams, tuple(key for key in chosen.keys if key not in starts))
-        starts |= find(self._client(), new, Earliest(), plan.source)
-        self._name = (about.name if about else "") or plan.name  # another job may have written it first
-        now = ArchiveManifest(
-            plan.format, ids | chosen.stream_ids, starts, plan.decode, plan.schema, self._name, cluster
-        )
-        if now != about:
-            write_about(plan.root, now)
-        return {key: starts[key] for key in chosen.keys} | self._table.ends(chosen.keys)
-
-    def _log_ends(self, chosen: Chosen, *, wait: bool = False) -> dict[Key, Position]:
-        """Return the high watermarks (`committed_end`), without partitions whose leader does not answer.
-
-        With `wait`, wait for those leaders, and raise OperationalError if one does not answer in time.
-        """
-        ends = {}
-        for name in chosen.streams:
-            info = self._stream(chosen, name)
-            if wait:
-                info = self._answered(chosen, info)
-            for one in info.partitions:
-                key = Key(name, int(one.partition))
-                if one.committed_end is not None and key in chosen.keys:
-                    ends[key] = Position(int(one.committed_end), int(one.leader_epoch))
-        return ends
-
-    def _answered(self, chosen: Chosen, info: StreamInfo) -> StreamInfo:
-        """Wait until the leaders of all archived partitions have answered, and return the stream."""
-        silent = _silent(chosen, info)
-        for number in silent:
-            try:
-                self._client().offsets(info, LATEST, partition=number, timeout=self._plan.source.timeout_s)
-            except PenstockError as error:
-                text = f"the leader of stream {info.name}, partition {number}, does not answer"
-                raise OperationalError(f"{text}, and its messages cannot be archived: {error}") from error
-        if not silent:
-            return info
-        info = self._stream(chosen, info.name)
-        if silent := _silent(chosen, info):
-            text = f"the leader of stream {info.name}, partition {silent[0]}, does not answer"
-            raise OperationalError(f"{text}, and its messages cannot be archived")
-        return info
-
-    def _check_agrees(
-        self, chosen: Chosen, known: Mapping[Key, Position], log_ends: Mapping[Key, Position] | None = None
-    ) -> None:
-        """Raise DataLossError if the log no longer holds what was archived. Unavailable partitions are not checked."""
-        if log_ends is None:
-            log_ends = self._log_ends(chosen)
-        for key, at in known.items():
-            if (end := log_ends.get(key)) is None or self._agreed.get(key) == (at, end.leader_epoch):
-                continue
-            if end.leader_epoch != at.leader_epoch or end.offset < at.offset:
-                info = self._stream(chosen, key.stream)
-                check_held(self._client(), info, key, at, self._plan.source.timeout_s)
-            self._agreed[key] = (at, end.leader_epoch)
-
-    def _stream(self, chosen: Chosen, name: str) -> StreamInfo:
-        try:
-            info = self._client().stream(name, timeout=self._plan.source.timeout_s)
-        except StreamNotFound as error:
-            raise DataLossError(f"stream {name} was deleted while it was being archived") from error
-        if info.stream_id != chosen.streams[name].stream_id:
-            raise DataLossError(f"stream {name} was deleted and made anew while it was being archived")
-        self._log_starts |= log_starts_of(info)
-        return info
-
-    # A batch
-
-    def _write(
-        self,
-        chosen: Chosen,
-        begins: Mapping[Key, Position],
-        ends: Mapping[Key, Position],
-        rejects_from: Mapping[Key, Position],
-    ) -> list[LakeFile]:
-        plan = self._plan
-        pieces = []
-        for key, end in ends.items():
-            if end.offset > begins[key].offset:
-                info = self._stream(chosen, key.stream)
-                piece = piece_of(info, key, begins[key], end, fail=plan.source.fail_on_data_loss)
-                pieces += [piece] if piece else []
-        sizes = row_bytes(chosen)
-        tasks = packed(cut(pieces, sizes, None, None), sizes, plan.file_bytes)
-        if not tasks:
-            return []
-        with without_pandas_warning(), self._as_data_loss(chosen, ends):
-            return [LakeFile.of_json(json.loads(row.file)) for row in self._told(tasks, rejects_from).collect()]
-
-    def _told(self, tasks: list[list[Piece]], rejects_from: Mapping[Key, Position]) -> DataFrame:
+    def _told(self, batch: Batch) -> DataFrame:
         """Return a DataFrame; its `collect` has the tasks write the files, and returns a row of JSON for each file."""
-        plan, source = self._plan, self._plan.source
-        rows = Writing(str(plan.root), plan.format == "parquet", plan.format == "iceberg", plan.file_bytes)
-        how = fetching.Fetching(source.servers, COLUMNS, (), source.fail_on_data_loss, source.timeout_s)
-        numbers = self._spark.range(0, len(tasks), 1, len(tasks))
-        if not plan.decode:
-            return numbers.mapInArrow(partial(write_task, tasks, how, rows), _TOLD)
-        rejects = rows._replace(root=str(plan.root / REJECTS), is_rejects=True)
-        reject_from = {(key.stream, key.partition): begin.offset for key, begin in rejects_from.items()}
-        if plan.decode == "avro":
-            write = partial(write_avro, tasks, how, rows, rejects, reject_from, plan.schema)
-            return numbers.mapInArrow(write, _TOLD)
-        source_rows = self._spark.read.format("penstock").options(**self._range_options(tasks)).load()
-        found = with_json(source_rows.select(*COLUMNS), plan.schema).coalesce(len(tasks))
-        return found.mapInArrow(partial(write_json, rows, rejects, reject_from), _TOLD)
+        count = len(batch.tasks)
+        if batch.decode != "json":
+            how = fetching.fetching_of(self._source, COLUMNS)
+            return self._spark.range(0, count, 1, count).mapInArrow(partial(write_tasks, batch, how), _TOLD)
+        rows = self._spark.read.format("penstock").options(**self._range_options(batch)).load()
+        found = with_json(rows.select(*COLUMNS), batch.schema).coalesce(count)
+        return found.mapInArrow(partial(write_json, batch), _TOLD)
 
-    def _range_options(self, tasks: Sequence[Sequence[Piece]]) -> dict[str, str]:
-        """Return the options of `format("penstock")` that read the ranges of these tasks."""
+    def _range_options(self, batch: Batch) -> dict[str, str]:
+        """Return the options of `format("penstock")` that read the ranges of a batch."""
         starts: dict[str, dict[str, int]] = {}
         ends: dict[str, dict[str, int]] = {}
-        for piece in (piece for task in tasks for piece in task):
+        for piece in (piece for task in batch.tasks for piece in task):
             key = str(piece.partition)
             starts.setdefault(piece.stream, {}).setdefault(key, piece.start)
             ends.setdefault(piece.stream, {})[key] = piece.end
         return {
-            "servers": ",".join(self._plan.source.servers),
+            "servers": ",".join(self._source.servers),
             "assign": json.dumps({name: sorted(map(int, found)) for name, found in starts.items()}),
             "startingOffsets": json.dumps(starts),
             "endingOffsets": json.dumps(ends),
             "includeHeaders": "true",
-            "failOnDataLoss": str(self._plan.source.fail_on_data_loss).lower(),
+            "failOnDataLoss": str(self._source.fail_on_data_loss).lower(),
         }
 
-    def _say_rejected(self, bad: int, before: int) -> None:
-        """Warn of the first rejected values of a run: their `data` is null in the archive."""
-        if bad and not before:
-            text = f"{bad} values of a batch of {self._plan.stream} could not be decoded; their column {DATA} is null"
-            warn(f"{text}. The values and the reasons are in {self._plan.root / REJECTS}")
 
-    def _done(
-        self, chosen: Chosen, begins: Mapping[Key, Position], ends: Mapping[Key, Position]
-    ) -> tuple[list[LakeFile], int]:
-        """Write a batch; return its files, and the number of rejected values.
-
-        The rejects are committed first, and continue from the end of their own table, so that none is there twice.
-        """
-        known = {} if self._rejects is None else self._rejects.ends(begins)
-        from_there = {key: _further(begin, known.get(key, begin)) for key, begin in begins.items()}
-        made = self._write(chosen, begins, ends, from_there)
-        self._check_agrees(chosen, ends)  # the log may have been truncated while it was read
-        if self._rejects is None:
-            return made, 0
-        up_to = {key: _further(end, from_there[key]) for key, end in ends.items()}
-        rejects = [one for one in made if one.is_rejects]
-        self._rejects.commit(Commit((*self._first_rejects(rejects, ends), *rejects), from_there, up_to))
-        return [one for one in made if not one.is_rejects], _rows(rejects)
-
-    def _first_rejects(self, rejects: Sequence[LakeFile], ends: Mapping[Key, Position]) -> list[LakeFile]:
-        """Return a file without rows if the rejects have no Parquet file yet, so that readers find their columns.
-
-        In the other formats the table's metadata hold the columns.
-        """
-        assert self._rejects is not None
-        if self._plan.format != "parquet" or rejects or self._rejects.files():
-            return []
-        writing = Writing(str(self._plan.root / REJECTS), True, False, self._plan.file_bytes, True)
-        return [empty_file(writing, rejects_schema(), min(ends).stream)]
-
-    @contextmanager
-    def _as_data_loss(self, chosen: Chosen, ends: Mapping[Key, Position]) -> Iterator[None]:
-        """Raise DataLossError instead of a task's error if the log was truncated."""
-        from pyspark.errors import PySparkException
-
-        try:
-            yield
-        except PySparkException:
-            self._check_agrees(chosen, ends)
-            raise
-
-    # Reports to the brokers
-
-    def _tell(self, ends: Mapping[Key, Position]) -> None:
-        """Report the archive's progress to the brokers. A failure is only logged: the next batch reports again."""
-        client, timeout_s = self._client(), self._plan.source.timeout_s
-        for name in sorted({key.stream for key in ends}):
-            told_before = self._told_ends.get(name, {})
-            places = {key.partition: end for key, end in ends.items() if key.stream == name}
-            places = {number: end for number, end in places.items() if told_before.get(number) != end}
-            if not places:
-                continue
-            try:
-                offsets = {number: end.offset for number, end in places.items()}
-                client.groups.commit(group_of(self._name), name, offsets, timeout=timeout_s)
-                report_archived(client, name, places, self._name, timeout_s)
-                self._told_ends[name] = told_before | places
-            except PenstockError as error:
-                _log.warning("the progress of the archive of %s was not reported to the brokers: %s", name, error)
-
-
-def group_of(name: str) -> str:
-    """Return the consumer group whose committed offsets are an archive's progress."""
-    return f"archive-{name}"
-
-
-def report_archived(
-    client: Client, stream: str, ends: Mapping[int, Position], archive_name: str, timeout_s: float
-) -> None:
-    """Report the archived end offsets of a stream, so that retention may delete messages of an archive hold.
-
-    Each end is sent with the leader epoch under which it was read, because the log may have been truncated since.
-    """
-    for partition, end in ends.items():
-        epoch = end.leader_epoch or None
-        client.report_archived(
-            stream, partition, end.offset, archive=archive_name, leader_epoch=epoch, timeout=timeout_s
-        )
-
-
-def _rows(files: Sequence[LakeFile]) -> int:
-    return sum(one.rows for one in files)
-
-
-def _further(one: Position, other: Position) -> Position:
-    return other if other.offset > one.offset else one
-
-
-def _silent(chosen: Chosen, info: StreamInfo) -> list[int]:
-    """Return the archived partitions whose leader does not answer."""
-    wanted = {key.partition for key in chosen.keys if key.stream == info.name}
-    return [int(one.partition) for one in info.partitions if one.committed_end is None and one.partition in wanted]
-
-
-def packed(pieces: Sequence[Piece], sizes: Mapping[Key, float], file_bytes: int) -> list[list[Piece]]:
-    """Group pieces into tasks of about `file_bytes`, so that small pieces of several partitions share a file."""
-    tasks: list[list[Piece]] = []
-    room = 0.0
-    for piece in pieces:
-        size = (piece.end - piece.start) * sizes.get(Key(piece.stream, piece.partition), 0.0)
-        if not tasks or size > room:
-            tasks.append([])
-            room = float(file_bytes)
-        tasks[-1].append(piece)
-        room -= size
-    return tasks
-
-
-def write_task(
-    tasks: Sequence[Sequence[Piece]], how: fetching.Fetching, writing: Writing, numbers: Iterator[pa.RecordBatch]
-) -> Iterator[pa.RecordBatch]:
-    """In a task: fetch and write the ranges of the given task numbers; yield the files as JSON."""
-    for batch in numbers:
-        for number in batch.column(0).to_pylist():
-            writer = LakeWriter(writing)
-            for piece in tasks[number]:
-                for rows in fetching.read(how, piece):
-                    writer.add(rows)
-            yield told_files(writer.finish())
+def write_tasks(batch: Batch, how: fetching.Fetching, numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """In a task: carry out the tasks of the given numbers; yield the files as JSON."""
+    for rows in numbers:
+        for number in rows.column(0).to_pylist():
+            yield told_files(write_task(batch, number, partial(fetching.read, how)))

@@ -23,13 +23,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.base import limits
 from penstock.base.errors import ConfigError
+from penstock.lake.reading.data_loss import loss_named
+from penstock.lake.reading.positions import Key
+from penstock.lake.reading.selection import choose
 from penstock.messages import StreamInfo
 from penstock.spark import brokers
-from penstock.spark.jobs.parameter_names import loss_named, options_named
+from penstock.spark.jobs.parameter_names import options_named
 from penstock.spark.options.options import SourceOptions, source_options
-from penstock.spark.options.positions import Earliest, Key
+from penstock.spark.options.positions import Earliest
 from penstock.spark.reading.history import History
-from penstock.spark.reading.planning import choose, find
+from penstock.spark.reading.planning import find
 from penstock.spark.runtime.sessions import session_of
 
 if TYPE_CHECKING:

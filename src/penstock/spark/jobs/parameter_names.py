@@ -6,9 +6,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from penstock.base.errors import ConfigError
-from penstock.spark.data_loss import GO_ON, DataLossError
-
-PARAMETER_GO_ON = "Set fail_on_data_loss to False to go on all the same"
 
 
 @contextmanager
@@ -23,12 +20,3 @@ def options_named(names: Mapping[str, str]) -> Iterator[None]:
 def _renamed(mistake: str, names: Mapping[str, str]) -> str:
     option, sign, text = mistake.partition(": ")
     return f"{names[option]}{sign}{text}" if option in names else mistake
-
-
-@contextmanager
-def loss_named(go_on: str = PARAMETER_GO_ON) -> Iterator[None]:
-    """Re-raise a DataLossError with `go_on` instead of the advice that names the source's option."""
-    try:
-        yield
-    except DataLossError as error:
-        raise DataLossError(str(error).replace(GO_ON, go_on)) from error

@@ -29,15 +29,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from penstock.access import Operation
 from penstock.base import limits
 from penstock.base.errors import ConfigError, CorruptionError, OperationalError
-from penstock.spark import brokers, permissions
+from penstock.lake.progress import BatchDone, Report, no_report
+from penstock.lake.reading import permissions
+from penstock.lake.reading.divergence import checked_cluster
+from penstock.lake.tables.folder import OWN, OvertakenError, held, locked, write_durably
+from penstock.lake.tables.formats import open_table
+from penstock.lake.tables.manifest import read_about
+from penstock.lake.tables.table import LakeFile
+from penstock.spark import brokers
 from penstock.spark.jobs.parameter_names import options_named
-from penstock.spark.jobs.progress import BatchDone, Report, no_report
-from penstock.spark.lake.folder import OWN, OvertakenError, held, locked, write_durably
-from penstock.spark.lake.formats import open_table
-from penstock.spark.lake.manifest import read_about
-from penstock.spark.lake.table import LakeFile
 from penstock.spark.options.options import sink_options
-from penstock.spark.reading.divergence import checked_cluster
 from penstock.spark.runtime.sessions import session_of
 from penstock.spark.writing.rows import CASE_SENSITIVE
 

@@ -18,12 +18,13 @@ from penstock.access import Operation
 from penstock.base import limits
 from penstock.base.errors import ConfigError, PenstockError
 from penstock.base.subjects import stream_name_mistake
-from penstock.spark import brokers, permissions
+from penstock.lake.progress import Report, no_report
+from penstock.lake.reading import permissions
+from penstock.lake.reading.selection import choose
+from penstock.spark import brokers
 from penstock.spark.jobs.parameter_names import options_named
-from penstock.spark.jobs.progress import Report, no_report
 from penstock.spark.jobs.streaming_query import follow
 from penstock.spark.options.options import source_options
-from penstock.spark.reading.planning import choose
 from penstock.spark.runtime.sessions import is_connect, session_of
 from penstock.spark.writing.delta_sink import DeltaSink
 from penstock.spark.writing.rows import check_columns

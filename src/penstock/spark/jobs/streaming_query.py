@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.base import limits
 from penstock.base.errors import OperationalError
-from penstock.spark.jobs.progress import BatchDone, Report
+from penstock.lake.progress import BatchDone, Report
 from penstock.spark.options.positions import LOG_STARTS
 
 if TYPE_CHECKING:

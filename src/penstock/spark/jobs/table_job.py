@@ -42,30 +42,22 @@ from penstock.base.ids import Offset, PartitionId
 from penstock.base.partitioning import PartitionBy
 from penstock.client.blocking.client import Client
 from penstock.client.read.reading import readable
+from penstock.lake.progress import BatchDone, Pace, Report, no_report
+from penstock.lake.reading.data_loss import DataLossError, loss_named
+from penstock.lake.reading.divergence import check_held, checked_cluster
+from penstock.lake.reading.pieces import Piece, cut, lag_of, log_starts_of, piece_of, row_bytes, share
+from penstock.lake.reading.positions import Key, Position
+from penstock.lake.reading.selection import Chosen, choose
+from penstock.lake.tables.folder import OvertakenError, other_in
+from penstock.lake.tables.manifest import read_about
 from penstock.messages import StreamInfo
 from penstock.spark import brokers
-from penstock.spark.data_loss import DataLossError
 from penstock.spark.jobs import table_tasks
-from penstock.spark.jobs.parameter_names import loss_named, options_named
-from penstock.spark.jobs.progress import BatchDone, Pace, Report, no_report
-from penstock.spark.lake.folder import OvertakenError, other_in
-from penstock.spark.lake.manifest import read_about
+from penstock.spark.jobs.parameter_names import options_named
 from penstock.spark.options.options import SourceOptions, source_options
-from penstock.spark.options.positions import Earliest, Key, Offsets, Position
+from penstock.spark.options.positions import Earliest, Offsets
 from penstock.spark.reading import fetching
-from penstock.spark.reading.divergence import check_held, checked_cluster
-from penstock.spark.reading.planning import (
-    Chosen,
-    Piece,
-    choose,
-    cut,
-    find,
-    lag_of,
-    log_starts_of,
-    piece_of,
-    row_bytes,
-    share,
-)
+from penstock.spark.reading.planning import find
 from penstock.spark.runtime.sessions import parallelism_of, session_of, without_pandas_warning
 
 if TYPE_CHECKING:
@@ -402,7 +394,7 @@ class _Job:
         if any(key not in begins or begins[key].offset != end.offset for key, end in self._ends(found).items()):
             raise OvertakenError(f"{self._plan.root}: another job has changed the table")
         source = self._plan.source
-        how = fetching.Fetching(source.servers, table_tasks.COLUMNS, (), source.fail_on_data_loss, source.timeout_s)
+        how = fetching.fetching_of(source, table_tasks.COLUMNS)
         self._warn_of_large(found)
         by_group = self._info.config.split.how is PartitionBy.GROUP  # with GROUP a key's messages are in any partition
         counts = () if by_group else self._info.counts

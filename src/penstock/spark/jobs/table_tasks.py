@@ -28,9 +28,9 @@ from pyarrow import parquet
 from penstock.base import limits
 from penstock.base.errors import CorruptionError
 from penstock.batch.keys import have_key
-from penstock.spark.columns import arrow_schema, ddl_of
+from penstock.lake.reading.columns import arrow_schema, ddl_of
+from penstock.lake.reading.pieces import Piece
 from penstock.spark.reading import fetching
-from penstock.spark.reading.planning import Piece
 from penstock.vfs.real import sync_folder_if_possible
 
 COLUMNS = ("key", "value", "subject", "partition", "offset", "timestamp")

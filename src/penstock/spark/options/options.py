@@ -21,8 +21,9 @@ from penstock.base.units import parse_duration_us
 from penstock.client.link.addresses import DEFAULT_SERVER, SERVER_VARIABLE, parse_servers, with_tls
 from penstock.client.link.credentials import FILE_VARIABLE, TOKEN_VARIABLE
 from penstock.client.link.tls import CA_VARIABLE, CERT_VARIABLE, KEY_VARIABLE, TlsOptions, settled
+from penstock.lake.reading.columns import COLUMNS, default_columns, known_column
+from penstock.lake.reading.selection import Selection, listed, split_globs
 from penstock.spark.brokers import Servers
-from penstock.spark.columns import COLUMNS, default_columns, known_column
 from penstock.spark.options.positions import Boundary, Earliest, Latest, Moment, Offsets, Positions
 from penstock.spark.options.where import EVERYWHERE, Bounds, bounds_of, moment_of
 
@@ -87,7 +88,7 @@ SOURCE_OPTIONS = (
     Option("endingOffsetsByTimestamp", "", "the same, for the end of a batch read"),
     Option("startingOffsetsByTimestampStrategy", "error", "if all messages are older: `error`, or `latest`"),
     Option("failOnDataLoss", "true", "fail if messages to be read were deleted from the log; false: skip them"),
-    Option("archive", "", "folder of an archive (`penstock pipeline archive`): its messages are read from there"),
+    Option("archive", "", "folder of an archive (`penstock archive`): its messages are read from there"),
     Option("maxOffsetsPerTrigger", "", "for a streaming query: the most messages in a batch, over all partitions"),
     Option("minOffsetsPerTrigger", "", "for a streaming query: the least messages in a batch"),
     Option("maxTriggerDelay", "15m", "the longest wait for `minOffsetsPerTrigger`"),
@@ -131,17 +132,6 @@ _IGNORED = frozenset(
 _SECRET = re.compile(r"token|password|secret|nkey|sasl|user")
 _OF_TABLE = "option."
 """Prefix of such a table's options among its properties."""
-
-
-@dataclass(frozen=True)
-class Selection:
-    """The streams to read, and the subjects of their messages."""
-
-    names: tuple[str, ...] = ()
-    globs: tuple[str, ...] = ()
-    pattern: str | None = None
-    assigned: Mapping[str, tuple[int, ...]] | None = None
-    subjects: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -294,7 +284,7 @@ def servers_of(reader: _Reader) -> tuple[str, ...]:
 
 def _selection(reader: _Reader, of_where: tuple[str, ...]) -> Selection:
     given = [name for name in ("stream", "subscribe", "subscribePattern", "assign") if reader.text(name)]
-    subjects = tuple(_list(reader.text("subject")) + _list(reader.text("subjects")))
+    subjects = tuple(listed(reader.text("subject")) + listed(reader.text("subjects")))
     if subjects and of_where:
         reader.mistakes.append("subject: where names subjects, too; give one of the two")
     subjects = of_where or subjects
@@ -310,21 +300,12 @@ def _selection(reader: _Reader, of_where: tuple[str, ...]) -> Selection:
         return Selection(subjects=subjects)
     assigned = reader.get("assign", _assigned)
     pattern = reader.get("subscribePattern", _pattern)
-    listed = _list(reader.text("stream"))
-    names = [one for one in listed if not _is_glob(one)] + _list(reader.text("subscribe")) + list(assigned or ())
+    plain, globs = split_globs(listed(reader.text("stream")))
+    names = plain + listed(reader.text("subscribe")) + list(assigned or ())
     for name in names:
         if (mistake := stream_name_mistake(name)) is not None:
             reader.mistakes.append(f"{given[0]}: {mistake}")
-    globs = tuple(one for one in listed if _is_glob(one))
     return Selection(tuple(dict.fromkeys(names)), globs, pattern, assigned, subjects)
-
-
-def _is_glob(name: str) -> bool:
-    return "*" in name or "?" in name
-
-
-def _list(text: str) -> list[str]:
-    return [one.strip() for one in text.split(",") if one.strip()]
 
 
 def _pattern(text: str) -> str:
@@ -344,7 +325,7 @@ def _assigned(text: str) -> dict[str, tuple[int, ...]]:
 
 def _columns(text: str) -> tuple[str, ...]:
     found: dict[str, None] = {}
-    for name in _list(text):
+    for name in listed(text):
         if (known := known_column(name)) is None:
             raise ValueError(f"there is no column {name!r}; there are {', '.join(COLUMNS)}")
         found[known] = None

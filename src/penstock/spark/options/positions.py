@@ -19,6 +19,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from penstock.base.errors import ConfigError
+from penstock.lake.reading.positions import Key, Position
 
 EARLIEST_OFFSET, LATEST_OFFSET = -2, -1
 """Kafka's numbers for earliest and latest."""
@@ -55,20 +56,6 @@ class Moment:
 
 
 Boundary = Earliest | Latest | Offsets | Moment
-
-
-class Key(NamedTuple):
-    """A partition: its stream's name and its number."""
-
-    stream: str
-    partition: int
-
-
-class Position(NamedTuple):
-    """A position in a partition: the next offset, and the leader epoch under which it was read; epoch 0: unknown."""
-
-    offset: int
-    leader_epoch: int = 0
 
 
 class Positions(NamedTuple):

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from penstock.spark.columns import arrow_schema
+from penstock.lake.reading.columns import arrow_schema
 
 _OF_TABLE = "option."
 """Prefix of a table's options among its properties. Spark passes each option with and without the prefix."""

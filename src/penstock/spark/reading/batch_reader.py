@@ -16,15 +16,19 @@ from penstock.access import Operation
 from penstock.base.errors import ConfigError
 from penstock.client.blocking.client import Client
 from penstock.client.values import EARLIEST
+from penstock.lake.reading import permissions
+from penstock.lake.reading.columns import as_announced
+from penstock.lake.reading.data_loss import check_there
+from penstock.lake.reading.pieces import Piece, cut, ordered, row_bytes
+from penstock.lake.reading.positions import Key, Position
+from penstock.lake.reading.selection import Chosen, choose
 from penstock.messages import StreamInfo
-from penstock.spark import brokers, permissions
-from penstock.spark.columns import as_announced
-from penstock.spark.data_loss import check_there
+from penstock.spark import brokers
 from penstock.spark.options.options import SourceOptions
-from penstock.spark.options.positions import Earliest, Key, Position
+from penstock.spark.options.positions import Earliest
 from penstock.spark.reading import fetching
 from penstock.spark.reading.history import History, LakeTask, Wanted, read_files
-from penstock.spark.reading.planning import Chosen, Piece, choose, cut, find, ordered, row_bytes
+from penstock.spark.reading.planning import find
 
 
 class Task(InputPartition):
@@ -39,24 +43,13 @@ class Task(InputPartition):
         return Piece(*self.value)
 
 
-def fetching_of(options: SourceOptions, columns: Sequence[str]) -> fetching.Fetching:
-    """Return the fetch parameters of a query's tasks."""
-    return fetching.Fetching(
-        servers=options.servers,
-        columns=tuple(columns),
-        subjects=options.selection.subjects,
-        fail_on_data_loss=options.fail_on_data_loss,
-        timeout_s=options.timeout_s,
-    )
-
-
 class BatchReader(DataSourceReader):
     """Plans the ranges on the driver, and reads them in the tasks. `names`: the columns as the user wrote them."""
 
     def __init__(self, options: SourceOptions, columns: Sequence[str], names: Sequence[str] = ()) -> None:
         self._options = options
         self._names = tuple(names or columns)
-        self._fetching = fetching_of(options, columns)
+        self._fetching = fetching.fetching_of(options, columns)
 
     def partitions(self) -> list[InputPartition]:
         """Return one task for each piece; one empty task if there is nothing to read."""
@@ -117,7 +110,7 @@ class BatchReader(DataSourceReader):
 
     def _read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if isinstance(partition, LakeTask):
-            return read_files(self._fetching.columns, partition, self._fetching.subjects)
+            return read_files(self._fetching.what.columns, partition, self._fetching.what.subjects)
         assert isinstance(partition, Task)
         piece = partition.piece
         return fetching.read(self._fetching, piece) if piece.start < piece.end else iter(())

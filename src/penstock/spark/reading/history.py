@@ -26,14 +26,16 @@ from penstock.base.errors import ConfigError, CorruptionError
 from penstock.client.blocking.client import Client
 from penstock.client.read.filters import Filter
 from penstock.client.values import microseconds_of
-from penstock.spark.columns import LOG_APPEND_TIME, arrow_schema
-from penstock.spark.data_loss import DataLossError
-from penstock.spark.lake.formats import open_table
-from penstock.spark.lake.manifest import read_about
-from penstock.spark.lake.table import LakeFile, Range
-from penstock.spark.options.positions import EARLIEST_OFFSET, Boundary, Earliest, Key, Moment, Offsets, Position
-from penstock.spark.reading.divergence import checked_cluster, held_end
-from penstock.spark.reading.planning import PIECE_BYTES, Chosen
+from penstock.lake.reading.columns import LOG_APPEND_TIME, arrow_schema
+from penstock.lake.reading.data_loss import DataLossError
+from penstock.lake.reading.divergence import checked_cluster, held_end
+from penstock.lake.reading.pieces import PIECE_BYTES
+from penstock.lake.reading.positions import Key, Position
+from penstock.lake.reading.selection import Chosen
+from penstock.lake.tables.formats import open_table
+from penstock.lake.tables.manifest import read_about
+from penstock.lake.tables.table import LakeFile, Range
+from penstock.spark.options.positions import EARLIEST_OFFSET, Boundary, Earliest, Moment, Offsets
 
 
 class Wanted(NamedTuple):
@@ -86,7 +88,7 @@ class History:
         self._root = Path(path).absolute()
         about = read_about(self._root)
         if about is None:
-            raise ConfigError([f"archive: not found in {self._root}; `penstock pipeline archive` makes one"])
+            raise ConfigError([f"archive: not found in {self._root}; `penstock archive` makes one"])
         checked_cluster(client, about.cluster, f"the archive in {self._root}", "read one of them by itself", timeout_s)
         for name, number in chosen.stream_ids.items():
             if about.stream_ids.get(name, number) != number:

@@ -34,28 +34,21 @@ from penstock.client.blocking.client import Client
 from penstock.client.bulk.ranges import agreed_end
 from penstock.client.bulk.wait_for_data import wait_for_more
 from penstock.client.errors import NotAuthorized, StreamNotFound
+from penstock.lake.reading import permissions
+from penstock.lake.reading.columns import as_announced
+from penstock.lake.reading.data_loss import passed_over
+from penstock.lake.reading.divergence import checked_cluster
+from penstock.lake.reading.pieces import cut, log_starts_of, ordered, piece_of, row_bytes, share
+from penstock.lake.reading.positions import Key, Position
+from penstock.lake.reading.selection import Chosen, choose, is_selected
 from penstock.messages import StreamInfo
-from penstock.spark import brokers, permissions
-from penstock.spark.columns import as_announced
-from penstock.spark.data_loss import passed_over
+from penstock.spark import brokers
 from penstock.spark.options.options import SourceOptions
-from penstock.spark.options.positions import LOG_STARTS, Boundary, Earliest, Key, Latest, Position, Positions
+from penstock.spark.options.positions import LOG_STARTS, Boundary, Earliest, Latest, Positions
 from penstock.spark.reading import fetching
-from penstock.spark.reading.batch_reader import Task, fetching_of
-from penstock.spark.reading.divergence import checked_cluster
+from penstock.spark.reading.batch_reader import Task
 from penstock.spark.reading.history import History, LakeTask, Wanted, read_files
-from penstock.spark.reading.planning import (
-    Chosen,
-    choose,
-    cut,
-    find,
-    is_selected,
-    log_starts_of,
-    ordered,
-    piece_of,
-    row_bytes,
-    share,
-)
+from penstock.spark.reading.planning import find
 
 _log = logging.getLogger(__name__)
 
@@ -74,7 +67,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: SourceOptions, columns: Sequence[str], names: Sequence[str] = ()) -> None:
         self._options = options
         self._names = tuple(names or columns)  # the columns as the user wrote them
-        self._fetching = fetching_of(options, columns)
+        self._fetching = fetching.fetching_of(options, columns)
         self._tells_group = options.group != ""
         self._last_batch_s = time.monotonic()
         self._available: Positions | None = None  # with Trigger.AvailableNow: the query's end
@@ -299,7 +292,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if isinstance(partition, LakeTask):
-            return read_files(self._fetching.columns, partition, self._fetching.subjects)
+            return read_files(self._fetching.what.columns, partition, self._fetching.what.subjects)
         assert isinstance(partition, Task)
         return fetching.read(self._fetching, partition.piece)
 

@@ -25,7 +25,7 @@ def check_versions(pyspark: str | None = None, pyarrow: str | None = None) -> No
         is_old = numbers < PYSPARK_OLDEST
         what = "too old" if is_old else "newer than what Penstock was tried with"
         bounds = f"Penstock works with PySpark {_text(PYSPARK_OLDEST)} or newer, below {_text(PYSPARK_BEYOND)}"
-        hint = "; an older Spark reads what `penstock pipeline archive` has written" if is_old else ""
+        hint = "; an older Spark reads what `penstock archive` has written" if is_old else ""
         raise OperationalError(f"PySpark {spark_version} is {what}: {bounds} ({how_to_install('spark')}){hint}")
     found = pyarrow or _pyarrow()
     if _numbers(found) < PYARROW_OLDEST:

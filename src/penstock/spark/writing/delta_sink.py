@@ -21,7 +21,7 @@ from pyarrow import parquet
 
 from penstock.base import limits
 from penstock.base.errors import ConfigError
-from penstock.spark.columns import in_utc
+from penstock.lake.reading.columns import in_utc
 from penstock.spark.runtime.sessions import without_pandas_warning
 from penstock.spark.writing.query_ids import QUERY_ID, query_id_of
 from penstock.vfs.real import sync_folder_if_possible

@@ -37,9 +37,10 @@ from penstock.base.errors import OperationalError
 from penstock.base.staged import once_id, staged_name
 from penstock.client.append.staging import Staged
 from penstock.client.blocking.client import Client
+from penstock.lake.reading import permissions
+from penstock.lake.reading.data_loss import warn
 from penstock.messages import StreamInfo
-from penstock.spark import brokers, permissions
-from penstock.spark.data_loss import warn
+from penstock.spark import brokers
 from penstock.spark.options.options import SinkOptions
 from penstock.spark.writing.query_ids import BATCH_ID, QUERY_ID, batch_id_of, query_id_of
 from penstock.spark.writing.rows import (

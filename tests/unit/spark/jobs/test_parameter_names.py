@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from penstock.base.errors import ConfigError
+from penstock.lake.reading.data_loss import DataLossError, loss_named, passed_over
 from penstock.spark import audit, replay, run, table
-from penstock.spark.data_loss import DataLossError, passed_over
-from penstock.spark.jobs.parameter_names import loss_named
 from penstock.spark.writing.rows import check_columns
 
 

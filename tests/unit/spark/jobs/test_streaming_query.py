@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 
-from penstock.spark.jobs.progress import BatchDone
+from penstock.lake.progress import BatchDone
 from penstock.spark.jobs.streaming_query import Seen
 
 

@@ -8,9 +8,9 @@ import pytest
 
 import penstock
 from penstock.client.blocking import client as blocking
+from penstock.lake.reading.data_loss import DataLossError
+from penstock.lake.reading.divergence import checked_cluster
 from penstock.messages import MetadataRequest, Request
-from penstock.spark.data_loss import DataLossError
-from penstock.spark.reading.divergence import checked_cluster
 from tests.fake_broker import FakeBroker
 
 

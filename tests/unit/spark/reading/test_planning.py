@@ -12,11 +12,13 @@ from penstock.base.config import StreamConfig
 from penstock.base.errors import ConfigError
 from penstock.base.ids import LeaderEpoch, Offset, StreamId
 from penstock.base.subjects import matches, overlap
+from penstock.lake.reading.data_loss import DataLossError, check_there
+from penstock.lake.reading.pieces import PIECE_BYTES, Piece, cut, lag_of, piece_of, share
+from penstock.lake.reading.positions import Key, Position
+from penstock.lake.reading.selection import Selection
 from penstock.messages import PartitionInfo, StreamInfo
-from penstock.spark.data_loss import DataLossError, check_there
-from penstock.spark.options.options import Selection, seconds, sink_options, source_options
-from penstock.spark.options.positions import Earliest, Key, Moment, Offsets, Position
-from penstock.spark.reading.planning import PIECE_BYTES, Piece, cut, lag_of, piece_of, share
+from penstock.spark.options.options import seconds, sink_options, source_options
+from penstock.spark.options.positions import Earliest, Moment, Offsets
 
 KEY = Key("orders", 1)
 COUNTS = st.dictionaries(st.builds(Key, st.sampled_from("abc"), st.integers(0, 3)), st.integers(0, 1_000))

@@ -25,7 +25,7 @@ SPARK = {re.split("[<>]", one)[0]: one for one in PROJECT["optional-dependencies
     ("version", "told"),
     [
         ("3.5.9", "PySpark 3.5.9 is too old: Penstock works with PySpark 4.2 or newer, below 5"),
-        ("4.1.4", "an older Spark reads what `penstock pipeline archive` has written"),
+        ("4.1.4", "an older Spark reads what `penstock archive` has written"),
         ("5.0.0.dev1", "PySpark 5.0.0.dev1 is newer than what Penstock was tried with"),
     ],
 )

@@ -8,8 +8,8 @@ import pytest
 from penstock.base.config import StreamConfig
 from penstock.base.errors import ConfigError
 from penstock.base.ids import StreamId
+from penstock.lake.reading.columns import HEADER, parsed_headers
 from penstock.messages import StreamInfo
-from penstock.spark.columns import HEADER, parsed_headers
 from penstock.spark.writing.rows import (
     BadRowsError,
     check_columns,

@@ -1,4 +1,4 @@
-"""A stream's messages as Spark's columns, with Kafka's names and types where they mean the same.
+"""A stream's messages as columns of a table, with Kafka's names and types where they mean the same.
 
 Rules: Spark accepts a batch only if its schema is exactly the announced one: names, order, types, every field nullable.
 Only requested columns are fetched. No Python runs per row. Column names are not case-sensitive, as in Spark; a batch
@@ -184,23 +184,16 @@ def parsed_headers(blocks: pa.Array) -> pa.Array:
 
     The first line of a block, `NATS/1.0`, is skipped, and so are lines without a colon.
     """
-    import numpy as np  # loaded only here: many of Spark's processes never read headers
     import pyarrow.compute as pc
 
     lines = pc.split_pattern(blocks, _LINE_END)
-    values = lines.flatten()
-    starts = np.asarray(lines.value_lengths().fill_null(0), dtype=np.int64)
-    ends = np.cumsum(starts)
-    kept = np.asarray(pc.match_substring(values, b":").fill_null(False), dtype=bool)
-    is_first = np.zeros(len(values), dtype=bool)
-    is_first[(ends - starts)[starts > 0]] = True
-    kept &= ~is_first
-    owner = np.repeat(np.arange(len(blocks)), starts)[kept]
-    parts = pc.extract_regex(values.filter(pa.array(kept)), _HEADER_LINE)
+    values, owners = lines.flatten(), pc.list_parent_indices(lines)
+    is_first = pa.concat_arrays([pa.array([True])[: len(owners)], pc.not_equal(owners[1:], owners[:-1])])
+    kept = pc.and_not(pc.match_substring(values, b":"), is_first)
+    parts = pc.extract_regex(values.filter(kept), _HEADER_LINE)
     headers = pa.StructArray.from_arrays([_text(parts.field("key")), parts.field("value")], fields=list(HEADER))
-    offsets = np.zeros(len(blocks) + 1, dtype=np.int32)
-    np.cumsum(np.bincount(owner, minlength=len(blocks)), out=offsets[1:])
-    return pa.ListArray.from_arrays(pa.array(offsets), headers, mask=blocks.is_null())
+    kept_before = pa.concat_arrays([pa.array([0], pa.int32()), pc.cumulative_sum(kept.cast(pa.int32()))])
+    return pa.ListArray.from_arrays(kept_before.take(lines.offsets), headers, mask=blocks.is_null())
 
 
 def _text(names: pa.Array) -> pa.Array:

@@ -1,43 +1,35 @@
-"""Decoding of values to typed columns: JSON by Spark's own reader, Avro by fastavro. Invalid values are rejected.
+"""Decoding of values to typed columns: the rows of the archive and the rejects, and Avro by fastavro.
 
 Rules: the archive keeps each value as published, beside the struct `data` with the decoded value. So the archive stays
 equal to the log, and a wrong schema loses nothing. The `data` of a tombstone is null, and that is no error. If a value
 cannot be decoded, its `data` is null, and the table of rejects gets a row with the reason; the job continues. The first
 run fixes the schema, and the archive stores it.
 
-Cost: Java decodes JSON, without Python per row; Avro takes a call of fastavro per row.
+Cost: Avro takes a call of fastavro per row. JSON is decoded by Spark (`penstock.spark.jobs.archive_json`).
 """
 
 from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.base import limits
 from penstock.base.errors import ConfigError, OperationalError
 from penstock.base.extras import how_to_install
-from penstock.spark.columns import arrow_schema, default_columns, in_utc
-from penstock.spark.lake.data_files import LakeWriter, Writing, told_files
-from penstock.spark.lake.table import LakeFile
-from penstock.spark.reading import fetching
-from penstock.spark.reading.planning import Piece
-from penstock.spark.runtime.sessions import is_connect
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+from penstock.lake.reading.columns import arrow_schema, default_columns
+from penstock.lake.reading.positions import Key
+from penstock.lake.tables.data_files import LakeWriter, Writing
+from penstock.lake.tables.table import LakeFile
 
 COLUMNS = default_columns(headers=True)
 """The columns of an archive: all."""
 DECODERS = ("json", "avro")
 DATA, REASON = "data", "reason"
-_CORRUPT = "_penstock_corrupt"
 _REJECTED = ("topic", "partition", "offset", "timestamp", "subject", "key", "value")
-_NOT_JSON = "it is not JSON of the archive's schema"
 _SINGLE_OBJECT = b"\xc3\x01"
 _FINGERPRINT_BYTES = 8
 
@@ -51,78 +43,13 @@ def rejects_schema() -> pa.Schema:
     return pa.schema([*fields, pa.field(REASON, pa.string())])
 
 
-def rows_schema(decode: str, schema: str) -> pa.Schema:
-    """Return the columns of an archive, with `data` if `decode` is given. Raise ConfigError for an invalid schema."""
-    if not decode:
-        return arrow_schema(COLUMNS)
-    return pa.schema([*arrow_schema(COLUMNS), pa.field(DATA, data_type(decode, schema))])
+def rows_schema(data: pa.DataType | None) -> pa.Schema:
+    """Return the columns of an archive. `data`: the type of the decoded values; None: nothing is decoded."""
+    fields = arrow_schema(COLUMNS)
+    return fields if data is None else pa.schema([*fields, pa.field(DATA, data)])
 
 
-def data_type(decode: str, schema: str) -> pa.DataType:
-    """Return the Arrow type of `data`. Raise ConfigError if the schema is invalid."""
-    return avro_type(parsed_avro(schema)) if decode == "avro" else _json_type(schema)
-
-
-# JSON, in Spark
-
-
-def inferred_json(rows: DataFrame) -> str:
-    """Infer the schema of the values of some rows, as DDL. Raise ConfigError if no value is a JSON object."""
-    spark = rows.sparkSession
-    some = rows.where("value IS NOT NULL").limit(limits.DECODE_INFERRED_ROWS)
-    texts = some.selectExpr("cast(value AS STRING) AS text")
-    # Spark Connect has no RDDs, but its reader accepts a DataFrame. The classic reader of an older Spark does not.
-    lines: Any = texts if is_connect(spark) else texts.rdd.map(_text)
-    found = spark.read.json(lines, columnNameOfCorruptRecord=_CORRUPT).schema
-    fields = [field for field in found.fields if field.name != _CORRUPT]
-    if not fields:
-        text = "no value of the first messages is a JSON object: give a schema"
-        raise ConfigError([f"schema: {text}"])
-    return ", ".join(f"`{field.name}` {field.dataType.simpleString()}" for field in fields)
-
-
-def _text(row: Any) -> str:
-    return str(row[0])
-
-
-def _json_type(ddl: str) -> pa.DataType:
-    from pyspark.sql.pandas.types import to_arrow_type
-
-    return to_arrow_type(json_type(ddl), timezone="UTC")
-
-
-def json_type(ddl: str) -> Any:
-    """Return Spark's type of a schema in DDL (`amount DOUBLE, city STRING`) or in Spark's JSON.
-
-    Raise ConfigError if the schema is neither.
-    """
-    from pyspark.errors import PySparkException
-    from pyspark.sql.types import StructType
-
-    try:
-        return StructType.fromJson(json.loads(ddl)) if ddl.lstrip().startswith("{") else StructType.fromDDL(ddl)
-    except (PySparkException, ValueError, KeyError, TypeError) as error:
-        raise ConfigError([f"schema: it is neither DDL nor Spark's JSON: {error}"]) from None
-
-
-def with_json(rows: DataFrame, ddl: str) -> DataFrame:
-    """Add the columns `data` and `reason` to the rows."""
-    from pyspark.sql import functions as sql
-    from pyspark.sql.types import StringType, StructType
-
-    kind = json_type(ddl)
-    with_corrupt = StructType([*kind.fields]).add(_CORRUPT, StringType())
-    # A time without a zone is in UTC, so that it does not depend on the session's time zone.
-    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT, "timeZone": "UTC"}
-    parsed = rows.withColumn("parsed", sql.from_json(sql.col("value").cast("string"), with_corrupt, options))
-    is_bad = sql.col("value").isNotNull() & (sql.col("parsed").isNull() | sql.col(f"parsed.{_CORRUPT}").isNotNull())
-    fields = sql.struct(*[sql.col("parsed").getField(name).alias(name) for name in kind.fieldNames()])
-    data = sql.when(sql.col("value").isNotNull() & ~is_bad, fields)
-    reason = sql.when(is_bad, sql.lit(_NOT_JSON))
-    return parsed.withColumn(DATA, data).withColumn(REASON, reason).drop("parsed")
-
-
-# Avro, in the tasks
+# Avro
 
 
 def parsed_avro(schema: str) -> Any:
@@ -229,7 +156,7 @@ class DecodedWriter:
     `begins`: the end offset of each partition in the table of rejects: earlier rejects are not written again.
     """
 
-    def __init__(self, rows: Writing, rejects: Writing, begins: dict[tuple[str, int], int]) -> None:
+    def __init__(self, rows: Writing, rejects: Writing, begins: Mapping[Key, int]) -> None:
         self._rows = LakeWriter(rows)
         self._rejects = LakeWriter(rejects)
         self._begins = begins
@@ -251,35 +178,7 @@ class DecodedWriter:
         yield from self._rows.finish()
         yield from self._rejects.finish()
 
-
-def write_json(
-    rows: Writing, rejects: Writing, begins: dict[tuple[str, int], int], batches: Iterator[pa.RecordBatch]
-) -> Iterator[pa.RecordBatch]:
-    """In a task: write rows that Spark has read and decoded; yield the files as JSON."""
-    writer = DecodedWriter(rows, rejects, begins)
-    schema = arrow_schema(COLUMNS)
-    for batch in batches:
-        plain = [batch.column(field.name).cast(field.type) for field in schema]
-        made = pa.RecordBatch.from_arrays(plain, schema=schema)
-        writer.add(made, in_utc(batch.select([DATA])).column(0), batch.column(REASON))
-    yield told_files(list(writer.finish()))
-
-
-def write_avro(
-    tasks: Sequence[Sequence[Piece]],
-    how: fetching.Fetching,
-    rows: Writing,
-    rejects: Writing,
-    begins: dict[tuple[str, int], int],
-    schema: str,
-    numbers: Iterator[pa.RecordBatch],
-) -> Iterator[pa.RecordBatch]:
-    """In a task: fetch, decode and write the ranges of the given task numbers; yield the files as JSON."""
-    decode = avro_decoder(schema)
-    for batch in numbers:
-        for number in batch.column(0).to_pylist():
-            writer = DecodedWriter(rows, rejects, begins)
-            for piece in tasks[number]:
-                for found in fetching.read(how, piece):
-                    writer.add(found, *decode(found.column("value")))
-            yield told_files(list(writer.finish()))
+    def drop(self) -> None:
+        """Delete all files."""
+        self._rows.drop()
+        self._rejects.drop()

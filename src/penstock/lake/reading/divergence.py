@@ -13,9 +13,9 @@ from penstock.base.ids import are_different_clusters
 from penstock.client.blocking.client import Client
 from penstock.client.bulk.ranges import agreed_end
 from penstock.client.values import LATEST
+from penstock.lake.reading.data_loss import DataLossError
+from penstock.lake.reading.positions import Key, Position
 from penstock.messages import StreamInfo
-from penstock.spark.data_loss import DataLossError
-from penstock.spark.options.positions import Key, Position
 
 
 def held_end(client: Client, info: StreamInfo, key: Key, at: Position, timeout_s: float) -> int:

@@ -1,4 +1,4 @@
-"""The lake: an archive as a folder with a manifest and a table of Parquet files, in one of three table formats.
+"""Tables of a lake: an archive as a folder with a manifest and a table of Parquet files, in one of three table formats.
 
 Jobs call it, and `penstock.spark.reading.history`: `formats` opens the table of the archive that `manifest` describes.
 

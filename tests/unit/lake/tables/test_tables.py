@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import errno
+import gc
 import json
 import os
 from pathlib import Path
 
 import polars as pl
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from penstock.cli.pipeline.progress import line
-from penstock.spark.columns import arrow_schema
-from penstock.spark.jobs.archive_decoding import COLUMNS, rejects_schema
-from penstock.spark.jobs.progress import BatchDone
-from penstock.spark.lake.data_files import LakeWriter, Writing, empty_file
-from penstock.spark.lake.folder import sync_up, write_durably
-from penstock.spark.lake.iceberg import IcebergLake
-from penstock.spark.lake.parquet import ParquetTable
-from penstock.spark.lake.table import Commit, LakeFile
-from penstock.spark.options.positions import Key
-from penstock.spark.options.positions import Position as At
+from penstock.base import limits
+from penstock.cli.lake.progress import line
+from penstock.lake.archiving.decoding import COLUMNS, rejects_schema
+from penstock.lake.progress import BatchDone
+from penstock.lake.reading.columns import arrow_schema
+from penstock.lake.reading.positions import Key
+from penstock.lake.reading.positions import Position as At
+from penstock.lake.tables.data_files import LakeWriter, Writing, empty_file
+from penstock.lake.tables.folder import sync_up, write_durably
+from penstock.lake.tables.iceberg import IcebergLake
+from penstock.lake.tables.parquet import ParquetTable
+from penstock.lake.tables.table import Commit, LakeFile
 from tests.extent import each_change
 from tests.folders import without_folders
 
@@ -85,7 +88,7 @@ def newest(root: Path) -> dict[str, object]:
 def test_metadata_of_an_iceberg_archive_stay_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file, a snapshot, a list and a manifest with each commit: those of long ago are not there any more."""
     properties = {"write.metadata.previous-versions-max": "4", "commit.manifest.min-count-to-merge": "4"}
-    monkeypatch.setattr("penstock.spark.lake.iceberg._PROPERTIES", _properties() | properties)
+    monkeypatch.setattr("penstock.lake.tables.iceberg._PROPERTIES", _properties() | properties)
     table = IcebergLake(tmp_path, arrow_schema(COLUMNS), snapshots=3)
     commit_each(tmp_path, table, 0, 9)
     before = metadata(tmp_path)
@@ -102,7 +105,7 @@ def test_metadata_of_an_iceberg_archive_stay_bounded(tmp_path: Path, monkeypatch
 
 
 def _properties() -> dict[str, str]:
-    from penstock.spark.lake import iceberg
+    from penstock.lake.tables import iceberg
 
     return dict(iceberg._PROPERTIES)
 
@@ -137,3 +140,31 @@ def test_an_archive_may_lie_where_folders_cannot_be_synced(tmp_path: Path, monke
     write_durably(tmp_path / "new" / "folder" / "file", b"content")
     sync_up([tmp_path / "new" / "folder"], tmp_path)
     assert (tmp_path / "new" / "folder" / "file").read_bytes() == b"content"
+
+
+def _rows(offset: int, topic: str, rows: int, value: bytes = b"x") -> pa.RecordBatch:
+    schema = arrow_schema(COLUMNS)
+    row = {"topic": topic, "partition": 0, "timestamp": 0, "timestampType": 1, "subject": topic, "value": value}
+    return pa.RecordBatch.from_pylist([{**row, "offset": offset + number} for number in range(rows)], schema=schema)
+
+
+def test_a_task_that_fails_leaves_no_files(tmp_path: Path) -> None:
+    writer = LakeWriter(Writing(str(tmp_path), True, False, 64 * 1024))
+    for topic in ("a", "b"):
+        for start in range(0, 4_000, 1_000):
+            writer.add(_rows(start, topic, 1_000, os.urandom(100)))
+    assert list(tmp_path.rglob("*.part"))
+    writer.drop()
+    gc.collect()  # a writer that tries to close its file again is an error here
+    assert list(tmp_path.rglob("*.part")) == []
+
+
+def test_what_a_task_buffers_for_all_its_files_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "LAKE_TASK_BUFFER_BYTES", 100_000)
+    writer = LakeWriter(Writing(str(tmp_path), False, False, limits.LAKE_FILE_BYTES_MAX))
+    for start in range(0, 10_000, 1_000):
+        for topic in ("a", "b", "c"):
+            writer.add(_rows(start, topic, 1_000))
+    files = [pq.ParquetFile(tmp_path / one.path) for one in writer.finish()]
+    assert [one.metadata.num_rows for one in files] == [10_000] * 3
+    assert all(one.metadata.num_row_groups > 1 for one in files)

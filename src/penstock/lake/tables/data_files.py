@@ -12,24 +12,23 @@ import os
 import time
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
+from functools import reduce
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from penstock.base import limits
 from penstock.base.errors import OperationalError
-from penstock.spark.lake.folder import OWN, sync_up
-from penstock.spark.lake.table import LakeFile, Range
+from penstock.lake.tables.folder import OWN, sync_up
+from penstock.lake.tables.table import LakeFile, Range
 
-_DAY_US = 86_400_000_000
 _REPEATED = ["topic", "subject", "key", "reason"]
 """Columns with many repeated values; for other columns a dictionary would cost more than it saves."""
 _FOUND_BY = ["topic", "partition", "offset", "timestamp"]
@@ -55,6 +54,11 @@ def folder_of(topic: str, date: str) -> str:
     return f"date={date}/topic={quote(topic, safe='')}"
 
 
+def place_of(how: Writing, path: str) -> Path:
+    """Return where a file is until its commit."""
+    return Path(how.root, staged(path) if how.is_staged else path)
+
+
 def group_bytes(how: Writing) -> int:
     """Return the number of buffered bytes at which a row group is written."""
     return min(limits.LAKE_ROW_GROUP_BYTES, how.file_bytes // 4)
@@ -67,6 +71,14 @@ class LakeWriter:
         self._how = how
         self._open: dict[tuple[str, int], _OpenFile] = {}
         self._done: list[LakeFile] = []
+
+    def drop(self) -> None:
+        """Delete all files: a task has failed, and no commit will have them."""
+        for file in self._open.values():
+            file.drop()
+        for done in self._done:
+            place_of(self._how, done.path).unlink(missing_ok=True)
+        self._open, self._done = {}, []
 
     def add(self, rows: pa.RecordBatch) -> None:
         """Buffer rows, and write full row groups."""
@@ -83,6 +95,8 @@ class LakeWriter:
                     self._close(next(iter(self._open)))
                 file = self._open[key] = _OpenFile(self._how, topic, day, part)
             file.add(partition, part)
+            while sum(one.waiting_bytes for one in self._open.values()) > limits.LAKE_TASK_BUFFER_BYTES:
+                max(self._open.values(), key=lambda one: one.waiting_bytes).write()
             if file.size_bytes >= self._how.file_bytes:
                 self._close(key)
 
@@ -107,7 +121,7 @@ class _OpenFile:
         self._path = f"{folder_of(topic, self._date)}/{name}"
         self._is_rejects = how.is_rejects
         self._root = Path(how.root)
-        self._place = Path(how.root, staged(self._path) if how.is_staged else self._path)
+        self._place = place_of(how, self._path)
         self._place.parent.mkdir(parents=True, exist_ok=True)
         names = [name for name in first.schema.names if name != "topic" or how.with_topic]
         self._names = names
@@ -124,7 +138,7 @@ class _OpenFile:
         )
         self._group_bytes = group_bytes(how)
         self._waiting: list[pa.RecordBatch] = []
-        self._waiting_bytes = 0
+        self.waiting_bytes = 0
         self._partition = -1
         self._end = 0
         self._ranges: dict[int, Range] = {}
@@ -140,25 +154,35 @@ class _OpenFile:
         offsets = rows.column("offset")
         start, end = offsets[0].as_py(), offsets[-1].as_py() + 1
         if partition != self._partition or start < self._end:
-            self._write()
+            self.write()
         self._partition, self._end = partition, end
         before = self._ranges.get(partition, Range(partition, start, end))
         self._ranges[partition] = Range(partition, min(start, before.start), max(end, before.end))
         self._waiting.append(rows.select(self._names))
-        self._waiting_bytes += rows.nbytes
+        self.waiting_bytes += rows.nbytes
         self._rows += rows.num_rows
-        if self._waiting_bytes >= self._group_bytes:
-            self._write()
+        if self.waiting_bytes >= self._group_bytes:
+            self.write()
 
-    def _write(self) -> None:
+    def write(self) -> None:
+        """Write the buffered rows as a row group."""
         if self._waiting:
             with _naming(self._place):
                 self._writer.write_table(pa.Table.from_batches(self._waiting, self._schema), row_group_size=2**31 - 1)
-            self._waiting, self._waiting_bytes = [], 0
+            self._waiting, self.waiting_bytes = [], 0
+
+    def drop(self) -> None:
+        """Delete the unfinished file."""
+        with suppress(OSError, pa.ArrowException):
+            self._writer.close()
+        self._writer.is_open = False  # else it would try again when it is collected
+        with suppress(OSError):
+            self._sink.close()
+        self._place.unlink(missing_ok=True)
 
     def close(self) -> LakeFile:
         """Close the file, sync it to disk, and return it."""
-        self._write()
+        self.write()
         with _naming(self._place):
             self._writer.close()
             self._sink.close()
@@ -198,11 +222,10 @@ def _runs(rows: pa.RecordBatch) -> Iterator[tuple[str, int, int, pa.RecordBatch]
     if not rows.num_rows:
         return
     topics = pc.dictionary_encode(rows.column("topic"))
-    days = np.asarray(rows.column("timestamp").cast(pa.int64())) // _DAY_US
-    partitions = np.asarray(rows.column("partition"))
-    codes = np.asarray(topics.indices)
-    changes = (np.diff(days) != 0) | (np.diff(partitions) != 0) | (np.diff(codes) != 0)
-    bounds = [0, *(np.flatnonzero(changes) + 1).tolist(), rows.num_rows]
+    days = rows.column("timestamp").cast(pa.date32()).cast(pa.int32())
+    columns = [days, rows.column("partition"), topics.indices]
+    changes = reduce(pc.or_, (pc.not_equal(one[1:], one[:-1]) for one in columns))
+    bounds = [0, *(before + 1 for before in pc.indices_nonzero(changes).to_pylist()), rows.num_rows]
     for start, end in pairwise(bounds):
-        topic = topics.dictionary[int(codes[start])].as_py()
-        yield topic, int(days[start]), int(partitions[start]), rows.slice(start, end - start)
+        day, partition, code = (one[start].as_py() for one in columns)
+        yield topics.dictionary[code].as_py(), day, partition, rows.slice(start, end - start)

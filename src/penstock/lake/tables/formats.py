@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from penstock.base.errors import ConfigError, OperationalError
 from penstock.base.extras import how_to_install
-from penstock.spark.lake.table import Table
+from penstock.lake.tables.table import Table
 
 FORMATS = ("parquet", "delta", "iceberg")
 
@@ -21,17 +21,17 @@ def open_table(root: Path, format: str, columns: pa.Schema | None) -> Table:  # 
     """
     place = root
     if format == "parquet":
-        from penstock.spark.lake.parquet import ParquetTable
+        from penstock.lake.tables.parquet import ParquetTable
 
         return ParquetTable(place)
     if format == "delta":
         _check_installed("deltalake", "Delta")
-        from penstock.spark.lake.delta import DeltaLake
+        from penstock.lake.tables.delta import DeltaLake
 
         return DeltaLake(place, columns)
     if format == "iceberg":
         _check_installed("pyiceberg", "Iceberg")
-        from penstock.spark.lake.iceberg import IcebergLake
+        from penstock.lake.tables.iceberg import IcebergLake
 
         return IcebergLake(place, columns)
     raise ConfigError([f"format: it is {format!r}; there are {', '.join(FORMATS)}"])

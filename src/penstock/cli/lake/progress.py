@@ -1,4 +1,4 @@
-"""Progress of a `penstock pipeline` job: a status line on a terminal, else one line for each batch.
+"""Progress of archives and of `penstock pipeline` jobs: a status line on a terminal, else one line for each batch.
 
 Rules: progress goes to stderr, results go to stdout. With --json each batch is an object on a line of stdout.
 """
@@ -15,7 +15,7 @@ from penstock.cli.terminal import output
 from penstock.cli.terminal.failure import say_note
 
 if TYPE_CHECKING:
-    from penstock.spark.jobs.progress import BatchDone, Report
+    from penstock.lake.progress import BatchDone, Report
 
 _STEADY_S = 0.001  # lower bound of a batch's duration, for rates
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from penstock.base.errors import PenstockError
-from penstock.spark.options.positions import Key
+from penstock.lake.reading.positions import Key
 
 _log = logging.getLogger(__name__)
 
 GO_ON = "Set failOnDataLoss to false to go on all the same"
+PARAMETER_GO_ON = "Set fail_on_data_loss to False to go on all the same"
 WARNING = "Penstock warns: "
 """Prefix of warnings on stderr, to find them among the output of Spark's processes."""
 
@@ -37,3 +40,12 @@ def passed_over(text: str, *, fail: bool, hint: str = "") -> None:
 def warn(text: str) -> None:
     """Log a warning with the prefix WARNING, so that it is found among the output of Spark's processes."""
     _log.warning("%s%s", WARNING, text)
+
+
+@contextmanager
+def loss_named(go_on: str = PARAMETER_GO_ON) -> Iterator[None]:
+    """Re-raise a DataLossError with `go_on` instead of the advice that names the source's option."""
+    try:
+        yield
+    except DataLossError as error:
+        raise DataLossError(str(error).replace(GO_ON, go_on)) from error

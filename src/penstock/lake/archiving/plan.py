@@ -9,21 +9,21 @@ from __future__ import annotations
 
 import re
 import secrets
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import NamedTuple
+
+import pyarrow as pa
 
 from penstock.base import limits
 from penstock.base.errors import ConfigError
-from penstock.spark.jobs.archive_decoding import COLUMNS, DECODERS, inferred_json, rows_schema
-from penstock.spark.lake.folder import other_in
-from penstock.spark.lake.formats import FORMATS, open_table
-from penstock.spark.lake.manifest import ArchiveManifest, about_file, read_about
-from penstock.spark.lake.table import Table
-from penstock.spark.options.options import SourceOptions, source_options
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+from penstock.lake.archiving.decoding import DECODERS, avro_type, parsed_avro, rows_schema
+from penstock.lake.reading.selection import Selection, selection_of
+from penstock.lake.tables.folder import other_in
+from penstock.lake.tables.formats import FORMATS, open_table
+from penstock.lake.tables.manifest import ArchiveManifest, read_about
+from penstock.lake.tables.table import Table
 
 _NAME = re.compile(rf"[A-Za-z0-9._-]{{1,{limits.ARCHIVE_NAME_CHARS_MAX}}}")
 _ID_BYTES = 4
@@ -35,9 +35,11 @@ class Plan:
 
     root: Path
     format: str
-    source: SourceOptions
+    selection: Selection
     name: str
-    stream: str = ""
+    stream: str = ""  # the selection as the user wrote it
+    timeout_s: float = 60.0
+    fail_on_data_loss: bool = True
     rows_max: int = limits.ARCHIVE_BATCH_ROWS_DEFAULT
     rows_min: int = 1
     delay_s: float = 0.0
@@ -45,37 +47,51 @@ class Plan:
     file_bytes: int = limits.LAKE_FILE_BYTES_DEFAULT
     decode: str = ""
     schema: str = ""
+    data: pa.DataType | None = None  # of the column `data`; None: nothing is decoded
 
     def open_table(self) -> Table:
         """Return the archive's table. Raise ConfigError if the folder holds an archive of another format."""
         about = read_about(self.root)
         if about is not None and about.format != self.format:
             raise ConfigError([f"format: {self.root} is an archive as {about.format}, not {self.format}"])
-        return open_table(self.root, self.format, rows_schema(self.decode, self.schema))
+        return open_table(self.root, self.format, rows_schema(self.data))
 
 
-def decoded(spark: SparkSession, plan: Plan, decode: str, schema: str) -> Plan:
+class JsonDecoder(NamedTuple):
+    """What the runner of an archive knows of JSON: a schema inferred from the first messages, and its Arrow type."""
+
+    inferred: Callable[[], str]
+    data_type: Callable[[str], pa.DataType]
+
+
+def decoded(plan: Plan, decode: str, schema: str, json: JsonDecoder | None = None) -> Plan:
     """Return the plan with the decoder and schema of the first run. The first run infers a missing JSON schema.
 
-    Raise ConfigError if the arguments are invalid or differ from those of the first run.
+    Raise ConfigError if the arguments are invalid or differ from those of the first run, or if values are JSON and
+    `json` is None.
     """
+    about = read_about(plan.root)
     if decode and decode not in DECODERS:
         raise ConfigError([f"decode: it is {decode!r}; there are {', '.join(DECODERS)}"])
-    if schema and not decode and not about_file(plan.root).exists():
+    if schema and not decode and about is None:
         raise ConfigError(["schema: nothing is decoded by it; give decode, too"])
-    if decode == "avro" and not schema and not about_file(plan.root).exists():
+    if decode == "avro" and not schema and about is None:
         raise ConfigError(["schema: Avro cannot be read without one"])
-    about = read_about(plan.root)
     if about is not None:
         given = {"decode": (decode, about.decode), "schema": (schema, about.schema)}
         if other := [name for name, (mine, fixed) in given.items() if mine and mine != fixed]:
             text = f"the first run of {plan.root} has fixed another one; leave it out, or archive elsewhere"
             raise ConfigError([f"{name}: {text}" for name in other])
-        return replace(plan, decode=about.decode, schema=about.schema)
-    if decode == "json" and not schema:
-        options = {"servers": ",".join(plan.source.servers), "stream": plan.stream, "columns": "value"}
-        schema = inferred_json(spark.read.format("penstock").options(**options).load())
-    return replace(plan, decode=decode, schema=schema)
+        decode, schema = about.decode, about.schema
+    if not decode:
+        return plan
+    if decode == "avro":
+        return replace(plan, decode=decode, schema=schema, data=avro_type(parsed_avro(schema)))
+    if json is None:
+        text = "it is json, which needs Spark" if about is None else f"{plan.root} decodes json, which needs Spark"
+        raise ConfigError([f"decode: {text}: `penstock pipeline archive`"])
+    schema = schema or json.inferred()
+    return replace(plan, decode=decode, schema=schema, data=json.data_type(schema))
 
 
 def plan_of(
@@ -83,7 +99,6 @@ def plan_of(
     to: str | Path,
     *,
     format: str,  # noqa: A002
-    servers: str,
     name: str,
     max_batch: int,
     min_batch: int,
@@ -91,9 +106,11 @@ def plan_of(
     trigger_s: float,
     file_bytes: int,
     fail_on_data_loss: bool,
+    timeout_s: float = 60.0,
+    also: Sequence[str] = (),
 ) -> Plan:
-    """Check the arguments of `archive`. Raise ConfigError with all mistakes."""
-    mistakes = []
+    """Check the arguments of `archive`. Raise ConfigError with all mistakes; `also`: those of other arguments."""
+    mistakes = list(also)
     if format not in FORMATS:
         mistakes.append(f"format: it is {format!r}; there are {', '.join(FORMATS)}")
     if not limits.LAKE_FILE_BYTES_MIN <= file_bytes <= limits.LAKE_FILE_BYTES_MAX:
@@ -102,26 +119,29 @@ def plan_of(
     if not 1 <= min_batch <= max_batch:
         mistakes.append(f"min_batch: it is {min_batch}; give 1 up to max_batch, {max_batch}")
     if "://" in str(to):
-        mistakes.append(f"to: {to} is no folder; mount it where the driver and all workers see it by the same path")
-    options = {"stream": stream, "failOnDataLoss": str(fail_on_data_loss).lower(), "servers": servers}
-    source = None
+        mistakes.append(f"to: {to} is no folder; mount it where all that write it see it by the same path")
+    selection = None
     try:
-        source = source_options(options)
+        selection = selection_of(stream)
     except ConfigError as error:
         mistakes += error.mistakes
     root = Path(to).absolute()
+    if root.exists() and not root.is_dir():
+        mistakes.append(f"to: {root} is no folder")
     about = None if mistakes else read_about(root)
     if about is None and not mistakes and (there := other_in(root)):
         mistakes.append(f"to: {root} is not an archive and contains {there}; give an empty folder")
     mistakes += _name_mistakes(name, about)
-    if mistakes or source is None:
+    if mistakes or selection is None:
         raise ConfigError(mistakes)
     return Plan(
         root=root,
         format=format,
-        source=replace(source, columns=COLUMNS),
+        selection=selection,
         name=(about.name if about else "") or name or default_name(root),
         stream=stream,
+        timeout_s=timeout_s,
+        fail_on_data_loss=fail_on_data_loss,
         rows_max=max_batch,
         rows_min=min_batch,
         delay_s=max_delay_s,

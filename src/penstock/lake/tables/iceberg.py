@@ -19,9 +19,9 @@ import pyarrow as pa
 
 from penstock.base import limits
 from penstock.base.errors import CorruptionError
-from penstock.spark.lake.folder import OWN, OvertakenError
-from penstock.spark.lake.table import Commit, LakeFile, Range, check_new
-from penstock.spark.options.positions import Key, Position
+from penstock.lake.reading.positions import Key, Position
+from penstock.lake.tables.folder import OWN, OvertakenError
+from penstock.lake.tables.table import Commit, LakeFile, Range, check_new
 
 CATALOG, NAMESPACE, TABLE = "penstock", "penstock", "archive"
 _END, _EPOCH = "penstock.end.", "penstock.epoch."

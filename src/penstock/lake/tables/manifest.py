@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from penstock.base.errors import CorruptionError
-from penstock.spark.lake.folder import OWN, write_durably
-from penstock.spark.options.positions import Key, Position
+from penstock.lake.reading.positions import Key, Position
+from penstock.lake.tables.folder import OWN, write_durably
 
 
 class ArchiveManifest(NamedTuple):

@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from penstock.base.errors import CorruptionError
-from penstock.spark.lake.data_files import staged
-from penstock.spark.lake.folder import OWN, OvertakenError, sync_up
-from penstock.spark.lake.table import Commit, LakeFile, check_new
-from penstock.spark.options.positions import Key, Position
+from penstock.lake.reading.positions import Key, Position
+from penstock.lake.tables.data_files import staged
+from penstock.lake.tables.folder import OWN, OvertakenError, sync_up
+from penstock.lake.tables.table import Commit, LakeFile, check_new
 
 Move = Callable[[Path, Path], Any]
 

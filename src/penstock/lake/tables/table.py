@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from penstock.spark.lake.folder import OvertakenError
-from penstock.spark.options.positions import Key, Position
+from penstock.lake.reading.positions import Key, Position
+from penstock.lake.tables.folder import OvertakenError
 
 
 class Range(NamedTuple):

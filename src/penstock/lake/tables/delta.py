@@ -16,9 +16,9 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.base.errors import CorruptionError
-from penstock.spark.lake.folder import OvertakenError
-from penstock.spark.lake.table import Commit, LakeFile, Range, check_new
-from penstock.spark.options.positions import Key, Position
+from penstock.lake.reading.positions import Key, Position
+from penstock.lake.tables.folder import OvertakenError
+from penstock.lake.tables.table import Commit, LakeFile, Range, check_new
 
 _PARTITIONED_BY = ["date", "topic"]
 

@@ -1,0 +1,1 @@
+"""`penstock archive`, and what the archive commands on Spark share with it."""

@@ -1,0 +1,74 @@
+"""Fetches one range of one partition from the brokers as Arrow batches.
+
+Rules: only the requested columns and subjects are fetched. A range whose first messages were deleted from the log is an
+error, unless `failOnDataLoss` is false.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from penstock.base.errors import RemoteError
+from penstock.client.blocking.client import Client
+from penstock.client.bulk.ranges import LogRange, read_range
+from penstock.client.errors import LogTruncated, OffsetOutOfRange, StreamChanged
+from penstock.client.link.read_from import FOLLOWERS
+from penstock.client.read.filters import Filter
+from penstock.lake.reading.columns import RowOrigin, arrow_schema, log_columns, spark_batch
+from penstock.lake.reading.data_loss import DataLossError, check_there, passed_over
+from penstock.lake.reading.pieces import Piece
+from penstock.lake.reading.positions import Key
+
+
+class Fetching(NamedTuple):
+    """Parameters of a fetch, the same for all pieces of a query or a batch."""
+
+    columns: tuple[str, ...]
+    subjects: tuple[str, ...]
+    fail_on_data_loss: bool
+    timeout_s: float
+
+
+def read(client: Client, how: Fetching, piece: Piece) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a piece in the schema of `arrow_schema`. Raise DataLossError, or an error of the client."""
+    schema = arrow_schema(how.columns)
+    place = RowOrigin(piece.stream, piece.partition)
+    for batch in _rows(client, how, piece):
+        yield spark_batch(batch, schema, place)
+
+
+def _rows(client: Client, how: Fetching, piece: Piece) -> Iterator[pa.RecordBatch]:
+    info = client.stream(piece.stream, timeout=how.timeout_s)
+    key = Key(piece.stream, piece.partition)
+    if int(info.stream_id) != piece.stream_id:
+        raise DataLossError(f"stream {piece.stream} was deleted and made anew while it was being read")
+    where = Filter(subject=how.subjects) if how.subjects else None
+    what = LogRange(info, piece.partition, piece.start, piece.end, piece.leader_epoch or None, read_from=FOLLOWERS)
+    has_begun = False
+    while True:
+        try:
+            for batch in read_range(client, what, columns=log_columns(how.columns), where=where, timeout=how.timeout_s):
+                has_begun = True
+                yield batch
+            return
+        except (OffsetOutOfRange, LogTruncated, StreamChanged) as error:
+            if has_begun or isinstance(error, StreamChanged):
+                # After its first rows an attempt cannot change its range. A stream created again has other messages.
+                raise DataLossError(f"{key.stream}, partition {key.partition}: {error}") from error
+            start = _where_it_goes_on(key, what, error, fail=how.fail_on_data_loss)
+            if start >= what.end:
+                return
+            what = what._replace(start=start, leader_epoch=None)
+
+
+def _where_it_goes_on(key: Key, what: LogRange, error: RemoteError, *, fail: bool) -> int:
+    """Return the offset to continue at; the end of the range if nothing is left. Raise DataLossError if `fail`."""
+    start = check_there(key, what.start, int(error.details["log_start"]), fail=fail)
+    if start == what.start:
+        passed_over(str(error), fail=fail)
+        if what.leader_epoch is None or int(error.details["committed_end"]) < what.end:
+            return what.end  # the log holds nothing of the range
+    return start
