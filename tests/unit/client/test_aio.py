@@ -505,6 +505,27 @@ async def test_what_is_asked_for_again(broker: FakeBroker, client: aio.Client, a
     assert len(again) == {"no rows": 1, "repaired": 2, "behind": 0}[answer]
 
 
+@pytest.mark.parametrize("timeout", [0.5, 0.75, 1.0])
+async def test_a_range_that_is_not_repaired_in_time_is_told_as_corrupt(
+    broker: FakeBroker, client: aio.Client, timeout: float
+) -> None:
+    stream = fill(broker, batches=3)
+    damaged = bytearray(stream.batches[1])
+    damaged[-100] ^= 0x10
+
+    async def damage(request: Request) -> Answer | None:
+        if not isinstance(request, FetchRequest):
+            return None
+        if request.columns is not None:
+            raise RemoteError(ErrorCode.CORRUPT_RANGE, "damaged", repairing=True)
+        response, raw = await broker.handle(request)
+        return response, raw.replace(stream.batches[1], bytes(damaged))
+
+    broker.intercept = damage
+    with pytest.raises(penstock.CorruptRange):
+        await offsets_read(client, "a", timeout=timeout)
+
+
 async def test_a_table_is_no_further_than_a_corrupt_batch(broker: FakeBroker, client: aio.Client) -> None:
     stream = fill(broker, batches=3)
     damaged = bytearray(stream.batches[1])

@@ -484,21 +484,22 @@ async def checked_range(
         end=Offset(wanted.end),
     )
     deadline_s = clock.time() + seconds_of(timeout_s)
+    last: Exception = corruption
     while True:
-        left_s = max(0.0, deadline_s - clock.time())
         try:
-            response, raw = await link.call(request, FetchResponse, timeout_s=left_s)
+            response, raw = await link.call(request, FetchResponse, timeout_s=max(0.0, deadline_s - clock.time()))
         except RemoteError as error:
             if error.code == ErrorCode.UNSUPPORTED_VERSION:
                 raise corruption from None
-            if error.code not in _BEING_REPAIRED or left_s <= _REPAIR_PAUSE_S:
+            if error.code not in _BEING_REPAIRED:
                 raise
+            last = error
         else:
             if response.end_offset > wanted.start:
                 return response, raw
-            # A new leader may not know the high watermark yet.
-            if left_s <= _REPAIR_PAUSE_S:
-                raise corruption
+            last = corruption  # a new leader may not know the high watermark yet
+        if deadline_s - clock.time() <= 2 * _REPAIR_PAUSE_S:
+            raise last
         await asyncio.sleep(_REPAIR_PAUSE_S)
 
 

@@ -14,7 +14,8 @@ from penstock.base.units import format_bytes
 ORIGIN = "penstock.subject"
 """Metadata key of a JetStream stream after the cut-over: its original subject."""
 COMPLETE = "penstock.imported"
-"""Metadata key of a JetStream stream after a complete cut-over: the last sequence that was imported."""
+"""Metadata key of a JetStream stream after a complete cut-over: the last sequence that was imported, and into which
+stream of Penstock: `SEQUENCE in CLUSTER/STREAM_ID`."""
 
 _NS_OF_MS = 1_000_000
 _NO_EQUAL = {
@@ -55,10 +56,16 @@ def origin_of(config: Mapping[str, Any]) -> str | None:
     return (config.get("metadata") or {}).get(ORIGIN) or None
 
 
-def imported_up_to(config: Mapping[str, Any]) -> int:
-    """Return the last sequence that a complete cut-over has imported; 0 if none is recorded."""
+def record_of(last_seq: int, target: str) -> str:
+    """Return the value of COMPLETE; `target`: CLUSTER/STREAM_ID."""
+    return f"{last_seq} in {target}"
+
+
+def imported_up_to(config: Mapping[str, Any], target: str) -> int:
+    """Return the last sequence that a complete cut-over into `target` has imported; 0 if none is recorded."""
     recorded = str((config.get("metadata") or {}).get(COMPLETE) or "")
-    return int(recorded) if recorded.isdecimal() else 0
+    sequence, _, where = recorded.partition(" in ")
+    return int(sequence) if where == target and sequence.isdecimal() else 0
 
 
 def mapped(config: Mapping[str, Any], *, name: str, subject: str | None, replicas: int | None, brokers: int) -> Mapped:

@@ -222,12 +222,16 @@ class JetStreamImport:
         stream = self._client.stream(name, timeout=self._timeout_s)
         info = self._thread.run(self._js.info(self._source))
         last_seq = info.state.last_seq
-        if last_seq > jetstream_config.imported_up_to(info.config) and (seq := self._missing(stream, info.state)):
+        imported = jetstream_config.imported_up_to(info.config, self._target(stream))
+        if last_seq > imported and (seq := self._missing(stream, info.state)):
             text = f"JetStream's stream {self._source} goes up to sequence {seq}, which stream {name} lacks"
             text = f"{text}: it was stored during the cut-over, or {name} was resumed before the cut-over was complete"
             raise OperationalError(f"{text}; keep {self._source}, and import it with --as NAME")
         self._progress.note(f"note: the cut-over of {self._source} was complete before; nothing was changed")
         return Imported(name, subject, 0, last_seq, 0, 0, (), True)
+
+    def _target(self, stream: StreamInfo) -> str:
+        return f"{self._client.cluster_id(timeout=self._timeout_s)}/{stream.stream_id}"
 
     def _missing(self, stream: StreamInfo, state: State) -> int:
         """Return the last sequence that the target could hold, if it does not hold JetStream's message there; else 0.
@@ -271,7 +275,7 @@ class JetStreamImport:
             text = f"JetStream has stored sequences up to {last_seq} after its subject was taken away"
             raise OperationalError(f"{text}; stream {stream.name} lacks those after {info.state.last_seq}")
         with suppress(PenstockError):  # a further run then compares the last message
-            self._thread.run(self._js.record_complete(self._source, last_seq))
+            self._thread.run(self._js.record_complete(self._source, last_seq, self._target(stream)))
         return rest._replace(
             messages=done.messages + rest.messages,
             raised=done.raised + rest.raised,

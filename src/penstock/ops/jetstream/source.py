@@ -35,7 +35,7 @@ from penstock.client.errors import Unavailable
 from penstock.client.publish.nats_client import StrictNatsClient
 from penstock.client.publish.publishing import first_connection, not_connected
 from penstock.client.values import TOMBSTONE_HEADER, Headers, microseconds_of
-from penstock.ops.jetstream.config import COMPLETE, ORIGIN
+from penstock.ops.jetstream.config import COMPLETE, ORIGIN, record_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -336,13 +336,13 @@ class JetStream:
         metadata.pop(COMPLETE, None)  # of an earlier cut-over, which the user has undone
         await self._ask(f"STREAM.UPDATE.{name}", {**info.config, "subjects": [subject], "metadata": metadata})
 
-    async def record_complete(self, stream: str, last_seq: int) -> None:
-        """Record in the stream's metadata that a cut-over has imported all up to `last_seq`.
+    async def record_complete(self, stream: str, last_seq: int, target: str) -> None:
+        """Record in the stream's metadata that a cut-over into `target` has imported all up to `last_seq`.
 
         A nats-server before 2.10 records nothing.
         """
         config = (await self.info(stream)).config
-        metadata = {**(config.get("metadata") or {}), COMPLETE: str(last_seq)}
+        metadata = {**(config.get("metadata") or {}), COMPLETE: record_of(last_seq, target)}
         await self._ask(f"STREAM.UPDATE.{stream}", {**config, "metadata": metadata})
 
     async def get(self, stream: str, seq: int) -> Stored | None:

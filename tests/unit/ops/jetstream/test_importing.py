@@ -119,6 +119,25 @@ def test_a_complete_cut_over_is_recorded(tmp_path: Path) -> None:
 
 
 @needs_time
+def test_a_record_of_a_deleted_stream_says_nothing_of_a_new_one(tmp_path: Path) -> None:
+    with (
+        running_nats(tmp_path / "nats", f"jetstream {{ store_dir: {tmp_path / 'js'} }}") as server,
+        running_broker(tmp_path / "data", nats=server.url) as broker,
+        penstock.connect(broker.client_address) as client,
+    ):
+        asyncio.run(_store(server.url, b"0", b"1"))
+        with ops.JetStreamImport(client, "ORDERS", ops.ImportOptions("orders")) as job:
+            job.run(cut_over=True)
+        client.delete_stream("orders")
+        client.create_stream("orders", "orders.>")  # as an import that was killed, and resumed by hand
+        with (
+            ops.JetStreamImport(client, "ORDERS", ops.ImportOptions("orders")) as job,
+            pytest.raises(OperationalError, match="goes up to sequence 2, which stream orders lacks"),
+        ):
+            job.run(cut_over=True)
+
+
+@needs_time
 def test_an_import_that_ended_before_an_empty_log_was_cut_is_continued(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
