@@ -450,6 +450,7 @@ NOTEBOOK_ROWS_MAX = 100  # of a table in a notebook
 READ_PARTITIONS_AT_ONCE_MAX = 16  # per reader: each may hold one answer
 READ_WAIT_MS = 5_000  # long poll of a reader at the end of the log
 READ_STALENESS_MS_DEFAULT = 10_000  # staler replicas are not read from, unless the reader allows it
+REPAIR_WAIT_S = 5.0  # of a read for a range that its broker says it repairs; a repair takes a second or so
 READ_REPLICA_S = 3.0  # beyond its wait, for a replica's answer; then the leader is asked
 READ_REPLICAS_TRIED_MAX = 2  # per fetch, before the leader is asked
 PARTITIONS_POLL_S = 3.0  # interval of checks for added partitions of a followed stream

@@ -186,9 +186,12 @@ def suspended(config: StreamConfig) -> StreamConfig:
 
 
 def resumed(config: StreamConfig, likely: StreamConfig | None = None) -> StreamConfig:
-    """Return `config` with the limits that `suspended` has turned off, if it has; those of `likely` if it is that."""
+    """Return `config` with the limits that `suspended` has turned off, if it has; those of `likely` if it is that.
+
+    Someone may have altered the mark away meanwhile: then limits are known as suspended only by `likely`.
+    """
     if (mark := _mark(config)) is None:
-        return config
+        return config if likely is None else _unmarked(config, likely)
     flags, lag_ms = mark
     changes: dict[str, Any] = {"compaction_lag_ms": lag_ms}
     for field, flag in _RETENTION.items():
@@ -198,6 +201,17 @@ def resumed(config: StreamConfig, likely: StreamConfig | None = None) -> StreamC
         changes["compact"] = True
     if likely is not None and not limit_changes(suspended(likely), config):
         changes["compaction_lag_ms"] = likely.compaction_lag_ms
+    return msgspec.structs.replace(config, **changes)
+
+
+def _unmarked(config: StreamConfig, likely: StreamConfig) -> StreamConfig:
+    changes = {
+        field: limit
+        for field in _RETENTION
+        if (limit := getattr(likely, field)) is not None and getattr(config, field) == limit + _SUSPENDED
+    }
+    if changes:
+        changes["compact"] = likely.compact
     return msgspec.structs.replace(config, **changes)
 
 

@@ -166,6 +166,39 @@ def test_own_limits_are_off_while_a_restore_adds_and_what_a_user_alters_stays(
 
 
 @needs_time
+@pytest.mark.parametrize("least", [1_000, None])
+def test_what_is_altered_while_earlier_streams_are_filled_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, least: int | None
+) -> None:
+    folder, options, fill = tmp_path / "backup", ops.RestoreOptions(paused=True), restoring._Job._fill
+
+    def altered(job: Any, *rest: Any) -> None:
+        if job.name == "a":
+            client.alter_stream("b", max_messages=30)
+        else:
+            assert (client.stream("b").config.max_messages or 0) > 1 << 52
+        fill(job, *rest)
+
+    with (
+        running_broker(tmp_path / "one") as first,
+        penstock.connect(first.client_address) as source,
+        running_broker(tmp_path / "two") as second,
+        penstock.connect(second.client_address) as client,
+    ):
+        for name in ("a", "b"):
+            source.create_stream(name, name, max_messages=least)
+        for number in range(2):
+            for name in ("a", "b"):
+                source.append(name, [{"value": "1"}] * 20)
+            with ops.Backup(folder) as backup:
+                backup.add(source)
+            if number:
+                monkeypatch.setattr(restoring._Job, "_fill", altered)
+            ops.Restore(folder, options).plan(client).run()
+        assert client.stream("b").config.max_messages == 30
+
+
+@needs_time
 def test_a_paused_restore_follows_a_source_that_was_purged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder, options = tmp_path / "backup", ops.RestoreOptions("orders", "again")
 

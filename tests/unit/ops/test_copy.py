@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import pyarrow as pa
 import pytest
 
 import penstock
 from penstock import ops
 from penstock.base.config import StreamConfig, stream_config_mistakes
 from penstock.base.errors import OperationalError
+from penstock.batch.schema import arrow_schema
+from penstock.client.bulk.placing import Placer, create_paused
 from penstock.ops import copy as copying
 from penstock.ops import placed_rows
 from tests.broker_process import running_broker
@@ -294,3 +298,45 @@ def test_a_copy_begins_and_ends_with_its_source(
     ops.copy_stream(client, "orders", "copy")  # its log is empty, and had later times
     part = client.stream("copy").partitions[0]
     assert (part.log_start, part.committed_end) == (12, 12)
+
+
+def _row_at(offset: int, timestamp_us: int) -> pa.RecordBatch:
+    columns = {"offset": offset, "timestamp": timestamp_us, "subject": "orders.x", "key": None, "value": b""}
+    values = {**columns, "headers": None}
+    return pa.RecordBatch.from_arrays(
+        [pa.array([values[field.name]], field.type) for field in arrow_schema()], schema=arrow_schema()
+    )
+
+
+@needs_time
+def test_limits_are_found_again_without_their_mark(client: penstock.Client) -> None:
+    """A user has altered the field that has it, after a copy that was killed."""
+    client.create_stream("orders", "orders.>", max_age_ms=86_400_000, max_messages=100)
+    _append(client, 5)
+    config = msgspec.structs.replace(client.stream("orders").config, name="copy")
+    create_paused(client, placed_rows.suspended(config))
+    client.alter_stream("copy", compaction_lag_ms=0)
+    ops.copy_stream(client, "orders", "copy")
+    config = client.stream("copy").config
+    assert (config.max_age_ms, config.max_messages) == (86_400_000, 100)
+
+
+@needs_time
+def test_a_placeholder_without_its_header_is_cut_too(client: penstock.Client) -> None:
+    """That of a version before 0.3, which was killed."""
+    client.create_stream("orders", "orders.>")
+    _append(client, 5)
+    client.truncate_stream("orders", 5)
+    Placer(client, create_paused(client, StreamConfig(name="copy", subject="orders.>"))).put(_row_at(4, 0), 5)
+    _append(client, 1)
+    ops.copy_stream(client, "orders", "copy")
+    assert _offsets(client) == [5]
+
+
+@needs_time
+def test_a_log_whose_last_row_was_in_the_future_begins_anywhere(client: penstock.Client) -> None:
+    placer = Placer(client, create_paused(client, StreamConfig(name="copy", subject="orders.>")))
+    placer.put(_row_at(0, time.time_ns() // 1_000 + 3_600_000_000), 1, may_be_ahead=True)
+    placer.give_up_before(1)
+    placer.begin_at(10)
+    assert (placer.start, placer.end) == (10, 10)

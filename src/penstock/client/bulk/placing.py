@@ -105,8 +105,10 @@ class Placer:
 
     def is_dummy(self, row: Message) -> bool:
         """True if `row`, the last one of the log, is what an interrupted `begin_at(self.end)` has put."""
-        stored = (row.offset, row.timestamp_us, row.subject, row.key, row.value, row.header_block)
-        return stored == tuple(self._placing.dummy(self.end, row.timestamp_us).values())
+        *dummy, header_block = self._placing.dummy(self.end, row.timestamp_us).values()
+        # Before 0.3 the row had no header, and always the time 0.
+        is_marked = row.header_block == header_block or (row.header_block is None and not row.timestamp_us)
+        return is_marked and [row.offset, row.timestamp_us, row.subject, row.key, row.value] == dummy
 
     def give_up_before(self, offset: int) -> None:
         """Truncate the log before `offset`, which is at most its end."""
@@ -180,7 +182,9 @@ class _Placing:
         async def put(timestamp_us: int) -> None:
             row = self.dummy(offset, timestamp_us)
             columns = [pa.array([row[field.name]], field.type) for field in arrow_schema()]
-            await self.put(pa.RecordBatch.from_arrays(columns, schema=arrow_schema()), offset)
+            # Also behind a row whose time is in the future: the log has that time already.
+            rows = pa.RecordBatch.from_arrays(columns, schema=arrow_schema())
+            await self.put(rows, offset, may_be_ahead=timestamp_us > 0)
 
         try:
             await put(0)

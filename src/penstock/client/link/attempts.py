@@ -12,7 +12,7 @@ lists the brokers asked and the last answer of each.
 | `not_leader`, with the leader               | that one, at once          | the same                 |
 | a code of `REPEATS`                         | refresh, again             | the same                 |
 | a code of `REPEATS_IF_HARMLESS`             | refresh, again             | raise                    |
-| `corrupt_range` that is being repaired      | the same; in the end raise | raise                    |
+| `corrupt_range` that is being repaired      | the same for a while; else | raise                    |
 | a code of `ASKS_LEADER`                     | refresh; if another leads, | the same                 |
 |                                             | again; else raise          |                          |
 | a code of `ASKS_OTHERS`                     | if any broker can answer,  | raise                    |
@@ -32,6 +32,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import PartitionKey
 from penstock.client.errors import OutcomeUnknown, TimedOut, Unavailable
@@ -110,6 +111,7 @@ class Attempts:
         self._unreachable: set[str] = set()  # brokers whose last connection attempt failed
         self._told: dict[str, None] = {}  # brokers that answered a refresh
         self._last: Exception | None = None
+        self._repair_s: float | None = None  # until then a repair is waited for
         self._final: Exception | None = None
         self._doubted: tuple[str, RemoteError] | None = None
         self._cannot: list[RemoteError] = []  # errors that concern one broker only, so another may be able to answer
@@ -210,6 +212,10 @@ class Attempts:
             self._note(address, error)
             return len(self._cannot) <= _OTHERS_MAX
         waits = self._repeatable and _is_being_repaired(error)
+        if waits and self._repair_s is None:
+            self._repair_s = now_s + limits.REPAIR_WAIT_S
+        if waits and self._repair_s is not None and now_s > self._repair_s:
+            return False
         if not waits and error.code not in (AGAIN if self._repeatable else DID_NOTHING):
             return False
         is_hint = error.code == ErrorCode.NOT_LEADER and self._key is not None

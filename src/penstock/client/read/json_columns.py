@@ -372,7 +372,9 @@ def _parsed(lines: pa.Buffer, rows: int, kind: pa.DataType | None = None, unknow
     # Another column, or another number of rows: a value closes the line's object and goes on.
     if table.num_rows != rows or table.column_names != ["v"]:
         return None
-    return table.column(0).combine_chunks()
+    column = table.column(0)
+    # pyarrow cannot concatenate lists of nulls as its JSON reader makes them.
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
 def _fields_of(value: bytes) -> dict[str, bytes] | None:

@@ -72,6 +72,17 @@ _NOT_NOW = frozenset(
         ErrorCode.OVERLOADED,
     }
 )
+_DID_NOTHING = frozenset(
+    {
+        ErrorCode.UNAUTHENTICATED,
+        ErrorCode.NOT_AUTHORIZED,
+        ErrorCode.NOT_YET,
+        ErrorCode.STOPPING,
+        ErrorCode.OVERLOADED,
+        ErrorCode.STORAGE_FAILED,
+    }
+)
+"""Refusals of one try."""
 _MAY_BE_DONE = frozenset({ErrorCode.NOT_METADATA_LEADER, ErrorCode.BROKER_UNAVAILABLE})
 THE_BROKER = Principal(BROKER)
 """The caller of brokers' own requests."""
@@ -103,6 +114,12 @@ class _Waiting:
     def sent_to(self, broker: BrokerId) -> None:
         """Note a further try: earlier errors say nothing about it."""
         self.asked, self.last_error = broker, None
+
+    def end(self, response: Response | RemoteError) -> None:
+        """Answer the client: that a try was refused says nothing of an earlier one that may have succeeded."""
+        if self.in_doubt and isinstance(response, RemoteError) and response.code in _DID_NOTHING:
+            response = RemoteError(ErrorCode.TIMED_OUT, f"{_IN_DOUBT}; since then: {response.message}")
+        self.done(response)
 
     @property
     def end_us(self) -> int:
@@ -213,9 +230,6 @@ class MetadataForwarder:
                 if not waiting.in_doubt:
                     waiting.last_error = refusal
                 self._wait(waiting)
-            elif waiting.in_doubt:
-                text = f"{_IN_DOUBT}; it is not tried again: {refusal.message}"
-                self._answered(waiting, number, RemoteError(ErrorCode.TIMED_OUT, text))
             else:
                 self._answered(waiting, number, refusal)
             return
@@ -261,7 +275,7 @@ class MetadataForwarder:
             self._wait(waiting)
             return
         self._waiting.remove(waiting)
-        waiting.done(response)
+        waiting.end(response)
 
     def _wait(self, waiting: _Waiting) -> None:
         waiting.asked = None
@@ -276,7 +290,7 @@ class MetadataForwarder:
         for waiting in list(self._waiting):
             if now.elapsed_us >= waiting.end_us:
                 self._waiting.remove(waiting)
-                waiting.done(waiting.last_error or RemoteError(ErrorCode.TIMED_OUT, _IN_DOUBT))
+                waiting.end(waiting.last_error or RemoteError(ErrorCode.TIMED_OUT, _IN_DOUBT))
             elif now.elapsed_us >= waiting.retry_us if waiting.asked is None else self._has_followed(waiting.asked):
                 waiting.in_doubt |= waiting.asked is not None
                 self._try(waiting)
@@ -299,4 +313,5 @@ class MetadataForwarder:
         """Fail all pending requests because the broker stops."""
         waiting, self._waiting = self._waiting, []
         for one in waiting:
-            one.done(error)
+            one.in_doubt |= one.asked is not None
+            one.end(error)

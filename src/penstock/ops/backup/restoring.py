@@ -182,6 +182,7 @@ class RestorePlan:
         with self._target.progress.step("Restoring", total, noun="offsets") as advance:
             for job, info in zip(self._jobs, self._there, strict=True):
                 assert info is not None, "`create` comes first"
+                info = job.altered(info)
                 with job.limits_off(info):
                     rows = job.fill(info, advance)
                 restored.append(job.finish(info, rows, self._manifest))
@@ -272,6 +273,11 @@ class _Job(NamedTuple):
     def made(self) -> StreamInfo:
         """Create the stream, paused."""
         return create_paused(self.client, placed_rows.suspended(self._config()), timeout=self.timeout_s)
+
+    def altered(self, info: StreamInfo) -> StreamInfo:
+        """Return the stream as it is now: others may have altered it while earlier ones were filled."""
+        now = self.client.stream(info.name, timeout=self.timeout_s)
+        return now if now.stream_id == info.stream_id else info  # of one that was deleted, the next request says so
 
     @contextmanager
     def limits_off(self, info: StreamInfo) -> Iterator[None]:

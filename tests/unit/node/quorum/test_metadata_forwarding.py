@@ -250,6 +250,40 @@ def test_a_permission_lost_after_a_try_that_may_have_succeeded_is_told_as_timed_
     assert world.heard == [("a", ErrorCode.TIMED_OUT)]
 
 
+def _in_doubt(world: World) -> None:
+    """Have the first try of "a" end without an answer; the second one is sent."""
+    world.peers.up(TWO)
+    world.peers.up(THREE)
+    world.link.administer(DELETE, world.done("a"), Principal("bob"))
+    world.peers.lost(world.sent().to)
+    world.tick(limits.FORWARD_RETRY_MS)
+
+
+def test_what_the_leader_refuses_after_a_try_without_an_answer_is_told_as_timed_out(world: World) -> None:
+    """That try may have deleted the very user."""
+    _in_doubt(world)
+    world.answers(world.sent(), DENIED)
+    assert world.heard == [("a", ErrorCode.TIMED_OUT)]
+
+
+def test_an_overloaded_leader_does_not_deny_a_try_without_an_answer(world: World) -> None:
+    _in_doubt(world)
+    for _ in range(limits.FORWARD_TIMEOUT_MS // limits.FORWARD_RETRY_MS + 2):
+        for request in world.outbox.take().peers:
+            world.answers(request, RemoteError(ErrorCode.OVERLOADED, "later"))
+        world.tick(limits.FORWARD_RETRY_MS)
+    assert world.heard == [("a", ErrorCode.TIMED_OUT)]
+
+
+@pytest.mark.parametrize("is_sent", [False, True])
+def test_who_stops_does_not_deny_what_is_sent(world: World, is_sent: bool) -> None:
+    if is_sent:
+        world.peers.up(TWO)
+    world.link.administer(DELETE, world.done("a"), Principal("bob"))
+    world.link.stop(RemoteError(ErrorCode.STOPPING, "stopping"))
+    assert world.heard == [("a", ErrorCode.TIMED_OUT if is_sent else ErrorCode.STOPPING)]
+
+
 def test_a_request_that_was_never_sent_is_told_why(world: World) -> None:
     def authorize() -> None:
         raise RemoteError(ErrorCode.NOT_YET, "out of contact")
