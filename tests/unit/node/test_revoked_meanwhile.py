@@ -102,7 +102,7 @@ def test_no_archive_is_reported(how: str) -> None:
     assert isinstance(response, RemoteError)
     # A try before that got no answer, so it may have succeeded.
     assert response.code == ErrorCode.TIMED_OUT
-    assert "it is not tried again: " in response.message
+    assert "; since then: " in response.message
 
 
 def test_what_is_not_revoked_is_done_as_before() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -336,7 +335,9 @@ def test_a_placeholder_without_its_header_is_cut_too(client: penstock.Client) ->
 @needs_time
 def test_a_log_whose_last_row_was_in_the_future_begins_anywhere(client: penstock.Client) -> None:
     placer = Placer(client, create_paused(client, StreamConfig(name="copy", subject="orders.>")))
-    placer.put(_row_at(0, time.time_ns() // 1_000 + 3_600_000_000), 1, may_be_ahead=True)
+    now_us = client.status().now_us
+    assert now_us is not None
+    placer.put(_row_at(0, now_us + 3_600_000_000), 1, may_be_ahead=True)
     placer.give_up_before(1)
     placer.begin_at(10)
     assert (placer.start, placer.end) == (10, 10)

@@ -92,6 +92,10 @@ _RETRY_US = limits.FORWARD_RETRY_MS * 1_000
 _GRACE_US = limits.FORWARD_GRACE_MS * 1_000
 
 
+def _in_doubt(refusal: RemoteError) -> RemoteError:
+    return RemoteError(ErrorCode.TIMED_OUT, f"{_IN_DOUBT}; since then: {refusal.message}")
+
+
 def _always() -> None:
     """Authorize what the broker itself wants."""
 
@@ -118,7 +122,7 @@ class _Waiting:
     def end(self, response: Response | RemoteError) -> None:
         """Answer the client: that a try was refused says nothing of an earlier one that may have succeeded."""
         if self.in_doubt and isinstance(response, RemoteError) and response.code in _DID_NOTHING:
-            response = RemoteError(ErrorCode.TIMED_OUT, f"{_IN_DOUBT}; since then: {response.message}")
+            response = _in_doubt(response)
         self.done(response)
 
     @property
@@ -230,8 +234,8 @@ class MetadataForwarder:
                 if not waiting.in_doubt:
                     waiting.last_error = refusal
                 self._wait(waiting)
-            else:
-                self._answered(waiting, number, refusal)
+            else:  # whatever its code: a stream of which the user may know nothing is "not found"
+                self._answered(waiting, number, _in_doubt(refusal) if waiting.in_doubt else refusal)
             return
         if self._quorum.is_leader:
             waiting.sent_to(self._broker_id)
