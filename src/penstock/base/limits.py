@@ -462,7 +462,6 @@ JSON_DEPTH_MAX = 100  # of nested values; pyarrow's parser recurses, and crashes
 JSON_PARSED_ROWS_MAX = 2_000  # at once
 JSON_PARSED_CELLS_MAX = 256 * MIB  # rows times bytes of them: if each row had fields of its own, so many cells
 TAIL_PARTITIONS_MAX = 64  # followed at once, each by a thread
-TAIL_OFFSETS_MAX = 1_000_000  # of each partition, in which the last messages that a filter passes are looked for
 TAIL_MESSAGES_MAX = 10_000  # the last ones: they are sorted by time in memory
 SQL_MEMORY_BYTES_DEFAULT = 1 * GIB  # of DuckDB; beyond it, it spills to a temporary folder
 JSON_REPORT_NAMES_MAX = 20  # fields that a report counts by name

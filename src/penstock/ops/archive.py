@@ -31,7 +31,7 @@ from penstock.ops.errors import StoppedError
 
 
 class ArchiveOptions(NamedTuple):
-    """How an archive is written. The first run fixes `format`, `name`, `decode` and `schema`.
+    """Options of `archive_stream`. The first run fixes `format`, `name`, `decode` and `schema`.
 
     `format`: "parquet", or with the extra `lake` "delta" or "iceberg". `name`: up to 64 letters, digits, `.`, `-` and
     `_`; default: the folder's name and a random id. A batch has at most `max_batch` messages, a file about `file_bytes`

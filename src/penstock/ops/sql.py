@@ -29,7 +29,6 @@ from penstock.client.read.json_columns import JsonColumns
 from penstock.client.values import EARLIEST, LATEST, OffsetAt, Start
 from penstock.messages import StreamInfo
 from penstock.ops.reading.files import plain, plain_schema
-from penstock.ops.reading.places import LastMessages
 
 if TYPE_CHECKING:
     import duckdb
@@ -47,8 +46,8 @@ _CONDITION = re.compile(r"(offset|timestamp|partition|subject) (==|>=|<=|>|<) (\
 class SqlOptions(NamedTuple):
     """Options of a query: the part of each stream that it sees, and the decoding of values."""
 
-    start: Start | LastMessages = EARLIEST
-    end: Start | LastMessages | None = None  # None: where the log ends now
+    start: Start = EARLIEST
+    end: Start | None = None  # None: where the log ends now
     subject: str | None = None  # a pattern
     decodes_json: bool = False  # fields of JSON values are columns in place of `value`
     memory_bytes: int = limits.SQL_MEMORY_BYTES_DEFAULT
@@ -219,12 +218,8 @@ class _Table:
             stop = min(stop, place if isinstance(place, int) else self._at(partition, place).offset)
         return begin.offset, stop
 
-    def _at(self, partition: int, place: Start | LastMessages) -> OffsetAt:
-        offsets = self._client.offsets
-        if isinstance(place, LastMessages):
-            end = offsets(self._info, LATEST, partition=partition, timeout=self._timeout_s)
-            return end._replace(offset=max(end.log_start, end.committed_end - place.message_count))
-        return offsets(self._info, place, partition=partition, timeout=self._timeout_s)
+    def _at(self, partition: int, place: Start) -> OffsetAt:
+        return self._client.offsets(self._info, place, partition=partition, timeout=self._timeout_s)
 
     def _infer(self) -> None:
         found: list[pa.RecordBatch] = []

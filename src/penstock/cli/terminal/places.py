@@ -12,7 +12,7 @@ from penstock.client.places import LastMessages as LastMessages
 
 def parse_place(
     text: str, option: str | None = None, *, now: datetime | None = None, takes_last: bool = True
-) -> places.Start | LastMessages:
+) -> places.Start:
     """Return the position that `text` names. Raise typer.BadParameter for `option`, listing the accepted forms.
 
     The arguments are those of `penstock.client.places.parse_place`.

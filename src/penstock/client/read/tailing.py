@@ -1,31 +1,23 @@
-"""Finds the last messages of a stream: of all partitions together, the latest ones by their timestamps.
-
-Rules: each partition is read backwards in windows of offsets, each GROWTH times as long as the one after it, until it
-has enough messages or its log begins: after compaction, and with a filter, offsets have no messages. No row is read
-twice, and of each partition no more rows are kept than are wanted.
-"""
+"""Reads the last messages of a stream: of all partitions together, the latest ones by their timestamps."""
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from penstock.base import limits
 from penstock.base.ids import PartitionId
 from penstock.client.link.link import Link
 from penstock.client.read import batches
-from penstock.client.read.batches import OffsetRange
 from penstock.client.read.filters import Filter
+from penstock.client.read.last_rows import LastRows
 from penstock.client.read.reading import Reader, ReadPlan, find_place
 from penstock.client.values import LATEST, MessageList
 from penstock.messages import StreamInfo
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-_GROWTH = 4
 
 
 async def last_messages(
@@ -37,39 +29,29 @@ async def last_messages(
         return MessageList()
     found = await asyncio.gather(*(find_place(link, info.stream_id, one, LATEST, timeout_s) for one in numbers))
     places = dict(zip(numbers, found, strict=True))
-    begins = {number: int(place.committed_end) for number, place in places.items()}  # what is read begins here
-    rows: dict[PartitionId, deque[pa.RecordBatch]] = {number: deque() for number in numbers}
-    window = count
+    rows = {number: LastRows(place.log_start, int(place.committed_end), count) for number, place in places.items()}
     while True:
-        plans = []
-        for number, place in places.items():
-            if begins[number] > place.log_start and _rows_of(rows[number]) < count:
-                what = OffsetRange(max(place.log_start, begins[number] - window), begins[number])
-                is_one = len(info.partitions) > 1
-                plans.append(
-                    ReadPlan(
-                        info.stream_id,
-                        info.name,
-                        number,
-                        what,
-                        place.leader_epoch,
-                        follow=False,
-                        is_one_of_several=is_one,
-                    )
-                )
-                begins[number] = what.start
+        plans = [
+            ReadPlan(
+                info.stream_id,
+                info.name,
+                number,
+                offsets,
+                places[number].leader_epoch,
+                follow=False,
+                is_one_of_several=len(info.partitions) > 1,
+            )
+            for number, last in rows.items()
+            if (offsets := last.next_range()) is not None
+        ]
         if not plans:
-            return _latest(rows, count)
-        for number, older in (await _read(link, plans, count, where, timeout_s)).items():
-            rows[number].extendleft(reversed(older))
-        window *= _GROWTH
+            return _latest({number: last.batches for number, last in rows.items()}, count)
+        await _read(link, plans, rows, where, timeout_s)
 
 
 async def _read(
-    link: Link, plans: list[ReadPlan], count: int, where: Filter | None, timeout_s: float
-) -> dict[PartitionId, deque[pa.RecordBatch]]:
-    """Return the rows of each plan's partition, without the first ones that are not among its last `count`."""
-    kept: dict[PartitionId, deque[pa.RecordBatch]] = {one.partition: deque() for one in plans}
+    link: Link, plans: list[ReadPlan], rows: Mapping[PartitionId, LastRows], where: Filter | None, timeout_s: float
+) -> None:
     reader = Reader(
         link, plans, batch_rows_max=limits.READ_BATCH_ROWS_DEFAULT, columns=None, timeout_s=timeout_s, where=where
     )
@@ -77,18 +59,10 @@ async def _read(
         while (found := await reader.next_batches()) is not None:
             for batch in found:
                 said = batches.partition_of(batch)
-                mine = kept[plans[0].partition if said is None else PartitionId(said)]
-                mine.append(batch)
-                while _rows_of(mine) - mine[0].num_rows >= count:
-                    mine.popleft()
-    return kept
+                rows[plans[0].partition if said is None else PartitionId(said)].append(batch)
 
 
-def _rows_of(found: Iterable[pa.RecordBatch]) -> int:
-    return sum(batch.num_rows for batch in found)
-
-
-def _latest(rows: dict[PartitionId, deque[pa.RecordBatch]], count: int) -> MessageList:
+def _latest(rows: Mapping[PartitionId, list[pa.RecordBatch]], count: int) -> MessageList:
     import pyarrow as pa
     import pyarrow.compute as pc
 

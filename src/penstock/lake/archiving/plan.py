@@ -58,7 +58,7 @@ class Plan:
 
 
 class JsonDecoder(NamedTuple):
-    """What the runner of an archive knows of JSON: a schema inferred from the first messages, and its Arrow type."""
+    """JSON, as the runner of an archive decodes it: a schema inferred from the first messages, and its Arrow type."""
 
     inferred: Callable[[], str]
     data_type: Callable[[str], pa.DataType]

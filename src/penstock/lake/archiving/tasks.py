@@ -19,7 +19,7 @@ from penstock.lake.tables.table import LakeFile
 
 
 class Batch(NamedTuple):
-    """What one batch writes. `tasks`: the pieces of each task.
+    """The pieces and files of one batch. `tasks`: the pieces of each task.
 
     With a decoder, `rejects` says how rejected values are written, and `rejects_from` from which offset on.
     """

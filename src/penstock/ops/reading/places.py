@@ -25,8 +25,8 @@ Batches = Generator["pa.RecordBatch", None, None]
 class ReadOptions(NamedTuple):
     """The range of a stream to read; see `Reading`."""
 
-    start: Start | LastMessages
-    end: Start | LastMessages | None  # None: where the log ends now; not with a group
+    start: Start
+    end: Start | None  # None: where the log ends now; not with a group
     follow: bool
     group: str | None  # start at its committed offsets, and commit
     partition: int | None  # None: all

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.base import limits
 from penstock.client.read.batches import partition_of
+from penstock.client.read.last_rows import LastRows
 from penstock.client.values import LATEST
 from penstock.ops.errors import ArgumentError
 from penstock.ops.progress import Progress
@@ -93,24 +94,13 @@ class Tail:
     def _last(self, partition: int) -> tuple[list[pa.RecordBatch], int]:
         """Return the last rows of a partition, and the offset before which they were looked for."""
         place = self._client.offsets(self._info, LATEST, partition=partition, timeout=self._timeout_s)
-        log_start, end, count = place.log_start, place.committed_end, self._wanted.messages
-        span = count
-        while True:  # a filter and compaction leave fewer rows than offsets
-            start = max(log_start, end - span)
-            found: list[pa.RecordBatch] = []
-            if start < end and count:
-                options: dict[str, Any] = {"end": end, "partition": partition, "where": self._wanted.where}
-                with closing(self._client.read(self._info, start, timeout=self._timeout_s, **options)) as source:
-                    found = list(source)
-            rows = sum(batch.num_rows for batch in found)
-            if rows >= count or start == log_start or span >= limits.TAIL_OFFSETS_MAX:
-                break
-            span = min(8 * span, limits.TAIL_OFFSETS_MAX)
-        excess, kept = rows - count, []
-        for batch in found:
-            kept.append(batch.slice(max(0, min(excess, batch.num_rows))))
-            excess -= batch.num_rows
-        return kept, end
+        last = LastRows(place.log_start, place.committed_end, self._wanted.messages)
+        options: dict[str, Any] = {"partition": partition, "where": self._wanted.where, "timeout": self._timeout_s}
+        while (offsets := last.next_range()) is not None:
+            with closing(self._client.read(self._info, offsets.start, end=offsets.end, **options)) as source:
+                for batch in source:
+                    last.append(batch)
+        return last.batches, place.committed_end
 
     def _new(self, partition: int, start: int) -> Generator[pa.RecordBatch, None, None]:
         return following(

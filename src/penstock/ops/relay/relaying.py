@@ -48,8 +48,8 @@ class RelayOptions(NamedTuple):
     `stored`: wait for the acks of streams, or not; default: of those that store the target.
     """
 
-    start: Start | LastMessages = EARLIEST
-    end: Start | LastMessages | None = None
+    start: Start = EARLIEST
+    end: Start | None = None
     follow: bool = False
     group: str | None = None
     partition: int | None = None
