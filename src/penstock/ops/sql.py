@@ -11,12 +11,11 @@ from __future__ import annotations
 import json
 import re
 import tempfile
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from itertools import chain
-from queue import SimpleQueue
-from threading import Thread
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from penstock.base import limits
@@ -84,6 +83,7 @@ def sql(
             "autoload_known_extensions": "false",
         }
         connection = duckdb.connect(":memory:", config=settings)
+        beside = ThreadPoolExecutor(1, "penstock-sql")  # DuckDB may compute for minutes without looking for signals
         notes: list[str] = []
         tables: list[_Table] = []
         missing: list[StreamNotFound] = []
@@ -105,8 +105,8 @@ def sql(
                     raise ValueError("the statement gives no rows; write a SELECT")
                 # The name since DuckDB 2.
                 make = getattr(result, "to_arrow_reader", None) or result.fetch_arrow_reader
-                reader = _beside(lambda: make(_ROWS_AT_ONCE))
-                yield Result(reader.schema, iter(lambda: _beside(lambda: next(reader, None)), None), notes)
+                reader = beside.submit(make, _ROWS_AT_ONCE).result()
+                yield Result(reader.schema, iter(lambda: beside.submit(next, reader, None).result(), None), notes)
                 for table in tables:
                     notes += [f"{table.name}: {sentence}" for sentence in table.decoder.report.sentences()]
             except (duckdb.Error, OSError, RuntimeError, ValueError) as error:
@@ -119,11 +119,15 @@ def sql(
                 if isinstance(error, duckdb.Error):
                     raise OperationalError(_plainly(error)) from None
                 raise
-        except KeyboardInterrupt:
-            connection.interrupt()  # it may take long to notice, and closing waits for it
-            raise
-        else:
+        finally:
+            for table in tables:
+                table.stop()
+            connection.interrupt()
+            beside.shutdown()  # after which no thread of DuckDB's is in a reader
+            result = reader = None
             connection.close()
+            for table in tables:
+                table.close()
 
 
 def _table_names(connection: duckdb.DuckDBPyConnection, query: str) -> set[str]:
@@ -144,25 +148,20 @@ def _table_names(connection: duckdb.DuckDBPyConnection, query: str) -> set[str]:
     return names
 
 
-def _beside(work: Callable[[], T]) -> T:
-    """Return what `work` returns on another thread: DuckDB may compute for minutes without looking for signals."""
-    done: SimpleQueue[tuple[T | None, BaseException | None]] = SimpleQueue()
-
-    def run() -> None:
-        try:
-            done.put((work(), None))
-        except BaseException as error:  # noqa: BLE001 (the waiting thread raises it)
-            done.put((None, error))
-
-    Thread(target=run, name="penstock-sql", daemon=True).start()
-    result, error = done.get()
-    if error is not None:
-        raise error
-    return result  # type: ignore[return-value]
-
-
 def _plainly(error: Exception) -> str:
     return "\n".join(line for line in str(error).splitlines() if line.strip())
+
+
+class _Scanner(NamedTuple):
+    """What DuckDB asks of a pyarrow scanner.
+
+    pyarrow's own reads ahead in a thread that may outlive the query, and then calls Python while the process ends.
+    """
+
+    reader: pa.RecordBatchReader
+
+    def to_reader(self) -> pa.RecordBatchReader:
+        return self.reader
 
 
 class _Table:
@@ -178,6 +177,8 @@ class _Table:
         self._info = info
         self._wanted = wanted
         self._timeout_s = timeout_s
+        self._stopped = False
+        self._open: list[Generator[pa.RecordBatch, None, None]] = []
         self._has_partition = len(info.partitions) > 1
         self._ranges = {number: self._range(number) for number in range(max(1, len(info.partitions)))}
         self.schema = plain_schema(arrow_schema(), has_partition=self._has_partition)
@@ -193,13 +194,13 @@ class _Table:
 
         class Streamed(ds.InMemoryDataset):  # type: ignore[misc]
             def scanner(self, columns: list[str] | None = None, filter: Any = None, **options: Any) -> Any:  # noqa: A002
-                return table.scanner(columns, filter)
+                return _Scanner(table.reader(columns, filter))
 
         return Streamed(self.schema.empty_table())
 
-    def scanner(self, columns: list[str] | None, where: Any) -> Any:
-        """Return a scanner of some columns of the rows that the filter `where` passes."""
-        import pyarrow.dataset as ds
+    def reader(self, columns: list[str] | None, where: Any) -> pa.RecordBatchReader:
+        """Return a reader of some columns of the rows that the filter `where` passes; `close` ends it."""
+        import pyarrow as pa
 
         names = self.schema.names if columns is None else columns
         words = set(re.findall(r"\w+", _TEXT.sub("", str(where))))
@@ -208,7 +209,20 @@ class _Table:
         if not schema.names:  # count(*)
             schema = self.schema.empty_table().select(["offset"]).schema
         batches = self._batches(schema, _narrowed([] if where is None else _conditions(str(where))))
-        return ds.Scanner.from_batches(batches, schema=schema, columns=names, filter=where)
+        self._open.append(batches)
+        passed = (
+            (batch if where is None else batch.filter(where)).select(names) for batch in batches if not self._stopped
+        )
+        return pa.RecordBatchReader.from_batches(self.schema.empty_table().select(names).schema, passed)
+
+    def stop(self) -> None:
+        """Have the readers end after the batch that they are at."""
+        self._stopped = True
+
+    def close(self) -> None:
+        """End the readers, which no thread of DuckDB uses any more."""
+        for batches in self._open:
+            batches.close()
 
     def _range(self, partition: int) -> tuple[int, int]:
         begin, end = self._at(partition, self._wanted.start), self._at(partition, LATEST)
@@ -232,7 +246,7 @@ class _Table:
                 break
         self.decoder.infer(found)
 
-    def _batches(self, schema: pa.Schema, bounds: _Bounds) -> Iterator[pa.RecordBatch]:
+    def _batches(self, schema: pa.Schema, bounds: _Bounds) -> Generator[pa.RecordBatch, None, None]:
         import pyarrow as pa
 
         logs = [name for name in COLUMNS if name in schema.names and name in self._log_names()]
