@@ -19,7 +19,9 @@ from tests.extent import needs_time
 
 PAGE = (Path(__file__).parents[2] / "docs/how-to/many-cores.md").read_text(encoding="utf-8")
 LINES = [
-    line for block in re.findall(r"^```\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL) for line in block.splitlines()
+    line
+    for block in re.findall(r"^```(?:text)?\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+    for line in block.splitlines()
 ]
 TIMEOUT_S = 120
 

@@ -58,7 +58,7 @@ def test_what_is_tried_works(tmp_path: Path) -> None:
     open_line, shown_line, strict_line = (words for words in lines("penstock serve") if "--cluster" not in words)
     with running_broker(tmp_path / "open", *serving(open_line, tmp_path)) as broker:
         server = broker.client_address
-        plain, _, as_json = lines("penstock status")
+        plain, as_json, _ = lines("penstock status")
         assert "TLS" in run(plain, tmp_path, PENSTOCK_SERVER=server)
         assert '"tls_expires_us"' in run(as_json, tmp_path, PENSTOCK_SERVER=server)
         (variable,) = (line.removeprefix("export ") for line in LINES if line.startswith("export"))
@@ -80,7 +80,7 @@ def test_what_is_tried_works(tmp_path: Path) -> None:
         trusted = ssl.create_default_context(cafile=tmp_path / asked[3])
         assert asyncio.run(get(f"{url_of(broker)}{url.path}", trusted=trusted)).text == "ready\n"
     with running_broker(tmp_path / "strict", *serving(strict_line, tmp_path)) as broker:
-        run(lines("penstock status")[1], tmp_path, PENSTOCK_SERVER=broker.client_address)
+        run(lines("penstock status")[2], tmp_path, PENSTOCK_SERVER=broker.client_address)
 
 
 @each_change

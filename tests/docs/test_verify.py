@@ -52,7 +52,7 @@ def test_the_commands_on_files_do_what_they_say(tmp_path: Path) -> None:
     alone, one_stream, replicas = re.findall(r"```sh\n(penstock verify .*)\n```", PAGE)
     said = run(tmp_path, alone)
     assert (said.returncode, said.stderr) == (0, "")
-    shown = re.findall(r"```\n(stream .*)\n─", PAGE)
+    shown = re.findall(r"```text\n(stream .*)\n─", PAGE)
     assert said.stdout.splitlines()[0].split() == shown[0].split()
     assert said.stdout.endswith("Sound: 1 log, 30 rows.\n")
     assert json.loads(run(tmp_path, one_stream).stdout)["verdict"] == "sound"
