@@ -181,9 +181,14 @@ class Reader:
         if step.is_program:
             _check(step, warm.python(_pasted(text), self.environment, cwd=self.folder), code, said)
             return
+        commands = text.split(" && ")
+        if len(commands) > 1 and all(map(is_plain, commands)):
+            for command in commands:
+                self.run(Step(command, command))
+            return
         words = shlex.split(text)
-        if words[0] == "export" and "$(" not in text:
-            self.environment |= dict(word.split("=", 1) for word in words[1:])
+        if words[0] == "export":
+            self._export(text)
         elif words[0] == "nats-server":
             self._serve(text, self._merged([str(find_nats_server()), *words[1:]]), "Server is ready")
         elif words[:2] == ["penstock", "serve"]:
@@ -195,6 +200,16 @@ class Reader:
         else:
             assert words[0].lstrip("(") in _PROGRAMS, f"{step.name}: not a program that a test may run"
             _check(step, self._in_shell(text), code, said)
+
+    def _export(self, text: str) -> None:
+        """Set variables for the commands that follow."""
+        done = subprocess.run(
+            ["/bin/bash", "-e", "-c", f"{text}; env -0"],
+            cwd=self.folder, env=self.environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=True,
+        )  # fmt: skip
+        names = re.findall(r"(\w+)=", text)
+        variables = dict(one.split("=", 1) for one in done.stdout.split("\0") if one)
+        self.environment |= {name: variables[name] for name in names}
 
     def serve(self, words: list[str], more: Mapping[str, str] | None = None) -> None:
         """Start a broker that was not yet started, or anew with other options."""

@@ -51,6 +51,20 @@ CLUSTER = (
     "penstock wait --ready",
 )
 
+IN_JETSTREAM = """import asyncio, nats
+async def main():
+    connection = await nats.connect()
+    js = connection.jetstream()
+    for name, subjects in (("ORDERS", ["orders.>"]), ("MIXED", ["eu.*", "us.*"])):
+        await js.add_stream(name=name, subjects=subjects)
+    for number in range(50):
+        await js.publish("orders.eu", str(number).encode())
+    await js.publish("eu.x", b"1")
+    await js.publish("us.x", b"2")
+    await connection.close()
+asyncio.run(main())
+"""
+
 Command = typer.core.TyperCommand | typer.core.TyperGroup
 PROGRAM: Command = typer.main.get_command(app)  # type: ignore[assignment]
 
@@ -68,6 +82,7 @@ GIVEN: dict[str, tuple[str, ...]] = {
     "backup": ORDERS,
     "clock-ahead": ORDERS,
     "cluster": (),
+    "compose": CLUSTER,
     "compression": ORDERS,
     "consumer-groups": ORDERS[:2],
     "copy": (*ORDERS[:2], "penstock publish orders.eu.1 42 --count 1001"),
@@ -88,6 +103,10 @@ GIVEN: dict[str, tuple[str, ...]] = {
         appended("trades", 120_000, subject="trades.a"),
     ),
     "monitor": ADMIN,
+    "move-from-jetstream": (
+        "nats-server -a 127.0.0.1 -p 4222 -js -sd jetstream",
+        IN_JETSTREAM,
+    ),
     "no-leader": ORDERS,
     "pause-and-seal": (*ORDERS, "penstock stream create orders-2025 orders-2025"),
     "quotas": BILLING,
@@ -98,6 +117,7 @@ GIVEN: dict[str, tuple[str, ...]] = {
         "penstock publish sessions.eu token --header 'Nats-TTL=1h' --count 50",
     ),
     "repair": ORDERS,
+    "replace-broker": (*CLUSTER, 'kill -KILL "$(cat two/LOCK)"'),
     "replay": (*ORDERS, "penstock archive orders --to lake"),
     "restore": (*ORDERS, "penstock backup backup"),
     "retention": (
@@ -136,6 +156,7 @@ ENDS: dict[tuple[str, str], tuple[int, str]] = {
 """The exit code of a step and what it prints, where the page says it."""
 
 MACHINES = "other machines"
+CONTAINERS = "starts containers, as tests/integration/test_image.py and test_deploy.py do where there is Docker"
 MINUTES = "takes minutes"
 INSTALLS = "installs programs on this machine"
 SPARK = "starts Spark, which tests/spark runs"
@@ -191,16 +212,15 @@ ELSEWHERE: dict[str, dict[str, str]] = {
     "chaos": {
         "make chaos*": MINUTES,
     },
-    "clock-ahead": {
-        "penstock backup *": "tests/integration/test_clock_ahead.py::test_the_steps_of_the_page",
-    },
     "cluster": {
         "nats-server -a 10.0.0.9 *": MACHINES,
         "penstock serve --id 1 --cluster 1@10.*": MACHINES,
         "penstock status --server 10.*": MACHINES,
     },
     "compose": {
-        "*": "tests/integration/test_deploy.py::test_the_compose_file_makes_a_cluster",
+        "cd deploy/compose": CONTAINERS,
+        "docker *": CONTAINERS,
+        "export PENSTOCK_TLS_CA=*": CONTAINERS,
     },
     "consumer-groups": {
         "python 2": "tests/docs/test_consumer_groups.py::test_the_page_does_what_it_says",
@@ -212,7 +232,7 @@ ELSEWHERE: dict[str, dict[str, str]] = {
         "python 1": MACHINES,
     },
     "docker": {
-        "docker *": "starts containers; tests/integration/test_image.py does",
+        "docker *": CONTAINERS,
     },
     "doctor": {
         "* --data-dir /var/lib/penstock": MACHINES,
@@ -236,7 +256,7 @@ ELSEWHERE: dict[str, dict[str, str]] = {
         "penstock bench *": MINUTES,
     },
     "move-from-jetstream": {
-        "*": "tests/docs/test_move_from_jetstream.py::test_the_page_does_what_it_says",
+        "* --skip-unstorable": "tests/docs/test_move_from_jetstream.py::test_the_page_does_what_it_says",
     },
     "nats-permissions": {
         "penstock doctor *": (
@@ -254,7 +274,7 @@ ELSEWHERE: dict[str, dict[str, str]] = {
         "make wheels*": MINUTES,
     },
     "replace-broker": {
-        "penstock serve *": MACHINES,
+        "* --join 10.0.0.1:7422 *": MACHINES,
     },
     "replay": {
         "penstock pipeline replay *": SPARK,
@@ -286,7 +306,9 @@ ELSEWHERE: dict[str, dict[str, str]] = {
         "pip install *": INSTALLS,
     },
     "systemd": {
-        "*": INSTALLS,
+        "sudo *": INSTALLS,
+        "systemctl *": INSTALLS,
+        "journalctl *": INSTALLS,
     },
     "table": {
         "penstock pipeline table *": SPARK,
