@@ -14,7 +14,7 @@ from tests.broker_process import running_broker
 from tests.docs.pages import PAGES, blocks
 from tests.extent import each_change
 
-OWN_BROKERS = {"cluster", "compose", "secure", "spark", "test-with-the-simulator"}  # pages with other brokers for their streams
+OWN_BROKERS = {"cluster", "compose", "secure", "spark", "test-with-the-simulator"}  # pages with brokers of their own
 CONFLICT = "exists with another config"
 TIMEOUT_S = 120
 

@@ -85,10 +85,3 @@ def test_the_commands_on_streams_do_what_they_say(tmp_path: Path) -> None:
         assert "orders holds no log" in run(tmp_path, "penstock verify orders", broker.client_address).stderr
         there = f"penstock verify orders --server {broker.client_address}"
         assert run(tmp_path, there).returncode == 0
-
-
-def test_every_linked_file_is_there() -> None:
-    links = re.findall(r"\]\(([^)#]+)[^)]*\)", PAGE)
-    assert links
-    assert [link for link in links if not (DOCS / "how-to" / link).exists()] == []
-    assert "(how-to/verify.md)" in (DOCS / "README.md").read_text(encoding="utf-8")
