@@ -23,6 +23,7 @@ from pathlib import Path
 from textwrap import dedent
 from typing import NamedTuple
 
+from penstock.broker.config.settings import SETTINGS
 from penstock.broker.nats.server import find_nats_server
 from tests import warm
 from tests.broker_process import Child, broker_environment
@@ -123,6 +124,17 @@ def penstock_commands(line: str) -> Iterator[list[str]]:
             begins = begins and "=" in word  # variables before the command
     if command is not None:
         yield command
+
+
+def settings_of(words: list[str]) -> dict[str, object]:
+    """The settings that the options of `penstock serve` make."""
+    by_flag = {setting.flag: setting for setting in SETTINGS.values()}
+    rest = iter(words)
+    found: dict[str, object] = {}
+    for word in rest:
+        setting = by_flag[word]
+        found[setting.name] = next(rest) if setting.metavar else "yes"
+    return found
 
 
 class _Server(Child):

@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 import typer
 
+from penstock.broker.config.config import load
 from tests.cli_app import app
-from tests.docs.pages import PAGES, PYTHON, ROOT, Reader, Step, penstock_commands, steps
+from tests.docs.pages import PAGES, PYTHON, ROOT, Reader, Step, penstock_commands, settings_of, steps
 from tests.extent import each_change
 
 
@@ -85,7 +86,7 @@ GIVEN: dict[str, tuple[str, ...]] = {
     "compose": CLUSTER,
     "compression": ORDERS,
     "consumer-groups": ORDERS[:2],
-    "copy": (*ORDERS[:2], "penstock publish orders.eu.1 42 --count 1001"),
+    "copy": (*ORDERS[:2], appended("orders", 1001, subject="orders.eu.1")),
     "disaster-recovery": (
         *ADMIN,
         "penstock backup backup",
@@ -227,8 +228,8 @@ ELSEWHERE: dict[str, dict[str, str]] = {
     },
     "disaster-recovery": {
         "export PENSTOCK_SERVER=*": MACHINES,
-        "penstock serve *": MACHINES,
         "* restore backup --users *": MACHINES,
+        "penstock serve *": MACHINES,
         "python 1": MACHINES,
     },
     "docker": {
@@ -363,11 +364,18 @@ def test_the_commands_of_a_page_run(tmp_path: Path, page: str) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_what_does_not_run_as_it_stands_can_be_parsed(page: str) -> None:
+def test_what_does_not_run_can_be_parsed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, page: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("cluster.secret", "admin.password"):
+        (tmp_path / name).write_text("a secret that is long enough for all of it\n")
     for step in steps_of(page):
-        if elsewhere(page, step) or "--every" in step.name or "--follow" in step.name:
-            for words in penstock_commands("" if step.is_program else step.name):
-                parse(words)
+        patterns = elsewhere(page, step)
+        if step.is_program or not (patterns or "--every" in step.name or "--follow" in step.name):
+            continue
+        for words in penstock_commands(step.name):
+            parse(words)
+            if words[0] == "serve" and not any("::" in ELSEWHERE[page][pattern] for pattern in patterns):
+                load(environment={}, flags=settings_of(words[1:]))
 
 
 def parse(words: list[str]) -> None:

@@ -17,6 +17,7 @@ from penstock.broker.config.config import load
 from penstock.broker.config.settings import SETTINGS
 from tests.broker_process import broker_environment, running_broker
 from tests.cli_app import app
+from tests.docs.pages import settings_of
 from tests.extent import each_change, needs_time
 from tests.metrics_page import get, url_of
 
@@ -88,15 +89,9 @@ def test_its_cluster_can_be_started(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.chdir(tmp_path)
     run(lines("penstock certs")[1], tmp_path)
     (words,) = (words for words in lines("penstock serve") if "--cluster" in words)
-    by_flag = {setting.flag: setting for setting in SETTINGS.values()}
-    flags: dict[str, object] = {}
-    rest = words[2:]
-    while rest:
-        setting = by_flag[rest.pop(0)]
-        flags[setting.name] = rest.pop(0) if setting.metavar else "yes"
     names = "a.example.com,b.example.com,c.example.com"
     assert f"--tls-peer-names {names}" in PAGE
-    config = load(environment={}, flags={**flags, "tls_peer_names": names})
+    config = load(environment={}, flags={**settings_of(words[2:]), "tls_peer_names": names})
     assert config.tls.load().dialling is not None
 
 
