@@ -292,7 +292,9 @@ ELSEWHERE: dict[str, dict[str, str]] = {
         "penstock --install-completion": "changes the user's shell",
     },
     "spark": {
-        "*": "tests/docs/test_tutorial_spark.py::test_the_tutorial_does_what_it_says",
+        "pip install *": INSTALLS,
+        "penstock *": "tests/docs/test_tutorial_spark.py::test_the_tutorial_does_what_it_says",
+        "python *": "tests/docs/test_tutorial_spark.py::test_the_tutorial_does_what_it_says",
     },
     "spark-cluster": {
         "*spark:*": MACHINES,
