@@ -33,6 +33,7 @@ from typing import Any, NoReturn
 _MESSAGE_BYTES_MAX = 1 << 20
 _AT_START = ("PYTHON", "LC_", "LANG", "LD_", "MALLOC_", "ARROW_", "OMP_", "TZ", "PENSTOCK_PLAIN")
 """Prefixes of variables that the interpreter and its libraries read only at their start."""
+_PROGRAM = "-c"  # in the place of the command: a Python program follows
 _JEMALLOC = "jemalloc_bg_thd"  # thread of Arrow's allocator, which handles forks
 _ROOT = Path(__file__).resolve().parents[1]
 
@@ -74,22 +75,40 @@ class Forked(subprocess.Popen[Any]):
         return code
 
 
-def penstock(arguments: Sequence[str], environment: Mapping[str, str], *, text: bool = False) -> subprocess.Popen[Any]:
-    """Run `penstock …` without stdin, with pipes for stdout and stderr; forked if the environment permits."""
+def penstock(
+    arguments: Sequence[str],
+    environment: Mapping[str, str],
+    *,
+    text: bool = False,
+    cwd: Path | None = None,
+    stdin: int = subprocess.DEVNULL,
+) -> subprocess.Popen[Any]:
+    """Run `penstock …`, by default without stdin, with pipes for its output; forked if the environment permits."""
+    return _started(["penstock"], ["-m", "penstock"], arguments, environment, text=text, cwd=cwd, stdin=stdin)
+
+
+def python(program: str, environment: Mapping[str, str], *, cwd: Path | None = None) -> subprocess.Popen[Any]:
+    """Run `python -c PROGRAM` without stdin, with pipes for its output; forked if the environment permits."""
+    return _started([_PROGRAM], ["-c"], [program], environment, text=True, cwd=cwd, stdin=subprocess.DEVNULL)
+
+
+def _started(
+    warm: list[str],
+    cold: list[str],
+    arguments: Sequence[str],
+    environment: Mapping[str, str],
+    *,
+    text: bool,
+    cwd: Path | None,
+    stdin: int,
+) -> subprocess.Popen[Any]:
+    """Start the template's child `warm ARGUMENTS…`, or else `python -W error cold ARGUMENTS…`."""
     if fits(environment):
-        command: list[str] = ["penstock", *arguments]
-        start: type[subprocess.Popen[Any]] = Forked
+        command, start = [*warm, *arguments], Forked
     else:
-        command = [sys.executable, "-W", "error", "-m", "penstock", *arguments]
-        start = subprocess.Popen
-    return start(
-        command,
-        env=dict(environment),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=text,
-    )
+        command, start = [sys.executable, "-W", "error", *cold, *arguments], subprocess.Popen
+    pipes = {"stdin": stdin, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return start(command, env=dict(environment), text=text, cwd=cwd, **pipes)
 
 
 class _Template:
@@ -242,7 +261,7 @@ def _import_all() -> None:
 
 
 def _child(request: dict[str, Any], files: list[int]) -> NoReturn:
-    """Run `penstock …` as a new interpreter would, and exit."""
+    """Run `penstock …` or a program as a new interpreter would, and exit."""
     code = 1
     try:
         signal.set_wakeup_fd(-1)
@@ -269,9 +288,12 @@ def _child(request: dict[str, Any], files: list[int]) -> NoReturn:
 def _run() -> int:
     code: object = 0
     try:
-        from penstock.cli import main as penstock
+        if sys.argv[0] == _PROGRAM:
+            exec(compile(sys.argv.pop(), "<string>", "exec"), {"__name__": "__main__"})
+        else:
+            from penstock.cli import main as penstock
 
-        penstock()
+            penstock()
     except SystemExit as ended:
         code = ended.code
     except BaseException:  # noqa: BLE001 (as an interpreter handles an uncaught exception)

@@ -10,15 +10,12 @@ import sys
 from pathlib import Path
 from textwrap import dedent
 
-import pytest
-
 from penstock import aio
 from tests.broker_process import running_broker
 from tests.extent import needs_time
 
 DOCS = Path(__file__).parents[2] / "docs"
 RUN = ("embedded-nats-login", "access", "acl", "rotate-credentials", "quotas", "audit-log")
-PAGES = (*RUN, "broker-authentication", "secret-files")
 
 
 def text_of(page: str) -> str:
@@ -63,14 +60,3 @@ async def test_the_pages_do_what_they_say(tmp_path: Path) -> None:
     assert os.stat(tmp_path / "billing.token").st_mode & 0o777 == 0o600
     told = said["penstock read __audit"]
     assert [act for act in ("create_user", "change_rules", "alter_user", "create_stream") if act not in told] == []
-
-
-@pytest.mark.parametrize("page", PAGES)
-def test_every_linked_file_is_there(page: str) -> None:
-    links = re.findall(r"\]\(([^)#]+)[^)]*\)", text_of(page))
-    assert links
-    assert [link for link in links if not (DOCS / "how-to" / link).exists()] == []
-
-
-def test_the_index_names_it() -> None:
-    assert "(how-to/access.md)" in (DOCS / "README.md").read_text(encoding="utf-8")

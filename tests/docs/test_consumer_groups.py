@@ -85,10 +85,3 @@ def test_the_page_does_what_it_says(tmp_path: Path) -> None:
     assert said[10] in ("0 4 0 None\n", "0 3 1 None\n")  # Ctrl-C came once the last message was done, or in its midst
     assert f"would go on in orders at offset 0; it was at {said[10].split()[1]}" in said[11]
     assert "goes on in orders at offset 2; it was at 0" in said[13]
-
-
-def test_every_linked_file_is_there() -> None:
-    links = re.findall(r"\]\(([^)#]+)[^)]*\)", PAGE)
-    assert links
-    assert [link for link in links if not (DOCS / "how-to" / link).exists()] == []
-    assert "(how-to/consumer-groups.md)" in (DOCS / "README.md").read_text(encoding="utf-8")

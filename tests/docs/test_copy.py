@@ -31,10 +31,3 @@ async def test_the_page_does_what_it_says(tmp_path: Path) -> None:
             assert await rows_of(here, "orders-eu") == [one for one in whole[:1_000] if ".eu." in str(one[2])]
             assert await rows_of(there, "orders") == whole
             assert (await there.publish("orders.eu.x", b"here")).offset == 1_200
-
-
-def test_every_linked_file_is_there() -> None:
-    links = re.findall(r"\]\(([^)#]+)[^)]*\)", PAGE)
-    assert links
-    assert [link for link in links if not (DOCS / "how-to" / link).exists()] == []
-    assert "(how-to/copy.md)" in (DOCS / "README.md").read_text(encoding="utf-8")

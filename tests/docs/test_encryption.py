@@ -86,10 +86,3 @@ def test_the_config_of_such_a_stream_says_so(reader: Reader) -> None:
     reader.do("penstock stream create patients 'patients.>' --encryption aes-256-gcm")
     shown = json.loads(reader.run("-m", "penstock", "stream", "show", "patients", "--json"))
     assert shown["config"]["encryption"] == "aes-256-gcm"
-
-
-def test_every_linked_file_is_there() -> None:
-    links = re.findall(r"\]\(([^)#]+)[^)]*\)", PAGE)
-    assert links
-    assert [link for link in links if not (DOCS / "how-to" / link).exists()] == []
-    assert "(how-to/encryption.md)" in (DOCS / "README.md").read_text(encoding="utf-8")

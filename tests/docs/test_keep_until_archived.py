@@ -53,10 +53,3 @@ def test_the_page_does_what_it_says(tmp_path: Path) -> None:
         said = run(broker.client_address, "-m", "penstock", *shlex.split(forget)[1:], "--yes")
         assert said == "stream trades waits for archive lake no longer\n"
         assert client.stream("trades").partitions[0].archived_end is None
-
-
-def test_every_linked_file_is_there() -> None:
-    links = re.findall(r"\]\(([^)#]+)[^)]*\)", PAGE)
-    assert links
-    assert [name for name in links if not (DOCS / "how-to" / name).exists()] == []
-    assert "(how-to/keep-until-archived.md)" in (DOCS / "README.md").read_text(encoding="utf-8")

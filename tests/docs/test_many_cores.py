@@ -11,28 +11,19 @@ from pathlib import Path
 import pytest
 
 from penstock.broker.config.config import load
-from penstock.broker.config.settings import SETTINGS
 from penstock.broker.supervision.child import parse_ready
 from penstock.broker.supervision.machine import planned
 from tests.broker_process import BrokerProcess, broker_environment
+from tests.docs.pages import settings_of
 from tests.extent import needs_time
 
 PAGE = (Path(__file__).parents[2] / "docs/how-to/many-cores.md").read_text(encoding="utf-8")
 LINES = [
-    line for block in re.findall(r"^```\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL) for line in block.splitlines()
+    line
+    for block in re.findall(r"^```(?:text)?\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+    for line in block.splitlines()
 ]
 TIMEOUT_S = 120
-
-
-def flags_of(line: str) -> dict[str, object]:
-    """The settings of a `penstock serve` line."""
-    words = shlex.split(line)[2:]
-    by_flag = {setting.flag: setting for setting in SETTINGS.values()}
-    flags: dict[str, object] = {}
-    while words:
-        setting = by_flag[words.pop(0)]
-        flags[setting.name] = words.pop(0) if setting.metavar else "yes"
-    return flags
 
 
 @needs_time
@@ -64,9 +55,11 @@ def test_its_machines_make_one_cluster(tmp_path: Path, monkeypatch: pytest.Monke
     lines = [line for line in LINES if line.startswith("penstock serve") and "--nats" in line]
     assert len(lines) == 2
     for line in lines:
-        configs, _ = planned(load(environment={}, flags=flags_of(line)), None)
+        configs, _ = planned(load(environment={}, flags=settings_of(shlex.split(line)[2:])), None)
         assert len(configs) == 4
     for first in (1, 101, 201):
-        configs, _ = planned(load(environment={}, flags={**flags_of(lines[0]), "id": str(first)}), None)
+        configs, _ = planned(
+            load(environment={}, flags={**settings_of(shlex.split(lines[0])[2:]), "id": str(first)}), None
+        )
         assert [one.broker_id for one in configs] == list(range(first, first + 4))
         assert [bool(one.voters) for one in configs] == [True, False, False, False]

@@ -24,7 +24,7 @@ PAGE = (ROOT / "docs/how-to/secure.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 SECRETS, USERS, LOOK = (block for kind, block in BLOCKS if kind == "sh")
 (CONFIG,) = (block for kind, block in BLOCKS if kind == "toml")
-NATS_CONFIG, SERVE = (block for kind, block in BLOCKS if not kind)
+NATS_CONFIG, SERVE = (block for kind, block in BLOCKS if kind in ("text", ""))
 HOSTS = ("a", "b", "c")
 TIMEOUT_S = 300
 

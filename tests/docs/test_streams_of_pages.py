@@ -7,25 +7,16 @@ import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
-from textwrap import dedent
 
 import penstock
 from tests import warm
 from tests.broker_process import running_broker
+from tests.docs.pages import PAGES, blocks
 from tests.extent import each_change
 
-ROOT = Path(__file__).parents[2]
-OWN_BROKERS = {"cluster", "compose", "secure", "test-with-the-simulator"}  # pages with other brokers for their streams
+OWN_BROKERS = {"cluster", "compose", "secure", "spark", "test-with-the-simulator"}  # pages with brokers of their own
 CONFLICT = "exists with another config"
 TIMEOUT_S = 120
-
-
-def fences(path: Path) -> Iterator[tuple[str, str]]:
-    """Language and text of each code block."""
-    for language, text in re.findall(
-        r"^ *```(\w*)\n(.*?)^ *```", path.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE
-    ):
-        yield language, dedent(text)
 
 
 def created(program: str) -> Iterator[tuple[list[str], dict[str, object]]]:
@@ -38,14 +29,13 @@ def created(program: str) -> Iterator[tuple[list[str], dict[str, object]]]:
 
 @each_change
 def test_no_two_pages_create_a_stream_with_different_configs(tmp_path: Path) -> None:
-    pages = [ROOT / "README.md", *sorted((ROOT / "docs" / "how-to").glob("*.md"))]
     conflicts, count = [], 0
     with running_broker(tmp_path / "data") as broker, penstock.connect(broker.client_address) as client:
         environment = broker.environment | {"PENSTOCK_SERVER": broker.client_address}
-        for path in pages:
-            if path.stem in OWN_BROKERS:
+        for page, path in PAGES.items():
+            if page in OWN_BROKERS:
                 continue
-            for language, text in fences(path):
+            for language, text in blocks(path.read_text(encoding="utf-8")):
                 if language == "python":
                     for arguments, options in created(text) if "create_stream" in text else ():
                         count += 1

@@ -17,6 +17,7 @@ from penstock.broker.config.config import load
 from penstock.broker.config.settings import SETTINGS
 from tests.broker_process import broker_environment, running_broker
 from tests.cli_app import app
+from tests.docs.pages import settings_of
 from tests.extent import each_change, needs_time
 from tests.metrics_page import get, url_of
 
@@ -58,7 +59,7 @@ def test_what_is_tried_works(tmp_path: Path) -> None:
     open_line, shown_line, strict_line = (words for words in lines("penstock serve") if "--cluster" not in words)
     with running_broker(tmp_path / "open", *serving(open_line, tmp_path)) as broker:
         server = broker.client_address
-        plain, _, as_json = lines("penstock status")
+        plain, as_json, _ = lines("penstock status")
         assert "TLS" in run(plain, tmp_path, PENSTOCK_SERVER=server)
         assert '"tls_expires_us"' in run(as_json, tmp_path, PENSTOCK_SERVER=server)
         (variable,) = (line.removeprefix("export ") for line in LINES if line.startswith("export"))
@@ -80,7 +81,7 @@ def test_what_is_tried_works(tmp_path: Path) -> None:
         trusted = ssl.create_default_context(cafile=tmp_path / asked[3])
         assert asyncio.run(get(f"{url_of(broker)}{url.path}", trusted=trusted)).text == "ready\n"
     with running_broker(tmp_path / "strict", *serving(strict_line, tmp_path)) as broker:
-        run(lines("penstock status")[1], tmp_path, PENSTOCK_SERVER=broker.client_address)
+        run(lines("penstock status")[2], tmp_path, PENSTOCK_SERVER=broker.client_address)
 
 
 @each_change
@@ -88,15 +89,9 @@ def test_its_cluster_can_be_started(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.chdir(tmp_path)
     run(lines("penstock certs")[1], tmp_path)
     (words,) = (words for words in lines("penstock serve") if "--cluster" in words)
-    by_flag = {setting.flag: setting for setting in SETTINGS.values()}
-    flags: dict[str, object] = {}
-    rest = words[2:]
-    while rest:
-        setting = by_flag[rest.pop(0)]
-        flags[setting.name] = rest.pop(0) if setting.metavar else "yes"
     names = "a.example.com,b.example.com,c.example.com"
     assert f"--tls-peer-names {names}" in PAGE
-    config = load(environment={}, flags={**flags, "tls_peer_names": names})
+    config = load(environment={}, flags={**settings_of(words[2:]), "tls_peer_names": names})
     assert config.tls.load().dialling is not None
 
 

@@ -21,7 +21,7 @@ TIMEOUT_S = 240
 @needs_time
 def test_the_tutorial_does_what_it_says(tmp_path: Path) -> None:
     blocks = re.findall(r"```(sh|python)\n(.*?)```", PAGE, flags=re.DOTALL)
-    shown = re.findall(r"```\n(\+.*?)```", PAGE, flags=re.DOTALL)
+    shown = re.findall(r"```text\n(\+.*?)```", PAGE, flags=re.DOTALL)
     assert len(shown) == 1
     with running_broker(tmp_path / "data") as broker:
 

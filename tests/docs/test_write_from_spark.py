@@ -46,7 +46,3 @@ def test_the_page_does_what_it_says(tmp_path: Path) -> None:
 def test_its_columns_and_limits_are_those_of_the_code() -> None:
     assert re.findall(r"^\| `(\w+)` \|", PAGE, flags=re.MULTILINE) == list(COLUMNS)
     assert f"{limits.BATCH_ROWS_MAX:,} rows ({limits.PIECE_BYTES_MAX // limits.MIB} MiB)" in PAGE
-
-
-def test_every_linked_file_is_there() -> None:
-    assert "(how-to/write-from-spark.md)" in (DOCS / "README.md").read_text(encoding="utf-8")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -33,7 +34,7 @@ STREAMS = {"orders": "orders.>", "payments": "payments.*"}
 
 def config_on_the_page(block: int = 0) -> str:
     """One of the page's blocks for nats-server.conf, with passwords in the place of variables."""
-    text = PAGE.read_text().split("```\n")
+    text = re.split("```(?:text)?\n", PAGE.read_text())
     found = [one for one in text if "permissions: {" in one or "subscribe: [" in one][block]
     for name, password in PASSWORDS.items():
         found = found.replace(f"${name}", f'"{password}"')

@@ -1,0 +1,422 @@
+"""Every command and program of the README, the how-to pages and the tutorials runs, in the order of its page.
+
+Rules: a page's commands run in one folder, against a broker, and end with exit code 0 (or as ENDS says) without a
+traceback. What cannot run here is in ELSEWHERE, with the test that runs it or the reason; its `penstock` commands are
+parsed. GIVEN has what a page takes for granted, in commands as on the page.
+"""
+
+from __future__ import annotations
+
+import re
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+import pytest
+import typer
+
+from penstock.broker.config.config import load
+from tests.cli_app import app
+from tests.docs.pages import PAGES, PYTHON, ROOT, Reader, Step, penstock_commands, settings_of, steps
+from tests.extent import each_change
+
+
+def appended(stream: str, rows: int, partition: int = 0, **row: str) -> str:
+    """A program that appends the same row often."""
+    return f"""import penstock
+with penstock.connect() as client:
+    client.append({stream!r}, [{dict(row, value="1")}] * {rows}, partition={partition})
+"""
+
+
+SERVE = ("penstock serve",)
+ORDERS = (
+    *SERVE,
+    "penstock stream create orders 'orders.>'",
+    """penstock publish orders.eu.1 '{"total": 42, "city": "Bern", "amount": 7}' --key customer-7 --count 3""",
+)
+ADMIN = (
+    "penstock serve --auth",
+    "export PENSTOCK_CREDENTIALS=penstock-data/admin.credentials",
+    "penstock stream create orders 'orders.>'",
+)
+BILLING = (*ADMIN, "penstock user add billing --token --out billing.token")
+
+CLUSTER = (
+    "nats-server -a 127.0.0.1 -p 4222",
+    *(
+        f"penstock serve --id {n} --cluster 1@127.0.0.1:7431,2@127.0.0.1:7432,3@127.0.0.1:7433"
+        f" --nats nats://127.0.0.1:4222 --data-dir ./{name}"
+        for n, name in enumerate(("one", "two", "three"), 1)
+    ),
+    "export PENSTOCK_SERVER=127.0.0.1:7431,127.0.0.1:7432,127.0.0.1:7433",
+    "penstock wait --ready",
+)
+
+IN_JETSTREAM = """import asyncio, nats
+async def main():
+    connection = await nats.connect()
+    js = connection.jetstream()
+    for name, subjects in (("ORDERS", ["orders.>"]), ("MIXED", ["eu.*", "us.*"])):
+        await js.add_stream(name=name, subjects=subjects)
+    for number in range(50):
+        await js.publish("orders.eu", str(number).encode())
+    await js.publish("eu.x", b"1")
+    await js.publish("us.x", b"2")
+    await connection.close()
+asyncio.run(main())
+"""
+
+Command = typer.core.TyperCommand | typer.core.TyperGroup
+PROGRAM: Command = typer.main.get_command(app)  # type: ignore[assignment]
+
+GIVEN: dict[str, tuple[str, ...]] = {
+    "README": (),
+    "access": (*ADMIN, "export PENSTOCK_CREDENTIALS="),
+    "acl": BILLING,
+    "archive": (
+        *ORDERS,
+        "penstock stream create readings 'readings.>'",
+        """echo '{"type": "record", "name": "reading", "fields": [{"name": "celsius", "type": "int"}]}' """
+        "> reading.avsc",
+    ),
+    "audit-log": ADMIN,
+    "backup": ORDERS,
+    "clock-ahead": ORDERS,
+    "cluster": (),
+    "compose": CLUSTER,
+    "compression": ORDERS,
+    "consumer-groups": ORDERS[:2],
+    "copy": (*ORDERS[:2], appended("orders", 1001, subject="orders.eu.1")),
+    "disaster-recovery": (
+        *ADMIN,
+        "penstock backup backup",
+        "cp penstock-data/admin.credentials admin.credentials",
+    ),
+    "doctor": ORDERS,
+    "duplicates": ORDERS,
+    "embedded-nats-login": ADMIN,
+    "encryption": (),
+    "expected-sequence": ORDERS[:2],
+    "export": ORDERS,
+    "keep-until-archived": (
+        *SERVE,
+        "penstock stream create trades 'trades.>' --max-age 7d --retain until-archived",
+        appended("trades", 120_000, subject="trades.a"),
+    ),
+    "monitor": ADMIN,
+    "move-from-jetstream": (
+        "nats-server -a 127.0.0.1 -p 4222 -js -sd jetstream",
+        IN_JETSTREAM,
+    ),
+    "no-leader": ORDERS,
+    "pause-and-seal": (*ORDERS, "penstock stream create orders-2025 orders-2025"),
+    "quotas": BILLING,
+    "read-replicas": (*CLUSTER, "penstock stream create news news --replicas 1", appended("news", 2)),
+    "relay": (
+        *SERVE,
+        "penstock stream create sessions 'sessions.>' --allow-message-ttl yes",
+        "penstock publish sessions.eu token --header 'Nats-TTL=1h' --count 50",
+    ),
+    "repair": ORDERS,
+    "replace-broker": (*CLUSTER, 'kill -KILL "$(cat two/LOCK)"'),
+    "replay": (*ORDERS, "penstock archive orders --to lake"),
+    "restore": (*ORDERS, "penstock backup backup"),
+    "retention": (
+        *SERVE,
+        "penstock stream create orders orders --partitions 3",
+        appended("orders", 120_001, partition=2),
+    ),
+    "rolling-restart": ORDERS,
+    "rotate-credentials": BILLING,
+    "schedule-pipelines": ORDERS,
+    "secret-files": ("touch cluster.secret admin.password billing.token",),
+    "spark-cluster": (*ADMIN, "penstock stream create big-orders big.orders"),
+    "sql": ORDERS,
+    "tls": (),
+    "verify": (*ORDERS, "mkdir disks", "for n in 1 2 3; do cp -r penstock-data disks/$n; done"),
+}
+"""What a page takes for granted, by its name; SERVE if it is not named."""
+
+WRONG_SEQUENCE = "BadRequestError: code=400 err_code=10071 description='wrong last sequence: 2'"
+
+ENDS: dict[tuple[str, str], tuple[int, str]] = {
+    ("README", "python 1"): (0, "stored at offset 1 on the disk: True"),
+    ("acl", "penstock acl test billing append --stream orders --subject orders.us.1"): (1, "denied"),
+    ("append-once", "python 1"): (0, "0 1000"),
+    ("append-once", "python 2"): (0, "2000"),
+    ("append-once", "python 3"): (0, "producer_fenced"),
+    ("expected-sequence", "python 1"): (1, f"nats.js.errors.BadRequestError: nats: {WRONG_SEQUENCE}"),
+    ("more-partitions", "penstock stream show deliveries"): (0, "2, then 4"),
+    ("partitions", "penstock nats-config events"): (0, "{{partition(4,1)}}"),
+    ("read-replicas", "python 1"): (0, "0 b'1'\n1 b'1'\n2\n"),
+    ("read-replicas", "penstock stream show news"): (0, "observed by"),
+    ("table", "python 1"): (0, "b'11' None 1\nb'apple' b'11' 2\n"),
+    ("table", "python 2"): (0, "b'12'\n"),
+    ("table", "python 3"): (0, "b'apple' b'13'\n"),
+}
+"""The exit code of a step and what it prints, where the page says it."""
+
+MACHINES = "other machines"
+CONTAINERS = "starts containers, as tests/integration/test_image.py and test_deploy.py do where there is Docker"
+MINUTES = "takes minutes"
+INSTALLS = "installs programs on this machine"
+SPARK = "starts Spark, which tests/spark runs"
+
+ELSEWHERE: dict[str, dict[str, str]] = {
+    "README": {
+        "pip install *": INSTALLS,
+    },
+    "access": {
+        "penstock user add admin --admin": "another way to the first user",
+    },
+    "add-broker": {
+        "penstock serve *": MACHINES,
+    },
+    "archive": {
+        "penstock pipeline archive *": SPARK,
+    },
+    "audit": {
+        "penstock pipeline audit orders": SPARK,
+        "penstock pipeline audit orders --against lake": "tests/docs/test_archive.py::test_the_pages_do_what_they_say",
+        "python 1": "tests/docs/test_archive.py::test_the_pages_do_what_they_say",
+    },
+    "benchmark": {
+        "penstock bench *": MINUTES,
+    },
+    "benchmark-kafka": {
+        "bin/kafka-*": "starts Kafka",
+        "penstock bench *": MINUTES,
+    },
+    "benchmark-liftbridge": {
+        "liftbridge *": "starts Liftbridge",
+        "nats-server *": "starts Liftbridge",
+        "penstock bench *": MINUTES,
+    },
+    "benchmark-replicas": {
+        "penstock bench *": MINUTES,
+    },
+    "bridge-jetstream": {
+        "*": "tests/docs/test_bridge_jetstream.py::test_the_page_does_what_it_says",
+    },
+    "broker-authentication": {
+        "penstock serve *": MACHINES,
+    },
+    "build": {
+        "apt install *": INSTALLS,
+        "pip install *": INSTALLS,
+        "python setup.py *": "builds, as tests/unit/test_build.py does",
+        "make fuzz *": MINUTES,
+    },
+    "change-broker-address": {
+        "penstock serve *": MACHINES,
+    },
+    "chaos": {
+        "make chaos*": MINUTES,
+    },
+    "cluster": {
+        "nats-server -a 10.0.0.9 *": MACHINES,
+        "penstock serve --id 1 --cluster 1@10.*": MACHINES,
+        "penstock status --server 10.*": MACHINES,
+    },
+    "compose": {
+        "cd deploy/compose": CONTAINERS,
+        "docker *": CONTAINERS,
+        "export PENSTOCK_TLS_CA=*": CONTAINERS,
+    },
+    "consumer-groups": {
+        "python 2": "tests/docs/test_consumer_groups.py::test_the_page_does_what_it_says",
+    },
+    "disaster-recovery": {
+        "export PENSTOCK_SERVER=*": MACHINES,
+        "* restore backup --users *": MACHINES,
+        "penstock serve *": MACHINES,
+        "python 1": MACHINES,
+    },
+    "docker": {
+        "docker *": CONTAINERS,
+    },
+    "doctor": {
+        "* --data-dir /var/lib/penstock": MACHINES,
+    },
+    "embedded-nats-login": {
+        "nats-top *": "a program that Penstock does not bring",
+    },
+    "fuzz": {
+        "*": MINUTES,
+    },
+    "kubernetes": {
+        "kubectl *": MACHINES,
+    },
+    "many-cores": {
+        "penstock serve --brokers 4": "tests/docs/test_many_cores.py::test_its_commands_work",
+        "export PENSTOCK_SERVER=*": "tests/docs/test_many_cores.py::test_its_commands_work",
+        "penstock serve --brokers 4 --id *": "tests/docs/test_many_cores.py::test_its_machines_make_one_cluster",
+    },
+    "measure-latency": {
+        "pip install *": INSTALLS,
+        "penstock bench *": MINUTES,
+    },
+    "move-from-jetstream": {
+        "* --skip-unstorable": "tests/docs/test_move_from_jetstream.py::test_the_page_does_what_it_says",
+    },
+    "nats-permissions": {
+        "penstock doctor *": (
+            "tests/integration/test_doctor.py::test_the_configuration_on_the_page_works_and_is_found_well"
+        ),
+        "python 1": MACHINES,
+    },
+    "one-history": {
+        "python *": "tests/docs/test_archive.py::test_the_pages_do_what_they_say",
+    },
+    "read-the-files": {
+        "*": "tests/docs/test_read_the_files.py::test_the_recipes_do_what_they_say",
+    },
+    "release": {
+        "make wheels*": MINUTES,
+    },
+    "replace-broker": {
+        "* --join 10.0.0.1:7422 *": MACHINES,
+    },
+    "replay": {
+        "penstock pipeline replay *": SPARK,
+    },
+    "schedule-pipelines": {
+        "sudo *": INSTALLS,
+        "systemctl *": INSTALLS,
+        "kubectl *": MACHINES,
+    },
+    "secure": {
+        "*": "tests/docs/test_secure.py::test_a_cluster_as_on_the_page_holds_what_it_says",
+    },
+    "shell-completion": {
+        "penstock --install-completion": "changes the user's shell",
+    },
+    "spark": {
+        "pip install *": INSTALLS,
+        "penstock *": "tests/docs/test_tutorial_spark.py::test_the_tutorial_does_what_it_says",
+        "python *": "tests/docs/test_tutorial_spark.py::test_the_tutorial_does_what_it_says",
+    },
+    "spark-cluster": {
+        "*spark:*": MACHINES,
+        "pip *": INSTALLS,
+        "(cd src *": INSTALLS,
+        "spark=*": MACHINES,
+        "export SPARK_LOCAL_IP=*": MACHINES,
+        "$spark/*": MACHINES,
+        "python *": MACHINES,
+    },
+    "sql": {
+        "pip install *": INSTALLS,
+    },
+    "systemd": {
+        "sudo *": INSTALLS,
+        "systemctl *": INSTALLS,
+        "journalctl *": INSTALLS,
+    },
+    "table": {
+        "penstock pipeline table *": SPARK,
+    },
+    "test-with-the-simulator": {
+        "*": (
+            "tests/docs/test_test_with_the_simulator.py"
+            "::test_a_seed_finds_the_mistake_and_none_finds_one_in_the_mended_service"
+        ),
+    },
+    "tls": {
+        "* 1@a.example.com*": "tests/docs/test_tls.py::test_its_cluster_can_be_started",
+    },
+    "tracing": {
+        "pip install *": INSTALLS,
+    },
+    "write-from-spark": {
+        "*": "tests/docs/test_write_from_spark.py::test_the_page_does_what_it_says",
+    },
+}
+"""What does not run here, by page and pattern (as of a shell): the test that runs it, or the reason."""
+
+
+def elsewhere(page: str, step: Step) -> list[str]:
+    """The patterns of ELSEWHERE for a step."""
+    return [pattern for pattern in ELSEWHERE.get(page, ()) if fnmatchcase(step.name, pattern.replace("[", "[[]"))]
+
+
+def steps_of(page: str) -> list[Step]:
+    return steps(PAGES[page].read_text(encoding="utf-8"))
+
+
+RUN = [page for page in PAGES if any(not elsewhere(page, step) for step in steps_of(page))]
+
+
+@each_change
+@pytest.mark.parametrize("page", RUN)
+def test_the_commands_of_a_page_run(tmp_path: Path, page: str) -> None:
+    text = PAGES[page].read_text(encoding="utf-8")
+    reader = Reader(tmp_path)
+    try:
+        for line in GIVEN.get(page, SERVE):
+            reader.run(Step(PYTHON if "import" in line else line, line))
+        if "other:7422" in text:
+            reader.other_broker()
+        for step in steps(text):
+            if not elsewhere(page, step):
+                code, said = ENDS.get((page, step.name), (0, ""))
+                reader.run(step, code, said)
+    finally:
+        reader.end()
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_what_does_not_run_can_be_parsed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, page: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("cluster.secret", "admin.password"):
+        (tmp_path / name).write_text("a secret that is long enough for all of it\n")
+    for step in steps_of(page):
+        patterns = elsewhere(page, step)
+        if step.is_program or not (patterns or "--every" in step.name or "--follow" in step.name):
+            continue
+        for words in penstock_commands(step.name):
+            parse(words)
+            if words[0] == "serve" and not any("::" in ELSEWHERE[page][pattern] for pattern in patterns):
+                load(environment={}, flags=settings_of(words[1:]))
+
+
+def parse(words: list[str]) -> None:
+    """Parse the arguments of `penstock` as a run would, but call nothing: `--install-completion` would install."""
+    command: Command = PROGRAM
+    context = typer.Context(command, info_name="penstock")
+    while True:
+        values, words, _ = command.make_parser(context).parse_args(list(words))
+        for parameter in command.get_params(context):
+            if parameter.callback is None and parameter.name in values:
+                parameter.handle_parse_result(context, values, [])  # raises for a wrong value
+        if not isinstance(command, typer.core.TyperGroup) or not words:
+            assert not words, f"not taken: {words}"
+            return
+        name, found, words = command.resolve_command(context, words)
+        command = found  # type: ignore[assignment]
+        context = typer.Context(command, info_name=name, parent=context)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_linked_file_is_there(page: str) -> None:
+    path = PAGES[page]
+    links = re.findall(r"\]\(([^)#]+)[^)]*\)", path.read_text(encoding="utf-8"))
+    assert [link for link in links if "://" not in link and not (path.parent / link).exists()] == []
+
+
+def test_the_tables_name_what_there_is() -> None:
+    used = {(page, pattern) for page in PAGES for step in steps_of(page) for pattern in elsewhere(page, step)}
+    assert {(page, pattern) for page, patterns in ELSEWHERE.items() for pattern in patterns} - used == set()
+    assert [(page, name) for page, name in ENDS if name not in {step.name for step in steps_of(page)}] == []
+    assert set(GIVEN) - set(RUN) == set()
+
+
+@pytest.mark.parametrize(
+    ("page", "test"),
+    [(page, test) for page, patterns in ELSEWHERE.items() for test in sorted(set(patterns.values())) if "::" in test],
+)
+def test_a_test_that_is_named_is_there(page: str, test: str) -> None:
+    file, _, name = test.partition("::")
+    text = (ROOT / file).read_text(encoding="utf-8")
+    assert re.search(rf"^(?:async )?def {name}\(", text, flags=re.MULTILINE)
+    assert f"{page}.md" in text
