@@ -9,7 +9,7 @@ import pytest
 from penstock.access import Operation, Rule, User
 from penstock.base.config import StreamConfig
 from penstock.base.errors import ErrorCode
-from penstock.base.ids import BrokerId, Incarnation
+from penstock.base.ids import BrokerId, Incarnation, StreamId
 from penstock.metadata import feature_versions
 from penstock.metadata.commands import AlterStream, ChangeRules, Command, CreateStream, CreateUser, DeleteStream
 from penstock.metadata.image import BrokerState
