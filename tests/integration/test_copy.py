@@ -7,8 +7,6 @@ from pathlib import Path
 
 import penstock
 from penstock import aio
-from penstock.base.config import StreamConfig
-from penstock.ops import placed_rows
 from tests.broker_process import BrokerProcess, eventually, running_broker
 from tests.cli_process import command, launched
 from tests.extent import needs_time
@@ -95,7 +93,9 @@ async def test_a_stream_that_is_no_copy_keeps_its_retention(broker: BrokerProces
 
 
 @needs_time
-async def test_a_copy_that_fails_in_the_midst_gives_retention_back(broker: BrokerProcess, client: aio.Client) -> None:
+async def test_a_copy_that_fails_in_the_midst_leaves_deletion_suspended(
+    broker: BrokerProcess, client: aio.Client
+) -> None:
     await client.create_stream("large", "large.*")
     await client.append("large", [{"subject": "large.a", "value": "1"}])
     await client.create_stream("small", "large.*", max_age_ms=10**9, max_message_bytes=1_000)
@@ -104,24 +104,28 @@ async def test_a_copy_that_fails_in_the_midst_gives_retention_back(broker: Broke
     await client.append("large", [{"subject": "large.a", "value": "1" * 2_000}])
     _, errors = await copy(broker, "large", "small", "--like", "small", code=1)
     assert "is over the limit of 1000" in errors
-    assert (await client.stream("small")).config.max_age_ms == 10**9
+    assert "`penstock stream alter small --suspend-deletion no`" in " ".join(errors.split())
+    config = (await client.stream("small")).config
+    assert (config.max_age_ms, config.suspend_deletion) == (10**9, "copying")
     assert len(await rows_of(client, "small")) == 1
 
 
 @needs_time
-async def test_limits_that_a_killed_copy_has_left_off_are_shown(broker: BrokerProcess, client: aio.Client) -> None:
-    off = placed_rows.suspended(StreamConfig(name="half", subject="half.*", max_age_ms=86_400_000, compact=True))
-    fields = {field: getattr(off, field) for field in ("max_age_ms", "compact", "compaction_lag_ms")}
-    await client.create_stream("half", "half.*", **fields)
-    fix = ("stream", "alter", "half", "--max-age", "1d", "--compact", "yes", "--compaction-lag", "0s")
+async def test_deletion_that_a_killed_copy_has_left_suspended_is_shown(
+    broker: BrokerProcess, client: aio.Client
+) -> None:
+    await client.create_stream("half", "half.*", max_age_ms=86_400_000, suspend_deletion="copying")
+    fix = ("stream", "alter", "half", "--suspend-deletion", "no")
     for what in ("show", "resume"):
         _, errors = await command(broker.client_address, "stream", what, "half")
         assert f"`penstock {' '.join(fix)}`" in " ".join(errors.split())
+    said, _ = await command(broker.client_address, "stream", "show", "half", "--json")
+    assert json.loads(said)["config"]["suspend_deletion"] == "copying"
     await command(broker.client_address, *fix)
     _, errors = await command(broker.client_address, "stream", "show", "half")
-    assert "limits off" not in errors
+    assert "suspended" not in errors
     config = (await client.stream("half")).config
-    assert (config.max_age_ms, config.compact, config.compaction_lag_ms) == (86_400_000, True, 0)
+    assert (config.max_age_ms, config.is_deletion_suspended) == (86_400_000, False)
 
 
 @needs_time

@@ -379,10 +379,12 @@ async def test_ctrl_c_says_how_far_it_came_and_how_to_go_on(tmp_path: Path) -> N
             if not said:
                 interrupted += 1
                 assert running.returncode == 130, errors
-                (line,) = errors.splitlines()
+                *notes, line = errors.splitlines()
+                assert f"alter {name} --suspend-deletion no`" in " ".join(notes)
                 assert re.fullmatch(rf"interrupted: {name} has it up to \d+; run it again to go on", line), errors
             await Both(js, broker, client).run("MANY", "--as", name)
             await check_same(js, client, "MANY", name, list(range(1, 60_001)))
+            assert not (await client.stream(name)).config.is_deletion_suspended
         assert interrupted, "one of them at least was not through"
 
 

@@ -86,6 +86,14 @@ class Encryption(StrEnum):
     AES_256_GCM = "aes-256-gcm"
 
 
+class SuspendDeletion(StrEnum):
+    """Whether retention, compaction, message TTLs and rollups delete nothing for now; the limits stay as they are."""
+
+    NO = "no"
+    YES = "yes"  # until a user sets it to `no`
+    COPYING = "copying"  # set by a copy, restore or import into the stream, which sets `no` when it is complete
+
+
 class StreamConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The config of one stream. `None` means no limit.
 
@@ -122,6 +130,7 @@ class StreamConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     retain: Retain = Retain.LIMITS  # which messages the three limits may delete
     observers: int = 0  # read replicas per partition, in addition to `replicas`
     encryption: Encryption | msgspec.UnsetType = msgspec.UNSET  # of files with messages; UNSET: none. Cannot be altered
+    suspend_deletion: SuspendDeletion | msgspec.UnsetType = msgspec.UNSET  # UNSET: no
 
     @property
     def split(self) -> PartitionSplit:
@@ -150,11 +159,18 @@ class StreamConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     def __post_init__(self) -> None:
         if self.encryption is Encryption.NONE:  # one representation only: equal configs compare equal
             msgspec.structs.force_setattr(self, "encryption", msgspec.UNSET)
+        if self.suspend_deletion is SuspendDeletion.NO:
+            msgspec.structs.force_setattr(self, "suspend_deletion", msgspec.UNSET)
 
     @property
     def is_encrypted(self) -> bool:
         """True if the files that hold its messages are encrypted."""
         return self.encryption is Encryption.AES_256_GCM
+
+    @property
+    def is_deletion_suspended(self) -> bool:
+        """True if brokers delete none of its messages, except by a purge or with the stream."""
+        return self.suspend_deletion is not msgspec.UNSET
 
     @property
     def is_internal(self) -> bool:
@@ -184,6 +200,7 @@ ALTERABLE = frozenset(
         "allow_rollup",
         "retain",
         "observers",
+        "suspend_deletion",
         "partitions",  # can only increase, alone or with
         "range_bounds",
     }

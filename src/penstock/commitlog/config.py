@@ -30,7 +30,7 @@ class LogConfig:
 
     @classmethod
     def of(cls, config: StreamConfig) -> LogConfig:
-        return cls(
+        found = cls(
             segment_bytes=config.segment_bytes,
             segment_age_us=None if config.segment_age_ms is None else config.segment_age_ms * 1000,
             max_age_us=None if config.max_age_ms is None else config.max_age_ms * 1000,
@@ -45,6 +45,7 @@ class LogConfig:
             rolls_up=config.allow_rollup,
             dedup_window_us=(config.dedup_window_ms or 0) * 1000,
         )
+        return found.untouched() if config.is_deletion_suspended else found
 
     @property
     def roll_age_us(self) -> int | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from penstock.base.config import Acks, Durability, Intake, Storage
+from penstock.base.config import Acks, Durability, Intake, Storage, SuspendDeletion
 from penstock.base.ids import BrokerId
 from penstock.base.subjects import AUDIT_STREAM
 from penstock.base.units import format_duration_us, utc_text
@@ -205,6 +205,12 @@ def _smells(info: StreamInfo, brokers: int) -> Iterator[tuple[str, str]]:
         yield "a copy that lacks acked messages may lead (allow_unclean_election)", "turn it off again, unless meant"
     if config.acks is Acks.NEVER:
         yield "it acks nothing: publishers cannot know what is stored", "`--acks reply`, unless meant"
+    if config.is_deletion_suspended:
+        text, switch = "deletion is suspended", f"`penstock stream alter {config.name} --suspend-deletion no`"
+        if config.suspend_deletion is SuspendDeletion.COPYING:
+            yield f"{text}: a copy, restore or import into it is not complete", f"run that again, or {switch}"
+        else:
+            yield f"{text}: its limits and compaction delete nothing", switch
 
 
 def _one_rack(info: StreamInfo, racks: Mapping[BrokerId, str]) -> str | None:

@@ -1,9 +1,8 @@
 """Copies a stream's rows to another stream, in the same cluster or another one.
 
 Rules: the copy is paused, so that it stores no other messages; rows keep their offsets and times. A run continues at
-the end of the copy, and ends with a comparison of the copied rows by checksums. Retention and compaction of the copy
-are off meanwhile; then a copy that existed has its own limits again. Offsets that the source has deleted before they
-were copied are a hole, which is reported.
+the end of the copy, and ends with a comparison of the copied rows by checksums. Deletion in the copy is suspended
+meanwhile. Offsets that the source has deleted before they were copied are a hole, which is reported.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from penstock.base.config import Intake, StreamConfig
+from penstock.base.config import Intake, StreamConfig, SuspendDeletion
 from penstock.base.errors import OperationalError
 from penstock.base.ids import are_different_clusters
 from penstock.base.units import format_offsets
@@ -92,17 +91,15 @@ def copy_stream(
     is_sealed, has_age = like is None and info.intake == Intake.SEALED, config.max_age_ms is not None
     config = msgspec.structs.replace(config, **placed_rows.NO_LIMITS) if is_sealed else config
     made = job.target(config)
-    final = placed_rows.resumed(made.config, config)
-    if like is not None:
-        final = msgspec.structs.replace(final, **{field: getattr(config, field) for field in placed_rows.NO_LIMITS})
+    limits = {} if like is None else {field: getattr(config, field) for field in placed_rows.NO_LIMITS}
     spans = [job.span(made, number, start, end) for number in range(max(1, len(info.partitions)))]
     total = sum(one.end - one.begin for one in spans)
     with (
-        placed_rows.limits_off(there, made, final, timeout, told),
+        placed_rows.deletion_suspended(there, made, timeout, told, **limits),
         told.step("Copying", total, noun="offsets") as advance,
     ):
         rows = sum(job.copy(made, one, advance, before) for one, before in _with_sums(spans))
-    if is_sealed and has_age and final.max_age_ms is None:
+    if is_sealed and has_age and made.config.max_age_ms is None:
         told.note(placed_rows.SEALED_NOTE.format(made.name))
     if resume:
         there.resume_stream(made, timeout=timeout)
@@ -145,7 +142,6 @@ class _Job(NamedTuple):
     def config(self, name: str, like: str | None) -> StreamConfig:
         """Return the final config of the copy, limited to the brokers of its cluster."""
         of = self.source.config if like is None else self.there.stream(like, timeout=self.timeout_s).config
-        of = placed_rows.resumed(of)
         fields: dict[str, Any] = {field: getattr(of, field) for field in StreamConfig.__struct_fields__}
         split = {field: getattr(self.source.config, field) for field in ("partitions", "partition_by", "range_bounds")}
         brokers = max(1, len(self.there.status(timeout=self.timeout_s).brokers))
@@ -160,7 +156,7 @@ class _Job(NamedTuple):
         return StreamConfig(**{**fields, **split, **changes, "name": name, "subject": self.source.subject})
 
     def target(self, config: StreamConfig) -> StreamInfo:
-        """Return the copy, created with suspended limits if it does not exist.
+        """Return the copy, created with deletion suspended if it does not exist.
 
         Raise OperationalError if it is not paused or has another number of partitions.
         """
@@ -171,9 +167,9 @@ class _Job(NamedTuple):
                 raise OperationalError(f"{text} that is paused; take another name, or `penstock relay` to publish them")
             if len(there.partitions) != len(self.source.partitions):
                 raise OperationalError(f"stream {there.name} has {len(there.partitions)} partitions; it is not a copy")
-            if placed_rows.is_suspended(there.config):
+            if there.config.suspend_deletion is SuspendDeletion.COPYING:
                 text = f"note: an earlier run into stream {there.name} was interrupted, or another one is under way"
-                self.progress.note(f"{text}: this one turns its limits on at its end")
+                self.progress.note(f"{text}: this one resumes deletion at its end")
             return there
         return create_paused(self.there, placed_rows.suspended(config), timeout=self.timeout_s)
 

@@ -1,6 +1,6 @@
 """Shared by restore, copy and import: rows are put at their original offsets, and compared afterwards.
 
-Rules: retention and compaction of the target are off until all rows are put and compared; see `limits_off`. The
+Rules: deletion in the target is suspended until all rows are put and compared; see `deletion_suspended`. The
 comparison uses the checksums that replicas are verified with: those that the leader computes, and those of the
 source's rows.
 
@@ -12,16 +12,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from penstock.base import limits
-from penstock.base.errors import OperationalError, PenstockError
+from penstock.base.config import SuspendDeletion
+from penstock.base.errors import OperationalError
 from penstock.base.ids import PartitionId
-from penstock.base.units import counted, format_duration_ms, parse_duration_ms, utc_text
+from penstock.base.units import counted, utc_text
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -38,12 +39,6 @@ PUT_TIMEOUT_S = 60.0
 _PUT_BYTES = 4 << 20
 NO_LIMITS: dict[str, Any] = {"max_age_ms": None, "max_messages": None, "max_bytes": None, "compact": False}
 """Config fields that delete rows, with their values where no row is deleted."""
-_RETENTION = {"max_age_ms": 1, "max_messages": 2, "max_bytes": 4}  # → its bit in the mark of `suspended`
-_COMPACT = 8
-_SUSPENDED = 1 << 52  # more than any stream reaches, and twice that is still a valid limit
-_MARK, _MARK_SHIFT = 0x15E, 44  # highest bits of a marked `compaction_lag_ms`: more than 100,000 years
-_FLAG_BITS = 4
-_LAG_MS_MAX = (1 << (_MARK_SHIFT - _FLAG_BITS)) - 1  # 34 years; more is lowered to it, and only after a killed run
 
 Batches = Iterator[tuple["pa.RecordBatch", int]]
 """(rows, perhaps none; end offset that they cover), in order."""
@@ -165,137 +160,45 @@ SEALED_NOTE = "note: stream {} gets no max_age: its source is sealed, and keeps 
 
 
 def suspended(config: StreamConfig) -> StreamConfig:
-    """Return `config` with retention and compaction off, from which `resumed` finds its limits again.
-
-    The limits are in the config of the target itself, so that they survive a run that is killed: each is increased by
-    2^52. `compaction_lag_ms` is the mark: it says which fields were changed, and has the lag. Without limits nothing is
-    changed. A limit of 2^52 or more deletes nothing, and stays.
-    """
-    flags, lag_ms = _mark(config) or (0, min(config.compaction_lag_ms, _LAG_MS_MAX))
-    changes: dict[str, Any] = {}
-    for field, flag in _RETENTION.items():
-        if (value := getattr(config, field)) is not None and value < _SUSPENDED:
-            changes[field] = value + _SUSPENDED
-            flags |= flag
-    if config.compact:
-        changes["compact"] = False
-        flags |= _COMPACT
-    if changes:
-        changes["compaction_lag_ms"] = (((_MARK << (_MARK_SHIFT - _FLAG_BITS)) | lag_ms) << _FLAG_BITS) | flags
-    return msgspec.structs.replace(config, **changes)
+    """Return `config` with deletion suspended by this run, or still by a user."""
+    if config.suspend_deletion is SuspendDeletion.YES:
+        return config
+    return msgspec.structs.replace(config, suspend_deletion=SuspendDeletion.COPYING)
 
 
-def resumed(config: StreamConfig, likely: StreamConfig | None = None) -> StreamConfig:
-    """Return `config` with the limits that `suspended` has turned off, if it has; those of `likely` if it is that.
-
-    Someone may have altered the mark away meanwhile: then limits are known as suspended only by `likely`.
-    """
-    if (mark := _mark(config)) is None:
-        return config if likely is None else _unmarked(config, likely)
-    flags, lag_ms = mark
-    changes: dict[str, Any] = {"compaction_lag_ms": lag_ms}
-    for field, flag in _RETENTION.items():
-        if (value := getattr(config, field)) is not None and flags & flag and value > _SUSPENDED:
-            changes[field] = value - _SUSPENDED
-    if flags & _COMPACT:
-        changes["compact"] = True
-    if likely is not None and not limit_changes(suspended(likely), config):
-        changes["compaction_lag_ms"] = likely.compaction_lag_ms
-    return msgspec.structs.replace(config, **changes)
-
-
-def _unmarked(config: StreamConfig, likely: StreamConfig) -> StreamConfig:
-    changes = {
-        field: limit
-        for field in _RETENTION
-        if (limit := getattr(likely, field)) is not None and getattr(config, field) == limit + _SUSPENDED
-    }
-    if changes:
-        changes["compact"] = likely.compact
-    return msgspec.structs.replace(config, **changes)
-
-
-def is_suspended(config: StreamConfig) -> bool:
-    """True if `suspended` has turned off limits: a run is under way, or was killed."""
-    return _mark(config) is not None
-
-
-def _mark(config: StreamConfig) -> tuple[int, int] | None:
-    """Return flags and `compaction_lag_ms` of a suspended config; None for others."""
-    value = config.compaction_lag_ms
-    if value >> _MARK_SHIFT != _MARK:
+def unfinished_note(config: StreamConfig) -> str | None:
+    """Return a note if a run into the stream is under way, or has not ended well; with the command to give it up."""
+    if config.suspend_deletion is not SuspendDeletion.COPYING:
         return None
-    return value & ((1 << _FLAG_BITS) - 1), (value >> _FLAG_BITS) & _LAG_MS_MAX
-
-
-def suspended_note(config: StreamConfig) -> str | None:
-    """Return a note about limits that are off, with the command that sets them; None if none are suspended."""
-    if not is_suspended(config):
-        return None
-    wanted, flags = resumed(config), []
-    if wanted.max_age_ms is not None:
-        flags.append(f"--max-age {_duration_text(wanted.max_age_ms)}")
-    if wanted.max_messages is not None:
-        flags.append(f"--max-messages {wanted.max_messages}")
-    if wanted.max_bytes is not None:
-        flags.append(f"--max-bytes {wanted.max_bytes}")
-    if wanted.compact:
-        flags.append("--compact yes")
-    flags.append(f"--compaction-lag {_duration_text(wanted.compaction_lag_ms)}")
-    text = f"note: stream {config.name} has its limits off, because a copy or restore into it is not complete"
-    return f"{text}: run that again, or `penstock stream alter {config.name} {' '.join(flags)}`"
-
-
-def _duration_text(duration_ms: int) -> str:
-    """Return an exact text without spaces."""
-    text = format_duration_ms(duration_ms)
-    return text if " " not in text and parse_duration_ms(text) == duration_ms else f"{duration_ms}ms"
+    text = f"note: deletion is suspended in stream {config.name}: a copy, restore or import into it is not complete"
+    return f"{text}; run that again, or `penstock stream alter {config.name} --suspend-deletion no`"
 
 
 @contextmanager
-def limits_off(
-    client: Client, info: StreamInfo, wanted: StreamConfig, timeout_s: float, progress: Progress
+def deletion_suspended(
+    client: Client, info: StreamInfo, timeout_s: float, progress: Progress, **changes: Any
 ) -> Iterator[None]:
-    """Suspend retention and compaction of stream `info` meanwhile; then it gets those of `wanted`.
+    """Suspend deletion in stream `info` meanwhile, and alter `changes`, which therefore delete nothing yet.
 
-    After a failure it gets those that it had; what was suspended before stays so, and a note says that. What someone
-    else alters meanwhile stays.
+    After a failure it stays suspended until another run is complete, and a note says that. What a user has suspended,
+    before or meanwhile, stays so.
     """
-    had, off = info.config, suspended(info.config)
-    if changes := limit_changes(had, off):
-        client.alter_stream(info, timeout=timeout_s, **changes)
-    after = had
+    known = client.stream(info.name, timeout=timeout_s).config
+    if known.suspend_deletion is not SuspendDeletion.YES:
+        changes["suspend_deletion"] = SuspendDeletion.COPYING
     try:
+        if changes:
+            client.alter_stream(info, timeout=timeout_s, **changes)
+            known = suspended(known)
         yield
-        after = wanted
-        _put_back(client, info, off, wanted, timeout_s)
+        now = client.stream(info.name, timeout=timeout_s)
+        # Another stream: this one was deleted meanwhile.
+        if now.stream_id == info.stream_id and now.config.suspend_deletion is not SuspendDeletion.YES:
+            client.alter_stream(info, timeout=timeout_s, suspend_deletion=SuspendDeletion.NO)
     except BaseException:
-        with suppress(PenstockError):
-            if after is had:
-                _put_back(client, info, off, had, timeout_s)
-                off = had
-        if note := suspended_note(off):
+        if note := unfinished_note(known):
             progress.note(note)
         raise
-
-
-def _put_back(client: Client, info: StreamInfo, off: StreamConfig, wanted: StreamConfig, timeout_s: float) -> None:
-    """Alter the limits from `off` to `wanted`, except those that someone else has altered since."""
-    if not (changes := limit_changes(off, wanted)):
-        return
-    now = client.stream(info.name, timeout=timeout_s)
-    if now.stream_id != info.stream_id:
-        return  # it was deleted, and this is another one
-    if changes := {
-        field: value for field, value in changes.items() if getattr(now.config, field) == getattr(off, field)
-    }:
-        client.alter_stream(info, timeout=timeout_s, **changes)
-
-
-def limit_changes(before: StreamConfig, after: StreamConfig) -> dict[str, Any]:
-    """Return the fields of retention and compaction that differ, with their values in `after`."""
-    fields = (*NO_LIMITS, "compaction_lag_ms")
-    return {field: getattr(after, field) for field in fields if getattr(before, field) != getattr(after, field)}
 
 
 def put(placer: Placer, batches: Batches, tell: Callable[[int], None], times: RowTimes) -> None:

@@ -28,7 +28,7 @@ from typing import Any
 
 import msgspec
 
-from penstock.base.config import Compression, Durability, Encryption, StreamConfig
+from penstock.base.config import Compression, Durability, Encryption, StreamConfig, SuspendDeletion
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import Offset, PartitionId, StreamId
 from penstock.batch import codec
@@ -258,7 +258,9 @@ class Clients:
         generation = self.generations[operation.slot]
         if generation is None:
             return
-        changes = {"segment_bytes": 4_096 * (1 + operation.number % 6)}
+        changes: dict[str, Any] = {"segment_bytes": 4_096 * (1 + operation.number % 6)}
+        if operation.slot < _RECREATED_SLOT:
+            changes["suspend_deletion"] = tuple(SuspendDeletion)[operation.number // 24 % len(SuspendDeletion)]
         if self._spare and operation.slot < _RECREATED_SLOT:
             changes["observers"] = operation.number // 6 % (self._spare + 1)
         request = AlterStreamRequest(name=generation.config.name, changes=changes)

@@ -153,6 +153,12 @@ MUTANTS = (
         "tombstone_retention_us=config.tombstone_retention_ms,",
     ),
     Mutant(
+        "suspended deletion deletes",
+        "penstock.commitlog.config",
+        "return found.untouched() if config.is_deletion_suspended else found",
+        "return found",
+    ),
+    Mutant(
         "a tombstone goes while what it ended still covers offsets",
         _COMPACTION,
         "pc.invert(pc.and_(may_go, self._are_free(keys)))",

@@ -14,6 +14,7 @@ from penstock.base.config import (
     Durability,
     Storage,
     StreamConfig,
+    SuspendDeletion,
     check_stream_config,
     stream_config_mistakes,
 )
@@ -103,6 +104,17 @@ def test_alterable_fields_are_fields_and_identity_is_not_among_them() -> None:
     assert fields - ALTERABLE == {
         "name", "subject", "storage", "partition_by", "group", "replicas", "encryption",
     }  # fmt: skip
+
+
+def test_deletion_that_is_not_suspended_has_one_form_which_earlier_versions_read() -> None:
+    plain = StreamConfig(name="a", subject="a")
+    assert StreamConfig(name="a", subject="a", suspend_deletion=SuspendDeletion.NO) == plain
+    assert "suspend_deletion" not in msgspec.to_builtins(plain)
+    on = msgspec.structs.replace(plain, suspend_deletion=SuspendDeletion.YES)
+    assert (on.is_deletion_suspended, plain.is_deletion_suspended) == (True, False)
+    assert msgspec.convert(msgspec.to_builtins(on), StreamConfig) == on
+    off = msgspec.structs.replace(on, suspend_deletion=SuspendDeletion.NO)
+    assert "suspend_deletion" not in msgspec.to_builtins(off)
 
 
 def test_partitions_need_a_plain_subject() -> None:

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from msgspec import structs
 
-from penstock.base.config import StreamConfig
+from penstock.base.config import StreamConfig, SuspendDeletion
 from penstock.base.errors import RemoteError
 from penstock.commitlog import LineageEntry, LogConfig, LogState, NotWritableError
 from penstock.vfs import Vfs
@@ -281,6 +281,15 @@ def test_the_config_of_a_stream_becomes_that_of_its_logs() -> None:
     assert (expiring.expires, expiring.compact) == (True, True)
     assert (expiring.following().expires, expiring.following().compact) == (True, True)
     assert (expiring.untouched().expires, expiring.untouched().compact) == (False, False)
+
+
+@pytest.mark.parametrize("choice", [SuspendDeletion.YES, SuspendDeletion.COPYING])
+def test_suspended_deletion_leaves_a_log_untouched(choice: SuspendDeletion) -> None:
+    limits_of = {"max_age_ms": 5, "max_messages": 6, "max_bytes": 7, "compact": True}
+    config = StreamConfig(name="s", subject="s", allow_message_ttl=True, allow_rollup=True, **limits_of)
+    suspended = structs.replace(config, suspend_deletion=choice)
+    assert LogConfig.of(suspended) == LogConfig.of(config).untouched()
+    assert LogConfig.of(structs.replace(suspended, suspend_deletion=SuspendDeletion.NO)) == LogConfig.of(config)
 
 
 def test_a_closed_log_leaves_no_work_for_the_next_start(tmp_path: Path) -> None:

@@ -161,6 +161,8 @@ TWO = {"replicas": (1, 2), "isr": (1, 2)}
         ({"min_isr": 1}, {}, 3, "an ack needs one copy only"),
         ({"allow_unclean_election": True}, {}, 3, "a copy that lacks acked messages may lead"),
         ({"acks": "never"}, {}, 3, "it acks nothing"),
+        ({"suspend_deletion": "yes"}, {}, 3, "deletion is suspended: its limits"),
+        ({"suspend_deletion": "copying"}, {}, 3, "deletion is suspended: a copy, restore or import"),
         ({"name": "__offsets", "subject": "$PENSTOCK.offsets", "acks": "never"}, ONE, 3, "1 copy of where"),
         ({"name": "__audit", "subject": "$PENSTOCK.audit", "acks": "never"}, ONE, 3, "1 copy of who did what, of 3"),
     ],
@@ -168,9 +170,9 @@ TWO = {"replicas": (1, 2), "isr": (1, 2)}
 def test_a_config_that_promises_less_than_it_could(
     config: dict[str, Any], part: dict[str, Any], brokers: int, found: str
 ) -> None:
-    from penstock.base.config import Acks, Durability, Storage
+    from penstock.base.config import Acks, Durability, Storage, SuspendDeletion
 
-    types = {"durability": Durability, "storage": Storage, "acks": Acks}
+    types = {"durability": Durability, "storage": Storage, "acks": Acks, "suspend_deletion": SuspendDeletion}
     typed = {name: types[name](value) if name in types else value for name, value in config.items()}
     told = judged(stream(typed, **part), "configs", brokers)
     assert [(one.result, found in one.found) for one in told] == [(Result.WARN, True)]

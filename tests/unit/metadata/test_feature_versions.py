@@ -9,7 +9,7 @@ import pytest
 from penstock.access import Operation, Rule, User
 from penstock.base.config import StreamConfig
 from penstock.base.errors import ErrorCode
-from penstock.base.ids import BrokerId, Incarnation
+from penstock.base.ids import BrokerId, Incarnation, StreamId
 from penstock.metadata import feature_versions
 from penstock.metadata.commands import AlterStream, ChangeRules, Command, CreateStream, CreateUser, DeleteStream
 from penstock.metadata.image import BrokerState
@@ -83,3 +83,12 @@ def test_a_rule_with_a_new_operation_waits_for_the_last_broker(command: Command)
     assert error.message.startswith("the operation monitor of a rule is known since version 0.3")
     assert feature_versions.unsupported_reason(brokers("0.3.0", "0.3.1"), command) is None
     assert feature_versions.unsupported_reason(brokers("0.2.0"), ChangeRules(name="ann", changed_us=0)) is None
+
+
+@pytest.mark.parametrize("choice", ["yes", "no"])
+def test_suspended_deletion_waits_for_the_last_broker_which_would_delete(choice: str) -> None:
+    command = AlterStream(stream_id=StreamId(1), changes={"suspend_deletion": choice})
+    error = feature_versions.unsupported_reason(brokers("0.3.0", "0.2.0"), command)
+    assert error is not None
+    assert error.message.startswith("the field suspend_deletion is known since version 0.3, and there is an earlier")
+    assert feature_versions.unsupported_reason(brokers("0.3.0", "0.3.1"), command) is None

@@ -120,10 +120,10 @@ def test_a_restored_stream_keeps_its_own_limits(tmp_path: Path) -> None:
         plan = ops.Restore(folder, options).plan(client)
         plan.create()  # a run that ends here
         config = client.stream("again").config
-        assert (config.max_age_ms == day_ms, config.compact) == (False, False)
+        assert (config.max_age_ms, config.compact, config.suspend_deletion) == (day_ms, True, "copying")
         ops.Restore(folder, options).plan(client).run()
         config = client.stream("again").config
-        assert (config.max_age_ms, config.compact, config.compaction_lag_ms) == (day_ms, True, 5)
+        assert (config.max_age_ms, config.compact, config.is_deletion_suspended) == (day_ms, True, False)
         client.alter_stream("again", max_age_ms=2 * day_ms, max_messages=1_000, compact=False)
         client.append("orders", [{"subject": "orders.eu", "value": "2", "key": "l"}])
         with ops.Backup(folder) as backup:
@@ -134,17 +134,17 @@ def test_a_restored_stream_keeps_its_own_limits(tmp_path: Path) -> None:
 
 
 @needs_time
-def test_own_limits_are_off_while_a_restore_adds_and_what_a_user_alters_stays(
+def test_deletion_is_suspended_while_a_restore_adds_and_what_a_user_alters_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder, options, huge = tmp_path / "backup", ops.RestoreOptions("orders", "again"), (1 << 52) + 3
+    folder, options, huge = tmp_path / "backup", ops.RestoreOptions("orders", "again"), 1 << 52
     fill = restoring._Job._fill
 
     def altered(*args: Any) -> None:
         fill(*args)
         config = client.stream("again").config
-        assert (min(config.max_messages or 0, config.max_age_ms or 0) > 1 << 52, config.compact) == (True, False)
-        client.alter_stream("again", max_messages=1_000)
+        assert (config.max_messages, config.compact, config.suspend_deletion) == (12, True, "copying")
+        client.alter_stream("again", max_messages=1_000, compact=False)
 
     def back_up(count: int) -> None:
         client.append("orders", [{"subject": "orders.eu", "value": "1", "key": "k"}] * count)
@@ -162,7 +162,7 @@ def test_own_limits_are_off_while_a_restore_adds_and_what_a_user_alters_stays(
         assert ops.Restore(folder, options).plan(client).run().streams[0].rows == 20
         config = client.stream("again").config
         assert (config.max_messages, config.max_age_ms, config.max_bytes) == (1_000, 86_400_000, huge)
-        assert (config.compact, config.compaction_lag_ms) == (True, 0)
+        assert (config.compact, config.is_deletion_suspended) == (False, False)
 
 
 @needs_time
@@ -176,7 +176,8 @@ def test_what_is_altered_while_earlier_streams_are_filled_stays(
         if job.name == "a":
             client.alter_stream("b", max_messages=30)
         else:
-            assert (client.stream("b").config.max_messages or 0) > 1 << 52
+            config = client.stream("b").config
+            assert (config.max_messages, config.suspend_deletion) == (30, "copying")
         fill(job, *rest)
 
     with (

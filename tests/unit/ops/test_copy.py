@@ -5,22 +5,20 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pyarrow as pa
 import pytest
+from msgspec import UNSET
 
 import penstock
 from penstock import ops
-from penstock.base.config import StreamConfig, stream_config_mistakes
+from penstock.base.config import StreamConfig
 from penstock.base.errors import OperationalError
 from penstock.batch.schema import arrow_schema
 from penstock.client.bulk.placing import Placer, create_paused
 from penstock.ops import copy as copying
-from penstock.ops import placed_rows
 from tests.broker_process import running_broker
 from tests.extent import needs_time
 from tests.unit.ops.test_backup import Heard
@@ -77,40 +75,14 @@ def test_a_further_run_deletes_no_row_of_the_copy(tmp_path: Path) -> None:
         assert [message.offset for message in client.messages("copy")] == list(range(1, 9))
 
 
-def test_suspended_limits_are_found_again() -> None:
-    limited = StreamConfig(name="a", subject="a", max_age_ms=1, max_messages=2, max_bytes=3, compact=True)
-    huge = StreamConfig(name="a", subject="a", max_age_ms=2**52 + 3, max_messages=2**53, compaction_lag_ms=2**52)
-    assert placed_rows.suspended(huge) == placed_rows.resumed(huge) == huge  # they delete nothing
-    lagging = StreamConfig(name="a", subject="a", max_messages=5, compaction_lag_ms=2**53)
-    assert placed_rows.resumed(placed_rows.suspended(lagging), lagging) == lagging
-    altered = msgspec.structs.replace(placed_rows.suspended(limited), max_messages=7, max_bytes=None)
-    assert placed_rows.resumed(altered) == msgspec.structs.replace(limited, max_messages=7, max_bytes=None)
-    mixed = StreamConfig(name="a", subject="a", max_age_ms=5, max_messages=2**52 + 1, compaction_lag_ms=8)
-    for config in (limited, mixed, StreamConfig(name="a", subject="a", compaction_lag_ms=7)):
-        suspended = placed_rows.suspended(config)
-        assert stream_config_mistakes(suspended) == []
-        assert placed_rows.suspended(suspended) == suspended
-        assert placed_rows.resumed(suspended) == config
-        assert placed_rows.resumed(config) == config
-    suspended = placed_rows.suspended(limited)
-    assert not suspended.compact
-    assert min(suspended.max_age_ms or 0, suspended.max_messages or 0, suspended.max_bytes or 0) > 2**51
-    note = placed_rows.suspended_note(suspended) or ""
-    flags = "--max-age 1ms --max-messages 2 --max-bytes 3 --compact yes --compaction-lag 0s`"
-    assert note.endswith(f"`penstock stream alter a {flags}")
-    odd = placed_rows.suspended(StreamConfig(name="a", subject="a", max_age_ms=86_400_001, compaction_lag_ms=5_400_000))
-    assert "--max-age 86400001ms --compaction-lag 5400000ms`" in (placed_rows.suspended_note(odd) or "")
-    assert placed_rows.suspended_note(limited) is None
-
-
 @needs_time
-def test_a_copy_keeps_its_own_limits_also_if_a_run_is_killed(tmp_path: Path) -> None:
+def test_a_copy_that_is_killed_leaves_deletion_suspended_for_the_next_run(tmp_path: Path) -> None:
     day_ms = 86_400_000
     with running_broker(tmp_path / "data") as broker, penstock.connect(broker.client_address) as client:
 
-        def limits() -> tuple[object, ...]:
+        def state() -> tuple[object, ...]:
             config = client.stream("copy").config
-            return config.max_age_ms, config.max_messages, config.max_bytes, config.compact, config.compaction_lag_ms
+            return config.max_age_ms, config.max_messages, config.compact, config.suspend_deletion
 
         def publish() -> None:
             client.append("orders", [{"subject": "orders.eu", "value": "1", "key": "k"}])
@@ -122,21 +94,21 @@ def test_a_copy_keeps_its_own_limits_also_if_a_run_is_killed(tmp_path: Path) -> 
         client.create_stream("orders", "orders.>", max_messages=10**6)
         publish()
         killed_copy()  # the run that creates it
-        assert limits() != (None, 10**6, None, False, 0)
+        assert state() == (None, 10**6, False, "copying")
         ops.copy_stream(client, "orders", "copy")
-        assert limits() == (None, 10**6, None, False, 0)
-        client.alter_stream("copy", max_age_ms=day_ms, max_messages=None, max_bytes=1 << 30, compact=True)
-        own = (day_ms, None, 1 << 30, True, 0)
+        assert state() == (None, 10**6, False, UNSET)
+        client.alter_stream("copy", max_age_ms=day_ms, max_messages=None, compact=True)
         publish()
         assert ops.copy_stream(client, "orders", "copy").rows == 1
-        assert limits() == own
+        assert state() == (day_ms, None, True, UNSET)
         publish()
         killed_copy()
-        assert limits() != own
+        assert state() == (day_ms, None, True, "copying")
+        client.alter_stream("copy", compact=False, max_messages=10**5)
         assert ops.copy_stream(client, "orders", "copy").rows == 1
-        assert limits() == own
+        assert state() == (day_ms, 10**5, False, UNSET)
         ops.copy_stream(client, "orders", "copy", ops.CopyOptions(like="orders"))
-        assert limits() == (None, 10**6, None, False, 0)
+        assert state() == (None, 10**6, False, UNSET)
 
 
 @pytest.fixture
@@ -166,51 +138,57 @@ def _during_copy(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> 
 
 
 @needs_time
-def test_limits_from_2_52_on_and_a_long_lag_survive_a_copy(client: penstock.Client) -> None:
-    huge = (1 << 52) + 3
-    client.create_stream("orders", "orders.>", max_messages=huge, max_bytes=1 << 30, compaction_lag_ms=1 << 52)
-    _append(client, 10)
-    for more in range(2):
-        _append(client, more)
-        ops.copy_stream(client, "orders", "copy")
-        config = client.stream("copy").config
-        assert (config.max_messages, config.max_bytes) == (huge, 1 << 30)
-        assert (config.compact, config.compaction_lag_ms) == (False, 1 << 52)
-
-
-@needs_time
-def test_what_a_user_alters_meanwhile_stays(client: penstock.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_user_alters_during_a_copy_stays(client: penstock.Client, monkeypatch: pytest.MonkeyPatch) -> None:
     client.create_stream("orders", "orders.>")
     _append(client, 10)
     ops.copy_stream(client, "orders", "copy")
-    client.alter_stream("copy", max_messages=30, max_bytes=1 << 30)
-    for error in (None, KeyboardInterrupt()):
+    client.alter_stream("copy", max_messages=30, max_bytes=1 << 30, compact=True)
 
-        def alter(error: BaseException | None = error) -> None:
-            config = client.stream("copy").config
-            assert min(config.max_messages or 0, config.max_bytes or 0) > 1 << 52
-            client.alter_stream("copy", max_messages=1000)
-            if error is not None:
-                raise error
-
-        _append(client, 10)
-        with monkeypatch.context() as patch, suppress(KeyboardInterrupt):
-            _during_copy(patch, alter)
-            ops.copy_stream(client, "orders", "copy")
+    def alter() -> None:
         config = client.stream("copy").config
-        assert (config.max_messages, config.max_bytes, config.compaction_lag_ms) == (1000, 1 << 30, 0)
-        client.alter_stream("copy", max_messages=30)
+        assert (config.max_messages, config.compact, config.suspend_deletion) == (30, True, "copying")
+        client.alter_stream("copy", max_messages=1000, compact=False)
+
+    _append(client, 50)
+    with monkeypatch.context() as patch:
+        _during_copy(patch, alter)
+        ops.copy_stream(client, "orders", "copy")
+    config = client.stream("copy").config
+    assert (config.max_messages, config.max_bytes, config.compact) == (1000, 1 << 30, False)
+    assert (config.suspend_deletion, len(_offsets(client))) == (UNSET, 60)
 
     def replace() -> None:
         client.delete_stream("copy")
-        client.create_stream("copy", "copy.>")
+        client.create_stream("copy", "copy.>", suspend_deletion="copying")
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
         _during_copy(patch, replace)
         with pytest.raises(KeyboardInterrupt):
             ops.copy_stream(client, "orders", "copy")
-    assert client.stream("copy").config.max_messages is None
+    assert client.stream("copy").config.suspend_deletion == "copying"  # it is another stream
+
+
+@needs_time
+@pytest.mark.parametrize("is_before", [True, False])
+def test_what_a_user_has_suspended_stays_suspended(
+    client: penstock.Client, monkeypatch: pytest.MonkeyPatch, is_before: bool
+) -> None:
+    client.create_stream("orders", "orders.>", max_messages=5)
+    _append(client, 5)
+    ops.copy_stream(client, "orders", "copy")
+
+    def suspend() -> None:
+        client.alter_stream("copy", suspend_deletion="yes")
+
+    _append(client, 3)
+    if is_before:
+        suspend()
+    else:
+        _during_copy(monkeypatch, suspend)
+    ops.copy_stream(client, "orders", "copy")
+    assert client.stream("copy").config.suspend_deletion == "yes"
+    assert _offsets(client) == list(range(8))
 
 
 @needs_time
@@ -221,14 +199,14 @@ def test_a_copy_into_one_under_way_says_that(client: penstock.Client, monkeypatc
     _during_copy(monkeypatch, lambda: ops.copy_stream(client, "orders", "copy", progress=heard))
     with pytest.raises(penstock.RemoteError, match="nothing was stored"):
         ops.copy_stream(client, "orders", "copy")
-    assert [note for note in heard.notes if "or another one is under way: this one turns its limits on" in note]
+    assert [note for note in heard.notes if "or another one is under way: this one resumes deletion" in note]
     assert client.stream("copy").config.max_messages == 100
     assert _offsets(client) == list(range(10))
 
 
 @needs_time
-def test_limits_that_stay_off_are_said(client: penstock.Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    advice = "run that again, or `penstock stream alter copy --max-messages 5 --compaction-lag 0s`"
+def test_deletion_that_stays_suspended_is_said(client: penstock.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    advice = "run that again, or `penstock stream alter copy --suspend-deletion no`"
 
     def interrupted() -> None:
         raise KeyboardInterrupt
@@ -249,7 +227,7 @@ def test_limits_that_stay_off_are_said(client: penstock.Client, monkeypatch: pyt
             ops.copy_stream(client, "orders", "copy", progress=(heard := Heard()))
     assert heard.notes[-1].endswith(advice)
     ops.copy_stream(client, "orders", "copy", progress=(heard := Heard()))
-    assert (client.stream("copy").config.max_messages, client.stream("copy").config.compaction_lag_ms) == (5, 0)
+    assert (client.stream("copy").config.max_messages, client.stream("copy").config.suspend_deletion) == (5, UNSET)
 
 
 @needs_time
@@ -305,19 +283,6 @@ def _row_at(offset: int, timestamp_us: int) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(
         [pa.array([values[field.name]], field.type) for field in arrow_schema()], schema=arrow_schema()
     )
-
-
-@needs_time
-def test_limits_are_found_again_without_their_mark(client: penstock.Client) -> None:
-    """A user has altered the field that has it, after a copy that was killed."""
-    client.create_stream("orders", "orders.>", max_age_ms=86_400_000, max_messages=100)
-    _append(client, 5)
-    config = msgspec.structs.replace(client.stream("orders").config, name="copy")
-    create_paused(client, placed_rows.suspended(config))
-    client.alter_stream("copy", compaction_lag_ms=0)
-    ops.copy_stream(client, "orders", "copy")
-    config = client.stream("copy").config
-    assert (config.max_age_ms, config.max_messages) == (86_400_000, 100)
 
 
 @needs_time

@@ -10,7 +10,7 @@ from penstock.base.config import Intake
 from penstock.cli.terminal.confirming import confirm
 from penstock.cli.terminal.failure import clearly, say, say_note
 from penstock.cli.terminal.options import DEFAULT_TIMEOUT, Debug, Server, StreamArgument, Timeout, Yes, connected
-from penstock.ops.placed_rows import suspended_note
+from penstock.ops.placed_rows import unfinished_note
 
 
 @clearly
@@ -49,7 +49,7 @@ def resume(
     with connected(ctx, server, timeout) as (client, seconds):
         info = client.resume_stream(stream, timeout=seconds)
     say(f"stream {info.name} takes messages: it stores {info.subject}")
-    if note := suspended_note(info.config):
+    if note := unfinished_note(info.config):
         say_note(note)
 
 

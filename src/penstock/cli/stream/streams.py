@@ -36,7 +36,7 @@ from penstock.cli.terminal.options import (
 )
 from penstock.cli.terminal.standard_streams import need_stdout
 from penstock.cli.terminal.stream_fields import FIELDS, UNLIMITED, Field, flag_of, shown
-from penstock.ops.placed_rows import suspended_note
+from penstock.ops.placed_rows import unfinished_note
 
 if TYPE_CHECKING:
     from penstock.client.blocking.client import Client
@@ -352,7 +352,7 @@ def show(
     console = output.console()
     console.print(report.pairs(report.stream_pairs(info, is_clustered=is_clustered, rows=rows) | shown_config(info)))
     report.print_troubles(console, [info])
-    if note := suspended_note(info.config):
+    if note := unfinished_note(info.config):
         say_note(note)
 
 

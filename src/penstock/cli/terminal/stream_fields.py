@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from penstock.base.config import Acks, Compression, Durability, Encryption, Retain, Storage
+from penstock.base.config import Acks, Compression, Durability, Encryption, Retain, Storage, SuspendDeletion
 from penstock.base.partitioning import parse_split
 from penstock.base.units import format_duration_ms, format_short_bytes, parse_bytes, parse_duration_ms
 
@@ -93,6 +93,14 @@ FIELDS = (
         "'until-archived', once it is beyond a limit and every archive has reported that it stored the message. With "
         "'until-archived' nothing is deleted before an archive has reported.",
         _one_of(*Retain),
+    ),
+    Field(
+        "suspend_deletion",
+        "--suspend-deletion",
+        "|".join(SuspendDeletion),
+        "'yes': retention, compaction, message TTLs and rollups delete nothing until it is 'no' again; a purge still "
+        "does. 'copying' is the same, set by a copy, restore or import, which sets 'no' when it is complete.",
+        _one_of(*SuspendDeletion),
     ),
     Field(
         "max_message_bytes", "--max-message-bytes", "SIZE", "Refuse larger messages.", parse_bytes, format_short_bytes
@@ -273,6 +281,6 @@ def shown(name: str, value: Any) -> str:
     """Return a field's value as the user writes it."""
     if name not in _BY_NAME:
         return repr(value)
-    if value is msgspec.UNSET:  # only `encryption` can be unset
-        return str(Encryption.NONE)
+    if value is msgspec.UNSET:
+        return str(SuspendDeletion.NO if name == "suspend_deletion" else Encryption.NONE)
     return UNLIMITED if value is None else _BY_NAME[name].show(value)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Literal, TypedDict
 
-from penstock.base.config import Acks, Compression, Durability, Encryption, Retain, Storage
+from penstock.base.config import Acks, Compression, Durability, Encryption, Retain, Storage, SuspendDeletion
 from penstock.client.link.read_from import ReadFrom, Which
 from penstock.client.values import Envelope
 
@@ -36,6 +36,7 @@ class StreamChanges(TypedDict, total=False):
     allow_rollup: bool
     retain: Retain | Literal["limits", "until-archived"]
     observers: int
+    suspend_deletion: SuspendDeletion | Literal["no", "yes", "copying"]
     partitions: int
     range_bounds: tuple[str, ...]
 

@@ -12,7 +12,8 @@ backward search of the log for the last such message. Of batches without the fla
 | the last one's offset | it was found, or has arrived                | once it is committed, request the purge  |
 | there is none         | the purge is agreed, or none was found      |                                          |
 
-A sealed stream is not purged, as with truncations, nor is a log that takes no appends.
+A sealed stream is not purged, as with truncations, nor is a log that takes no appends. While deletion is suspended the
+purge waits: a copy must get all rows of its source, also those before a rollup.
 """
 
 from __future__ import annotations
@@ -79,6 +80,9 @@ class Rollups:
         if leadership is None or partition.when_idle is not None or partition.rollup_at == NO_ROLLUP or is_busy:
             return
         if partition.stream.intake is Intake.SEALED or partition.log.state is not LogState.WRITABLE:
+            return
+        if partition.stream.config.is_deletion_suspended:
+            self._retry(partition)
             return
         if partition.rollup_at == UNKNOWN_ROLLUP:
             self._search(partition, leadership)

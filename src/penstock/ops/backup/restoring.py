@@ -1,7 +1,8 @@
 """Creates streams from a backup, with their offsets, times and groups; and its users.
 
-Rules: every check comes before the first change. A stream is paused until it has all rows and was compared with the
-backup; then it gets its limits, the offsets of groups, and its intake. A run that was interrupted is continued.
+Rules: every check comes before the first change. A stream is paused, and deletion in it suspended, until it has all
+rows and was compared with the backup; then it gets the offsets of groups, and its intake. A run that was interrupted is
+continued.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from penstock.base.config import Intake, StreamConfig
+from penstock.base.config import Intake, StreamConfig, SuspendDeletion
 from penstock.base.errors import OperationalError
 from penstock.base.units import counted, format_duration_ms
 from penstock.client.blocking.client import Client
@@ -183,7 +184,7 @@ class RestorePlan:
             for job, info in zip(self._jobs, self._there, strict=True):
                 assert info is not None, "`create` comes first"
                 info = job.altered(info)
-                with job.limits_off(info):
+                with job.deletion_suspended(info):
                     rows = job.fill(info, advance)
                 restored.append(job.finish(info, rows, self._manifest))
         return restored
@@ -280,19 +281,12 @@ class _Job(NamedTuple):
         return now if now.stream_id == info.stream_id else info  # of one that was deleted, the next request says so
 
     @contextmanager
-    def limits_off(self, info: StreamInfo) -> Iterator[None]:
-        """Turn off retention and compaction meanwhile; then the stream has its own limits, or those of the backup."""
-        final = placed_rows.resumed(info.config, self._wanted())
-        if self.target.options.without_max_age:
-            final = msgspec.structs.replace(final, max_age_ms=None)
-        with placed_rows.limits_off(self.client, info, final, self.timeout_s, self.target.progress):
+    def deletion_suspended(self, info: StreamInfo) -> Iterator[None]:
+        """Suspend deletion meanwhile; report then how much max_age deletes."""
+        changes = {"max_age_ms": None} if self.target.options.without_max_age else {}
+        with placed_rows.deletion_suspended(self.client, info, self.timeout_s, self.target.progress, **changes):
             yield
-            self._tell_age(info, final.max_age_ms)
-
-    def _wanted(self) -> StreamConfig:
-        """Return the config of the backup, with the limits that the stream is to have."""
-        limits = placed_rows.NO_LIMITS if self.entry.intake is Intake.SEALED else {}
-        return msgspec.structs.replace(placed_rows.resumed(self.entry.config), **limits)
+            self._tell_age(info, None if changes else info.config.max_age_ms)
 
     def _config(self) -> StreamConfig:
         config, replicas = self.entry.config, self.target.options.replicas
@@ -304,7 +298,8 @@ class _Job(NamedTuple):
         observers = min(config.observers, max(0, self.brokers - count))
         min_isr = None if config.min_isr is None or config.min_isr > count else config.min_isr
         fields = {"name": self.name, "replicas": count, "min_isr": min_isr, "observers": observers}
-        return msgspec.structs.replace(self._wanted(), **fields)
+        limits = placed_rows.NO_LIMITS if self.entry.intake is Intake.SEALED else {}
+        return msgspec.structs.replace(config, **fields, **limits)
 
     def _check(self, there: StreamInfo) -> None:
         text = f"stream {there.name} exists"
@@ -402,7 +397,7 @@ class _Job(NamedTuple):
 
     def _tell_age(self, info: StreamInfo, max_age_ms: int | None) -> None:
         """Note how much of an old backup max_age deletes at once, or that the restored stream has no max_age."""
-        before_ms, note = placed_rows.resumed(self.entry.config).max_age_ms, self.target.progress.note
+        before_ms, note = self.entry.config.max_age_ms, self.target.progress.note
         if before_ms is None and max_age_ms is None:
             return
         if self.entry.intake is Intake.SEALED and max_age_ms is None:
@@ -425,8 +420,9 @@ class _Job(NamedTuple):
 
 
 def _has_limits(info: StreamInfo) -> bool:
-    """True if an earlier run has restored the limits, which it does at its end."""
-    return placed_rows.suspended(info.config) != info.config
+    """True if limits may have deleted rows since an earlier run was complete."""
+    has_some = any(getattr(info.config, field) != off for field, off in placed_rows.NO_LIMITS.items())
+    return has_some and info.config.suspend_deletion is not SuspendDeletion.COPYING
 
 
 def _tell(advance: Callable[[int], None], before: int, end: int) -> None:

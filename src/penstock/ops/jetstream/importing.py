@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from base64 import b64decode
 from collections.abc import Generator, Mapping
-from contextlib import ExitStack, closing, suppress
+from contextlib import AbstractContextManager, ExitStack, closing, suppress
 from typing import Any, NamedTuple, Self
 
 import msgspec
@@ -181,7 +181,8 @@ class JetStreamImport:
             self._times = RowTimes.of(self._future_times, self._client.status(timeout=self._timeout_s))
             stream = self._target_stream()
             state = self._thread.run(self._js.info(self._source)).state
-            done = self._copy(stream, msgspec.structs.replace(self._info, state=state))
+            with self._deletion_suspended(stream):
+                done = self._copy(stream, msgspec.structs.replace(self._info, state=state))
             if cut_over:
                 done = self._switch(stream, done)
         except PenstockError as error:
@@ -190,6 +191,9 @@ class JetStreamImport:
             raise
         self._times.tell(self._progress, stream.name)
         return done
+
+    def _deletion_suspended(self, stream: StreamInfo) -> AbstractContextManager[None]:
+        return placed_rows.deletion_suspended(self._client, stream, self._timeout_s, self._progress)
 
     def _target_stream(self) -> StreamInfo:
         """Return the target stream, created if it does not exist.
@@ -206,7 +210,7 @@ class JetStreamImport:
                     f"stream {there.name} has {len(there.partitions)} partitions; sequences need one"
                 )
             return there
-        return create_paused(self._client, self._mapped.config(), timeout=self._timeout_s)
+        return create_paused(self._client, placed_rows.suspended(self._mapped.config()), timeout=self._timeout_s)
 
     def _complete(self, *, cut_over: bool) -> Imported:
         """Return the result of a run after the cut-over. OperationalError: the target may lack messages of JetStream's
@@ -267,7 +271,8 @@ class JetStreamImport:
         self._thread.run(self._js.move_aside(self._info, self.aside))
         self.is_aside = True
         info = self._thread.run(_settled(self._js, self._source))
-        rest = self._copy(stream, info)
+        with self._deletion_suspended(stream):
+            rest = self._copy(stream, info)
         self._client.resume_stream(stream, timeout=self._timeout_s)
         self.is_aside, self.is_cut_over = False, True
         last_seq = self._thread.run(self._js.info(self._source)).state.last_seq

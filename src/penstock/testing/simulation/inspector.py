@@ -51,6 +51,7 @@ class PartitionLook(NamedTuple):
     is_damaged: bool
     is_failing: bool  # accepts no writes until a restart
     version: int  # of the ISR
+    is_deletion_suspended: bool = False
 
 
 class StandingLook(NamedTuple):
@@ -135,6 +136,7 @@ def _look(node: Node, key: PartitionKey, partition: Partition) -> PartitionLook:
         bool(log._damage.known),  # as `damage`, without its side effect of processing new findings
         log._state is LogState.FENCED,
         state.version,
+        partition.stream.config.is_deletion_suspended,
     )
 
 

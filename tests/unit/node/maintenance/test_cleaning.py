@@ -9,7 +9,7 @@ import pytest
 from penstock.base import limits
 from penstock.base.config import Intake
 from penstock.commitlog import Cleaning, Survey
-from penstock.messages import AlterStreamRequest, SetIntakeRequest
+from penstock.messages import AlterStreamRequest, AlterStreamResponse, SetIntakeRequest
 from penstock.vfs.faulty import FileFault, FileOperation, FileOperationKind, no_faults, nth
 from tests.extent import each_change
 from tests.unit.node.harness import Broker, Executed
@@ -207,6 +207,22 @@ def test_a_survey_lets_other_streams_be_cleaned() -> None:
     orders = f"streams/{broker.stream('orders').stream_id:08d}-orders/0/"
     assert sum(path.startswith(orders) and path.endswith(".1.arrows") for path in broker.memory.files()) == 4
     assert len(broker.read("prices")) < 20
+    broker.stop()
+
+
+def test_suspended_deletion_keeps_what_limits_and_compaction_would_delete_until_it_ends() -> None:
+    broker = Broker().start()
+    broker.create("prices", **TABLE, max_messages=10, max_age_ms=60_000)
+    broker.ask(AlterStreamRequest(name="prices", changes={"suspend_deletion": "yes"}), AlterStreamResponse)
+    with_keys(broker, "prices")
+    go_on(broker, 120_000)
+    assert len(broker.read("prices")) == 40
+    broker.ask(AlterStreamRequest(name="prices", changes={"max_messages": 5}), AlterStreamResponse)
+    go_on(broker, 10_000)
+    assert len(broker.read("prices")) == 40
+    broker.ask(AlterStreamRequest(name="prices", changes={"suspend_deletion": "no"}), AlterStreamResponse)
+    go_on(broker, 120_000)
+    assert len(broker.read("prices")) < 10
     broker.stop()
 
 

@@ -138,6 +138,20 @@ def test_what_is_refused() -> None:
     assert broker.values("orders") == [b"rollup"]
 
 
+def test_rollups_wait_while_deletion_is_suspended() -> None:
+    broker = started()
+    broker.ask(AlterStreamRequest(name="orders", changes={"suspend_deletion": "yes"}), AlterStreamResponse)
+    publish(broker, b"1")
+    publish(broker, b"all", "Nats-Rollup: all")
+    publish(broker, b"2")
+    publish(broker, b"sub", "Nats-Rollup: sub")
+    go_on(broker, 300_000)
+    assert broker.values("orders") == [b"1", b"all", b"2", b"sub"]
+    broker.ask(AlterStreamRequest(name="orders", changes={"suspend_deletion": "no"}), AlterStreamResponse)
+    go_on(broker, 300_000)
+    assert broker.values("orders") == [b"sub"]
+
+
 def test_over_the_socket_the_whole_batch_is_refused() -> None:
     broker = started()
     request = AppendRequest(stream_id=broker.stream_id("orders"))

@@ -15,6 +15,7 @@ gets another history.
 | a refused message is not in the log                           | an ack, a read, a refusal                  |
 | no leader shows messages whose truncation was acknowledged    | every event of the broker                  |
 | only retention or a truncation request removes messages       | a read, every event of the broker          |
+| while deletion is suspended only a request removes messages   | every event of the leader                  |
 | log_start ≤ committed_end ≤ log_end                           | every event of the broker                  |
 | committed_end covers all acked messages and never goes back   | every event of the broker                  |
 | each leader epoch has one leader: one run of one broker       | every event of the broker                  |
@@ -98,6 +99,7 @@ class PartitionHistory:
     truncating: int = 0  # highest offset of any truncation request
     truncated: int = 0  # highest offset of any acknowledged truncation request
     acks: int = 0
+    suspended: dict[tuple[int, int], int] = field(default_factory=dict)  # (broker, epoch) → log start since then
     leaders: dict[int, tuple[int, int]] = field(default_factory=dict)  # leader epoch → broker and its run
     led_us: dict[int, int] = field(default_factory=dict)  # leader epoch → time at which it was first observed
     ends: dict[int, Ends] = field(default_factory=dict)  # by broker
@@ -362,6 +364,7 @@ class Checks:
             if not history.may_begin_at(look.log_start):
                 text = f"nobody has asked to give up more than what comes before {history.truncating}"
                 raise ViolationError(f"{history.name()} on {broker.name}: {text}: {look}")
+            _check_suspended(history, broker, look)
             if history.began is not None:
                 history.began(broker, look)
             ends = history.ends.get(broker.broker_id)
@@ -537,3 +540,15 @@ class Checks:
             raise ViolationError(f"{history.name()}: {history.promised_end - 1} is promised, the log ends at {end}")
         if not history.may_begin_at(log_start):
             raise ViolationError(f"{history.name()}: it begins at {log_start}, and nothing may go")
+
+
+def _check_suspended(history: PartitionHistory, broker: SimBroker, look: inspector.PartitionLook) -> None:
+    """Check that a leader's retention deletes nothing from when it knows that deletion is suspended."""
+    key = (broker.broker_id, look.leader_epoch)
+    if not (look.is_leader and look.is_deletion_suspended):
+        history.suspended.pop(key, None)
+        return
+    since = history.suspended.setdefault(key, look.log_start)
+    if look.log_start > max(since, history.truncating):
+        text = f"deletion is suspended, and it began at {since} then"
+        raise ViolationError(f"{history.name()} on {broker.name}: {text}: {look}")
