@@ -87,7 +87,7 @@ class Encryption(StrEnum):
 
 
 class SuspendDeletion(StrEnum):
-    """Whether retention, compaction, message TTLs and rollups delete nothing for now; the limits stay as they are."""
+    """State of deletion by retention, compaction, message TTLs and rollups; the limits stay as they are."""
 
     NO = "no"
     YES = "yes"  # until a user sets it to `no`

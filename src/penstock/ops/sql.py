@@ -153,7 +153,7 @@ def _plainly(error: Exception) -> str:
 
 
 class _Scanner(NamedTuple):
-    """What DuckDB asks of a pyarrow scanner.
+    """Part of a pyarrow scanner that DuckDB calls.
 
     pyarrow's own reads ahead in a thread that may outlive the query, and then calls Python while the process ends.
     """
