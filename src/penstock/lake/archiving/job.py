@@ -1,8 +1,9 @@
 """The loop of an archive: plans a batch, has a runner write it, commits it, reports it. Each message is there once.
 
 Rules: the commit that adds rows to the table also records the end offset of each partition (`penstock.lake.tables`). A
-batch is a range of offsets of each partition, from the table's end on. After any crash the next run, by whatever
-runner, reads the end offsets from the table and continues.
+batch is a range of offsets of each partition, from the table's end on. Nothing is reported to the brokers before its
+commit is on disk, because they may then delete the messages. After any crash the next run, by whatever runner, reads
+the end offsets from the table and continues.
 
 | step                                  | the next run after a crash at the end of this step              |
 |---------------------------------------|-----------------------------------------------------------------|
@@ -36,7 +37,7 @@ from penstock.lake.reading.pieces import Piece, cut, lag_of, log_starts_of, piec
 from penstock.lake.reading.positions import Key, Position
 from penstock.lake.reading.selection import Chosen, choose, is_selected
 from penstock.lake.tables.data_files import Writing, empty_file
-from penstock.lake.tables.folder import REJECTS, OvertakenError, locked
+from penstock.lake.tables.folder import OWN, REJECTS, OvertakenError, locked, make_folder, sync_up
 from penstock.lake.tables.formats import open_table
 from penstock.lake.tables.manifest import ArchiveManifest, read_about, write_about
 from penstock.lake.tables.table import Commit, LakeFile, Table
@@ -122,7 +123,9 @@ class ArchiveJob:
         chosen = self._choose()
         self._table.finish()
         if self._rejects is not None:
+            make_folder(plan.root / REJECTS)
             self._rejects.finish()
+        sync_up([plan.root / OWN], plan.root)  # the last job may have been killed before it has synced its manifest
         begins = self._begin(chosen)
         until = self._log_ends(chosen, wait=True) if once else None
         self._check_agrees(chosen, begins, until)

@@ -2,7 +2,8 @@
 
 Rules: the end of each partition and its leader epoch are transaction identifiers in the table's log (`txn`: an
 application and its version), so they become durable with the files and stay in the table. If two jobs commit the same
-partition at the same time, Delta refuses the second commit.
+partition at the same time, Delta refuses the second commit. `deltalake` does not sync the log; `commit` and
+`finish` do.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +19,11 @@ import pyarrow as pa
 
 from penstock.base.errors import CorruptionError
 from penstock.lake.reading.positions import Key, Position
-from penstock.lake.tables.folder import OvertakenError
+from penstock.lake.tables.folder import OvertakenError, sync_file, sync_up
 from penstock.lake.tables.table import Commit, LakeFile, Range, check_new
 
 _PARTITIONED_BY = ["date", "topic"]
+_VERSION_DIGITS = 20  # the name of each file of the log begins with its version
 
 
 class DeltaLake:
@@ -28,10 +31,25 @@ class DeltaLake:
 
     def __init__(self, root: Path, columns: pa.Schema | None) -> None:
         self._root = str(root)
+        self._synced_version = -1  # of the log: its files up to this version are on disk
         self._schema = pa.schema([*(columns or ()), pa.field("date", pa.date32())])
 
     def finish(self) -> None:
-        """Do nothing: a Delta commit is complete at once."""
+        """Sync the log: the last job may have been killed between its commit and the sync."""
+        if (table := self._open()) is not None:
+            self._sync(table.version())
+
+    def _sync(self, version: int) -> None:
+        """Sync the files of the log up to a version, from the newest checkpoint on."""
+        log = Path(self._root) / "_delta_log"
+        files = [one for one in log.iterdir() if one.name[:_VERSION_DIGITS].isdigit()]
+        newest = max((_version(one) for one in files if ".checkpoint." in one.name), default=-1)
+        first = max(newest, self._synced_version + 1)
+        for file in (log / "_last_checkpoint", *(one for one in files if _version(one) >= first)):
+            with suppress(FileNotFoundError):  # deltalake deletes old files
+                sync_file(file)
+        sync_up([log], Path(self._root))
+        self._synced_version = version
 
     def _open(self) -> Any | None:
         from deltalake import DeltaTable
@@ -85,6 +103,7 @@ class DeltaLake:
             )
         except CommitFailedError as error:
             raise OvertakenError(f"{self._root}: another job has committed at the same time: {error}") from error
+        self._sync(table.version())
 
     def files(self, topics: Iterable[str] | None = None) -> list[LakeFile]:
         """Return the files of the newest version. Their ranges are bounds from statistics, not exact."""
@@ -93,6 +112,11 @@ class DeltaLake:
             return []
         found = pa.table(table.get_add_actions(flatten=True)).to_pylist()
         return [_file(one) for one in found if wanted is None or one["partition.topic"] in wanted]
+
+
+def _version(file: Path) -> int:
+    """Return the version of a file of the log."""
+    return int(file.name[:_VERSION_DIGITS])
 
 
 def _application(key: Key) -> str:

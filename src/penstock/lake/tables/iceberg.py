@@ -3,15 +3,17 @@
 Rules: the end of each partition and its leader epoch are properties of the table, set in the transaction that adds the
 files. A commit on an outdated snapshot fails, because the table's properties disable pyiceberg's retries. Metadata are
 bounded: each commit deletes the oldest metadata files; old snapshots expire, and with them the manifests and manifest
-lists that no kept snapshot refers to. No file with rows is ever deleted.
+lists that no kept snapshot refers to. No file with rows is ever deleted. Metadata are on disk before the catalog refers
+to them, and the catalog's commit before `commit` returns.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import sqlite3
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +22,11 @@ import pyarrow as pa
 from penstock.base import limits
 from penstock.base.errors import CorruptionError
 from penstock.lake.reading.positions import Key, Position
-from penstock.lake.tables.folder import OWN, OvertakenError
+from penstock.lake.tables.folder import OWN, OvertakenError, sync_up
 from penstock.lake.tables.table import Commit, LakeFile, Range, check_new
 
 CATALOG, NAMESPACE, TABLE = "penstock", "penstock", "archive"
+_FILE_IO = "penstock.lake.tables.synced_files.SyncedFileIO"
 _END, _EPOCH = "penstock.end.", "penstock.epoch."
 _PROPERTIES = {
     "commit.retry.num-retries": "0",
@@ -32,6 +35,7 @@ _PROPERTIES = {
     "commit.manifest-merge.enabled": "true",
     "commit.manifest.min-count-to-merge": str(limits.ICEBERG_MANIFESTS_MERGED),
 }
+_INSTEAD = "Put this file back from a backup of the folder, or archive elsewhere."
 _log = logging.getLogger(__name__)
 
 
@@ -47,7 +51,13 @@ class IcebergLake:
         self._kept: Any = None
 
     def finish(self) -> None:
-        """Do nothing: an Iceberg commit is complete at once."""
+        """Sync the folders: the last job may have been killed between its commit and the sync."""
+        if (self._root / OWN).exists():
+            self._sync()
+
+    def _sync(self) -> None:
+        """Sync the folders. SQLite's commit is the removal of its journal, and SQLite does not sync that."""
+        sync_up([folder for folder in (self._root / OWN, self._root / "metadata") if folder.exists()], self._root)
 
     def _catalog(self) -> Any:
         from pyiceberg.catalog.sql import SqlCatalog
@@ -55,7 +65,7 @@ class IcebergLake:
         if self._kept is None:
             (self._root / OWN).mkdir(parents=True, exist_ok=True)
             uri = f"sqlite:///{self._root / OWN / 'catalog.db'}"
-            self._kept = SqlCatalog(CATALOG, uri=uri, warehouse=str(self._root))
+            self._kept = SqlCatalog(CATALOG, uri=uri, warehouse=str(self._root), **{"py-io-impl": _FILE_IO})
         return self._kept
 
     def _open(self) -> Any | None:
@@ -74,9 +84,7 @@ class IcebergLake:
             if _passes(error):
                 raise
             found = f"what pyiceberg says of it: {type(error).__name__}: {error}"
-            raise CorruptionError(
-                str(catalog), 0, "the catalog of an Iceberg table, and its metadata", found
-            ) from error
+            raise _damaged(catalog, found) from error
 
     def _make(self) -> Any:
         from pyiceberg.transforms import DayTransform, IdentityTransform
@@ -119,6 +127,7 @@ class IcebergLake:
                     )
         except CommitFailedException as error:
             raise OvertakenError(f"{self._root}: another job has committed at the same time: {error}") from error
+        self._sync()
         if len(table.snapshots()) >= 2 * self._snapshots_kept:  # not at each commit: it reads the manifest lists
             self._expire(table)
 
@@ -190,6 +199,19 @@ def _has_rows(metadata: Path) -> bool:
         )
     except (ValueError, KeyError, TypeError, AttributeError):
         return True
+
+
+def _damaged(catalog: Path, found: str) -> CorruptionError:
+    """Return the error for a table that cannot be loaded; it names the metadata file that the catalog refers to."""
+    try:
+        with closing(sqlite3.connect(f"{catalog.as_uri()}?mode=ro", uri=True)) as opened:
+            row = opened.execute("SELECT metadata_location FROM iceberg_tables").fetchone()
+    except sqlite3.Error:
+        row = None
+    if row is None:
+        return CorruptionError(str(catalog), 0, "the catalog of an Iceberg table", found, advice=_INSTEAD)
+    file = str(row[0]).removeprefix("file://")
+    return CorruptionError(file, 0, f"metadata of an Iceberg table, which {catalog} names", found, advice=_INSTEAD)
 
 
 def _passes(error: Exception) -> bool:

@@ -85,7 +85,10 @@ class ParquetTable:
 
     def finish(self) -> None:
         """Move files of the last commit that are still staged. Raise CorruptionError if a commit is missing."""
-        self._publish(self._last()[1])
+        last = self._last()[1]
+        if last is not None:  # the last job may have been killed between its commit and the sync
+            sync_up([self._commits], self._root)
+        self._publish(last)
         self._check_whole()
 
     def _check_whole(self) -> None:
