@@ -188,7 +188,10 @@ class ArchiveJob:
         return now, self._begin(now)
 
     def _begin(self, chosen: Chosen) -> dict[Key, Position]:
-        """Return each partition's next offset: the table's end, or the log start offset when it was first selected."""
+        """Return each partition's next offset: the table's end, or the partition's start in the archive.
+
+        That is the log start offset when its stream was first selected; 0 for a partition that was added later.
+        """
         plan = self._plan
         about = read_about(plan.root)
         ids = dict(about.stream_ids) if about else {}
@@ -205,6 +208,7 @@ class ArchiveJob:
         if about is not None and (about.format, about.decode, about.schema) != (plan.format, plan.decode, plan.schema):
             raise OvertakenError(f"{plan.root}: another job has begun this archive; run it again")
         starts = dict(about.starts) if about else {}
+        starts |= {key: Position(0) for key in chosen.keys if key.stream in ids and key not in starts}
         new = Chosen(chosen.streams, tuple(key for key in chosen.keys if key not in starts))
         starts |= self._starts(new)
         self._name = (about.name if about else "") or plan.name  # another job may have written it first
