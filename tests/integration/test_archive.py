@@ -207,14 +207,30 @@ async def test_the_command_repeats_until_it_is_told_to_end(
     with launched(broker.client_address, "archive", "repeated", "--to", lake, "--every", "100ms", "--json") as running:
         assert running.stdout is not None
         for rows in (10, 1):
-            assert f'"rows":{rows}' in running.stdout.readline()
-            assert '"event":"done"' in running.stdout.readline()
+            batch = next(line for line in iter(running.stdout.readline, "") if '"event":"batch"' in line)
+            assert f'"rows":{rows},' in batch
+            assert f'"rows":{rows},' in running.stdout.readline()
+            assert '"rows":0,' in running.stdout.readline(), "a run without new messages ends with its object, too"
             more(client, "repeated")
         running.send_signal(signal.SIGTERM)
         await ended(running)
     said, _ = await command(broker.client_address, "archive", "repeated", "--to", lake)
     assert "messages of repeated archived in" in said or "message of repeated archived in" in said
     assert rows_of(tmp_path / "lake") == expected(1, 12)
+
+
+async def test_the_command_waits_for_the_first_stream_of_a_pattern(
+    client: penstock.Client, broker: BrokerProcess, tmp_path: Path
+) -> None:
+    lake = str(tmp_path / "lake")
+    with launched(broker.client_address, "archive", "later-*", "--to", lake, "--every", "100ms", "--json") as running:
+        assert running.stdout is not None
+        assert running.stderr is not None
+        assert "no stream matches later-*" in running.stderr.readline()
+        filled(client, "later-1", 10)
+        assert '"rows":10' in running.stdout.readline()
+        running.send_signal(signal.SIGTERM)
+        await ended(running)
 
 
 async def test_a_command_that_cannot_reach_a_broker_tries_again(tmp_path: Path) -> None:
@@ -234,8 +250,9 @@ async def test_a_backup_repeats_too(client: penstock.Client, broker: BrokerProce
     with launched(broker.client_address, *arguments) as running:
         assert running.stdout is not None
         assert '"rows":10' in running.stdout.readline()
+        assert '"rows":0,' in running.stdout.readline(), "a run without new messages is told, too"
         more(client, "backed-up")
-        assert '"rows":1,' in running.stdout.readline()
+        assert any('"rows":1,' in line for line in iter(running.stdout.readline, ""))
         running.send_signal(signal.SIGTERM)
         await ended(running)
     await command(broker.client_address, "verify", folder)

@@ -20,7 +20,7 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.base import limits
-from penstock.base.errors import CorruptionError
+from penstock.base.errors import CorruptionError, OperationalError
 from penstock.lake.reading.positions import Key, Position
 from penstock.lake.tables.folder import OWN, OvertakenError, sync_up
 from penstock.lake.tables.table import Commit, LakeFile, Range, check_new
@@ -101,12 +101,28 @@ class IcebergLake:
             spec.add_field("topic", IdentityTransform(), "stream")
         return catalog.load_table((NAMESPACE, TABLE))
 
+    @contextmanager
+    def _answering(self) -> Iterator[None]:
+        """Raise an error of SQLite that is not of the catalog's content as OperationalError."""
+        from sqlalchemy.exc import OperationalError as SqlError
+
+        try:
+            yield
+        except SqlError as error:
+            text = f"{self._root / OWN / 'catalog.db'}: {error.orig}; if another program has it open, try again"
+            raise OperationalError(text) from error
+
     def ends(self, keys: Iterable[Key]) -> dict[Key, Position]:
         """Return the ends from the table's properties."""
-        return {} if (table := self._open()) is None else _ends(table, keys)
+        with self._answering():
+            return {} if (table := self._open()) is None else _ends(table, keys)
 
     def commit(self, commit: Commit) -> None:
         """Commit as one snapshot of the table."""
+        with self._answering():
+            self._commit(commit)
+
+    def _commit(self, commit: Commit) -> None:
         from pyiceberg.exceptions import CommitFailedException
 
         table = self._open() or self._make()
@@ -162,7 +178,9 @@ class IcebergLake:
     def files(self, topics: Iterable[str] | None = None) -> list[LakeFile]:
         """Return the files of the newest snapshot. Their ranges are bounds from statistics, not exact."""
         wanted = None if topics is None else set(topics)
-        if (table := self._open()) is None:
+        with self._answering():
+            table = self._open()
+        if table is None:
             return []
         schema = table.schema()
         try:

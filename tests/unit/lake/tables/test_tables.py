@@ -6,7 +6,10 @@ import errno
 import gc
 import json
 import os
+import sqlite3
 from collections.abc import Iterable
+from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import polars as pl
@@ -15,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from penstock.base import limits
-from penstock.base.errors import CorruptionError
+from penstock.base.errors import CorruptionError, OperationalError
 from penstock.cli.lake.progress import line
 from penstock.lake.archiving.decoding import COLUMNS, rejects_schema
 from penstock.lake.progress import BatchDone
@@ -234,3 +237,17 @@ def test_damaged_metadata_of_an_iceberg_archive_are_named(tmp_path: Path) -> Non
     with pytest.raises(CorruptionError, match="from a backup of the folder, or archive elsewhere") as raised:
         IcebergLake(tmp_path, arrow_schema(COLUMNS)).ends([KEY])
     assert raised.value.file == str(newest)
+
+
+@each_change
+def test_a_locked_catalog_is_an_error_that_a_later_run_may_not_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sqlite3.dbapi2.connect", partial(sqlite3.connect, timeout=0.1))
+    commit_each(tmp_path, IcebergLake(tmp_path, arrow_schema(COLUMNS)), 0, 1)
+    with closing(sqlite3.connect(tmp_path / "_penstock" / "catalog.db")) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        table = IcebergLake(tmp_path, arrow_schema(COLUMNS))
+        with pytest.raises(OperationalError, match=r"catalog.db: database is locked; if another program has it open"):
+            table.ends([KEY])
+    assert table.ends([KEY]) == {KEY: At(1, 3)}
