@@ -338,16 +338,16 @@ class ArchiveJob:
             return made, 0
         up_to = {key: _further(end, from_there[key]) for key, end in ends.items()}
         rejects = [one for one in made if one.is_rejects]
-        self._rejects.commit(Commit((*self._first_rejects(rejects, ends), *rejects), from_there, up_to))
+        first = [] if rejects or known else self._first_rejects(ends)
+        self._rejects.commit(Commit((*first, *rejects), from_there, up_to))
         return [one for one in made if not one.is_rejects], _rows(rejects)
 
-    def _first_rejects(self, rejects: Sequence[LakeFile], ends: Mapping[Key, Position]) -> list[LakeFile]:
-        """Return a file without rows if the rejects have no Parquet file yet, so that readers find their columns.
+    def _first_rejects(self, ends: Mapping[Key, Position]) -> list[LakeFile]:
+        """Return the first file of the rejects if there is no reject yet: without rows, so that readers find columns.
 
-        In the other formats the table's metadata hold the columns.
+        In the formats other than Parquet the table's metadata hold the columns.
         """
-        assert self._rejects is not None
-        if self._plan.format != "parquet" or rejects or self._rejects.files():
+        if self._plan.format != "parquet":
             return []
         writing = Writing(str(self._plan.root / REJECTS), True, False, self._plan.file_bytes, True)
         return [empty_file(writing, rejects_schema(), min(ends).stream)]

@@ -251,3 +251,21 @@ def test_a_locked_catalog_is_an_error_that_a_later_run_may_not_have(
         with pytest.raises(OperationalError, match=r"catalog.db: database is locked; if another program has it open"):
             table.ends([KEY])
     assert table.ends([KEY]) == {KEY: At(1, 3)}
+
+
+def test_a_commit_of_a_parquet_archive_costs_the_same_after_many(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(10):
+        ParquetTable(tmp_path).commit(Commit((), {KEY: At(number)}, {KEY: At(number + 1)}))
+    opened = ParquetTable(tmp_path)
+    read: list[Path] = []
+    read_bytes = Path.read_bytes
+    monkeypatch.setattr(Path, "read_bytes", lambda file: (read.append(file), read_bytes(file))[1])
+    opened.finish()
+    for number in range(10, 20):
+        assert opened.ends([KEY]) == {KEY: At(number)}
+        opened.commit(Commit((), {KEY: At(number)}, {KEY: At(number + 1)}))
+    assert len(read) <= 11
+    ParquetTable(tmp_path).commit(Commit((), {KEY: At(20)}, {KEY: At(21)}))
+    assert opened.ends([KEY]) == {KEY: At(21)}, "a commit of another job is found"
