@@ -143,6 +143,15 @@ def test_a_run_that_is_stopped_leaves_no_files_and_the_next_one_continues(
     assert list((tmp_path / "_penstock" / "staged").iterdir()) == []
 
 
+def test_several_streams_are_archived(client: penstock.Client, tmp_path: Path) -> None:
+    for name in ("first", "second"):
+        filled(client, name, 10)
+    assert ops.archive_stream(client, ["first", "seco*"], tmp_path / "a").rows == 20
+    assert ops.archive_stream(client, "first,second", tmp_path / "b").rows == 20
+    with pytest.raises(ConfigError, match="give a stream's name"):
+        ops.archive_stream(client, [], tmp_path / "c")
+
+
 def test_two_runs_do_not_write_one_archive(client: penstock.Client, tmp_path: Path) -> None:
     filled(client, "locked", 10)
     with locked(tmp_path), pytest.raises(OvertakenError, match="another job writes the archive"):

@@ -261,7 +261,12 @@ def test_a_commit_of_a_parquet_archive_costs_the_same_after_many(
     opened = ParquetTable(tmp_path)
     read: list[Path] = []
     read_bytes = Path.read_bytes
-    monkeypatch.setattr(Path, "read_bytes", lambda file: (read.append(file), read_bytes(file))[1])
+
+    def counted(file: Path) -> bytes:
+        read.append(file)
+        return read_bytes(file)
+
+    monkeypatch.setattr(Path, "read_bytes", counted)
     opened.finish()
     for number in range(10, 20):
         assert opened.ends([KEY]) == {KEY: At(number)}
