@@ -9,6 +9,7 @@ partition at the same time, Delta refuses the second commit. `deltalake` does no
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Iterable
 from contextlib import suppress
@@ -17,12 +18,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.base.errors import CorruptionError
+from penstock.base.errors import CorruptionError, OperationalError
 from penstock.lake.reading.positions import Key, Position
 from penstock.lake.tables.folder import OvertakenError, sync_file, sync_up
 from penstock.lake.tables.table import Commit, LakeFile, Range, check_new
 
 _PARTITIONED_BY = ["date", "topic"]
+_INSTEAD = "Put its files back from a backup of the folder, or archive elsewhere."
+_COLOUR = re.compile("\x1b\\[[0-9;]*m")
 _VERSION_DIGITS = 20  # the name of each file of the log begins with its version
 
 
@@ -59,7 +62,8 @@ class DeltaLake:
             return DeltaTable(self._root) if DeltaTable.is_deltatable(self._root) else None
         except (DeltaError, ValueError) as error:
             log = str(Path(self._root) / "_delta_log")
-            raise CorruptionError(log, 0, "the log of a Delta table", f"what deltalake says of it: {error}") from error
+            found = f"what deltalake says of it: {_text(error)}"
+            raise CorruptionError(log, 0, "the log of a Delta table", found, advice=_INSTEAD) from error
 
     def ends(self, keys: Iterable[Key]) -> dict[Key, Position]:
         """Return the ends from the table's transaction identifiers."""
@@ -68,7 +72,7 @@ class DeltaLake:
     def commit(self, commit: Commit) -> None:
         """Commit as one version of the table."""
         from deltalake import CommitProperties, DeltaTable, Transaction
-        from deltalake.exceptions import CommitFailedError
+        from deltalake.exceptions import CommitFailedError, DeltaError
         from deltalake.transaction import AddAction
 
         table = self._open()
@@ -102,7 +106,9 @@ class DeltaLake:
                 commit_properties=CommitProperties(app_transactions=transactions),
             )
         except CommitFailedError as error:
-            raise OvertakenError(f"{self._root}: another job has committed at the same time: {error}") from error
+            raise OvertakenError(f"{self._root}: another job has committed at the same time: {_text(error)}") from error
+        except DeltaError as error:
+            raise OperationalError(f"{self._root} cannot be committed to: {_text(error)}") from error
         self._sync(table.version())
 
     def files(self, topics: Iterable[str] | None = None) -> list[LakeFile]:
@@ -112,6 +118,11 @@ class DeltaLake:
             return []
         found = pa.table(table.get_add_actions(flatten=True)).to_pylist()
         return [_file(one) for one in found if wanted is None or one["partition.topic"] in wanted]
+
+
+def _text(error: Exception) -> str:
+    """Return an error's text without deltalake's colours and its stack trace."""
+    return _COLOUR.sub("", str(error)).partition("\n   0: ")[0].strip()
 
 
 def _version(file: Path) -> int:

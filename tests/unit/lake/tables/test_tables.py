@@ -274,3 +274,11 @@ def test_a_commit_of_a_parquet_archive_costs_the_same_after_many(
     assert len(read) <= 11
     ParquetTable(tmp_path).commit(Commit((), {KEY: At(20)}, {KEY: At(21)}))
     assert opened.ends([KEY]) == {KEY: At(21)}, "a commit of another job is found"
+
+
+def test_a_damaged_log_of_a_delta_archive_is_told_in_plain_text(tmp_path: Path) -> None:
+    open_table(tmp_path, "delta", arrow_schema(COLUMNS)).commit(Commit((), {KEY: At(0)}, {KEY: At(1)}))
+    (tmp_path / "_delta_log" / f"{1:020d}.json").write_bytes(b"{garbage")
+    with pytest.raises(CorruptionError, match="from a backup of the folder, or archive elsewhere") as raised:
+        open_table(tmp_path, "delta", arrow_schema(COLUMNS)).ends([KEY])
+    assert str(raised.value).isprintable()
