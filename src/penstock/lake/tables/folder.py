@@ -62,6 +62,15 @@ def write_durably(file: Path, data: bytes) -> None:
     sync_folder_if_possible(file.parent)
 
 
+def sync_file(file: Path) -> None:
+    """Sync a file that is closed already."""
+    number = os.open(file, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
+
+
 def make_folder(folder: Path) -> None:
     """Create a folder and its missing parents durably."""
     missing = [folder]

@@ -34,6 +34,7 @@ class ParquetTable:
         self._root = root
         self._commits = root / OWN / "commits"
         self._move = move
+        self._known: tuple[int, dict[str, Any] | None] = (-1, None)  # the last commit when it was read
 
     def ends(self, keys: Iterable[Key]) -> dict[Key, Position]:
         """Return the ends from the last commit."""
@@ -85,7 +86,10 @@ class ParquetTable:
 
     def finish(self) -> None:
         """Move files of the last commit that are still staged. Raise CorruptionError if a commit is missing."""
-        self._publish(self._last()[1])
+        last = self._last()[1]
+        if last is not None:  # the last job may have been killed between its commit and the sync
+            sync_up([self._commits], self._root)
+        self._publish(last)
         self._check_whole()
 
     def _check_whole(self) -> None:
@@ -132,8 +136,15 @@ class ParquetTable:
         return sorted(int(one.stem) for one in self._commits.glob("[0-9]*.json"))
 
     def _last(self) -> tuple[int, dict[str, Any] | None]:
-        numbers = self._numbers()
-        return (numbers[-1], self._read(numbers[-1])) if numbers else (-1, None)
+        """Return the last commit with its number. Only the first call lists all commits."""
+        number = self._known[0]
+        if number < 0:
+            number = next(reversed(self._numbers()), -1)
+        while (self._commits / _name(number + 1)).exists():
+            number += 1
+        if number != self._known[0]:
+            self._known = (number, self._read(number))
+        return self._known
 
     def _read(self, number: int) -> dict[str, Any]:
         file = self._commits / _name(number)
