@@ -50,7 +50,7 @@ class _Contents(NamedTuple):
         files, digest = self
         for path, size in sizes:
             files += 1
-            digest += int.from_bytes(hashlib.blake2b(f"{size} {path}".encode(), digest_size=8).digest())
+            digest += int.from_bytes(hashlib.blake2b(f"{size} {path}".encode(errors="surrogateescape"), digest_size=8).digest())
         return _Contents(files, digest % 2**64)
 
 
@@ -219,7 +219,7 @@ class ParquetTable:
     def _listed_data(self) -> dict[str, int]:
         """Return path and size of each data file that readers see."""
         out = {}
-        for folder in self._root.glob("date=*/topic=*"):
+        for folder in self._root.glob("date=*/topic=*/"):
             above = folder.relative_to(self._root)
             with os.scandir(folder) as entries:
                 for one in entries:
