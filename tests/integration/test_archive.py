@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import threading
 from collections.abc import Iterable, Iterator
@@ -187,6 +188,26 @@ def test_lost_messages_of_an_added_partition_are_an_error(client: penstock.Clien
     assert ops.archive_stream(client, "grown", tmp_path, ops.ArchiveOptions(fail_on_data_loss=False)).rows == 3
     more(client, "grown", 1)
     assert ops.archive_stream(client, "grown", tmp_path).rows == 1
+
+
+def test_an_archive_that_lost_what_it_had_reported_is_told_so(client: penstock.Client, tmp_path: Path) -> None:
+    lake, older = tmp_path / "lake", tmp_path / "older"
+    filled(client, "reported", 50)
+    ops.archive_stream(client, "reported", lake)
+    shutil.copytree(lake, older)
+    client.append("reported", [{"value": b"more"}] * 50)
+    ops.archive_stream(client, "reported", lake)
+    again = shutil.copytree(older, tmp_path / "again")
+    assert ops.archive_stream(client, "reported", again).rows == 50, "the log still has what the copy lacks"
+    client.truncate_stream("reported", 100)
+    text = (
+        f"archive in {older} ends at 50 of stream reported, partition 0, but it had reported 100 to the brokers: .* "
+        "the log begins at 100.* Restore .*newer copy.* Set fail_on_data_loss to False"
+    )
+    with pytest.raises(DataLossError, match=text):
+        ops.archive_stream(client, "reported", older)
+    more(client, "reported")
+    assert ops.archive_stream(client, "reported", older, ops.ArchiveOptions(fail_on_data_loss=False)).rows == 1
 
 
 def test_avro_is_decoded_and_json_needs_spark(client: penstock.Client, tmp_path: Path) -> None:

@@ -79,7 +79,8 @@ def archive(
     STREAM is a name, several with commas between, or a pattern such as 'orders-*'. Any reader of Parquet files sees
     each message once, with its offset and partition; as delta or iceberg it is a table of that format, too. A run
     copies what is stored when it begins. It continues where the last one ended, even if that was killed, or ran on
-    Spark (`penstock pipeline archive`); two concurrent runs on the same folder are safe.
+    Spark (`penstock pipeline archive`); of two concurrent runs on the same folder the second
+    one is refused.
 
     With --every a run that fails is reported, and the next one tries again. Ctrl-C and SIGTERM end the command between
     two batches; its exit code is 1 if the last run failed.

@@ -96,7 +96,8 @@ def archive(
 
     STREAM is a name, several with commas between, or a pattern such as 'orders-*'. Any reader of Parquet files sees
     each message once, with its offset and partition; as delta or iceberg it is a table of that format, too. A run
-    continues where the last one ended, even if that was killed; two concurrent runs on the same folder are safe.
+    continues where the last one ended, even if that was killed; of two concurrent runs on the same folder the second
+    one is refused.
 
     With --decode each row also has the struct [bold]data[/bold]. Values that cannot be decoded go to a second table, in
     _rejects, with the reason: the run continues, and the lines of each batch and of the end have their number. The

@@ -48,6 +48,8 @@ _ADVICE: dict[str, str] = {
     ErrorCode.UNSUPPORTED_VERSION: "client and broker do not know each other's version: upgrade the older one",
 }
 
+_NOT_FOR_DUMP = (".parquet", ".json", ".db", "/_delta_log", "/metadata")  # of lakes and backups
+
 # The client library's errors name its parameters.
 _SAID_FOR_PROGRAMS = ("(server=, PENSTOCK_SERVER)", "(--server HOST:PORT, PENSTOCK_SERVER)")
 
@@ -233,7 +235,8 @@ def _advice(error: Exception) -> str:
             return "--nats URL says where to publish, --nats-creds as whom; `penstock status` shows the broker's NATS"
         return "start a broker with `penstock serve`, or say where one is with --server HOST:PORT or PENSTOCK_SERVER"
     if isinstance(error, CorruptionError) and not error.advice:
-        return "nothing was deleted; `penstock dump FILE` shows what the file contains"
+        can_dump = not error.file.endswith(_NOT_FOR_DUMP) or os.path.basename(error.file) == "penstock.json"
+        return "nothing was deleted" + ("; `penstock dump FILE` shows what the file contains" if can_dump else "")
     return ""
 
 

@@ -127,6 +127,7 @@ class ArchiveJob:
             self._rejects.finish()
         sync_up([plan.root / OWN], plan.root)  # the last job may have been killed before it has synced its manifest
         begins = self._begin(chosen)
+        self._check_reported(chosen, begins)
         until = self._log_ends(chosen, wait=True) if once else None
         self._check_agrees(chosen, begins, until)
         if self._rejects is not None:
@@ -218,6 +219,17 @@ class ArchiveJob:
         if now != about:
             write_about(plan.root, now)
         return {key: starts[key] for key in chosen.keys} | self._table.ends(chosen.keys)
+
+    def _check_reported(self, chosen: Chosen, begins: Mapping[Key, Position]) -> None:
+        """Raise DataLossError if the archive lost messages that it had reported, and the log has deleted since."""
+        for key, at in begins.items():
+            now = chosen.streams[key.stream].partitions[key.partition]
+            told, log_start = now.archives.get(self._name, 0), int(now.log_start or 0)
+            if at.offset < min(told, log_start):
+                where = f"{at.offset} of stream {key.stream}, partition {key.partition}"
+                text = f"the archive in {self._plan.root} ends at {where}, but it had reported {told} to the brokers"
+                text += f": it has lost commits, or is an older copy, and the log begins at {log_start} now"
+                passed_over(f"{text}. Restore the archive from a newer copy", fail=self._plan.fail_on_data_loss)
 
     def _starts(self, chosen: Chosen) -> dict[Key, Position]:
         """Return the log start offset of each partition."""

@@ -11,7 +11,7 @@ import json
 import time
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import reduce
 from itertools import pairwise
@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 
 from penstock.base import limits
 from penstock.base.errors import OperationalError
-from penstock.lake.tables.folder import OWN, sync_file, sync_up
+from penstock.lake.tables.folder import OWN, naming, sync_file, sync_up
 from penstock.lake.tables.table import LakeFile, Range
 
 _REPEATED = ["topic", "subject", "key", "reason"]
@@ -106,7 +106,8 @@ class LakeWriter:
         return self._done
 
     def _close(self, key: tuple[str, int]) -> None:
-        self._done.append(self._open.pop(key).close())
+        self._done.append(self._open[key].close())
+        del self._open[key]
 
 
 class _OpenFile:
@@ -125,16 +126,21 @@ class _OpenFile:
         names = [name for name in first.schema.names if name != "topic" or how.with_topic]
         self._names = names
         self._schema = pa.schema([first.schema.field(name) for name in names])
-        self._sink = pa.OSFile(str(self._place), "wb")
-        self._writer = pq.ParquetWriter(
-            self._sink,
-            self._schema,
-            compression="zstd",
-            compression_level=1,
-            use_dictionary=[name for name in _REPEATED if name in names],
-            write_statistics=[name for name in _FOUND_BY if name in names],
-            write_page_checksum=True,
-        )
+        try:
+            with naming(self._place):
+                self._sink = pa.OSFile(str(self._place), "wb")
+                self._writer = pq.ParquetWriter(
+                    self._sink,
+                    self._schema,
+                    compression="zstd",
+                    compression_level=1,
+                    use_dictionary=[name for name in _REPEATED if name in names],
+                    write_statistics=[name for name in _FOUND_BY if name in names],
+                    write_page_checksum=True,
+                )
+        except OperationalError:
+            self._place.unlink(missing_ok=True)
+            raise
         self._group_bytes = group_bytes(how)
         self._waiting: list[pa.RecordBatch] = []
         self.waiting_bytes = 0
@@ -166,7 +172,7 @@ class _OpenFile:
     def write(self) -> None:
         """Write the buffered rows as a row group."""
         if self._waiting:
-            with _naming(self._place):
+            with naming(self._place):
                 self._writer.write_table(pa.Table.from_batches(self._waiting, self._schema), row_group_size=2**31 - 1)
             self._waiting, self.waiting_bytes = [], 0
 
@@ -182,7 +188,7 @@ class _OpenFile:
     def close(self) -> LakeFile:
         """Close the file, sync it to disk, and return it."""
         self.write()
-        with _naming(self._place):
+        with naming(self._place):
             self._writer.close()
             self._sink.close()
             sync_file(self._place)
@@ -196,15 +202,6 @@ def empty_file(how: Writing, schema: pa.Schema, topic: str) -> LakeFile:
     """Write a file without rows, under today's date, so that readers of the folder find the columns."""
     today = int(time.time()) // 86_400
     return _OpenFile(how, topic, today, pa.RecordBatch.from_pylist([], schema=schema)).close()
-
-
-@contextmanager
-def _naming(file: Path) -> Iterator[None]:
-    """Raise an OSError as OperationalError with the file's name, which Arrow's errors lack."""
-    try:
-        yield
-    except OSError as error:
-        raise OperationalError(f"{file} cannot be written: {error}") from error
 
 
 def told_files(files: Sequence[LakeFile]) -> pa.RecordBatch:

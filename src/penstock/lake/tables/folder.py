@@ -14,6 +14,8 @@ from penstock.vfs.real import sync_folder_if_possible
 OWN = "_penstock"
 """Folder of Penstock's metadata in an archive. Readers of Hive folders ignore names that begin with an underscore."""
 REJECTS = "_rejects"
+RESTORE = "Nothing was deleted. Restore the file from a copy of the archive, or archive into another folder."
+"""Advice where a file of an archive is damaged or missing."""
 
 
 class OvertakenError(OperationalError):
@@ -54,11 +56,14 @@ def write_durably(file: Path, data: bytes) -> None:
     """Replace a file atomically and durably."""
     make_folder(file.parent)
     new = file.with_name(f".{file.name}.{os.getpid()}.new")
-    with new.open("wb") as target:
-        target.write(data)
-        target.flush()
-        os.fsync(target.fileno())
-    new.replace(file)
+    try:
+        with naming(file), new.open("wb") as target:
+            target.write(data)
+            target.flush()
+            os.fsync(target.fileno())
+        new.replace(file)
+    finally:
+        new.unlink(missing_ok=True)
     sync_folder_if_possible(file.parent)
 
 
@@ -69,6 +74,15 @@ def sync_file(file: Path) -> None:
         os.fsync(number)
     finally:
         os.close(number)
+
+
+@contextmanager
+def naming(file: Path) -> Iterator[None]:
+    """Raise an OSError as OperationalError with the file's name, which errors of a write lack."""
+    try:
+        yield
+    except OSError as error:
+        raise OperationalError(f"{file} cannot be written: {error.strerror or error}") from error
 
 
 def make_folder(folder: Path) -> None:

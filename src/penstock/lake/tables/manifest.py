@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from penstock.base.errors import CorruptionError
 from penstock.lake.reading.positions import Key, Position
-from penstock.lake.tables.folder import OWN, write_durably
+from penstock.lake.tables.folder import OWN, RESTORE, write_durably
 
 
 class ArchiveManifest(NamedTuple):
@@ -71,9 +71,8 @@ def read_about(root: Path) -> ArchiveManifest | None:
     except FileNotFoundError:
         return None
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise CorruptionError(
-            str(file), 0, "what an archive says of itself", f"{type(error).__name__}: {error}"
-        ) from None
+        found = f"{type(error).__name__}: {error}"
+        raise CorruptionError(str(file), 0, "what an archive says of itself", found, advice=RESTORE) from None
 
 
 def write_about(root: Path, about: ArchiveManifest) -> None:

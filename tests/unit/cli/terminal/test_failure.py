@@ -58,7 +58,21 @@ def raised(error: BaseException) -> int:
             "Error: it is there\n  --storage and subject cannot be altered: take another name, or "
             "`penstock stream delete NAME`, with all that it holds\n",
         ),
-        (CorruptionError("f", 7, 1, 2), 1, "Error: f: at byte 7: expected 1, found 2\n  nothing was deleted"),
+        (
+            CorruptionError("f", 7, 1, 2),
+            1,
+            "Error: f: at byte 7: expected 1, found 2\n  nothing was deleted; `penstock d",
+        ),
+        (
+            CorruptionError("a.parquet", 0, 1, 2),
+            1,
+            "Error: a.parquet: at byte 0: expected 1, found 2\n  nothing was deleted\n",
+        ),
+        (
+            CorruptionError("1.json", 0, 1, 2, advice="Restore it."),
+            1,
+            "Error: 1.json: at byte 0: expected 1, found 2. Restore it.\n",
+        ),
         (FileNotFoundError(2, "No such file", "x.creds"), 1, "Error: x.creds: No such file\n"),
         (ValueError("a header may not"), 2, "Error: a header may not\n"),
         (ConfigError(["a", "b"]), 2, "Error: the config cannot work; 2 mistakes:\n  - a\n  - b\n"),
