@@ -9,6 +9,8 @@ once, and then fixed. Names of the log's columns stay theirs: a field of that na
 | strings                               | string; timestamp[us, UTC] if all are ISO 8601 times (no zone: UTC)   |
 | objects, arrays                       | struct, list                                                          |
 | values of different kinds, or {} only | string: the JSON text                                                 |
+| objects with fields that differ only  | string: the JSON text; other programs would confuse the fields        |
+| in case, or with NUL in their names   |                                                                       |
 | null, no such field, a tombstone      | null                                                                  |
 | not an object, or not JSON, or deeper | all columns null, counted                                             |
 | a value that the column cannot hold   | null, counted; a string column holds any value, as JSON text          |
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
 _VALUE = "value"
 _RESERVED = {*COLUMNS, "partition"} - {_VALUE}
 _PREFIX = "data_"
+_NUL = "\N{SYMBOL FOR NULL}"  # in names of columns: for other programs NUL ends a text
 _OBJECT = r"^[ \t\r\n]*\{"
 _TIME = r"^\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d{1,6})?(Z|[+-]\d\d:\d\d)?$"
 _OTHERS = "other fields"
@@ -503,7 +506,7 @@ def _settled(kind: pa.DataType | None) -> pa.DataType:
     """Return the type of a column: one that files can hold. Where nothing was known but null, it is string."""
     import pyarrow as pa
 
-    if kind is None or _leaves(kind) > limits.JSON_NESTED_FIELDS_MAX or _has_no_field(kind):
+    if kind is None or _leaves(kind) > limits.JSON_NESTED_FIELDS_MAX or _has_no_field(kind) or _is_ambiguous(kind):
         return pa.string()
     if pa.types.is_struct(kind):
         return pa.struct([(field.name, _settled(field.type)) for field in kind])
@@ -525,6 +528,17 @@ def _has_no_field(kind: pa.DataType) -> bool:
     return any(_has_no_field(kind.field(at).type) for at in range(kind.num_fields))
 
 
+def _is_ambiguous(kind: pa.DataType) -> bool:
+    """True if some fields of one object are the same to other programs, for which NUL ends a name, or case is nothing."""
+    fields = [kind.field(at) for at in range(kind.num_fields)]
+    names = {field.name.lower() for field in fields}
+    return (
+        len(names) < len(fields)
+        or any("\0" in name for name in names)
+        or any(_is_ambiguous(one.type) for one in fields)
+    )
+
+
 def _fields_beyond(array: pa.Array, kind: pa.DataType, path: str) -> Iterator[tuple[str, pa.Array]]:
     """Yield the fields of `array` that `kind` lacks, with their paths."""
     import pyarrow as pa
@@ -544,8 +558,14 @@ def _fields_beyond(array: pa.Array, kind: pa.DataType, path: str) -> Iterator[tu
 
 
 def _column_names(fields: Iterable[str]) -> list[str]:
-    """Return the columns' names: no two are equal, and none is that of a column of the log."""
-    names = list(fields)
+    """Return the columns' names: no two are equal, and none is that of a column of the log. None has a NUL."""
+    names, given = [], set(fields := list(fields))
+    for name in fields:
+        column = name.replace("\0", _NUL)
+        while column != name and column in given:
+            column += _NUL
+        given.add(column)
+        names.append(column)
     taken = _RESERVED | {name for name in names if name and name.lower() not in _RESERVED}
     made = []
     for name in names:

@@ -4,6 +4,10 @@ Rules: a table named like a stream is that stream, up to where its log ends when
 the query names are fetched. Conditions on `offset`, `timestamp`, `partition` and `subject = …` that hold for all rows
 narrow what is fetched; DuckDB's filter runs on what comes. DuckDB reaches no file and no network, and its memory is
 limited; beyond it, it spills to a temporary folder.
+
+DuckDB sees a stream through a view, over a dataset whose columns of JSON are `c0`, `c1`, ...: publishers choose names
+of fields, and pyarrow prints names in filters unescaped. SQL does not tell names apart by case: the view has `id` and
+`ID_1` for the fields `id` and `ID`.
 """
 
 from __future__ import annotations
@@ -11,8 +15,8 @@ from __future__ import annotations
 import json
 import re
 import tempfile
-from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import closing, contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from itertools import chain
 from queue import SimpleQueue
@@ -22,12 +26,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from penstock.base import limits
 from penstock.base.errors import OperationalError
 from penstock.base.subjects import subject_mistake
-from penstock.client.checks import COLUMNS, require
+from penstock.client.checks import COLUMNS, place_of, require
 from penstock.client.errors import StreamNotFound
+from penstock.client.places import LastMessages
 from penstock.client.read.filters import Filter
 from penstock.client.read.json_columns import JsonColumns
-from penstock.client.values import EARLIEST, LATEST, OffsetAt, Start
+from penstock.client.values import EARLIEST, LATEST, Headers, OffsetAt, Start
 from penstock.messages import StreamInfo
+from penstock.ops.errors import ArgumentError
 from penstock.ops.reading.files import plain, plain_schema
 
 if TYPE_CHECKING:
@@ -39,21 +45,30 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _ROWS_AT_ONCE = 10_000  # of a result
-_TEXT = re.compile(r'"(?:[^"\\]|\\.)*"')
+_NAMES_SAID_MAX = 10
+_TOKEN = re.compile(
+    r"""
+    ("(?:[^"\\]|\\.)*")  # a text, which pyarrow escapes
+    | \{value_set=u?int\d+:\[[\s\d,.-]*\],\ null_matching_behavior=\w+\}
+    | null\[\w+\]
+    | [^"{\[]
+    """,
+    re.VERBOSE,
+)
 _CONDITION = re.compile(r"(offset|timestamp|partition|subject) (==|>=|<=|>|<) (\S+(?: [\d:.]+Z?)?)")
 
 
-class SqlOptions(NamedTuple):
+class QueryOptions(NamedTuple):
     """Options of a query: the part of each stream that it sees, and the decoding of values."""
 
     start: Start = EARLIEST
     end: Start | None = None  # None: where the log ends now
     subject: str | None = None  # a pattern
-    decodes_json: bool = False  # fields of JSON values are columns in place of `value`
+    json: bool = False  # fields of JSON values are columns in place of `value`
     memory_bytes: int = limits.SQL_MEMORY_BYTES_DEFAULT
 
 
-class Result(NamedTuple):
+class QueryResult(NamedTuple):
     """The rows of a query, and what the caller should be told."""
 
     schema: pa.Schema
@@ -62,68 +77,108 @@ class Result(NamedTuple):
 
 
 @contextmanager
-def sql(
-    client: Client, query: str, wanted: SqlOptions | None = None, *, timeout: float = 10.0
-) -> Generator[Result, None, None]:
-    """Run a query; yield its result, whose `notes` has, at the end, sentences on what was not decoded.
+def query_streams(
+    client: Client, query: str, options: QueryOptions | None = None, *, timeout: float = 10.0
+) -> Generator[QueryResult, None, None]:
+    """Run a query in DuckDB's SQL; yield its result, whose `notes` has, at the end, what was not decoded.
 
-    ImportError without the extra `duckdb`. StreamNotFound: a table is no stream. ValueError: DuckDB refuses the query.
-    OperationalError: it fails, for instance for lack of memory. Errors of `Client.read`.
+    A table is the stream of its name. `timeout` is in seconds, of each request to a broker.
+
+    ImportError without the extra `duckdb`. StreamNotFound: a table is no stream. ArgumentError: `options` do not fit a
+    stream. ValueError: DuckDB refuses the query. OperationalError: it fails, for instance for lack of memory. Errors of
+    `Client.read`.
     """
     require("duckdb")
     import duckdb
 
-    wanted = wanted or SqlOptions()
+    options = options or QueryOptions()
 
     with tempfile.TemporaryDirectory(prefix="penstock-sql-", ignore_cleanup_errors=True) as folder:
         settings: dict[str, str | bool | int | float | list[str]] = {
             "enable_external_access": "false",
-            "memory_limit": f"{wanted.memory_bytes}B",
+            "memory_limit": f"{options.memory_bytes}B",
             "temp_directory": folder,
             "autoinstall_known_extensions": "false",
             "autoload_known_extensions": "false",
         }
-        connection = duckdb.connect(":memory:", config=settings)
-        notes: list[str] = []
-        tables: list[_Table] = []
-        missing: list[StreamNotFound] = []
-        try:
-            connection.execute("SET python_enable_replacements = false")  # else variables of this program are tables
-            with suppress(duckdb.Error):  # a build without time zones
-                connection.execute("SET TimeZone = 'UTC'")
+        with closing(duckdb.connect(":memory:", config=settings)) as connection:
             try:
-                for name in sorted(_table_names(connection, query)):
-                    try:
-                        info = client.stream(name, timeout=timeout)
-                    except StreamNotFound as error:
-                        missing.append(error)
-                        continue
-                    tables.append(_Table(client, info, wanted, timeout))
-                    connection.register(name, tables[-1].dataset())
-                result: Any = connection.sql(query)
-                if result is None:
-                    raise ValueError("the statement gives no rows; write a SELECT")
-                # The name since DuckDB 2.
-                make = getattr(result, "to_arrow_reader", None) or result.fetch_arrow_reader
-                reader = _beside(lambda: make(_ROWS_AT_ONCE))
-                yield Result(reader.schema, iter(lambda: _beside(lambda: next(reader, None)), None), notes)
-                for table in tables:
-                    notes += [f"{table.name}: {sentence}" for sentence in table.decoder.report.sentences()]
-            except (duckdb.Error, OSError, RuntimeError, ValueError) as error:
-                if (cause := next((table.error for table in tables if table.error), None)) is not None:
-                    raise cause from None
-                if missing and isinstance(error, duckdb.CatalogException):
-                    raise missing[0] from None
-                if isinstance(error, duckdb.ParserException | duckdb.BinderException | duckdb.CatalogException):
-                    raise ValueError(_plainly(error)) from None
-                if isinstance(error, duckdb.Error):
-                    raise OperationalError(_plainly(error)) from None
+                yield from _queried(connection, client, query, options, timeout)
+            except KeyboardInterrupt:
+                connection.interrupt()  # closing waits for what runs
                 raise
-        except KeyboardInterrupt:
-            connection.interrupt()  # it may take long to notice, and closing waits for it
-            raise
-        else:
-            connection.close()
+
+
+def _queried(
+    connection: duckdb.DuckDBPyConnection, client: Client, query: str, options: QueryOptions, timeout: float
+) -> Generator[QueryResult, None, None]:
+    import duckdb
+
+    notes: list[str] = []
+    tables: list[_Table] = []
+    missing: list[StreamNotFound] = []
+    connection.execute("SET python_enable_replacements = false")  # else variables of this program are tables
+    with suppress(duckdb.Error):  # a build without time zones
+        connection.execute("SET TimeZone = 'UTC'")
+    try:
+        for name in sorted(_table_names(connection, query)):
+            try:
+                info = client.stream(name, timeout=timeout)
+            except StreamNotFound as error:
+                missing.append(error)
+                continue
+            tables.append(_Table(client, info, options, timeout))
+            tables[-1].register(connection)
+        result: Any = connection.sql(query)
+        if result is None:
+            raise ValueError("the statement gives no rows; write a SELECT")
+        # The name since DuckDB 2.
+        make = getattr(result, "to_arrow_reader", None) or result.fetch_arrow_reader
+        reader = _beside(lambda: make(_ROWS_AT_ONCE))
+        names = _distinct(reader.schema.names)
+        schema = _renamed(reader.schema, names)
+        batches = iter(lambda: _beside(lambda: next(reader, None)), None)
+        yield QueryResult(schema, (batch.rename_columns(names) for batch in batches), notes)
+        for table in tables:
+            notes += [f"{table.name}: {sentence}" for sentence in table.sentences()]
+    except (duckdb.Error, OSError, RuntimeError, ValueError) as error:
+        if (cause := next((table.error for table in tables if table.error), None)) is not None:
+            raise cause from None
+        if missing and isinstance(error, duckdb.CatalogException):
+            raise missing[0] from None
+        refusals = (
+            duckdb.ParserException,
+            duckdb.BinderException,
+            duckdb.CatalogException,
+            duckdb.InvalidInputException,
+        )
+        if isinstance(error, refusals):
+            raise ValueError(_plainly(error)) from None
+        if isinstance(error, duckdb.Error):
+            raise OperationalError(_plainly(error)) from None
+        raise
+
+
+def _distinct(names: Iterable[str], *, by_case: bool = True) -> list[str]:
+    """Return the names with a suffix where one repeats: `offset`, `offset_1`."""
+    given = list(names)
+    fold: Callable[[str], str] = str if by_case else str.lower
+    taken, free = set[str](), {fold(name) for name in given}
+    made = []
+    for name in given:
+        number, found = 0, name
+        while fold(found) in taken or (number and fold(found) in free):
+            number += 1
+            found = f"{name}_{number}"
+        taken.add(fold(found))
+        made.append(found)
+    return made
+
+
+def _renamed(schema: pa.Schema, names: list[str]) -> pa.Schema:
+    import pyarrow as pa
+
+    return pa.schema([field.with_name(name) for field, name in zip(schema, names, strict=True)], schema.metadata)
 
 
 def _table_names(connection: duckdb.DuckDBPyConnection, query: str) -> set[str]:
@@ -168,22 +223,53 @@ def _plainly(error: Exception) -> str:
 class _Table:
     """One stream as a table of DuckDB."""
 
-    def __init__(self, client: Client, info: StreamInfo, wanted: SqlOptions, timeout_s: float) -> None:
+    def __init__(self, client: Client, info: StreamInfo, options: QueryOptions, timeout_s: float) -> None:
+        """ArgumentError: an offset, or a number of messages, with several partitions."""
+        import pyarrow as pa
+
         from penstock.batch.schema import arrow_schema
 
         self.name = info.name
         self.error: Exception | None = None  # of reading: DuckDB would only pass on its text
-        self.decoder = JsonColumns()
+        self._decoder = JsonColumns()
         self._client = client
         self._info = info
-        self._wanted = wanted
+        self._options = options
         self._timeout_s = timeout_s
         self._has_partition = len(info.partitions) > 1
+        places = place_of(options.start), place_of(options.end)
+        if self._has_partition and any(isinstance(one, int | LastMessages) for one in places):
+            text = f"{info.name} has {len(info.partitions)} partitions, each with offsets of its own"
+            raise ArgumentError(f"{text}: give a time, or conditions on partition and offset in the query")
         self._ranges = {number: self._range(number) for number in range(max(1, len(info.partitions)))}
-        self.schema = plain_schema(arrow_schema(), has_partition=self._has_partition)
-        if wanted.decodes_json:
+        schema = plain_schema(arrow_schema(), has_partition=self._has_partition)
+        self._log_names = [name for name in schema.names if not (options.json and name == "value")]
+        self._fields: list[str] = []
+        if options.json:
             self._infer()
-            self.schema = self.decoder.schema(self.schema)
+            schema = self._decoder.schema(schema)
+            self._fields = schema.names[len(self._log_names) :]
+        names = [*self._log_names, *(f"c{number}" for number in range(len(self._fields)))]
+        schema = _renamed(schema, names)
+        kind = pa.map_(pa.string(), pa.list_(pa.string()))
+        self.schema = schema.set(names.index("headers"), pa.field("headers", kind))
+        self._shown = _distinct([*self._log_names, *self._fields], by_case=False)
+
+    def register(self, connection: duckdb.DuckDBPyConnection) -> None:
+        """Make the stream a view of its name."""
+        rows = f"{self.name} rows"  # no stream has a space in its name
+        connection.register(rows, self.dataset())
+        columns = ", ".join(
+            f"{_quoted(name)} AS {_quoted(shown)}" for name, shown in zip(self.schema.names, self._shown, strict=True)
+        )
+        connection.execute(f"CREATE OR REPLACE TEMP VIEW {_quoted(self.name)} AS SELECT {columns} FROM {_quoted(rows)}")
+
+    def sentences(self) -> list[str]:
+        """Return what users should know of the decoding: fields under other names, and the counts of `JsonReport`."""
+        shown = self._shown[len(self._log_names) :]
+        renamed = [f"{name!r} is {new}" for name, new in zip(self._fields, shown, strict=True) if name != new]
+        said = [f"SQL does not tell names apart by case: {', '.join(renamed[:_NAMES_SAID_MAX])}"] if renamed else []
+        return [*said, *self._decoder.report.sentences()]
 
     def dataset(self) -> Any:
         """Return the pyarrow dataset, whose `scanner` DuckDB calls with the columns and the filter that it needs."""
@@ -202,8 +288,7 @@ class _Table:
         import pyarrow.dataset as ds
 
         names = self.schema.names if columns is None else columns
-        words = set(re.findall(r"\w+", _TEXT.sub("", str(where))))
-        needed = {*names, *(name for name in self.schema.names if name in words or not re.fullmatch(r"\w+", name))}
+        needed = {*names, *re.findall(r"\w+", str(where))}  # perhaps more than the filter needs
         schema = self.schema.empty_table().select([name for name in self.schema.names if name in needed]).schema
         if not schema.names:  # count(*)
             schema = self.schema.empty_table().select(["offset"]).schema
@@ -211,10 +296,10 @@ class _Table:
         return ds.Scanner.from_batches(batches, schema=schema, columns=names, filter=where)
 
     def _range(self, partition: int) -> tuple[int, int]:
-        begin, end = self._at(partition, self._wanted.start), self._at(partition, LATEST)
+        begin, end = self._at(partition, self._options.start), self._at(partition, LATEST)
         stop = end.committed_end
-        if self._wanted.end is not None:
-            place = self._wanted.end
+        if self._options.end is not None:
+            place = self._options.end
             stop = min(stop, place if isinstance(place, int) else self._at(partition, place).offset)
         return begin.offset, stop
 
@@ -230,14 +315,13 @@ class _Table:
             size += batch.nbytes
             if rows >= limits.DECODE_INFERRED_ROWS or size >= limits.DECODE_INFERRED_BYTES:
                 break
-        self.decoder.infer(found)
+        self._decoder.infer(found)
 
     def _batches(self, schema: pa.Schema, bounds: _Bounds) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
-        logs = [name for name in COLUMNS if name in schema.names and name in self._log_names()]
-        decodes = self._wanted.decodes_json and any(name not in (*COLUMNS, "partition") for name in schema.names)
-        decodes = decodes or (self._wanted.decodes_json and "value" in schema.names)
+        logs = [name for name in COLUMNS if name in schema.names and name in self._log_names]
+        decodes = self._options.json and any(name not in self._log_names for name in schema.names)
         columns = [*dict.fromkeys(["offset", *logs, *(["value"] if decodes else [])])]
         try:
             for number in self._ranges:
@@ -245,15 +329,19 @@ class _Table:
                     continue
                 for batch in self._read(number, columns, bounds):
                     rows = plain(batch, has_partition=self._has_partition)
-                    rows = self.decoder.batch(rows) if decodes else rows
-                    made = [rows.column(rows.schema.names.index(name)) for name in schema.names]
-                    yield pa.RecordBatch.from_arrays(made, schema=schema)
+                    rows = self._decoder.batch(rows) if decodes else rows
+                    found = dict(zip(self._names(rows), rows.columns, strict=True))
+                    if "headers" in found:
+                        found["headers"] = headers_maps(found["headers"])
+                    yield pa.RecordBatch.from_arrays([found[name] for name in schema.names], schema=schema)
         except Exception as error:
             self.error = error
             raise
 
-    def _log_names(self) -> list[str]:
-        return [name for name in COLUMNS if not (self._wanted.decodes_json and name == "value")]
+    def _names(self, rows: pa.RecordBatch) -> list[str]:
+        """Return the names in `self.schema` of the columns of a batch: those of JSON come last."""
+        logs = [name for name in rows.schema.names if name in self._log_names]
+        return [*logs, *(f"c{number}" for number in range(rows.num_columns - len(logs)))]
 
     def _read(self, partition: int, columns: list[str], bounds: _Bounds) -> Iterator[pa.RecordBatch]:
         start, end = self._ranges[partition]
@@ -264,11 +352,30 @@ class _Table:
             end = min(end, self._at(partition, bounds.time_end).offset)
         if start >= end:
             return
-        subject = bounds.subject if self._wanted.subject is None else self._wanted.subject
+        subject = bounds.subject if self._options.subject is None else self._options.subject
         where = None if subject is None else Filter(subject=subject)
         yield from self._client.read(
             self._info, start, end=end, partition=partition, columns=columns, where=where, timeout=self._timeout_s
         )
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def headers_maps(blocks: pa.Array) -> pa.Array:
+    """Return NATS header blocks as maps of names to lists of values; bytes that are not UTF-8 are U+FFFD."""
+    import pyarrow as pa
+
+    kind = pa.map_(pa.string(), pa.list_(pa.string()))
+    found = blocks.dictionary_encode()
+    maps = pa.array([_headers(block) for block in found.dictionary.to_pylist()], kind)
+    return maps.take(found.indices)
+
+
+def _headers(block: bytes) -> list[tuple[str, list[str]]]:
+    headers = Headers(block.decode(errors="replace").encode())
+    return [(name, headers.get_all(name)) for name in headers]
 
 
 # Conditions of DuckDB's filter
@@ -310,16 +417,27 @@ def _narrowed(conditions: list[tuple[str, str, Any]]) -> _Bounds:
 def _conditions(filter_text: str) -> list[tuple[str, str, Any]]:
     """Return the comparisons that hold for all rows which pass a pyarrow filter, given as its text.
 
-    pyarrow has no access to the parts of an expression. What is not understood is left out: less is narrowed then.
+    pyarrow has no access to the parts of an expression. It escapes single texts, but not lists of them, values inside
+    structs, or names of columns and fields. Here names are `_Table.schema`'s; a filter with anything else that is not
+    escaped narrows nothing. Nor does what is not understood.
     """
     texts: list[str] = []
-
-    def kept(match: re.Match[str]) -> str:
-        texts.append(match[0][1:-1])
-        return f"text{len(texts) - 1}"
+    kept: list[str] = []
+    at = 0
+    while at < len(filter_text):  # from the left: what is before the first unescaped thing is as it seems
+        if (match := _TOKEN.match(filter_text, at)) is None:
+            return []
+        at = match.end()
+        if match[1] is None:
+            kept.append(match[0])
+        else:
+            kept.append(f'"{len(texts)}"')  # the quotes: no name looks so
+            texts.append(match[1][1:-1])
+    if "FieldRef" in (text := "".join(kept)):  # of a field of a struct
+        return []
 
     found = []
-    for part in _conjuncts(_TEXT.sub(kept, filter_text)):
+    for part in _conjuncts(text):
         match = _CONDITION.fullmatch(part)
         if match is not None and (value := _value(match[1], match[3], texts)) is not None:
             found.append((match[1], match[2], value))
@@ -363,5 +481,5 @@ def _value(name: str, text: str, texts: list[str]) -> Any:
     if name == "timestamp":
         match = re.fullmatch(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{6})\d*Z?", text)
         return None if match is None else datetime.fromisoformat(match[1]).replace(tzinfo=UTC)
-    subject = texts[int(text[4:])] if re.fullmatch(r"text\d+", text) else "*"
+    subject = texts[int(text[1:-1])] if re.fullmatch(r'"\d+"', text) else "*"
     return subject if subject_mistake(subject, wildcards=False) is None else None
