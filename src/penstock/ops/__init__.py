@@ -1,4 +1,4 @@
-"""Operations on whole streams, for programs: archive, backup, restore, verify, copy, relay, query, import from JetStream.
+"""Operations on whole streams, for programs: archive, backup, restore, verify, copy, relay, query, JetStream import.
 
 The commands of the same names are over them.
 

@@ -262,7 +262,8 @@ class _Table:
         columns = ", ".join(
             f"{_quoted(name)} AS {_quoted(shown)}" for name, shown in zip(self.schema.names, self._shown, strict=True)
         )
-        connection.execute(f"CREATE OR REPLACE TEMP VIEW {_quoted(self.name)} AS SELECT {columns} FROM {_quoted(rows)}")
+        select = f"SELECT {columns} FROM {_quoted(rows)}"  # noqa: S608 (names are quoted)
+        connection.execute(f"CREATE OR REPLACE TEMP VIEW {_quoted(self.name)} AS {select}")
 
     def sentences(self) -> list[str]:
         """Return what users should know of the decoding: fields under other names, and the counts of `JsonReport`."""

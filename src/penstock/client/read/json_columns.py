@@ -529,7 +529,7 @@ def _has_no_field(kind: pa.DataType) -> bool:
 
 
 def _is_ambiguous(kind: pa.DataType) -> bool:
-    """True if some fields of one object are the same to other programs, for which NUL ends a name, or case is nothing."""
+    """True if fields of one object are the same to programs that ignore case, or for which NUL ends a name."""
     fields = [kind.field(at) for at in range(kind.num_fields)]
     names = {field.name.lower() for field in fields}
     return (
