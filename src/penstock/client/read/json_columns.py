@@ -6,6 +6,7 @@ once, and then fixed. Names of the log's columns stay theirs: a field of that na
 | JSON                                  | column                                                                |
 |---------------------------------------|-----------------------------------------------------------------------|
 | whole numbers of at most 64 bits      | int64; with fractions, exponents or larger numbers among them: double |
+| ... that a double would change        | string: the JSON text; not if all are at most 64 bits                 |
 | strings                               | string; timestamp[us, UTC] if all are ISO 8601 times (no zone: UTC)   |
 | objects, arrays                       | struct, list                                                          |
 | values of different kinds, or {} only | string: the JSON text                                                 |
@@ -25,6 +26,7 @@ not fit, the rows are split into their fields one by one, and each field is pars
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from math import isqrt
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -42,6 +44,8 @@ if TYPE_CHECKING:
 _VALUE = "value"
 _RESERVED = {*COLUMNS, "partition"} - {_VALUE}
 _PREFIX = "data_"
+_DOUBLE_EXACT = 1 << 53  # from here on a double may change a whole number
+_BIG = r"\d{16}"
 _NUL = "\N{SYMBOL FOR NULL}"  # in names of columns: for other programs NUL ends a text
 _OBJECT = r"^[ \t\r\n]*\{"
 _TIME = r"^\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d{1,6})?(Z|[+-]\d\d:\d\d)?$"
@@ -183,8 +187,11 @@ class JsonColumns:
         bad = _rows_where(objects.is_null(), values.is_valid())
         kind, count = pa.struct(list(self._types.items())), len(objects)
         found, rows = pa.nulls(count, kind), []
+        left_out = dict(self.report.left_out)
         if objects.null_count < count:
             found = self._parsed(_lines(objects), count, kind, "", _after(place, first))
+            if found is not None and _may_be_changed(found, objects):
+                found, self.report.left_out = None, left_out
         if found is None:
             rows = [None if value is None else _fields_of(value) for value in objects.to_pylist()]
             bad += [row for row in _rows_where(objects.is_valid()) if rows[row] is None]
@@ -211,7 +218,10 @@ class JsonColumns:
         kinds = _json_kinds(kind)
         fitting: list[pa.Array] = []
         ranges = [(0, len(texts))]
-        usable = [text if text is None or _json_kind(text) in kinds else None for text in texts]
+        usable = [
+            text if text is None or (_json_kind(text) in kinds and not _is_changed(text, kind)) else None
+            for text in texts
+        ]
         unfit = [row for row, text in enumerate(texts) if text is not usable[row]]
         while ranges:  # those that do not parse are halved, until single rows remain
             start, end = ranges.pop()
@@ -422,7 +432,7 @@ def _json_kinds(kind: pa.DataType) -> str:
     return {pa.int64(): "0n", pa.float64(): "0n", pa.bool_(): "tn"}.get(kind, '"n')
 
 
-# Inference. A type None is that of values of different kinds.
+# Inference. A type None is that of values of different kinds, uint64 that of int64 which a double might change.
 
 
 def _types(values: pa.Array) -> dict[str, pa.DataType | None]:
@@ -433,7 +443,7 @@ def _types(values: pa.Array) -> dict[str, pa.DataType | None]:
     if objects.null_count == len(objects):
         return {}
     found = _parsed(_lines(objects), len(objects))
-    if found is not None:
+    if found is not None and not _may_be_changed(found, objects):
         return {field.name: _type_of(found.field(at)) for at, field in enumerate(found.type)}
     columns: dict[str, list[bytes]] = {}
     for value in objects.to_pylist():
@@ -446,6 +456,8 @@ def _types(values: pa.Array) -> dict[str, pa.DataType | None]:
             types[name] = _type_of(found)
         else:  # different kinds, or a number or a string that no column holds
             types[name] = pa.float64() if {*map(_json_kind, texts)} <= {"0", "n"} else None
+        if (kind := types[name]) is not None and any(_is_changed(text, kind) for text in texts):
+            types[name] = None
     return types
 
 
@@ -457,6 +469,8 @@ def _type_of(array: pa.Array) -> pa.DataType:
         return pa.struct([(field.name, _type_of(array.field(at))) for at, field in enumerate(kind)])
     if pa.types.is_list(kind):
         return pa.list_(_type_of(array.values))
+    if pa.types.is_int64(kind) and _reaches(array, _DOUBLE_EXACT):
+        return pa.uint64()
     if pa.types.is_timestamp(kind) or (pa.types.is_string(kind) and _are_times(array)):
         return time
     return kind
@@ -486,6 +500,8 @@ def _merged(one: pa.DataType | None, other: pa.DataType | None) -> pa.DataType |
         return other
     if {one, other} == {pa.int64(), pa.float64()}:
         return pa.float64()
+    if {one, other} == {pa.int64(), pa.uint64()}:
+        return pa.uint64()
     if {one, other} == {pa.string(), pa.timestamp("us", "UTC")}:
         return pa.string()
     if pa.types.is_list(one) and pa.types.is_list(other):
@@ -512,7 +528,63 @@ def _settled(kind: pa.DataType | None) -> pa.DataType:
         return pa.struct([(field.name, _settled(field.type)) for field in kind])
     if pa.types.is_list(kind):
         return pa.list_(_settled(kind.value_type))
+    if pa.types.is_uint64(kind):
+        return pa.int64()
     return pa.string() if pa.types.is_null(kind) else kind
+
+
+def _reaches(numbers: pa.Array, limit: int) -> bool:
+    """True if a number is at least so far from zero."""
+    import pyarrow.compute as pc
+
+    found = pc.min_max(numbers).as_py()
+    return found["min"] is not None and not -limit < found["min"] <= found["max"] < limit
+
+
+def _may_be_changed(array: pa.Array, objects: pa.Array) -> bool:
+    """True if doubles of the parsed objects may be whole numbers that are not the same in the JSON."""
+    import pyarrow.compute as pc
+
+    is_big = any(_reaches(numbers, _DOUBLE_EXACT) for numbers in _doubles(array))
+    return is_big and bool(pc.any(pc.match_substring_regex(objects, _BIG)).as_py())
+
+
+def _doubles(array: pa.Array) -> Iterator[pa.Array]:
+    """Yield the arrays of doubles inside an array."""
+    import pyarrow as pa
+
+    if pa.types.is_struct(array.type):
+        for field in array.flatten():
+            yield from _doubles(field)
+    elif pa.types.is_list(array.type):
+        yield from _doubles(array.values)
+    elif pa.types.is_float64(array.type):
+        yield array
+
+
+def _is_changed(text: bytes, kind: pa.DataType) -> bool:
+    """True if a whole number in a JSON value would be another number in a column of that type."""
+    if not re.search(_BIG.encode(), text):
+        return False
+    try:
+        return _changes(json.loads(text), kind)
+    except (ValueError, RecursionError):
+        return False
+
+
+def _changes(value: Any, kind: pa.DataType) -> bool:
+    import pyarrow as pa
+
+    if pa.types.is_struct(kind):
+        return isinstance(value, dict) and any(_changes(value.get(one.name), one.type) for one in kind)
+    if pa.types.is_list(kind):
+        return isinstance(value, list) and any(_changes(one, kind.value_type) for one in value)
+    if not pa.types.is_float64(kind) or type(value) is not int:
+        return False
+    try:
+        return int(float(value)) != value
+    except OverflowError:
+        return True
 
 
 def _leaves(kind: pa.DataType) -> int:
