@@ -161,9 +161,18 @@ class JsonColumns:
         return pa.RecordBatch.from_arrays([*kept, *made], schema=self.schema(batch.schema))
 
     def batches(
-        self, source: Iterable[pa.RecordBatch], *, inferred_rows: int = limits.DECODE_INFERRED_ROWS
+        self,
+        source: Iterable[pa.RecordBatch],
+        *,
+        inferred_rows: int = limits.DECODE_INFERRED_ROWS,
+        as_text: bool = False,
     ) -> Generator[pa.RecordBatch, None, None]:
-        """Yield the batches of `source` decoded; the first `inferred_rows` rows (64 MiB at most) fix the schema."""
+        """Yield the batches of `source` decoded; the first `inferred_rows` rows (64 MiB at most) fix the schema.
+
+        `as_text`: all columns are strings, which hold any value, as JSON text.
+        """
+        import pyarrow as pa
+
         waiting: list[pa.RecordBatch] = []
         rows = size = 0
         coming = iter(source)
@@ -174,6 +183,8 @@ class JsonColumns:
             rows += batch.num_rows
             size += batch.nbytes
         self.infer(waiting)
+        if as_text:
+            self._types = dict.fromkeys(self._types, pa.string())
         while waiting:
             yield self.batch(waiting.pop(0))
         for batch in coming:

@@ -300,3 +300,12 @@ def test_names_stay_distinct_for_programs_that_end_them_at_nul():
 
 
 NUL = "\N{SYMBOL FOR NULL}"
+
+
+def test_columns_of_text_hold_what_comes():
+    decoder = JsonColumns()
+    found = pa.Table.from_batches(
+        decoder.batches([batch({"n": 3}), batch({"n": 2.5}, {"n": "x"}, {"n": [1]})], inferred_rows=1, as_text=True)
+    )
+    assert found["n"].to_pylist() == ["3", "2.5", "x", "[1]"]
+    assert not decoder.report
