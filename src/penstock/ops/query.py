@@ -16,7 +16,7 @@ import json
 import re
 import tempfile
 from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from itertools import chain
 from queue import SimpleQueue
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _ROWS_AT_ONCE = 10_000  # of a result
+_INTERRUPT_S = 2.0  # most time for DuckDB to notice an interrupt
 _NAMES_SAID_MAX = 10
 _TOKEN = re.compile(
     r"""
@@ -101,12 +102,16 @@ def query_streams(
             "autoinstall_known_extensions": "false",
             "autoload_known_extensions": "false",
         }
-        with closing(duckdb.connect(":memory:", config=settings)) as connection:
-            try:
-                yield from _queried(connection, client, query, options, timeout)
-            except KeyboardInterrupt:
-                connection.interrupt()  # closing waits for what runs
-                raise
+        connection = duckdb.connect(":memory:", config=settings)
+        try:
+            yield from _queried(connection, client, query, options, timeout)
+        except KeyboardInterrupt:
+            raise  # closing would wait until DuckDB notices, or be refused
+        except BaseException:
+            with suppress(duckdb.Error):
+                connection.close()
+            raise
+        connection.close()
 
 
 def _queried(
@@ -134,10 +139,10 @@ def _queried(
             raise ValueError("the statement gives no rows; write a SELECT")
         # The name since DuckDB 2.
         make = getattr(result, "to_arrow_reader", None) or result.fetch_arrow_reader
-        reader = _beside(lambda: make(_ROWS_AT_ONCE))
+        reader = _beside(connection, lambda: make(_ROWS_AT_ONCE))
         names = _distinct(reader.schema.names)
         schema = _renamed(reader.schema, names)
-        batches = iter(lambda: _beside(lambda: next(reader, None)), None)
+        batches = iter(lambda: _beside(connection, lambda: next(reader, None)), None)
         yield QueryResult(schema, (batch.rename_columns(names) for batch in batches), notes)
         for table in tables:
             notes += [f"{table.name}: {sentence}" for sentence in table.sentences()]
@@ -199,7 +204,7 @@ def _table_names(connection: duckdb.DuckDBPyConnection, query: str) -> set[str]:
     return names
 
 
-def _beside(work: Callable[[], T]) -> T:
+def _beside(connection: duckdb.DuckDBPyConnection, work: Callable[[], T]) -> T:
     """Return what `work` returns on another thread: DuckDB may compute for minutes without looking for signals."""
     done: SimpleQueue[tuple[T | None, BaseException | None]] = SimpleQueue()
 
@@ -209,8 +214,14 @@ def _beside(work: Callable[[], T]) -> T:
         except BaseException as error:  # noqa: BLE001 (the waiting thread raises it)
             done.put((None, error))
 
-    Thread(target=run, name="penstock-sql", daemon=True).start()
-    result, error = done.get()
+    thread = Thread(target=run, name="penstock-sql", daemon=True)
+    thread.start()
+    try:
+        result, error = done.get()
+    except KeyboardInterrupt:
+        connection.interrupt()
+        thread.join(_INTERRUPT_S)  # a thread that returns from DuckDB while Python ends would abort the process
+        raise
     if error is not None:
         raise error
     return result  # type: ignore[return-value]
