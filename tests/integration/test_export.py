@@ -134,5 +134,36 @@ def test_sql(run: Run, tmp_path: Path) -> None:
     assert "did you mean orders" in run("sql", "SELECT * FROM orderz", code=1).stderr
     assert "syntax error" in run("sql", "SELECT FROM WHERE", code=2).stderr
     assert "nope" in run("sql", "SELECT nope FROM orders", code=2).stderr
+    assert "the query is empty" in run("sql", "", code=2).stderr
+    assert "each with offsets of its own" in run("sql", 'SELECT 1 FROM "web-orders"', "--to", "3", code=2).stderr
+    assert "each with offsets of its own" in run("sql", 'SELECT 1 FROM "web-orders"', "--from", "-2", code=2).stderr
     for outside in ("COPY (SELECT 1) TO '/tmp/x.csv'", "SELECT * FROM read_text('/etc/hostname')"):
         assert "disabled by configuration" in run("sql", outside, code=1).stderr
+
+
+def test_sql_of_fields_with_any_name(run: Run, broker: ReadyLine) -> None:
+    def rows(query: str, *options: str) -> list[dict]:
+        return [json.loads(line) for line in run("sql", query, *options).stdout.splitlines()]
+
+    forged = "a and offset >= 5 and b"
+    with penstock.connect(broker.client) as client:
+        client.create_stream("names", "names.>")
+        for one in range(10):
+            value = {"id": one, "ID": -one, forged: 3, 'a"b': one, "s": {forged: 3}, "t": 'é"q', "c0": "x", "a\0b": 1}
+            headers = {"Colour": "red"} if one else None
+            client.publish("names.a", json.dumps(value | {"a\0c": 2}).encode(), headers=headers)
+    decoded = ("--decode", "json")
+    for where in (
+        f'"{forged}" = 3',
+        f"""s['{forged}'] = 3""",
+        """t in ('x")) and (offset >= 5) and (("y', 'é"q')""",
+        """"a\N{SYMBOL FOR NULL}b" = 1 AND "a\N{SYMBOL FOR NULL}c" = 2""",
+    ):
+        assert rows(f"SELECT count(*) n FROM names WHERE {where}", *decoded) == [{"n": 10}], where
+    assert rows('SELECT id, "ID_1", "a""b" FROM names WHERE id = 3', *decoded) == [{"id": 3, "ID_1": -3, 'a"b': 3}]
+    assert "'ID' is ID_1" in run("sql", "SELECT id FROM names", *decoded).stderr
+    columns = """a."offset", b."offset", '\\xff'::BLOB AS key"""
+    query = f'SELECT {columns} FROM names a JOIN names b ON a."offset" = b."offset" + 1 LIMIT 1'
+    assert set(rows(query)[0]) == {"offset", "offset_1", "key_base64"}
+    assert rows("SELECT headers FROM names LIMIT 2") == [{"headers": None}, {"headers": {"Colour": ["red"]}}]
+    assert rows("SELECT count(*) n FROM names WHERE headers['Colour'][1] = 'red'") == [{"n": 9}]

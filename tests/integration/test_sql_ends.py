@@ -47,6 +47,35 @@ def test_a_limit_ends_it_with_0(server: str, output: str, tmp_path: Path) -> Non
         assert "Traceback" not in errors
 
 
+@pytest.mark.parametrize(
+    ("query", "code", "text"),
+    [
+        ("", 2, "the query is empty"),
+        ("SELECT 1; SELECT 2", 2, "give one statement, not 2"),
+        ("PIVOT big ON subject USING count(*)", 2, "PIVOT needs the values"),
+        ("SHOW TABLES", 2, "penstock stream list"),
+        ("DROP TABLE big", 2, "this is DROP: write a SELECT"),
+        ("SELECT 1 FROM big WHERE offset > 3", 2, 'write "offset"'),
+        ("SELECT max(value->>'a') FROM (SELECT * FROM big LIMIT 1)", 0, "write decode(value)->>'field'"),
+    ],
+)
+def test_what_is_no_query_of_streams_is_told(server: str, query: str, code: int, text: str) -> None:
+    with started(server, query) as running:
+        _, errors = running.communicate(timeout=TIMEOUT_S)
+    assert running.returncode == code, errors
+    assert text in errors
+
+
+def test_streams_whose_names_differ_in_case_are_told_apart(server: str) -> None:
+    with penstock.connect(server) as client:
+        for name in ("Cas", "cas"):
+            client.create_stream(name, f"{name}.>")
+    with started(server, 'SELECT count(*) FROM "Cas", "cas"') as running:
+        _, errors = running.communicate(timeout=TIMEOUT_S)
+    assert running.returncode == 2
+    assert "SQL does not tell Cas and cas apart" in errors
+
+
 def test_ctrl_c_ends_it_without_a_traceback(server: str) -> None:
     with started(server, 'SELECT a."offset", b."offset" FROM big a, big b') as running:
         assert running.stdout is not None

@@ -8,7 +8,8 @@ partitions is one reason with their number. Reasons are in the order of their we
 | `healthy`  | nothing is wrong, as far as the brokers know                                                           |
 | `degraded` | messages are stored and read, but something is missing, or some partitions store none                  |
 | `down`     | no message is stored: no broker answers, there is no metadata leader, no broker has NATS, or no        |
-|            | partition has a leader                                                                                 |
+|            | partition of users' streams stores: it has no leader, its leader is away, has a full or hanging disk   |
+|            | or stores nothing in it, or too few replicas are in sync                                               |
 """
 
 from __future__ import annotations
@@ -26,6 +27,16 @@ from penstock.doctor.cluster_state import NO_ANSWER_IN_TIME, BrokerAnswer, Clust
 from penstock.doctor.findings import listed
 from penstock.doctor.gaps import label
 from penstock.messages import BrokerInfo, PartitionHealth, PartitionInfo, StatusResponse, StreamInfo
+
+_STORES_NOTHING = frozenset(
+    {
+        PartitionHealth.READ_ONLY,
+        PartitionHealth.FENCED,
+        PartitionHealth.IMPEDED,
+        PartitionHealth.NO_LEADER,
+        PartitionHealth.FAILED,
+    }
+)
 
 SILENT_MS = 2 * limits.HEARTBEAT_MS
 """A live broker is said to be silent from here on: it has missed a heartbeat."""
@@ -73,6 +84,11 @@ READY = frozenset(Kind) - {
 }
 """Kinds without which a cluster is ready: all brokers are there, and all partitions store messages."""
 
+_KEPT_OUT = frozenset(
+    {Kind.DISK_FULL, Kind.DISK_HANGS, Kind.NO_LEADER, Kind.PARTITION_STATE, Kind.MIN_ISR, Kind.BROKER_AWAY}
+)
+"""Kinds that are DOWN if no partition stores messages."""
+
 IN_SYNC = READY | {Kind.REPLICAS_MISSING, Kind.OBSERVERS_MISSING}
 """Kinds without which also all replicas are in sync."""
 
@@ -110,8 +126,32 @@ class Verdict(msgspec.Struct, frozen=True):
 def judge(state: ClusterState, streams: Collection[str] | None = None) -> Verdict:
     """Return the verdict on the cluster; with `streams`, of the streams only these count."""
     infos = [one for one in state.streams if streams is None or one.name in streams]
-    found = sorted(_reasons(state, infos), key=lambda one: one.health is not Health.DOWN)
+    reasons = list(_reasons(state, infos))
+    if _none_stores(state, infos):
+        reasons = [
+            msgspec.structs.replace(one, health=Health.DOWN) if one.kind in _KEPT_OUT else one for one in reasons
+        ]
+    found = sorted(reasons, key=lambda one: one.health is not Health.DOWN)
     return Verdict(found[0].health if found else Health.HEALTHY, tuple(found))
+
+
+def _none_stores(state: ClusterState, infos: Collection[StreamInfo]) -> bool:
+    """True if there are partitions of users' streams, and none can store a message."""
+    if state.best is None:
+        return False
+    stuck = _gone(state, state.best) | {
+        int(one.broker_id) for one in state.statuses if one.disk_is_full or not one.disk_answers
+    }
+    stores = [
+        part.leader_id is not None
+        and int(part.leader_id) not in stuck
+        and part.state not in _STORES_NOTHING
+        and len(part.isr) >= (info.config.min_isr or 1)
+        for info in infos
+        if not info.config.is_internal
+        for part in info.partitions
+    ]
+    return bool(stores) and not any(stores)
 
 
 def _down(kind: Kind, text: str, advice: str = "") -> Reason:

@@ -96,7 +96,8 @@ class GroupMember(msgspec.Struct, frozen=True, kw_only=True):
     """A member of a group, and its assigned partitions of the requested stream.
 
     The coordinator knows the rest from the member's heartbeats alone: it is "" and None before the first one, and
-    `joined_us` is None if the member joined at an earlier coordinator. Earlier versions do not send it.
+    `joined_us` is None if the member joined at an earlier coordinator. Earlier versions do not send it. `client_name`
+    and `address` are "" for callers other than the member's user, administrators and those who may monitor.
     """
 
     member_id: str

@@ -1,4 +1,4 @@
-"""Operations on whole streams, for programs: archive, backup, restore, verify, copy, relay, import from JetStream.
+"""Operations on whole streams, for programs: archive, backup, restore, verify, copy, relay, query, JetStream import.
 
 The commands of the same names are over them.
 
@@ -46,6 +46,9 @@ if TYPE_CHECKING:
     from penstock.ops.jetstream.source import UnstorableError as UnstorableError
     from penstock.ops.placed_rows import FutureTimes as FutureTimes
     from penstock.ops.progress import Progress as Progress
+    from penstock.ops.query import QueryOptions as QueryOptions
+    from penstock.ops.query import QueryResult as QueryResult
+    from penstock.ops.query import query_streams as query_streams
     from penstock.ops.reading.places import LastMessages as LastMessages
     from penstock.ops.relay.relaying import Relay as Relay
     from penstock.ops.relay.relaying import RelayOptions as RelayOptions
@@ -68,6 +71,8 @@ _MODULE_OF = {  # most used names first
     "ArchiveOptions": "archive",
     "copy_stream": "copy",
     "CopyOptions": "copy",
+    "query_streams": "query",
+    "QueryOptions": "query",
     "Relay": "relay.relaying",
     "RelayOptions": "relay.relaying",
     "JetStreamImport": "jetstream.importing",
@@ -87,6 +92,7 @@ _MODULE_OF = {  # most used names first
     "VerifiedReplica": "verify.results",
     "DamagedPlace": "verify.results",
     "Differing": "verify.results",
+    "QueryResult": "query",
     "Copied": "copy",
     "Imported": "jetstream.importing",
     "Archived": "archive",

@@ -154,7 +154,7 @@ SECRET = "it does not accept this broker's proof; is the cluster_secret_file the
         ),
         (
             state(answer(1), answer(2), answer(3), stream=orders(partition(state="impeded", state_reason="disk full"))),
-            "degraded: partition orders is impeded: disk full",
+            "down: partition orders is impeded: disk full",
         ),
         (
             state(answer(1), answer(2), answer(3), stream=orders(partition(isr=(1, 2)), partition(1, isr=(1, 2)))),
@@ -162,7 +162,7 @@ SECRET = "it does not accept this broker's proof; is the cluster_secret_file the
         ),
         (
             state(answer(1), answer(2), answer(3), stream=orders(partition(isr=(1,)))),
-            "degraded: partition orders acks nothing: fewer replicas in sync than min_isr; partition orders lacks the "
+            "down: partition orders acks nothing: fewer replicas in sync than min_isr; partition orders lacks the "
             "replica on broker 2; partition orders lacks the replica on broker 3",
         ),
         (
@@ -265,3 +265,31 @@ def test_a_broker_alone_is_judged_by_itself() -> None:
     )
     seen = ClusterState(answers=(BrokerAnswer(broker_id=1, address="b1:7422", status=joining),))
     assert str(judge(seen)) == "down: broker 1 has joined no cluster yet: waiting to be added"
+
+
+IMPEDED, FEW = partition(state="impeded", state_reason="disk full"), partition(isr=(BrokerId(1),))
+FULL, HANGING = {"disk_is_full": True}, {"disk_answers": False}
+
+
+@pytest.mark.parametrize(
+    ("of_all", "parts", "expected"),
+    [
+        (FULL, (IMPEDED, IMPEDED), Health.DOWN),
+        (HANGING, (partition(), partition(1)), Health.DOWN),
+        ({}, (FEW, FEW), Health.DOWN),
+        ({}, (partition(leader_id=None), partition(1, state="failed")), Health.DOWN),
+        ({}, (FEW, IMPEDED, partition(2)), Health.DEGRADED),
+        ({}, (partition(state="read_only"), partition(1, state="starting")), Health.DEGRADED),
+    ],
+)
+def test_it_is_down_where_no_partition_can_store(of_all, parts, expected) -> None:
+    verdict = judge(state(*(answer(one, **of_all) for one in (1, 2, 3)), stream=orders(*parts)))
+    assert verdict.health is expected
+    assert verdict.reasons[0].health is expected
+
+
+def test_the_clusters_own_streams_keep_nothing_up() -> None:
+    seen = state(answer(1), answer(2), answer(3), stream=orders(FEW))
+    own = orders(partition(), name="__offsets", subject="$PENSTOCK.offsets")
+    assert own.config.is_internal
+    assert judge(msgspec.structs.replace(seen, streams=(*seen.streams, own))).health is Health.DOWN

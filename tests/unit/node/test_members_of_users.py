@@ -21,6 +21,7 @@ from penstock.messages import (
     OffsetsStreamRequest,
     OffsetsStreamResponse,
 )
+from penstock.node.security.access import ClientOrigin
 from tests.unit.node.api.test_offsets import again
 from tests.unit.node.harness import Broker
 from tests.unit.node.members import Proven
@@ -172,3 +173,21 @@ def test_who_leaves_its_cluster_judges_nobody_any_more() -> None:
     assert not isinstance(member.answer(member.request(asked), object), RemoteError)  # type: ignore[type-var]
     member.node.leave(brokers.clock.now, lambda: None)
     assert member.refusal(asked).code == ErrorCode.NOT_YET
+
+
+def test_name_and_address_of_a_member_are_told_to_its_user_and_to_those_who_monitor(broker: Broker) -> None:
+    asked = FetchOffsetsRequest(**offsets(broker), group=GROUP, of_stream_id=stream_id(broker, "orders"))
+
+    def told(name: str) -> tuple[str, str]:
+        with asking(broker, name):
+            (one,) = broker.ask(asked, FetchOffsetsResponse).members
+            return one.client_name, one.address
+
+    allow(broker, Rule(Operation.READ, stream="orders"))
+    with asking(broker, "ann"):
+        broker.request(user("eye", Rule(Operation.MONITOR)))
+    with asking(broker, "pay"):
+        broker.origin = ClientOrigin("billing-1", "10.0.0.7:40312")
+        assert isinstance(beat(broker, "m1", 3, "orders"), GroupHeartbeatResponse)
+    assert told("pay") == told("ann") == told("eye") == broker.origin
+    assert told("bob") == ("", "")

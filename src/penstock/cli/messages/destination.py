@@ -137,7 +137,8 @@ class Destination(NamedTuple):
         schema, decoder = files.plain_schema(arrow_schema(), has_partition=has_partition), JsonColumns()
         if self.decode is not None:
             inferred = 1 if follow else limits.DECODE_INFERRED_ROWS
-            rows = decoder.batches(rows, inferred_rows=inferred)
+            as_text = follow and self.shape is Format.TABLE  # the first row tells little of those that come
+            rows = decoder.batches(rows, inferred_rows=inferred, as_text=as_text)
             schema = decoder.schema(schema) if (first := next(rows, None)) is None else first.schema
             rows = chain(() if first is None else (first,), rows)
         try:

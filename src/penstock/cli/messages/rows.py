@@ -16,7 +16,8 @@ import base64
 import os
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
+from itertools import repeat
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 import msgspec
@@ -137,20 +138,32 @@ def _is_text(data: bytes) -> bool:
 
 
 def print_result_lines(batches: Iterator[pa.RecordBatch], out: BinaryIO | None) -> None:
-    """Print rows of a query as JSON, by the names of their columns; bytes as `penstock.ops.reading.files.text_of`."""
-    from penstock.ops.reading.files import text_of
-
-    def plain(value: Any) -> Any:
-        return text_of(value) if isinstance(value, bytes) else value
+    """Print rows of a query as JSON, by the names of their columns, which are distinct."""
+    from penstock.ops.reading.files import values_of
 
     is_terminal = out is None and sys.stdout.isatty()
     out = out or sys.stdout.buffer
     encode = msgspec.json.Encoder(enc_hook=str, decimal_format="number").encode
     for batch in batches:
-        found = batch.to_pylist()
-        lines = b"".join(encode({name: plain(value) for name, value in row.items()}) + b"\n" for row in found)
+        names = batch.schema.names
+        columns = map(values_of, batch.columns)
+        lines = b"".join(
+            encode(dict(map(_json_field, names, row, repeat(names)))) + b"\n" for row in zip(*columns, strict=True)
+        )
         out.write(_for_terminal(lines) if is_terminal else lines)
         out.flush()
+
+
+def _json_field(name: str, value: Any, names: Container[str]) -> tuple[str, Any]:
+    if not isinstance(value, bytes):
+        return name, value
+    try:
+        return name, value.decode()
+    except UnicodeDecodeError:
+        name = f"{name}_base64"
+        while name in names:
+            name += "_base64"
+        return name, base64.b64encode(value).decode()
 
 
 def print_raw(batches: Iterator[pa.RecordBatch], out: BinaryIO) -> None:
@@ -237,11 +250,13 @@ class _Layout:
         """Return the cells of one column of a batch."""
         import pyarrow as pa
 
+        from penstock.ops.reading.files import values_of
+
         array = batch.column(column.at)
         if pa.types.is_timestamp(array.type):
             times = map(time_text, array.cast(pa.timestamp("us"), safe=False).cast(pa.int64()).to_pylist())
             return list(times) if array.type.tz else [one.removesuffix("Z") for one in times]
-        values = array.to_pylist()
+        values = values_of(array)
         if self._is_log and column.name == "headers":
             values = list(map(headers_line, values))
         if self._is_log and column.name == "value" and pa.types.is_binary(array.type):

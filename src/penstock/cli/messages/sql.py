@@ -70,17 +70,18 @@ def sql(
     """Query streams with SQL: each table is the stream of that name.
 
     Columns: [bold]offset, timestamp, subject, key, value, headers[/bold], and partition if the stream has several;
-    key, value and headers are BLOBs (decode(value) is text). With --decode json the fields of JSON values are columns
-    in place of value, inferred from the first 10,000 messages.
+    key and value are BLOBs: decode(value) is text. headers is a MAP of lists: headers['Colour'][1]. With --decode json
+    the fields of JSON values are columns in place of value, inferred from the first 10,000 messages.
+
+    json: BLOBs are text; what is not UTF-8 is in NAME_base64.
 
     Only the columns that the query names are fetched. --from, --to and --subject, and conditions on offset, timestamp,
     partition and subject = '…', narrow what is fetched.
 
     DuckDB runs in this process, and reads no files. Needs the extra duckdb.
     """
+    from penstock.ops.query import QueryOptions, query_streams
     from penstock.ops.reading.files import empty_batch
-    from penstock.ops.sql import SqlOptions
-    from penstock.ops.sql import sql as run
 
     target = Destination.of(shape, output, force=force, decode=None, look=Look(wide=wide, is_log=False))
     if target.shape is Format.RAW:
@@ -89,7 +90,7 @@ def sql(
         memory_bytes = parse_bytes(memory)
     except ValueError as error:
         raise typer.BadParameter(f"--memory: {error}") from None
-    wanted = SqlOptions(
+    options = QueryOptions(
         places.parse_place(start, "--from"),
         None if end is None else places.parse_place(end, "--to"),
         subject,
@@ -101,7 +102,7 @@ def sql(
         as_bad_parameter(),
         connected(ctx, server, timeout) as (client, seconds),
         target.opened() as out,
-        run(client, text, wanted, timeout=seconds) as result,
+        query_streams(client, text, options, timeout=seconds) as result,
     ):
         first = next(result.batches, None)
         batches = chain((empty_batch(result.schema) if first is None else first,), result.batches)

@@ -58,8 +58,8 @@ def tail(
 ) -> None:
     """Show the last messages of a stream, then new ones, until Ctrl-C.
 
-    The last messages are those of all partitions together, by time. With a filter, they are looked for in the last
-    1,000,000 offsets of each partition. An outage of the broker is waited out, and reported on stderr.
+    The last messages are those of all partitions together, by time. With a filter, they are looked for back to where
+    the log starts, which may take long. An outage of the broker is waited out, and reported on stderr.
     """
     from penstock.ops.reading.tailing import Tail, TailOptions
 

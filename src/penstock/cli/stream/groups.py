@@ -128,11 +128,11 @@ def show(
 
     The lag is the number of offsets that the group has not consumed yet. A group that has committed nothing there is an
     error. Of each member it shows the client's name and address, and since when it is a member, as far as the
-    coordinator of the group has heard.
+    coordinator of the group has heard. Name and address of other users' clients need the permission monitor.
 
     json: an object for each partition, with [bold]stream, partition, offset, committed, log_start, committed_end,
     member, client_name, address, joined, lag[/bold]; offset is null if nothing is committed, member is null if the
-    partition is not assigned.
+    partition is not assigned; client_name, address and joined are null where they are not known.
     """
     need_stdout()
     with connected(ctx, server, timeout) as (client, seconds):
@@ -174,7 +174,7 @@ def _told(one: groups.GroupConsumer | None) -> dict[str, object]:
     """Return what is known of a partition's member, for JSON."""
     if one is None:
         return {"client_name": None, "address": None, "joined": None}
-    return {"client_name": one.client_name, "address": one.address, "joined": one.joined}
+    return {"client_name": one.client_name or None, "address": one.address or None, "joined": one.joined}
 
 
 _WIDE = 120  # characters: from this width on, times have their year, and names of clients are whole

@@ -52,7 +52,7 @@ class GroupConsumer(NamedTuple):
     client_name: (
         str  # `connect(name=…)`; "": its coordinator does not know, as after a failover, or is an earlier version
     )
-    address: str  # HOST:PORT of its client; "": as above
+    address: str  # HOST:PORT of its client; "": as above; both "" if it is another user's and you may not monitor
     joined: datetime | None  # None: as above, or before its present coordinator
     partitions: tuple[int, ...]  # assigned to it
 

@@ -6,9 +6,12 @@ once, and then fixed. Names of the log's columns stay theirs: a field of that na
 | JSON                                  | column                                                                |
 |---------------------------------------|-----------------------------------------------------------------------|
 | whole numbers of at most 64 bits      | int64; with fractions, exponents or larger numbers among them: double |
+| ... that a double would change        | string: the JSON text; not if all are at most 64 bits                 |
 | strings                               | string; timestamp[us, UTC] if all are ISO 8601 times (no zone: UTC)   |
 | objects, arrays                       | struct, list                                                          |
 | values of different kinds, or {} only | string: the JSON text                                                 |
+| objects with fields that differ only  | string: the JSON text; other programs would confuse the fields        |
+| in case, or with NUL in their names   |                                                                       |
 | null, no such field, a tombstone      | null                                                                  |
 | not an object, or not JSON, or deeper | all columns null, counted                                             |
 | a value that the column cannot hold   | null, counted; a string column holds any value, as JSON text          |
@@ -23,6 +26,7 @@ not fit, the rows are split into their fields one by one, and each field is pars
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from math import isqrt
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -40,6 +44,9 @@ if TYPE_CHECKING:
 _VALUE = "value"
 _RESERVED = {*COLUMNS, "partition"} - {_VALUE}
 _PREFIX = "data_"
+_DOUBLE_EXACT = 1 << 53  # from here on a double may change a whole number
+_BIG = r"\d{16}"
+_NUL = "\N{SYMBOL FOR NULL}"  # in names of columns: for other programs NUL ends a text
 _OBJECT = r"^[ \t\r\n]*\{"
 _TIME = r"^\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d{1,6})?(Z|[+-]\d\d:\d\d)?$"
 _OTHERS = "other fields"
@@ -154,9 +161,18 @@ class JsonColumns:
         return pa.RecordBatch.from_arrays([*kept, *made], schema=self.schema(batch.schema))
 
     def batches(
-        self, source: Iterable[pa.RecordBatch], *, inferred_rows: int = limits.DECODE_INFERRED_ROWS
+        self,
+        source: Iterable[pa.RecordBatch],
+        *,
+        inferred_rows: int = limits.DECODE_INFERRED_ROWS,
+        as_text: bool = False,
     ) -> Generator[pa.RecordBatch, None, None]:
-        """Yield the batches of `source` decoded; the first `inferred_rows` rows (64 MiB at most) fix the schema."""
+        """Yield the batches of `source` decoded; the first `inferred_rows` rows (64 MiB at most) fix the schema.
+
+        `as_text`: all columns are strings, which hold any value, as JSON text.
+        """
+        import pyarrow as pa
+
         waiting: list[pa.RecordBatch] = []
         rows = size = 0
         coming = iter(source)
@@ -167,6 +183,8 @@ class JsonColumns:
             rows += batch.num_rows
             size += batch.nbytes
         self.infer(waiting)
+        if as_text:
+            self._types = dict.fromkeys(self._types, pa.string())
         while waiting:
             yield self.batch(waiting.pop(0))
         for batch in coming:
@@ -180,8 +198,11 @@ class JsonColumns:
         bad = _rows_where(objects.is_null(), values.is_valid())
         kind, count = pa.struct(list(self._types.items())), len(objects)
         found, rows = pa.nulls(count, kind), []
+        left_out = dict(self.report.left_out)
         if objects.null_count < count:
             found = self._parsed(_lines(objects), count, kind, "", _after(place, first))
+            if found is not None and _may_be_changed(found, objects):
+                found, self.report.left_out = None, left_out
         if found is None:
             rows = [None if value is None else _fields_of(value) for value in objects.to_pylist()]
             bad += [row for row in _rows_where(objects.is_valid()) if rows[row] is None]
@@ -208,7 +229,10 @@ class JsonColumns:
         kinds = _json_kinds(kind)
         fitting: list[pa.Array] = []
         ranges = [(0, len(texts))]
-        usable = [text if text is None or _json_kind(text) in kinds else None for text in texts]
+        usable = [
+            text if text is None or (_json_kind(text) in kinds and not _is_changed(text, kind)) else None
+            for text in texts
+        ]
         unfit = [row for row, text in enumerate(texts) if text is not usable[row]]
         while ranges:  # those that do not parse are halved, until single rows remain
             start, end = ranges.pop()
@@ -419,7 +443,7 @@ def _json_kinds(kind: pa.DataType) -> str:
     return {pa.int64(): "0n", pa.float64(): "0n", pa.bool_(): "tn"}.get(kind, '"n')
 
 
-# Inference. A type None is that of values of different kinds.
+# Inference. A type None is that of values of different kinds, uint64 that of int64 which a double might change.
 
 
 def _types(values: pa.Array) -> dict[str, pa.DataType | None]:
@@ -430,7 +454,7 @@ def _types(values: pa.Array) -> dict[str, pa.DataType | None]:
     if objects.null_count == len(objects):
         return {}
     found = _parsed(_lines(objects), len(objects))
-    if found is not None:
+    if found is not None and not _may_be_changed(found, objects):
         return {field.name: _type_of(found.field(at)) for at, field in enumerate(found.type)}
     columns: dict[str, list[bytes]] = {}
     for value in objects.to_pylist():
@@ -443,6 +467,8 @@ def _types(values: pa.Array) -> dict[str, pa.DataType | None]:
             types[name] = _type_of(found)
         else:  # different kinds, or a number or a string that no column holds
             types[name] = pa.float64() if {*map(_json_kind, texts)} <= {"0", "n"} else None
+        if (kind := types[name]) is not None and any(_is_changed(text, kind) for text in texts):
+            types[name] = None
     return types
 
 
@@ -454,6 +480,8 @@ def _type_of(array: pa.Array) -> pa.DataType:
         return pa.struct([(field.name, _type_of(array.field(at))) for at, field in enumerate(kind)])
     if pa.types.is_list(kind):
         return pa.list_(_type_of(array.values))
+    if pa.types.is_int64(kind) and _reaches(array, _DOUBLE_EXACT):
+        return pa.uint64()
     if pa.types.is_timestamp(kind) or (pa.types.is_string(kind) and _are_times(array)):
         return time
     return kind
@@ -483,6 +511,8 @@ def _merged(one: pa.DataType | None, other: pa.DataType | None) -> pa.DataType |
         return other
     if {one, other} == {pa.int64(), pa.float64()}:
         return pa.float64()
+    if {one, other} == {pa.int64(), pa.uint64()}:
+        return pa.uint64()
     if {one, other} == {pa.string(), pa.timestamp("us", "UTC")}:
         return pa.string()
     if pa.types.is_list(one) and pa.types.is_list(other):
@@ -503,13 +533,69 @@ def _settled(kind: pa.DataType | None) -> pa.DataType:
     """Return the type of a column: one that files can hold. Where nothing was known but null, it is string."""
     import pyarrow as pa
 
-    if kind is None or _leaves(kind) > limits.JSON_NESTED_FIELDS_MAX or _has_no_field(kind):
+    if kind is None or _leaves(kind) > limits.JSON_NESTED_FIELDS_MAX or _has_no_field(kind) or _is_ambiguous(kind):
         return pa.string()
     if pa.types.is_struct(kind):
         return pa.struct([(field.name, _settled(field.type)) for field in kind])
     if pa.types.is_list(kind):
         return pa.list_(_settled(kind.value_type))
+    if pa.types.is_uint64(kind):
+        return pa.int64()
     return pa.string() if pa.types.is_null(kind) else kind
+
+
+def _reaches(numbers: pa.Array, limit: int) -> bool:
+    """True if a number is at least so far from zero."""
+    import pyarrow.compute as pc
+
+    found = pc.min_max(numbers).as_py()
+    return found["min"] is not None and not -limit < found["min"] <= found["max"] < limit
+
+
+def _may_be_changed(array: pa.Array, objects: pa.Array) -> bool:
+    """True if doubles of the parsed objects may be whole numbers that are not the same in the JSON."""
+    import pyarrow.compute as pc
+
+    is_big = any(_reaches(numbers, _DOUBLE_EXACT) for numbers in _doubles(array))
+    return is_big and bool(pc.any(pc.match_substring_regex(objects, _BIG)).as_py())
+
+
+def _doubles(array: pa.Array) -> Iterator[pa.Array]:
+    """Yield the arrays of doubles inside an array."""
+    import pyarrow as pa
+
+    if pa.types.is_struct(array.type):
+        for field in array.flatten():
+            yield from _doubles(field)
+    elif pa.types.is_list(array.type):
+        yield from _doubles(array.values)
+    elif pa.types.is_float64(array.type):
+        yield array
+
+
+def _is_changed(text: bytes, kind: pa.DataType) -> bool:
+    """True if a whole number in a JSON value would be another number in a column of that type."""
+    if not re.search(_BIG.encode(), text):
+        return False
+    try:
+        return _changes(json.loads(text), kind)
+    except (ValueError, RecursionError):
+        return False
+
+
+def _changes(value: Any, kind: pa.DataType) -> bool:
+    import pyarrow as pa
+
+    if pa.types.is_struct(kind):
+        return isinstance(value, dict) and any(_changes(value.get(one.name), one.type) for one in kind)
+    if pa.types.is_list(kind):
+        return isinstance(value, list) and any(_changes(one, kind.value_type) for one in value)
+    if not pa.types.is_float64(kind) or type(value) is not int:
+        return False
+    try:
+        return int(float(value)) != value
+    except OverflowError:
+        return True
 
 
 def _leaves(kind: pa.DataType) -> int:
@@ -523,6 +609,17 @@ def _has_no_field(kind: pa.DataType) -> bool:
     if pa.types.is_struct(kind) and not kind.num_fields:
         return True
     return any(_has_no_field(kind.field(at).type) for at in range(kind.num_fields))
+
+
+def _is_ambiguous(kind: pa.DataType) -> bool:
+    """True if fields of one object are the same to programs that ignore case, or for which NUL ends a name."""
+    fields = [kind.field(at) for at in range(kind.num_fields)]
+    names = {field.name.lower() for field in fields}
+    return (
+        len(names) < len(fields)
+        or any("\0" in name for name in names)
+        or any(_is_ambiguous(one.type) for one in fields)
+    )
 
 
 def _fields_beyond(array: pa.Array, kind: pa.DataType, path: str) -> Iterator[tuple[str, pa.Array]]:
@@ -544,8 +641,14 @@ def _fields_beyond(array: pa.Array, kind: pa.DataType, path: str) -> Iterator[tu
 
 
 def _column_names(fields: Iterable[str]) -> list[str]:
-    """Return the columns' names: no two are equal, and none is that of a column of the log."""
-    names = list(fields)
+    """Return the columns' names: no two are equal, and none is that of a column of the log. None has a NUL."""
+    names, given = [], set(fields := list(fields))
+    for name in fields:
+        column = name.replace("\0", _NUL)
+        while column != name and column in given:
+            column += _NUL
+        given.add(column)
+        names.append(column)
     taken = _RESERVED | {name for name in names if name and name.lower() not in _RESERVED}
     made = []
     for name in names:

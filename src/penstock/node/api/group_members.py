@@ -47,10 +47,11 @@ class _Presence(NamedTuple):
     """Origin and age of a member, as this coordinator has heard them, for people: they are in no log."""
 
     origin: ClientOrigin
+    by: str  # user of its last heartbeat
     joined_us: int | None  # wall time; None: it joined at an earlier coordinator
 
 
-_UNHEARD = _Presence(NO_ORIGIN, None)
+_UNHEARD = _Presence(NO_ORIGIN, "", None)
 
 
 class _Group:
@@ -59,10 +60,10 @@ class _Group:
         self.is_writing = False
         self._heard: dict[str, _Presence] = {}
 
-    def hear(self, request: GroupHeartbeatRequest, origin: ClientOrigin, wall_us: int) -> None:
-        """Note from where a member's heartbeat came."""
+    def hear(self, request: GroupHeartbeatRequest, origin: ClientOrigin, by: str, wall_us: int) -> None:
+        """Note from where a member's heartbeat came, and of which user."""
         joined_us = wall_us if request.number == 1 else self.heard(request.member_id).joined_us
-        self._heard[request.member_id] = _Presence(origin, joined_us)
+        self._heard[request.member_id] = _Presence(origin, by, joined_us)
         if len(self._heard) > len(self.membership.members):
             self._heard = {one: told for one, told in self._heard.items() if one in self.membership.members}
 
@@ -125,7 +126,7 @@ class GroupMembers:
             owned = frozenset(StreamPartition(int(one.stream_id), int(one.partition)) for one in request.owned)
             asked = (request.session_ms, request.leader_epoch, by)
             membership.heartbeat(MemberHeartbeat(request.member_id, request.number, streams, owned, *asked), now_us)
-            group.hear(request, origin, now.wall_us)
+            group.hear(request, origin, by, now.wall_us)
         self._write_next_generation(request.group, group)
         if request.is_leaving:
             return self._answer(membership.generation.number, (), is_settled=True)
@@ -156,8 +157,11 @@ class GroupMembers:
         parts = [StreamPartition(int(one.stream_id), int(one.partition)) for one in request.offsets if not one.is_begin]
         group.membership.check_commit(request.member_id, request.generation, parts)
 
-    def having(self, name: str, stream_id: int, now_us: int) -> tuple[GroupMember, ...]:
-        """Return the members of a group that read a stream, each with its assigned partitions of it."""
+    def having(self, name: str, stream_id: int, now_us: int, by: str | None = None) -> tuple[GroupMember, ...]:
+        """Return the members of a group that read a stream, each with its assigned partitions of it.
+
+        `by`: only members of this user are returned with name and address of their client; None: all are.
+        """
         group = self._load(name, now_us)
         if group is None:
             return ()
@@ -165,13 +169,14 @@ class GroupMembers:
         found = []
         for member_id in group.membership.readers([stream_id]):
             told = group.heard(member_id)
+            origin = told.origin if by in (None, told.by) else NO_ORIGIN
             grants = granted[member_id].grants if member_id in granted else ()
             found.append(
                 GroupMember(
                     member_id=member_id,
                     partitions=tuple(PartitionId(one.partition) for one in grants if one.stream_id == stream_id),
-                    client_name=told.origin.name,
-                    address=told.origin.address,
+                    client_name=origin.name,
+                    address=origin.address,
                     joined_us=None if told.joined_us is None else TimestampUs(told.joined_us),
                 )
             )

@@ -247,7 +247,8 @@ class GroupOffsets:
         assert kept.offsets is not None
         assert kept.members is not None
         found = kept.offsets.of(request.group, request.of_stream_id)
-        members = kept.members.having(request.group, request.of_stream_id, call.now.elapsed_us)
+        by = None if call.auth.is_free or call.auth.may_monitor else call.auth.asker
+        members = kept.members.having(request.group, request.of_stream_id, call.now.elapsed_us, by)
         offsets = tuple(
             CommittedOffset(
                 partition=PartitionId(number),

@@ -20,7 +20,7 @@ import os
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import msgspec
 
@@ -135,6 +135,15 @@ def write_csv(batches: Iterable[pa.RecordBatch], schema: pa.Schema, out: BinaryI
     out.flush()
 
 
+def values_of(column: pa.Array) -> list[Any]:
+    """Return the values of a column as Python's: maps as dicts, unless a key is no text."""
+    import pyarrow as pa
+
+    has_dicts = pa.types.is_map(column.type) and pa.types.is_string(column.type.key_type)
+    values: list[Any] = column.to_pylist(maps_as_pydicts="lossy" if has_dicts else None)
+    return values
+
+
 def _csv_type(kind: pa.DataType) -> pa.DataType:
     import pyarrow as pa
 
@@ -153,7 +162,7 @@ def _csv_column(name: str, column: pa.Array) -> pa.Array:
     if column.type == _csv_type(column.type):
         return column
     if not _is_bytes(column.type):
-        return pa.array((None if one is None else _encode(one).decode() for one in column.to_pylist()), pa.string())
+        return pa.array((None if one is None else _encode(one).decode() for one in values_of(column)), pa.string())
     if name == "headers":
         return pa.array(map(headers_text, column.to_pylist()), pa.string())
     return _texts(column)

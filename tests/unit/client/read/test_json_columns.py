@@ -248,3 +248,64 @@ def test_any_values_keep_their_rows(values, inferred_rows):
             assert {*row.values()} <= {row["offset"], None}
     bad = sum(isinstance(one, bytes) for one in values)
     assert columns.report.not_objects.values == bad
+
+
+BIG = 2**53 + 1
+
+
+@pytest.mark.parametrize(
+    ("values", "kind"),
+    [
+        ([2**64 - 1, 1234567890123456789], pa.string()),
+        ([BIG, 1.5], pa.string()),
+        ([BIG, 3], pa.int64()),
+        ([2**64, 1], pa.float64()),
+        ([1e300, 3], pa.float64()),
+        ([[BIG], [0.5]], pa.string()),
+        (
+            [{"id": BIG, "price": 0.5}, {"id": 3, "price": 1e300}],
+            pa.struct([("id", pa.int64()), ("price", pa.float64())]),
+        ),
+        ([{"id": BIG}, {"id": 0.5}], pa.string()),
+        ([10**400, 1], pa.string()),
+    ],
+)
+def test_no_whole_number_becomes_another(values, kind):
+    for together in (True, False):
+        batches = [batch(*({"n": one} for one in values))]
+        if not together:
+            batches = [batch({"n": one}) for one in values]
+        table, report = json_table(pa.Table.from_batches(batches))
+        assert table["n"].type == kind
+        assert not report
+        found = table["n"].to_pylist()
+        assert [json.loads(one) if kind == pa.string() else one for one in found] == values
+
+
+def test_a_whole_number_that_a_double_would_change_is_null_and_counted():
+    decoder = JsonColumns()
+    decoder.infer([batch({"n": 0.5, "s": {"m": 0.5}})])
+    found = decoder.batch(batch({"n": BIG, "x": 1}, {"n": 2**60, "s": {"m": 2**64 - 1}}, {"n": 2.5}))
+    assert found["n"].to_pylist() == [None, 2.0**60, 2.5]
+    assert found["s"].to_pylist() == [None, None, None]
+    assert {name: one.values for name, one in decoder.report.unfit.items()} == {"n": 1, "s": 1}
+    assert {name: one.values for name, one in decoder.report.left_out.items()} == {"x": 1}
+
+
+def test_names_stay_distinct_for_programs_that_end_them_at_nul():
+    table, _ = decoded({"a\0b": 1, "a\0c": 2, "a\N{SYMBOL FOR NULL}b": 3, "s": {"x\0y": 1}, "t": {"id": 1, "ID": 2}})
+    assert table.column_names[:3] == [f"a{NUL}b{NUL}", f"a{NUL}c", f"a{NUL}b"]
+    assert table["s"].to_pylist() == ['{"x\\u0000y": 1}']
+    assert table["t"].to_pylist() == ['{"id": 1, "ID": 2}']
+
+
+NUL = "\N{SYMBOL FOR NULL}"
+
+
+def test_columns_of_text_hold_what_comes():
+    decoder = JsonColumns()
+    found = pa.Table.from_batches(
+        decoder.batches([batch({"n": 3}), batch({"n": 2.5}, {"n": "x"}, {"n": [1]})], inferred_rows=1, as_text=True)
+    )
+    assert found["n"].to_pylist() == ["3", "2.5", "x", "[1]"]
+    assert not decoder.report
