@@ -50,7 +50,9 @@ class _Contents(NamedTuple):
         files, digest = self
         for path, size in sizes:
             files += 1
-            digest += int.from_bytes(hashlib.blake2b(f"{size} {path}".encode(errors="surrogateescape"), digest_size=8).digest())
+            digest += int.from_bytes(
+                hashlib.blake2b(f"{size} {path}".encode(errors="surrogateescape"), digest_size=8).digest()
+            )
         return _Contents(files, digest % 2**64)
 
 
@@ -80,7 +82,7 @@ class _Stored(NamedTuple):
         contents = None
         if version == 2:
             if (crc := found.pop("crc32c")) != (now := _crc(found)):
-                raise ValueError(f"CRC-32C {now:08x}, not {crc}")
+                raise ValueError(f"content with CRC-32C {now}, not {crc}")
             contents = _Contents(*found["contents"])
         elif "crc32c" in found:
             raise ValueError("version 1 with a checksum")
@@ -93,8 +95,8 @@ class _Stored(NamedTuple):
         return cls(ends, tuple(_checked(LakeFile.of_json(one), ends) for one in found["files"]), contents)
 
 
-def _crc(made: Mapping[str, Any]) -> int:
-    return crc32c(json.dumps(made, sort_keys=True).encode())
+def _crc(made: Mapping[str, Any]) -> str:
+    return f"{crc32c(json.dumps(made, sort_keys=True).encode()):08x}"
 
 
 def _checked(file: LakeFile, ends: Mapping[Key, Position]) -> LakeFile:
