@@ -50,9 +50,8 @@ class _Contents(NamedTuple):
         files, digest = self
         for path, size in sizes:
             files += 1
-            digest += int.from_bytes(
-                hashlib.blake2b(f"{size} {path}".encode(errors="surrogateescape"), digest_size=8).digest()
-            )
+            named = f"{size} {path}".encode(errors="surrogateescape")
+            digest += int.from_bytes(hashlib.blake2b(named, digest_size=8).digest())
         return _Contents(files, digest % 2**64)
 
 
