@@ -321,8 +321,14 @@ SOUND = ArchiveManifest("parquet", {"orders": 7}, {ZERO: At(5, 1)}, name="lake")
 
 @pytest.mark.parametrize(
     "content",
-    ["{", "{}", "[]", '{"version": 2}', json.dumps(SOUND.to_json()).replace('"0": 5', '"0": "x"')]
-    + [json.dumps({**SOUND.to_json(), "streams": ["orders"]})],
+    [
+        "{",
+        "{}",
+        "[]",
+        '{"version": 2}',
+        json.dumps(SOUND.to_json()).replace('"0": 5', '"0": "x"'),
+        json.dumps({**SOUND.to_json(), "streams": ["orders"]}),
+    ],
 )
 def test_a_manifest_that_is_damaged_is_reported_with_advice(tmp_path: Path, content: str) -> None:
     write_durably(tmp_path / "_penstock/archive.json", content.encode())
