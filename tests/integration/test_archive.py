@@ -144,6 +144,15 @@ def test_a_run_that_is_stopped_leaves_no_files_and_the_next_one_continues(
     assert list((tmp_path / "_penstock" / "staged").iterdir()) == []
 
 
+def test_several_streams_are_archived(client: penstock.Client, tmp_path: Path) -> None:
+    for name in ("first", "second"):
+        filled(client, name, 10)
+    assert ops.archive_stream(client, ["first", "seco*"], tmp_path / "a").rows == 20
+    assert ops.archive_stream(client, "first,second", tmp_path / "b").rows == 20
+    with pytest.raises(ConfigError, match="give a stream's name"):
+        ops.archive_stream(client, [], tmp_path / "c")
+
+
 def test_two_runs_do_not_write_one_archive(client: penstock.Client, tmp_path: Path) -> None:
     filled(client, "locked", 10)
     with locked(tmp_path), pytest.raises(OvertakenError, match="another job writes the archive"):
@@ -186,6 +195,21 @@ def test_an_archive_that_lost_what_it_had_reported_is_told_so(client: penstock.C
     assert ops.archive_stream(client, "reported", older, ops.ArchiveOptions(fail_on_data_loss=False)).rows == 1
 
 
+def test_lost_messages_of_an_added_partition_are_an_error(client: penstock.Client, tmp_path: Path) -> None:
+    filled(client, "grown", 10)
+    ops.archive_stream(client, "grown", tmp_path)
+    client.alter_stream("grown", partitions=2)
+    for _ in range(9):
+        more(client, "grown", 1)
+    client.truncate_stream("grown", 6, partition=1)
+    text = "messages 0 to 5 of stream grown, partition 1, are not in the log"
+    with pytest.raises(DataLossError, match=text):
+        ops.archive_stream(client, "grown", tmp_path)
+    assert ops.archive_stream(client, "grown", tmp_path, ops.ArchiveOptions(fail_on_data_loss=False)).rows == 3
+    more(client, "grown", 1)
+    assert ops.archive_stream(client, "grown", tmp_path).rows == 1
+
+
 def test_avro_is_decoded_and_json_needs_spark(client: penstock.Client, tmp_path: Path) -> None:
     client.create_stream("decoded", "decoded")
     client.append("decoded", [{"value": b"\x02"}, {"value": b"\xff"}, {"value": None}])
@@ -213,14 +237,30 @@ async def test_the_command_repeats_until_it_is_told_to_end(
     with launched(broker.client_address, "archive", "repeated", "--to", lake, "--every", "100ms", "--json") as running:
         assert running.stdout is not None
         for rows in (10, 1):
-            assert f'"rows":{rows}' in running.stdout.readline()
-            assert '"event":"done"' in running.stdout.readline()
+            batch = next(line for line in iter(running.stdout.readline, "") if '"event":"batch"' in line)
+            assert f'"rows":{rows},' in batch
+            assert f'"rows":{rows},' in running.stdout.readline()
+            assert '"rows":0,' in running.stdout.readline(), "a run without new messages ends with its object, too"
             more(client, "repeated")
         running.send_signal(signal.SIGTERM)
         await ended(running)
     said, _ = await command(broker.client_address, "archive", "repeated", "--to", lake)
     assert "messages of repeated archived in" in said or "message of repeated archived in" in said
     assert rows_of(tmp_path / "lake") == expected(1, 12)
+
+
+async def test_the_command_waits_for_the_first_stream_of_a_pattern(
+    client: penstock.Client, broker: BrokerProcess, tmp_path: Path
+) -> None:
+    lake = str(tmp_path / "lake")
+    with launched(broker.client_address, "archive", "later-*", "--to", lake, "--every", "100ms", "--json") as running:
+        assert running.stdout is not None
+        assert running.stderr is not None
+        assert "no stream matches later-*" in running.stderr.readline()
+        filled(client, "later-1", 10)
+        assert '"rows":10' in running.stdout.readline()
+        running.send_signal(signal.SIGTERM)
+        await ended(running)
 
 
 async def test_a_command_that_cannot_reach_a_broker_tries_again(tmp_path: Path) -> None:
@@ -240,8 +280,9 @@ async def test_a_backup_repeats_too(client: penstock.Client, broker: BrokerProce
     with launched(broker.client_address, *arguments) as running:
         assert running.stdout is not None
         assert '"rows":10' in running.stdout.readline()
+        assert '"rows":0,' in running.stdout.readline(), "a run without new messages is told, too"
         more(client, "backed-up")
-        assert '"rows":1,' in running.stdout.readline()
+        assert any('"rows":1,' in line for line in iter(running.stdout.readline, ""))
         running.send_signal(signal.SIGTERM)
         await ended(running)
     await command(broker.client_address, "verify", folder)

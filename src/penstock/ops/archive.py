@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent import futures
 from pathlib import Path
 from typing import NamedTuple
@@ -50,7 +50,7 @@ class ArchiveOptions(NamedTuple):
 
 def archive_stream(
     client: Client,
-    stream: str,
+    stream: str | Sequence[str],
     to: str | Path,
     options: ArchiveOptions | None = None,
     *,
@@ -63,8 +63,8 @@ def archive_stream(
         with penstock.connect() as client:
             done = ops.archive_stream(client, "orders", "lake")
 
-    `stream`: a name, several names separated by commas, or a pattern such as `orders-*`. A run continues where the last
-    one ended, even if that one was killed or ran on Spark (`penstock.spark.archive`). `report` is called after each
+    `stream`: a name or a pattern such as `orders-*`, or several. A run continues where the last one ended, even if that
+    one was killed or ran on Spark (`penstock.spark.archive`). `report` is called after each
     batch. `stop`: if it is set, the run ends soon, between two batches, with StoppedError.
 
     Raise ConfigError if an argument is invalid, or if values of the archive are JSON, which Spark decodes;
@@ -74,8 +74,9 @@ def archive_stream(
     partition's leader does not answer.
     """
     chosen = options or ArchiveOptions()
+    streams = stream if isinstance(stream, str) else ",".join(stream)
     plan = plan_of(
-        stream, to, format=chosen.format, name=chosen.name, max_batch=chosen.max_batch, min_batch=1, max_delay_s=0.0,
+        streams, to, format=chosen.format, name=chosen.name, max_batch=chosen.max_batch, min_batch=1, max_delay_s=0.0,
         trigger_s=0.0, file_bytes=chosen.file_bytes, fail_on_data_loss=chosen.fail_on_data_loss, timeout_s=timeout,
     )  # fmt: skip
     plan = decoded(plan, chosen.decode, chosen.schema)

@@ -16,6 +16,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 import penstock
 from penstock.base.errors import ConfigError
+from penstock.lake.reading.data_loss import DataLossError
 from penstock.spark.options.options import source_options
 from penstock.spark.options.positions import LOG_STARTS, Positions
 from penstock.spark.reading.batch_reader import Task
@@ -209,6 +210,9 @@ def test_partitions_that_are_added_come_with_the_next_batch(client: penstock.Cli
     (task,) = reader.partitions(first, second)
     assert isinstance(task, Task)
     assert (task.piece.partition, task.piece.start, task.piece.end) == (2, 0, 5)
+    client.truncate_stream("adds", 3, partition=2)
+    with pytest.raises(DataLossError, match="messages 0 to 2 of stream adds, partition 2, are not in the log"):
+        reader.partitions(first, reader.latestOffset(first, ReadAllAvailable()))
 
 
 @pytest.mark.parametrize("is_available_now", [False, True])

@@ -73,7 +73,7 @@ def backup(
     def run(stop: threading.Event | None) -> None:
         with Backup(folder) as written, connected(ctx, server, timeout) as (client, seconds):
             done = written.add(client, streams, timeout=seconds, progress=output.ShownProgress(), stop=stop)
-        if stop is None or any(one.rows for one in done.streams):
+        if stop is None or as_json or any(one.rows for one in done.streams):
             _say(folder, done, as_json=as_json)
 
     repeated(every, run)

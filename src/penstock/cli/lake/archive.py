@@ -105,7 +105,7 @@ def archive(
             progress(f"{stream} to {to}", as_json=as_json) as report,
         ):
             done = archive_stream(client, stream, to, options, timeout=seconds, report=report, stop=stop)
-        if done.rows or stop is None:
+        if done.rows or stop is None or as_json:
             say_archived(done, stream, to, as_json=as_json)
 
     repeated(every, run)

@@ -59,12 +59,22 @@ def parsed_avro(schema: str) -> Any:
     except ImportError:
         raise OperationalError(f"fastavro is not installed: {how_to_install('lake')}") from None
     try:
-        found = fastavro.parse_schema(json.loads(schema))
+        found = fastavro.parse_schema(_known_logical(json.loads(schema)))
     except (ValueError, TypeError, KeyError, AttributeError, fastavro.schema.SchemaParseException) as error:
         raise ConfigError([f"schema: it is no Avro schema: {type(error).__name__}: {error}"]) from None
     if not isinstance(found, dict) or found.get("type") != "record" or not found.get("fields"):
         raise ConfigError(["schema: it is not that of an Avro record with fields"])
     return found
+
+
+def _known_logical(schema: Any) -> Any:
+    """Return an Avro schema without the logical types that have no column type: such values are of their plain type."""
+    if isinstance(schema, list):
+        return [_known_logical(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    is_kept = _logical(schema) in (*_LOGICAL, *_DECIMAL)
+    return {name: _known_logical(one) for name, one in schema.items() if is_kept or name != "logicalType"}
 
 
 def avro_decoder(schema: str) -> Decode:
@@ -95,9 +105,22 @@ def avro_decoder(schema: str) -> Decode:
                 reason = f"{type(error).__name__}: {error}"
             data.append(made)
             reasons.append(reason)
-        return pa.array(data, kind), pa.array(reasons, pa.string())
+        return _array(data, reasons, kind), pa.array(reasons, pa.string())
 
     return decode
+
+
+def _array(data: list[Any], reasons: list[str | None], kind: pa.DataType) -> pa.Array:
+    """Return decoded values as an array. Replace those that do not fit by None, and add the reason to `reasons`."""
+    try:
+        return pa.array(data, kind)
+    except Exception:  # noqa: BLE001 (Arrow's errors, and those of Python's types in between)
+        for row, one in enumerate(data):
+            try:
+                pa.array([one], kind)
+            except Exception as error:  # noqa: BLE001 (as above)
+                data[row], reasons[row] = None, f"{type(error).__name__}: {error}"
+    return pa.array(data, kind)
 
 
 _AVRO = {
@@ -111,11 +134,20 @@ _AVRO = {
     "string": pa.string(),
 }
 _LOGICAL = {
-    "date": pa.date32(),
-    "timestamp-millis": pa.timestamp("us", "UTC"),
-    "timestamp-micros": pa.timestamp("us", "UTC"),
-    "uuid": pa.string(),
+    "int-date": pa.date32(),
+    "int-time-millis": pa.time64("us"),
+    "long-time-micros": pa.time64("us"),
+    "long-timestamp-millis": pa.timestamp("us", "UTC"),
+    "long-timestamp-micros": pa.timestamp("us", "UTC"),
+    "long-local-timestamp-millis": pa.timestamp("us"),
+    "long-local-timestamp-micros": pa.timestamp("us"),
 }
+_DECIMAL = ("bytes-decimal", "fixed-decimal")
+_DECIMAL_DIGITS_MAX = 38  # of a column in Parquet's readers, Delta and Iceberg
+
+
+def _logical(schema: Mapping[str, Any]) -> str:
+    return f"{schema.get('type')}-{schema.get('logicalType')}"
 
 
 def avro_type(schema: Any) -> pa.DataType:
@@ -129,12 +161,17 @@ def avro_type(schema: Any) -> pa.DataType:
         if schema not in _AVRO:
             raise ConfigError([f"schema: the type {schema!r} has no column type, or is used a second time by its name"])
         return _AVRO[schema]
-    if (logical := schema.get("logicalType")) == "decimal":
-        return pa.decimal128(schema["precision"], schema.get("scale", 0))
-    if logical in _LOGICAL and logical != "uuid":
+    if (logical := _logical(schema)) in _DECIMAL:
+        digits = schema.get("precision")
+        if not isinstance(digits, int) or not 1 <= digits <= _DECIMAL_DIGITS_MAX:
+            raise ConfigError([f"schema: the precision of a decimal is {digits}; give 1 to {_DECIMAL_DIGITS_MAX}"])
+        return pa.decimal128(digits, schema.get("scale", 0))
+    if logical in _LOGICAL:
         return _LOGICAL[logical]
     kind = schema["type"]
     if kind == "record":
+        if not schema["fields"]:
+            raise ConfigError([f"schema: the record {schema.get('name')!r} has no fields, and so no column type"])
         return pa.struct([pa.field(one["name"], avro_type(one["type"])) for one in schema["fields"]])
     if kind == "array":
         return pa.list_(avro_type(schema["items"]))

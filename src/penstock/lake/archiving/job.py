@@ -1,8 +1,9 @@
 """The loop of an archive: plans a batch, has a runner write it, commits it, reports it. Each message is there once.
 
 Rules: the commit that adds rows to the table also records the end offset of each partition (`penstock.lake.tables`). A
-batch is a range of offsets of each partition, from the table's end on. After any crash the next run, by whatever
-runner, reads the end offsets from the table and continues.
+batch is a range of offsets of each partition, from the table's end on. Nothing is reported to the brokers before its
+commit is on disk, because they may then delete the messages. After any crash the next run, by whatever runner, reads
+the end offsets from the table and continues.
 
 | step                                  | the next run after a crash at the end of this step              |
 |---------------------------------------|-----------------------------------------------------------------|
@@ -36,7 +37,7 @@ from penstock.lake.reading.pieces import Piece, cut, lag_of, log_starts_of, piec
 from penstock.lake.reading.positions import Key, Position
 from penstock.lake.reading.selection import Chosen, choose, is_selected
 from penstock.lake.tables.data_files import Writing, empty_file
-from penstock.lake.tables.folder import REJECTS, OvertakenError, locked
+from penstock.lake.tables.folder import OWN, REJECTS, OvertakenError, locked, make_folder, sync_up
 from penstock.lake.tables.formats import open_table
 from penstock.lake.tables.manifest import ArchiveManifest, read_about, write_about
 from penstock.lake.tables.table import Commit, LakeFile, Table
@@ -122,7 +123,9 @@ class ArchiveJob:
         chosen = self._choose()
         self._table.finish()
         if self._rejects is not None:
+            make_folder(plan.root / REJECTS)
             self._rejects.finish()
+        sync_up([plan.root / OWN], plan.root)  # the last job may have been killed before it has synced its manifest
         begins = self._begin(chosen)
         self._check_reported(chosen, begins)
         until = self._log_ends(chosen, wait=True) if once else None
@@ -186,7 +189,10 @@ class ArchiveJob:
         return now, self._begin(now)
 
     def _begin(self, chosen: Chosen) -> dict[Key, Position]:
-        """Return each partition's next offset: the table's end, or the log start offset when it was first selected."""
+        """Return each partition's next offset: the table's end, or the partition's start in the archive.
+
+        That is the log start offset when its stream was first selected; 0 for a partition that was added later.
+        """
         plan = self._plan
         about = read_about(plan.root)
         ids = dict(about.stream_ids) if about else {}
@@ -203,6 +209,7 @@ class ArchiveJob:
         if about is not None and (about.format, about.decode, about.schema) != (plan.format, plan.decode, plan.schema):
             raise OvertakenError(f"{plan.root}: another job has begun this archive; run it again")
         starts = dict(about.starts) if about else {}
+        starts |= {key: Position(0) for key in chosen.keys if key.stream in ids and key not in starts}
         new = Chosen(chosen.streams, tuple(key for key in chosen.keys if key not in starts))
         starts |= self._starts(new)
         self._name = (about.name if about else "") or plan.name  # another job may have written it first
@@ -343,16 +350,16 @@ class ArchiveJob:
             return made, 0
         up_to = {key: _further(end, from_there[key]) for key, end in ends.items()}
         rejects = [one for one in made if one.is_rejects]
-        self._rejects.commit(Commit((*self._first_rejects(rejects, ends), *rejects), from_there, up_to))
+        first = [] if rejects or known else self._first_rejects(ends)
+        self._rejects.commit(Commit((*first, *rejects), from_there, up_to))
         return [one for one in made if not one.is_rejects], _rows(rejects)
 
-    def _first_rejects(self, rejects: Sequence[LakeFile], ends: Mapping[Key, Position]) -> list[LakeFile]:
-        """Return a file without rows if the rejects have no Parquet file yet, so that readers find their columns.
+    def _first_rejects(self, ends: Mapping[Key, Position]) -> list[LakeFile]:
+        """Return the first file of the rejects if there is no reject yet: without rows, so that readers find columns.
 
-        In the other formats the table's metadata hold the columns.
+        In the formats other than Parquet the table's metadata hold the columns.
         """
-        assert self._rejects is not None
-        if self._plan.format != "parquet" or rejects or self._rejects.files():
+        if self._plan.format != "parquet":
             return []
         writing = Writing(str(self._plan.root / REJECTS), True, False, self._plan.file_bytes, True)
         return [empty_file(writing, rejects_schema(), min(ends).stream)]

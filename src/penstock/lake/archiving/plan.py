@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -27,6 +27,8 @@ from penstock.lake.tables.table import Table
 
 _NAME = re.compile(rf"[A-Za-z0-9._-]{{1,{limits.ARCHIVE_NAME_CHARS_MAX}}}")
 _ID_BYTES = 4
+_LACKING: Mapping[str, Callable[[pa.DataType], bool]] = {"delta": pa.types.is_time, "iceberg": pa.types.is_null}
+"""What the columns of a format cannot hold."""
 
 
 @dataclass(frozen=True)
@@ -86,12 +88,33 @@ def decoded(plan: Plan, decode: str, schema: str, json: JsonDecoder | None = Non
     if not decode:
         return plan
     if decode == "avro":
-        return replace(plan, decode=decode, schema=schema, data=avro_type(parsed_avro(schema)))
+        return _storable(replace(plan, decode=decode, schema=schema, data=avro_type(parsed_avro(schema))))
     if json is None:
         text = "it is json, which needs Spark" if about is None else f"{plan.root} decodes json, which needs Spark"
         raise ConfigError([f"decode: {text}: `penstock pipeline archive`"])
     schema = schema or json.inferred()
-    return replace(plan, decode=decode, schema=schema, data=json.data_type(schema))
+    return _storable(replace(plan, decode=decode, schema=schema, data=json.data_type(schema)))
+
+
+def _storable(plan: Plan) -> Plan:
+    """Return a plan. Raise ConfigError if its format has no type for some decoded values."""
+    is_lacking = _LACKING.get(plan.format)
+    if is_lacking is None or plan.data is None:
+        return plan
+    if (lacking := next(filter(is_lacking, _parts(plan.data)), None)) is not None:
+        text = f"{plan.format} has no column type for {lacking}; archive as parquet, or decode by another schema"
+        raise ConfigError([f"schema: {text}"])
+    return plan
+
+
+def _parts(kind: pa.DataType) -> Iterator[pa.DataType]:
+    """Yield the types of which a type consists, without those that are nested."""
+    if not pa.types.is_nested(kind):
+        yield kind
+    elif pa.types.is_map(kind):
+        yield from (part for one in (kind.key_type, kind.item_type) for part in _parts(one))
+    else:
+        yield from (part for number in range(kind.num_fields) for part in _parts(kind.field(number).type))
 
 
 def plan_of(

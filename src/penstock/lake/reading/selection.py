@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from penstock.access import Operation
-from penstock.base.errors import ConfigError
+from penstock.base.errors import ConfigError, ErrorCode
 from penstock.base.subjects import overlap, stream_name_mistake
 from penstock.client.blocking.client import Client
 from penstock.client.errors import NotAuthorized, StreamNotFound
@@ -68,22 +68,22 @@ class Chosen(NamedTuple):
 
 
 def choose(client: Client, selection: Selection, timeout_s: float, *, may_lack: bool = False) -> Chosen:
-    """Return the selected streams and partitions. Raise ConfigError if there is no stream, or no such partition.
+    """Return the selected streams and partitions. Raise ConfigError if a stream has no such partition.
 
-    Raise StreamNotFound if a named stream does not exist, NotAuthorized without the permission to read it; with
-    `may_lack`, leave such a stream out.
+    Raise StreamNotFound if no stream matches, or a named stream does not exist, NotAuthorized without the permission to
+    read it; with `may_lack`, leave such a stream out.
     """
     found = _streams(client, selection, timeout_s, may_lack=may_lack)
     if not found:
-        text = "no stream matches; `penstock stream list` shows all streams"
-        raise ConfigError([f"stream: {text}"])
+        wanted = (*selection.names, *selection.globs, *filter(None, [selection.pattern]), *selection.subjects)
+        raise StreamNotFound(ErrorCode.STREAM_NOT_FOUND, f"no stream matches {', '.join(wanted)}")
     keys = []
     for name, info in sorted(found.items()):
         there = [int(one.partition) for one in info.partitions]
-        wanted = there if selection.assigned is None else list(selection.assigned[name])
-        if missing := sorted(set(wanted) - set(there)):
+        assigned = there if selection.assigned is None else list(selection.assigned[name])
+        if missing := sorted(set(assigned) - set(there)):
             raise ConfigError([f"assign: stream {name} has no partition {missing[0]}; it has {len(there)}"])
-        keys += [Key(name, number) for number in wanted]
+        keys += [Key(name, number) for number in assigned]
     return Chosen(found, tuple(keys))
 
 

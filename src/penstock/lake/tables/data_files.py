@@ -8,7 +8,6 @@ identify its range. No Python runs per row.
 from __future__ import annotations
 
 import json
-import os
 import time
 import uuid
 from collections.abc import Iterator, Sequence
@@ -26,7 +25,7 @@ import pyarrow.parquet as pq
 
 from penstock.base import limits
 from penstock.base.errors import OperationalError
-from penstock.lake.tables.folder import OWN, naming, sync_up
+from penstock.lake.tables.folder import OWN, naming, sync_file, sync_up
 from penstock.lake.tables.table import LakeFile, Range
 
 _REPEATED = ["topic", "subject", "key", "reason"]
@@ -192,11 +191,7 @@ class _OpenFile:
         with naming(self._place):
             self._writer.close()
             self._sink.close()
-            number = os.open(self._place, os.O_RDONLY)
-            try:
-                os.fsync(number)
-            finally:
-                os.close(number)
+            sync_file(self._place)
             sync_up([self._place.parent], self._root)
         size = self._place.stat().st_size
         ranges = tuple(sorted(self._ranges.values()))

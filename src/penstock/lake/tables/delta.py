@@ -2,25 +2,31 @@
 
 Rules: the end of each partition and its leader epoch are transaction identifiers in the table's log (`txn`: an
 application and its version), so they become durable with the files and stay in the table. If two jobs commit the same
-partition at the same time, Delta refuses the second commit.
+partition at the same time, Delta refuses the second commit. `deltalake` does not sync the log; `commit` and
+`finish` do.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from penstock.base.errors import CorruptionError
+from penstock.base.errors import CorruptionError, OperationalError
 from penstock.lake.reading.positions import Key, Position
-from penstock.lake.tables.folder import OvertakenError
+from penstock.lake.tables.folder import OvertakenError, sync_file, sync_up
 from penstock.lake.tables.table import Commit, LakeFile, Range, check_new
 
 _PARTITIONED_BY = ["date", "topic"]
+_INSTEAD = "Put its files back from a backup of the folder, or archive elsewhere."
+_COLOUR = re.compile("\x1b\\[[0-9;]*m")
+_VERSION_DIGITS = 20  # the name of each file of the log begins with its version
 
 
 class DeltaLake:
@@ -28,10 +34,25 @@ class DeltaLake:
 
     def __init__(self, root: Path, columns: pa.Schema | None) -> None:
         self._root = str(root)
+        self._synced_version = -1  # of the log: its files up to this version are on disk
         self._schema = pa.schema([*(columns or ()), pa.field("date", pa.date32())])
 
     def finish(self) -> None:
-        """Do nothing: a Delta commit is complete at once."""
+        """Sync the log: the last job may have been killed between its commit and the sync."""
+        if (table := self._open()) is not None:
+            self._sync(table.version())
+
+    def _sync(self, version: int) -> None:
+        """Sync the files of the log up to a version, from the newest checkpoint on."""
+        log = Path(self._root) / "_delta_log"
+        files = [one for one in log.iterdir() if one.name[:_VERSION_DIGITS].isdigit()]
+        newest = max((_version(one) for one in files if ".checkpoint." in one.name), default=-1)
+        first = max(newest, self._synced_version + 1)
+        for file in (log / "_last_checkpoint", *(one for one in files if _version(one) >= first)):
+            with suppress(FileNotFoundError):  # deltalake deletes old files
+                sync_file(file)
+        sync_up([log], Path(self._root))
+        self._synced_version = version
 
     def _open(self) -> Any | None:
         from deltalake import DeltaTable
@@ -41,7 +62,8 @@ class DeltaLake:
             return DeltaTable(self._root) if DeltaTable.is_deltatable(self._root) else None
         except (DeltaError, ValueError) as error:
             log = str(Path(self._root) / "_delta_log")
-            raise CorruptionError(log, 0, "the log of a Delta table", f"what deltalake says of it: {error}") from error
+            found = f"what deltalake says of it: {_text(error)}"
+            raise CorruptionError(log, 0, "the log of a Delta table", found, advice=_INSTEAD) from error
 
     def ends(self, keys: Iterable[Key]) -> dict[Key, Position]:
         """Return the ends from the table's transaction identifiers."""
@@ -50,7 +72,7 @@ class DeltaLake:
     def commit(self, commit: Commit) -> None:
         """Commit as one version of the table."""
         from deltalake import CommitProperties, DeltaTable, Transaction
-        from deltalake.exceptions import CommitFailedError
+        from deltalake.exceptions import CommitFailedError, DeltaError
         from deltalake.transaction import AddAction
 
         table = self._open()
@@ -84,7 +106,10 @@ class DeltaLake:
                 commit_properties=CommitProperties(app_transactions=transactions),
             )
         except CommitFailedError as error:
-            raise OvertakenError(f"{self._root}: another job has committed at the same time: {error}") from error
+            raise OvertakenError(f"{self._root}: another job has committed at the same time: {_text(error)}") from error
+        except DeltaError as error:
+            raise OperationalError(f"{self._root} cannot be committed to: {_text(error)}") from error
+        self._sync(table.version())
 
     def files(self, topics: Iterable[str] | None = None) -> list[LakeFile]:
         """Return the files of the newest version. Their ranges are bounds from statistics, not exact."""
@@ -93,6 +118,16 @@ class DeltaLake:
             return []
         found = pa.table(table.get_add_actions(flatten=True)).to_pylist()
         return [_file(one) for one in found if wanted is None or one["partition.topic"] in wanted]
+
+
+def _text(error: Exception) -> str:
+    """Return an error's text without deltalake's colours and its stack trace."""
+    return _COLOUR.sub("", str(error)).partition("\n   0: ")[0].strip()
+
+
+def _version(file: Path) -> int:
+    """Return the version of a file of the log."""
+    return int(file.name[:_VERSION_DIGITS])
 
 
 def _application(key: Key) -> str:

@@ -76,6 +76,15 @@ def naming(file: Path) -> Iterator[None]:
         raise OperationalError(f"{file} cannot be written: {error.strerror or error}") from error
 
 
+def sync_file(file: Path) -> None:
+    """Sync a file that is closed already."""
+    number = os.open(file, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
+
+
 def make_folder(folder: Path) -> None:
     """Create a folder and its missing parents durably."""
     missing = [folder]

@@ -3,27 +3,30 @@
 Rules: the end of each partition and its leader epoch are properties of the table, set in the transaction that adds the
 files. A commit on an outdated snapshot fails, because the table's properties disable pyiceberg's retries. Metadata are
 bounded: each commit deletes the oldest metadata files; old snapshots expire, and with them the manifests and manifest
-lists that no kept snapshot refers to. No file with rows is ever deleted.
+lists that no kept snapshot refers to. No file with rows is ever deleted. Metadata are on disk before the catalog refers
+to them, and the catalog's commit before `commit` returns.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import sqlite3
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 from penstock.base import limits
-from penstock.base.errors import CorruptionError
+from penstock.base.errors import CorruptionError, OperationalError
 from penstock.lake.reading.positions import Key, Position
-from penstock.lake.tables.folder import OWN, OvertakenError
+from penstock.lake.tables.folder import OWN, OvertakenError, sync_up
 from penstock.lake.tables.table import Commit, LakeFile, Range, check_new
 
 CATALOG, NAMESPACE, TABLE = "penstock", "penstock", "archive"
+_FILE_IO = "penstock.lake.tables.synced_files.SyncedFileIO"
 _END, _EPOCH = "penstock.end.", "penstock.epoch."
 _PROPERTIES = {
     "commit.retry.num-retries": "0",
@@ -32,6 +35,7 @@ _PROPERTIES = {
     "commit.manifest-merge.enabled": "true",
     "commit.manifest.min-count-to-merge": str(limits.ICEBERG_MANIFESTS_MERGED),
 }
+_INSTEAD = "Put this file back from a backup of the folder, or archive elsewhere."
 _log = logging.getLogger(__name__)
 
 
@@ -47,7 +51,13 @@ class IcebergLake:
         self._kept: Any = None
 
     def finish(self) -> None:
-        """Do nothing: an Iceberg commit is complete at once."""
+        """Sync the folders: the last job may have been killed between its commit and the sync."""
+        if (self._root / OWN).exists():
+            self._sync()
+
+    def _sync(self) -> None:
+        """Sync the folders. SQLite's commit is the removal of its journal, and SQLite does not sync that."""
+        sync_up([folder for folder in (self._root / OWN, self._root / "metadata") if folder.exists()], self._root)
 
     def _catalog(self) -> Any:
         from pyiceberg.catalog.sql import SqlCatalog
@@ -55,7 +65,7 @@ class IcebergLake:
         if self._kept is None:
             (self._root / OWN).mkdir(parents=True, exist_ok=True)
             uri = f"sqlite:///{self._root / OWN / 'catalog.db'}"
-            self._kept = SqlCatalog(CATALOG, uri=uri, warehouse=str(self._root))
+            self._kept = SqlCatalog(CATALOG, uri=uri, warehouse=str(self._root), **{"py-io-impl": _FILE_IO})
         return self._kept
 
     def _open(self) -> Any | None:
@@ -74,9 +84,7 @@ class IcebergLake:
             if _passes(error):
                 raise
             found = f"what pyiceberg says of it: {type(error).__name__}: {error}"
-            raise CorruptionError(
-                str(catalog), 0, "the catalog of an Iceberg table, and its metadata", found
-            ) from error
+            raise _damaged(catalog, found) from error
 
     def _make(self) -> Any:
         from pyiceberg.transforms import DayTransform, IdentityTransform
@@ -93,12 +101,28 @@ class IcebergLake:
             spec.add_field("topic", IdentityTransform(), "stream")
         return catalog.load_table((NAMESPACE, TABLE))
 
+    @contextmanager
+    def _answering(self) -> Iterator[None]:
+        """Raise an error of SQLite that is not of the catalog's content as OperationalError."""
+        from sqlalchemy.exc import OperationalError as SqlError
+
+        try:
+            yield
+        except SqlError as error:
+            text = f"{self._root / OWN / 'catalog.db'}: {error.orig}; if another program has it open, try again"
+            raise OperationalError(text) from error
+
     def ends(self, keys: Iterable[Key]) -> dict[Key, Position]:
         """Return the ends from the table's properties."""
-        return {} if (table := self._open()) is None else _ends(table, keys)
+        with self._answering():
+            return {} if (table := self._open()) is None else _ends(table, keys)
 
     def commit(self, commit: Commit) -> None:
         """Commit as one snapshot of the table."""
+        with self._answering():
+            self._commit(commit)
+
+    def _commit(self, commit: Commit) -> None:
         from pyiceberg.exceptions import CommitFailedException
 
         table = self._open() or self._make()
@@ -119,6 +143,7 @@ class IcebergLake:
                     )
         except CommitFailedException as error:
             raise OvertakenError(f"{self._root}: another job has committed at the same time: {error}") from error
+        self._sync()
         if len(table.snapshots()) >= 2 * self._snapshots_kept:  # not at each commit: it reads the manifest lists
             self._expire(table)
 
@@ -153,7 +178,9 @@ class IcebergLake:
     def files(self, topics: Iterable[str] | None = None) -> list[LakeFile]:
         """Return the files of the newest snapshot. Their ranges are bounds from statistics, not exact."""
         wanted = None if topics is None else set(topics)
-        if (table := self._open()) is None:
+        with self._answering():
+            table = self._open()
+        if table is None:
             return []
         schema = table.schema()
         try:
@@ -190,6 +217,19 @@ def _has_rows(metadata: Path) -> bool:
         )
     except (ValueError, KeyError, TypeError, AttributeError):
         return True
+
+
+def _damaged(catalog: Path, found: str) -> CorruptionError:
+    """Return the error for a table that cannot be loaded; it names the metadata file that the catalog refers to."""
+    try:
+        with closing(sqlite3.connect(f"{catalog.as_uri()}?mode=ro", uri=True)) as opened:
+            row = opened.execute("SELECT metadata_location FROM iceberg_tables").fetchone()
+    except sqlite3.Error:
+        row = None
+    if row is None:
+        return CorruptionError(str(catalog), 0, "the catalog of an Iceberg table", found, advice=_INSTEAD)
+    file = str(row[0]).removeprefix("file://")
+    return CorruptionError(file, 0, f"metadata of an Iceberg table, which {catalog} names", found, advice=_INSTEAD)
 
 
 def _passes(error: Exception) -> bool:

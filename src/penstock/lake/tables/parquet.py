@@ -118,6 +118,7 @@ class ParquetTable:
         self._commits = root / OWN / "commits"
         self._move = move
         self._checked: tuple[int, _Contents] | None = None  # what is there, and the commit up to which it is
+        self._known: tuple[int, _Stored | None] = (-1, None)  # the last commit when it was read
 
     def ends(self, keys: Iterable[Key]) -> dict[Key, Position]:
         """Return the ends from the last commit."""
@@ -185,7 +186,10 @@ class ParquetTable:
 
         Raise CorruptionError if a commit or a data file is missing or changed. The caller holds the archive's lock.
         """
+        self._known = (-1, None)
         number, last = self._last()
+        if last is not None:  # the last job may have been killed between its commit and the sync
+            sync_up([self._commits], self._root)
         self._publish(last)
         self._check_whole(number, last)
         for one in (self._root / OWN / "staged").glob("*.part"):
@@ -265,8 +269,15 @@ class ParquetTable:
         return sorted(int(name.removesuffix(".json")) for name in names)
 
     def _last(self) -> tuple[int, _Stored | None]:
-        numbers = self._numbers()
-        return (numbers[-1], self._read(numbers[-1])) if numbers else (-1, None)
+        """Return the last commit with its number. Only `finish`, or else the first call, lists all commits."""
+        number = self._known[0]
+        if number < 0:
+            number = next(reversed(self._numbers()), -1)
+        while (self._commits / _name(number + 1)).exists():
+            number += 1
+        if number != self._known[0]:
+            self._known = (number, self._read(number))
+        return self._known
 
     def _read(self, number: int) -> _Stored:
         file = self._commits / _name(number)

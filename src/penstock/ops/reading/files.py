@@ -27,6 +27,7 @@ import msgspec
 from penstock.client.bulk.ranges import Joining
 from penstock.client.read.batches import partition_of
 from penstock.client.values import Headers
+from penstock.vfs.real import sync_folder_if_possible
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -41,12 +42,14 @@ _encode = msgspec.json.Encoder(enc_hook=str).encode
 def complete_file(path: Path, *, replace: bool = False) -> Generator[BinaryIO, None, None]:
     """Yield a file that appears as `path`, synced to disk, if the block ends without an error; else it is removed.
 
-    FileExistsError: there is a file, and it is not to be replaced. A device or a pipe is written to directly.
+    FileExistsError: there is a file, and it is not to be replaced. A device or a pipe is written to directly. A
+    symbolic link stays, and the file that it names is written.
     """
     if path.exists() and not path.is_file() and not path.is_dir():
         with path.open("wb") as file:
             yield file
         return
+    path = Path(os.path.realpath(path))
     _check_free(path, replace=replace)
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
@@ -56,6 +59,7 @@ def complete_file(path: Path, *, replace: bool = False) -> Generator[BinaryIO, N
             os.fsync(file.fileno())
         _check_free(path, replace=replace)
         part.replace(path)
+        sync_folder_if_possible(path.parent)
     finally:
         part.unlink(missing_ok=True)
 

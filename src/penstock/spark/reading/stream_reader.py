@@ -245,12 +245,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return told
 
     def _begin(self, begin: Positions, key: Key, stream_id: int) -> Position:
-        """Return the next position of a partition; a new partition begins at its log start offset.
+        """Return the next position of a partition.
 
-        Raise DataLossError, or warn, if the stream was deleted and created again.
+        A partition that was added to a known stream begins at 0, that of a new stream at its log start offset. Raise
+        DataLossError, or warn, if the stream was deleted and created again.
         """
         if (found := begin.of(key, stream_id)) is not None:
             return found
+        if begin.stream_ids.get(key.stream) == stream_id and self._options.selection.assigned is None:
+            return Position(0)
         if begin.stream_ids.get(key.stream, stream_id) != stream_id:
             text = f"stream {key.stream} was deleted and made anew since this query has read it last"
             hint = "; another checkpointLocation begins anew, too"

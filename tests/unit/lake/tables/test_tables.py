@@ -6,6 +6,10 @@ import errno
 import gc
 import json
 import os
+import sqlite3
+from collections.abc import Iterable
+from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import polars as pl
@@ -14,6 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from penstock.base import limits
+from penstock.base.errors import CorruptionError, OperationalError
 from penstock.cli.lake.progress import line
 from penstock.lake.archiving.decoding import COLUMNS, rejects_schema
 from penstock.lake.progress import BatchDone
@@ -22,6 +27,7 @@ from penstock.lake.reading.positions import Key
 from penstock.lake.reading.positions import Position as At
 from penstock.lake.tables.data_files import LakeWriter, Writing, empty_file
 from penstock.lake.tables.folder import sync_up, write_durably
+from penstock.lake.tables.formats import FORMATS, open_table
 from penstock.lake.tables.iceberg import IcebergLake
 from penstock.lake.tables.parquet import ParquetTable
 from penstock.lake.tables.table import Commit, LakeFile
@@ -47,8 +53,8 @@ def rows(start: int, end: int) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def written(root: Path, start: int, end: int) -> tuple[LakeFile, ...]:
-    writer = LakeWriter(Writing(str(root), is_staged=False, with_topic=True, file_bytes=2**20))
+def written(root: Path, start: int, end: int, *, staged: bool = False, topic: bool = True) -> tuple[LakeFile, ...]:
+    writer = LakeWriter(Writing(str(root), is_staged=staged, with_topic=topic, file_bytes=2**20))
     writer.add(rows(start, end))
     return tuple(writer.finish())
 
@@ -168,3 +174,111 @@ def test_what_a_task_buffers_for_all_its_files_is_bounded(tmp_path: Path, monkey
     files = [pq.ParquetFile(tmp_path / one.path) for one in writer.finish()]
     assert [one.metadata.num_rows for one in files] == [10_000] * 3
     assert all(one.metadata.num_row_groups > 1 for one in files)
+
+
+class Synced:
+    """Records the files and folders that `os.fsync` is called for, with the sizes of files at that time."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.sizes: dict[int, int] = {}  # by inode, because a staged file is renamed
+        self._fsync = os.fsync
+        monkeypatch.setattr(os, "fsync", self._record)
+
+    def _record(self, number: int) -> None:
+        self._fsync(number)
+        self.sizes[os.fstat(number).st_ino] = os.fstat(number).st_size
+
+    def lacks(self, files: Iterable[Path]) -> list[Path]:
+        """Return those of some files and folders that are not on disk as they are now."""
+        found = {one: one.stat() for one in files}
+        return [
+            one
+            for one, now in found.items()
+            if now.st_ino not in self.sizes or (one.is_file() and now.st_size != self.sizes[now.st_ino])
+        ]
+
+
+@each_change
+@pytest.mark.parametrize("table_format", FORMATS)
+def test_a_commit_is_on_disk_before_the_brokers_hear_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, table_format: str
+) -> None:
+    synced = Synced(monkeypatch)
+    root = tmp_path / "lake"
+    table = open_table(root, table_format, arrow_schema(COLUMNS))
+    for number in range(2):
+        files = written(root, number, number + 1, staged=table_format == "parquet", topic=table_format == "iceberg")
+        table.commit(Commit(files, {KEY: At(number, 3)}, {KEY: At(number + 1, 3)}))
+        # SQLite syncs its files itself, not through Python.
+        assert synced.lacks([root, *(one for one in root.rglob("*") if one.suffix != ".db")]) == []
+
+
+@each_change
+@pytest.mark.parametrize("table_format", FORMATS)
+def test_a_run_syncs_what_a_killed_run_has_committed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, table_format: str
+) -> None:
+    columns = arrow_schema(COLUMNS)
+    files = written(tmp_path, 0, 1, staged=table_format == "parquet", topic=table_format == "iceberg")
+    open_table(tmp_path, table_format, columns).commit(Commit(files, {KEY: At(0, 3)}, {KEY: At(1, 3)}))
+    synced = Synced(monkeypatch)
+    open_table(tmp_path, table_format, columns).finish()
+    commits = {"parquet": "_penstock/commits", "delta": "_delta_log", "iceberg": "_penstock"}
+    folder = tmp_path / commits[table_format]
+    assert synced.lacks([tmp_path, folder, *folder.glob("*1.json" if table_format == "delta" else "-")]) == []
+
+
+@each_change
+def test_damaged_metadata_of_an_iceberg_archive_are_named(tmp_path: Path) -> None:
+    table = IcebergLake(tmp_path, arrow_schema(COLUMNS))
+    commit_each(tmp_path, table, 0, 2)
+    newest = max((tmp_path / "metadata").glob("*.metadata.json"))
+    newest.write_bytes(b"")
+    with pytest.raises(CorruptionError, match="from a backup of the folder, or archive elsewhere") as raised:
+        IcebergLake(tmp_path, arrow_schema(COLUMNS)).ends([KEY])
+    assert raised.value.file == str(newest)
+
+
+@each_change
+def test_a_locked_catalog_is_an_error_that_a_later_run_may_not_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sqlite3.dbapi2.connect", partial(sqlite3.connect, timeout=0.1))
+    commit_each(tmp_path, IcebergLake(tmp_path, arrow_schema(COLUMNS)), 0, 1)
+    with closing(sqlite3.connect(tmp_path / "_penstock" / "catalog.db")) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        table = IcebergLake(tmp_path, arrow_schema(COLUMNS))
+        with pytest.raises(OperationalError, match=r"catalog.db: database is locked; if another program has it open"):
+            table.ends([KEY])
+    assert table.ends([KEY]) == {KEY: At(1, 3)}
+
+
+def test_a_commit_of_a_parquet_archive_costs_the_same_after_many(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(10):
+        ParquetTable(tmp_path).commit(Commit((), {KEY: At(number)}, {KEY: At(number + 1)}))
+    opened = ParquetTable(tmp_path)
+    read: list[Path] = []
+    read_bytes = Path.read_bytes
+
+    def counted(file: Path) -> bytes:
+        read.append(file)
+        return read_bytes(file)
+
+    monkeypatch.setattr(Path, "read_bytes", counted)
+    opened.finish()
+    for number in range(10, 20):
+        assert opened.ends([KEY]) == {KEY: At(number)}
+        opened.commit(Commit((), {KEY: At(number)}, {KEY: At(number + 1)}))
+    assert len(read) <= 11
+    ParquetTable(tmp_path).commit(Commit((), {KEY: At(20)}, {KEY: At(21)}))
+    assert opened.ends([KEY]) == {KEY: At(21)}, "a commit of another job is found"
+
+
+def test_a_damaged_log_of_a_delta_archive_is_told_in_plain_text(tmp_path: Path) -> None:
+    open_table(tmp_path, "delta", arrow_schema(COLUMNS)).commit(Commit((), {KEY: At(0)}, {KEY: At(1)}))
+    (tmp_path / "_delta_log" / f"{1:020d}.json").write_bytes(b"{garbage")
+    with pytest.raises(CorruptionError, match="from a backup of the folder, or archive elsewhere") as raised:
+        open_table(tmp_path, "delta", arrow_schema(COLUMNS)).ends([KEY])
+    assert str(raised.value).isprintable()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import os
 from pathlib import Path
 
 import pyarrow as pa
@@ -92,6 +93,33 @@ def test_a_file_is_there_when_it_is_complete(tmp_path: Path) -> None:
     with pytest.raises(IsADirectoryError), files.complete_file(tmp_path):
         pass
     assert sorted(one.name for one in tmp_path.iterdir()) == ["orders.csv", "other"]
+
+
+def test_a_symbolic_link_stays_and_its_file_is_written(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    real, link = tmp_path / "folder" / "real.csv", tmp_path / "link.csv"
+    link.symlink_to(real)
+    for replace, value in ((False, b"1"), (True, b"2")):
+        with files.complete_file(link, replace=replace) as file:
+            file.write(value)
+        assert link.is_symlink()
+        assert real.read_bytes() == value
+    with pytest.raises(FileExistsError), files.complete_file(link):
+        pytest.fail("it is refused before it is read")
+
+
+def test_a_complete_file_is_on_disk_with_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[int] = []
+    fsync = os.fsync
+
+    def recorded(number: int) -> None:
+        synced.append(os.fstat(number).st_ino)
+        fsync(number)
+
+    monkeypatch.setattr(os, "fsync", recorded)
+    with files.complete_file(tmp_path / "orders.csv") as file:
+        file.write(b"1")
+    assert synced == [(tmp_path / "orders.csv").stat().st_ino, tmp_path.stat().st_ino]
 
 
 def test_a_device_is_written_to_directly() -> None:
