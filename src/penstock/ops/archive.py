@@ -24,7 +24,6 @@ from penstock.lake.archiving.plan import decoded, plan_of
 from penstock.lake.archiving.tasks import Batch, drop_files, write_task
 from penstock.lake.progress import Report, no_report
 from penstock.lake.reading import fetching
-from penstock.lake.reading.data_loss import loss_named
 from penstock.lake.reading.pieces import Piece
 from penstock.lake.tables.table import LakeFile
 from penstock.ops.errors import StoppedError
@@ -81,12 +80,11 @@ def archive_stream(
     )  # fmt: skip
     plan = decoded(plan, chosen.decode, chosen.schema)
     stopping = stop or threading.Event()
-    with loss_named():
-        chosen_streams(client, plan)  # before the folder is made
-        how = fetching.Fetching(COLUMNS, (), plan.fail_on_data_loss, timeout)
-        runner = _Threads(client, how, stopping)
-        job = ArchiveJob(client, plan, runner, plan.open_table(), rejects_of(plan), runner.check_stop)
-        return job.run(once=True, report=report)
+    chosen_streams(client, plan)  # before the folder is made
+    how = fetching.Fetching(COLUMNS, (), plan.fail_on_data_loss, timeout)
+    runner = _Threads(client, how, stopping)
+    job = ArchiveJob(client, plan, runner, plan.open_table(), rejects_of(plan), runner.check_stop)
+    return job.run(once=True, report=report)
 
 
 class _Threads:

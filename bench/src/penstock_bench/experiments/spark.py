@@ -24,7 +24,7 @@ from penstock.base.limits import MERGED_ROWS_MAX, MIB
 from penstock.batch import codec
 from penstock.batch.schema import arrow_schema
 from penstock.client.blocking import client as blocking
-from penstock.lake.reading.columns import RowOrigin, default_columns, spark_batch
+from penstock.lake.reading.columns import RowOrigin, default_columns, lake_batch
 from penstock.lake.reading.columns import arrow_schema as spark_schema
 from penstock.node.data_dir.log_creation_markers import LogCreationMarkers
 from penstock_bench.experiments.data_dirs import FIRST_US, append, flush, made_in, new_log, started
@@ -121,7 +121,7 @@ def make(folder: Path, messages: int) -> None:
                     writer.close()
                 writer, written = pq.ParquetWriter(lake / f"part-{offset:012}.parquet", schema), 0
             assert writer is not None
-            writer.write_batch(spark_batch(_as_stored(batch, offset), schema, RowOrigin(_STREAM, 0)))
+            writer.write_batch(lake_batch(_as_stored(batch, offset), schema, RowOrigin(_STREAM, 0)))
             written += batch.num_rows
         if writer is not None:
             writer.close()

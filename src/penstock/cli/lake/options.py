@@ -20,10 +20,7 @@ if TYPE_CHECKING:
 RUN_PANEL = "Run"
 FORMATS = ("parquet", "delta", "iceberg")
 
-_SAID_FOR_PROGRAMS = {
-    "Set failOnDataLoss to false to go on": "With --option failOnDataLoss=false it goes on",
-    "Set fail_on_data_loss to False to go on": "With --allow-data-loss it goes on",
-}
+_LOSS_ADVICE = "With --allow-data-loss it goes on all the same"
 _NAMES = (
     *("format", "to", "name", "min_batch", "max_batch", "as_of", "buckets", "history_hours", "decode", "schema", "by"),
     *("rate", "checkpoint", "output_mode", "invalid_headers"),
@@ -80,16 +77,12 @@ ArchiveName = Annotated[
 
 @contextmanager
 def options_as_typed() -> Iterator[None]:
-    """Name the command's options in errors, instead of an operation's parameters or the options of Spark's source."""
-    from penstock.lake.reading.data_loss import DataLossError
+    """Name the command's options in errors, instead of an operation's parameters."""
+    from penstock.lake.reading.data_loss import advising
 
     try:
-        yield
-    except DataLossError as error:
-        text = str(error)
-        for said, here in _SAID_FOR_PROGRAMS.items():
-            text = text.replace(said, here)
-        raise DataLossError(text) from error
+        with advising(_LOSS_ADVICE):
+            yield
     except ConfigError as error:
         raise ConfigError([_as_typed(one) for one in error.mistakes]) from error
 

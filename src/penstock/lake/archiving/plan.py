@@ -28,7 +28,7 @@ from penstock.lake.tables.table import Table
 _NAME = re.compile(rf"[A-Za-z0-9._-]{{1,{limits.ARCHIVE_NAME_CHARS_MAX}}}")
 _ID_BYTES = 4
 _LACKING: Mapping[str, Callable[[pa.DataType], bool]] = {"delta": pa.types.is_time, "iceberg": pa.types.is_null}
-"""What the columns of a format cannot hold."""
+"""Tests for types that columns of a format cannot hold."""
 
 
 @dataclass(frozen=True)

@@ -108,7 +108,7 @@ def log_columns(names: Sequence[str]) -> list[str]:
     ]
 
 
-def spark_batch(batch: pa.RecordBatch, schema: pa.Schema, place: RowOrigin) -> pa.RecordBatch:
+def lake_batch(batch: pa.RecordBatch, schema: pa.Schema, place: RowOrigin) -> pa.RecordBatch:
     """Convert a batch with the log's columns to one of Spark's `schema`."""
     made = [COLUMNS[name].make(batch, place) for name in schema.names]
     return pa.RecordBatch.from_arrays(

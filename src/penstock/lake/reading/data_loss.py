@@ -11,29 +11,34 @@ from penstock.lake.reading.positions import Key
 
 _log = logging.getLogger(__name__)
 
-GO_ON = "Set failOnDataLoss to false to go on all the same"
-PARAMETER_GO_ON = "Set fail_on_data_loss to False to go on all the same"
+PARAMETER_ADVICE = "Set fail_on_data_loss to False to go on all the same"
+"""Advice of operations with the parameter `fail_on_data_loss`."""
 WARNING = "Penstock warns: "
 """Prefix of warnings on stderr, to find them among the output of Spark's processes."""
 
 
 class DataLossError(PenstockError):
-    """Messages that were to be read are no longer in the log."""
+    """Messages that were to be read are no longer in the log. `advice`: how to go on without them, if that can be."""
+
+    def __init__(self, text: str, *, advice: str = "") -> None:
+        super().__init__(f"{text}. {advice}" if advice else text)
+        self.text = text
+        self.advice = advice
 
 
-def check_there(key: Key, start: int, log_start: int, *, fail: bool) -> int:
+def check_there(key: Key, start: int, log_start: int, *, fail: bool, advice: str = PARAMETER_ADVICE) -> int:
     """Return the first offset to read, at least `log_start`. If that skips messages and `fail`, raise DataLossError."""
     if start >= log_start:
         return start
     text = f"messages {start} to {log_start - 1} of stream {key.stream}, partition {key.partition}, are not in the log"
-    passed_over(f"{text} any more: retention, or a truncation, was quicker than this query", fail=fail)
+    passed_over(f"{text} any more: retention, a purge or a truncation has deleted them", fail=fail, advice=advice)
     return log_start
 
 
-def passed_over(text: str, *, fail: bool, hint: str = "") -> None:
+def passed_over(text: str, *, fail: bool, advice: str = PARAMETER_ADVICE) -> None:
     """Report messages that are skipped: raise DataLossError if `fail`, else log a warning."""
     if fail:
-        raise DataLossError(f"{text}. {GO_ON}{hint}")
+        raise DataLossError(text, advice=advice)
     warn(text)
 
 
@@ -43,9 +48,11 @@ def warn(text: str) -> None:
 
 
 @contextmanager
-def loss_named(go_on: str = PARAMETER_GO_ON) -> Iterator[None]:
-    """Re-raise a DataLossError with `go_on` instead of the advice that names the source's option."""
+def advising(advice: str, instead_of: str = PARAMETER_ADVICE) -> Iterator[None]:
+    """Re-raise a DataLossError that has the advice `instead_of` with another one."""
     try:
         yield
     except DataLossError as error:
-        raise DataLossError(str(error).replace(GO_ON, go_on)) from error
+        if error.advice != instead_of:
+            raise
+        raise DataLossError(error.text, advice=advice) from error

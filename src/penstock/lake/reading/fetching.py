@@ -1,7 +1,7 @@
 """Fetches one range of one partition from the brokers as Arrow batches.
 
 Rules: only the requested columns and subjects are fetched. A range whose first messages were deleted from the log is an
-error, unless `failOnDataLoss` is false.
+error, unless `fail_on_data_loss` is False.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from penstock.client.bulk.ranges import LogRange, read_range
 from penstock.client.errors import LogTruncated, OffsetOutOfRange, StreamChanged
 from penstock.client.link.read_from import FOLLOWERS
 from penstock.client.read.filters import Filter
-from penstock.lake.reading.columns import RowOrigin, arrow_schema, log_columns, spark_batch
-from penstock.lake.reading.data_loss import DataLossError, check_there, passed_over
+from penstock.lake.reading.columns import RowOrigin, arrow_schema, lake_batch, log_columns
+from penstock.lake.reading.data_loss import PARAMETER_ADVICE, DataLossError, check_there, passed_over
 from penstock.lake.reading.pieces import Piece
 from penstock.lake.reading.positions import Key
 
@@ -30,6 +30,7 @@ class Fetching(NamedTuple):
     subjects: tuple[str, ...]
     fail_on_data_loss: bool
     timeout_s: float
+    advice: str = PARAMETER_ADVICE  # of a DataLossError
 
 
 def read(client: Client, how: Fetching, piece: Piece) -> Iterator[pa.RecordBatch]:
@@ -37,7 +38,7 @@ def read(client: Client, how: Fetching, piece: Piece) -> Iterator[pa.RecordBatch
     schema = arrow_schema(how.columns)
     place = RowOrigin(piece.stream, piece.partition)
     for batch in _rows(client, how, piece):
-        yield spark_batch(batch, schema, place)
+        yield lake_batch(batch, schema, place)
 
 
 def _rows(client: Client, how: Fetching, piece: Piece) -> Iterator[pa.RecordBatch]:
@@ -58,17 +59,18 @@ def _rows(client: Client, how: Fetching, piece: Piece) -> Iterator[pa.RecordBatc
             if has_begun or isinstance(error, StreamChanged):
                 # After its first rows an attempt cannot change its range. A stream created again has other messages.
                 raise DataLossError(f"{key.stream}, partition {key.partition}: {error}") from error
-            start = _where_it_goes_on(key, what, error, fail=how.fail_on_data_loss)
+            start = _where_it_goes_on(key, what, error, how)
             if start >= what.end:
                 return
             what = what._replace(start=start, leader_epoch=None)
 
 
-def _where_it_goes_on(key: Key, what: LogRange, error: RemoteError, *, fail: bool) -> int:
-    """Return the offset to continue at; the end of the range if nothing is left. Raise DataLossError if `fail`."""
-    start = check_there(key, what.start, int(error.details["log_start"]), fail=fail)
+def _where_it_goes_on(key: Key, what: LogRange, error: RemoteError, how: Fetching) -> int:
+    """Return the offset to continue at; the end of the range if nothing is left. Raise DataLossError, or warn."""
+    fail, advice = how.fail_on_data_loss, how.advice
+    start = check_there(key, what.start, int(error.details["log_start"]), fail=fail, advice=advice)
     if start == what.start:
-        passed_over(str(error), fail=fail)
+        passed_over(str(error), fail=fail, advice=advice)
         if what.leader_epoch is None or int(error.details["committed_end"]) < what.end:
             return what.end  # the log holds nothing of the range
     return start

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from penstock.lake.reading.data_loss import check_there
+from penstock.lake.reading.data_loss import PARAMETER_ADVICE, check_there
 from penstock.lake.reading.positions import Key, Position
 from penstock.lake.reading.selection import Chosen
 from penstock.messages import StreamInfo
@@ -32,7 +32,9 @@ class Piece(NamedTuple):
     end_epoch: int = 0
 
 
-def piece_of(info: StreamInfo, key: Key, begin: Position, end: Position, *, fail: bool) -> Piece | None:
+def piece_of(
+    info: StreamInfo, key: Key, begin: Position, end: Position, *, fail: bool, advice: str = PARAMETER_ADVICE
+) -> Piece | None:
     """Return the range from `begin` to `end` as one piece; None if it is empty.
 
     If its first messages were deleted from the log: raise DataLossError if `fail` is set, else skip them.
@@ -40,7 +42,7 @@ def piece_of(info: StreamInfo, key: Key, begin: Position, end: Position, *, fail
     if begin.offset >= end.offset:
         return None
     log_start = int(info.partitions[key.partition].log_start or 0)
-    start = check_there(key, begin.offset, min(log_start, end.offset), fail=fail)
+    start = check_there(key, begin.offset, min(log_start, end.offset), fail=fail, advice=advice)
     if start >= end.offset:
         return None
     # After skipped messages the begin's epoch does not apply: nothing was read up to the new begin.

@@ -67,15 +67,6 @@ def write_durably(file: Path, data: bytes) -> None:
     sync_folder_if_possible(file.parent)
 
 
-def sync_file(file: Path) -> None:
-    """Sync a file that is closed already."""
-    number = os.open(file, os.O_RDONLY)
-    try:
-        os.fsync(number)
-    finally:
-        os.close(number)
-
-
 @contextmanager
 def naming(file: Path) -> Iterator[None]:
     """Raise an OSError as OperationalError with the file's name, which errors of a write lack."""
@@ -83,6 +74,15 @@ def naming(file: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise OperationalError(f"{file} cannot be written: {error.strerror or error}") from error
+
+
+def sync_file(file: Path) -> None:
+    """Sync a file that is closed already."""
+    number = os.open(file, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
 
 
 def make_folder(folder: Path) -> None:

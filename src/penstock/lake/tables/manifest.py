@@ -47,7 +47,7 @@ class ArchiveManifest(NamedTuple):
             found["format"],
             {name: int(one["id"]) for name, one in streams.items()},
             {
-                Key(name, int(number)): Position(at, one.get("epochs", {}).get(number, 0))
+                Key(name, int(number)): Position(int(at), int(one.get("epochs", {}).get(number, 0)))
                 for name, one in streams.items()
                 for number, at in one["starts"].items()
             },

@@ -50,9 +50,8 @@ class _Contents(NamedTuple):
         files, digest = self
         for path, size in sizes:
             files += 1
-            digest += int.from_bytes(
-                hashlib.blake2b(f"{size} {path}".encode(errors="surrogateescape"), digest_size=8).digest()
-            )
+            named = f"{size} {path}".encode(errors="surrogateescape")
+            digest += int.from_bytes(hashlib.blake2b(named, digest_size=8).digest())
         return _Contents(files, digest % 2**64)
 
 
@@ -82,7 +81,7 @@ class _Stored(NamedTuple):
         contents = None
         if version == 2:
             if (crc := found.pop("crc32c")) != (now := _crc(found)):
-                raise ValueError(f"CRC-32C {now:08x}, not {crc}")
+                raise ValueError(f"content with CRC-32C {now}, not {crc}")
             contents = _Contents(*found["contents"])
         elif "crc32c" in found:
             raise ValueError("version 1 with a checksum")
@@ -95,8 +94,8 @@ class _Stored(NamedTuple):
         return cls(ends, tuple(_checked(LakeFile.of_json(one), ends) for one in found["files"]), contents)
 
 
-def _crc(made: Mapping[str, Any]) -> int:
-    return crc32c(json.dumps(made, sort_keys=True).encode())
+def _crc(made: Mapping[str, Any]) -> str:
+    return f"{crc32c(json.dumps(made, sort_keys=True).encode()):08x}"
 
 
 def _checked(file: LakeFile, ends: Mapping[Key, Position]) -> LakeFile:
@@ -118,8 +117,8 @@ class ParquetTable:
         self._root = root
         self._commits = root / OWN / "commits"
         self._move = move
-        self._known: tuple[int, _Stored | None] = (-1, None)  # the last commit when it was read
         self._checked: tuple[int, _Contents] | None = None  # what is there, and the commit up to which it is
+        self._known: tuple[int, _Stored | None] = (-1, None)  # the last commit when it was read
 
     def ends(self, keys: Iterable[Key]) -> dict[Key, Position]:
         """Return the ends from the last commit."""
@@ -187,6 +186,7 @@ class ParquetTable:
 
         Raise CorruptionError if a commit or a data file is missing or changed. The caller holds the archive's lock.
         """
+        self._known = (-1, None)
         number, last = self._last()
         if last is not None:  # the last job may have been killed between its commit and the sync
             sync_up([self._commits], self._root)
@@ -269,7 +269,7 @@ class ParquetTable:
         return sorted(int(name.removesuffix(".json")) for name in names)
 
     def _last(self) -> tuple[int, _Stored | None]:
-        """Return the last commit with its number. Only the first call lists all commits."""
+        """Return the last commit with its number. Only `finish`, or else the first call, lists all commits."""
         number = self._known[0]
         if number < 0:
             number = next(reversed(self._numbers()), -1)

@@ -21,7 +21,7 @@ from penstock.lake.archiving.job import Archived, ArchiveJob, check_unlocked, ch
 from penstock.lake.archiving.plan import JsonDecoder, decoded, plan_of
 from penstock.lake.archiving.tasks import Batch, write_task
 from penstock.lake.progress import Report, no_report
-from penstock.lake.reading.data_loss import loss_named
+from penstock.lake.reading.data_loss import PARAMETER_ADVICE
 from penstock.lake.tables.data_files import told_files
 from penstock.lake.tables.table import LakeFile
 from penstock.spark import brokers
@@ -90,15 +90,14 @@ def archive(
         trigger_s=trigger_s, file_bytes=file_bytes, fail_on_data_loss=fail_on_data_loss, also=also,
     )  # fmt: skip
     assert source is not None
-    with loss_named():
-        # Check everything that needs no Spark before Spark starts, which takes seconds.
-        client = brokers.client(source.servers, plan.timeout_s)
-        chosen_streams(client, plan)
-        check_unlocked(plan)
-        session = session_of(spark, f"archive {stream}")
-        runner = SparkRunner(session, source)
-        plan = decoded(plan, decode, schema, JsonDecoder(runner.inferred_json, data_type))
-        return ArchiveJob(client, plan, runner, plan.open_table(), rejects_of(plan)).run(once=once, report=report)
+    # Check everything that needs no Spark before Spark starts, which takes seconds.
+    client = brokers.client(source.servers, plan.timeout_s)
+    chosen_streams(client, plan)
+    check_unlocked(plan)
+    session = session_of(spark, f"archive {stream}")
+    runner = SparkRunner(session, source)
+    plan = decoded(plan, decode, schema, JsonDecoder(runner.inferred_json, data_type))
+    return ArchiveJob(client, plan, runner, plan.open_table(), rejects_of(plan)).run(once=once, report=report)
 
 
 class SparkRunner:
@@ -124,7 +123,7 @@ class SparkRunner:
         """Return a DataFrame; its `collect` has the tasks write the files, and returns a row of JSON for each file."""
         count = len(batch.tasks)
         if batch.decode != "json":
-            how = fetching.fetching_of(self._source, COLUMNS)
+            how = fetching.fetching_of(self._source, COLUMNS, PARAMETER_ADVICE)
             return self._spark.range(0, count, 1, count).mapInArrow(partial(write_tasks, batch, how), _TOLD)
         rows = self._spark.read.format("penstock").options(**self._range_options(batch)).load()
         found = with_json(rows.select(*COLUMNS), batch.schema).coalesce(count)

@@ -23,13 +23,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.base import limits
 from penstock.base.errors import ConfigError
-from penstock.lake.reading.data_loss import loss_named
+from penstock.lake.reading.data_loss import advising
 from penstock.lake.reading.positions import Key
 from penstock.lake.reading.selection import choose
 from penstock.messages import StreamInfo
 from penstock.spark import brokers
 from penstock.spark.jobs.parameter_names import options_named
-from penstock.spark.options.options import SourceOptions, source_options
+from penstock.spark.options.options import LOSS_ADVICE, SourceOptions, source_options
 from penstock.spark.options.positions import Earliest
 from penstock.spark.reading.history import History
 from penstock.spark.reading.planning import find
@@ -178,7 +178,7 @@ def audit(
     options |= _place("starting", start) | _place("ending", end)
     with options_named({"startingTimestamp": "start", "endingTimestamp": "end"}):
         source = source_options({name: text for name, text in options.items() if text})
-    with loss_named("Run the audit again, on the messages that the log still has"):
+    with advising("Run the audit again, on the messages that the log still has", LOSS_ADVICE):
         choose(brokers.client(source.servers, source.timeout_s), source.selection, source.timeout_s)
         session = session_of(spark, "audit")
         return Auditor(session, source, against, range_rows).run(by, top)

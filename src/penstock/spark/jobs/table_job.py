@@ -43,7 +43,7 @@ from penstock.base.partitioning import PartitionBy
 from penstock.client.blocking.client import Client
 from penstock.client.read.reading import readable
 from penstock.lake.progress import BatchDone, Pace, Report, no_report
-from penstock.lake.reading.data_loss import DataLossError, loss_named
+from penstock.lake.reading.data_loss import DataLossError
 from penstock.lake.reading.divergence import check_held, checked_cluster
 from penstock.lake.reading.pieces import Piece, cut, lag_of, log_starts_of, piece_of, row_bytes, share
 from penstock.lake.reading.positions import Key, Position
@@ -155,10 +155,9 @@ def table(
     """
     plan = _plan(stream, to, servers, as_of, buckets, max_batch, trigger_s, history_hours, fail_on_data_loss)
     _check_installed()
-    with loss_named():
-        choose(brokers.client(plan.source.servers, plan.source.timeout_s), plan.source.selection, plan.source.timeout_s)
-        session = session_of(spark, f"table {stream}")
-        return _Job(session, plan).run(once=once or bool(plan.as_of), report=report)
+    choose(brokers.client(plan.source.servers, plan.source.timeout_s), plan.source.selection, plan.source.timeout_s)
+    session = session_of(spark, f"table {stream}")
+    return _Job(session, plan).run(once=once or bool(plan.as_of), report=report)
 
 
 def _plan(

@@ -134,6 +134,9 @@ _OF_TABLE = "option."
 """Prefix of such a table's options among its properties."""
 
 
+LOSS_ADVICE = "Set failOnDataLoss to false to go on all the same"
+
+
 @dataclass(frozen=True)
 class SourceOptions:
     """The parsed options of a reader."""

@@ -24,7 +24,7 @@ from penstock.lake.reading.positions import Key, Position
 from penstock.lake.reading.selection import Chosen, choose
 from penstock.messages import StreamInfo
 from penstock.spark import brokers
-from penstock.spark.options.options import SourceOptions
+from penstock.spark.options.options import LOSS_ADVICE, SourceOptions
 from penstock.spark.options.positions import Earliest
 from penstock.spark.reading import fetching
 from penstock.spark.reading.history import History, LakeTask, Wanted, read_files
@@ -88,7 +88,7 @@ class BatchReader(DataSourceReader):
                 wanted = Wanted(key, start, end, since_us, until_us).stored(where.since, where.until)
                 found, (start, epoch) = history.split(wanted, epoch)
         if start < end:
-            start = check_there(key, start, log_start, fail=options.fail_on_data_loss)
+            start = check_there(key, start, log_start, fail=options.fail_on_data_loss, advice=LOSS_ADVICE)
         if start >= end:
             return found, None
         return found, Piece(key.stream, int(info.stream_id), key.partition, start, end, epoch, last.leader_epoch)

@@ -10,7 +10,7 @@ import pyarrow as pa
 from penstock.lake.reading import fetching
 from penstock.lake.reading.pieces import Piece
 from penstock.spark import brokers
-from penstock.spark.options.options import SourceOptions
+from penstock.spark.options.options import LOSS_ADVICE, SourceOptions
 
 
 class Fetching(NamedTuple):
@@ -20,10 +20,10 @@ class Fetching(NamedTuple):
     what: fetching.Fetching
 
 
-def fetching_of(options: SourceOptions, columns: Sequence[str]) -> Fetching:
+def fetching_of(options: SourceOptions, columns: Sequence[str], advice: str = LOSS_ADVICE) -> Fetching:
     """Return the fetch parameters of a query's tasks."""
     subjects = options.selection.subjects
-    what = fetching.Fetching(tuple(columns), subjects, options.fail_on_data_loss, options.timeout_s)
+    what = fetching.Fetching(tuple(columns), subjects, options.fail_on_data_loss, options.timeout_s, advice)
     return Fetching(options.servers, what)
 
 

@@ -43,7 +43,7 @@ from penstock.lake.reading.positions import Key, Position
 from penstock.lake.reading.selection import Chosen, choose, is_selected
 from penstock.messages import StreamInfo
 from penstock.spark import brokers
-from penstock.spark.options.options import SourceOptions
+from penstock.spark.options.options import LOSS_ADVICE, SourceOptions
 from penstock.spark.options.positions import LOG_STARTS, Boundary, Earliest, Latest, Positions
 from penstock.spark.reading import fetching
 from penstock.spark.reading.batch_reader import Task
@@ -163,12 +163,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         try:
             self._client().stream(name, timeout=self._options.timeout_s)
         except StreamNotFound:
-            passed_over(f"stream {name} was deleted since it was read last", fail=self._options.fail_on_data_loss)
+            passed_over(
+                f"stream {name} was deleted since it was read last",
+                fail=self._options.fail_on_data_loss,
+                advice=LOSS_ADVICE,
+            )
         else:
             if is_selected(name, self._options.selection):
                 return
             text = f"stream {name}, which this query has read, is no longer among its streams"
-            passed_over(text, fail=self._options.fail_on_data_loss)
+            passed_over(text, fail=self._options.fail_on_data_loss, advice=LOSS_ADVICE)
         self._said_gone.add(name)
 
     def _checked_cluster(self, begin: Positions) -> str:
@@ -193,6 +197,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             f"messages {end} to {known.offset - 1} of stream {key.stream}, partition {key.partition}, were read and "
             "are not in the log any more: it was cut, or began anew",
             fail=self._options.fail_on_data_loss,
+            advice=LOSS_ADVICE,
         )
         return Position(end)
 
@@ -227,7 +232,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 found[name] = self._client().stream(name, timeout=self._options.timeout_s)
             except StreamNotFound:
                 self._chosen = None
-                passed_over(f"stream {name} was deleted while it was being read", fail=self._options.fail_on_data_loss)
+                passed_over(
+                    f"stream {name} was deleted while it was being read",
+                    fail=self._options.fail_on_data_loss,
+                    advice=LOSS_ADVICE,
+                )
         return found
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
@@ -256,8 +265,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return Position(0)
         if begin.stream_ids.get(key.stream, stream_id) != stream_id:
             text = f"stream {key.stream} was deleted and made anew since this query has read it last"
-            hint = "; another checkpointLocation begins anew, too"
-            passed_over(text, fail=self._options.fail_on_data_loss, hint=hint)
+            advice = f"{LOSS_ADVICE}; another checkpointLocation begins anew, too"
+            passed_over(text, fail=self._options.fail_on_data_loss, advice=advice)
         one = Chosen({key.stream: self._choose().streams[key.stream]}, (key,))
         earliest = find(self._client(), one, Earliest(), self._options)
         return (self._with_archive(one, Earliest(), earliest) if self._options.archive else earliest)[key]
@@ -279,12 +288,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             info, first, last = streams[key.stream], firsts[key], finish.positions[key]
             if int(info.stream_id) != finish.stream_ids[key.stream]:
                 text = f"stream {key.stream} was deleted and made anew before a batch of it was read"
-                passed_over(text, fail=options.fail_on_data_loss)
+                passed_over(text, fail=options.fail_on_data_loss, advice=LOSS_ADVICE)
                 continue
             if history is not None:
                 part, first = history.split(Wanted(key, first.offset, last.offset), first.leader_epoch)
                 archived += [part] if part else []
-            piece = piece_of(info, key, first, last, fail=options.fail_on_data_loss)
+            piece = piece_of(info, key, first, last, fail=options.fail_on_data_loss, advice=LOSS_ADVICE)
             pieces += [piece] if piece else []
         tasks = ordered(cut(pieces, row_bytes(there), options.partitions_min, options.records_max))
         return [*(history.tasks(archived) if history else ()), *map(Task, tasks)]

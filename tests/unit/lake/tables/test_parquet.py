@@ -22,7 +22,7 @@ from penstock.lake.reading.positions import Key
 from penstock.lake.reading.positions import Position as At
 from penstock.lake.tables.data_files import LakeWriter, Writing
 from penstock.lake.tables.folder import write_durably
-from penstock.lake.tables.manifest import read_about
+from penstock.lake.tables.manifest import ArchiveManifest, read_about
 from penstock.lake.tables.parquet import ParquetTable
 from penstock.lake.tables.table import Commit, LakeFile
 
@@ -316,7 +316,20 @@ def test_a_full_disk_is_reported_with_the_file(tmp_path: Path, size: int) -> Non
     assert [one for one in tmp_path.iterdir() if one.name.endswith(".new")] == []
 
 
-@pytest.mark.parametrize("content", ["{", "{}", "[]", '{"version": 2}'])
+SOUND = ArchiveManifest("parquet", {"orders": 7}, {ZERO: At(5, 1)}, name="lake")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "{",
+        "{}",
+        "[]",
+        '{"version": 2}',
+        json.dumps(SOUND.to_json()).replace('"0": 5', '"0": "x"'),
+        json.dumps({**SOUND.to_json(), "streams": ["orders"]}),
+    ],
+)
 def test_a_manifest_that_is_damaged_is_reported_with_advice(tmp_path: Path, content: str) -> None:
     write_durably(tmp_path / "_penstock/archive.json", content.encode())
     with pytest.raises(CorruptionError) as raised:

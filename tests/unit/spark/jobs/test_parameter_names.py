@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from penstock.base.errors import ConfigError
-from penstock.lake.reading.data_loss import DataLossError, loss_named, passed_over
+from penstock.cli.lake.options import options_as_typed
+from penstock.lake.reading.data_loss import DataLossError, advising, passed_over
 from penstock.spark import audit, replay, run, table
+from penstock.spark.options.options import LOSS_ADVICE
 from penstock.spark.writing.rows import check_columns
 
 
@@ -28,13 +30,17 @@ def test_a_mistake_is_told_of_the_parameter_that_has_it(tmp_path: Path) -> None:
 
 
 def test_whoever_may_lose_messages_is_told_his_own_switch() -> None:
-    with pytest.raises(DataLossError, match=r"^gone\. Set failOnDataLoss to false to go on all the same$"):
-        passed_over("gone", fail=True)
     with pytest.raises(DataLossError, match=r"^gone\. Set fail_on_data_loss to False to go on all the same$"):
-        with loss_named():
-            passed_over("gone", fail=True)
-    with pytest.raises(DataLossError, match=r"^gone\. Audit again$"), loss_named("Audit again"):
         passed_over("gone", fail=True)
+    with pytest.raises(DataLossError, match=r"^gone\. Set failOnDataLoss to false to go on all the same$"):
+        passed_over("gone", fail=True, advice=LOSS_ADVICE)
+    with pytest.raises(DataLossError, match=r"^gone\. With --allow-data-loss it goes on all the same$"):
+        with options_as_typed():
+            passed_over("gone", fail=True)
+    with pytest.raises(DataLossError, match=r"^gone\. Audit again$"), advising("Audit again", LOSS_ADVICE):
+        passed_over("gone", fail=True, advice=LOSS_ADVICE)
+    with pytest.raises(DataLossError, match=r"^gone$"), advising("Audit again"):
+        raise DataLossError("gone")
 
 
 def test_insert_into_is_told_that_tables_are_for_reading() -> None:
