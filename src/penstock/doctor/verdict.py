@@ -1,4 +1,4 @@
-"""The verdict on a cluster: healthy, degraded or down, and why.
+"""The verdict on a cluster: healthy, degraded, down or unknown, and why.
 
 Rules: a pure function of what the brokers answered. Each problem is told once, where it is: what a broker does to all
 partitions is one reason with their number. Reasons are in the order of their weight; those of DOWN come first.
@@ -7,6 +7,7 @@ partitions is one reason with their number. Reasons are in the order of their we
 |------------|--------------------------------------------------------------------------------------------------------|
 | `healthy`  | nothing is wrong, as far as the brokers know                                                           |
 | `degraded` | messages are stored and read, but something is missing, or some partitions store none                  |
+| `unknown`  | nothing can be said, since this program may not ask: no login, a wrong one, or no right `monitor`      |
 | `down`     | no message is stored: no broker answers, there is no metadata leader, no broker has NATS, or no        |
 |            | partition has a leader                                                                                 |
 """
@@ -43,6 +44,7 @@ class Health(StrEnum):
     HEALTHY = "healthy"
     DEGRADED = "degraded"
     DOWN = "down"
+    UNKNOWN = "unknown"
 
 
 class Kind(StrEnum):
@@ -112,6 +114,11 @@ def judge(state: ClusterState, streams: Collection[str] | None = None) -> Verdic
     infos = [one for one in state.streams if streams is None or one.name in streams]
     found = sorted(_reasons(state, infos), key=lambda one: one.health is not Health.DOWN)
     return Verdict(found[0].health if found else Health.HEALTHY, tuple(found))
+
+
+def unjudged(text: str, advice: str = "") -> Verdict:
+    """Return the verdict on a cluster that could not be asked, and why."""
+    return Verdict(Health.UNKNOWN, (Reason(Health.UNKNOWN, Kind.UNKNOWN, text, advice),))
 
 
 def _down(kind: Kind, text: str, advice: str = "") -> Reason:

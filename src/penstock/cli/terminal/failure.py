@@ -110,7 +110,7 @@ def report(error: Exception) -> int:
         for mistake in mistakes:
             sys.stderr.write(f"  - {printable(mistake)}\n")
         return USED_WRONGLY
-    say_error(_text(error))
+    say_error(error_text(error))
     for advice in filter(None, (*getattr(error, "__notes__", ()), _advice(error))):
         sys.stderr.write(f"  {printable(advice)}\n")
     return USED_WRONGLY if isinstance(error, ValueError) and not isinstance(error, PenstockError) else FAILED
@@ -188,7 +188,8 @@ def _escaped(char: str) -> str:
     return "".join(f"\\u{units[at]:02x}{units[at + 1]:02x}" for at in range(0, len(units), 2))
 
 
-def _text(error: Exception) -> str:
+def error_text(error: Exception) -> str:
+    """Return what is wrong, without advice."""
     if not isinstance(error, PenstockError) and (lacking := shortage(error)) is not None:
         return lacking
     if isinstance(error, OSError) and not isinstance(error, PenstockError) and error.strerror:
