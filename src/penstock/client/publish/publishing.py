@@ -19,7 +19,7 @@ from penstock.base.errors import ErrorCode, OperationalError, RemoteError
 from penstock.base.nats_logins import shown_url
 from penstock.base.subjects import subject_mistake
 from penstock.client.checks import seconds_of, whole_number
-from penstock.client.errors import TimedOut, Unavailable
+from penstock.client.errors import ClientClosed, TimedOut, Unavailable
 from penstock.client.publish.ack_waiters import (
     AllAcks,
     Echo,
@@ -284,7 +284,7 @@ class Publisher:
         if self._nats is not None and not self._nats.is_closed:
             return self._nats
         if self._is_closed:
-            raise Unavailable("the client is closed")
+            raise ClientClosed
         from nats.errors import Error as NatsError
 
         shown = ", ".join(shown_url(url) for url in self.urls)
