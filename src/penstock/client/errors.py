@@ -131,6 +131,10 @@ class ClientClosed(Unavailable):
         super().__init__("the client is closed")
 
 
+class NotABroker(Unavailable):
+    """Something else listens there, such as a NATS server."""
+
+
 class OutcomeUnknown(OperationalError):  # noqa: N818
     """The connection broke after an append was sent, or a producer got no answer in time.
 

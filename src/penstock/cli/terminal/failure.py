@@ -219,6 +219,8 @@ def _advice(error: Exception) -> str:
         isinstance(error, OperationalError)
         and isinstance(error, ConnectionError)
         and "penstock serve" not in str(error)
+        and "a broker listens" not in str(error)
+        and "Penstock's protocol" not in str(error)
         and "TLS" not in str(error)
         and "certificate" not in str(error)
     ):
