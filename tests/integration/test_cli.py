@@ -249,7 +249,7 @@ def test_a_wrong_nats_is_what_the_advice_is_about(run: Run, stream: str) -> None
 
 
 def test_a_nats_server_taken_for_a_broker_is_recognised(run: Run, broker: ReadyLine) -> None:
-    said = run("status", server=broker.nats.removeprefix("nats://"), code=1).stderr
+    said = run("status", server=broker.nats.removeprefix("nats://"), code=2).stderr
     assert "this is a NATS server" in said
 
 

@@ -80,6 +80,38 @@ async def test_a_follower_of_all_hears_of_each(client: aio.Client) -> None:
     await following.aclose()
 
 
+@pytest.mark.parametrize("partition_by", ["publisher", "key", "token:2"])
+async def test_rows_without_a_partition_go_where_they_belong(client: aio.Client, partition_by: str) -> None:
+    name = f"split-{partition_by.replace(':', '-')}"
+    subject = "split.*" if partition_by == "token:2" else name
+    info = await client.create_stream(name, subject, partitions=4, partition_by=partition_by)
+    rows = [{"key": f"k{n % 9}", "value": f"{n}"} for n in range(200)]
+    if partition_by == "token:2":
+        rows = [{"subject": f"split.{n % 9}", "value": f"{n}"} for n in range(200)]
+    results = await client.append(name, rows)
+    numbers = penstock.partitions_of(rows, info).to_pylist()
+    assert [one.partition for one in results] == sorted(set(numbers))
+    for result in results:
+        own = [row["value"].encode() for row, number in zip(rows, numbers, strict=True) if number == result.partition]
+        assert (result.base_offset, result.end_offset) == (0, len(own))
+        found = [one async for one in client.messages(name, partition=result.partition)]
+        assert [one.value for one in found] == own
+        if partition_by == "publisher":
+            assert {one.subject for one in found} == {info.config.subject_of(result.partition)}
+    assert await client.append(name, []) == []
+
+
+async def test_a_client_that_knows_fewer_partitions_looks_again(client: aio.Client) -> None:
+    await client.create_stream("grown", "grown", partitions=2, partition_by="key")
+    async with penstock.aio.connect(client.server) as other:
+        await other.append("grown", [{"key": "a", "value": b"1"}])
+        await client.alter_stream("grown", partitions=8)
+        rows = [{"key": f"k{n}", "value": b"2"} for n in range(50)]
+        results = await other.append("grown", rows)
+    assert sum(one.end_offset - one.base_offset for one in results) == 50
+    assert len(results) > 2
+
+
 async def test_a_place_that_means_no_partition_is_refused(client: aio.Client) -> None:
     info = await client.create_stream("p-places", "p.places", partitions=2)
     with pytest.raises(ValueError, match="say which with partition="):

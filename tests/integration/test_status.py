@@ -159,6 +159,11 @@ async def test_who_may_monitor_sees_everything_and_does_nothing(tmp_path: Path) 
             ("user", "add", "eve", "--token"),
         ):
             assert "may not" in await run(*arguments, code=1) or "not an administrator" in await run(*arguments, code=1)
+        for wrong in ({"PENSTOCK_USER": "oncall", "PENSTOCK_PASSWORD": "rotated"}, {}):  # it may well be healthy
+            with launched(server, "status", "--json", more=wrong) as running:
+                said, error = await ended(running, 2)
+            assert json.loads(said)["verdict"]["health"] == "unknown"
+            assert json.loads(said)["verdict"]["reasons"][0]["text"] in error
         async with aio.connect(server, credentials=penstock.Credentials.password("oncall", PASSWORD)) as client:
             assert [one.name for one in await client.streams()] == ["__audit", "__offsets", "orders"]
 

@@ -803,35 +803,32 @@ class Client(OfThisProcess):
         return await publisher.publish_to_all(subject, value, all_headers, expected, timeout_s=timeout)
 
     async def append(
-        self, stream: StreamName, data: Any, *, partition: int = 0, timeout: float = 60.0
+        self, stream: StreamName, data: Any, *, partition: int | None = None, timeout: float = 60.0
     ) -> list[AppendResult]:
         """Append rows to the log over the socket, without NATS: a pyarrow, pandas or Polars table, or a list of dicts.
 
         Columns: value (null: tombstone), subject, key, headers (dicts in a list of dicts, else NATS header blocks); see
         `client.columns`. The index of a pandas DataFrame is ignored: `.reset_index()` makes it a column. No rows: no
-        results. Large data is sent in several batches, each stored completely or not at all; an error in a later batch
-        has the results so far in `appended` (OutcomeUnknown) or `details["appended"]` (RemoteError). `timeout` applies
-        to each batch. A batch that may already be stored, or may be stored later behind other rows, is not retried.
-        Then the call raises OutcomeUnknown (the connection broke), TimedOut, RemoteError `fenced_epoch` (its leader
-        lost its leadership), or an error whose row in docs/reference/errors.md says "perhaps". A `producer` retries,
-        and stores rows once and in order.
+        results. Without `partition` each row goes where `penstock.partitions_of` says, in the order of the rows of each
+        partition; a column `partition` is ignored. Rows of several partitions and large data are sent in several
+        batches, one partition after the other, each batch stored completely or not at all: there is one result per
+        batch, which names its partition. An error in a later batch has the results so far in `appended`
+        (OutcomeUnknown) or `details["appended"]` (RemoteError). `timeout` applies to each batch. A batch that may
+        already be stored, or may be stored later behind other rows, is not retried. Then the call raises OutcomeUnknown
+        (the connection broke), TimedOut, RemoteError `fenced_epoch` (its leader lost its leadership), or an error whose
+        row in docs/reference/errors.md says "perhaps". A `producer` retries, and stores rows once and in order.
         """
-        info = await self._streams.info(stream, timeout, partition)
-        number = partition_number(info, partition)
-        table = column_data.to_table(data, stream_subject=info.config.subject_of(number))
-        bytes_max = min(limits.APPEND_BYTES_MAX, self._link.hello.limits.append_bytes_max)
+        info = await self._streams.info(stream, timeout, partition or 0)
         done: list[AppendResult] = []
         try:
-            for message in column_data.batch_messages(table, bytes_max=bytes_max):
-
-                async def ask(stream_id: StreamId, message: bytearray = message) -> AppendResult:
-                    request = AppendRequest(stream_id=stream_id, partition=number)
-                    answer, _ = await self._link.call(request, AppendResponse, timeout_s=timeout, raw=message)
-                    moment = datetime_of(answer.timestamp_us)
-                    return AppendResult(answer.base_offset, answer.end_offset, moment, answer.fsynced)
-
-                done.append(await self._streams.with_id(info if done else stream, timeout, ask))
-                info = self._streams.known(info)
+            try:
+                await self._append(stream, info, _shares(data, info, partition), timeout, done)
+            except RemoteError as error:
+                is_elsewhere = error.code == ErrorCode.KEY_ELSEWHERE and partition is None and not done
+                if not is_elsewhere or isinstance(stream, StreamInfo):
+                    raise
+                info = await self._streams.named(stream, timeout)  # it has gained partitions since it was looked up
+                await self._append(stream, info, _shares(data, info, partition), timeout, done)
         except OutcomeUnknown as error:
             error.appended = done
             raise
@@ -840,6 +837,29 @@ class Client(OfThisProcess):
                 error.details["appended"] = done
             raise
         return done
+
+    async def _append(
+        self,
+        stream: StreamName,
+        info: StreamInfo,
+        shares: Iterable[tuple[PartitionId, pa.Table]],
+        timeout: float,
+        done: list[AppendResult],
+    ) -> None:
+        bytes_max = min(limits.APPEND_BYTES_MAX, self._link.hello.limits.append_bytes_max)
+        for number, table in shares:
+            for message in column_data.batch_messages(table, bytes_max=bytes_max):
+
+                async def ask(
+                    stream_id: StreamId, message: bytearray = message, number: PartitionId = number
+                ) -> AppendResult:
+                    request = AppendRequest(stream_id=stream_id, partition=number)
+                    answer, _ = await self._link.call(request, AppendResponse, timeout_s=timeout, raw=message)
+                    moment = datetime_of(answer.timestamp_us)
+                    return AppendResult(answer.base_offset, answer.end_offset, moment, answer.fsynced, number)
+
+                done.append(await self._streams.with_id(info if done else stream, timeout, ask))
+                info = self._streams.known(info)
 
     def producer(
         self,
@@ -910,6 +930,16 @@ class Client(OfThisProcess):
             return found
 
         return await self._streams.with_id(stream, timeout, ask)
+
+
+def _shares(data: Any, info: StreamInfo, partition: int | None) -> list[tuple[PartitionId, pa.Table]]:
+    """Return the rows to append to each partition: all to the given one, else where `partitions_of` says."""
+    from penstock.client.bulk.partitioning import split_rows
+
+    if partition is None and len(info.partitions) > 1:
+        return split_rows(data, info)
+    number = partition_number(info, partition)
+    return [(number, column_data.to_table(data, stream_subject=info.config.subject_of(number)))]
 
 
 class Connecting(OfThisProcess):

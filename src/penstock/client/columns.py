@@ -42,9 +42,14 @@ _BATCH_OVERHEAD_BYTES = 64 * limits.KIB  # header, metadata and padding of one b
 
 def to_table(data: Any, *, stream_subject: str) -> pa.Table:
     """Return `data` as subject, key, value and headers in the log's types. ValueError or TypeError if impossible."""
+    table = as_arrow(data)
+    return log_rows(table, stream_subject=stream_subject, were_read=were_read(data, table))
+
+
+def log_rows(table: pa.Table, *, stream_subject: str, were_read: bool) -> pa.Table:
+    """Return the rows of `as_arrow` as `to_table` does. `were_read`: their headers are not validated."""
     import pyarrow as pa
 
-    table = _as_arrow(data)
     _check_names(table.column_names)
     if len(set(table.column_names)) != len(table.column_names):
         raise ValueError(f"a column occurs twice: {', '.join(table.column_names)}")
@@ -60,12 +65,13 @@ def to_table(data: Any, *, stream_subject: str) -> pa.Table:
     columns = {name: _cast(table, name, pa.utf8() if name == "subject" else pa.binary()) for name in _WRITTEN}
     if columns["subject"].null_count:
         raise ValueError("the column 'subject' holds nulls; each row needs a subject")
-    if not _was_read(data, table):
+    if not were_read:
         columns["headers"] = _header_blocks(columns["headers"])
     return pa.table(columns)
 
 
-def _was_read(data: Any, table: pa.Table) -> bool:
+def were_read(data: Any, table: pa.Table) -> bool:
+    """True if a reader yielded these rows."""
     if isinstance(data, Sequence):
         return all(row.keys() >= _OF_A_READER for row in data)
     return set(table.column_names) >= _OF_A_READER
@@ -81,7 +87,8 @@ def _unknown(names: Sequence[str]) -> str:
     return f"unknown columns {', '.join(names)}; an append takes {', '.join(_WRITTEN)}"
 
 
-def _as_arrow(data: Any) -> pa.Table:
+def as_arrow(data: Any) -> pa.Table:
+    """Return the caller's rows as a table, in the caller's types. TypeError or ValueError if they are no rows."""
     import pyarrow as pa
 
     if isinstance(data, pa.Table):

@@ -124,6 +124,17 @@ class Unavailable(OperationalError, ConnectionError):  # noqa: N818
     """No broker (or NATS) could be reached, or the connection broke."""
 
 
+class ClientClosed(Unavailable):
+    """The program has closed the client: waiting does not help."""
+
+    def __init__(self) -> None:
+        super().__init__("the client is closed")
+
+
+class NotABroker(Unavailable):
+    """Something else listens there, such as a NATS server."""
+
+
 class OutcomeUnknown(OperationalError):  # noqa: N818
     """The connection broke after an append was sent, or a producer got no answer in time.
 

@@ -233,12 +233,13 @@ class OffsetAt(NamedTuple):
 
 
 class AppendResult(NamedTuple):
-    """The result of one appended batch: its n-th row has offset `base_offset + n`."""
+    """The result of one appended batch: its n-th row has offset `base_offset + n` in `partition`."""
 
     base_offset: int
     end_offset: int
     timestamp: datetime
     fsynced: bool
+    partition: int = 0
 
 
 class Truncation(NamedTuple):

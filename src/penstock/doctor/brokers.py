@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from penstock.base.units import format_duration_ms
+from penstock.base.units import counted, format_duration_ms
 from penstock.doctor.asking import Asked
 from penstock.doctor.findings import Finding, bounded, fail, listed, ok, unknown, warn
 from penstock.messages import StatusResponse
@@ -86,8 +86,16 @@ def _voters(home: StatusResponse) -> Iterator[Finding]:
     elif home.voters == 1:
         text = f"one of {len(home.brokers)} brokers votes: without it nothing can be decided"
         yield warn(check, text, "add brokers until there are three: then three vote")
+    elif home.metadata_leader is None:
+        yield unknown(check, f"{home.voters}, and no leader: more are away than may be", "see `metadata`")
     else:
-        yield ok(check, f"{home.voters}, of which {(home.voters - 1) // 2} may fail")
+        may_fail, away = (home.voters - 1) // 2, max(0, home.voters - home.voters_reachable)
+        text = f"{home.voters}, of which {may_fail} may fail"
+        if not away:
+            yield ok(check, text)
+            return
+        verb = "is" if away == 1 else "are"
+        yield warn(check, f"{text}, and {away} {verb} away: {max(0, may_fail - away)} more may", "see `brokers`")
 
 
 def _versions(asked: Sequence[Asked], own: str) -> Iterator[Finding]:
@@ -194,7 +202,7 @@ def _nats(asked: Sequence[Asked]) -> Iterator[Finding]:
             ):
                 yield warn(
                     check,
-                    f"broker {broker_id} has reconnected {nats.reconnects} times in "
+                    f"broker {broker_id} has reconnected {counted(nats.reconnects, 'time')} in "
                     f"{format_duration_ms(status.uptime_ms)}; last: {nats.last_error}",
                     "each time is a gap: look at nats-server's log and the network",
                 )

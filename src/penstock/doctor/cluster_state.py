@@ -17,7 +17,7 @@ import msgspec
 
 from penstock import aio
 from penstock.base.errors import ErrorCode, OperationalError, RemoteError
-from penstock.client.errors import NotAuthorized, TimedOut, Unauthenticated, Unavailable
+from penstock.client.errors import NotABroker, NotAuthorized, TimedOut, Unauthenticated, Unavailable
 from penstock.client.link.addresses import DEFAULT_SERVER, SERVER_VARIABLE, parse_servers, parse_tls
 from penstock.messages import StatusResponse, StreamInfo
 
@@ -26,7 +26,6 @@ ANSWER_S = 2.0
 
 NO_ANSWER_IN_TIME = "no answer in time"
 
-_ANOTHER_PROTOCOL = frozenset({ErrorCode.BAD_FRAME, ErrorCode.TOO_LARGE, ErrorCode.TLS_REQUIRED})
 _ROUNDS = 4  # an answer may name brokers that were not known before
 _COUNTERS = {"messages_in": "messages_in", "bytes_in": "bytes_in", "fetched_bytes": "bytes_out"}
 
@@ -105,7 +104,7 @@ async def cluster_state(
     """Ask all brokers of the cluster of `server` (as for `penstock.connect`). `with_lags`: also for the groups' lag.
 
     Brokers that do not answer are part of the state. Unauthenticated, NotAuthorized: `status` needs the right `monitor`
-    or `admin`. RemoteError: no broker listens there, but another program, or TLS is required.
+    or `admin`. Unavailable: another program listens there. RemoteError: TLS is required.
     """
     given = parse_servers(os.environ.get(SERVER_VARIABLE) or DEFAULT_SERVER if server is None else server)
     async with AsyncExitStack() as stack:
@@ -149,11 +148,15 @@ async def _connected(
             continue
         elif isinstance(error, Unauthenticated | NotAuthorized) or not isinstance(error, Unavailable | RemoteError):
             raise error  # also what is wrong here, such as a file with credentials that others may read
-        elif client is None and isinstance(error, RemoteError) and error.code in _ANOTHER_PROTOCOL:
+        elif client is None and (isinstance(error, NotABroker) or _wants_tls(error)):
             raise error  # the address is wrong, or lacks tls://
         else:
             failures.append(BrokerAnswer(address=plain, failure=short_reason(error, plain)))
     return client, failures
+
+
+def _wants_tls(error: BaseException) -> bool:
+    return isinstance(error, RemoteError) and error.code == ErrorCode.TLS_REQUIRED
 
 
 async def _asked(

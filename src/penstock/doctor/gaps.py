@@ -12,7 +12,7 @@ from typing import NamedTuple
 import msgspec
 
 from penstock.messages import GapInfo, StreamInfo
-from penstock.messages.streams import ANOTHER_LED, BROKER_STOPPED
+from penstock.messages.streams import BROKER_STOPPED, LEADER_CHANGED
 
 
 class Cause(NamedTuple):
@@ -55,7 +55,7 @@ class Event(NamedTuple):
     def is_planned(self) -> bool:
         """True if a broker was stopped in an orderly way, and nothing else happened meanwhile."""
         reasons = {one.gap.reason for one in self.causes}
-        return BROKER_STOPPED in reasons and reasons <= {BROKER_STOPPED, ANOTHER_LED}
+        return BROKER_STOPPED in reasons and reasons <= {BROKER_STOPPED, LEADER_CHANGED}
 
 
 def events(found: Iterable[Cause]) -> list[Event]:

@@ -12,6 +12,7 @@ from penstock.doctor.findings import Finding, bounded, fail, listed, ok, unknown
 from penstock.doctor.gaps import causes, events, label
 from penstock.groups.rows import OFFSETS_STREAM
 from penstock.messages import BrokerInfo, GapInfo, PartitionHealth, PartitionInfo, StreamInfo
+from penstock.messages.streams import NATS_NOT_CONNECTED
 
 _RECENT_GAP_US = 24 * 3_600_000_000  # older ones are history
 _REPLICAS_USUAL = 3
@@ -32,7 +33,7 @@ def judge_streams(
         yield fail("partitions", f"without a metadata leader none of {len(parts)} is led", _METADATA_FIRST)
         yield unknown("replicas", "without a metadata leader it is not known which are in sync", _METADATA_FIRST)
     yield from _damaged(parts)
-    yield from _gaps(infos, now_us)
+    yield from _gaps(infos, now_us, is_led=is_led or not parts)
     yield from _times(infos, now_us)
     yield from _configs(infos, brokers)
 
@@ -46,7 +47,7 @@ def _led(parts: Sequence[Part]) -> Iterator[Finding]:
                 yield fail(check, f"{name} has no leader: {part.state_reason}", "start the broker that it waits for")
             elif part.state != PartitionHealth.ONLINE:
                 state = str(part.state).replace("_", " ")
-                yield fail(check, f"{name} is {state}: {part.state_reason}", _ADVICE.get(part.state, _LOOK))
+                yield fail(check, f"{name} is {state}: {part.state_reason}", _advice(part.state, part.state_reason))
 
     closed = {info.name: info.intake.replace("_", "-") for _, _, info in parts if info.intake != Intake.OPEN}
     those = "; ".join(f"{name} is {intake}" for name, intake in closed.items())
@@ -62,6 +63,10 @@ _ADVICE: dict[str, str] = {
     PartitionHealth.FENCED: "look at the broker's disk, then restart it",
     PartitionHealth.READ_ONLY: "docs/how-to/repair.md",
 }
+
+
+def _advice(state: str, reason: str) -> str:
+    return "see `NATS`" if reason == NATS_NOT_CONNECTED else _ADVICE.get(state, _LOOK)
 
 
 def _replicated(parts: Sequence[Part]) -> Iterator[Finding]:
@@ -82,7 +87,7 @@ def _replicated(parts: Sequence[Part]) -> Iterator[Finding]:
                     state = follower.state.replace("_", " ")
                     why = f": {follower.state_reason}" if follower.state_reason else ""
                     text = f"the copy of {name} on broker {follower.broker_id} is {state}{why}"
-                    yield fail(check, text, _ADVICE.get(follower.state, _LOOK))
+                    yield fail(check, text, _advice(follower.state, follower.state_reason))
                 elif follower.is_impeded:
                     text = f"the copy of {name} on broker {follower.broker_id} takes nothing"
                     yield fail(check, text, "its disk is full, or has failed")
@@ -103,7 +108,7 @@ def _damaged(parts: Sequence[Part]) -> Iterator[Finding]:
     yield from bounded(wrong(), ok(check, "none is known; `penstock verify` checks every byte"))
 
 
-def _gaps(infos: Sequence[StreamInfo], now_us: int) -> Iterator[Finding]:
+def _gaps(infos: Sequence[StreamInfo], now_us: int, *, is_led: bool) -> Iterator[Finding]:
     check = "gaps"
 
     def wrong() -> Iterator[Finding]:
@@ -125,7 +130,10 @@ def _gaps(infos: Sequence[StreamInfo], now_us: int) -> Iterator[Finding]:
                 told = f"a planned restart: {'; '.join(each)}" if event.is_planned else "; ".join(each)
                 yield warn(check, told, _PLANNED_GAP if event.is_planned else _GAP)
 
-    yield from bounded(wrong(), ok(check, "none in the last 24 hours"))
+    well = ok(check, "none in the last 24 hours")
+    if not is_led:  # the gap that lasts is known once there is a leader again
+        well = unknown(check, "without a metadata leader it is not known who subscribes", _METADATA_FIRST)
+    yield from bounded(wrong(), well)
 
 
 def _lasted(gap: GapInfo) -> str:

@@ -1,4 +1,4 @@
-"""The verdict on a cluster: healthy, degraded or down, and why.
+"""The verdict on a cluster: healthy, degraded, down or unknown, and why.
 
 Rules: a pure function of what the brokers answered. Each problem is told once, where it is: what a broker does to all
 partitions is one reason with their number. Reasons are in the order of their weight; those of DOWN come first.
@@ -7,6 +7,7 @@ partitions is one reason with their number. Reasons are in the order of their we
 |------------|--------------------------------------------------------------------------------------------------------|
 | `healthy`  | nothing is wrong, as far as the brokers know                                                           |
 | `degraded` | messages are stored and read, but something is missing, or some partitions store none                  |
+| `unknown`  | nothing can be said, since this program may not ask: no login, a wrong one, or no right `monitor`      |
 | `down`     | no message is stored: no broker answers, there is no metadata leader, no broker has NATS, or no        |
 |            | partition of users' streams stores: it has no leader, its leader is away, has a full or hanging disk   |
 |            | or stores nothing in it, or too few replicas are in sync                                               |
@@ -54,6 +55,7 @@ class Health(StrEnum):
     HEALTHY = "healthy"
     DEGRADED = "degraded"
     DOWN = "down"
+    UNKNOWN = "unknown"
 
 
 class Kind(StrEnum):
@@ -152,6 +154,11 @@ def _none_stores(state: ClusterState, infos: Collection[StreamInfo]) -> bool:
         for part in info.partitions
     ]
     return bool(stores) and not any(stores)
+
+
+def unjudged(text: str, advice: str = "") -> Verdict:
+    """Return the verdict on a cluster that could not be asked, and why."""
+    return Verdict(Health.UNKNOWN, (Reason(Health.UNKNOWN, Kind.UNKNOWN, text, advice),))
 
 
 def _down(kind: Kind, text: str, advice: str = "") -> Reason:

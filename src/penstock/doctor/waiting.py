@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import difflib
 from collections.abc import Callable, Collection, Sequence
 
+from penstock.base.errors import ErrorCode
 from penstock.base.units import counted
-from penstock.client.errors import Unauthenticated
+from penstock.client.errors import StreamNotFound, Unauthenticated
 from penstock.doctor.cluster_state import ClusterState, cluster_state
 from penstock.doctor.findings import listed
 from penstock.doctor.verdict import IN_SYNC, READY, SILENT_SINCE, judge
@@ -26,6 +28,19 @@ def what_is_missing(state: ClusterState, *, in_sync: bool = False, streams: Coll
     return missing
 
 
+def check_names(state: ClusterState, streams: Collection[str]) -> None:
+    """Raise StreamNotFound if the metadata leader does not know one of the streams: waiting would not help."""
+    best = state.best
+    if best is None or best.metadata_leader != best.broker_id or state.streams_failure:
+        return  # a broker that is behind may not know a new stream yet
+    known = [one.name for one in state.streams]
+    for name in streams:
+        if name not in known:
+            close = difflib.get_close_matches(name, known, n=1)
+            text = f"there is no stream {name!r}{f'; did you mean {close[0]}?' if close else ''}"
+            raise StreamNotFound(ErrorCode.STREAM_NOT_FOUND, text, stream=name)
+
+
 async def wait_until(
     server: str | Sequence[str] | None = None,
     *,
@@ -37,7 +52,8 @@ async def wait_until(
     """Wait until all brokers are there and all partitions store messages, with `in_sync` in all their replicas.
 
     Returns what is still missing after `timeout` seconds; empty: nothing. `missing` is called with it whenever it
-    changes. Unauthenticated: logins are refused to the end. NotAuthorized: as `cluster_state`.
+    changes. Unauthenticated: logins are refused to the end. NotAuthorized: as `cluster_state`. StreamNotFound: the
+    metadata leader does not know one of the streams.
     """
     clock = asyncio.get_running_loop()
     deadline_s = clock.time() + timeout
@@ -46,6 +62,7 @@ async def wait_until(
         left_s = deadline_s - clock.time()
         try:
             state = await cluster_state(server, timeout=max(min(_ASK_S, left_s), 1.0))
+            check_names(state, streams)
             found = what_is_missing(state, in_sync=in_sync, streams=streams)
         except Unauthenticated as error:  # a new cluster refuses every login until it has its first user
             if clock.time() + _AGAIN_S >= deadline_s:

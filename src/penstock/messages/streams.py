@@ -43,8 +43,11 @@ CONSUMER_CONTROL = "consumer_control"
 
 
 BROKER_STOPPED = "the broker was stopped"
-ANOTHER_LED = "another broker led it"
+LEADER_CHANGED = "the leader changed"
 """Reasons of a `GapInfo` that an orderly stop of a broker has."""
+
+NATS_NOT_CONNECTED = "not subscribed: NATS is not connected"
+"""Reason of a partition that is STARTING only because its leader has no connection to NATS."""
 
 
 class PartitionHealth(StrEnum):

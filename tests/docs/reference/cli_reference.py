@@ -184,7 +184,7 @@ def _parameters(command: Any) -> str:
             value = "" if getattr(parameter, "is_flag", False) else f" `{parameter.metavar}`"
             name = f"{flags}{value}"
         default = parameter.default
-        shown = f" Default: {default}." if default not in (None, False, [], ()) and not callable(default) else ""
+        shown = f" Default: {default}." if default not in (None, False, "", [], ()) and not callable(default) else ""
         rows.append(f"| {_cell(name)} | {_cell(_plain(' '.join((parameter.help or '').split())) + shown)} |")
     return "| option or argument | meaning |\n|---|---|\n" + "\n".join(rows) + "\n"
 

@@ -128,3 +128,20 @@ def test_the_version_is_a_command_too() -> None:
     said = {CliRunner().invoke(program(), [one]).stdout for one in ("version", "--version")}
     assert len(said) == 1
     assert said.pop().startswith("penstock ")
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        (["list"], ["stream", "list"]),
+        (["streams"], ["stream", "list"]),
+        (["groups", "--json"], ["group", "list", "--json"]),
+        (["info"], ["status"]),
+        (["info", "--json"], ["status", "--json"]),
+        (["info", "orders"], ["stream", "show", "orders"]),
+    ],
+)
+def test_what_others_call_a_command_is_understood(given: list[str], meant: list[str]) -> None:
+    from penstock.cli.terminal.help import called_here
+
+    assert called_here(given, {"status", "stream", "group"}) == meant

@@ -134,7 +134,7 @@ async def test_something_else_listens_there(greeting: bytes, said: str) -> None:
     server = await asyncio.start_server(greet, "127.0.0.1", 0)
     async with server:
         host, port = server.sockets[0].getsockname()
-        with pytest.raises(RemoteError, match=said):
+        with pytest.raises(penstock.Unavailable, match=said):
             await penstock.aio.connect(f"{host}:{port}")
         await asyncio.wait_for(ended.wait(), 5)
 

@@ -99,7 +99,7 @@ def test_of_brokers_that_do_not_tell_the_time_nothing_is_known() -> None:
 )
 def test_an_odd_number_of_voters_is_well(voters: int, brokers: int, expected: Result) -> None:
     known = tuple(broker(one) for one in range(1, brokers + 1))
-    found = judged(three(), "voters", voters=voters, brokers=known)
+    found = judged(three(), "voters", voters=voters, voters_reachable=voters, brokers=known)
     assert [one.result for one in found] == [expected]
 
 
@@ -107,6 +107,13 @@ def test_without_a_metadata_leader_nothing_can_be_decided() -> None:
     found = judged(three(), "metadata", metadata_leader=None, voters_reachable=1)
     assert found[0].result is Result.FAIL
     assert "1 of 3 voters reachable" in found[0].found
+    found = judged(three(), "voters", metadata_leader=None, voters_reachable=1)
+    assert (found[0].result, found[0].found) == (Result.UNKNOWN, "3, and no leader: more are away than may be")
+
+
+def test_a_voter_that_is_away_leaves_fewer_that_may_fail() -> None:
+    found = judged(three(), "voters", voters_reachable=2)
+    assert (found[0].result, found[0].found) == (Result.WARN, "3, of which 1 may fail, and 1 is away: 0 more may")
 
 
 def test_who_is_away_and_who_is_only_out_of_reach_from_here() -> None:

@@ -124,13 +124,13 @@ def test_one_cause_is_told_once() -> None:
 def test_a_planned_restart_is_one_line() -> None:
     alone = stream({"name": "alone"}, gaps=(gap_of(9_000_000, 4_000_000, "the broker was stopped"),))
     others = [
-        stream({"name": f"s{number}"}, gaps=(gap_of(8_900_000, 8_880_000, "another broker led it"),))
+        stream({"name": f"s{number}"}, gaps=(gap_of(8_900_000, 8_880_000, "the leader changed"),))
         for number in range(2)
     ]
     found = [one.found for one in judge_streams([alone, *others], [], NOW_US) if one.check == "gaps"]
     assert found == [
         "a planned restart: alone: no broker subscribed for 5s, 4s ago (the broker was stopped); "
-        "s0, s1: for 20ms (another broker led it)"
+        "s0, s1: for 20ms (the leader changed)"
     ]
     crashed = stream({"name": "alone"}, gaps=(gap_of(9_000_000, 4_000_000, "the broker was killed"),))
     (found_,) = [one.found for one in judge_streams([crashed], [], NOW_US) if one.check == "gaps"]
@@ -145,6 +145,18 @@ def test_without_a_metadata_leader_leaders_and_replicas_are_one_line_each() -> N
         ("replicas", Result.UNKNOWN),
         ("damage", Result.OK),
     ]
+    (gaps,) = [one for one in found if one.check == "gaps"]
+    assert (gaps.result, gaps.found) == (
+        Result.UNKNOWN,
+        "without a metadata leader it is not known who subscribes",
+    )
+
+
+def test_a_partition_without_nats_is_no_matter_of_permissions() -> None:
+    starting = {"state": "starting", "state_reason": "not subscribed: NATS is not connected"}
+    assert [one.advice for one in judged(stream(**starting), "partitions")] == ["see `NATS`"]
+    refused = {"state": "starting", "state_reason": "Permissions Violation"}
+    assert "permission" in judged(stream(**refused), "partitions")[0].advice
 
 
 ONE = {"replicas": (1,), "isr": (1,)}

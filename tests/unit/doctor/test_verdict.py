@@ -9,9 +9,10 @@ import pytest
 
 from penstock.base.config import StreamConfig
 from penstock.base.ids import BrokerId, LeaderEpoch, Offset, StreamId
+from penstock.client.errors import StreamNotFound
 from penstock.doctor.cluster_state import BrokerAnswer, ClusterState
 from penstock.doctor.verdict import Health, Kind, judge, session_text
-from penstock.doctor.waiting import what_is_missing
+from penstock.doctor.waiting import check_names, what_is_missing
 from penstock.messages import (
     BrokerInfo,
     DamageInfo,
@@ -293,3 +294,14 @@ def test_the_clusters_own_streams_keep_nothing_up() -> None:
     own = orders(partition(), name="__offsets", subject="$PENSTOCK.offsets")
     assert own.config.is_internal
     assert judge(msgspec.structs.replace(seen, streams=(*seen.streams, own))).health is Health.DOWN
+
+
+def test_a_stream_that_the_metadata_leader_does_not_know_is_not_waited_for() -> None:
+    led = ClusterState(answers=(answer(1, **seen_by_1(metadata_leader=BrokerId(1))),), streams=(orders(partition()),))
+    check_names(led, ["orders"])
+    with pytest.raises(StreamNotFound, match=r"there is no stream 'ordres'; did you mean orders\?"):
+        check_names(led, ["orders", "ordres"])
+    behind = ClusterState(
+        answers=(answer(1, **seen_by_1(metadata_leader=BrokerId(2))),), streams=(orders(partition()),)
+    )
+    check_names(behind, ["new"])

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
+from penstock.base.errors import PenstockError
 from penstock.base.units import format_bytes, format_duration_ms
 from penstock.cli.stream import replicas, report
 from penstock.cli.terminal import output
-from penstock.cli.terminal.failure import FAILED, clearly, say_error, say_note
+from penstock.cli.terminal.failure import FAILED, clearly, error_text, is_debugging, say_error, say_note
+from penstock.cli.terminal.failure import report as report_error
 from penstock.cli.terminal.options import DEFAULT_TIMEOUT, Debug, Json, Server, Timeout, examples, seconds_of, server_of
 from penstock.cli.terminal.standard_streams import need_stdout
 
@@ -24,13 +26,15 @@ if TYPE_CHECKING:
 
 DEGRADED = 3
 """The exit code where something is missing; if the cluster is down, it is FAILED."""
+UNKNOWN = 2
+"""The exit code where the cluster could not be asked, so that nothing is known of it."""
 
 EXAMPLES = examples(
     "penstock status",
     "# again every 2 s, with rates",
     "penstock status --watch",
     "penstock status --server broker-1.example:7422,broker-2.example:7422",
-    "# in a script: the exit code is 0 (healthy), 3 (degraded) or 1 (down)",
+    "# in a script: the exit code is 0 (healthy), 3 (degraded), 1 (down) or 2 (unknown)",
     "penstock status --json | jq -r .verdict.health",
 )
 _ANNOUNCED_SHOWN = 8
@@ -59,7 +63,8 @@ def status(
     """Show if the cluster is healthy, degraded or down, and why; then its brokers, streams, replicas, gaps and groups.
 
     Every broker is asked, so it does not matter which one --server names. Exit code 0: healthy; 3: degraded, something
-    is missing; 1: down, no message is stored, or no broker answers. A user needs the right `monitor` or `admin`.
+    is missing; 1: down, no message is stored, or no broker answers; 2: unknown, the cluster could not be asked, as with
+    a wrong password. A user needs the right `monitor` or `admin`.
 
     If there are many streams and partitions, those with problems and some others are shown; --json shows all.
     """
@@ -73,10 +78,20 @@ def status(
     async def ask() -> ClusterState:
         return await cluster_state(at, timeout=seconds, with_lags=True)
 
-    if watch:
-        asyncio.run(_watch(ask, pause_s, as_json=as_json))
-        return
-    state = asyncio.run(ask())
+    try:
+        if watch:
+            asyncio.run(_watch(ask, pause_s, as_json=as_json))
+            return
+        state = asyncio.run(ask())
+    except BrokenPipeError:
+        raise
+    except (PenstockError, OSError, ValueError) as error:  # as with a wrong password: it may well be healthy
+        if is_debugging():
+            raise
+        if as_json:
+            output.print_json(_json_unknown(error))
+        report_error(error)
+        raise typer.Exit(UNKNOWN) from None
     verdict = _judged(state)
     if as_json:
         output.print_json(_json(state, verdict))
@@ -116,6 +131,13 @@ def _json(state: ClusterState, verdict: Verdict, rates: Mapping[int, Rates] | No
         "groups": state.lags,
         **({} if rates is None else {"rates": {str(broker_id): one for broker_id, one in rates.items()}}),
     }
+
+
+def _json_unknown(error: Exception) -> dict[str, Any]:
+    from penstock.doctor.cluster_state import ClusterState
+    from penstock.doctor.verdict import unjudged
+
+    return _json(ClusterState(), unjudged(error_text(error)))
 
 
 async def _watch(ask: Any, pause_s: float, *, as_json: bool) -> None:

@@ -53,7 +53,7 @@ def wait(
     """Wait until the cluster is ready, or all its replicas are in sync. Then the exit code is 0.
 
     After the time-out it says what is missing, and the exit code is 1. It also waits for brokers that do not answer
-    yet. A user needs the right `monitor` or `admin`.
+    yet, and not for a stream that does not exist. A user needs the right `monitor` or `admin`.
     """
     import asyncio
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -50,6 +51,7 @@ SUFFIXES = {
     ".ndjson": Format.JSON,
 }
 _TO_STDOUT = "-"
+_OF_FILES = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS})
 
 ShapeOption = Annotated[
     Format | None,
@@ -171,11 +173,19 @@ class Destination(NamedTuple):
             return
         from penstock.ops.reading.files import complete_file
 
+        folder = self.path.parent
+        if not folder.is_dir():
+            raise FileNotFoundError(errno.ENOENT, f"there is no folder {str(folder)!r}", str(self.path))
         try:
             with complete_file(self.path, replace=self.force) as file:
                 yield file
         except FileExistsError as error:
             error.add_note("--force replaces it")
+            raise
+        except OSError as error:
+            is_of_part = error.filename is not None and str(error.filename).endswith(".part")
+            if is_of_part or (error.filename is None and error.errno in _OF_FILES):
+                error.filename = str(self.path)
             raise
 
 

@@ -159,8 +159,10 @@ def read(
     to_place = None if end is None else places.parse_place(end, "--to")
     if follow and to_place is not None and not isinstance(to_place, int):
         raise typer.BadParameter("--follow can end only at an offset (--to 42)")
-    if follow and target.path is not None:
-        raise typer.BadParameter("--follow has no end, so the file of --output would never be complete: use `> FILE`")
+    if follow and target.path is not None and limit is None and to_place is None:
+        raise typer.BadParameter(
+            "--follow without --limit or --to has no end, so the file of --output would never be complete: use `> FILE`"
+        )
     _check_group(group, {"--key": key, "--subject": subject, "--header": header}, to_place, target)
     wanted = ReadOptions(from_place, to_place, follow, group, partition, filter_of(key, subject, headers=header))
     reads = reads_from(read_from, max_staleness, rack)

@@ -8,9 +8,10 @@ from typing import Annotated
 import typer
 
 from penstock.base import limits
-from penstock.cli.messages.destination import DecodeOption, Destination, ShapeOption, ShowHeaders, Wide
-from penstock.cli.messages.read import HeaderOption, KeyOption, ReadTimeout, filter_of
+from penstock.cli.messages.destination import DecodeOption, Destination, Format, ShowHeaders, Wide
+from penstock.cli.messages.read import HeaderOption, KeyOption, filter_of
 from penstock.cli.messages.rows import Look
+from penstock.cli.terminal.connection_options import CONNECTION_PANEL
 from penstock.cli.terminal.failure import clearly
 from penstock.cli.terminal.options import (
     DEFAULT_TIMEOUT,
@@ -32,6 +33,28 @@ EXAMPLES = examples(
     "penstock tail orders --format json | jq .value",
 )
 
+TailFormat = Annotated[
+    Format | None,
+    typer.Option(
+        "--format",
+        "-o",
+        metavar="table|json|raw|csv|parquet|arrow",
+        help="table; json (an object a line); raw (each value and a line end); csv; parquet; arrow (an Arrow IPC "
+        "stream).  Default: table on a terminal, json elsewhere.",
+        show_default=False,
+    ),
+]
+TailTimeout = Annotated[
+    str | None,
+    typer.Option(
+        "--timeout",
+        metavar="DURATION",
+        help="How long to wait for the broker.  Default: 10s; once it has begun, for ever.",
+        rich_help_panel=CONNECTION_PANEL,
+        show_default=False,
+    ),
+]
+
 
 @clearly
 def tail(
@@ -45,7 +68,7 @@ def tail(
     ] = 10,
     no_follow: Annotated[bool, typer.Option("--no-follow", help="End after the last messages.")] = False,
     partition: OnePartition = None,
-    shape: ShapeOption = None,
+    shape: TailFormat = None,
     decode: DecodeOption = None,
     headers: ShowHeaders = False,
     wide: Wide = False,
@@ -53,7 +76,7 @@ def tail(
     subject: SubjectPattern = None,
     header: HeaderOption = None,
     server: Server = None,
-    timeout: ReadTimeout = None,
+    timeout: TailTimeout = None,
     debug: Debug = False,
 ) -> None:
     """Show the last messages of a stream, then new ones, until Ctrl-C.

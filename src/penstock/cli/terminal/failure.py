@@ -112,7 +112,7 @@ def report(error: Exception) -> int:
         for mistake in mistakes:
             sys.stderr.write(f"  - {printable(mistake)}\n")
         return USED_WRONGLY
-    say_error(_text(error))
+    say_error(error_text(error))
     for advice in filter(None, (*getattr(error, "__notes__", ()), _advice(error))):
         sys.stderr.write(f"  {printable(advice)}\n")
     return USED_WRONGLY if isinstance(error, ValueError) and not isinstance(error, PenstockError) else FAILED
@@ -190,7 +190,8 @@ def _escaped(char: str) -> str:
     return "".join(f"\\u{units[at]:02x}{units[at + 1]:02x}" for at in range(0, len(units), 2))
 
 
-def _text(error: Exception) -> str:
+def error_text(error: Exception) -> str:
+    """Return what is wrong, without advice."""
     if not isinstance(error, PenstockError) and (lacking := shortage(error)) is not None:
         return lacking
     if isinstance(error, OSError) and not isinstance(error, PenstockError) and error.strerror:
@@ -220,6 +221,8 @@ def _advice(error: Exception) -> str:
         isinstance(error, OperationalError)
         and isinstance(error, ConnectionError)
         and "penstock serve" not in str(error)
+        and "a broker listens" not in str(error)
+        and "Penstock's protocol" not in str(error)
         and "TLS" not in str(error)
         and "certificate" not in str(error)
     ):

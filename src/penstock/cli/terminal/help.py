@@ -28,14 +28,22 @@ _CALLED_HERE: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("edit", "update", "set"), ("alter",)),
     **dict.fromkeys(("sub", "subscribe", "consume", "cat"), ("read",)),
     **dict.fromkeys(("pub", "produce"), ("publish",)),
-    "ls": ("list", "stream list"),
+    **dict.fromkeys(("ls", "list"), ("list", "stream list")),
+    "streams": ("stream list",),
+    "groups": ("group list",),
 }
 """Names that other programs give to a command → ours, of which the first that exists is meant."""
+
+
+_SHOWN = ("info", "describe")
+"""Names of `status` that show a stream if they are given one."""
 
 
 def called_here(args: list[str], commands: Container[str]) -> list[str]:
     """Return the arguments with our name of the command, if the first is a name that other programs give to it."""
     if args and args[0] not in commands:
+        if args[0] in _SHOWN and len(args) > 1 and not args[1].startswith("-") and "stream" in commands:
+            return ["stream", "show", *args[1:]]
         for meant in _CALLED_HERE.get(args[0], ()):
             if (words := meant.split())[0] in commands:
                 return [*words, *args[1:]]
@@ -149,7 +157,10 @@ def _together(examples: str | None) -> str:
 
 def _named(options: list[Any]) -> str | None:
     """Return a line with the options, and where they are explained; None if there are none."""
-    flags = [f"{one.opts[0]} (default {one.default})" if one.name == "timeout" else one.opts[0] for one in options]
+    flags = [
+        f"{one.opts[0]} (default {one.default})" if one.name == "timeout" and one.default else one.opts[0]
+        for one in options
+    ]
     return f"Connection options, explained by `penstock --help`: {', '.join(flags)}" if flags else None
 
 

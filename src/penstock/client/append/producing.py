@@ -214,7 +214,7 @@ class Producer(OfThisProcess):
                     request, AppendOnceResponse, timeout_s=left_s, raw=batch.message, doubt=batch.doubt
                 )
                 moment = datetime_of(answer.timestamp_us)
-                return AppendResult(answer.base_offset, answer.end_offset, moment, answer.fsynced)
+                return AppendResult(answer.base_offset, answer.end_offset, moment, answer.fsynced, partition)
             except (RemoteError, OperationalError) as error:
                 last = error
                 while self._unanswered[0] is not batch and batch.failure is None:

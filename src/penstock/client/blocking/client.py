@@ -615,17 +615,21 @@ class Client(OfThisProcess):
             self._client.publish_to_all(subject, value, key=key, headers=headers, envelope=envelope, timeout=timeout)
         )
 
-    def append(self, stream: StreamName, data: Any, *, partition: int = 0, timeout: float = 60.0) -> list[AppendResult]:
+    def append(
+        self, stream: StreamName, data: Any, *, partition: int | None = None, timeout: float = 60.0
+    ) -> list[AppendResult]:
         """Append rows to the log over the socket, without NATS: a pyarrow, pandas or Polars table, or a list of dicts.
 
         Columns: value (null: tombstone), subject, key, headers (dicts in a list of dicts, else NATS header blocks); see
         `client.columns`. The index of a pandas DataFrame is ignored: `.reset_index()` makes it a column. No rows: no
-        results. Large data is sent in several batches, each stored completely or not at all; an error in a later batch
-        has the results so far in `appended` (OutcomeUnknown) or `details["appended"]` (RemoteError). `timeout` applies
-        to each batch. A batch that may already be stored, or may be stored later behind other rows, is not retried.
-        Then the call raises OutcomeUnknown (the connection broke), TimedOut, RemoteError `fenced_epoch` (its leader
-        lost its leadership), or an error whose row in docs/reference/errors.md says "perhaps". A `producer` retries,
-        and stores rows once and in order.
+        results. Without `partition` each row goes where `penstock.partitions_of` says, in the order of the rows of each
+        partition; a column `partition` is ignored. Rows of several partitions and large data are sent in several
+        batches, one partition after the other, each batch stored completely or not at all: there is one result per
+        batch, which names its partition. An error in a later batch has the results so far in `appended`
+        (OutcomeUnknown) or `details["appended"]` (RemoteError). `timeout` applies to each batch. A batch that may
+        already be stored, or may be stored later behind other rows, is not retried. Then the call raises OutcomeUnknown
+        (the connection broke), TimedOut, RemoteError `fenced_epoch` (its leader lost its leadership), or an error whose
+        row in docs/reference/errors.md says "perhaps". A `producer` retries, and stores rows once and in order.
         """
         return self._thread.run(self._client.append(stream, data, partition=partition, timeout=timeout))
 

@@ -16,11 +16,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from penstock.base.ids import PartitionId
 from penstock.base.partitioning import PUBLISHER
 from penstock.base.subjects import is_wildcard
 from penstock.batch.placing import by_content, placed
-from penstock.client.columns import decoded
-from penstock.client.publish_format import a_kind
+from penstock.client import columns
 from penstock.hot.keymap import KeyMap, key_map_of
 from penstock.messages import StreamInfo
 
@@ -28,20 +28,20 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-def partitions_of(data: pa.RecordBatch | pa.Table, stream: int | StreamInfo) -> pa.Int32Array:
+def partitions_of(data: Any, stream: int | StreamInfo) -> pa.Int32Array:
     """Return the partition of each row, from its columns `partition`, `key`, `value` and, if the stream needs it,
     `subject`.
 
-    `stream`: a `StreamInfo`, or the number of partitions for keys by hash. `key` and `value` are binary or text and may
-    be missing; a missing subject is the stream's. ValueError: a number in `partition` that the stream does not have, or
+    `data`: what `Client.append` takes; a list of dicts has no `partition`. `stream`: a `StreamInfo`, or the number of
+    partitions for keys by hash. `key` and `value` are binary or text and may be missing; a missing subject is the
+    stream's. ValueError: a number in `partition` that the stream does not have, or
     a missing subject if the subject decides and the stream's is a pattern. TypeError: a column of another type.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    given: object = data  # callers without a type checker may pass anything
-    if not isinstance(given, pa.RecordBatch | pa.Table):
-        raise TypeError(f"the rows are {a_kind(given)}; give a pyarrow.Table or a RecordBatch")
+    if not isinstance(data, pa.RecordBatch | pa.Table):
+        data = columns.as_arrow(data)
     if isinstance(stream, StreamInfo):
         key_map = key_map_of(stream.config, stream.counts)
     elif stream < 1:
@@ -61,6 +61,30 @@ def partitions_of(data: pa.RecordBatch | pa.Table, stream: int | StreamInfo) -> 
             raise ValueError(f"{text}; the partitions are 0 to {key_map.partitions - 1}")
         found = pc.coalesce(wanted.cast(pa.int32()), found)
     return found
+
+
+def split_rows(data: Any, info: StreamInfo) -> list[tuple[PartitionId, pa.Table]]:
+    """Return the rows of each partition that has some, in their order, as `columns.to_table` returns them.
+
+    A column `partition` is ignored. ValueError or TypeError if the rows cannot be appended.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    given, subject_of = columns.as_arrow(data), info.config.subject_of
+    rows = columns.log_rows(given, stream_subject=subject_of(0), were_read=columns.were_read(data, given))
+    if not rows.num_rows:
+        return []
+    has_subjects = "subject" in given.column_names
+    numbers = partitions_of(rows if has_subjects else rows.drop_columns("subject"), info)
+    shares = []
+    for number in sorted(pc.unique(numbers).to_pylist()):
+        share = rows.filter(pc.equal(numbers, number))
+        if not has_subjects:
+            subjects = pa.array([subject_of(number)] * share.num_rows, pa.utf8())
+            share = share.set_column(share.column_names.index("subject"), "subject", subjects)
+        shares.append((PartitionId(number), share))
+    return shares
 
 
 def _by_content(data: pa.RecordBatch | pa.Table, stream: int | StreamInfo, key_map: KeyMap) -> pa.Int32Array:
@@ -91,7 +115,7 @@ def _one(column: Any) -> Any:
     """Return a column as one contiguous array."""
     import pyarrow as pa
 
-    column = decoded(column)
+    column = columns.decoded(column)
     return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
 
 

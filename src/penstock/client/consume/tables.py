@@ -32,7 +32,7 @@ from penstock.base.errors import OperationalError, PenstockError
 from penstock.base.ids import LeaderEpoch, PartitionId
 from penstock.batch.keys import have_key
 from penstock.client.checks import seconds_of, whole_number
-from penstock.client.errors import TimedOut, Unavailable
+from penstock.client.errors import ClientClosed, TimedOut, Unavailable
 from penstock.client.link.link import Link
 from penstock.client.link.of_this_process import OfThisProcess
 from penstock.client.read import batches
@@ -211,7 +211,7 @@ class Table(OfThisProcess, Mapping[bytes, Message]):
         if self._is_closed:
             raise OperationalError("the table is closed")
         if self._link.is_closed:
-            raise Unavailable("the client is closed")
+            raise ClientClosed
 
     def _wake(self) -> None:
         moved, self._moved = self._moved, asyncio.Event()

@@ -26,7 +26,7 @@ from penstock.access.credentials import Credentials, shown_name
 from penstock.access.users import GIVE_CREDENTIALS
 from penstock.base import limits
 from penstock.base.errors import HTTP_GREETING, NATS_GREETING, ErrorCode, OperationalError, RemoteError
-from penstock.client.errors import TimedOut, Unauthenticated, Unavailable, specific
+from penstock.client.errors import NotABroker, TimedOut, Unauthenticated, Unavailable, specific
 from penstock.client.link.addresses import DEFAULT_PORT, parse_server
 from penstock.client.link.credentials import Show
 from penstock.client.link.tls import plain, why
@@ -361,7 +361,7 @@ async def open_connection(
             elif error.message.startswith(HTTP_GREETING):
                 text = f"an HTTP server listens at {server}: perhaps a broker's port for metrics and health (--http); "
                 text += f"a broker listens for clients on another port, usually {DEFAULT_PORT}"
-            raise RemoteError(error.code, text) from None
+            raise NotABroker(text) from None
         raise
     except OSError as error:
         if isinstance(error, OperationalError):

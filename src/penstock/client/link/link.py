@@ -21,7 +21,7 @@ from penstock.base import limits
 from penstock.base.errors import ErrorCode, OperationalError, RemoteError
 from penstock.base.ids import BrokerId, PartitionId, PartitionKey, StreamId
 from penstock.client.checks import seconds_of
-from penstock.client.errors import TimedOut, Unauthenticated, Unavailable
+from penstock.client.errors import ClientClosed, TimedOut, Unauthenticated, Unavailable
 from penstock.client.link.attempts import Ask, Attempts, GiveUp, OutcomeDoubt, Pause, Refresh
 from penstock.client.link.cluster import ClusterView
 from penstock.client.link.connection import (
@@ -438,7 +438,7 @@ class Link:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise Unavailable("the client is closed")
+            raise ClientClosed
 
     # Leaders
 

@@ -19,7 +19,8 @@ from penstock.base.errors import ErrorCode, OperationalError, RemoteError
 from penstock.base.nats_logins import shown_url
 from penstock.base.subjects import subject_mistake
 from penstock.client.checks import seconds_of, whole_number
-from penstock.client.errors import TimedOut, Unavailable
+from penstock.client.errors import ClientClosed, TimedOut, Unavailable
+from penstock.client.link.addresses import DEFAULT_PORT
 from penstock.client.publish.ack_waiters import (
     AllAcks,
     Echo,
@@ -284,7 +285,7 @@ class Publisher:
         if self._nats is not None and not self._nats.is_closed:
             return self._nats
         if self._is_closed:
-            raise Unavailable("the client is closed")
+            raise ClientClosed
         from nats.errors import Error as NatsError
 
         shown = ", ".join(shown_url(url) for url in self.urls)
@@ -443,7 +444,10 @@ def not_connected(shown: str, why: str) -> str:
         # nats-py never ends an attempt that starts with TLS if the server starts with INFO, so it is not tried.
         first = "if it speaks TLS first (handshake_first: true), have it wait for that (handshake_first: auto)"
         return f"NATS at {shown} closed the connection before it said anything; {first}"
-    return f"no NATS server answers at {shown} in time"
+    text = f"no NATS server answers at {shown} in time"
+    if f":{DEFAULT_PORT}" in shown:
+        return f"{text}; {DEFAULT_PORT} is usually a broker's port for Penstock's clients, and NATS listens on 4222"
+    return text
 
 
 def _is_refusal(why: str) -> bool:

@@ -19,6 +19,7 @@ from penstock.messages import (
     StatusResponse,
     StreamInfo,
 )
+from penstock.messages.streams import NATS_NOT_CONNECTED
 from penstock.metadata.image import StreamState
 from penstock.node.context import Context
 from penstock.node.control.cluster import Cluster
@@ -133,7 +134,7 @@ class StatusReport:
         if partition.is_mute:
             return PartitionHealth.NO_LEADER, NOT_HEARD
         if not (partition.subscribed or partition.is_deaf):
-            return PartitionHealth.STARTING, partition.refusal or "not subscribed: NATS is not connected"
+            return PartitionHealth.STARTING, partition.refusal or NATS_NOT_CONNECTED
         return PartitionHealth.ONLINE, ""
 
     def _absent(self, key: PartitionKey) -> tuple[PartitionHealth, str]:

@@ -28,7 +28,7 @@ from penstock.base import limits
 from penstock.base.config import Intake
 from penstock.base.ids import BrokerId, Incarnation, PartitionKey
 from penstock.commitlog import LogConfig
-from penstock.messages.streams import ANOTHER_LED
+from penstock.messages.streams import LEADER_CHANGED
 from penstock.metadata.image import ClusterImage
 from penstock.node.context import Context
 from penstock.node.maintenance.log_maintenance import LogMaintenance
@@ -178,7 +178,7 @@ class Roles:
         partition.is_mute = self._must_be_mute(partition)
         self._moving.reconcile(partition)  # before any message arrives
         partition.led_epoch = state.leader_epoch
-        reason = ANOTHER_LED if was_followed else NOBODY_LED
+        reason = LEADER_CHANGED if was_followed else NOBODY_LED
         # in epoch 1 the partition is new
         self._subscribe(partition, reason if state.leader_epoch > 1 else "", goes_on=goes_on)
         self._upkeep.advance_high_watermark(partition)

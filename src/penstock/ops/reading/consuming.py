@@ -55,7 +55,7 @@ class Consuming:
 
     def batches(self, *, follow: bool, for_ever: bool) -> Generator[pa.RecordBatch, None, None]:
         """Yield batches. Without `for_ever`, raise Unavailable or TimedOut if an outage exceeds the time-out."""
-        from penstock.client.errors import OffsetOutOfRange, TimedOut, Unavailable
+        from penstock.client.errors import ClientClosed, OffsetOutOfRange, TimedOut, Unavailable
 
         client, number = self._client, self._partition or 0
         while True:
@@ -78,7 +78,7 @@ class Consuming:
                 error.add_note(self._advice(error))
                 raise
             except (Unavailable, TimedOut) as error:
-                if not for_ever:
+                if not for_ever or isinstance(error, ClientClosed):
                     raise
                 reason = error.message if isinstance(error, TimedOut) else str(error)
                 self._progress.note(f"waiting for the broker at {client.server}: {reason.partition(';')[0]}")

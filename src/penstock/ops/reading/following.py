@@ -40,7 +40,7 @@ def following(
     `partition` None reads a stream that has one partition, and the partitions added later; once rows of an added
     partition were read, an outage raises as well.
     """
-    from penstock.client.errors import TimedOut, Unavailable
+    from penstock.client.errors import ClientClosed, TimedOut, Unavailable
     from penstock.client.read.batches import partition_of
 
     at, number = begin, partition or 0
@@ -69,7 +69,7 @@ def following(
                     yield batch
             return
         except (Unavailable, TimedOut) as error:
-            if not for_ever or has_grown:
+            if not for_ever or has_grown or isinstance(error, ClientClosed):
                 raise
             reason = error.message if isinstance(error, TimedOut) else str(error)
             progress.note(f"waiting for the broker at {client.server}: {reason.partition(';')[0]}")
@@ -80,13 +80,17 @@ def following(
 
 def wait_until_back(client: Client, info: StreamInfo, partition: int, timeout_s: float) -> None:
     """Return once the partition answers requests again."""
-    from penstock.client.errors import TimedOut, Unavailable
+    from penstock.client.errors import ClientClosed, TimedOut, Unavailable
     from penstock.client.values import EARLIEST
 
     while True:
-        with suppress(Unavailable, TimedOut):  # the client retries until its time-out, so this loop does not spin
+        try:
             client.offsets(info, EARLIEST, partition=partition, timeout=timeout_s)
-            return
+        except ClientClosed:
+            raise
+        except (Unavailable, TimedOut):
+            continue  # the client retries until its time-out, so this loop does not spin
+        return
 
 
 def _check_same_log(

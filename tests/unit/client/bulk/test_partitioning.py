@@ -87,7 +87,16 @@ def test_what_cannot_be_split_is_refused(columns: Any, count: int, error: type[E
         partitions_of(pa.table(columns), count)
 
 
-@pytest.mark.parametrize("rows", [[{"value": b"1"}], {"value": ["1"]}, None])
-def test_rows_that_are_no_table_of_arrow_are_told(rows: Any) -> None:
-    with pytest.raises(TypeError, match=r"the rows are a .*; give a pyarrow\.Table"):
+@pytest.mark.parametrize("rows", [{"value": ["1"]}, None, pa.array([b"1"])])
+def test_rows_that_are_none_are_told(rows: Any) -> None:
+    with pytest.raises(TypeError, match=r"cannot append .*[:;] (give|it is one column)"):
         partitions_of(rows, 3)
+
+
+def test_rows_may_be_given_as_an_append_takes_them() -> None:
+    rows = [{"key": b"a", "value": b"1"}, {"key": None, "value": b"2"}, {"key": "c", "value": None}]
+    table = pa.table({"key": [b"a", None, b"c"], "value": [b"1", b"2", None]})
+    assert partitions_of(rows, 5).equals(partitions_of(table, 5))
+    assert partitions_of(table.to_pandas(), 5).equals(partitions_of(table, 5))
+    assert partitions_of(pl.DataFrame(rows[:1]), 5).equals(partitions_of(table.slice(0, 1), 5))
+    assert partitions_of([], 5).to_pylist() == []

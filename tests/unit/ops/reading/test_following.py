@@ -67,6 +67,22 @@ async def test_an_outage_is_waited_out_and_told_once_each_way(clients: list[bloc
         assert said.lines.empty()
 
 
+async def test_a_client_that_was_closed_is_not_waited_for(clients: list[blocking.Client]) -> None:
+    async with FakeBroker(limits=BrokerLimits(fetch_wait_ms_max=100)) as broker:
+        said = Said()
+        stream = broker.create("orders")
+        stream.append(columns(b"0"))
+        client = await connected(broker, clients)
+        batches = following(client, stream.info(), 0, None, SHORT_S, progress=said, for_ever=True)
+        await asyncio.to_thread(next, batches)
+        link = client._client._link  # closed before its thread is stopped, as at Ctrl-C
+        closing = asyncio.run_coroutine_threadsafe(link.close(), client._thread.loop)
+        await asyncio.wrap_future(closing)
+        with pytest.raises(OperationalError, match="the client is closed"):
+            await asyncio.wait_for(asyncio.to_thread(next, batches), TIMEOUT_S)
+        assert said.lines.empty()
+
+
 async def test_a_time_out_that_was_asked_for_ends_it(clients: list[blocking.Client]) -> None:
     async with FakeBroker(limits=BrokerLimits(fetch_wait_ms_max=100)) as broker:
         said = Said()
