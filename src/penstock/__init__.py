@@ -37,6 +37,9 @@ if TYPE_CHECKING:
     )
     from penstock.batch.reader import open_segment as open_segment
     from penstock.batch.reader import segment_files as segment_files
+    from penstock.client.append.partitioning import (
+        partitions_of as partitions_of,
+    )
     from penstock.client.append.staged_runs import (
         Published as Published,
     )
@@ -51,9 +54,6 @@ if TYPE_CHECKING:
     from penstock.client.blocking.client import Producer as Producer
     from penstock.client.blocking.client import Table as Table
     from penstock.client.blocking.client import connect as connect
-    from penstock.client.bulk.partitioning import (
-        partitions_of as partitions_of,
-    )
     from penstock.client.consume.groups import (
         Group as Group,
     )
@@ -202,7 +202,7 @@ _MODULE_OF = {
     "GroupOffset": "penstock.client.consume.groups",
     "KnownProducer": "penstock.client.values",
     "Table": "penstock.client.blocking.client",
-    "partitions_of": "penstock.client.bulk.partitioning",
+    "partitions_of": "penstock.client.append.partitioning",
     "Published": "penstock.client.append.staged_runs",
     "PublishedQuery": "penstock.client.append.staging",
     "Staged": "penstock.client.append.staging",

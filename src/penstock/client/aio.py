@@ -934,7 +934,7 @@ class Client(OfThisProcess):
 
 def _shares(data: Any, info: StreamInfo, partition: int | None) -> list[tuple[PartitionId, pa.Table]]:
     """Return the rows to append to each partition: all to the given one, else where `partitions_of` says."""
-    from penstock.client.bulk.partitioning import split_rows
+    from penstock.client.append.partitioning import split_rows
 
     if partition is None and len(info.partitions) > 1:
         return split_rows(data, info)

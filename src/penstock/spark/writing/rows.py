@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 
 from penstock.base.errors import ConfigError, PenstockError
 from penstock.base.subjects import is_wildcard
-from penstock.client.bulk.partitioning import partitions_of
+from penstock.client.append.partitioning import partitions_of
 from penstock.messages import StreamInfo
 
 _TEXT = ("binary", "string")
