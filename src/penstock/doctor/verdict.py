@@ -200,8 +200,10 @@ def _metadata(state: ClusterState, best: StatusResponse) -> Iterator[Reason]:
         text = f"broker {best.broker_id} has joined no cluster yet: {best.waits_for}"
         yield _down(Kind.NO_METADATA_LEADER, f"{text}{_whys(best)}", "docs/how-to/no-leader.md")
         return
-    reachable = max(one.voters_reachable for one in state.statuses)
     unanswered = {one.broker_id: one.failure for one in state.answers if one.status is None}
+    # Of a broker that hangs the others notice only later that it is away.
+    present = max(1, best.voters - sum(broker_id is not None for broker_id in unanswered))
+    reachable = min(present, max(one.voters_reachable for one in state.statuses))
     reasons = {int(one.broker_id): one.reason for one in best.peer_failures} | unanswered
     each = ", ".join(f"broker {broker_id}: {reasons[broker_id]}" for broker_id in sorted(filter(None, reasons)))
     text = f"no metadata leader: {reachable} of {best.voters} voters reachable{f' ({each})' if each else ''}"

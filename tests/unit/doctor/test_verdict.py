@@ -33,8 +33,8 @@ def answer(number: int, nats: NatsStatus | None = None, **more: Any) -> BrokerAn
     return BrokerAnswer(broker_id=number, address=f"b{number}:7422", status=status(number, nats, **space, **more))
 
 
-def no_answer(number: int) -> BrokerAnswer:
-    return BrokerAnswer(broker_id=number, address=f"b{number}:7422", failure=REFUSED)
+def no_answer(number: int, failure: str = REFUSED) -> BrokerAnswer:
+    return BrokerAnswer(broker_id=number, address=f"b{number}:7422", failure=failure)
 
 
 def partition(number: int = 0, **more: Any) -> PartitionInfo:
@@ -105,6 +105,15 @@ SECRET = "it does not accept this broker's proof; is the cluster_secret_file the
             state(answer(1, **LOST), no_answer(2), no_answer(3), stream=orders(partition(leader_id=None))),
             "down: no metadata leader: 1 of 3 voters reachable (broker 2: connection refused, broker 3: "
             "connection refused)",
+        ),
+        (
+            state(
+                answer(1, **{**LOST, "voters_reachable": 3, "peer_failures": ()}),
+                no_answer(2, failure="no answer in time"),
+                no_answer(3, failure="no answer in time"),
+            ),
+            "down: no metadata leader: 1 of 3 voters reachable (broker 2: no answer in time, broker 3: no answer in "
+            "time)",
         ),
         (
             state(answer(1, NO_NATS), answer(2, NO_NATS), answer(3, NO_NATS)),
