@@ -835,6 +835,8 @@ class Client(OfThisProcess):
         except RemoteError as error:
             if done:
                 error.details["appended"] = done
+                rows = sum(one.end_offset - one.base_offset for one in done)
+                error.message = f"{rows} rows were stored before this, see details['appended']: {error.message}"
             raise
         return done
 

@@ -23,6 +23,7 @@ from typing import ClassVar
 import msgspec
 
 from penstock.base import limits
+from penstock.base.config import Storage
 from penstock.base.units import counted, format_bytes
 from penstock.doctor.cluster_state import NO_ANSWER_IN_TIME, BrokerAnswer, ClusterState
 from penstock.doctor.findings import listed
@@ -141,12 +142,11 @@ def _none_stores(state: ClusterState, infos: Collection[StreamInfo]) -> bool:
     """True if there are partitions of users' streams, and none can store a message."""
     if state.best is None:
         return False
-    stuck = _gone(state, state.best) | {
-        int(one.broker_id) for one in state.statuses if one.disk_is_full or not one.disk_answers
-    }
+    gone = _gone(state, state.best)
+    stuck = gone | {int(one.broker_id) for one in state.statuses if one.disk_is_full or not one.disk_answers}
     stores = [
         part.leader_id is not None
-        and int(part.leader_id) not in stuck
+        and int(part.leader_id) not in (gone if info.config.storage is Storage.MEMORY else stuck)
         and part.state not in _STORES_NOTHING
         and len(part.isr) >= (info.config.min_isr or 1)
         for info in infos

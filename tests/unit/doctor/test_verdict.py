@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from penstock.base.config import StreamConfig
+from penstock.base.config import Storage, StreamConfig
 from penstock.base.ids import BrokerId, LeaderEpoch, Offset, StreamId
 from penstock.client.errors import StreamNotFound
 from penstock.doctor.cluster_state import BrokerAnswer, ClusterState
@@ -296,6 +296,12 @@ def test_it_is_down_where_no_partition_can_store(of_all, parts, expected) -> Non
     verdict = judge(state(*(answer(one, **of_all) for one in (1, 2, 3)), stream=orders(*parts)))
     assert verdict.health is expected
     assert verdict.reasons[0].health is expected
+
+
+def test_a_stream_in_memory_needs_no_disk() -> None:
+    statuses = [answer(one, **FULL) for one in (1, 2, 3)]
+    assert judge(state(*statuses, stream=orders(partition()))).health is Health.DOWN
+    assert judge(state(*statuses, stream=orders(partition(), storage=Storage.MEMORY))).health is Health.DEGRADED
 
 
 def test_the_clusters_own_streams_keep_nothing_up() -> None:

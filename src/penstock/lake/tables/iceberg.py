@@ -20,7 +20,7 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.base import limits
-from penstock.base.errors import CorruptionError, OperationalError
+from penstock.base.errors import ConfigError, CorruptionError, OperationalError
 from penstock.lake.reading.positions import Key, Position
 from penstock.lake.tables.folder import OWN, OvertakenError, sync_up
 from penstock.lake.tables.table import Commit, LakeFile, Range, check_new
@@ -75,7 +75,7 @@ class IcebergLake:
         if not catalog.exists():
             return None
         try:
-            return self._catalog().load_table((NAMESPACE, TABLE))
+            table = self._catalog().load_table((NAMESPACE, TABLE))
         except NoSuchTableError:
             if any(map(_has_rows, (self._root / "metadata").glob("*.metadata.json"))):
                 raise CorruptionError(str(catalog), 0, "the catalog of the table that is here", "none of it") from None
@@ -85,6 +85,11 @@ class IcebergLake:
                 raise
             found = f"what pyiceberg says of it: {type(error).__name__}: {error}"
             raise _damaged(catalog, found) from error
+        if Path(table.location().removeprefix("file://")).resolve() != self._root.resolve():
+            # Its paths are absolute: a commit here would write, and delete, in the folder that this is a copy of.
+            text = f"{self._root} is a copy or a moved folder of the Iceberg archive in {table.location()}"
+            raise ConfigError([f"{text}, which names its files by whole paths: archive there, or into a new folder"])
+        return table
 
     def _make(self) -> Any:
         from pyiceberg.transforms import DayTransform, IdentityTransform

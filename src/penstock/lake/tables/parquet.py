@@ -173,7 +173,8 @@ class ParquetTable:
             if (size := _size(aside)) is None:
                 if _size(place) is None:
                     raise _damaged(place, one.size_bytes, None)
-                continue  # it was moved already
+                folders.add(place.parent)  # it was moved already, and perhaps not synced
+                continue
             if size != one.size_bytes:
                 raise _damaged(aside, one.size_bytes, size)
             place.parent.mkdir(parents=True, exist_ok=True)

@@ -6,6 +6,7 @@ import errno
 import gc
 import json
 import os
+import shutil
 import sqlite3
 from collections.abc import Iterable
 from contextlib import closing
@@ -18,7 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from penstock.base import limits
-from penstock.base.errors import CorruptionError, OperationalError
+from penstock.base.errors import ConfigError, CorruptionError, OperationalError
 from penstock.cli.lake.progress import line
 from penstock.lake.archiving.decoding import COLUMNS, rejects_schema
 from penstock.lake.progress import BatchDone
@@ -237,6 +238,16 @@ def test_damaged_metadata_of_an_iceberg_archive_are_named(tmp_path: Path) -> Non
     with pytest.raises(CorruptionError, match="from a backup of the folder, or archive elsewhere") as raised:
         IcebergLake(tmp_path, arrow_schema(COLUMNS)).ends([KEY])
     assert raised.value.file == str(newest)
+
+
+@each_change
+def test_a_copy_of_an_iceberg_archive_is_refused(tmp_path: Path) -> None:
+    original, copied = tmp_path / "lake", tmp_path / "copy"
+    original.mkdir()
+    commit_each(original, IcebergLake(original, arrow_schema(COLUMNS)), 0, 1)
+    shutil.copytree(original, copied)
+    with pytest.raises(ConfigError, match=f"{copied} is a copy or a moved folder of the Iceberg archive in {original}"):
+        IcebergLake(copied, arrow_schema(COLUMNS)).ends([KEY])
 
 
 @each_change
