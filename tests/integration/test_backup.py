@@ -417,7 +417,7 @@ async def test_empty_partitions_keep_where_they_are(tmp_path: Path) -> None:
         here, there, folder = pair.here, pair.there, tmp_path / "backup"
         await here.create_stream("orders", "orders", partitions=2)
         await here.create_stream("new", "new")
-        await here.append("orders", [{"value": b"x"}] * 7)
+        await here.append("orders", [{"value": b"x"}] * 7, partition=0)
         await here.groups.commit("g", "orders", {0: 7})
         await here.truncate_stream("orders", 7, partition=0)
         await here.seal_stream("new")
@@ -427,7 +427,7 @@ async def test_empty_partitions_keep_where_they_are(tmp_path: Path) -> None:
         assert [(one.log_start, one.committed_end) for one in info.partitions] == [(7, 7), (0, 0)]
         assert [one.offset for one in await there.groups.offsets("g", "orders")] == [7, None]
         assert (await there.stream("new")).intake == "sealed"
-        assert (await there.append("orders", [{"value": b"next"}]))[0].base_offset == 7
+        assert (await there.append("orders", [{"value": b"next"}], partition=0))[0].base_offset == 7
 
 
 @needs_time

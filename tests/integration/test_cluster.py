@@ -78,7 +78,7 @@ async def test_a_broker_is_ready_when_it_has_its_part_in_the_cluster(tmp_path: P
             assert state is not None
             assert state.waits_for == "waiting for a majority: 1 of 3 voters reachable"
             assert first.stdout is not None
-            assert first.stdout.text.startswith("cluster id=1 voters=1@")
+            first.stdout.wait_for("^cluster id=1 voters=1@")
             assert "ready" not in first.stdout.text
             second.launch()
             for broker in (first, second):

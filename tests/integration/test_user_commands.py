@@ -148,7 +148,7 @@ def test_what_somebody_may_not_see_is_not_said_to_be_missing(penstock: Run) -> N
     assert penstock("stream", "list").stderr.startswith("no streams yet")
     assert penstock("stream", "list", **eve).stderr.startswith("no streams that you may see")
     refused = penstock("status", **eve)
-    assert refused.returncode == 1
+    assert refused.returncode == 2
     assert "user 'eve' may not monitor the cluster: this operation requires the rule monitor or admin" in refused.stderr
 
 
