@@ -222,6 +222,7 @@ def test_an_older_copy_of_an_archive_is_whole(tmp_path: Path) -> None:
     table = ParquetTable(tmp_path)
     table.finish()
     add(tmp_path, ZERO, 100, 300, table=table)
+    assert ParquetTable(tmp_path).ends([ZERO])[ZERO].offset == 300
     ParquetTable(tmp_path).finish()
 
 
@@ -270,6 +271,7 @@ def test_only_what_readers_take_for_data_counts(tmp_path: Path) -> None:
     for name in ("._a.parquet", "_b.parquet", ".c.parquet.crc", "_SUCCESS"):
         (place.parent / name).touch()
     ParquetTable(tmp_path).finish()
+    assert [one.path for one in ParquetTable(tmp_path).files()] == [str(place.relative_to(tmp_path))]
 
 
 def test_the_usual_start_reads_one_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
