@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from penstock.base.config import StreamConfig
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import BrokerId, LeaderEpoch, Offset, PartitionId, PartitionKey, StreamId
-from penstock.client.errors import OutcomeUnknown, Unavailable
+from penstock.client.errors import OutcomeUnknown, TimedOut, Unavailable
 from penstock.client.link.attempts import Ask, Attempts, GiveUp, Pause, Refresh
 from penstock.client.link.cluster import ClusterView
 from penstock.messages import BrokerInfo, HelloResponse, PartitionInfo, StreamInfo
@@ -43,6 +43,18 @@ outcomes = st.one_of(
     st.tuples(st.just("refused"), codes, details),
 )
 refreshes = st.one_of(st.none(), st.tuples(st.sampled_from(ADDRESSES), leaders, epochs, st.booleans()))
+
+
+def test_what_passes_is_told_alike_whether_it_came_last_or_a_moment_earlier() -> None:
+    """A refusal that passes (not ready yet) in the last milliseconds ends as a time-out, and says what was said."""
+    for now_s in (TIME_S - 0.01, TIME_S - 0.001):
+        view = ClusterView(ADDRESSES[:1], Random(1).random)
+        attempts = Attempts(view, None, what="work", repeatable=True, deadline_s=TIME_S, chance=Random(1).random)
+        attempts.refused("a", RemoteError(ErrorCode.NOT_YET, "its log is being opened"), now_s)
+        action = attempts.next(now_s)
+        assert isinstance(action, GiveUp)
+        assert isinstance(action.error, TimedOut)
+        assert "its log is being opened" in str(action.error)
 
 
 def told(leader: int | None, epoch: int) -> StreamInfo:

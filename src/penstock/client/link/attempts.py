@@ -179,9 +179,14 @@ class Attempts:
         """Report an error answer from the broker."""
         self._unreachable.discard(address)
         self._doubt.exists |= error.code in IN_DOUBT or error.details.get("reason") == ErrorCode.OUTCOME_UNKNOWN
-        if now_s + _EARLY_S < self._deadline_s and self._goes_on(address, error, now_s):
+        is_late = now_s + _EARLY_S >= self._deadline_s
+        if not is_late and self._goes_on(address, error, now_s):
             return
-        self._final = self._exhausted() if self._is_ours(error) else error
+        if is_late and self._repeatable and error.code in AGAIN and error.code != ErrorCode.TIMED_OUT:
+            self._note(address, error)  # ends as it would have, had the answer come a moment earlier
+            self._final = self._exhausted()
+        else:
+            self._final = self._exhausted() if self._is_ours(error) else error
 
     def refreshed(self, address: str) -> None:
         """Report that a broker answered a refresh: it is reachable, whatever it knows."""
