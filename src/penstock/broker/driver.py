@@ -20,7 +20,7 @@ from penstock.base import limits
 from penstock.base.clock import Now
 from penstock.base.errors import ErrorCode, OperationalError, RemoteError
 from penstock.base.ids import BrokerId, TimestampUs
-from penstock.base.meters import Families
+from penstock.base.meters import Families, Histogram
 from penstock.broker.nats.link import LinkDown, LinkEvent, LinkUp, NatsLink
 from penstock.broker.peers.peers import PeerConnections
 from penstock.broker.process.disk_threads import DiskThreads, TimedWork
@@ -42,7 +42,7 @@ from penstock.messages import CertificateInfo, JoinResponse, NatsStatus, PeerFai
 from penstock.node.node import Node
 from penstock.node.quorum.metadata_forwarding import THE_BROKER
 from penstock.node.security.access import ClientOrigin
-from penstock.node.step import DiskWork, Lane, Reply, Step, Subscribe, Unsubscribe
+from penstock.node.step import DiskWork, Lane, PlainSync, Reply, Step, Subscribe, Unsubscribe
 
 _log = logging.getLogger("penstock.broker")
 
@@ -83,7 +83,7 @@ class Driver:
         loop: asyncio.AbstractEventLoop,
         *,
         clock: Callable[[], Now] = wall_clock,
-        disk_threads: int,
+        disk: DiskThreads,
         in_flight_bytes_max: int,
         embedded_nats: bool,
         remember_cluster: Callable[[str], None] = lambda cluster_id: None,
@@ -104,7 +104,8 @@ class Driver:
         self._loop = loop
         self._clock = clock
         self.elapsed_us = _monotonic_us if clock is wall_clock else lambda: clock().elapsed_us  # for measuring waits
-        self._threads = DiskThreads(loop, disk_threads)
+        self._threads = disk
+        disk.taken = self._disk_work_taken
         self._complaints = RateLimitedLog()
         self._in_flight_bytes_max = in_flight_bytes_max
         self._has_embedded_nats = embedded_nats
@@ -444,9 +445,9 @@ class Driver:
             if self._stopped:
                 return  # the node has stopped already
             self._node.complete(work, error, self.now())
-            self.schedule()
-            self._watch_budget()
 
+        if work.sync is not None and self._synced_by_kernel(work.sync, work.meter, done):
+            return
         if (meter := work.meter) is None:
             self._threads.submit(work.lane, work.run, done, work.user)
             return
@@ -457,6 +458,30 @@ class Driver:
             done(error)
 
         self._threads.submit(work.lane, timed, measured, work.user)
+
+    def _synced_by_kernel(
+        self, sync: PlainSync, meter: Histogram | None, done: Callable[[Exception | None], None]
+    ) -> bool:
+        """Have the kernel do a sync; False if it does not take it."""
+        begun_us = self.elapsed_us()
+
+        def synced(error: Exception | None) -> None:
+            if meter is not None:
+                meter.add(self.elapsed_us() - begun_us)
+            if error is None:
+                try:
+                    sync.check()
+                except OSError as failure:
+                    error = failure
+            done(error)
+
+        return self._threads.sync(sync.descriptor, synced)
+
+    def _disk_work_taken(self) -> None:
+        """Carry out at once what the node has decided about disk work that is done: acks may wait for it."""
+        if not self._stopped:
+            self.carry_out()
+            self._watch_budget()
 
     def read_ahead(self, run: Callable[[], None], done: Callable[[Exception | None], None], user: str = "") -> None:
         """Run a read on a disk thread for a client; `user` is the client's user name, if any."""

@@ -86,6 +86,21 @@ class Flush:
             with contextlib.suppress(OSError):
                 self._checkpoint.sync()
 
+    @property
+    def only_file(self) -> File | None:
+        """The file, if all that `run` does is to sync it and to check its name; None if there is more to do."""
+        if len(self.dirty) != 1 or self._lineage is not None or self._names is not None or self._checkpoint is not None:
+            return None
+        (dirty,) = self.dirty
+        is_plain = dirty.sealed is None and not (self._indexes and dirty.places)
+        return dirty.file if is_plain else None
+
+    def check_names(self) -> None:
+        """Raise FileNotFoundError if a file with news was removed or moved."""
+        for dirty in self.dirty:
+            if dirty.has_news and not dirty.file.has_its_name():
+                raise FileNotFoundError(errno.ENOENT, "the file was removed or moved", dirty.file.path)
+
     def _sync(self) -> None:
         if self._lineage is not None:
             self._lineage.sync()
@@ -93,9 +108,7 @@ class Flush:
             dirty.file.sync()
         if self._names is not None:
             self._names.sync()
-        for dirty in self.dirty:
-            if dirty.has_news and not dirty.file.has_its_name():
-                raise FileNotFoundError(errno.ENOENT, "the file was removed or moved", dirty.file.path)
+        self.check_names()
 
     def close_sealed(self) -> int:
         """Close the sealed segments; return their number."""

@@ -31,7 +31,7 @@ from penstock.node.context import Context
 from penstock.node.maintenance.cleaning import Cleaners
 from penstock.node.partition.partition import Partition
 from penstock.node.partition.partition_events import PartitionEventKind, PartitionEvents
-from penstock.node.step import Lane
+from penstock.node.step import Lane, PlainSync
 
 _PLANS_MIN = 64
 _FLUSH_US = limits.FLUSH_INTERVAL_MS * 1_000
@@ -139,7 +139,10 @@ class LogMaintenance:
                     self._flushed(partition)
                 self._cut_now(partition)
 
-        self._outbox.work(Lane.WRITE, flush.run, done, partition.meters.sync_us)
+        file = flush.only_file
+        descriptor = None if file is None else file.sync_fileno()
+        sync = None if descriptor is None else PlainSync(descriptor, flush.check_names)
+        self._outbox.work(Lane.WRITE, flush.run, done, partition.meters.sync_us, sync=sync)
 
     def find_stalls(self, now_us: int) -> None:
         """Report overdue fsyncs. Call at least once per HEARTBEAT_MS, so that other brokers can take over."""
