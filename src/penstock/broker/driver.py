@@ -48,7 +48,10 @@ _log = logging.getLogger("penstock.broker")
 
 _SWEEP_US = 1_000_000
 _TIMER_US_MIN = 1_000
-_PLAN_US = 3_000  # Longest delay until a deadline earlier than the planned one is noticed.
+# Longest delays until a deadline earlier than the planned one is noticed: after a request or a change, and after
+# messages, whose deadlines are of seconds. To find the next deadline costs as much as a tenth of a lone message.
+_PLAN_US = 3_000
+_LATE_PLAN_US = 50_000
 _NEVER_US = 2**63
 _DISK_US = 5_000_000  # Interval of measurements of the disk's space.
 _LEAVE_SHARE = 0.2  # Share of the stop time-out for each of the two hand-overs to other brokers.
@@ -113,6 +116,7 @@ class Driver:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_us = _NEVER_US  # when the timer is due
         self._plan: asyncio.TimerHandle | None = None  # pending re-planning of the timer
+        self._plan_us = _NEVER_US  # when that is due
         self._seen_us = 0  # elapsed time of the last event
         self._next_sweep_us = 0
         self._barriers: dict[int, int] = {}  # token of the link → token of the node
@@ -173,7 +177,7 @@ class Driver:
         if self._stopping:
             return  # the drain timed out: these messages are neither stored nor acked
         self._node.messages_received(groups, self.now())
-        self.carry_out()
+        self.carry_out(_LATE_PLAN_US)
         self._watch_budget()
 
     def link_event(self, event: LinkEvent) -> None:
@@ -303,10 +307,10 @@ class Driver:
         if not self._stopped:
             self.carry_out()
 
-    def carry_out(self) -> None:
-        """Carry out all that the node has decided."""
+    def carry_out(self, plan_us: int = _PLAN_US) -> None:
+        """Carry out all that the node has decided; `plan_us`: how late an earlier deadline may be noticed."""
         self._take_steps()
-        self._set_timer()
+        self._set_timer(plan_us)
 
     def _take_steps(self) -> None:
         while (step := self._node.take()) is not None:
@@ -468,7 +472,7 @@ class Driver:
         def synced(error: Exception | None) -> None:
             if meter is not None:
                 meter.add(self.elapsed_us() - begun_us)
-            if error is None:
+            if error is None and sync.check is not None:
                 try:
                     sync.check()
                 except OSError as failure:
@@ -480,7 +484,7 @@ class Driver:
     def _disk_work_taken(self) -> None:
         """Carry out at once what the node has decided about disk work that is done: acks may wait for it."""
         if not self._stopped:
-            self.carry_out()
+            self.carry_out(_LATE_PLAN_US)
             self._watch_budget()
 
     def read_ahead(self, run: Callable[[], None], done: Callable[[Exception | None], None], user: str = "") -> None:
@@ -523,16 +527,19 @@ class Driver:
             _log.info("reading from NATS again")
             self.link.resume_reading()
 
-    def _set_timer(self) -> None:
+    def _set_timer(self, plan_us: int) -> None:
         """Schedule the planning of the timer, once for all events until then, so that a lone message does not pay for
         it.
         """
         if self._stopped:
             return
+        due_us = self._seen_us + plan_us
         if self._timer_us <= self._seen_us:
             self._tick()  # the loop was too busy to run the timer in time
-        elif self._plan is None and self._timer_us > self._seen_us + _PLAN_US:
-            self._plan = self._loop.call_later(_PLAN_US / 1e6, self._plan_timer)
+        elif due_us < self._timer_us and due_us < self._plan_us:
+            self._cancel_plan()
+            self._plan_us = due_us
+            self._plan = self._loop.call_later(plan_us / 1e6, self._plan_timer)
 
     def _plan_timer(self) -> None:
         self._cancel_plan()
@@ -563,6 +570,7 @@ class Driver:
             self._timer = None
 
     def _cancel_plan(self) -> None:
+        self._plan_us = _NEVER_US
         if self._plan is not None:
             self._plan.cancel()
             self._plan = None

@@ -461,8 +461,10 @@ class Log:
         On failure the checkpoint lags behind until a later call succeeds.
         """
         if self._checkpoint.is_behind and self._state is not LogState.TRUNCATING:
-            with contextlib.suppress(OSError):
+            try:  # not `suppress`: this runs for every sync
                 self._checkpoint.write(self._checkpoint_values(), keeps_file=self.is_awake)
+            except OSError:
+                return
 
     def rest(self) -> bool:
         """Close the file and free the entries if everything is synced; return True if no file is open.

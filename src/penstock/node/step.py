@@ -30,17 +30,17 @@ class Lane(Enum):
 
 
 class PlainSync(NamedTuple):
-    """A sync of one file (fdatasync), and a check after it, which raises OSError and is quick on a local disk."""
+    """A sync of one file (fdatasync), and a check that is due after it: it raises OSError, quickly on a local disk."""
 
     descriptor: int
-    check: Callable[[], None]
+    check: Callable[[], None] | None
 
 
 @dataclass(slots=True, eq=False)
 class DiskWork:
     """Work that may block on the disk. `run` is called in a disk thread and touches only what it captured.
 
-    `sync`: all that `run` does, so that the kernel can do it without a thread.
+    `sync`: all that `run` must do, so that the kernel can do it without a thread.
     """
 
     lane: Lane

@@ -49,7 +49,7 @@ class DiskThreads:
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, threads: int, calls: SyncCalls | None = None) -> None:
-        self.open_count = 0  # tasks that have not completed
+        self._open_count = 0  # tasks of threads that have not completed
         self.taken: Callable[[], None] = lambda: None
         self._kernel = None if calls is None else KernelSyncs(calls, loop, self._all_taken)
         self._loop = loop
@@ -57,7 +57,6 @@ class DiskThreads:
         self._finished: deque[tuple[_Back, BaseException | None]] = deque()
         self._told = False  # a wake-up of the loop is pending
         self._idle = asyncio.Event()
-        self._idle.set()
         self._ahead_max = threads * limits.DISK_WORK_AHEAD  # tasks queued to the threads of a lane
         self._reads = 0  # of those in READ
         self._waiting: Turns[_Work] = Turns()  # the rest of READ
@@ -71,16 +70,13 @@ class DiskThreads:
         self, lane: Lane, run: Callable[[], None], done: Callable[[Exception | None], None], user: str = ""
     ) -> None:
         """Have a thread run `run` for a user; then call `done` on the loop with its error or None."""
-        self.open_count += 1
-        self._idle.clear()
+        self._open_count += 1
 
         def back(error: BaseException | None) -> None:
-            self.open_count -= 1
+            self._open_count -= 1
             if lane is Lane.READ:
                 self._reads -= 1
                 self._read_more()
-            if not self.open_count:
-                self._idle.set()
             if error is not None and not isinstance(error, Exception):
                 raise error
             done(error)
@@ -101,19 +97,11 @@ class DiskThreads:
         if self._kernel is None:
             return False
 
-        def back(error: OSError | None) -> None:
-            self.open_count -= 1
-            if not self.open_count:
-                self._idle.set()
-            done(error)
-
-        if not self._kernel.submit(descriptor, back):
-            return False
-        self.open_count += 1
-        self._idle.clear()
-        return True
+        return self._kernel.submit(descriptor, done)
 
     def _all_taken(self) -> None:
+        if not self.open_count:
+            self._idle.set()
         self.taken()
 
     def _read_more(self) -> None:
@@ -121,9 +109,16 @@ class DiskThreads:
             self._reads += 1
             self._queues[Lane.READ].put(self._waiting.take())
 
+    @property
+    def open_count(self) -> int:
+        """Number of tasks that have not completed."""
+        return self._open_count + (0 if self._kernel is None else self._kernel.open_count)
+
     async def idle(self) -> None:
         """Return once no task is open; completed tasks may have submitted more."""
-        await self._idle.wait()
+        while self.open_count:
+            self._idle.clear()
+            await self._idle.wait()
 
     def close(self) -> None:
         """End every thread once it has finished its queue."""

@@ -121,6 +121,11 @@ class KernelSyncs:
         self._event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         loop.add_reader(self._event, self._look)
 
+    @property
+    def open_count(self) -> int:
+        """Number of syncs under way."""
+        return len(self._under_way)
+
     def submit(self, descriptor: int, back: Back) -> bool:
         """Begin to sync a file; False if the kernel does not take it. Every loop turn may call it."""
         number = self._next

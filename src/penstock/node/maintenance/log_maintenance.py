@@ -26,7 +26,7 @@ from penstock.base import limits
 from penstock.base.errors import OperationalError, PenstockError
 from penstock.base.ids import PartitionId, PartitionKey, StreamId
 from penstock.base.units import format_offsets
-from penstock.commitlog import LogState, Removal, Retention
+from penstock.commitlog import Flush, LogState, Removal, Retention
 from penstock.node.context import Context
 from penstock.node.maintenance.cleaning import Cleaners
 from penstock.node.partition.partition import Partition
@@ -36,6 +36,7 @@ from penstock.node.step import Lane, PlainSync
 _PLANS_MIN = 64
 _FLUSH_US = limits.FLUSH_INTERVAL_MS * 1_000
 _STALL_US = limits.FLUSH_STALL_MS * 1_000
+_NAME_CHECK_US = limits.NAME_CHECK_INTERVAL_MS * 1_000
 _RETRY_US = limits.MAINTENANCE_RETRY_MS * 1_000
 
 
@@ -139,10 +140,19 @@ class LogMaintenance:
                     self._flushed(partition)
                 self._cut_now(partition)
 
-        file = flush.only_file
-        descriptor = None if file is None else file.sync_fileno()
-        sync = None if descriptor is None else PlainSync(descriptor, flush.check_names)
-        self._outbox.work(Lane.WRITE, flush.run, done, partition.meters.sync_us, sync=sync)
+        self._outbox.work(
+            Lane.WRITE, flush.run, done, partition.meters.sync_us, sync=self._plain_sync(partition, flush)
+        )
+
+    def _plain_sync(self, partition: Partition, flush: Flush) -> PlainSync | None:
+        """Return what the kernel can do in place of a thread; None if there is more to do."""
+        if (file := flush.only_file) is None or (descriptor := file.sync_fileno()) is None:
+            return None
+        now_us = self._context.now.elapsed_us
+        if now_us < partition.names_checked_us + _NAME_CHECK_US:
+            return PlainSync(descriptor, None)
+        partition.names_checked_us = now_us
+        return PlainSync(descriptor, flush.check_names)
 
     def find_stalls(self, now_us: int) -> None:
         """Report overdue fsyncs. Call at least once per HEARTBEAT_MS, so that other brokers can take over."""
