@@ -408,6 +408,7 @@ class Driver:
             ),
             disk_free_bytes=free_bytes,
             disk_size_bytes=size_bytes,
+            synced_by="kernel" if self._threads.has_kernel else "threads",
             disk_answers=disk_wait_us < limits.DISK_PROBE_TIMEOUT_MS * 1_000,
             connections=len(server.connections) - len(server.peers),
             requests_in_flight=server.open_request_count,
