@@ -172,7 +172,10 @@ def header_block_bytes(headers: Mapping[str, str] | None) -> int:
     """Return the size of the header block that nats-py writes, which NATS counts towards `max_payload`."""
     if headers is None:
         return 0
-    return _EMPTY_BLOCK_BYTES + sum(len(name) + len(text.encode()) + _LINE_BYTES for name, text in headers.items())
+    return _EMPTY_BLOCK_BYTES + sum(
+        len(name) + (len(text) if text.isascii() else len(text.encode())) + _LINE_BYTES
+        for name, text in headers.items()
+    )
 
 
 def _own_headers(headers: Mapping[str, str] | None) -> dict[str, str]:
