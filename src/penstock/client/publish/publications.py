@@ -64,7 +64,9 @@ class Publications:
         deciding = message_id(headers) if key is None and headers else key
         asked = subject
         subject = await self._routed(asked, deciding, timeout)
-        publisher = await self.connected(timeout)
+        publisher = self._publisher
+        if publisher is None or publisher.is_cut_off:
+            publisher = await self.connected(timeout)
 
         async def reroute() -> str:
             self._streams.routes.forget(asked)

@@ -81,7 +81,8 @@ class Publisher:
         self._waiters: dict[str, ReplyWaiter] = {}
         self._deadlines: dict[str, float] = {}  # when each is late; one timer is for all of them
         self._timer: asyncio.TimerHandle | None = None
-        self._slots = asyncio.Semaphore(limits.PUBLISHES_IN_FLIGHT_MAX)
+        self._free_slots = limits.PUBLISHES_IN_FLIGHT_MAX
+        self._wait_for_slot: deque[asyncio.Future[None]] = deque()
         self._in_flight: set[asyncio.Future[Any]] = set()
         self._retries: set[asyncio.Task[None]] = set()
         self._first_failure: BaseException | None = None
@@ -255,7 +256,10 @@ class Publisher:
     ) -> None:
         connection = await self._connected(deadline_s)
         self._check_inbox()
-        await self._take_slot(deadline_s)
+        if self._free_slots:
+            self._free_slots -= 1
+        else:
+            await self._next_slot(deadline_s)
         self._waiters[token] = waiter
         self._deadlines[token] = deadline_s
         if self._timer is None or deadline_s < self._timer.when():
@@ -266,7 +270,7 @@ class Publisher:
             self._waiters.pop(token, None)
             self._deadlines.pop(token, None)
             self._in_flight.discard(future)
-            self._slots.release()
+            self._give_slot()
             if notes_failure:
                 self._note(future)
 
@@ -277,16 +281,29 @@ class Publisher:
             future.cancel()
             raise
 
-    async def _take_slot(self, deadline_s: float) -> None:
-        if not self._slots.locked():  # the usual case: a time-out would cost more than all the rest
-            await self._slots.acquire()
-            return
+    async def _next_slot(self, deadline_s: float) -> None:
+        """Wait for a slot, in turn. TimedOut."""
+        mine: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._wait_for_slot.append(mine)
         try:
             async with asyncio.timeout_at(deadline_s):
-                await self._slots.acquire()
-        except TimeoutError:
+                await mine
+        except BaseException as error:
+            if mine.done() and not mine.cancelled():
+                self._give_slot()  # it came at the same moment
+            elif mine in self._wait_for_slot:
+                self._wait_for_slot.remove(mine)
+            if not isinstance(error, TimeoutError):
+                raise
             text = f"the time-out passed while {limits.PUBLISHES_IN_FLIGHT_MAX} earlier messages waited for their acks"
             raise TimedOut(text) from None
+
+    def _give_slot(self) -> None:
+        while self._wait_for_slot:
+            if not (first := self._wait_for_slot.popleft()).done():
+                first.set_result(None)
+                return
+        self._free_slots += 1
 
     def _set_timer(self, deadline_s: float) -> None:
         if self._timer is not None:
@@ -354,7 +371,8 @@ class Publisher:
             await first_connection(connection, self.urls, **options)
             self._inbox_refusal = self._last_error = ""
             self._inbox = inbox = connection.new_inbox()
-            await connection.subscribe(f"{inbox}.*", cb=self._replied, pending_bytes_limit=-1)
+            subscription = await connection.subscribe(f"{inbox}.*", cb=self._replied, pending_bytes_limit=-1)
+            connection.acks, connection.acks_sid = self._acked, subscription._id  # noqa: SLF001 (it has no public name)
             for _ in range(2):  # a refusal precedes the PONG, but the first PING may overtake the subscription
                 await connection.flush()
             if self._is_closed:
@@ -383,6 +401,10 @@ class Publisher:
             self._failures += 1
             self._first_failure = self._first_failure or _not_allowed(lowered)
 
+    def _acked(self, subject: bytes, data: bytes) -> None:
+        if (waiter := self._waiters.get(subject.rpartition(b".")[2].decode("ascii", "replace"))) is not None:
+            waiter.reply(data)
+
     async def _replied(self, message: Msg) -> None:
         waiter = self._waiters.get(message.subject.rpartition(".")[2])
         if waiter is None:
@@ -409,8 +431,6 @@ def _outgoing(subject: str, value: Value, headers: dict[str, str] | None) -> Out
 
 
 async def _publish(connection: StrictNatsClient, outgoing: Outgoing, reply: str) -> None:
-    from nats.errors import Error as NatsError
-
     # nats-py checks only the payload. A server closes the connection over a larger message, and all pending acks are
     # lost.
     size_bytes, bytes_max = outgoing.size_bytes, connection.max_payload
@@ -420,7 +440,11 @@ async def _publish(connection: StrictNatsClient, outgoing: Outgoing, reply: str)
         raise RemoteError(ErrorCode.TOO_LARGE, text, bytes_max=bytes_max)
     try:
         await connection.publish(outgoing.subject, outgoing.payload, reply=reply, headers=outgoing.headers)
-    except (OSError, NatsError) as error:
+    except Exception as error:
+        from nats.errors import Error as NatsError  # not before: an import is looked up at each call
+
+        if not isinstance(error, (OSError, NatsError)):
+            raise
         raise Unavailable(f"NATS does not take the message: {error}") from None
 
 
