@@ -20,6 +20,7 @@ import os
 import platform
 import struct
 import sys
+from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -117,6 +118,7 @@ class KernelSyncs:
         self._loop = loop
         self._taken = taken
         self._under_way: dict[int, Back] = {}
+        self._ended: deque[tuple[int, int]] = deque()  # results that are not given back yet
         self._next = 0
         self._event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         loop.add_reader(self._event, self._look)
@@ -138,10 +140,14 @@ class KernelSyncs:
     def _look(self) -> None:
         with suppress(BlockingIOError):
             os.eventfd_read(self._event)
+        self._ended.extend(self._calls.completed())
         try:
-            for number, error in list(self._calls.completed()):
+            while self._ended:
+                number, error = self._ended.popleft()
                 self._under_way.pop(number)(OSError(error, os.strerror(error)) if error else None)
         finally:
+            if self._ended:  # after a callback that raised: a log whose sync gives no result would wait for ever
+                self._loop.call_soon(self._look)
             self._taken()
 
     def close(self) -> None:
