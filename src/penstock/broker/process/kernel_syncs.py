@@ -189,7 +189,7 @@ def _try(calls: LinuxAio, folder: str, event: int) -> None:
 
 def _mounts() -> str:
     try:
-        return Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape")
+        return os.fsdecode(Path("/proc/self/mountinfo").read_bytes())
     except OSError:
         return ""
 
@@ -198,7 +198,7 @@ def file_system_of(folder: str, mounts: str) -> str:
     """Return the type of the file system that holds a folder; empty if unknown. `mounts`: see proc_pid_mountinfo(5)."""
     real = os.path.realpath(folder)
     found, length = "", -1
-    for line in mounts.splitlines():
+    for line in mounts.split("\n"):  # a name may have any other line break in it
         before, _, after = line.partition(" - ")
         fields = before.split(" ")
         if len(fields) < 5 or not after:

@@ -22,6 +22,7 @@ _MOUNTS = """\
 30 22 0:26 / /mnt/a\\040b rw,relatime - nfs4 server:/x rw
 31 22 0:27 / /mnt/disk rw,relatime - xfs /dev/vdb rw
 32 22 0:28 / /mnt/disk rw,relatime shared:7 master:1 - btrfs /dev/vdc rw
+33 22 0:29 / /mnt/odd\f\r\u2028name rw,relatime - nfs4 server:/y rw
 broken line
 """
 
@@ -159,6 +160,7 @@ def test_where_files_are_on_another_machine_the_kernel_is_not_asked() -> None:
     assert file_system_of("/mnt/a b/data", _MOUNTS) == "nfs4"
     assert file_system_of("/mnt/disk", _MOUNTS) == "btrfs"  # mounted over the first one
     assert file_system_of("/mnt/diskette", _MOUNTS) == "ext4"
+    assert file_system_of("/mnt/odd\f\r\u2028name/data", _MOUNTS) == "nfs4"  # only some breaks are escaped
     assert file_system_of("/", "") == ""
 
 
