@@ -49,7 +49,8 @@ _log = logging.getLogger("penstock.broker")
 _SWEEP_US = 1_000_000
 _TIMER_US_MIN = 1_000
 # Longest delays until a deadline earlier than the planned one is noticed: after a request or a change, and after
-# messages, whose deadlines are of seconds. To find the next deadline costs as much as a tenth of a lone message.
+# messages and their syncs, whose deadlines are of seconds, unless the node is to go on in its next turn
+# (`Node.has_next_turn`). To find the next deadline costs as much as a tenth of a lone message.
 _PLAN_US = 3_000
 _LATE_PLAN_US = 50_000
 _NEVER_US = 2**63
@@ -117,6 +118,7 @@ class Driver:
         self._timer_us = _NEVER_US  # when the timer is due
         self._plan: asyncio.TimerHandle | None = None  # pending re-planning of the timer
         self._plan_us = _NEVER_US  # when that is due
+        self._plans_soon = False  # a deadline may be near: see `_PLAN_US`
         self._seen_us = 0  # elapsed time of the last event
         self._next_sweep_us = 0
         self._barriers: dict[int, int] = {}  # token of the link → token of the node
@@ -177,7 +179,7 @@ class Driver:
         if self._stopping:
             return  # the drain timed out: these messages are neither stored nor acked
         self._node.messages_received(groups, self.now())
-        self.carry_out(_LATE_PLAN_US)
+        self._carry_out_messages()
         self._watch_budget()
 
     def link_event(self, event: LinkEvent) -> None:
@@ -307,10 +309,15 @@ class Driver:
         if not self._stopped:
             self.carry_out()
 
-    def carry_out(self, plan_us: int = _PLAN_US) -> None:
-        """Carry out all that the node has decided; `plan_us`: how late an earlier deadline may be noticed."""
+    def carry_out(self) -> None:
+        """Carry out all that the node has decided."""
         self._take_steps()
-        self._set_timer(plan_us)
+        self._set_timer(_PLAN_US)
+
+    def _carry_out_messages(self) -> None:
+        self._take_steps()
+        is_soon, self._plans_soon = self._plans_soon or self._node.has_next_turn, False
+        self._set_timer(_PLAN_US if is_soon else _LATE_PLAN_US)
 
     def _take_steps(self) -> None:
         while (step := self._node.take()) is not None:
@@ -450,6 +457,7 @@ class Driver:
             if self._stopped:
                 return  # the node has stopped already
             self._node.complete(work, error, self.now())
+            self._plans_soon |= work.sync is None  # the next slice of such work may be due in milliseconds
 
         if work.sync is not None and self._synced_by_kernel(work.sync, work.meter, done):
             return
@@ -485,7 +493,7 @@ class Driver:
     def _disk_work_taken(self) -> None:
         """Carry out at once what the node has decided about disk work that is done: acks may wait for it."""
         if not self._stopped:
-            self.carry_out(_LATE_PLAN_US)
+            self._carry_out_messages()
             self._watch_budget()
 
     def read_ahead(self, run: Callable[[], None], done: Callable[[Exception | None], None], user: str = "") -> None:

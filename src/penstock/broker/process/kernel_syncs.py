@@ -20,6 +20,7 @@ import os
 import platform
 import struct
 import sys
+from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -117,6 +118,7 @@ class KernelSyncs:
         self._loop = loop
         self._taken = taken
         self._under_way: dict[int, Back] = {}
+        self._ended: deque[tuple[int, int]] = deque()  # results that are not given back yet
         self._next = 0
         self._event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         loop.add_reader(self._event, self._look)
@@ -138,10 +140,14 @@ class KernelSyncs:
     def _look(self) -> None:
         with suppress(BlockingIOError):
             os.eventfd_read(self._event)
+        self._ended.extend(self._calls.completed())
         try:
-            for number, error in list(self._calls.completed()):
+            while self._ended:
+                number, error = self._ended.popleft()
                 self._under_way.pop(number)(OSError(error, os.strerror(error)) if error else None)
         finally:
+            if self._ended:  # after a callback that raised: a log whose sync gives no result would wait for ever
+                self._loop.call_soon(self._look)
             self._taken()
 
     def close(self) -> None:
@@ -183,7 +189,7 @@ def _try(calls: LinuxAio, folder: str, event: int) -> None:
 
 def _mounts() -> str:
     try:
-        return Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape")
+        return os.fsdecode(Path("/proc/self/mountinfo").read_bytes())
     except OSError:
         return ""
 
@@ -192,7 +198,7 @@ def file_system_of(folder: str, mounts: str) -> str:
     """Return the type of the file system that holds a folder; empty if unknown. `mounts`: see proc_pid_mountinfo(5)."""
     real = os.path.realpath(folder)
     found, length = "", -1
-    for line in mounts.splitlines():
+    for line in mounts.split("\n"):  # a name may have any other line break in it
         before, _, after = line.partition(" - ")
         fields = before.split(" ")
         if len(fields) < 5 or not after:

@@ -149,7 +149,8 @@ class LogMaintenance:
         if (file := flush.only_file) is None or (descriptor := file.sync_fileno()) is None:
             return None
         now_us = self._context.now.elapsed_us
-        if now_us < partition.names_checked_us + _NAME_CHECK_US:
+        partition.owes_name_check = now_us < partition.names_checked_us + _NAME_CHECK_US
+        if partition.owes_name_check:
             return PlainSync(descriptor, None)
         partition.names_checked_us = now_us
         return PlainSync(descriptor, flush.check_names)
@@ -304,11 +305,14 @@ class LogMaintenance:
         self._plans_kept = len(self._planned)
 
     def _visit(self, partition: Partition, now_us: int) -> None:
-        """Roll segments, apply retention, sync."""
+        """Roll segments, apply retention, sync; look whether the log's file was removed."""
         if partition.cutting is not None:
             return
         if _begins_too_early(partition):
             self._raise_start(partition, partition.log_start)
+        if partition.owes_name_check and not partition.flushing:  # no sync has followed the one that did not look
+            partition.owes_name_check = False
+            partition.log.check_name()
         try:
             retention = partition.log.tick(now_us, partition.removable_end)
         except (OSError, PenstockError) as error:

@@ -22,6 +22,7 @@ _MOUNTS = """\
 30 22 0:26 / /mnt/a\\040b rw,relatime - nfs4 server:/x rw
 31 22 0:27 / /mnt/disk rw,relatime - xfs /dev/vdb rw
 32 22 0:28 / /mnt/disk rw,relatime shared:7 master:1 - btrfs /dev/vdc rw
+33 22 0:29 / /mnt/odd\f\r\u2028name rw,relatime - nfs4 server:/y rw
 broken line
 """
 
@@ -85,6 +86,27 @@ async def test_each_sync_gets_its_own_result_and_what_follows_is_told_once() -> 
     assert kernel.is_closed
 
 
+async def test_a_callback_that_raises_takes_no_result_from_the_others() -> None:
+    """A log whose sync gives no result waits for it for ever, and so does the stop."""
+    loop = asyncio.get_running_loop()
+    raised: list[object] = []
+    loop.set_exception_handler(lambda loop, context: raised.append(context["exception"]))
+    kernel = Kernel()
+    disk = DiskThreads(loop, 1, kernel)
+    results: list[OSError | None] = []
+
+    def fail(error: OSError | None) -> None:
+        raise ValueError("a bug")
+
+    for back in (results.append, fail, results.append, fail, results.append):
+        assert disk.sync(7, back)
+    kernel.end(0, 0, errno.EIO, 0, 0)
+    await asyncio.wait_for(disk.idle(), 10)
+    assert [error and error.errno for error in results] == [None, errno.EIO, None]
+    assert len(raised) == 2
+    disk.close()
+
+
 async def test_a_sync_that_hangs_holds_neither_the_loop_nor_the_threads() -> None:
     kernel = Kernel()
     disk = DiskThreads(asyncio.get_running_loop(), 1, kernel)
@@ -138,6 +160,7 @@ def test_where_files_are_on_another_machine_the_kernel_is_not_asked() -> None:
     assert file_system_of("/mnt/a b/data", _MOUNTS) == "nfs4"
     assert file_system_of("/mnt/disk", _MOUNTS) == "btrfs"  # mounted over the first one
     assert file_system_of("/mnt/diskette", _MOUNTS) == "ext4"
+    assert file_system_of("/mnt/odd\f\r\u2028name/data", _MOUNTS) == "nfs4"  # only some breaks are escaped
     assert file_system_of("/", "") == ""
 
 
