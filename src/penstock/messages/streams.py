@@ -333,6 +333,7 @@ class AlterStreamRequest(Request, frozen=True, kw_only=True):
     name: str
     stream_id: StreamIdField | None = None  # None: the stream that has the name now
     changes: dict[str, Any]
+    keep_suspended: bool = False  # leave `suspend_deletion` as it is if it is `yes`, which only a user sets
 
 
 class AlterStreamResponse(Response, frozen=True, kw_only=True):

@@ -183,18 +183,14 @@ def deletion_suspended(
     After a failure it stays suspended until another run is complete, and a note says that. What a user has suspended,
     before or meanwhile, stays so.
     """
+    from penstock.client.bulk.placing import alter_copied
+
     known = client.stream(info.name, timeout=timeout_s).config
-    if known.suspend_deletion is not SuspendDeletion.YES:
-        changes["suspend_deletion"] = SuspendDeletion.COPYING
     try:
-        if changes:
-            client.alter_stream(info, timeout=timeout_s, **changes)
-            known = suspended(known)
+        alter_copied(client, info, {**changes, "suspend_deletion": SuspendDeletion.COPYING}, timeout=timeout_s)
+        known = suspended(known)
         yield
-        now = client.stream(info.name, timeout=timeout_s)
-        # Another stream: this one was deleted meanwhile.
-        if now.stream_id == info.stream_id and now.config.suspend_deletion is not SuspendDeletion.YES:
-            client.alter_stream(info, timeout=timeout_s, suspend_deletion=SuspendDeletion.NO)
+        alter_copied(client, info, {"suspend_deletion": SuspendDeletion.NO}, timeout=timeout_s)
     except BaseException:
         if note := unfinished_note(known):
             progress.note(note)

@@ -18,6 +18,8 @@ from penstock.base.config import StreamConfig
 from penstock.base.errors import OperationalError
 from penstock.batch.schema import arrow_schema
 from penstock.client.bulk.placing import Placer, create_paused
+from penstock.client.link.link import Link
+from penstock.messages import AlterStreamRequest, AlterStreamResponse
 from penstock.ops import copy as copying
 from tests.broker_process import running_broker
 from tests.extent import needs_time
@@ -192,6 +194,31 @@ def test_what_a_user_has_suspended_stays_suspended(
 
 
 @needs_time
+@pytest.mark.parametrize("step", ["copying", "no"])
+def test_what_a_user_suspends_at_the_same_moment_stays_suspended(
+    client: penstock.Client, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """Also between the copy's last look at the config and its own change."""
+    call, todo = Link.call, [step]
+
+    async def raced(link: Link, request: Any, *args: Any, **options: Any) -> Any:
+        if isinstance(request, AlterStreamRequest) and todo == [request.changes.get("suspend_deletion")]:
+            todo.clear()
+            yes = AlterStreamRequest(name=request.name, changes={"suspend_deletion": "yes"})
+            await call(link, yes, AlterStreamResponse, timeout_s=10.0)
+        return await call(link, request, *args, **options)
+
+    client.create_stream("orders", "orders.>", max_messages=5)
+    _append(client, 5)
+    ops.copy_stream(client, "orders", "copy")
+    _append(client, 3)
+    monkeypatch.setattr(Link, "call", raced)
+    ops.copy_stream(client, "orders", "copy")
+    assert (todo, client.stream("copy").config.suspend_deletion) == ([], "yes")
+    assert _offsets(client) == list(range(8))
+
+
+@needs_time
 def test_a_copy_into_one_under_way_says_that(client: penstock.Client, monkeypatch: pytest.MonkeyPatch) -> None:
     heard = Heard()
     client.create_stream("orders", "orders.>", max_messages=100)
@@ -222,7 +249,7 @@ def test_deletion_that_stays_suspended_is_said(client: penstock.Client, monkeypa
             ops.copy_stream(client, "orders", "copy", progress=(heard := Heard()))
     assert heard.notes[-1].endswith(advice)
     with monkeypatch.context() as patch:
-        patch.setattr(type(client), "alter_stream", refused)
+        patch.setattr("penstock.client.bulk.placing.alter_copied", refused)
         with pytest.raises(penstock.TimedOut):
             ops.copy_stream(client, "orders", "copy", progress=(heard := Heard()))
     assert heard.notes[-1].endswith(advice)

@@ -386,7 +386,12 @@ class StreamAdmin:
             assert outcome.stream is not None
             done(AlterStreamResponse(stream=self._info(outcome.stream)))
 
-        command = AlterStream(stream_id=state.stream_id, changes=request.changes, observers=observers)
+        command = AlterStream(
+            stream_id=state.stream_id,
+            changes=request.changes,
+            observers=observers,
+            keep_suspended=request.keep_suspended,
+        )
         self._propose_more(command, auth, payer, OwnedStreams.needed(config).beyond(OwnedStreams.of(state)), altered)
 
     def _payer(self, state: StreamState, auth: Authorization) -> str:
