@@ -160,10 +160,23 @@ SEALED_NOTE = "note: stream {} gets no max_age: its source is sealed, and keeps 
 
 
 def suspended(config: StreamConfig) -> StreamConfig:
-    """Return `config` with deletion suspended by this run, or still by a user."""
+    """Return `config` with deletion suspended by this run, or still by a user: those rows are to be kept everywhere."""
     if config.suspend_deletion is SuspendDeletion.YES:
         return config
     return msgspec.structs.replace(config, suspend_deletion=SuspendDeletion.COPYING)
+
+
+def create_target(
+    client: Client, config: StreamConfig, timeout_s: float, progress: Progress, *, source: str
+) -> StreamInfo:
+    """Create the stream to fill: paused, deletion suspended. A note says if a user wants that in `source`."""
+    from penstock.client.bulk.placing import create_paused
+
+    made = create_paused(client, suspended(config), timeout=timeout_s)
+    if config.suspend_deletion is SuspendDeletion.YES:
+        text = f"note: deletion stays suspended in stream {made.name}, as it is in {source}"
+        progress.note(f"{text}: `penstock stream alter {made.name} --suspend-deletion no` resumes it")
+    return made
 
 
 def unfinished_note(config: StreamConfig) -> str | None:

@@ -134,6 +134,23 @@ def test_a_restored_stream_keeps_its_own_limits(tmp_path: Path) -> None:
 
 
 @needs_time
+def test_a_restored_stream_keeps_what_a_user_kept_and_says_so(tmp_path: Path) -> None:
+    folder, heard = tmp_path / "backup", Heard()
+    with running_broker(tmp_path / "data") as broker, penstock.connect(broker.client_address) as client:
+        client.create_stream("orders", "orders.*", max_messages=5, max_age_ms=1, suspend_deletion="yes")
+        client.append("orders", [{"subject": "orders.eu", "value": "1"}] * 8)
+        with ops.Backup(folder) as backup:
+            backup.add(client)
+        ops.Restore(folder, ops.RestoreOptions("orders", "again")).plan(client, progress=heard).run()
+        assert heard.notes == [
+            "note: deletion stays suspended in stream again, as it is in the backup: "
+            "`penstock stream alter again --suspend-deletion no` resumes it"
+        ]
+        assert client.stream("again").config.suspend_deletion == "yes"
+        assert len(list(client.messages("again"))) == 8
+
+
+@needs_time
 def test_deletion_is_suspended_while_a_restore_adds_and_what_a_user_alters_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

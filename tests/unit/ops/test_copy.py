@@ -194,6 +194,27 @@ def test_what_a_user_has_suspended_stays_suspended(
 
 
 @needs_time
+def test_a_copy_keeps_what_a_user_keeps_in_its_source_and_says_so(client: penstock.Client) -> None:
+    client.create_stream("orders", "orders.>", max_messages=5)
+    _append(client, 5)
+    client.create_stream("plain", "plain", max_messages=3)
+    client.alter_stream("orders", suspend_deletion="yes")
+    _append(client, 3)
+    for name, options in (("copy", None), ("liked", ops.CopyOptions(like="plain"))):
+        ops.copy_stream(client, "orders", name, options, progress=(heard := Heard()))
+        assert heard.notes == [
+            f"note: deletion stays suspended in stream {name}, as it is in orders: "
+            f"`penstock stream alter {name} --suspend-deletion no` resumes it"
+        ]
+        assert client.stream(name).config.suspend_deletion == "yes"
+        assert [message.offset for message in client.messages(name)] == list(range(8))
+    client.alter_stream("orders", suspend_deletion="no")
+    # That of `--like` is no config of the copied rows.
+    ops.copy_stream(client, "orders", "open", ops.CopyOptions(like="liked"), progress=(heard := Heard()))
+    assert (client.stream("open").config.suspend_deletion, heard.notes) == (UNSET, [])
+
+
+@needs_time
 @pytest.mark.parametrize("step", ["copying", "no"])
 def test_what_a_user_suspends_at_the_same_moment_stays_suspended(
     client: penstock.Client, monkeypatch: pytest.MonkeyPatch, step: str

@@ -20,7 +20,7 @@ from penstock.base.config import Intake, StreamConfig, SuspendDeletion
 from penstock.base.errors import OperationalError
 from penstock.base.units import counted, format_duration_ms
 from penstock.client.blocking.client import Client
-from penstock.client.bulk.placing import Placer, create_paused
+from penstock.client.bulk.placing import Placer
 from penstock.client.errors import StreamNotFound
 from penstock.client.read.batches import messages_of
 from penstock.commitlog.verify.checksums import RangeSums
@@ -273,7 +273,8 @@ class _Job(NamedTuple):
 
     def made(self) -> StreamInfo:
         """Create the stream, paused."""
-        return create_paused(self.client, placed_rows.suspended(self._config()), timeout=self.timeout_s)
+        progress = self.target.progress
+        return placed_rows.create_target(self.client, self._config(), self.timeout_s, progress, source="the backup")
 
     def altered(self, info: StreamInfo) -> StreamInfo:
         """Return the stream as it is now: others may have altered it while earlier ones were filled."""
@@ -400,6 +401,8 @@ class _Job(NamedTuple):
         before_ms, note = self.entry.config.max_age_ms, self.target.progress.note
         if before_ms is None and max_age_ms is None:
             return
+        if max_age_ms is not None and self.altered(info).config.suspend_deletion is SuspendDeletion.YES:
+            return  # it deletes nothing
         if self.entry.intake is Intake.SEALED and max_age_ms is None:
             note(placed_rows.SEALED_NOTE.format(info.name))
             return
