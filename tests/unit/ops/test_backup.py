@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import UNSET
 
 import penstock
 from penstock import ops
 from penstock.base.errors import OperationalError
 from penstock.ops.backup import restoring
-from tests.broker_process import running_broker
+from tests.broker_process import eventually, running_broker
 from tests.extent import needs_time
 
 
@@ -214,6 +216,51 @@ def test_what_is_altered_while_earlier_streams_are_filled_stays(
                 monkeypatch.setattr(restoring._Job, "_fill", altered)
             ops.Restore(folder, options).plan(client).run()
         assert client.stream("b").config.max_messages == 30
+
+
+@needs_time
+@pytest.mark.parametrize(
+    "limits", [{"compact": True, "dedup_window_ms": None}, {"max_messages": 120}, {"max_bytes": 5_000}]
+)
+@pytest.mark.parametrize("is_interrupted", [False, True])
+def test_a_restore_adds_to_a_stream_whose_own_limits_have_deleted_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limits: dict[str, Any], is_interrupted: bool
+) -> None:
+    folder, options = tmp_path / "backup", ops.RestoreOptions("orders", "again")
+
+    def back_up() -> None:
+        client.append("orders", [{"subject": "orders.eu", "value": "1" * 90, "key": "k"}] * 100)
+        with ops.Backup(folder) as backup:
+            backup.add(client)
+
+    def left() -> int:
+        return sum(1 for _ in client.messages("again"))
+
+    async def deleted() -> int:
+        count = await asyncio.to_thread(left)
+        return count if count < 200 else 0
+
+    def interrupted(*_: object, **__: object) -> int:
+        raise OperationalError("the program ends here")
+
+    with running_broker(tmp_path / "data") as broker, penstock.connect(broker.client_address) as client:
+        client.create_stream("orders", "orders.*", segment_bytes=4_096)
+        for _ in range(2):
+            back_up()
+            ops.Restore(folder, options).plan(client).run()
+        client.alter_stream("again", **limits)
+        kept = asyncio.run(eventually(deleted, "its limits have deleted rows"))
+        back_up()
+        if is_interrupted:
+            with monkeypatch.context() as patch:
+                patch.setattr(restoring._Job, "_compare", interrupted)
+                with pytest.raises(OperationalError, match="ends here"):
+                    ops.Restore(folder, options).plan(client).run()
+            assert client.stream("again").config.suspend_deletion == "copying"
+            assert left() == kept + 100
+        assert ops.Restore(folder, options).plan(client).run().streams[0].rows >= 100
+        assert client.stream("again").config.suspend_deletion is UNSET
+        assert client.offsets("again", penstock.LATEST).committed_end == 300
 
 
 @needs_time

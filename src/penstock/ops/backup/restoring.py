@@ -316,21 +316,28 @@ class _Job(NamedTuple):
         for partition in self.entry.partitions:
             placer = self._placer(info, partition)
             latest_us = self._check_beginning(info, partition, placer)
-            begin = self._kept_from(info, partition, placer)
+            begin, held = self._kept_from(info, partition, placer), placer.end
             self._cut(info, partition, placer)
             self._fill(placer, partition, latest_us, partial(_tell, advance, done - partition.log_start))
             done += partition.end - partition.log_start
-            rows += self._compare(info, partition, begin, latest_us)
+            if info.config.compact:  # may have deleted rows of earlier runs
+                rows += self._compare(info, partition, begin, held, latest_us, may_lack=True)
+                begin = max(begin, held)
+            rows += self._compare(info, partition, begin, partition.end, latest_us)
         return rows
 
     def _kept_from(self, info: StreamInfo, partition: PartitionBackup, placer: Placer) -> int:
-        """Return the first offset to compare. Raise OperationalError if rows are missing that no limit deleted."""
-        if placer.start <= partition.log_start or not _has_limits(info):
-            return partition.log_start
-        if not self._existing(info).explains(partition, placer.start, placer.end):
-            text = f"stream {info.name} begins at offset {placer.start}, and the backup at {partition.log_start}"
-            raise OperationalError(f"{text}: the earlier rows were purged; restore under another name (--stream, --as)")
-        return placer.start
+        """Return the first offset to compare. Raise OperationalError if rows are missing that no limit deleted.
+
+        The limits may have deleted rows of earlier runs, unless none was complete: also if the last one was not.
+        """
+        begin = partition.log_start
+        if placer.start > begin and _has_limits(info.config):
+            if not self._existing(info).explains(partition, placer.start, placer.end):
+                text = f"stream {info.name} begins at offset {placer.start}, and the backup at {begin}: the earlier"
+                raise OperationalError(f"{text} rows were purged; restore under another name (--stream, --as)")
+            begin = placer.start
+        return begin
 
     def _batches(self, partition: PartitionBackup, start: int) -> placed_rows.Batches:
         return backup_files.batches(self.target.folder, partition, start)
@@ -370,13 +377,24 @@ class _Job(NamedTuple):
                 break
         raise OperationalError(f"{text}; restore under another name (--stream, --as), or delete it")
 
-    def _compare(self, info: StreamInfo, partition: PartitionBackup, begin: int, latest_us: int | None) -> int:
-        """Compare rows from `begin` on with the backup; return their count. Raise OperationalError if they differ."""
-        places = (min(begin, partition.end), partition.end)
+    def _compare(
+        self,
+        info: StreamInfo,
+        partition: PartitionBackup,
+        begin: int,
+        end: int,
+        latest_us: int | None,
+        *,
+        may_lack: bool = False,
+    ) -> int:
+        """Compare rows in `[begin, end)` with the backup; return the backup's count. OperationalError: they differ."""
+        places = (min(begin, end), end)
         sums = RangeSums(*places)
-        for _ in placed_rows.summed(self.times.limited(self._batches(partition, begin), latest_us), sums):
-            pass
-        return placed_rows.compare(self.client, info, partition.partition, sums, *places, what="the backup")
+        for _, covered in placed_rows.summed(self.times.limited(self._batches(partition, begin), latest_us), sums):
+            if covered >= end:
+                break
+        of = partition.partition
+        return placed_rows.compare(self.client, info, of, sums, *places, what="the backup", may_lack=may_lack)
 
     def finish(self, info: StreamInfo, rows: int, manifest: Manifest) -> RestoredStream:
         """Restore the groups' offsets, and the intake."""
@@ -422,10 +440,9 @@ class _Job(NamedTuple):
             note(f"{text}. Restore with --without-max-age to have them")
 
 
-def _has_limits(info: StreamInfo) -> bool:
-    """True if limits may have deleted rows since an earlier run was complete."""
-    has_some = any(getattr(info.config, field) != off for field, off in placed_rows.NO_LIMITS.items())
-    return has_some and info.config.suspend_deletion is not SuspendDeletion.COPYING
+def _has_limits(config: StreamConfig) -> bool:
+    """True if the stream's limits may have deleted rows."""
+    return any(getattr(config, field) != off for field, off in placed_rows.NO_LIMITS.items())
 
 
 def _tell(advance: Callable[[int], None], before: int, end: int) -> None:
