@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from penstock.base.errors import OperationalError
 from penstock.ops.backup import restoring
 from tests.broker_process import eventually, running_broker
 from tests.extent import needs_time
+from tests.unit.ops.cut_short import each_end
 
 
 class Heard(ops.Progress):
@@ -261,6 +262,39 @@ def test_a_restore_adds_to_a_stream_whose_own_limits_have_deleted_rows(
         assert ops.Restore(folder, options).plan(client).run().streams[0].rows >= 100
         assert client.stream("again").config.suspend_deletion is UNSET
         assert client.offsets("again", penstock.LATEST).committed_end == 300
+
+
+@needs_time
+def test_deletion_is_suspended_until_all_is_restored_wherever_a_run_ends(tmp_path: Path) -> None:
+    folder, limits = tmp_path / "backup", {"max_messages": 30, "max_age_ms": 86_400_000}
+    with running_broker(tmp_path / "data") as broker, penstock.connect(broker.client_address) as client:
+        client.create_stream("orders", "orders.*", partitions=2, partition_by="token:2", **limits)  # type: ignore[arg-type]
+        client.append("orders", [{"subject": f"orders.{n}", "value": "1"} for n in range(40)])
+        client.truncate_stream("orders", 2, partition=0)
+        client.groups.commit("billing", "orders", {0: 5})
+        ends = [part.committed_end for part in client.stream("orders").partitions]
+        with ops.Backup(folder) as backup:
+            backup.add(client)
+
+        def run() -> None:
+            ops.Restore(folder).plan(client).run()
+
+        ended_at = []
+        client.delete_stream("orders")
+        for where in each_end(run):
+            ended_at.append(where)
+            with suppress(penstock.StreamNotFound):
+                info = client.stream("orders")
+                is_complete = [part.committed_end for part in info.partitions] == ends
+                assert is_complete or info.config.suspend_deletion == "copying", where
+                assert is_complete or info.intake == "paused", where
+                run()
+                info = client.stream("orders")
+                assert [part.committed_end for part in info.partitions] == ends, where
+                assert (info.config.is_deletion_suspended, info.intake) == (False, "open"), where
+                client.delete_stream("orders")
+        assert ended_at[-1] == "after SetIntakeRequest"
+        assert {"before AppendAtRequest", "after AlterStreamRequest"} < set(ended_at)
 
 
 @needs_time

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from penstock.messages import AlterStreamRequest, AlterStreamResponse
 from penstock.ops import copy as copying
 from tests.broker_process import running_broker
 from tests.extent import needs_time
+from tests.unit.ops.cut_short import each_end
 from tests.unit.ops.test_backup import Heard
 
 _KILLED_COPY = """
@@ -237,6 +239,47 @@ def test_what_a_user_suspends_at_the_same_moment_stays_suspended(
     ops.copy_stream(client, "orders", "copy")
     assert (todo, client.stream("copy").config.suspend_deletion) == ([], "yes")
     assert _offsets(client) == list(range(8))
+
+
+@needs_time
+@pytest.mark.parametrize("is_new", [True, False])
+def test_deletion_is_suspended_until_all_is_copied_wherever_a_run_ends(client: penstock.Client, is_new: bool) -> None:
+    if is_new:
+        client.create_stream("orders", "orders.*", partitions=2, partition_by="token:2")
+    else:
+        client.create_stream("orders", "orders.*")
+    client.create_stream("limits", "limits", max_messages=3)
+    client.append("orders", [{"subject": f"orders.{n}", "value": "1"} for n in range(40)])
+    client.truncate_stream("orders", 2, partition=0)
+    ends = [part.committed_end for part in client.stream("orders").partitions]
+
+    def run() -> None:
+        ops.copy_stream(client, "orders", "copy", ops.CopyOptions(like="limits", resume=True))
+
+    def prepare() -> None:
+        with suppress(penstock.StreamNotFound):
+            client.delete_stream("copy")
+        if not is_new:
+            ops.copy_stream(client, "orders", "copy", ops.CopyOptions(end=20))
+
+    ended_at = []
+    prepare()
+    for where in each_end(run):
+        ended_at.append(where)
+        with suppress(penstock.StreamNotFound):
+            info = client.stream("copy")
+            is_complete = [part.committed_end for part in info.partitions] == ends
+            is_before = not is_new and len(ended_at) == 1
+            assert is_complete or is_before or info.config.suspend_deletion == "copying", where
+            assert is_complete or info.intake == "paused", where
+            if info.intake == "paused":
+                run()
+            info = client.stream("copy")
+            assert [part.committed_end for part in info.partitions] == ends, where
+            assert (info.config.is_deletion_suspended, info.intake) == (False, "open"), where
+        prepare()
+    assert ended_at[-1] == "after SetIntakeRequest"
+    assert {"before AppendAtRequest", "after AlterStreamRequest"} < set(ended_at)
 
 
 @needs_time
