@@ -335,6 +335,10 @@ class AlterStreamRequest(Request, frozen=True, kw_only=True):
     changes: dict[str, Any]
     keep_suspended: bool = False  # leave `suspend_deletion` as it is if it is `yes`, which only a user sets
 
+    def version_needed(self) -> int:
+        """2 for `suspend_deletion`, which older brokers do not know."""
+        return 2 if self.keep_suspended or "suspend_deletion" in self.changes else 1
+
 
 class AlterStreamResponse(Response, frozen=True, kw_only=True):
     """The stream as it is now."""
