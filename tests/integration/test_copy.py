@@ -156,9 +156,11 @@ async def test_a_copy_that_is_killed_goes_on_in_another_cluster_and_takes_over(
                 await eventually(is_in_the_midst, "some rows are there")
             assert (await there.offsets("moving", "latest")).offset < 200_000, "it was killed in the midst"
             new.restart()
+            assert (await there.stream("moving")).config.suspend_deletion == "copying"
             said, _ = await copy(broker, *arguments, "--resume")
             assert said.endswith("of stream moving to moving, and compared them\n")
             assert await rows_of(there, "moving") == await rows_of(client, "moving")
+            assert not (await there.stream("moving")).config.is_deletion_suspended
             assert (await there.publish("orders.1", b"here")).offset == 200_000
 
 
