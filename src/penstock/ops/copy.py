@@ -92,7 +92,8 @@ def copy_stream(
     config = msgspec.structs.replace(config, **placed_rows.NO_LIMITS) if is_sealed else config
     made = job.target(config)
     limits = {} if like is None else {field: getattr(config, field) for field in placed_rows.NO_LIMITS}
-    spans = [job.span(made, number, start, end) for number in range(max(1, len(info.partitions)))]
+    with placed_rows.unfinished_said(made.config, told):
+        spans = [job.span(made, number, start, end) for number in range(max(1, len(info.partitions)))]
     total = sum(one.end - one.begin for one in spans)
     with (
         placed_rows.deletion_suspended(there, made, timeout, told, **limits),

@@ -188,6 +188,17 @@ def unfinished_note(config: StreamConfig) -> str | None:
 
 
 @contextmanager
+def unfinished_said(config: StreamConfig, progress: Progress) -> Iterator[None]:
+    """After a failure, note that deletion stays suspended in the stream, if it is."""
+    try:
+        yield
+    except BaseException:
+        if note := unfinished_note(config):
+            progress.note(note)
+        raise
+
+
+@contextmanager
 def deletion_suspended(
     client: Client, info: StreamInfo, timeout_s: float, progress: Progress, **changes: Any
 ) -> Iterator[None]:

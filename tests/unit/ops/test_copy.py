@@ -312,6 +312,13 @@ def test_deletion_that_stays_suspended_is_said(client: penstock.Client, monkeypa
         with pytest.raises(KeyboardInterrupt):
             ops.copy_stream(client, "orders", "copy", progress=(heard := Heard()))
     assert heard.notes[-1].endswith(advice)
+    client.delete_stream("copy")
+    with monkeypatch.context() as patch:  # when the copy was just created
+        patch.setattr(copying._Job, "span", lambda *_: interrupted())
+        with pytest.raises(KeyboardInterrupt):
+            ops.copy_stream(client, "orders", "copy", progress=(heard := Heard()))
+    assert len(heard.notes) == 1
+    assert heard.notes[-1].endswith(advice)
     with monkeypatch.context() as patch:
         patch.setattr("penstock.client.bulk.placing.alter_copied", refused)
         with pytest.raises(penstock.TimedOut):

@@ -180,7 +180,8 @@ class JetStreamImport:
                 self.check_cut_over()
             self._times = RowTimes.of(self._future_times, self._client.status(timeout=self._timeout_s))
             stream = self._target_stream()
-            state = self._thread.run(self._js.info(self._source)).state
+            with placed_rows.unfinished_said(stream.config, self._progress):
+                state = self._thread.run(self._js.info(self._source)).state
             with self._deletion_suspended(stream):
                 done = self._copy(stream, msgspec.structs.replace(self._info, state=state))
             if cut_over:
