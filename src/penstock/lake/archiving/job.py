@@ -128,6 +128,7 @@ class ArchiveJob:
         sync_up([plan.root / OWN], plan.root)  # the last job may have been killed before it has synced its manifest
         begins = self._begin(chosen)
         self._check_reported(chosen, begins)
+        self._drop_staged()  # not before: of lost commits they may be all that is left
         until = self._log_ends(chosen, wait=True) if once else None
         self._check_agrees(chosen, begins, until)
         if self._rejects is not None:
@@ -169,6 +170,11 @@ class ArchiveJob:
             seconds = time.monotonic() - started_s
             told = None if self._rejects is None else bad
             report(BatchDone(batches, _rows(made), size, seconds, lag, told))
+
+    def _drop_staged(self) -> None:
+        self._table.drop_staged()
+        if self._rejects is not None:
+            self._rejects.drop_staged()
 
     # Start and end offsets
 
