@@ -14,7 +14,7 @@ import pytest
 
 import penstock
 from penstock import ops
-from penstock.base.errors import ConfigError
+from penstock.base.errors import ConfigError, ErrorCode
 from penstock.lake.archiving.decoding import rejects_schema
 from penstock.lake.archiving.plan import Plan
 from penstock.lake.progress import BatchDone
@@ -22,6 +22,7 @@ from penstock.lake.reading.data_loss import DataLossError
 from penstock.lake.reading.positions import Key, Position
 from penstock.lake.tables.folder import OvertakenError, locked
 from penstock.lake.tables.formats import FORMATS, open_table
+from penstock.lake.tables.manifest import read_about
 from penstock.lake.tables.table import Commit, LakeFile, Table
 from tests.broker_process import BrokerProcess, running_broker
 from tests.cli_process import command, ended, launched
@@ -176,6 +177,67 @@ def test_lost_messages_are_an_error_and_leave_no_files(client: penstock.Client, 
     filled(client, "lost", 10)
     with pytest.raises(DataLossError, match="was deleted and made anew since it was archived"):
         ops.archive_stream(client, "lost", tmp_path)
+
+
+def test_a_stream_of_a_pattern_that_was_made_anew_leaves_the_others_to_be_archived(
+    client: penstock.Client, tmp_path: Path
+) -> None:
+    for name in ("many-a", "many-b"):
+        filled(client, name, 10)
+    assert ops.archive_stream(client, "many-*", tmp_path).rows == 20
+    client.delete_stream("many-a")
+    filled(client, "many-a", 5)
+    client.append("many-b", [{"value": b"more"}] * 3)
+    text = "stream many-a was deleted and made anew since .*; archive the new one elsewhere; all other streams were"
+    with pytest.raises(DataLossError, match=text):
+        ops.archive_stream(client, "many-*", tmp_path)
+    assert len(rows_of(tmp_path)) == 23
+    assert client.stream("many-b").partitions[0].archives == {client_name(tmp_path): 13}
+    filled(client, "many-c", 2)
+    with pytest.raises(DataLossError, match=text):
+        ops.archive_stream(client, "many-*", tmp_path)
+    assert len(rows_of(tmp_path)) == 25
+
+
+def client_name(root: Path) -> str:
+    """Return the name of an archive at the brokers."""
+    about = read_about(root)
+    assert about is not None
+    return about.name
+
+
+def test_a_copy_of_an_archive_from_before_it_had_a_stream_is_told_what_it_lacks(
+    client: penstock.Client, tmp_path: Path
+) -> None:
+    lake, older = tmp_path / "lake", tmp_path / "older"
+    filled(client, "copied-a", 10)
+    ops.archive_stream(client, "copied-*", lake)
+    shutil.copytree(lake, older)
+    filled(client, "copied-b", 50)
+    ops.archive_stream(client, "copied-*", lake)
+    client.truncate_stream("copied-b", 40)
+    text = "ends at 0 of stream copied-b, partition 0, but it had reported 50 to the brokers: it has lost commits"
+    for _ in range(2):
+        with pytest.raises(DataLossError, match=text):
+            ops.archive_stream(client, "copied-*", older)
+    options = ops.ArchiveOptions(fail_on_data_loss=False)
+    assert ops.archive_stream(client, "copied-*", older, options).rows == 10
+    assert ops.archive_stream(client, "copied-*", tmp_path / "new", ops.ArchiveOptions(name="new")).rows == 20
+
+
+def test_an_archive_whose_offsets_are_refused_reports_to_the_brokers_all_the_same(
+    client: penstock.Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a hold of the archive would never end."""
+    filled(client, "held", 10)
+
+    def refused(*_args: object, **_options: object) -> None:
+        raise penstock.NotAuthorized(ErrorCode.NOT_AUTHORIZED, "no")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(client.groups), "commit", refused)
+        done = ops.archive_stream(client, "held", tmp_path)
+    assert client.stream("held").partitions[0].archives == {done.name: 10}
 
 
 def test_an_archive_that_lost_what_it_had_reported_is_told_so(client: penstock.Client, tmp_path: Path) -> None:
