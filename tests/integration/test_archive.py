@@ -6,7 +6,7 @@ import os
 import shutil
 import signal
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pyarrow.dataset as ds
@@ -87,11 +87,12 @@ def test_the_next_run_continues_and_a_group_shows_how_far_it_is(client: penstock
     assert client.stream("next").partitions[1].archives == {done.name: 1_001}
 
 
-class Dies:
-    """A table whose user is killed before or after a commit."""
+class Around:
+    """A table around whose commits something happens."""
 
-    def __init__(self, table: Table, *, after: bool) -> None:
+    def __init__(self, table: Table, before: Callable[[], None], after: Callable[[], None]) -> None:
         self._table = table
+        self._before = before
         self._after = after
 
     def ends(self, keys: Iterable[Key]) -> dict[Key, Position]:
@@ -107,9 +108,17 @@ class Dies:
         return self._table.files(topics)
 
     def commit(self, commit: Commit) -> None:
-        if self._after:
-            self._table.commit(commit)
-        raise Killed
+        self._before()
+        self._table.commit(commit)
+        self._after()
+
+
+def nothing() -> None:
+    pass
+
+
+def dies() -> None:
+    raise Killed
 
 
 @pytest.mark.parametrize("table_format", FORMATS)
@@ -121,9 +130,10 @@ def test_a_run_that_is_killed_around_its_commit_is_continued(
     filled(client, name, 100, partitions=2)
     options = ops.ArchiveOptions(table_format, max_batch=60)
     opened = Plan.open_table
+    what = (nothing, dies) if after else (dies, nothing)
     for _ in range(2):
         with monkeypatch.context() as dying:
-            dying.setattr(Plan, "open_table", lambda plan: Dies(opened(plan), after=after))
+            dying.setattr(Plan, "open_table", lambda plan: Around(opened(plan), *what))
             with pytest.raises(Killed):
                 ops.archive_stream(client, name, tmp_path, options)
     more(client, name)
@@ -197,6 +207,27 @@ def test_a_stream_of_a_pattern_that_was_made_anew_leaves_the_others_to_be_archiv
     with pytest.raises(DataLossError, match=text):
         ops.archive_stream(client, "many-*", tmp_path)
     assert len(rows_of(tmp_path)) == 25
+
+
+def test_the_end_of_a_stream_is_not_reported_for_another_one_of_its_name(
+    client: penstock.Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the brokers could delete messages that no archive has."""
+    filled(client, "renewed", 10)
+    opened = Plan.open_table
+
+    def made_anew() -> None:
+        client.delete_stream("renewed")
+        filled(client, "renewed", 20)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Plan, "open_table", lambda plan: Around(opened(plan), nothing, made_anew))
+        assert ops.archive_stream(client, "renewed", tmp_path).rows == 10
+    with pytest.raises(DataLossError, match="made anew since it was archived"):
+        ops.archive_stream(client, "renewed", tmp_path)
+    assert client.stream("renewed").partitions[0].archives == {}
+    offsets = client.groups.offsets(f"archive-{client_name(tmp_path)}", "renewed")
+    assert [one.offset for one in offsets] == [None]
 
 
 def client_name(root: Path) -> str:

@@ -134,7 +134,7 @@ class ArchiveJob:
         self._check_agrees(chosen, begins, until)
         if self._rejects is not None:
             self._check_agrees(chosen, self._rejects.ends(begins), until)
-        self._tell(begins)
+        self._tell(chosen, begins)
         pace = Pace(plan.trigger_s, plan.rows_min, plan.delay_s)
         rows = files = batches = rejected = 0
         while True:
@@ -165,7 +165,7 @@ class ArchiveJob:
             self._table.commit(Commit(tuple(made), begins, ends))
             lag = lag_of(ends, self._log_starts, log_ends)
             begins = ends
-            self._tell(begins)
+            self._tell(chosen, begins)
             batches += 1
             files += len(made)
             rows += _rows(made)
@@ -186,7 +186,10 @@ class ArchiveJob:
         self._chosen_s = time.monotonic()
         chosen, about = chosen_streams(self._client, self._plan), read_about(self._plan.root)
         ids = about.stream_ids if about else {}
-        for name in sorted(name for name, number in chosen.stream_ids.items() if ids.get(name, number) != number):
+        anew = sorted(name for name, number in chosen.stream_ids.items() if ids.get(name, number) != number)
+        if anew and about:
+            self._checked_cluster(about.cluster)  # the streams of another cluster are others, too
+        for name in anew:
             text = f"stream {name} was deleted and made anew since it was archived in {self._plan.root}"
             text += "; archive the new one elsewhere"
             if len(chosen.streams) == 1:
@@ -217,9 +220,7 @@ class ArchiveJob:
         plan = self._plan
         about = read_about(plan.root)
         ids = dict(about.stream_ids) if about else {}
-        known = about.cluster if about else ""
-        what, timeout_s = f"the archive in {plan.root}", plan.timeout_s
-        cluster = checked_cluster(self._client, known, what, "archive elsewhere", timeout_s)
+        cluster = self._checked_cluster(about.cluster if about else "")
         for name in sorted(ids.keys() - chosen.streams.keys() - self._left_out.keys()):
             if is_selected(name, plan.selection):
                 warn(f"stream {name} was deleted: its messages behind the archive's end were not archived")
@@ -238,6 +239,10 @@ class ArchiveJob:
         if now != about:
             write_about(plan.root, now)
         return begins
+
+    def _checked_cluster(self, known: str) -> str:
+        what = f"the archive in {self._plan.root}"
+        return checked_cluster(self._client, known, what, "archive elsewhere", self._plan.timeout_s)
 
     def _check_reported(self, chosen: Chosen, begins: Mapping[Key, Position], before: ArchiveManifest | None) -> None:
         """Raise DataLossError if the archive lost messages that it had reported, and the log has deleted since.
@@ -271,7 +276,13 @@ class ArchiveJob:
         """
         ends = {}
         for name in chosen.streams:
-            info = self._stream(chosen, name)
+            try:
+                info = self._stream(chosen, name)
+            except DataLossError:
+                if wait or len(chosen.streams) == 1:
+                    raise
+                self._chosen_s = -_CHOOSE_S  # look at once which streams there are; the others go on
+                continue
             if wait:
                 info = self._answered(chosen, info)
             for one in info.partitions:
@@ -401,8 +412,11 @@ class ArchiveJob:
 
     # Reports to the brokers
 
-    def _tell(self, ends: Mapping[Key, Position]) -> None:
-        """Report the archive's progress to the brokers. A failure is only logged: the next batch reports again."""
+    def _tell(self, chosen: Chosen, ends: Mapping[Key, Position]) -> None:
+        """Report the archive's progress to the brokers. A failure is only logged: the next batch reports again.
+
+        Of a stream that was made anew meanwhile nothing is reported: its messages are others.
+        """
         client, timeout_s = self._client, self._plan.timeout_s
         for name in sorted({key.stream for key in ends}):
             told_before = self._told_ends.get(name, {})
@@ -412,10 +426,15 @@ class ArchiveJob:
                 continue
             offsets = {number: end.offset for number, end in places.items()}
             failed: PenstockError | None = None
+            try:
+                info = self._stream(chosen, name)
+            except PenstockError as error:
+                _log.warning("the progress of the archive of %s was not reported to the brokers: %s", name, error)
+                continue
             # Each by itself: who may not commit the group's offsets must not keep the brokers from deleting for ever.
             for tell in (
-                partial(client.groups.commit, group_of(self._name), name, offsets, timeout=timeout_s),
-                partial(report_archived, client, name, places, self._name, timeout_s),
+                partial(client.groups.commit, group_of(self._name), info, offsets, timeout=timeout_s),
+                partial(report_archived, client, info, places, self._name, timeout_s),
             ):
                 try:
                     tell()
@@ -433,7 +452,7 @@ def group_of(name: str) -> str:
 
 
 def report_archived(
-    client: Client, stream: str, ends: Mapping[int, Position], archive_name: str, timeout_s: float
+    client: Client, stream: StreamInfo, ends: Mapping[int, Position], archive_name: str, timeout_s: float
 ) -> None:
     """Report the archived end offsets of a stream, so that retention may delete messages of an archive hold.
 
