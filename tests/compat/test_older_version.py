@@ -23,7 +23,7 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock import aio
+from penstock import aio, ops
 from penstock.base.config import StreamConfig
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.client.users import password_credential, rule
@@ -162,6 +162,61 @@ async def test_brokers_are_upgraded_one_by_one_under_load(cluster: ClusterProces
         await check(client, "orders", sent)
         versions = {one.broker_version for one in (await client.status()).brokers}
         assert versions == {penstock.__version__}
+
+
+_TOLD = """
+import asyncio, sys
+from penstock import aio
+async def told():
+    async with await aio.connect(sys.argv[1]) as client:
+        info = await client.stream("orders")
+        print(info.config.max_messages, [one.offset async for one in client.messages("orders")])
+asyncio.run(told())
+"""
+
+
+@needs_time
+async def test_a_copy_waits_for_the_last_broker_and_an_older_client_reads_a_suspended_stream(
+    cluster: ClusterProcesses, older: Path
+) -> None:
+    def copy(target: str) -> None:
+        with penstock.connect(broker.client_address) as client:
+            ops.copy_stream(client, "orders", target)
+
+    await cluster.all_live()
+    async with cluster.client(1) as client:
+        for name in ("orders", "target"):
+            await client.create_stream(name, f"{name}.*", max_messages=3)
+        await client.append("orders", [{"subject": "orders.a", "value": "1"}] * 3)
+        await client.pause_stream("target")
+        leads = (await client.status()).metadata_leader
+    upgraded = sorted(cluster.brokers.values(), key=lambda one: one is cluster.brokers[leads or 1])
+    for broker in upgraded:
+        for target in ("copy", "target"):
+            with pytest.raises(RemoteError) as raised:
+                await asyncio.to_thread(copy, target)
+            assert raised.value.code == ErrorCode.UNSUPPORTED_VERSION, raised.value
+            assert "upgrade" in str(raised.value)
+        async with await broker.client() as client:
+            with pytest.raises(RemoteError) as raised:
+                await client.alter_stream("orders", suspend_deletion="yes")
+            assert raised.value.code == ErrorCode.UNSUPPORTED_VERSION, raised.value
+        async with await broker.client() as client:
+            assert [info.name for info in await client.streams()] == ["orders", "target"]
+            assert (await client.stream("target")).messages == 0
+        upgrade(broker)
+        start_again(broker)
+        await cluster.all_live()
+    await asyncio.to_thread(copy, "copy")
+    async with cluster.client(1) as client:
+        assert len([one async for one in client.messages("copy")]) == 3
+        await client.alter_stream("orders", suspend_deletion="yes")
+        await client.append("orders", [{"subject": "orders.a", "value": "1"}] * 2)
+    for client_address in (one.client_address for one in cluster.brokers.values()):
+        command = [sys.executable, "-W", "error", "-c", _TOLD, client_address]
+        environment = broker_environment({"PYTHONPATH": str(older)})
+        done = await asyncio.to_thread(subprocess.run, command, env=environment, capture_output=True, text=True)
+        assert done.stdout == "3 [0, 1, 2, 3, 4]\n", done.stderr
 
 
 @needs_time

@@ -88,6 +88,62 @@ async def test_a_large_table_goes_in_batches(client: aio.Client) -> None:
     assert (await client.to_table("big", columns=["value"])).equals(table)
 
 
+async def _keys_by_partition(client: aio.Client, stream: str) -> list[set[bytes | None]]:
+    count = len((await client.stream(stream)).partitions)
+    return [{one.key async for one in client.messages(stream, partition=number)} for number in range(count)]
+
+
+@each_change
+async def test_a_stream_made_anew_with_more_partitions_gets_each_row_where_it_belongs(
+    broker: BrokerProcess, client: aio.Client
+) -> None:
+    """This client still knows the deleted stream, with another number of partitions."""
+    rows = [{"key": f"k{number}", "value": b""} for number in range(40)]
+    for before, now in ((1, 3), (3, 5), (5, 1)):
+        await client.create_stream("anew", "anew", partitions=before)
+        await client.append("anew", rows)
+        async with await aio.connect(broker.client_address) as other:
+            await other.delete_stream("anew")
+            await other.create_stream("anew", "anew", partitions=now)
+        await client.append("anew", rows)
+        places = penstock.partitions_of(rows, now).to_pylist()
+        expected = [{f"k{key}".encode() for key in range(40) if places[key] == number} for number in range(now)]
+        assert await _keys_by_partition(client, "anew") == expected, (before, now)
+        await client.delete_stream("anew")
+
+
+@each_change
+async def test_a_stream_that_was_looked_up_long_ago_is_looked_up_again(
+    broker: BrokerProcess, client: aio.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows without a key are taken by any partition, so no refusal tells of partitions that were added."""
+    monkeypatch.setattr(limits, "PUBLISH_ROUTE_S", 0.0)
+    await client.create_stream("aged", "aged", partitions=2)
+    await client.append("aged", [{"value": b"0"}])
+    async with await aio.connect(broker.client_address) as other:
+        await other.alter_stream("aged", partitions=4)
+    rows = [{"value": b"%d" % number} for number in range(100)]
+    found = {one.partition: one.end_offset - one.base_offset for one in await client.append("aged", rows)}
+    places = penstock.partitions_of(rows, await client.stream("aged")).to_pylist()
+    assert found == {number: places.count(number) for number in range(4)}
+
+
+@each_change
+async def test_nothing_is_stored_if_one_partition_would_refuse_its_rows(client: aio.Client) -> None:
+    await client.create_stream("whole", "whole.>", partitions=3, partition_by="key", max_message_bytes=1_000)
+    good = [{"subject": "whole.a", "key": f"k{number}", "value": b""} for number in range(40)]
+    for text, bad in (
+        ("not one of this stream's", {"subject": "other.a", "key": "k1", "value": b""}),
+        ("value and headers.* of 1001 bytes", {"subject": "whole.a", "key": "k1", "value": bytes(1_001)}),
+        ("a key of", {"subject": "whole.a", "key": bytes(limits.KEY_BYTES_MAX + 1), "value": b""}),
+    ):
+        with pytest.raises(penstock.RemoteError, match=text) as refused:
+            await client.append("whole", [*good, bad])
+        assert "appended" not in refused.value.details
+    assert await _keys_by_partition(client, "whole") == [set(), set(), set()]
+    assert len(await client.append("whole", good)) == 3
+
+
 async def test_rows_that_the_stream_does_not_take(client: aio.Client) -> None:
     await client.create_stream("picky", "picky.>")
     too_long = b"NATS/1.0\r\nA: %b\r\n\r\n" % bytes(limits.HEADER_BLOCK_BYTES_MAX)

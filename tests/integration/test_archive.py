@@ -6,7 +6,7 @@ import os
 import shutil
 import signal
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pyarrow.dataset as ds
@@ -14,7 +14,7 @@ import pytest
 
 import penstock
 from penstock import ops
-from penstock.base.errors import ConfigError
+from penstock.base.errors import ConfigError, ErrorCode
 from penstock.lake.archiving.decoding import rejects_schema
 from penstock.lake.archiving.plan import Plan
 from penstock.lake.progress import BatchDone
@@ -22,6 +22,7 @@ from penstock.lake.reading.data_loss import DataLossError
 from penstock.lake.reading.positions import Key, Position
 from penstock.lake.tables.folder import OvertakenError, locked
 from penstock.lake.tables.formats import FORMATS, open_table
+from penstock.lake.tables.manifest import read_about
 from penstock.lake.tables.table import Commit, LakeFile, Table
 from tests.broker_process import BrokerProcess, running_broker
 from tests.cli_process import command, ended, launched
@@ -86,11 +87,12 @@ def test_the_next_run_continues_and_a_group_shows_how_far_it_is(client: penstock
     assert client.stream("next").partitions[1].archives == {done.name: 1_001}
 
 
-class Dies:
-    """A table whose user is killed before or after a commit."""
+class Around:
+    """A table around whose commits something happens."""
 
-    def __init__(self, table: Table, *, after: bool) -> None:
+    def __init__(self, table: Table, before: Callable[[], None], after: Callable[[], None]) -> None:
         self._table = table
+        self._before = before
         self._after = after
 
     def ends(self, keys: Iterable[Key]) -> dict[Key, Position]:
@@ -99,13 +101,24 @@ class Dies:
     def finish(self) -> None:
         self._table.finish()
 
+    def drop_staged(self) -> None:
+        self._table.drop_staged()
+
     def files(self, topics: Iterable[str] | None = None) -> list[LakeFile]:
         return self._table.files(topics)
 
     def commit(self, commit: Commit) -> None:
-        if self._after:
-            self._table.commit(commit)
-        raise Killed
+        self._before()
+        self._table.commit(commit)
+        self._after()
+
+
+def nothing() -> None:
+    pass
+
+
+def dies() -> None:
+    raise Killed
 
 
 @pytest.mark.parametrize("table_format", FORMATS)
@@ -117,9 +130,10 @@ def test_a_run_that_is_killed_around_its_commit_is_continued(
     filled(client, name, 100, partitions=2)
     options = ops.ArchiveOptions(table_format, max_batch=60)
     opened = Plan.open_table
+    what = (nothing, dies) if after else (dies, nothing)
     for _ in range(2):
         with monkeypatch.context() as dying:
-            dying.setattr(Plan, "open_table", lambda plan: Dies(opened(plan), after=after))
+            dying.setattr(Plan, "open_table", lambda plan: Around(opened(plan), *what))
             with pytest.raises(Killed):
                 ops.archive_stream(client, name, tmp_path, options)
     more(client, name)
@@ -173,6 +187,88 @@ def test_lost_messages_are_an_error_and_leave_no_files(client: penstock.Client, 
     filled(client, "lost", 10)
     with pytest.raises(DataLossError, match="was deleted and made anew since it was archived"):
         ops.archive_stream(client, "lost", tmp_path)
+
+
+def test_a_stream_of_a_pattern_that_was_made_anew_leaves_the_others_to_be_archived(
+    client: penstock.Client, tmp_path: Path
+) -> None:
+    for name in ("many-a", "many-b"):
+        filled(client, name, 10)
+    assert ops.archive_stream(client, "many-*", tmp_path).rows == 20
+    client.delete_stream("many-a")
+    filled(client, "many-a", 5)
+    client.append("many-b", [{"value": b"more"}] * 3)
+    text = "stream many-a was deleted and made anew since .*; archive the new one elsewhere; all other streams were"
+    with pytest.raises(DataLossError, match=text):
+        ops.archive_stream(client, "many-*", tmp_path)
+    assert len(rows_of(tmp_path)) == 23
+    assert client.stream("many-b").partitions[0].archives == {client_name(tmp_path): 13}
+    filled(client, "many-c", 2)
+    with pytest.raises(DataLossError, match=text):
+        ops.archive_stream(client, "many-*", tmp_path)
+    assert len(rows_of(tmp_path)) == 25
+
+
+def test_the_end_of_a_stream_is_not_reported_for_another_one_of_its_name(
+    client: penstock.Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the brokers could delete messages that no archive has."""
+    filled(client, "renewed", 10)
+    opened = Plan.open_table
+
+    def made_anew() -> None:
+        client.delete_stream("renewed")
+        filled(client, "renewed", 20)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Plan, "open_table", lambda plan: Around(opened(plan), nothing, made_anew))
+        assert ops.archive_stream(client, "renewed", tmp_path).rows == 10
+    with pytest.raises(DataLossError, match="made anew since it was archived"):
+        ops.archive_stream(client, "renewed", tmp_path)
+    assert client.stream("renewed").partitions[0].archives == {}
+    offsets = client.groups.offsets(f"archive-{client_name(tmp_path)}", "renewed")
+    assert [one.offset for one in offsets] == [None]
+
+
+def client_name(root: Path) -> str:
+    """Return the name of an archive at the brokers."""
+    about = read_about(root)
+    assert about is not None
+    return about.name
+
+
+def test_a_copy_of_an_archive_from_before_it_had_a_stream_is_told_what_it_lacks(
+    client: penstock.Client, tmp_path: Path
+) -> None:
+    lake, older = tmp_path / "lake", tmp_path / "older"
+    filled(client, "copied-a", 10)
+    ops.archive_stream(client, "copied-*", lake)
+    shutil.copytree(lake, older)
+    filled(client, "copied-b", 50)
+    ops.archive_stream(client, "copied-*", lake)
+    client.truncate_stream("copied-b", 40)
+    text = "ends at 0 of stream copied-b, partition 0, but it had reported 50 to the brokers: it has lost commits"
+    for _ in range(2):
+        with pytest.raises(DataLossError, match=text):
+            ops.archive_stream(client, "copied-*", older)
+    options = ops.ArchiveOptions(fail_on_data_loss=False)
+    assert ops.archive_stream(client, "copied-*", older, options).rows == 10
+    assert ops.archive_stream(client, "copied-*", tmp_path / "new", ops.ArchiveOptions(name="new")).rows == 20
+
+
+def test_an_archive_whose_offsets_are_refused_reports_to_the_brokers_all_the_same(
+    client: penstock.Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a hold of the archive would never end."""
+    filled(client, "held", 10)
+
+    def refused(*_args: object, **_options: object) -> None:
+        raise penstock.NotAuthorized(ErrorCode.NOT_AUTHORIZED, "no")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(client.groups), "commit", refused)
+        done = ops.archive_stream(client, "held", tmp_path)
+    assert client.stream("held").partitions[0].archives == {done.name: 10}
 
 
 def test_an_archive_that_lost_what_it_had_reported_is_told_so(client: penstock.Client, tmp_path: Path) -> None:

@@ -208,8 +208,12 @@ async def test_what_is_killed_goes_on(tmp_path: Path) -> None:
             await eventually(is_in_the_midst, "some rows are there")
         assert (await there.offsets("orders", "latest")).offset < 200_000, "it was killed in the midst"
         assert (await there.stream("first")).intake == "open"
+        assert (await there.stream("orders")).config.suspend_deletion == "copying"
+        said, _ = await command(pair.new.client_address, "status")
+        assert "Deletion is suspended in orders: " in said
         await pair.restore(folder)
         for name in ("first", "orders"):
+            assert not (await there.stream(name)).config.is_deletion_suspended
             assert await rows_of(there, name) == await rows_of(here, name)
 
 

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 import penstock
-from penstock import aio
+from penstock import aio, ops
+from penstock.client.link.link import Link
+from penstock.messages import AlterStreamRequest, AppendAtRequest
 from tests.broker_process import BrokerProcess, eventually, running_broker
 from tests.cli_process import command, launched
 from tests.extent import needs_time
+from tests.integration.clusters import running_cluster
 from tests.integration.test_backup import row, rows_of
 
 
@@ -149,7 +156,53 @@ async def test_a_copy_that_is_killed_goes_on_in_another_cluster_and_takes_over(
                 await eventually(is_in_the_midst, "some rows are there")
             assert (await there.offsets("moving", "latest")).offset < 200_000, "it was killed in the midst"
             new.restart()
+            assert (await there.stream("moving")).config.suspend_deletion == "copying"
             said, _ = await copy(broker, *arguments, "--resume")
             assert said.endswith("of stream moving to moving, and compared them\n")
             assert await rows_of(there, "moving") == await rows_of(client, "moving")
+            assert not (await there.stream("moving")).config.is_deletion_suspended
             assert (await there.publish("orders.1", b"here")).offset == 200_000
+
+
+@needs_time
+@pytest.mark.parametrize("step", ["copying", "rows", "no"])
+async def test_deletion_stays_suspended_where_a_leader_is_killed_during_a_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """The metadata leader where deletion is suspended or resumed, the copy's leader where rows are put."""
+    call, puts = Link.call, [0]
+
+    async def struck(link: Link, request: Any, *args: Any, **options: Any) -> Any:
+        puts[0] += isinstance(request, AppendAtRequest)
+        is_altering = isinstance(request, AlterStreamRequest) and request.changes.get("suspend_deletion") == step
+        if (is_altering or (step == "rows" and puts[0] == 2)) and victims:
+            victims.pop().kill()
+        return await call(link, request, *args, **options)
+
+    def copy() -> ops.Copied:
+        with penstock.connect(servers) as client:
+            return ops.copy_stream(client, "orders", "copy", timeout=30.0)
+
+    with running_cluster(tmp_path) as cluster:
+        await cluster.all_live()
+        servers = ",".join(one.client_address for one in cluster.brokers.values())
+        async with cluster.client(1) as client:
+            await client.create_stream("orders", "orders.*", replicas=3)
+            await client.append("orders", [row(n) for n in range(10)])
+            await asyncio.to_thread(copy)
+            await client.alter_stream("copy", max_messages=100)
+            for begin in range(0, 40_000, 4_000):
+                await client.append("orders", [row(n, value="v" * 300) for n in range(begin, begin + 4_000)])
+            victim = await cluster.leader_of("copy") if step == "rows" else await cluster.metadata_leader()
+        victims = [cluster.brokers[victim]]
+        with monkeypatch.context() as patch:
+            patch.setattr(Link, "call", struck)
+            done = await asyncio.to_thread(copy)
+        assert (done.rows, victims) == (40_000, [])
+        async with cluster.client(victim % 3 + 1) as client:
+            assert not (await client.stream("copy")).config.is_deletion_suspended
+
+            async def is_limited() -> bool:
+                return len(await rows_of(client, "copy")) == 100
+
+            await eventually(is_limited, "its limit holds again")

@@ -129,13 +129,16 @@ async def test_an_import_that_is_killed_goes_on_and_nothing_comes_twice(tmp_path
                 async with asyncio.timeout(TIMEOUT_S):
                     while await _end(client) == before < 60_000:  # noqa: ASYNC110 (another process)
                         await asyncio.sleep(0.01)
-            killed += await _end(client) < 60_000
+            if await _end(client) < 60_000:
+                killed += 1
+                assert (await client.stream("many")).config.suspend_deletion == "copying"
         assert killed, "once at least it was killed in the midst"
         broker.kill()
         broker.listen = broker.client_address
         broker.start()
         said, _ = await Both(js, broker, client).run("MANY", "--as", "many")
         assert said.endswith("many has it up to 60000\n")
+        assert not (await client.stream("many")).config.is_deletion_suspended
         await check_same(js, client, "MANY", "many", list(range(1, 60_001)))
 
 

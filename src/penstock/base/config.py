@@ -207,8 +207,8 @@ ALTERABLE = frozenset(
 )
 """Fields that can be altered while a stream has data."""
 
-ALTERABLE_SEALED = frozenset({"min_isr", "allow_unclean_election", "durability", "observers"})
-"""Alterable fields of a sealed stream: they concern leaders and replicas, not messages."""
+ALTERABLE_SEALED = frozenset({"min_isr", "allow_unclean_election", "durability", "observers", "suspend_deletion"})
+"""Alterable fields of a sealed stream: they concern leaders and replicas, or nothing (`suspend_deletion`)."""
 
 
 _PYTHONS = {"null": "None", "array": "list", "object": "dict"}

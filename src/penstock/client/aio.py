@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 from penstock import __version__
 from penstock.base import limits, notebook
 from penstock.base.config import Acks, Intake
-from penstock.base.errors import ErrorCode, RemoteError
+from penstock.base.errors import ErrorCode
 from penstock.base.ids import LeaderEpoch, Offset, PartitionId, StreamId
 from penstock.base.nats_logins import nats_urls
-from penstock.client import columns as column_data
+from penstock.client.append.appending import Appender
 from penstock.client.append.producing import Producer
 from penstock.client.append.staging import Staging
 from penstock.client.checks import (
@@ -47,7 +47,7 @@ from penstock.client.consume.consumers import Consumer, consumer_settings
 from penstock.client.consume.groups import Groups
 from penstock.client.consume.positions import GroupPositions
 from penstock.client.consume.tables import Table
-from penstock.client.errors import MessageNotFound, OutcomeUnknown, StreamChanged, StreamNotFound
+from penstock.client.errors import MessageNotFound, StreamChanged, StreamNotFound
 from penstock.client.link.addresses import DEFAULT_SERVER, SERVER_VARIABLE, parse_servers
 from penstock.client.link.credentials import Given, credentials_of
 from penstock.client.link.keywords import ConsumerOptions, PublishOptions, StreamChanges, StreamOptions
@@ -80,8 +80,6 @@ from penstock.client.values import (
 from penstock.messages import (
     AlterStreamRequest,
     AlterStreamResponse,
-    AppendRequest,
-    AppendResponse,
     CreateStreamRequest,
     CreateStreamResponse,
     DeleteStreamRequest,
@@ -171,6 +169,7 @@ class Client(OfThisProcess):
         self._positions = GroupPositions(link, self._streams)
         self.groups = Groups(self._positions)
         self.staging = Staging(link, self._streams)
+        self._appender = Appender(link, self._streams)
         self.users = Users(link)
         self._publications = Publications(link, self._streams, name, nats_urls, nats_options)
 
@@ -819,50 +818,7 @@ class Client(OfThisProcess):
         (the connection broke), TimedOut, RemoteError `fenced_epoch` (its leader lost its leadership), or an error whose
         row in docs/reference/errors.md says "perhaps". A `producer` retries, and stores rows once and in order.
         """
-        info = await self._streams.info(stream, timeout, partition or 0)
-        done: list[AppendResult] = []
-        try:
-            try:
-                await self._append(stream, info, _shares(data, info, partition), timeout, done)
-            except RemoteError as error:
-                is_elsewhere = error.code == ErrorCode.KEY_ELSEWHERE and partition is None and not done
-                if not is_elsewhere or isinstance(stream, StreamInfo):
-                    raise
-                info = await self._streams.named(stream, timeout)  # it has gained partitions since it was looked up
-                await self._append(stream, info, _shares(data, info, partition), timeout, done)
-        except OutcomeUnknown as error:
-            error.appended = done
-            raise
-        except RemoteError as error:
-            if done:
-                error.details["appended"] = done
-                rows = sum(one.end_offset - one.base_offset for one in done)
-                error.message = f"{rows} rows were stored before this, see details['appended']: {error.message}"
-            raise
-        return done
-
-    async def _append(
-        self,
-        stream: StreamName,
-        info: StreamInfo,
-        shares: Iterable[tuple[PartitionId, pa.Table]],
-        timeout: float,
-        done: list[AppendResult],
-    ) -> None:
-        bytes_max = min(limits.APPEND_BYTES_MAX, self._link.hello.limits.append_bytes_max)
-        for number, table in shares:
-            for message in column_data.batch_messages(table, bytes_max=bytes_max):
-
-                async def ask(
-                    stream_id: StreamId, message: bytearray = message, number: PartitionId = number
-                ) -> AppendResult:
-                    request = AppendRequest(stream_id=stream_id, partition=number)
-                    answer, _ = await self._link.call(request, AppendResponse, timeout_s=timeout, raw=message)
-                    moment = datetime_of(answer.timestamp_us)
-                    return AppendResult(answer.base_offset, answer.end_offset, moment, answer.fsynced, number)
-
-                done.append(await self._streams.with_id(info if done else stream, timeout, ask))
-                info = self._streams.known(info)
+        return await self._appender.append(stream, data, partition, timeout)
 
     def producer(
         self,
@@ -933,16 +889,6 @@ class Client(OfThisProcess):
             return found
 
         return await self._streams.with_id(stream, timeout, ask)
-
-
-def _shares(data: Any, info: StreamInfo, partition: int | None) -> list[tuple[PartitionId, pa.Table]]:
-    """Return the rows to append to each partition: all to the given one, else where `partitions_of` says."""
-    from penstock.client.append.partitioning import split_rows
-
-    if partition is None and len(info.partitions) > 1:
-        return split_rows(data, info)
-    number = partition_number(info, partition)
-    return [(number, column_data.to_table(data, stream_subject=info.config.subject_of(number)))]
 
 
 class Connecting(OfThisProcess):

@@ -247,21 +247,43 @@ def batch_messages(table: pa.Table, *, bytes_max: int, bytes_wanted: int | None 
         yield from _split(batch, bytes_max, bytes_max if bytes_wanted is None else min(bytes_wanted, bytes_max))
 
 
+def check_row_sizes(table: pa.Table, bytes_max: int) -> None:
+    """Raise RemoteError (too_large) if `batch_messages` would, for a row that does not fit on its own."""
+    if table.nbytes <= bytes_max // 2:  # metadata and padding of a row are less than the rest
+        return
+    for batch in table.to_batches(max_chunksize=limits.BATCH_ROWS_MAX):
+        for part in _parts(batch, bytes_max):
+            if part.num_rows == 1 and _size_bytes(part) > bytes_max // 2:
+                _message(part, bytes_max)
+
+
 def _split(batch: pa.RecordBatch, bytes_max: int, bytes_wanted: int) -> Iterator[bytearray]:
+    for part in _parts(batch, bytes_wanted):
+        yield _message(part, bytes_max)
+
+
+def _size_bytes(part: pa.RecordBatch) -> int:
+    # Offsets and timestamps are added later, 8 bytes each per row.
+    return int(part.nbytes + 16 * part.num_rows + _BATCH_OVERHEAD_BYTES)
+
+
+def _message(part: pa.RecordBatch, bytes_max: int) -> bytearray:
+    message = codec.encode_arrow(part)
+    if len(message) > bytes_max:
+        text = f"one row needs {len(message)} bytes; an append takes at most {bytes_max}"
+        raise RemoteError(ErrorCode.TOO_LARGE, text, size_bytes=len(message), bytes_max=bytes_max)
+    return message
+
+
+def _parts(batch: pa.RecordBatch, bytes_wanted: int) -> Iterator[pa.RecordBatch]:
     # A stack instead of recursion: halves of halves, the first half on top.
     waiting = [batch]
     while waiting:
         part = waiting.pop()
         if part.num_rows == 0:
             continue
-        # Offsets and timestamps are added later, 8 bytes each per row.
-        size = part.nbytes + 16 * part.num_rows + _BATCH_OVERHEAD_BYTES
-        if size > bytes_wanted and part.num_rows > 1:
+        if _size_bytes(part) > bytes_wanted and part.num_rows > 1:
             half = part.num_rows // 2
             waiting += (part.slice(half), part.slice(0, half))
             continue
-        message = codec.encode_arrow(part)
-        if len(message) > bytes_max:
-            text = f"one row needs {len(message)} bytes; an append takes at most {bytes_max}"
-            raise RemoteError(ErrorCode.TOO_LARGE, text, size_bytes=len(message), bytes_max=bytes_max)
-        yield message
+        yield part

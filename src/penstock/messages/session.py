@@ -148,3 +148,17 @@ class StatusResponse(Response, frozen=True, kw_only=True):
     synced_by: str = ""  # who syncs its logs: `kernel` (Linux AIO) or `threads`; empty: an older version
     # Since the start: messages_in, bytes_in, acks_made, dropped, …
     counters: dict[str, Int64Field] = msgspec.field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        fields = {
+            "address": repr(self.address),
+            "nats": repr(self.nats.state),
+            "waits_for": repr(self.waits_for) if self.waits_for else None,
+            "metadata_leader": self.metadata_leader,
+            "brokers": len(self.brokers),
+            "streams": self.streams,
+            "partitions_by_state": self.partitions_by_state,
+            "connections": self.connections,
+        }
+        shown = ", ".join(f"{name}={value}" for name, value in fields.items() if name != "waits_for" or value)
+        return f"StatusResponse({self.broker_id}, {shown})"

@@ -333,6 +333,11 @@ class AlterStreamRequest(Request, frozen=True, kw_only=True):
     name: str
     stream_id: StreamIdField | None = None  # None: the stream that has the name now
     changes: dict[str, Any]
+    keep_suspended: bool = False  # leave `suspend_deletion` as it is if it is `yes`, which only a user sets
+
+    def version_needed(self) -> int:
+        """2 for `suspend_deletion`, which older brokers do not know."""
+        return 2 if self.keep_suspended or "suspend_deletion" in self.changes else 1
 
 
 class AlterStreamResponse(Response, frozen=True, kw_only=True):

@@ -35,7 +35,7 @@ from typing import Annotated, Any
 import msgspec
 
 from penstock.access import Credential, Quotas, Rule, User
-from penstock.base.config import Intake, StreamConfig
+from penstock.base.config import Intake, StreamConfig, SuspendDeletion
 from penstock.base.ids import BrokerId, Incarnation, LeaderEpoch, Offset, PartitionId, StreamId
 from penstock.messages.peers import IsrChange, IsrMember
 
@@ -67,6 +67,13 @@ class AlterStream(_Asked, frozen=True, kw_only=True, omit_defaults=True, tag="al
     stream_id: int
     changes: dict[str, Any]
     observers: tuple[tuple[BrokerId, ...], ...] | None = None  # None: unchanged
+    keep_suspended: bool = False  # as in AlterStreamRequest
+
+    def changes_to(self, config: StreamConfig) -> dict[str, Any]:
+        """Return the changes without those that do not apply to `config`."""
+        if self.keep_suspended and config.suspend_deletion is SuspendDeletion.YES:
+            return {name: value for name, value in self.changes.items() if name != "suspend_deletion"}
+        return self.changes
 
 
 class AddPartitions(_Asked, frozen=True, kw_only=True, omit_defaults=True, tag="add_partitions"):

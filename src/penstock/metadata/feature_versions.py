@@ -49,7 +49,7 @@ COMMANDS: Mapping[type[Command], Version] = dict.fromkeys(
 _ASKED = {"by": (0, 2), "at_us": (0, 2)}
 COMMAND_FIELDS: Mapping[type[Command], Mapping[str, Version]] = {
     CreateStream: {**_ASKED, "intake": (0, 2)},
-    AlterStream: _ASKED,
+    AlterStream: {**_ASKED, "keep_suspended": (0, 3)},
     AddPartitions: _ASKED,
     DeleteStream: _ASKED,
     TruncatePartition: _ASKED,

@@ -18,7 +18,7 @@ from penstock.base.errors import OperationalError
 from penstock.base.ids import are_different_clusters
 from penstock.base.units import format_offsets
 from penstock.client.blocking.client import Client
-from penstock.client.bulk.placing import Placer, create_paused
+from penstock.client.bulk.placing import Placer
 from penstock.client.bulk.raw_batches import raw_batches
 from penstock.client.errors import MessageNotFound, OffsetOutOfRange, StreamNotFound
 from penstock.client.read import batches
@@ -92,7 +92,8 @@ def copy_stream(
     config = msgspec.structs.replace(config, **placed_rows.NO_LIMITS) if is_sealed else config
     made = job.target(config)
     limits = {} if like is None else {field: getattr(config, field) for field in placed_rows.NO_LIMITS}
-    spans = [job.span(made, number, start, end) for number in range(max(1, len(info.partitions)))]
+    with placed_rows.unfinished_said(made.config, told):
+        spans = [job.span(made, number, start, end) for number in range(max(1, len(info.partitions)))]
     total = sum(one.end - one.begin for one in spans)
     with (
         placed_rows.deletion_suspended(there, made, timeout, told, **limits),
@@ -143,7 +144,8 @@ class _Job(NamedTuple):
         """Return the final config of the copy, limited to the brokers of its cluster."""
         of = self.source.config if like is None else self.there.stream(like, timeout=self.timeout_s).config
         fields: dict[str, Any] = {field: getattr(of, field) for field in StreamConfig.__struct_fields__}
-        split = {field: getattr(self.source.config, field) for field in ("partitions", "partition_by", "range_bounds")}
+        kept = ("partitions", "partition_by", "range_bounds", "suspend_deletion")
+        sources = {field: getattr(self.source.config, field) for field in kept}
         brokers = max(1, len(self.there.status(timeout=self.timeout_s).brokers))
         count = min(fields["replicas"] or 1, brokers)
         if count < (fields["replicas"] or 1):
@@ -153,7 +155,7 @@ class _Job(NamedTuple):
         min_isr = fields["min_isr"] if (fields["min_isr"] or 0) <= count else None
         observers = min(fields["observers"], max(0, brokers - count))
         changes = {"replicas": count, "min_isr": min_isr, "observers": observers}
-        return StreamConfig(**{**fields, **split, **changes, "name": name, "subject": self.source.subject})
+        return StreamConfig(**{**fields, **sources, **changes, "name": name, "subject": self.source.subject})
 
     def target(self, config: StreamConfig) -> StreamInfo:
         """Return the copy, created with deletion suspended if it does not exist.
@@ -171,7 +173,7 @@ class _Job(NamedTuple):
                 text = f"note: an earlier run into stream {there.name} was interrupted, or another one is under way"
                 self.progress.note(f"{text}: this one resumes deletion at its end")
             return there
-        return create_paused(self.there, placed_rows.suspended(config), timeout=self.timeout_s)
+        return placed_rows.create_target(self.there, config, self.timeout_s, self.progress, source=self.source.name)
 
     def span(self, made: StreamInfo, partition: int, begin: Start, end: Start | None) -> _Span:
         """Return the range that the copy lacks. Raise OperationalError if the copy holds other rows."""

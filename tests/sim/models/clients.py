@@ -263,7 +263,8 @@ class Clients:
             changes["suspend_deletion"] = tuple(SuspendDeletion)[operation.number // 24 % len(SuspendDeletion)]
         if self._spare and operation.slot < _RECREATED_SLOT:
             changes["observers"] = operation.number // 6 % (self._spare + 1)
-        request = AlterStreamRequest(name=generation.config.name, changes=changes)
+        keep = operation.number // 72 % 2 == 0  # as a copy does
+        request = AlterStreamRequest(name=generation.config.name, changes=changes, keep_suspended=keep)
         self._program().ask(request, lambda response, _raw: self._trace(f"altered: {kind_of(response)}"))
 
     def _alter_durability(self, operation: PlannedOperation) -> None:

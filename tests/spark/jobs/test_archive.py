@@ -183,6 +183,9 @@ class Dies:
     def finish(self) -> None:
         self._table.finish()
 
+    def drop_staged(self) -> None:
+        self._table.drop_staged()
+
     def files(self, topics: Iterable[str] | None = None) -> list[LakeFile]:
         return self._table.files(topics)
 

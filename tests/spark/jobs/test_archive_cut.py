@@ -93,6 +93,9 @@ class Between:
     def finish(self) -> None:
         self._table.finish()
 
+    def drop_staged(self) -> None:
+        self._table.drop_staged()
+
     def files(self, topics: Any = None) -> list[LakeFile]:
         return self._table.files(topics)
 

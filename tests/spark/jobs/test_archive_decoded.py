@@ -132,6 +132,9 @@ class RejectsThenDies:
     def finish(self) -> None:
         self._table.finish()
 
+    def drop_staged(self) -> None:
+        self._table.drop_staged()
+
     def files(self, topics: Iterable[str] | None = None) -> list[LakeFile]:
         return self._table.files(topics)
 

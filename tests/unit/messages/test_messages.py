@@ -16,6 +16,8 @@ from penstock.messages import (
     Api,
     CreateStreamRequest,
     HelloRequest,
+    NatsStatus,
+    StatusResponse,
     StreamInfo,
     StreamList,
     Target,
@@ -164,3 +166,14 @@ def test_what_a_stream_holds_is_known_once_all_leaders_answer() -> None:
     unknown = info(committed_end=None, last_timestamp_us=1_000_000)
     assert (unknown.messages, unknown.size_bytes, unknown.last_timestamp) == (None, None, None)
     assert "100 B" in StreamList([known, unknown])._repr_html_()
+
+
+def test_a_status_is_one_line_for_people() -> None:
+    nats = NatsStatus(state="connecting")
+    status = StatusResponse(
+        broker_id=1, broker_version="1", cluster_id="c", address="h:1", started_us=0, uptime_ms=1, nats=nats, streams=2
+    )
+    text = "StatusResponse(1, address='h:1', nats='connecting', metadata_leader=None, brokers=0, streams=2, "
+    assert repr(status) == text + "partitions_by_state={}, connections=0)"
+    told = msgspec.structs.replace(status, waits_for="the metadata leader")
+    assert "waits_for='the metadata leader'" in repr(told)

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import UNSET
 
 import penstock
 from penstock import ops
 from penstock.base.errors import OperationalError
 from penstock.ops.backup import restoring
-from tests.broker_process import running_broker
+from tests.broker_process import eventually, running_broker
 from tests.extent import needs_time
+from tests.unit.ops.cut_short import each_end
 
 
 class Heard(ops.Progress):
@@ -134,6 +137,23 @@ def test_a_restored_stream_keeps_its_own_limits(tmp_path: Path) -> None:
 
 
 @needs_time
+def test_a_restored_stream_keeps_what_a_user_kept_and_says_so(tmp_path: Path) -> None:
+    folder, heard = tmp_path / "backup", Heard()
+    with running_broker(tmp_path / "data") as broker, penstock.connect(broker.client_address) as client:
+        client.create_stream("orders", "orders.*", max_messages=5, max_age_ms=1, suspend_deletion="yes")
+        client.append("orders", [{"subject": "orders.eu", "value": "1"}] * 8)
+        with ops.Backup(folder) as backup:
+            backup.add(client)
+        ops.Restore(folder, ops.RestoreOptions("orders", "again")).plan(client, progress=heard).run()
+        assert heard.notes == [
+            "note: deletion stays suspended in stream again, as it is in the backup: "
+            "`penstock stream alter again --suspend-deletion no` resumes it"
+        ]
+        assert client.stream("again").config.suspend_deletion == "yes"
+        assert len(list(client.messages("again"))) == 8
+
+
+@needs_time
 def test_deletion_is_suspended_while_a_restore_adds_and_what_a_user_alters_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -197,6 +217,84 @@ def test_what_is_altered_while_earlier_streams_are_filled_stays(
                 monkeypatch.setattr(restoring._Job, "_fill", altered)
             ops.Restore(folder, options).plan(client).run()
         assert client.stream("b").config.max_messages == 30
+
+
+@needs_time
+@pytest.mark.parametrize(
+    "limits", [{"compact": True, "dedup_window_ms": None}, {"max_messages": 120}, {"max_bytes": 5_000}]
+)
+@pytest.mark.parametrize("is_interrupted", [False, True])
+def test_a_restore_adds_to_a_stream_whose_own_limits_have_deleted_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limits: dict[str, Any], is_interrupted: bool
+) -> None:
+    folder, options = tmp_path / "backup", ops.RestoreOptions("orders", "again")
+
+    def back_up() -> None:
+        client.append("orders", [{"subject": "orders.eu", "value": "1" * 90, "key": "k"}] * 100)
+        with ops.Backup(folder) as backup:
+            backup.add(client)
+
+    def left() -> int:
+        return sum(1 for _ in client.messages("again"))
+
+    async def deleted() -> int:
+        count = await asyncio.to_thread(left)
+        return count if count < 200 else 0
+
+    def interrupted(*_: object, **__: object) -> int:
+        raise OperationalError("the program ends here")
+
+    with running_broker(tmp_path / "data") as broker, penstock.connect(broker.client_address) as client:
+        client.create_stream("orders", "orders.*", segment_bytes=4_096)
+        for _ in range(2):
+            back_up()
+            ops.Restore(folder, options).plan(client).run()
+        client.alter_stream("again", **limits)
+        kept = asyncio.run(eventually(deleted, "its limits have deleted rows"))
+        back_up()
+        if is_interrupted:
+            with monkeypatch.context() as patch:
+                patch.setattr(restoring._Job, "_compare", interrupted)
+                with pytest.raises(OperationalError, match="ends here"):
+                    ops.Restore(folder, options).plan(client).run()
+            assert client.stream("again").config.suspend_deletion == "copying"
+            assert left() == kept + 100
+        assert ops.Restore(folder, options).plan(client).run().streams[0].rows >= 100
+        assert client.stream("again").config.suspend_deletion is UNSET
+        assert client.offsets("again", penstock.LATEST).committed_end == 300
+
+
+@needs_time
+def test_deletion_is_suspended_until_all_is_restored_wherever_a_run_ends(tmp_path: Path) -> None:
+    folder, limits = tmp_path / "backup", {"max_messages": 30, "max_age_ms": 86_400_000}
+    with running_broker(tmp_path / "data") as broker, penstock.connect(broker.client_address) as client:
+        client.create_stream("orders", "orders.*", partitions=2, partition_by="token:2", **limits)  # type: ignore[arg-type]
+        client.append("orders", [{"subject": f"orders.{n}", "value": "1"} for n in range(40)])
+        client.truncate_stream("orders", 2, partition=0)
+        client.groups.commit("billing", "orders", {0: 5})
+        ends = [part.committed_end for part in client.stream("orders").partitions]
+        with ops.Backup(folder) as backup:
+            backup.add(client)
+
+        def run() -> None:
+            ops.Restore(folder).plan(client).run()
+
+        ended_at = []
+        client.delete_stream("orders")
+        for where in each_end(run):
+            ended_at.append(where)
+            with suppress(penstock.StreamNotFound):
+                info = client.stream("orders")
+                is_complete = [part.committed_end for part in info.partitions] == ends
+                assert is_complete or info.config.suspend_deletion == "copying", where
+                assert is_complete or info.intake == "paused", where
+                run()
+                info = client.stream("orders")
+                assert [part.committed_end for part in info.partitions] == ends, where
+                assert (info.config.is_deletion_suspended, info.intake) == (False, "open"), where
+                client.delete_stream("orders")
+        assert ended_at[-1] == "after SetIntakeRequest"
+        assert {"before AppendAtRequest", "after AlterStreamRequest"} < set(ended_at)
 
 
 @needs_time

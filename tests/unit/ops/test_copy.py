@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,12 @@ from penstock.base.config import StreamConfig
 from penstock.base.errors import OperationalError
 from penstock.batch.schema import arrow_schema
 from penstock.client.bulk.placing import Placer, create_paused
+from penstock.client.link.link import Link
+from penstock.messages import AlterStreamRequest, AlterStreamResponse
 from penstock.ops import copy as copying
 from tests.broker_process import running_broker
 from tests.extent import needs_time
+from tests.unit.ops.cut_short import each_end
 from tests.unit.ops.test_backup import Heard
 
 _KILLED_COPY = """
@@ -192,6 +196,93 @@ def test_what_a_user_has_suspended_stays_suspended(
 
 
 @needs_time
+def test_a_copy_keeps_what_a_user_keeps_in_its_source_and_says_so(client: penstock.Client) -> None:
+    client.create_stream("orders", "orders.>", max_messages=5)
+    _append(client, 5)
+    client.create_stream("plain", "plain", max_messages=3)
+    client.alter_stream("orders", suspend_deletion="yes")
+    _append(client, 3)
+    for name, options in (("copy", None), ("liked", ops.CopyOptions(like="plain"))):
+        ops.copy_stream(client, "orders", name, options, progress=(heard := Heard()))
+        assert heard.notes == [
+            f"note: deletion stays suspended in stream {name}, as it is in orders: "
+            f"`penstock stream alter {name} --suspend-deletion no` resumes it"
+        ]
+        assert client.stream(name).config.suspend_deletion == "yes"
+        assert [message.offset for message in client.messages(name)] == list(range(8))
+    client.alter_stream("orders", suspend_deletion="no")
+    # That of `--like` is no config of the copied rows.
+    ops.copy_stream(client, "orders", "open", ops.CopyOptions(like="liked"), progress=(heard := Heard()))
+    assert (client.stream("open").config.suspend_deletion, heard.notes) == (UNSET, [])
+
+
+@needs_time
+@pytest.mark.parametrize("step", ["copying", "no"])
+def test_what_a_user_suspends_at_the_same_moment_stays_suspended(
+    client: penstock.Client, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """Also between the copy's last look at the config and its own change."""
+    call, todo = Link.call, [step]
+
+    async def raced(link: Link, request: Any, *args: Any, **options: Any) -> Any:
+        if isinstance(request, AlterStreamRequest) and todo == [request.changes.get("suspend_deletion")]:
+            todo.clear()
+            yes = AlterStreamRequest(name=request.name, changes={"suspend_deletion": "yes"})
+            await call(link, yes, AlterStreamResponse, timeout_s=10.0)
+        return await call(link, request, *args, **options)
+
+    client.create_stream("orders", "orders.>", max_messages=5)
+    _append(client, 5)
+    ops.copy_stream(client, "orders", "copy")
+    _append(client, 3)
+    monkeypatch.setattr(Link, "call", raced)
+    ops.copy_stream(client, "orders", "copy")
+    assert (todo, client.stream("copy").config.suspend_deletion) == ([], "yes")
+    assert _offsets(client) == list(range(8))
+
+
+@needs_time
+@pytest.mark.parametrize("is_new", [True, False])
+def test_deletion_is_suspended_until_all_is_copied_wherever_a_run_ends(client: penstock.Client, is_new: bool) -> None:
+    if is_new:
+        client.create_stream("orders", "orders.*", partitions=2, partition_by="token:2")
+    else:
+        client.create_stream("orders", "orders.*")
+    client.create_stream("limits", "limits", max_messages=3)
+    client.append("orders", [{"subject": f"orders.{n}", "value": "1"} for n in range(40)])
+    client.truncate_stream("orders", 2, partition=0)
+    ends = [part.committed_end for part in client.stream("orders").partitions]
+
+    def run() -> None:
+        ops.copy_stream(client, "orders", "copy", ops.CopyOptions(like="limits", resume=True))
+
+    def prepare() -> None:
+        with suppress(penstock.StreamNotFound):
+            client.delete_stream("copy")
+        if not is_new:
+            ops.copy_stream(client, "orders", "copy", ops.CopyOptions(end=20))
+
+    ended_at = []
+    prepare()
+    for where in each_end(run):
+        ended_at.append(where)
+        with suppress(penstock.StreamNotFound):
+            info = client.stream("copy")
+            is_complete = [part.committed_end for part in info.partitions] == ends
+            is_before = not is_new and len(ended_at) == 1
+            assert is_complete or is_before or info.config.suspend_deletion == "copying", where
+            assert is_complete or info.intake == "paused", where
+            if info.intake == "paused":
+                run()
+            info = client.stream("copy")
+            assert [part.committed_end for part in info.partitions] == ends, where
+            assert (info.config.is_deletion_suspended, info.intake) == (False, "open"), where
+        prepare()
+    assert ended_at[-1] == "after SetIntakeRequest"
+    assert {"before AppendAtRequest", "after AlterStreamRequest"} < set(ended_at)
+
+
+@needs_time
 def test_a_copy_into_one_under_way_says_that(client: penstock.Client, monkeypatch: pytest.MonkeyPatch) -> None:
     heard = Heard()
     client.create_stream("orders", "orders.>", max_messages=100)
@@ -221,8 +312,15 @@ def test_deletion_that_stays_suspended_is_said(client: penstock.Client, monkeypa
         with pytest.raises(KeyboardInterrupt):
             ops.copy_stream(client, "orders", "copy", progress=(heard := Heard()))
     assert heard.notes[-1].endswith(advice)
+    client.delete_stream("copy")
+    with monkeypatch.context() as patch:  # when the copy was just created
+        patch.setattr(copying._Job, "span", lambda *_: interrupted())
+        with pytest.raises(KeyboardInterrupt):
+            ops.copy_stream(client, "orders", "copy", progress=(heard := Heard()))
+    assert len(heard.notes) == 1
+    assert heard.notes[-1].endswith(advice)
     with monkeypatch.context() as patch:
-        patch.setattr(type(client), "alter_stream", refused)
+        patch.setattr("penstock.client.bulk.placing.alter_copied", refused)
         with pytest.raises(penstock.TimedOut):
             ops.copy_stream(client, "orders", "copy", progress=(heard := Heard()))
     assert heard.notes[-1].endswith(advice)

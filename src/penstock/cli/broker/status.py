@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -257,8 +257,19 @@ def _print(console: Console, state: ClusterState, verdict: Verdict) -> None:
             console.print(output.cell(more))
         if silence := replicas.silent_leaders(infos):
             console.print(output.cell(silence, "yellow"))
+    if suspended := suspended_text(infos):
+        console.print()
+        console.print(output.cell(suspended, "yellow"))
     report.print_causes(console, causes(infos))
     report.print_troubles(console, [_without_gaps(info) for info in infos])
+
+
+def suspended_text(infos: Sequence[StreamInfo]) -> str:
+    """Return a line about the streams in which deletion is suspended; empty if there are none."""
+    from penstock.doctor.findings import listed
+
+    names = [info.name for info in infos if info.config.is_deletion_suspended]
+    return f"Deletion is suspended in {listed(names)}: `penstock doctor` says how to resume it" if names else ""
 
 
 def _group_texts(state: ClusterState) -> dict[str, str]:

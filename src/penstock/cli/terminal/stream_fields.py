@@ -147,7 +147,7 @@ FIELDS = (
         "With --partition-by range: the first key of partition 1, of partition 2, and so on: g,n,t makes four "
         "partitions.",
         lambda text: tuple(text.split(",")),
-        ",".join,
+        lambda bounds: ",".join(bounds) or "none",
     ),
     Field(
         "group",

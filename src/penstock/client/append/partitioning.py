@@ -14,8 +14,12 @@ partition is XXH64(key, seed 0) mod partitions, unless the stream gained partiti
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
+from penstock.base import limits
+from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import PartitionId
 from penstock.base.partitioning import PUBLISHER
 from penstock.base.subjects import is_wildcard
@@ -89,6 +93,36 @@ def split_rows(data: Any, info: StreamInfo) -> list[tuple[PartitionId, pa.Table]
             share = share.set_column(share.column_names.index("subject"), "subject", subjects)
         shares.append((PartitionId(number), share))
     return shares
+
+
+def check_shares(shares: Sequence[tuple[PartitionId, pa.Table]], info: StreamInfo, bytes_max: int) -> None:
+    """Raise RemoteError, as the leaders would, for rows that they would refuse: bad_request, too_large.
+
+    What only a leader knows, such as the keys that it takes, is not checked.
+    """
+    import pyarrow.compute as pc
+
+    from penstock.batch.subject_patterns import SubjectPatterns
+
+    limits_of = (
+        (("value", "headers"), info.config.max_message_bytes, "a message (value and headers)"),
+        (("key",), limits.KEY_BYTES_MAX, "a key"),
+        (("headers",), limits.HEADER_BLOCK_BYTES_MAX, "a header block"),
+    )
+    for number, share in shares:
+        pattern = info.config.subject_of(number)
+        subjects = _one(share.column("subject"))
+        on = SubjectPatterns([pattern]).mask(subjects.cast("utf8"))
+        if not pc.all(on).as_py():
+            subject = subjects.filter(pc.invert(on))[0].as_py()
+            text = f"the subject {subject!r} is not one of this stream's, which is on {pattern!r}"
+            raise RemoteError(ErrorCode.BAD_REQUEST, f"nothing was stored: {text}")
+        for names, limit, what in limits_of:
+            sizes = [pc.fill_null(pc.binary_length(_one(share.column(name))), 0) for name in names]
+            if (found := pc.max(reduce(pc.add, sizes)).as_py()) > limit:
+                text = f"nothing was stored: {what} of {found} bytes is over the limit of {limit}"
+                raise RemoteError(ErrorCode.TOO_LARGE, text, size_bytes=found, limit_bytes=limit)
+        columns.check_row_sizes(share, bytes_max)
 
 
 def _by_content(data: pa.RecordBatch | pa.Table, stream: int | StreamInfo, key_map: KeyMap) -> pa.Int32Array:

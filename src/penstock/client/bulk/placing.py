@@ -26,6 +26,8 @@ from penstock.client.link.link import CREATE_GRACE_S, Link
 from penstock.client.read.reading import find_place, partition_number
 from penstock.client.values import LATEST, Message
 from penstock.messages import (
+    AlterStreamRequest,
+    AlterStreamResponse,
     AppendAtRequest,
     AppendAtResponse,
     CreateStreamRequest,
@@ -60,6 +62,18 @@ def create_paused(client: blocking.Client, config: StreamConfig, *, timeout: flo
 
     client._thread.run(create())  # noqa: SLF001 (the same client's asyncio API)
     return client.stream(config.name, timeout=timeout)
+
+
+def alter_copied(
+    client: blocking.Client, stream: StreamInfo, changes: dict[str, Any], *, timeout: float = 10.0
+) -> None:
+    """Alter the config of a stream into which rows are copied, but not `suspend_deletion` if a user has set `yes`.
+
+    InvalidConfig, StreamChanged, StreamNotFound; RemoteError unsupported_version: a broker is older.
+    """
+    link = client._client._link  # noqa: SLF001 (the same client's asyncio API)
+    request = AlterStreamRequest(name=stream.name, stream_id=stream.stream_id, changes=changes, keep_suspended=True)
+    client._thread.run(link.call(request, AlterStreamResponse, timeout_s=timeout))  # noqa: SLF001 (the same)
 
 
 class Placer:

@@ -11,6 +11,7 @@ those that do not answer stay None. Faults that the broker asked first reported 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TypeVar
 
@@ -49,6 +50,7 @@ class NamedStreams:
         self.routes = Routes()
         self._link = link
         self._known: dict[str, StreamInfo] = {}
+        self._named_s: dict[str, float] = {}  # when each was looked up
 
     async def all(self, timeout: float, at: str | None = None) -> StreamList:
         """Return all streams, ordered by name, completed by their leaders. `at`: ask exactly that broker for them."""
@@ -82,6 +84,7 @@ class NamedStreams:
         for info in answer.streams:
             if info.name == name:
                 self._known[name] = info
+                self._named_s[name] = asyncio.get_running_loop().time()
                 self.routes.note(info)
                 return info
         self._known.pop(name, None)
@@ -94,13 +97,20 @@ class NamedStreams:
         answer, _ = await self._link.call(FindStreamsRequest(subject=subject), FindStreamsResponse, timeout_s=timeout)
         return StreamList(answer.streams)
 
-    async def info(self, stream: StreamName, timeout: float, partition: int = 0) -> StreamInfo:
-        """Return a stream as known, perhaps from a while ago; ask again if it may have gained that partition since."""
+    async def info(
+        self, stream: StreamName, timeout: float, partition: int = 0, *, age_s_max: float = math.inf
+    ) -> StreamInfo:
+        """Return a stream as known, perhaps from a while ago; ask again if it may have gained that partition since.
+
+        `age_s_max`: ask again also if it was looked up that many seconds ago.
+        """
         if isinstance(stream, StreamInfo):
             self._link.learn(stream)
             return stream
         known = self._known.get(stream)
         is_enough = known is not None and partition < max(1, len(known.partitions))
+        if is_enough and age_s_max < math.inf:
+            is_enough = asyncio.get_running_loop().time() - self._named_s.get(stream, -math.inf) < age_s_max
         return known if known is not None and is_enough else await self.named(stream, timeout)
 
     async def now(self, stream: StreamName, timeout: float) -> StreamInfo:

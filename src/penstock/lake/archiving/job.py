@@ -20,6 +20,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import NamedTuple
 
 from penstock.base import limits
@@ -111,6 +112,7 @@ class ArchiveJob:
         self._chosen_s = 0.0
         self._told_ends: dict[str, dict[int, Position]] = {}
         self._log_starts: dict[Key, int] = {}
+        self._left_out: dict[str, str] = {}  # streams that cannot be continued, and why; the others are archived
         self._agreed: dict[Key, tuple[Position, int]] = {}  # last checked position, and the leader epoch then
 
     def run(self, *, once: bool, report: Report = no_report) -> Archived:
@@ -127,12 +129,12 @@ class ArchiveJob:
             self._rejects.finish()
         sync_up([plan.root / OWN], plan.root)  # the last job may have been killed before it has synced its manifest
         begins = self._begin(chosen)
-        self._check_reported(chosen, begins)
+        self._drop_staged()  # not before: of lost commits they may be all that is left
         until = self._log_ends(chosen, wait=True) if once else None
         self._check_agrees(chosen, begins, until)
         if self._rejects is not None:
             self._check_agrees(chosen, self._rejects.ends(begins), until)
-        self._tell(begins)
+        self._tell(chosen, begins)
         pace = Pace(plan.trigger_s, plan.rows_min, plan.delay_s)
         rows = files = batches = rejected = 0
         while True:
@@ -144,6 +146,8 @@ class ArchiveJob:
             waiting = {key: max(0, end.offset - begins[key].offset) for key, end in log_ends.items()}
             count = sum(waiting.values())
             if once and not count:
+                if self._left_out:
+                    raise DataLossError("; ".join([*self._left_out.values(), "all other streams were archived"]))
                 offsets = {key: at.offset for key, at in begins.items()}
                 return Archived(rows, files, batches, offsets, self._name, rejected)
             if not (once or pace.is_due(count)):
@@ -161,7 +165,7 @@ class ArchiveJob:
             self._table.commit(Commit(tuple(made), begins, ends))
             lag = lag_of(ends, self._log_starts, log_ends)
             begins = ends
-            self._tell(begins)
+            self._tell(chosen, begins)
             batches += 1
             files += len(made)
             rows += _rows(made)
@@ -170,18 +174,38 @@ class ArchiveJob:
             told = None if self._rejects is None else bad
             report(BatchDone(batches, _rows(made), size, seconds, lag, told))
 
+    def _drop_staged(self) -> None:
+        self._table.drop_staged()
+        if self._rejects is not None:
+            self._rejects.drop_staged()
+
     # Start and end offsets
 
     def _choose(self) -> Chosen:
+        """Return the streams that can be archived. Raise DataLossError if there is none."""
         self._chosen_s = time.monotonic()
-        return chosen_streams(self._client, self._plan)
+        chosen, about = chosen_streams(self._client, self._plan), read_about(self._plan.root)
+        ids = about.stream_ids if about else {}
+        anew = sorted(name for name, number in chosen.stream_ids.items() if ids.get(name, number) != number)
+        if anew and about:
+            self._checked_cluster(about.cluster)  # the streams of another cluster are others, too
+        for name in anew:
+            text = f"stream {name} was deleted and made anew since it was archived in {self._plan.root}"
+            text += "; archive the new one elsewhere"
+            if len(chosen.streams) == 1:
+                raise DataLossError(text)
+            if name not in self._left_out:
+                self._left_out[name] = text
+                warn(text)
+            chosen = chosen.without([name])
+        return chosen
 
     def _chosen_again(self, chosen: Chosen, begins: dict[Key, Position]) -> tuple[Chosen, dict[Key, Position]]:
         """Look up the streams again every _CHOOSE_S; return them and their next offsets."""
         if time.monotonic() - self._chosen_s < _CHOOSE_S:
             return chosen, begins
         now = self._choose()
-        for name in sorted(chosen.streams.keys() - now.streams.keys()):
+        for name in sorted(chosen.streams.keys() - now.streams.keys() - self._left_out.keys()):
             text = f"stream {name} was deleted while it was being archived"
             passed_over(text, fail=self._plan.fail_on_data_loss)
         if now.keys == chosen.keys and now.stream_ids == chosen.stream_ids:
@@ -196,14 +220,8 @@ class ArchiveJob:
         plan = self._plan
         about = read_about(plan.root)
         ids = dict(about.stream_ids) if about else {}
-        known = about.cluster if about else ""
-        what, timeout_s = f"the archive in {plan.root}", plan.timeout_s
-        cluster = checked_cluster(self._client, known, what, "archive elsewhere", timeout_s)
-        for name, number in chosen.stream_ids.items():
-            if ids.get(name, number) != number:
-                text = f"stream {name} was deleted and made anew since it was archived in {plan.root}"
-                raise DataLossError(f"{text}; archive the new one elsewhere")
-        for name in sorted(ids.keys() - chosen.streams.keys()):
+        cluster = self._checked_cluster(about.cluster if about else "")
+        for name in sorted(ids.keys() - chosen.streams.keys() - self._left_out.keys()):
             if is_selected(name, plan.selection):
                 warn(f"stream {name} was deleted: its messages behind the archive's end were not archived")
         if about is not None and (about.format, about.decode, about.schema) != (plan.format, plan.decode, plan.schema):
@@ -216,17 +234,28 @@ class ArchiveJob:
         now = ArchiveManifest(
             plan.format, ids | chosen.stream_ids, starts, plan.decode, plan.schema, self._name, cluster
         )
+        begins = {key: starts[key] for key in chosen.keys} | self._table.ends(chosen.keys)
+        self._check_reported(chosen, begins, about)
         if now != about:
             write_about(plan.root, now)
-        return {key: starts[key] for key in chosen.keys} | self._table.ends(chosen.keys)
+        return begins
 
-    def _check_reported(self, chosen: Chosen, begins: Mapping[Key, Position]) -> None:
-        """Raise DataLossError if the archive lost messages that it had reported, and the log has deleted since."""
+    def _checked_cluster(self, known: str) -> str:
+        what = f"the archive in {self._plan.root}"
+        return checked_cluster(self._client, known, what, "archive elsewhere", self._plan.timeout_s)
+
+    def _check_reported(self, chosen: Chosen, begins: Mapping[Key, Position], before: ArchiveManifest | None) -> None:
+        """Raise DataLossError if the archive lost messages that it had reported, and the log has deleted since.
+
+        `before`: what the archive said of itself at the start. An older copy may not even know the stream.
+        """
         for key, at in begins.items():
             now = chosen.streams[key.stream].partitions[key.partition]
             told, log_start = now.archives.get(self._name, 0), int(now.log_start or 0)
-            if at.offset < min(told, log_start):
-                where = f"{at.offset} of stream {key.stream}, partition {key.partition}"
+            is_known = before is None or key.stream in before.stream_ids
+            end = at.offset if is_known else 0
+            if end < min(told, log_start):
+                where = f"{end} of stream {key.stream}, partition {key.partition}"
                 text = f"the archive in {self._plan.root} ends at {where}, but it had reported {told} to the brokers"
                 text += f": it has lost commits, or is an older copy, and the log begins at {log_start} now"
                 passed_over(f"{text}. Restore the archive from a newer copy", fail=self._plan.fail_on_data_loss)
@@ -247,7 +276,13 @@ class ArchiveJob:
         """
         ends = {}
         for name in chosen.streams:
-            info = self._stream(chosen, name)
+            try:
+                info = self._stream(chosen, name)
+            except DataLossError:
+                if wait or len(chosen.streams) == 1:
+                    raise
+                self._chosen_s = -_CHOOSE_S  # look at once which streams there are; the others go on
+                continue
             if wait:
                 info = self._answered(chosen, info)
             for one in info.partitions:
@@ -377,8 +412,11 @@ class ArchiveJob:
 
     # Reports to the brokers
 
-    def _tell(self, ends: Mapping[Key, Position]) -> None:
-        """Report the archive's progress to the brokers. A failure is only logged: the next batch reports again."""
+    def _tell(self, chosen: Chosen, ends: Mapping[Key, Position]) -> None:
+        """Report the archive's progress to the brokers. A failure is only logged: the next batch reports again.
+
+        Of a stream that was made anew meanwhile nothing is reported: its messages are others.
+        """
         client, timeout_s = self._client, self._plan.timeout_s
         for name in sorted({key.stream for key in ends}):
             told_before = self._told_ends.get(name, {})
@@ -386,13 +424,26 @@ class ArchiveJob:
             places = {number: end for number, end in places.items() if told_before.get(number) != end}
             if not places:
                 continue
+            offsets = {number: end.offset for number, end in places.items()}
+            failed: PenstockError | None = None
             try:
-                offsets = {number: end.offset for number, end in places.items()}
-                client.groups.commit(group_of(self._name), name, offsets, timeout=timeout_s)
-                report_archived(client, name, places, self._name, timeout_s)
-                self._told_ends[name] = told_before | places
+                info = self._stream(chosen, name)
             except PenstockError as error:
                 _log.warning("the progress of the archive of %s was not reported to the brokers: %s", name, error)
+                continue
+            # Each by itself: who may not commit the group's offsets must not keep the brokers from deleting for ever.
+            for tell in (
+                partial(client.groups.commit, group_of(self._name), info, offsets, timeout=timeout_s),
+                partial(report_archived, client, info, places, self._name, timeout_s),
+            ):
+                try:
+                    tell()
+                except PenstockError as error:
+                    failed = failed or error
+            if failed is None:
+                self._told_ends[name] = told_before | places
+            else:
+                _log.warning("the progress of the archive of %s was not reported to the brokers: %s", name, failed)
 
 
 def group_of(name: str) -> str:
@@ -401,7 +452,7 @@ def group_of(name: str) -> str:
 
 
 def report_archived(
-    client: Client, stream: str, ends: Mapping[int, Position], archive_name: str, timeout_s: float
+    client: Client, stream: StreamInfo, ends: Mapping[int, Position], archive_name: str, timeout_s: float
 ) -> None:
     """Report the archived end offsets of a stream, so that retention may delete messages of an archive hold.
 

@@ -66,6 +66,12 @@ class Chosen(NamedTuple):
         """Ids of the streams by name."""
         return {name: int(info.stream_id) for name, info in self.streams.items()}
 
+    def without(self, names: Iterable[str]) -> Chosen:
+        """Return the others."""
+        left_out = set(names)
+        streams = {name: info for name, info in self.streams.items() if name not in left_out}
+        return Chosen(streams, tuple(key for key in self.keys if key.stream not in left_out))
+
 
 def choose(client: Client, selection: Selection, timeout_s: float, *, may_lack: bool = False) -> Chosen:
     """Return the selected streams and partitions. Raise ConfigError if a stream has no such partition.

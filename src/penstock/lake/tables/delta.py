@@ -37,6 +37,9 @@ class DeltaLake:
         self._synced_version = -1  # of the log: its files up to this version are on disk
         self._schema = pa.schema([*(columns or ()), pa.field("date", pa.date32())])
 
+    def drop_staged(self) -> None:
+        """Do nothing: the format's own tools remove files that no commit names."""
+
     def finish(self) -> None:
         """Sync the log: the last job may have been killed between its commit and the sync."""
         if (table := self._open()) is not None:

@@ -50,6 +50,9 @@ class IcebergLake:
         self._columns = columns
         self._kept: Any = None
 
+    def drop_staged(self) -> None:
+        """Do nothing: the format's own tools remove files that no commit names."""
+
     def finish(self) -> None:
         """Sync the folders: the last job may have been killed between its commit and the sync."""
         if (self._root / OWN).exists():

@@ -5,10 +5,14 @@ final paths of the staged files and the ends of all partitions. Then the driver 
 paths. If a job is killed in between, the next run moves the rest, and removes staged files that are in no commit. A
 commit number is used once.
 
-| file                          | content                                       |
-|-------------------------------|-----------------------------------------------|
-| `_penstock/commits/0…12.json` | a commit, with the ends of all partitions     |
+| file                          | content                                        |
+|-------------------------------|------------------------------------------------|
+| `_penstock/commits/0…12.json` | a commit, with the ends of all partitions      |
 | `_penstock/staged/*.part`     | uncommitted files, or files of the last commit |
+| `_penstock/moved`             | the last commit, once all its files are moved  |
+
+`moved` has number and checksum of the commit, since an older copy of an archive uses a number again. It is written
+after the moves are on disk, and is not synced: if it is missing, older or torn, they are done again.
 
 A commit also has the number of all data files so far, a digest of their paths and sizes, and a CRC-32C of itself
 (version 2; version 1 has none of the three). So a run reads one commit and lists the folder to know that no commit and
@@ -22,6 +26,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -35,6 +40,8 @@ from penstock.lake.tables.table import Commit, LakeFile, check_new
 
 Move = Callable[[Path, Path], Any]
 
+_MOVED = f"{OWN}/moved"
+_LISTINGS_MAX = 100  # of the commits, as long as their number grows meanwhile
 _NAME = re.compile(r"[0-9]{20}\.json")
 _IS_WHAT = "a commit of an archive"
 
@@ -119,6 +126,7 @@ class ParquetTable:
         self._move = move
         self._checked: tuple[int, _Contents] | None = None  # what is there, and the commit up to which it is
         self._known: tuple[int, _Stored | None] = (-1, None)  # the last commit when it was read
+        self._moved_number = -1  # the commit whose files are at their final paths, on disk
 
     def ends(self, keys: Iterable[Key]) -> dict[Key, Position]:
         """Return the ends from the last commit."""
@@ -128,7 +136,8 @@ class ParquetTable:
     def commit(self, commit: Commit) -> None:
         """Create the commit file, then move the data files."""
         number, last = self._last()
-        self._publish(last)
+        if number != self._moved_number:
+            self._publish(number, last)
         known = {} if last is None else last.ends
         if not check_new(self._root, known, commit):
             return
@@ -140,7 +149,7 @@ class ParquetTable:
         made = _Stored({**known, **commit.ends}, commit.files, contents)
         self._write(number + 1, made)
         self._checked = number + 1, contents
-        self._publish(made)
+        self._publish(number + 1, made)
 
     def _contents(self, number: int, last: _Stored | None) -> _Contents:
         if self._checked is not None and self._checked[0] == number:
@@ -165,12 +174,21 @@ class ParquetTable:
             new.unlink(missing_ok=True)
         sync_up([self._commits], self._root)
 
-    def _publish(self, made: _Stored | None) -> None:
-        """Move staged files of a commit. Raise CorruptionError if one is neither staged nor moved."""
+    def _publish(self, number: int, made: _Stored | None) -> None:
+        """Move staged files of a commit. Raise CorruptionError if one is neither staged nor moved.
+
+        Once all were moved, users may remove them: what is missing then is told by `_check_whole`.
+        """
+        if made is None:
+            return
+        mark = f"{number} {made.to_json()['crc32c']}"
+        were_moved = self._moved() == mark
         folders = set()
-        for one in () if made is None else made.files:
+        for one in made.files:
             place, aside = self._root / one.path, self._root / staged(one.path)
             if (size := _size(aside)) is None:
+                if were_moved:
+                    continue
                 if _size(place) is None:
                     raise _damaged(place, one.size_bytes, None)
                 folders.add(place.parent)  # it was moved already, and perhaps not synced
@@ -181,9 +199,30 @@ class ParquetTable:
             self._move(aside, place)
             folders.add(place.parent)
         sync_up(folders, self._root)
+        self._moved_number = number
+        if folders:
+            self._write_moved(mark)
+
+    def _moved(self) -> str:
+        """Return the mark of the last commit of which all files were moved; empty if it is not known."""
+        try:
+            return (self._root / _MOVED).read_text(encoding="ascii", errors="replace")
+        except OSError:
+            return ""
+
+    def _write_moved(self, mark: str) -> None:
+        new = self._root / f"{_MOVED}.new"
+        with suppress(OSError):  # then the next run does it again
+            new.write_text(mark, encoding="ascii")
+            new.replace(self._root / _MOVED)
+
+    def drop_staged(self) -> None:
+        """Remove staged files that are in no commit. The caller has called `finish` and holds the archive's lock."""
+        for one in (self._root / OWN / "staged").glob("*.part"):
+            one.unlink(missing_ok=True)
 
     def finish(self) -> None:
-        """Move files of the last commit that are still staged, and remove staged files that are in no commit.
+        """Move files of the last commit that are still staged.
 
         Raise CorruptionError if a commit or a data file is missing or changed. The caller holds the archive's lock.
         """
@@ -191,15 +230,13 @@ class ParquetTable:
         number, last = self._last()
         if last is not None:  # the last job may have been killed between its commit and the sync
             sync_up([self._commits], self._root)
-        self._publish(last)
+        self._publish(number, last)
         self._check_whole(number, last)
-        for one in (self._root / OWN / "staged").glob("*.part"):
-            one.unlink(missing_ok=True)
 
     def _check_whole(self, number: int, last: _Stored | None) -> None:
         """Raise CorruptionError if the data files are not those of the commits: rows are lost, or would come again.
 
-        Folders of a stream's day may be removed, but not one with files of the last commit.
+        Folders of a stream's day may be removed.
         """
         found = self._listed_data()
         contents = _Contents().plus(found.items())
@@ -253,8 +290,13 @@ class ParquetTable:
         if not self._commits.is_dir():
             return []
         found = self._listed()
-        if found != list(range(len(found))):
-            found = self._listed()  # a listing during another job's commits may have the second and lack the first
+        for _ in range(_LISTINGS_MAX):
+            if found == list(range(len(found))):
+                break
+            # A listing during another job's commits may have a later one and lack one before it.
+            before, found = found, self._listed()
+            if found == before:
+                break
         for wanted, number in enumerate(found):
             if number != wanted:
                 file = str(self._commits / _name(wanted))

@@ -57,6 +57,9 @@ class Table(Protocol):
     def finish(self) -> None:
         """Complete the last commit of a job that was killed."""
 
+    def drop_staged(self) -> None:
+        """Remove what a killed job has written and not committed."""
+
     def ends(self, keys: Iterable[Key]) -> dict[Key, Position]:
         """Return the table's end of each partition, without the partitions that no commit names."""
 

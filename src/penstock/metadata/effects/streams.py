@@ -347,7 +347,7 @@ def alter_stream(image: ClusterImage, index: int, command: AlterStream) -> tuple
         raise _invalid([f"{name}: cannot be changed once the stream exists" for name in fixed])
     if state.intake is Intake.SEALED and (kept := sorted(command.changes.keys() - ALTERABLE_SEALED)):
         raise _invalid([f"{name}: cannot be changed, because the stream is sealed" for name in kept])
-    changed = msgspec.structs.replace(state, config=_merged(state.config, command.changes))
+    changed = msgspec.structs.replace(state, config=_merged(state.config, command.changes_to(state.config)))
     changed = _observed(changed, command.observers)
     rules, live = ElectionRules.of(changed), image.live_brokers()
     if rules == ElectionRules.of(state) and changed.partitions == state.partitions:

@@ -110,7 +110,9 @@ def _told(command: Command, outcome: CommandOutcome) -> dict[str, Any] | None:
         case CreateStream():
             return {"act": "create_stream", "stream": stream, "subject": command.config.subject}
         case AlterStream():
-            return {"act": "alter_stream", "stream": stream, "changes": command.changes}
+            # With `keep_suspended` the config says afterwards, too, if deletion was suspended by a user before.
+            changed = command.changes if outcome.stream is None else command.changes_to(outcome.stream.config)
+            return {"act": "alter_stream", "stream": stream, "changes": changed}
         case AddPartitions():
             partitions = command.before + len(command.assignments)
             return {"act": "alter_stream", "stream": stream, "changes": {"partitions": partitions}}

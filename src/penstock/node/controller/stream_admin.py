@@ -70,6 +70,7 @@ from penstock.metadata.effects.streams import (
 )
 from penstock.metadata.image import ClusterImage, CommandOutcome, OwnedStreams, StreamState
 from penstock.node.context import Context
+from penstock.node.controller.apply_barriers import ClusterApplyBarrier
 from penstock.node.controller.replica_expansion import next_step
 from penstock.node.controller.stream_placement import StreamPlacement
 from penstock.node.partition.internal_streams import staged_config
@@ -118,6 +119,7 @@ class StreamAdmin:
         self._await_here = await_here
         self._info = info
         self._creations: list[_Creation] = []
+        self._suspensions = ClusterApplyBarrier(context, quorum, peers)
         self._under_way: dict[str, OwnedStreams] = {}  # streams and partitions proposed for users and not yet applied
         self._handlers: dict[type[Request], Callable[[Any, Authorization, Done], None]] = {
             CreateStreamRequest: self._create,
@@ -365,6 +367,7 @@ class StreamAdmin:
 
     def _alter(self, request: AlterStreamRequest, auth: Authorization, done: Done) -> None:
         state = self._named(request.name, request.stream_id)
+        deadline_us = self._context.now.elapsed_us + limits.FORWARD_TIMEOUT_MS * 1_000
         if "partitions" in request.changes or "range_bounds" in request.changes:
             self._grow(state, request.changes, auth, done)
             return
@@ -384,9 +387,23 @@ class StreamAdmin:
                 done(outcome)
                 return
             assert outcome.stream is not None
-            done(AlterStreamResponse(stream=self._info(outcome.stream)))
+            state = outcome.stream
+            if "suspend_deletion" not in request.changes or not state.config.is_deletion_suspended:
+                done(AlterStreamResponse(stream=self._info(state)))
+                return
+            # Until then a leader that has not applied it goes on deleting.
+            self._suspensions.wait(
+                self._image.index,
+                deadline_us,
+                lambda error: done(AlterStreamResponse(stream=self._info(state)) if error is None else error),
+            )
 
-        command = AlterStream(stream_id=state.stream_id, changes=request.changes, observers=observers)
+        command = AlterStream(
+            stream_id=state.stream_id,
+            changes=request.changes,
+            observers=observers,
+            keep_suspended=request.keep_suspended,
+        )
         self._propose_more(command, auth, payer, OwnedStreams.needed(config).beyond(OwnedStreams.of(state)), altered)
 
     def _payer(self, state: StreamState, auth: Authorization) -> str:
@@ -523,6 +540,7 @@ class StreamAdmin:
 
     def tick(self, now: Now) -> None:
         """Ask again the brokers that could not be asked; answer the requests that timed out."""
+        self._suspensions.tick(now)
         for creation in list(self._creations):
             if now.elapsed_us >= creation.deadline_us + _RETRY_US:  # the brokers that were asked answer at the deadline
                 self._creations.remove(creation)
@@ -535,10 +553,14 @@ class StreamAdmin:
     @property
     def next_deadline_us(self) -> int | None:
         """Latest time at which `tick` has something to do."""
-        return min((creation.retry_us for creation in self._creations), default=None)
+        dues = [creation.retry_us for creation in self._creations]
+        if (due := self._suspensions.next_deadline_us) is not None:
+            dues.append(due)
+        return min(dues, default=None)
 
     def stop(self, error: RemoteError) -> None:
         """Answer all that wait: this broker no longer leads the metadata, or is stopping."""
+        self._suspensions.stop(error)
         creations, self._creations = self._creations, []
         for creation in creations:
             creation.done(error)

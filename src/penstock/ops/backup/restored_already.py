@@ -100,8 +100,8 @@ class ExistingStream(NamedTuple):
         if newer > 0 and config.allow_rollup:
             return True
         size_bytes = self.there.partitions[partition.partition].size_bytes
-        if newer > 0 and config.max_bytes is not None and size_bytes + limits.BATCH_BYTES_MAX > config.max_bytes:
-            return True  # retention deletes a batch if the batches after it reach max_bytes
+        if start < end and config.max_bytes is not None and size_bytes + limits.BATCH_BYTES_MAX > config.max_bytes:
+            return True  # retention deletes a batch if the batches after it reach max_bytes; the last one stays
         if config.max_age_ms is None:
             return False
         last_us = 0  # time of the last row before `start`

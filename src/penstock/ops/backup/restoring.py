@@ -20,7 +20,7 @@ from penstock.base.config import Intake, StreamConfig, SuspendDeletion
 from penstock.base.errors import OperationalError
 from penstock.base.units import counted, format_duration_ms
 from penstock.client.blocking.client import Client
-from penstock.client.bulk.placing import Placer, create_paused
+from penstock.client.bulk.placing import Placer
 from penstock.client.errors import StreamNotFound
 from penstock.client.read.batches import messages_of
 from penstock.commitlog.verify.checksums import RangeSums
@@ -273,7 +273,8 @@ class _Job(NamedTuple):
 
     def made(self) -> StreamInfo:
         """Create the stream, paused."""
-        return create_paused(self.client, placed_rows.suspended(self._config()), timeout=self.timeout_s)
+        progress = self.target.progress
+        return placed_rows.create_target(self.client, self._config(), self.timeout_s, progress, source="the backup")
 
     def altered(self, info: StreamInfo) -> StreamInfo:
         """Return the stream as it is now: others may have altered it while earlier ones were filled."""
@@ -315,21 +316,28 @@ class _Job(NamedTuple):
         for partition in self.entry.partitions:
             placer = self._placer(info, partition)
             latest_us = self._check_beginning(info, partition, placer)
-            begin = self._kept_from(info, partition, placer)
+            begin, held = self._kept_from(info, partition, placer), placer.end
             self._cut(info, partition, placer)
             self._fill(placer, partition, latest_us, partial(_tell, advance, done - partition.log_start))
             done += partition.end - partition.log_start
-            rows += self._compare(info, partition, begin, latest_us)
+            if info.config.compact:  # may have deleted rows of earlier runs
+                rows += self._compare(info, partition, begin, held, latest_us, may_lack=True)
+                begin = max(begin, held)
+            rows += self._compare(info, partition, begin, partition.end, latest_us)
         return rows
 
     def _kept_from(self, info: StreamInfo, partition: PartitionBackup, placer: Placer) -> int:
-        """Return the first offset to compare. Raise OperationalError if rows are missing that no limit deleted."""
-        if placer.start <= partition.log_start or not _has_limits(info):
-            return partition.log_start
-        if not self._existing(info).explains(partition, placer.start, placer.end):
-            text = f"stream {info.name} begins at offset {placer.start}, and the backup at {partition.log_start}"
-            raise OperationalError(f"{text}: the earlier rows were purged; restore under another name (--stream, --as)")
-        return placer.start
+        """Return the first offset to compare. Raise OperationalError if rows are missing that no limit deleted.
+
+        The limits may have deleted rows of earlier runs, unless none was complete: also if the last one was not.
+        """
+        begin = partition.log_start
+        if placer.start > begin and _has_limits(info.config):
+            if not self._existing(info).explains(partition, placer.start, placer.end):
+                text = f"stream {info.name} begins at offset {placer.start}, and the backup at {begin}: the earlier"
+                raise OperationalError(f"{text} rows were purged; restore under another name (--stream, --as)")
+            begin = placer.start
+        return begin
 
     def _batches(self, partition: PartitionBackup, start: int) -> placed_rows.Batches:
         return backup_files.batches(self.target.folder, partition, start)
@@ -369,13 +377,24 @@ class _Job(NamedTuple):
                 break
         raise OperationalError(f"{text}; restore under another name (--stream, --as), or delete it")
 
-    def _compare(self, info: StreamInfo, partition: PartitionBackup, begin: int, latest_us: int | None) -> int:
-        """Compare rows from `begin` on with the backup; return their count. Raise OperationalError if they differ."""
-        places = (min(begin, partition.end), partition.end)
+    def _compare(
+        self,
+        info: StreamInfo,
+        partition: PartitionBackup,
+        begin: int,
+        end: int,
+        latest_us: int | None,
+        *,
+        may_lack: bool = False,
+    ) -> int:
+        """Compare rows in `[begin, end)` with the backup; return the backup's count. OperationalError: they differ."""
+        places = (min(begin, end), end)
         sums = RangeSums(*places)
-        for _ in placed_rows.summed(self.times.limited(self._batches(partition, begin), latest_us), sums):
-            pass
-        return placed_rows.compare(self.client, info, partition.partition, sums, *places, what="the backup")
+        for _, covered in placed_rows.summed(self.times.limited(self._batches(partition, begin), latest_us), sums):
+            if covered >= end:
+                break
+        of = partition.partition
+        return placed_rows.compare(self.client, info, of, sums, *places, what="the backup", may_lack=may_lack)
 
     def finish(self, info: StreamInfo, rows: int, manifest: Manifest) -> RestoredStream:
         """Restore the groups' offsets, and the intake."""
@@ -400,6 +419,8 @@ class _Job(NamedTuple):
         before_ms, note = self.entry.config.max_age_ms, self.target.progress.note
         if before_ms is None and max_age_ms is None:
             return
+        if max_age_ms is not None and self.altered(info).config.suspend_deletion is SuspendDeletion.YES:
+            return  # it deletes nothing
         if self.entry.intake is Intake.SEALED and max_age_ms is None:
             note(placed_rows.SEALED_NOTE.format(info.name))
             return
@@ -419,10 +440,9 @@ class _Job(NamedTuple):
             note(f"{text}. Restore with --without-max-age to have them")
 
 
-def _has_limits(info: StreamInfo) -> bool:
-    """True if limits may have deleted rows since an earlier run was complete."""
-    has_some = any(getattr(info.config, field) != off for field, off in placed_rows.NO_LIMITS.items())
-    return has_some and info.config.suspend_deletion is not SuspendDeletion.COPYING
+def _has_limits(config: StreamConfig) -> bool:
+    """True if the stream's limits may have deleted rows."""
+    return any(getattr(config, field) != off for field, off in placed_rows.NO_LIMITS.items())
 
 
 def _tell(advance: Callable[[int], None], before: int, end: int) -> None:

@@ -20,7 +20,7 @@ from penstock.base.config import Intake
 from penstock.base.errors import OperationalError, PenstockError
 from penstock.client.blocking.client import Client
 from penstock.client.blocking.threads import End, LoopThread, next_of
-from penstock.client.bulk.placing import Placer, create_paused
+from penstock.client.bulk.placing import Placer
 from penstock.client.errors import MessageNotFound, OffsetOutOfRange, StreamNotFound
 from penstock.messages import StreamInfo
 from penstock.ops import placed_rows
@@ -180,7 +180,8 @@ class JetStreamImport:
                 self.check_cut_over()
             self._times = RowTimes.of(self._future_times, self._client.status(timeout=self._timeout_s))
             stream = self._target_stream()
-            state = self._thread.run(self._js.info(self._source)).state
+            with placed_rows.unfinished_said(stream.config, self._progress):
+                state = self._thread.run(self._js.info(self._source)).state
             with self._deletion_suspended(stream):
                 done = self._copy(stream, msgspec.structs.replace(self._info, state=state))
             if cut_over:
@@ -210,7 +211,8 @@ class JetStreamImport:
                     f"stream {there.name} has {len(there.partitions)} partitions; sequences need one"
                 )
             return there
-        return create_paused(self._client, placed_rows.suspended(self._mapped.config()), timeout=self._timeout_s)
+        config, progress = self._mapped.config(), self._progress
+        return placed_rows.create_target(self._client, config, self._timeout_s, progress, source=self._source)
 
     def _complete(self, *, cut_over: bool) -> Imported:
         """Return the result of a run after the cut-over. OperationalError: the target may lack messages of JetStream's

@@ -22,6 +22,7 @@ from pyarrow import parquet
 from penstock.base import limits
 from penstock.base.errors import ConfigError
 from penstock.lake.reading.columns import in_utc
+from penstock.lake.tables.folder import OvertakenError
 from penstock.spark.runtime.sessions import without_pandas_warning
 from penstock.spark.writing.query_ids import QUERY_ID, query_id_of
 from penstock.vfs.real import sync_folder_if_possible
@@ -43,9 +44,11 @@ class DeltaSink:
     def __call__(self, rows: DataFrame, batch_id: int) -> None:
         """Write a batch, unless the table holds it already. Raise ConfigError if the table has other columns or types.
 
-        Raise OperationalError if Spark does not set the query id.
+        Raise OperationalError if Spark does not set the query id, OvertakenError if another writer has changed the
+        table meanwhile.
         """
         from deltalake import CommitProperties, Transaction
+        from deltalake.exceptions import CommitFailedError
         from deltalake.transaction import AddAction
 
         query_id = query_id_of(rows.sparkSession.sparkContext.getLocalProperty(QUERY_ID))
@@ -60,7 +63,11 @@ class DeltaSink:
             AddAction(one.path, one.size, {}, now_ms, True, json.dumps({"numRecords": one.rows})) for one in written
         ]
         commit = CommitProperties(app_transactions=[Transaction(query_id, batch_id)])
-        found.create_write_transaction(files, self._mode, found.schema(), commit_properties=commit)
+        try:
+            found.create_write_transaction(files, self._mode, found.schema(), commit_properties=commit)
+        except CommitFailedError as error:
+            text = f"{self._root}: another writer has changed the table at the same time, so nothing was committed"
+            raise OvertakenError(f"{text}; start the query again: {error}") from error
 
     def _open(self, rows: DataFrame) -> DeltaTable:
         from deltalake import DeltaTable, Schema

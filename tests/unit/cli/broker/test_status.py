@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec import UNSET
 
-from penstock.base.ids import BrokerId, TimestampUs
-from penstock.cli.broker.status import broker_pairs, without_leader
-from penstock.messages import NatsStatus, StatusResponse
+from penstock.base.config import StreamConfig, SuspendDeletion
+from penstock.base.ids import BrokerId, StreamId, TimestampUs
+from penstock.cli.broker.status import broker_pairs, suspended_text, without_leader
+from penstock.messages import NatsStatus, StatusResponse, StreamInfo
 
 
 def _state(**more: Any) -> StatusResponse:
@@ -70,6 +72,16 @@ def test_without_a_metadata_leader_it_is_said_how_old_the_answer_is(heard_ms: in
 def test_where_somebody_leads_the_metadata_or_nobody_else_is_there_nothing_is_said_of_it() -> None:
     assert not without_leader(_state(metadata_leader=BrokerId(2), voters=3, voters_reachable=2))
     assert not without_leader(_state(voters=1, voters_reachable=1))
+
+
+def test_streams_whose_deletion_is_suspended_are_named() -> None:
+    infos = [
+        StreamInfo(stream_id=StreamId(n + 1), config=StreamConfig(name=f"s{n}", subject="a", suspend_deletion=one))
+        for n, one in enumerate([UNSET, *[SuspendDeletion.YES] * 5, SuspendDeletion.COPYING])
+    ]
+    assert suspended_text(infos[:1]) == ""
+    text = "Deletion is suspended in s1, s2, s3, s4, s5 and 1 more: `penstock doctor` says how to resume it"
+    assert suspended_text(infos) == text
 
 
 def test_what_is_counted_is_named() -> None:

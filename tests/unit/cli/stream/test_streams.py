@@ -10,6 +10,7 @@ from penstock.base.errors import ErrorCode
 from penstock.cli.stream import streams
 from penstock.cli.stream.streams import as_typed, warnings
 from penstock.cli.terminal import failure
+from penstock.cli.terminal.stream_fields import FIELDS, shown
 from penstock.client.errors import NotEnoughReplicas, StreamExists, TimedOut
 
 
@@ -92,3 +93,9 @@ def test_another_config_is_told_in_the_words_of_the_options(capsys: pytest.Captu
 def test_a_refusal_without_differences_stays_as_it_is() -> None:
     with pytest.raises(StreamExists, match="alter it"), streams._said_as_typed("a", creating=True):
         raise StreamExists(ErrorCode.STREAM_EXISTS, "it is there; alter it")
+
+
+def test_each_default_in_the_help_has_words() -> None:
+    defaults = StreamConfig(name="", subject="")
+    empty = [f.flag for f in FIELDS if not (f.default or shown(f.name, getattr(defaults, f.name)))]
+    assert empty == []

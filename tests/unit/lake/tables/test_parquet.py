@@ -20,6 +20,7 @@ from penstock.lake.archiving.decoding import COLUMNS
 from penstock.lake.reading.columns import arrow_schema
 from penstock.lake.reading.positions import Key
 from penstock.lake.reading.positions import Position as At
+from penstock.lake.tables import folder as folder_module
 from penstock.lake.tables.data_files import LakeWriter, Writing
 from penstock.lake.tables.folder import write_durably
 from penstock.lake.tables.manifest import ArchiveManifest, read_about
@@ -107,7 +108,10 @@ def test_a_committed_file_that_is_gone_before_it_was_moved_is_reported(tmp_path:
 def test_a_run_removes_what_a_killed_one_left_uncommitted(tmp_path: Path) -> None:
     add(tmp_path, ZERO, 0, 100)
     staged(tmp_path, ZERO, 100, 200)
-    ParquetTable(tmp_path).finish()
+    table = ParquetTable(tmp_path)
+    table.finish()
+    assert len(list((tmp_path / "_penstock/staged").iterdir())) == 1  # of a lost commit it may be all that is left
+    table.drop_staged()
     assert list((tmp_path / "_penstock/staged").iterdir()) == []
     assert [one.ranges for one in ParquetTable(tmp_path).files()] == [((0, 0, 100),)]
 
@@ -261,9 +265,63 @@ def test_whole_folders_of_old_days_may_be_removed(tmp_path: Path, caplog: pytest
     caplog.clear()
     ParquetTable(tmp_path).finish()
     assert caplog.text == ""
-    shutil.rmtree(tmp_path / "date=1970-01-04")
+    shutil.rmtree(tmp_path / "date=1970-01-04")  # of the last commit
+    with caplog.at_level(logging.WARNING):
+        ParquetTable(tmp_path).finish()
+    assert "date=1970-01-04/topic=orders" in caplog.text
+    add(tmp_path, ZERO, 400, 500, 4)
+    assert [one.ranges[0].start for one in ParquetTable(tmp_path).files()] == [0, 100, 200, 300, 400]
+    ParquetTable(tmp_path).finish()
+
+
+@pytest.mark.parametrize("mark", [None, b"", b"0 0", b"1 00000000", b"1", b"\xff\xfe", b"9" * 5_000])
+def test_moves_of_which_it_is_not_known_that_they_are_over_are_done_again(tmp_path: Path, mark: bytes | None) -> None:
+    """The mark of the moves is missing, torn, or that of another commit with this number: an older copy goes on so."""
+    add(tmp_path, ZERO, 0, 100)
+    last = tmp_path / add(tmp_path, ZERO, 100, 200, 1).path
+    whole = last.read_bytes()
+    file = tmp_path / "_penstock/moved"
+    file.unlink() if mark is None else file.write_bytes(mark)
+    aside = tmp_path / "_penstock/staged" / f"{last.name}.part"
+    last.replace(aside)
+    ParquetTable(tmp_path).finish()
+    assert last.read_bytes() == whole
+    file.unlink(missing_ok=True) if mark is None else file.write_bytes(mark)
+    shutil.rmtree(last.parent)
     with pytest.raises(CorruptionError, match="found no file"):
         ParquetTable(tmp_path).finish()
+    last.parent.mkdir(parents=True)
+    last.write_bytes(whole)
+    ParquetTable(tmp_path).finish()
+    shutil.rmtree(last.parent)
+    ParquetTable(tmp_path).finish()  # warns: the mark is there again
+
+
+def test_a_folder_is_synced_once_for_a_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[Path] = []
+
+    def counting(folder: Path) -> None:
+        synced.append(folder)
+
+    monkeypatch.setattr(folder_module, "sync_folder_if_possible", counting)
+    table = ParquetTable(tmp_path)
+    for start in range(0, 300, 100):
+        add(tmp_path, ZERO, start, start + 100, start // 100, table=table)
+    of_days = [one for one in synced if one.name == "topic=orders"]
+    assert sorted(of_days) == [tmp_path / f"date=1970-01-0{day}/topic=orders" for day in (1, 2, 3)]
+
+
+def test_a_reader_sees_all_commits_while_a_job_makes_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A listing of a folder that changes may have a later commit and lack the one before it."""
+    for start in range(0, 500, 100):
+        add(tmp_path, ZERO, start, start + 100)
+    whole = [0, 1, 2, 3, 4]
+    listings = [[0, 2], [0, 1, 3], [0, 1, 2, 4], whole]
+    monkeypatch.setattr(ParquetTable, "_listed", lambda table: listings.pop(0) if listings else whole)
+    assert len(ParquetTable(tmp_path).files()) == 5
+    listings = [[0, 2], [0, 2]]
+    with pytest.raises(CorruptionError, match="A commit is missing"):
+        ParquetTable(tmp_path).files()
 
 
 def test_only_what_readers_take_for_data_counts(tmp_path: Path) -> None:

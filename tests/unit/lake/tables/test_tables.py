@@ -210,8 +210,9 @@ def test_a_commit_is_on_disk_before_the_brokers_hear_of_it(
     for number in range(2):
         files = written(root, number, number + 1, staged=table_format == "parquet", topic=table_format == "iceberg")
         table.commit(Commit(files, {KEY: At(number, 3)}, {KEY: At(number + 1, 3)}))
-        # SQLite syncs its files itself, not through Python.
-        assert synced.lacks([root, *(one for one in root.rglob("*") if one.suffix != ".db")]) == []
+        # SQLite syncs its files itself, not through Python; without `moved` the next run only does more.
+        needed = [one for one in root.rglob("*") if one.suffix != ".db" and one.name != "moved"]
+        assert synced.lacks([root, *needed]) == []
 
 
 @each_change

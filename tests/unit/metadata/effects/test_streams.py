@@ -102,6 +102,21 @@ def test_alter() -> None:
     assert outcomes[1].changed
 
 
+@pytest.mark.parametrize(("before", "after"), [("yes", "yes"), ("copying", "no"), ("no", "no")])
+def test_an_alteration_may_leave_deletion_suspended_by_a_user(before: str, after: str) -> None:
+    ended = AlterStream(stream_id=1, changes={"suspend_deletion": "no", "max_age_ms": 5}, keep_suspended=True)
+    image, _ = folded(create(), AlterStream(stream_id=1, changes={"suspend_deletion": before}), ended)
+    config = image.by_name("orders").config
+    assert (config.max_age_ms, config.suspend_deletion) == (5, msgspec.UNSET if after == "no" else after)
+
+
+def test_deletion_that_is_suspended_can_be_resumed_in_a_sealed_stream() -> None:
+    """It means nothing there, and the doctor reports it."""
+    suspended, resumed = (AlterStream(stream_id=1, changes={"suspend_deletion": one}) for one in ("copying", "no"))
+    image, _ = folded(create(), suspended, intake(Intake.SEALED), resumed)
+    assert image.by_name("orders").config.suspend_deletion is msgspec.UNSET
+
+
 @pytest.mark.parametrize(
     ("changes", "named"),
     [

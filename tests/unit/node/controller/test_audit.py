@@ -91,6 +91,19 @@ def test_what_is_done_is_told_in_order_with_who_did_it(broker) -> None:
     assert all("time" in one for one in told(broker))
 
 
+def test_a_suspension_that_stays_is_not_told_as_altered(broker) -> None:
+    with asking(broker, "ann"):
+        broker.create("orders")
+        broker.request(AlterStreamRequest(name="orders", changes={"suspend_deletion": "yes"}))
+        changes = {"suspend_deletion": "no", "max_messages": 9}
+        broker.request(AlterStreamRequest(name="orders", changes=changes, keep_suspended=True))
+    passes(broker)
+    assert [one["changes"] for one in told(broker) if "changes" in one] == [
+        {"suspend_deletion": "yes"},
+        {"max_messages": 9},
+    ]
+
+
 def test_what_was_refused_or_changed_nothing_is_not_told(broker) -> None:
     with asking(broker, "ann"):
         broker.request(DeleteUserRequest(name="ann"))

@@ -14,6 +14,8 @@ from penstock.base.ids import BrokerId, StreamId
 from penstock.messages import (
     AlterStreamRequest,
     AlterStreamResponse,
+    AwaitMetadataRequest,
+    AwaitMetadataResponse,
     AwaitStreamRequest,
     AwaitStreamResponse,
     CreateStreamRequest,
@@ -280,3 +282,20 @@ def test_one_broker_without_keys_is_named_as_one() -> None:
     world.ask(encrypted(None))
     assert "1 broker is to hold a copy, and broker 1 has no encryption keys" in str(world.heard[0])
     assert world.names == []
+
+
+def test_deletion_is_suspended_once_all_brokers_know_it_and_resumed_at_once(world: World) -> None:
+    (asked,) = world.ask(CREATE)
+    world.peers.answered(TWO, asked.token, AwaitStreamResponse(), b"")
+    world.here.pop()(None)
+    (asked,) = world.ask(AlterStreamRequest(name="orders", changes={"suspend_deletion": "yes"}))
+    assert asked.request == AwaitMetadataRequest(index=world.alone.quorum.image.index, timeout_ms=10_000)
+    assert world.codes == ["CreateStreamResponse"]
+    world.peers.answered(TWO, asked.token, AwaitMetadataResponse(), b"")
+    assert world.codes == ["CreateStreamResponse", "AlterStreamResponse"]
+    for changes in ({"suspend_deletion": "no"}, {"max_messages": 5}):
+        assert world.ask(AlterStreamRequest(name="orders", changes=changes)) == []
+    assert world.codes[2:] == ["AlterStreamResponse"] * 2
+    world.ask(AlterStreamRequest(name="orders", changes={"suspend_deletion": "yes"}))
+    assert [world.tick(after_ms=11_000), world.codes[4:]] == [[], ["timed_out"]]
+    assert "committed, but broker 2 has not applied it" in str(world.heard[-1])
