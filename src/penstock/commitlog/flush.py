@@ -47,7 +47,18 @@ class Flush:
     Run it once in a disk thread; then call `Log.flushed` or, with the OSError, `Log.flush_failed`.
     """
 
-    __slots__ = ("_checkpoint", "_indexes", "_lineage", "_names", "_vfs", "dirty", "end", "end_place", "indexed")
+    __slots__ = (
+        "_checkpoint",
+        "_indexes",
+        "_lineage",
+        "_names",
+        "_vfs",
+        "dirty",
+        "end",
+        "end_place",
+        "has_looked",
+        "indexed",
+    )
 
     def __init__(
         self,
@@ -70,6 +81,7 @@ class Flush:
         self._indexes = indexes
         self.end = end
         self.end_place = end_place
+        self.has_looked = False  # at the names
         self.indexed: frozenset[str] = frozenset()  # paths of segments whose index file is now complete
 
     def run(self) -> None:
@@ -97,6 +109,7 @@ class Flush:
 
     def check_names(self) -> None:
         """Raise FileNotFoundError if a file with news was removed or moved."""
+        self.has_looked = True
         for dirty in self.dirty:
             if dirty.has_news and not dirty.file.has_its_name():
                 raise FileNotFoundError(errno.ENOENT, "the file was removed or moved", dirty.file.path)

@@ -123,6 +123,8 @@ class LogMaintenance:
             partition.flushing = False
             self._synced(partition)
             flushed_end = partition.log.flushed_end
+            if flush.has_looked:
+                partition.owes_name_check = False
             if error is None:
                 partition.log.flushed(flush)
             else:
