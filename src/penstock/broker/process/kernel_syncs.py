@@ -141,13 +141,16 @@ class KernelSyncs:
         with suppress(BlockingIOError):
             os.eventfd_read(self._event)
         self._ended.extend(self._calls.completed())
+        self._give_back()
+
+    def _give_back(self) -> None:
         try:
             while self._ended:
                 number, error = self._ended.popleft()
                 self._under_way.pop(number)(OSError(error, os.strerror(error)) if error else None)
         finally:
             if self._ended:  # after a callback that raised: a log whose sync gives no result would wait for ever
-                self._loop.call_soon(self._look)
+                self._loop.call_soon(self._give_back)
             self._taken()
 
     def close(self) -> None:
