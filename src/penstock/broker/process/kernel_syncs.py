@@ -141,13 +141,16 @@ class KernelSyncs:
         with suppress(BlockingIOError):
             os.eventfd_read(self._event)
         self._ended.extend(self._calls.completed())
+        self._give_back()
+
+    def _give_back(self) -> None:
         try:
             while self._ended:
                 number, error = self._ended.popleft()
                 self._under_way.pop(number)(OSError(error, os.strerror(error)) if error else None)
         finally:
             if self._ended:  # after a callback that raised: a log whose sync gives no result would wait for ever
-                self._loop.call_soon(self._look)
+                self._loop.call_soon(self._give_back)
             self._taken()
 
     def close(self) -> None:
@@ -176,7 +179,8 @@ def _try(calls: LinuxAio, folder: str, event: int) -> None:
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         os.unlink(path)
-        os.pwrite(file, b"sync", 0)
+        with suppress(OSError):  # a full disk: its broker must not have threads until the next start
+            os.pwrite(file, b"sync", 0)
         if not calls.submit(0, file, event):
             calls.close()
             raise UnavailableError(f"io_submit: {os.strerror(ctypes.get_errno())}")

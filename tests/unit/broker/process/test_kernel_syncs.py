@@ -149,6 +149,18 @@ async def test_the_kernel_of_this_machine_syncs_files(tmp_path: Path) -> None:
     disk.close()
 
 
+def test_a_full_disk_at_the_start_does_not_decide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    try:
+        try_kernel(str(tmp_path)).close()
+    except UnavailableError as error:
+        pytest.skip(str(error))
+    monkeypatch.setattr(os, "pwrite", full)
+    try_kernel(str(tmp_path)).close()
+
+
 def file_number(tmp_path: Path) -> int:
     """Return a descriptor that is closed."""
     with (tmp_path / "b").open("wb") as file:
