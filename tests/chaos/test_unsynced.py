@@ -44,6 +44,11 @@ def test_a_file_is_there_with_its_synced_bytes(root: Path) -> None:
     assert files(root) == {"a/b": b"synced"}
 
 
+def test_every_sync_is_noted(root: Path) -> None:
+    """One by the kernel is not: what was acked after it would be undone."""
+    assert UnsyncedVfs(root).open("a", create=True).sync_fileno() is None
+
+
 def test_a_name_takes_a_sync_of_its_folder(root: Path) -> None:
     vfs = UnsyncedVfs(root)
     file = vfs.open("a/b/c", create=True)

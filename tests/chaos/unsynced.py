@@ -157,6 +157,10 @@ class UnsyncedFile(real.RealFile):
         with self._about.lock:
             self._about.note(op="synced", file=self._number, until=until)
 
+    def sync_fileno(self) -> int | None:
+        """None: a sync by the kernel would not be noted."""
+        return None
+
 
 class UnsyncedFolder(real.RealFolder):
     """Notes that its names are on the disk."""

@@ -16,6 +16,7 @@ from penstock.base.clock import Now
 from penstock.broker.driver import Driver, wall_clock
 from penstock.broker.nats.link import NatsLink
 from penstock.broker.peers.peers import PeerConnections
+from penstock.broker.process.disk_threads import DiskThreads
 from penstock.broker.security.nats_credentials import NatsAccess, parse_nats_urls
 from penstock.broker.socket_api.acceptor import bind
 from penstock.broker.socket_api.server import Server
@@ -88,7 +89,7 @@ async def broker_in_process(
         node,
         loop,
         clock=clock,
-        disk_threads=2,
+        disk=DiskThreads(loop, 2),
         in_flight_bytes_max=1 << 28,
         embedded_nats=False,
         remember_cluster=remember_cluster,

@@ -168,6 +168,8 @@ MAINTENANCE_TURN_MS = 5  # delay until the next turn while more logs wait
 IDENTITY_BYTES_MAX = 64 * KIB  # size of penstock.json; usually some 200 bytes
 CUT_FILES_MAX = 1_000  # side files per position; recovery never overwrites one
 DISK_WORK_AHEAD = 2  # queued items per reading disk thread; beyond it users take turns
+NAME_CHECK_INTERVAL_MS = 100  # between looks whether a log's file was removed; acked meanwhile, as before a removal
+KERNEL_SYNCS_MAX = 64  # syncs in the kernel at once, which hold its workers if the disk hangs; the others take threads
 DISK_THREADS_DEFAULT = 16  # of each kind of work; they wait for the disk, and a slow one needs so many concurrent syncs
 
 # Connections between brokers

@@ -20,7 +20,7 @@ from penstock.base import limits
 from penstock.base.clock import Now
 from penstock.base.errors import ErrorCode, OperationalError, RemoteError
 from penstock.base.ids import BrokerId, TimestampUs
-from penstock.base.meters import Families
+from penstock.base.meters import Families, Histogram
 from penstock.broker.nats.link import LinkDown, LinkEvent, LinkUp, NatsLink
 from penstock.broker.peers.peers import PeerConnections
 from penstock.broker.process.disk_threads import DiskThreads, TimedWork
@@ -42,13 +42,17 @@ from penstock.messages import CertificateInfo, JoinResponse, NatsStatus, PeerFai
 from penstock.node.node import Node
 from penstock.node.quorum.metadata_forwarding import THE_BROKER
 from penstock.node.security.access import ClientOrigin
-from penstock.node.step import DiskWork, Lane, Reply, Step, Subscribe, Unsubscribe
+from penstock.node.step import DiskWork, Lane, PlainSync, Reply, Step, Subscribe, Unsubscribe
 
 _log = logging.getLogger("penstock.broker")
 
 _SWEEP_US = 1_000_000
 _TIMER_US_MIN = 1_000
-_PLAN_US = 3_000  # Longest delay until a deadline earlier than the planned one is noticed.
+# Longest delays until a deadline earlier than the planned one is noticed: after a request or a change, and after
+# messages and their syncs, whose deadlines are of seconds, unless the node is to go on in its next turn
+# (`Node.has_next_turn`). To find the next deadline costs as much as a tenth of a lone message.
+_PLAN_US = 3_000
+_LATE_PLAN_US = 50_000
 _NEVER_US = 2**63
 _DISK_US = 5_000_000  # Interval of measurements of the disk's space.
 _LEAVE_SHARE = 0.2  # Share of the stop time-out for each of the two hand-overs to other brokers.
@@ -83,7 +87,7 @@ class Driver:
         loop: asyncio.AbstractEventLoop,
         *,
         clock: Callable[[], Now] = wall_clock,
-        disk_threads: int,
+        disk: DiskThreads,
         in_flight_bytes_max: int,
         embedded_nats: bool,
         remember_cluster: Callable[[str], None] = lambda cluster_id: None,
@@ -104,7 +108,8 @@ class Driver:
         self._loop = loop
         self._clock = clock
         self.elapsed_us = _monotonic_us if clock is wall_clock else lambda: clock().elapsed_us  # for measuring waits
-        self._threads = DiskThreads(loop, disk_threads)
+        self._threads = disk
+        disk.taken = self._disk_work_taken
         self._complaints = RateLimitedLog()
         self._in_flight_bytes_max = in_flight_bytes_max
         self._has_embedded_nats = embedded_nats
@@ -112,6 +117,8 @@ class Driver:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_us = _NEVER_US  # when the timer is due
         self._plan: asyncio.TimerHandle | None = None  # pending re-planning of the timer
+        self._plan_us = _NEVER_US  # when that is due
+        self._plans_soon = False  # a deadline may be near: see `_PLAN_US`
         self._seen_us = 0  # elapsed time of the last event
         self._next_sweep_us = 0
         self._barriers: dict[int, int] = {}  # token of the link → token of the node
@@ -172,7 +179,7 @@ class Driver:
         if self._stopping:
             return  # the drain timed out: these messages are neither stored nor acked
         self._node.messages_received(groups, self.now())
-        self.carry_out()
+        self._carry_out_messages()
         self._watch_budget()
 
     def link_event(self, event: LinkEvent) -> None:
@@ -305,7 +312,12 @@ class Driver:
     def carry_out(self) -> None:
         """Carry out all that the node has decided."""
         self._take_steps()
-        self._set_timer()
+        self._set_timer(_PLAN_US)
+
+    def _carry_out_messages(self) -> None:
+        self._take_steps()
+        is_soon, self._plans_soon = self._plans_soon or self._node.has_next_turn, False
+        self._set_timer(_PLAN_US if is_soon else _LATE_PLAN_US)
 
     def _take_steps(self) -> None:
         while (step := self._node.take()) is not None:
@@ -403,6 +415,7 @@ class Driver:
             ),
             disk_free_bytes=free_bytes,
             disk_size_bytes=size_bytes,
+            synced_by="kernel" if self._threads.has_kernel else "threads",
             disk_answers=disk_wait_us < limits.DISK_PROBE_TIMEOUT_MS * 1_000,
             connections=len(server.connections) - len(server.peers),
             requests_in_flight=server.open_request_count,
@@ -444,9 +457,10 @@ class Driver:
             if self._stopped:
                 return  # the node has stopped already
             self._node.complete(work, error, self.now())
-            self.schedule()
-            self._watch_budget()
+            self._plans_soon |= work.sync is None  # the next slice of such work may be due in milliseconds
 
+        if work.sync is not None and self._synced_by_kernel(work.sync, work.meter, done):
+            return
         if (meter := work.meter) is None:
             self._threads.submit(work.lane, work.run, done, work.user)
             return
@@ -457,6 +471,30 @@ class Driver:
             done(error)
 
         self._threads.submit(work.lane, timed, measured, work.user)
+
+    def _synced_by_kernel(
+        self, sync: PlainSync, meter: Histogram | None, done: Callable[[Exception | None], None]
+    ) -> bool:
+        """Have the kernel do a sync; False if it does not take it."""
+        begun_us = self.elapsed_us()
+
+        def synced(error: Exception | None) -> None:
+            if meter is not None:
+                meter.add(self.elapsed_us() - begun_us)
+            if error is None and sync.check is not None:
+                try:
+                    sync.check()
+                except OSError as failure:
+                    error = failure
+            done(error)
+
+        return self._threads.sync(sync.descriptor, synced)
+
+    def _disk_work_taken(self) -> None:
+        """Carry out at once what the node has decided about disk work that is done: acks may wait for it."""
+        if not self._stopped:
+            self._carry_out_messages()
+            self._watch_budget()
 
     def read_ahead(self, run: Callable[[], None], done: Callable[[Exception | None], None], user: str = "") -> None:
         """Run a read on a disk thread for a client; `user` is the client's user name, if any."""
@@ -498,16 +536,19 @@ class Driver:
             _log.info("reading from NATS again")
             self.link.resume_reading()
 
-    def _set_timer(self) -> None:
+    def _set_timer(self, plan_us: int) -> None:
         """Schedule the planning of the timer, once for all events until then, so that a lone message does not pay for
         it.
         """
         if self._stopped:
             return
+        due_us = self._seen_us + plan_us
         if self._timer_us <= self._seen_us:
             self._tick()  # the loop was too busy to run the timer in time
-        elif self._plan is None and self._timer_us > self._seen_us + _PLAN_US:
-            self._plan = self._loop.call_later(_PLAN_US / 1e6, self._plan_timer)
+        elif due_us < self._timer_us and due_us < self._plan_us:
+            self._cancel_plan()
+            self._plan_us = due_us
+            self._plan = self._loop.call_later(plan_us / 1e6, self._plan_timer)
 
     def _plan_timer(self) -> None:
         self._cancel_plan()
@@ -538,6 +579,7 @@ class Driver:
             self._timer = None
 
     def _cancel_plan(self) -> None:
+        self._plan_us = _NEVER_US
         if self._plan is not None:
             self._plan.cancel()
             self._plan = None

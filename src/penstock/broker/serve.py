@@ -43,6 +43,7 @@ from penstock.broker.config.data_dir import (
     take_data_dir,
 )
 from penstock.broker.config.encryption import encrypted
+from penstock.broker.config.settings import SYNC_BY_AUTO
 from penstock.broker.driver import Driver, wall_clock
 from penstock.broker.nats.link import NatsLink
 from penstock.broker.nats.server import EmbeddedNats
@@ -50,6 +51,8 @@ from penstock.broker.observability.http_server import bind_http
 from penstock.broker.observability.metrics_collector import disk_space
 from penstock.broker.observability.observability import Observability, exporter_of
 from penstock.broker.peers.peers import PeerConnections
+from penstock.broker.process.disk_threads import DiskThreads
+from penstock.broker.process.kernel_syncs import LinuxAio, UnavailableError, try_kernel
 from penstock.broker.process.running_timeout import LOOK_S, RunningTimeout
 from penstock.broker.process.signals import on_signals
 from penstock.broker.process.systemd import Notifier
@@ -263,6 +266,17 @@ async def _has_its_part(running: _Running, stopping: asyncio.Event, notifier: No
     return True
 
 
+def _kernel_syncs(config: BrokerConfig) -> LinuxAio | None:
+    """Return the kernel's syncs; None, after a line in the log, if threads do them."""
+    if config.sync_by != SYNC_BY_AUTO:
+        return None
+    try:
+        return try_kernel(str(config.data_dir))
+    except (UnavailableError, OSError) as error:
+        _log.info("files are synced by threads, for the kernel cannot be asked (Linux AIO): %s", error)
+        return None
+
+
 def _advise(config: BrokerConfig, listens: Address) -> None:
     """Log warnings about risky settings."""
     here = (voters_advice(config.voters), plain_beyond_reach(listens, has_tls=bool(config.tls)))
@@ -284,7 +298,7 @@ async def _start(config: BrokerConfig, open_files_max: int, running: _Running) -
     driver = Driver(
         node,
         loop,
-        disk_threads=config.disk_threads,
+        disk=DiskThreads(loop, config.disk_threads, _kernel_syncs(config)),
         in_flight_bytes_max=config.broker_in_flight_bytes,
         embedded_nats=running.embedded is not None,
         remember_cluster=running.data_dir.remember_cluster,

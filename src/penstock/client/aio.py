@@ -762,12 +762,13 @@ class Client(OfThisProcess):
         It blocks only while PUBLISHES_IN_FLIGHT_MAX (4,096) earlier messages have no ack.
         """
         publish = self._publications.publish
-        future = await publish(subject, value, key, headers, stream, ack, envelope, retries, timeout)
+        future = await publish(
+            subject, value, key, headers, stream, ack, envelope, retries, timeout, notes_failure=True
+        )
         if future is None:
             done: asyncio.Future[PubAck | None] = asyncio.get_running_loop().create_future()
             done.set_result(None)
             return done
-        self._publications.note_failures(future)
         return future  # type: ignore[return-value]  # a Future[PubAck] gives what a Future[PubAck | None] promises
 
     async def flush(self, *, timeout: float = 60.0) -> None:

@@ -112,7 +112,8 @@ def wanted_columns(columns: Iterable[str] | None) -> list[str] | None:
 
 def seconds_of(timeout: object) -> float:
     """Return a time-out in seconds, at most CLIENT_TIMEOUT_S_MAX. TypeError: not a number. ValueError: NaN."""
-    if isinstance(timeout, bool) or not isinstance(timeout, SupportsFloat):
+    # `float` and `int` first: the check of a protocol is slow.
+    if isinstance(timeout, bool) or not isinstance(timeout, (float, int, SupportsFloat)):
         what = "None" if timeout is None else a_kind(timeout)
         raise TypeError(f"timeout is {what}; give seconds, or float('inf') to wait for as long as it takes")
     seconds = float(timeout)
@@ -150,6 +151,8 @@ def milliseconds(timeout: float) -> int:
 
 def whole_number(what: str, given: SupportsIndex) -> int:
     """Return an integer of any type, numpy's included, as int. TypeError for anything else."""
+    if type(given) is int:  # before the check of a protocol, which is slow
+        return given
     if not isinstance(given, bool):
         with contextlib.suppress(TypeError):
             return operator.index(given)

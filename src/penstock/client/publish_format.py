@@ -13,7 +13,6 @@
 from __future__ import annotations
 
 import base64
-import contextlib
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -95,10 +94,12 @@ def a_kind(given: object) -> str:
 def key_header(key: bytes | str) -> tuple[str, str]:
     """Return (header name, value) for `key`. ValueError: empty or too large. TypeError: neither bytes nor text."""
     raw = _key_bytes(key)
-    with contextlib.suppress(UnicodeDecodeError):
+    try:
         text = raw.decode()
-        if text == text.strip() and text.isprintable():
-            return KEY_HEADER, text
+    except UnicodeDecodeError:
+        text = ""
+    if text and text == text.strip() and text.isprintable():
+        return KEY_HEADER, text
     return KEY_BASE64_HEADER, base64.b64encode(raw).decode()
 
 
@@ -172,7 +173,10 @@ def header_block_bytes(headers: Mapping[str, str] | None) -> int:
     """Return the size of the header block that nats-py writes, which NATS counts towards `max_payload`."""
     if headers is None:
         return 0
-    return _EMPTY_BLOCK_BYTES + sum(len(name) + len(text.encode()) + _LINE_BYTES for name, text in headers.items())
+    return _EMPTY_BLOCK_BYTES + sum(
+        len(name) + (len(text) if text.isascii() else len(text.encode())) + _LINE_BYTES
+        for name, text in headers.items()
+    )
 
 
 def _own_headers(headers: Mapping[str, str] | None) -> dict[str, str]:

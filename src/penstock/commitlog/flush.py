@@ -47,7 +47,18 @@ class Flush:
     Run it once in a disk thread; then call `Log.flushed` or, with the OSError, `Log.flush_failed`.
     """
 
-    __slots__ = ("_checkpoint", "_indexes", "_lineage", "_names", "_vfs", "dirty", "end", "end_place", "indexed")
+    __slots__ = (
+        "_checkpoint",
+        "_indexes",
+        "_lineage",
+        "_names",
+        "_vfs",
+        "dirty",
+        "end",
+        "end_place",
+        "has_looked",
+        "indexed",
+    )
 
     def __init__(
         self,
@@ -70,6 +81,7 @@ class Flush:
         self._indexes = indexes
         self.end = end
         self.end_place = end_place
+        self.has_looked = False  # at the names
         self.indexed: frozenset[str] = frozenset()  # paths of segments whose index file is now complete
 
     def run(self) -> None:
@@ -86,6 +98,22 @@ class Flush:
             with contextlib.suppress(OSError):
                 self._checkpoint.sync()
 
+    @property
+    def only_file(self) -> File | None:
+        """The file, if all that `run` does is to sync it and to check its name; None if there is more to do."""
+        if len(self.dirty) != 1 or self._lineage is not None or self._names is not None or self._checkpoint is not None:
+            return None
+        (dirty,) = self.dirty
+        is_plain = dirty.sealed is None and not (self._indexes and dirty.places)
+        return dirty.file if is_plain else None
+
+    def check_names(self) -> None:
+        """Raise FileNotFoundError if a file with news was removed or moved."""
+        self.has_looked = True
+        for dirty in self.dirty:
+            if dirty.has_news and not dirty.file.has_its_name():
+                raise FileNotFoundError(errno.ENOENT, "the file was removed or moved", dirty.file.path)
+
     def _sync(self) -> None:
         if self._lineage is not None:
             self._lineage.sync()
@@ -93,9 +121,7 @@ class Flush:
             dirty.file.sync()
         if self._names is not None:
             self._names.sync()
-        for dirty in self.dirty:
-            if dirty.has_news and not dirty.file.has_its_name():
-                raise FileNotFoundError(errno.ENOENT, "the file was removed or moved", dirty.file.path)
+        self.check_names()
 
     def close_sealed(self) -> int:
         """Close the sealed segments; return their number."""

@@ -455,14 +455,24 @@ class Log:
         self.notices = (*self.notices, f"{self._folder.path} is fenced: a sync failed: {error}")
         self._open_files.synced(self, closed)
 
+    def check_name(self) -> None:
+        """Fence the log if the active segment's file was removed or moved: no later start would find its acked rows."""
+        active = self._segments.active
+        if self._state is not LogState.WRITABLE or active is None or active.file is None:
+            return
+        if not active.file.has_its_name():
+            self._fence(f"{active.path} was removed or moved")
+
     def note_flushed(self) -> None:
         """Record the flushed offset in the checkpoint, so that no start takes corruption below it for a torn tail.
 
         On failure the checkpoint lags behind until a later call succeeds.
         """
         if self._checkpoint.is_behind and self._state is not LogState.TRUNCATING:
-            with contextlib.suppress(OSError):
+            try:  # not `suppress`: this runs for every sync
                 self._checkpoint.write(self._checkpoint_values(), keeps_file=self.is_awake)
+            except OSError:
+                return
 
     def rest(self) -> bool:
         """Close the file and free the entries if everything is synced; return True if no file is open.

@@ -145,6 +145,7 @@ class StatusResponse(Response, frozen=True, kw_only=True):
     disk_size_bytes: Int64Field | None = None
     disk_is_full: bool = False  # it refused a write of a log, and has taken none since
     disk_answers: bool = True  # False: a measurement has not returned for long
+    synced_by: str = ""  # who syncs its logs: `kernel` (Linux AIO) or `threads`; empty: an older version
     # Since the start: messages_in, bytes_in, acks_made, dropped, …
     counters: dict[str, Int64Field] = msgspec.field(default_factory=dict)
 

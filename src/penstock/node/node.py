@@ -518,6 +518,13 @@ class Node:
                 wake_us = deadline_us
         return wake_us
 
+    @property
+    def has_next_turn(self) -> bool:
+        """True if messages have led to work that is due within milliseconds: answers, messages or refusals that wait
+        for the next turn.
+        """
+        return self._fetches.has_next_turn or bool(self._ingest_backlog) or bool(self._budget.refusals)
+
     # Requests
 
     def request(

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 import msgspec
 
@@ -28,15 +29,26 @@ class Lane(Enum):
     QUERY = "query"  # may read for long
 
 
+class PlainSync(NamedTuple):
+    """A sync of one file (fdatasync), and a check that is due after it: it raises OSError, quickly on a local disk."""
+
+    descriptor: int
+    check: Callable[[], None] | None
+
+
 @dataclass(slots=True, eq=False)
 class DiskWork:
-    """Work that may block on the disk. `run` is called in a disk thread and touches only what it captured."""
+    """Work that may block on the disk. `run` is called in a disk thread and touches only what it captured.
+
+    `sync`: all that `run` must do, so that the kernel can do it without a thread.
+    """
 
     lane: Lane
     run: Callable[[], None]
     done: Callable[[Exception | None], None]  # called by the node, in the owner's thread
     meter: Histogram | None = None  # records the duration of `run`, in µs
     user: str = ""  # user that it is done for, as `sharer_of`: users take turns in the lane READ
+    sync: PlainSync | None = None
 
 
 class NatsAnswers(msgspec.Struct, frozen=True, gc=False):
@@ -195,9 +207,13 @@ class Outbox:
         done: Callable[[Exception | None], None],
         meter: Histogram | None = None,
         user: str = "",
+        sync: PlainSync | None = None,
     ) -> None:
-        """Have a disk thread `run`, for a user; then call `done` with the error or None; `meter` gets the duration."""
-        self.step.disk.append(DiskWork(lane, run, done, meter, user))
+        """Have a disk thread `run`, for a user; then call `done` with the error or None; `meter` gets the duration.
+
+        `sync`: see `DiskWork`.
+        """
+        self.step.disk.append(DiskWork(lane, run, done, meter, user, sync))
 
     def notice(self, text: str) -> None:
         """Log a line for the operator."""

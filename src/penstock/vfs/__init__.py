@@ -61,6 +61,9 @@ class File(Protocol):
     def fileno(self) -> int | None:
         """Return the descriptor for sendfile; None if there is none (memory) or it gives other bytes (encrypted)."""
 
+    def sync_fileno(self) -> int | None:
+        """Return the descriptor whose fdatasync is all that `sync` does; None if there is none."""
+
     @property
     def takes_work(self) -> bool:
         """True if reads take so much CPU time that an event loop should run them in a thread."""

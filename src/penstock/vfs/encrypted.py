@@ -336,6 +336,9 @@ class EncryptedFile:
         """None: the descriptor gives encrypted bytes."""
         return None
 
+    def sync_fileno(self) -> int | None:
+        return self._inner.sync_fileno()
+
     @property
     def takes_work(self) -> bool:
         """True: reads decrypt."""

@@ -208,6 +208,10 @@ class FaultyFile:
     def fileno(self) -> int | None:
         return self._inner.fileno()
 
+    def sync_fileno(self) -> int | None:
+        """None: only `sync` can be made to fail."""
+        return None
+
     @property
     def takes_work(self) -> bool:
         return self._inner.takes_work

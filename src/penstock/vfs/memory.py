@@ -213,6 +213,10 @@ class MemoryFile:
         """None: there is no descriptor."""
         return None
 
+    def sync_fileno(self) -> int | None:
+        """None: memory needs no sync."""
+        return None
+
     @property
     def takes_work(self) -> bool:
         return False

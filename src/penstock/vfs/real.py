@@ -167,6 +167,9 @@ class RealFile:
     def fileno(self) -> int | None:
         return self._descriptor
 
+    def sync_fileno(self) -> int | None:
+        return self._descriptor if _sync is os.fdatasync else None
+
     @property
     def takes_work(self) -> bool:
         return False

@@ -49,6 +49,7 @@ def _gated_fdatasync(descriptor: int) -> None:
 
 if _gate or _sync_fails:
     os.fdatasync = _gated_fdatasync
+    os.environ["PENSTOCK_SYNC_BY"] = "threads"  # the kernel's syncs do not come through here
 
 _calls_file = os.open(_calls, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC) if _calls else -1
 

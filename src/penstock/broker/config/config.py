@@ -117,6 +117,7 @@ class BrokerConfig:
     scrub_rate: int
     scrub_interval: int  # in ms
     disk_threads: int
+    sync_by: str
     admin_password: str | None = field(default=None, repr=False)
     cluster_secret: str | None = field(default=None, repr=False)
     allow_open_secrets: bool = False

@@ -19,6 +19,7 @@ from penstock.base.ids import BrokerId
 from penstock.base.units import format_duration_us, format_exact_bytes, parse_bytes, parse_duration_ms
 
 EMBEDDED = "embedded"
+SYNC_BY_AUTO = "auto"
 OFF = "off"
 CLIENT_AUTH = (OFF, "optional", "required")  # for client certificates
 DISK_THREADS_MAX = 64
@@ -671,6 +672,13 @@ _TABLE = (
         limits.DISK_THREADS_DEFAULT,
         "N",
         "Threads for disk work: the number of streams that are synced at once.",
+    ),
+    Setting(
+        "sync_by",
+        read_one_of(SYNC_BY_AUTO, "threads"),
+        SYNC_BY_AUTO,
+        "WHO",
+        "Who syncs files: `auto`, the kernel (Linux AIO) where a trial at the start works, else threads; or `threads`.",
     ),
 )
 

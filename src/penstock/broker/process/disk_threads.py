@@ -1,4 +1,4 @@
-"""Disk threads: run blocking disk work off the event loop.
+"""Disk threads: run blocking disk work off the event loop. Plain syncs are done by the kernel, where it can.
 
 Rules: every lane has threads of its own, so that slow work of one kind does not delay another. In the lane READ, which
 users fill, work is scheduled round-robin by user (`Turns`): the threads have a few tasks queued, the others wait on the
@@ -17,6 +17,7 @@ from queue import SimpleQueue
 
 from penstock.base import limits
 from penstock.base.turns import Turns
+from penstock.broker.process.kernel_syncs import KernelSyncs, SyncCalls
 from penstock.node.step import Lane
 
 _Back = Callable[[BaseException | None], None]
@@ -41,16 +42,21 @@ class TimedWork:
 
 
 class DiskThreads:
-    """The thread pools: `threads` for each lane, which start at once and end after `close`."""
+    """The thread pools: `threads` for each lane, which start at once and end after `close`.
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, threads: int) -> None:
-        self.open_count = 0  # tasks that have not completed
+    `calls`: the kernel's syncs; None: threads do them. `taken` is called on the loop behind the `done` of each group of
+    tasks that it takes back.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, threads: int, calls: SyncCalls | None = None) -> None:
+        self._open_count = 0  # tasks of threads that have not completed
+        self.taken: Callable[[], None] = lambda: None
+        self._kernel = None if calls is None else KernelSyncs(calls, loop, self._all_taken)
         self._loop = loop
         self._threads = threads
         self._finished: deque[tuple[_Back, BaseException | None]] = deque()
         self._told = False  # a wake-up of the loop is pending
         self._idle = asyncio.Event()
-        self._idle.set()
         self._ahead_max = threads * limits.DISK_WORK_AHEAD  # tasks queued to the threads of a lane
         self._reads = 0  # of those in READ
         self._waiting: Turns[_Work] = Turns()  # the rest of READ
@@ -64,16 +70,13 @@ class DiskThreads:
         self, lane: Lane, run: Callable[[], None], done: Callable[[Exception | None], None], user: str = ""
     ) -> None:
         """Have a thread run `run` for a user; then call `done` on the loop with its error or None."""
-        self.open_count += 1
-        self._idle.clear()
+        self._open_count += 1
 
         def back(error: BaseException | None) -> None:
-            self.open_count -= 1
+            self._open_count -= 1
             if lane is Lane.READ:
                 self._reads -= 1
                 self._read_more()
-            if not self.open_count:
-                self._idle.set()
             if error is not None and not isinstance(error, Exception):
                 raise error
             done(error)
@@ -84,20 +87,46 @@ class DiskThreads:
         else:
             self._queues[lane].put((run, back))
 
+    @property
+    def has_kernel(self) -> bool:
+        """True if the kernel does plain syncs."""
+        return self._kernel is not None
+
+    def sync(self, descriptor: int, done: Callable[[OSError | None], None]) -> bool:
+        """Have the kernel sync a file, then call `done` on the loop; False if it does not take it: use a thread."""
+        if self._kernel is None:
+            return False
+
+        return self._kernel.submit(descriptor, done)
+
+    def _all_taken(self) -> None:
+        if not self.open_count:
+            self._idle.set()
+        self.taken()
+
     def _read_more(self) -> None:
         while self._waiting and self._reads < self._ahead_max:
             self._reads += 1
             self._queues[Lane.READ].put(self._waiting.take())
 
+    @property
+    def open_count(self) -> int:
+        """Number of tasks that have not completed."""
+        return self._open_count + (0 if self._kernel is None else self._kernel.open_count)
+
     async def idle(self) -> None:
         """Return once no task is open; completed tasks may have submitted more."""
-        await self._idle.wait()
+        while self.open_count:
+            self._idle.clear()
+            await self._idle.wait()
 
     def close(self) -> None:
         """End every thread once it has finished its queue."""
         for queue in self._queues.values():
             for _ in range(self._threads):
                 queue.put(None)
+        if self._kernel is not None:
+            self._kernel.close()
 
     def _serve(self, queue: SimpleQueue[_Work | None]) -> None:
         while (work := queue.get()) is not None:
@@ -128,3 +157,4 @@ class DiskThreads:
         finally:
             if self._finished:  # after a callback that raised
                 self._tell()
+            self._all_taken()

@@ -309,6 +309,9 @@ def without_leader(state: StatusResponse) -> str:
     return f"no metadata leader: the following is the state last received, {heard}; {reachable}"
 
 
+_SYNCED_BY = {"kernel": "the kernel (Linux AIO)"}
+
+
 def broker_pairs(state: StatusResponse) -> dict[str, str]:
     """Return a broker's state as names and texts."""
     nats = state.nats
@@ -319,6 +322,7 @@ def broker_pairs(state: StatusResponse) -> dict[str, str]:
         "cluster": state.cluster_id or "not known yet",
         "data": state.data_dir,
         **({} if state.disk_free_bytes is None and state.disk_answers else {"disk": replicas.disk_text(state)}),
+        **({"syncs": f"by {_SYNCED_BY.get(state.synced_by, state.synced_by)}"} if state.synced_by else {}),
         "up": f"{format_duration_ms(state.uptime_ms)}, since {output.time_text(state.started_us)}",
         "NATS": f"{nats.state}, {nats.url}{of_its_own}{version}",
     }

@@ -214,6 +214,7 @@ class PublishQueue:
         self._slots = Slots(limits.PUBLISHES_IN_FLIGHT_MAX, _IN_FLIGHT_LOW)
         self._changed = threading.Condition()
         self._waiting: deque[_Publish] = deque()
+        self._taken: deque[_Publish] = deque()  # of the loop's thread, which sends them
         self._sending: asyncio.Task[None] | None = None
         self._is_sending = False
         self._put_count = self._sent_count = 0  # publishes leave in FIFO order
@@ -254,22 +255,25 @@ class PublishQueue:
         self._sending = asyncio.get_running_loop().create_task(self._send_all())
 
     async def _send_all(self) -> None:
+        sent = 0
         try:
-            while (publish := self._next()) is not None:
-                try:
-                    await self._send(*publish)
-                finally:
-                    self._count_sent(1)
+            while self._take_waiting():
+                sent = 0
+                while self._taken:
+                    sent += 1  # also if it fails
+                    await self._send(*self._taken.popleft())
+                self._count_sent(sent)
         except BaseException:
+            self._count_sent(sent)
             self._fail_waiting()
             raise
 
-    def _next(self) -> _Publish | None:
+    def _take_waiting(self) -> bool:
+        """Take all that is queued, for each look takes a lock; False if it is nothing."""
         with self._changed:
-            if not self._waiting:
-                self._is_sending = False
-                return None
-            return self._waiting.popleft()
+            self._taken, self._waiting = self._waiting, self._taken
+            self._is_sending = bool(self._taken)
+            return self._is_sending
 
     def _count_sent(self, count: int) -> None:
         with self._changed:
@@ -300,7 +304,8 @@ class PublishQueue:
 
     def _fail_waiting(self) -> None:
         with self._changed:
-            waiting = list(self._waiting)
+            waiting = [*self._taken, *self._waiting]
+            self._taken.clear()
             self._waiting.clear()
             self._is_sending = False
         for future, *_ in waiting:

@@ -67,6 +67,11 @@ class Outgoing(msgspec.Struct, frozen=True):
 class OneAck:
     """Waits for the first ack of a message, and sends it again while it is not stored."""
 
+    __slots__ = (
+        "_future", "_outgoing", "_publisher", "_refusal", "_reroute", "_reroutes", "_retries", "_token", "_unheard",
+        "_until_late",
+    )  # fmt: skip
+
     def __init__(
         self,
         publisher: Publisher,

@@ -53,13 +53,20 @@ class Publications:
         envelope: Envelope | None,
         retries: int,
         timeout: float,
+        *,
+        notes_failure: bool = False,
     ) -> asyncio.Future[PubAck] | None:
-        """Send one message; return the future of its ack, or None if it gets no ack."""
+        """Send one message; return the future of its ack, or None if it gets no ack.
+
+        With `notes_failure`, `flush` raises the error if it fails.
+        """
         value, all_headers = published(value, key, headers, stream, ack, envelope)
         deciding = message_id(headers) if key is None and headers else key
         asked = subject
         subject = await self._routed(asked, deciding, timeout)
-        publisher = await self.connected(timeout)
+        publisher = self._publisher
+        if publisher is None or publisher.is_cut_off:
+            publisher = await self.connected(timeout)
 
         async def reroute() -> str:
             self._streams.routes.forget(asked)
@@ -68,12 +75,15 @@ class Publications:
         if ack == "none":
             await publisher.publish_without_ack(subject, value, all_headers, timeout_s=timeout)
             return None
-        return await publisher.publish(subject, value, all_headers, timeout_s=timeout, retries=retries, reroute=reroute)
-
-    def note_failures(self, future: asyncio.Future[PubAck]) -> None:
-        """Let `flush` raise the error if this publish fails."""
-        assert self._publisher is not None
-        self._publisher.note_failures(future)
+        return await publisher.publish(
+            subject,
+            value,
+            all_headers,
+            timeout_s=timeout,
+            retries=retries,
+            reroute=reroute,
+            notes_failure=notes_failure,
+        )
 
     async def flush(self, timeout: float) -> None:
         """Wait until every message so far has its ack; raise the first recorded failure."""

@@ -12,6 +12,7 @@ import itertools
 import re
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.base import limits
@@ -47,6 +48,8 @@ _SAID_NOTHING = "empty response from server when expecting info"  # in lower cas
 _SUBSCRIPTION_REFUSED = "permissions violation for subscription"
 _PUBLISH_REFUSED = re.compile('permissions violation for publish to "(.+)"')  # nats-py lower-cases it
 _CANCEL_AGAIN_S = 0.1
+_SUBJECTS_KEPT = 256  # of which it is known if they are valid
+_LATE_LOOK_S = 0.01  # between looks for messages that are late: a look passes over all that are in flight
 _PING_INTERVAL_S = 5  # a dead server is abandoned after two unanswered PINGs
 _LOOK_UP_S = 1.0  # time to ask which streams store a subject without subscribers
 _CLOSE_S = 3.0
@@ -76,7 +79,10 @@ class Publisher:
         self._is_closed = False
         self._tokens = itertools.count(1)
         self._waiters: dict[str, ReplyWaiter] = {}
-        self._slots = asyncio.Semaphore(limits.PUBLISHES_IN_FLIGHT_MAX)
+        self._deadlines: dict[str, float] = {}  # when each is late; one timer is for all of them
+        self._timer: asyncio.TimerHandle | None = None
+        self._free_slots = limits.PUBLISHES_IN_FLIGHT_MAX
+        self._wait_for_slot: deque[asyncio.Future[None]] = deque()
         self._in_flight: set[asyncio.Future[Any]] = set()
         self._retries: set[asyncio.Task[None]] = set()
         self._first_failure: BaseException | None = None
@@ -99,9 +105,11 @@ class Publisher:
         timeout_s: float,
         retries: int = 0,
         reroute: Reroute | None = None,
+        notes_failure: bool = False,
     ) -> asyncio.Future[PubAck]:
         """Send one message, and resend it if no ack arrives; return the future of its ack once it is sent.
 
+        With `notes_failure`, `flush` raises the error if it fails.
         A message that a leader refuses because its key moves, or has moved, is sent again to the subject that `reroute`
         gives.
         """
@@ -112,7 +120,7 @@ class Publisher:
         future: asyncio.Future[PubAck] = asyncio.get_running_loop().create_future()
         token = str(next(self._tokens))
         waiter = OneAck(self, token, outgoing, future, until_late=retries > 0, reroute=reroute)
-        await self._send(waiter, token, outgoing, future, deadline_s)
+        await self._send(waiter, token, outgoing, future, deadline_s, notes_failure=notes_failure)
         if retries:
             self._repeat(waiter, future, seconds_of(timeout_s) / (retries + 1), retries)
         return future
@@ -137,10 +145,6 @@ class Publisher:
         self._unconfirmed = True
         await _publish(connection, outgoing, "")
 
-    def note_failures(self, future: asyncio.Future[PubAck]) -> None:
-        """Let `flush` raise the error if this publish fails."""
-        future.add_done_callback(self._note)
-
     async def flush(self, timeout_s: float) -> None:
         """Wait until every publish has its ack; raise the first failure since the last flush."""
         try:
@@ -161,6 +165,8 @@ class Publisher:
     async def close(self) -> None:
         """Close the NATS connection; publishes without an ack fail."""
         self._is_closed = True
+        if self._timer is not None:
+            self._timer.cancel()
         for task in self._retries:
             task.cancel()
         for future in list(self._in_flight):
@@ -239,25 +245,34 @@ class Publisher:
                 sent()
 
     async def _send(
-        self, waiter: ReplyWaiter, token: str, outgoing: Outgoing, future: asyncio.Future[Any], deadline_s: float
+        self,
+        waiter: ReplyWaiter,
+        token: str,
+        outgoing: Outgoing,
+        future: asyncio.Future[Any],
+        deadline_s: float,
+        *,
+        notes_failure: bool = False,
     ) -> None:
         connection = await self._connected(deadline_s)
         self._check_inbox()
-        try:
-            async with asyncio.timeout_at(deadline_s):
-                await self._slots.acquire()
-        except TimeoutError:
-            text = f"the time-out passed while {limits.PUBLISHES_IN_FLIGHT_MAX} earlier messages waited for their acks"
-            raise TimedOut(text) from None
-        timer = asyncio.get_running_loop().call_at(deadline_s, waiter.late)
+        if self._free_slots:
+            self._free_slots -= 1
+        else:
+            await self._next_slot(deadline_s)
         self._waiters[token] = waiter
+        self._deadlines[token] = deadline_s
+        if self._timer is None or deadline_s < self._timer.when():
+            self._set_timer(deadline_s)
         self._in_flight.add(future)
 
         def done(_: object) -> None:
-            timer.cancel()
             self._waiters.pop(token, None)
+            self._deadlines.pop(token, None)
             self._in_flight.discard(future)
-            self._slots.release()
+            self._give_slot()
+            if notes_failure:
+                self._note(future)
 
         future.add_done_callback(done)
         try:
@@ -265,6 +280,45 @@ class Publisher:
         except BaseException:
             future.cancel()
             raise
+
+    async def _next_slot(self, deadline_s: float) -> None:
+        """Wait for a slot, in turn. TimedOut."""
+        mine: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._wait_for_slot.append(mine)
+        try:
+            async with asyncio.timeout_at(deadline_s):
+                await mine
+        except BaseException as error:
+            if mine.done() and not mine.cancelled():
+                self._give_slot()  # it came at the same moment
+            elif mine in self._wait_for_slot:
+                self._wait_for_slot.remove(mine)
+            if not isinstance(error, TimeoutError):
+                raise
+            text = f"the time-out passed while {limits.PUBLISHES_IN_FLIGHT_MAX} earlier messages waited for their acks"
+            raise TimedOut(text) from None
+
+    def _give_slot(self) -> None:
+        while self._wait_for_slot:
+            if not (first := self._wait_for_slot.popleft()).done():
+                first.set_result(None)
+                return
+        self._free_slots += 1
+
+    def _set_timer(self, deadline_s: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_at(deadline_s, self._look_for_late)
+
+    def _look_for_late(self) -> None:
+        """Tell those that are late; then wait for the next one."""
+        self._timer = None
+        now_s = asyncio.get_running_loop().time()
+        for token in [token for token, deadline_s in self._deadlines.items() if deadline_s <= now_s]:
+            del self._deadlines[token]
+            self._waiters[token].late()
+        if self._deadlines:
+            self._set_timer(max(min(self._deadlines.values()), now_s + _LATE_LOOK_S))
 
     def _note(self, future: asyncio.Future[PubAck]) -> None:
         if future.cancelled():
@@ -317,7 +371,8 @@ class Publisher:
             await first_connection(connection, self.urls, **options)
             self._inbox_refusal = self._last_error = ""
             self._inbox = inbox = connection.new_inbox()
-            await connection.subscribe(f"{inbox}.*", cb=self._replied, pending_bytes_limit=-1)
+            subscription = await connection.subscribe(f"{inbox}.*", cb=self._replied, pending_bytes_limit=-1)
+            connection.acks, connection.acks_sid = self._acked, subscription._id  # noqa: SLF001 (it has no public name)
             for _ in range(2):  # a refusal precedes the PONG, but the first PING may overtake the subscription
                 await connection.flush()
             if self._is_closed:
@@ -346,6 +401,10 @@ class Publisher:
             self._failures += 1
             self._first_failure = self._first_failure or _not_allowed(lowered)
 
+    def _acked(self, subject: bytes, data: bytes) -> None:
+        if (waiter := self._waiters.get(subject.rpartition(b".")[2].decode("ascii", "replace"))) is not None:
+            waiter.reply(data)
+
     async def _replied(self, message: Msg) -> None:
         waiter = self._waiters.get(message.subject.rpartition(".")[2])
         if waiter is None:
@@ -356,19 +415,22 @@ class Publisher:
             waiter.reply(message.data)
 
 
+@lru_cache(_SUBJECTS_KEPT)
+def _mistake(subject: str) -> str | None:
+    return subject_mistake(subject)
+
+
 def _not_allowed(subject: str) -> Unavailable:
     return Unavailable(f"NATS does not let this user publish on {subject!r}, so the message was not stored")
 
 
 def _outgoing(subject: str, value: Value, headers: dict[str, str] | None) -> Outgoing:
-    if (mistake := subject_mistake(subject)) is not None:
+    if (mistake := _mistake(subject)) is not None:
         raise ValueError(mistake)
     return Outgoing(subject, payload(value), headers)
 
 
 async def _publish(connection: StrictNatsClient, outgoing: Outgoing, reply: str) -> None:
-    from nats.errors import Error as NatsError
-
     # nats-py checks only the payload. A server closes the connection over a larger message, and all pending acks are
     # lost.
     size_bytes, bytes_max = outgoing.size_bytes, connection.max_payload
@@ -378,7 +440,11 @@ async def _publish(connection: StrictNatsClient, outgoing: Outgoing, reply: str)
         raise RemoteError(ErrorCode.TOO_LARGE, text, bytes_max=bytes_max)
     try:
         await connection.publish(outgoing.subject, outgoing.payload, reply=reply, headers=outgoing.headers)
-    except (OSError, NatsError) as error:
+    except Exception as error:
+        from nats.errors import Error as NatsError  # not before: an import is looked up at each call
+
+        if not isinstance(error, (OSError, NatsError)):
+            raise
         raise Unavailable(f"NATS does not take the message: {error}") from None
 
 

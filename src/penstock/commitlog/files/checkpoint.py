@@ -63,9 +63,9 @@ class Checkpoint(NamedTuple):
     committed_end: int = 0
 
 
-def pack_slot(checkpoint: Checkpoint) -> bytes:
-    """Return the SLOT_BYTES bytes of a slot."""
-    body = _BODY.pack(MARK, *checkpoint)
+def pack_slot(checkpoint: Checkpoint, sequence: int | None = None) -> bytes:
+    """Return the SLOT_BYTES bytes of a slot; `sequence` takes the place of the checkpoint's own."""
+    body = _BODY.pack(MARK, checkpoint.sequence if sequence is None else sequence, *checkpoint[1:])
     return body + _CRC.pack(crc32c(body))
 
 
@@ -220,7 +220,7 @@ class CheckpointFile:
             elif self._synced_sequence == self._sequence or self._is_alone:
                 self._use_other_slot()
             self._sequence = sequence
-            file.write_at(self.slot * SLOT_STEP_BYTES, pack_slot(checkpoint._replace(sequence=sequence)))
+            file.write_at(self.slot * SLOT_STEP_BYTES, pack_slot(checkpoint, sequence))
         except OSError:
             self._doubtful_sequence = self._sequence  # it may be partly written: no sync makes that a checkpoint
             self.rest()

@@ -118,9 +118,14 @@ class FetchApi:
             self._try_again(waiter, partitions[waiter.partition], is_final=True)
 
     @property
+    def has_next_turn(self) -> bool:
+        """True if `tick` is to go on at once with what one turn has not done."""
+        return bool(self._unanswered or self._to_authorize)
+
+    @property
     def next_deadline_us(self) -> int | None:
         """Latest time at which `tick` has something to do."""
-        return 0 if self._unanswered or self._to_authorize else self._waiters.next_deadline_us
+        return 0 if self.has_next_turn else self._waiters.next_deadline_us
 
     def callers_disconnected(self, callers: Iterable[Hashable]) -> None:
         """Drop the fetches of callers that have disconnected."""

@@ -26,16 +26,17 @@ from penstock.base import limits
 from penstock.base.errors import OperationalError, PenstockError
 from penstock.base.ids import PartitionId, PartitionKey, StreamId
 from penstock.base.units import format_offsets
-from penstock.commitlog import LogState, Removal, Retention
+from penstock.commitlog import Flush, LogState, Removal, Retention
 from penstock.node.context import Context
 from penstock.node.maintenance.cleaning import Cleaners
 from penstock.node.partition.partition import Partition
 from penstock.node.partition.partition_events import PartitionEventKind, PartitionEvents
-from penstock.node.step import Lane
+from penstock.node.step import Lane, PlainSync
 
 _PLANS_MIN = 64
 _FLUSH_US = limits.FLUSH_INTERVAL_MS * 1_000
 _STALL_US = limits.FLUSH_STALL_MS * 1_000
+_NAME_CHECK_US = limits.NAME_CHECK_INTERVAL_MS * 1_000
 _RETRY_US = limits.MAINTENANCE_RETRY_MS * 1_000
 
 
@@ -122,6 +123,8 @@ class LogMaintenance:
             partition.flushing = False
             self._synced(partition)
             flushed_end = partition.log.flushed_end
+            if flush.has_looked:
+                partition.owes_name_check = False
             if error is None:
                 partition.log.flushed(flush)
             else:
@@ -139,7 +142,20 @@ class LogMaintenance:
                     self._flushed(partition)
                 self._cut_now(partition)
 
-        self._outbox.work(Lane.WRITE, flush.run, done, partition.meters.sync_us)
+        self._outbox.work(
+            Lane.WRITE, flush.run, done, partition.meters.sync_us, sync=self._plain_sync(partition, flush)
+        )
+
+    def _plain_sync(self, partition: Partition, flush: Flush) -> PlainSync | None:
+        """Return what the kernel can do in place of a thread; None if there is more to do."""
+        if (file := flush.only_file) is None or (descriptor := file.sync_fileno()) is None:
+            return None
+        now_us = self._context.now.elapsed_us
+        partition.owes_name_check = now_us < partition.names_checked_us + _NAME_CHECK_US
+        if partition.owes_name_check:
+            return PlainSync(descriptor, None)
+        partition.names_checked_us = now_us
+        return PlainSync(descriptor, flush.check_names)
 
     def find_stalls(self, now_us: int) -> None:
         """Report overdue fsyncs. Call at least once per HEARTBEAT_MS, so that other brokers can take over."""
@@ -291,11 +307,14 @@ class LogMaintenance:
         self._plans_kept = len(self._planned)
 
     def _visit(self, partition: Partition, now_us: int) -> None:
-        """Roll segments, apply retention, sync."""
+        """Roll segments, apply retention, sync; look whether the log's file was removed."""
         if partition.cutting is not None:
             return
         if _begins_too_early(partition):
             self._raise_start(partition, partition.log_start)
+        if partition.owes_name_check and not partition.flushing:  # no sync has followed the one that did not look
+            partition.owes_name_check = False
+            partition.log.check_name()
         try:
             retention = partition.log.tick(now_us, partition.removable_end)
         except (OSError, PenstockError) as error:

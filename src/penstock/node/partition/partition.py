@@ -72,9 +72,10 @@ class Partition:
         "_followed", "_recovered_end", "_rules", "budget", "cannot_lead", "closed", "committed_bytes", "committed_end",
         "counters", "cutting", "damage_told", "dedup", "dropped", "fenced_told", "flush_us", "flushing", "following",
         "fresh_us", "impediment", "in_flight", "is_mute", "key", "keys", "lasts", "leader_epoch", "leadership",
-        "leads", "led_epoch", "listened_us", "log", "mending", "mending_fails", "meters", "producers", "published",
-        "refusal", "rollup_at", "sid", "stall", "stream", "subscribed", "terms", "traffic", "trouble", "truncated",
-        "undelivered_told", "unheard", "unheard_told_us", "vfs", "visit_us", "when_idle",
+        "leads", "led_epoch", "listened_us", "log", "mending", "mending_fails", "meters", "names_checked_us",
+        "owes_name_check", "producers", "published", "refusal", "rollup_at", "sid", "stall", "stream", "subscribed",
+        "terms", "traffic", "trouble", "truncated", "undelivered_told", "unheard", "unheard_told_us", "vfs", "visit_us",
+        "when_idle",
     )  # fmt: skip
 
     def __init__(self, stream: StreamState, key: PartitionKey, log: Log, vfs: Vfs, budget: InFlightBudget) -> None:
@@ -100,6 +101,8 @@ class Partition:
         self.closed = ""  # why the log, closed for a repair, could not be opened again; meanwhile `cutting` stays set
         self.stall = ""  # set while an fsync has not returned for long: the reason, and since when
         self.flushing = False  # a flush of the log is under way
+        self.names_checked_us = 0  # elapsed time of the last look whether the log's file was removed
+        self.owes_name_check = False  # the last sync did without that look
         self.flush_us: int | None = None  # elapsed time of the next planned flush
         self.cutting: Callable[[], None] | None = None  # action to run once no flush is under way
         # set when the stream is deleted: called once no flush is under way

@@ -36,13 +36,11 @@ class PartitionEventKind(Enum):
     CLOSED = "it was removed from this broker; `error` is for callers that wait"
 
 
-_PRESSING = frozenset(
-    {
-        PartitionEventKind.RESIGNED,
-        PartitionEventKind.ROLE_DUE,
-        PartitionEventKind.SUBSCRIPTION_REFUSED,
-        PartitionEventKind.CLOSED,
-    }
+_PRESSING = (  # compared by identity, which is quicker than to hash
+    PartitionEventKind.RESIGNED,
+    PartitionEventKind.ROLE_DUE,
+    PartitionEventKind.SUBSCRIPTION_REFUSED,
+    PartitionEventKind.CLOSED,
 )
 
 
