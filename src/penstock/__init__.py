@@ -159,7 +159,7 @@ if TYPE_CHECKING:
     )
     from penstock.messages import StreamInfo as StreamInfo
 
-__version__ = "0.3.0"  # of both distributions, read by their builds: docs/how-to/release.md
+__version__ = "0.4.0.dev0"  # of both distributions, read by their builds: docs/how-to/release.md
 
 _MODULE_OF = {
     "aio": "penstock.aio",
