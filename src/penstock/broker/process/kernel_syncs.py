@@ -131,7 +131,9 @@ class KernelSyncs:
     def submit(self, descriptor: int, back: Back) -> bool:
         """Begin to sync a file; False if the kernel does not take it. Every loop turn may call it."""
         number = self._next
-        if len(self._under_way) >= _EVENTS_MAX or not self._calls.submit(number, descriptor, self._event):
+        if len(self._under_way) >= _EVENTS_MAX or descriptor < 0:  # below 0: a closed file, whose error a thread tells
+            return False
+        if not self._calls.submit(number, descriptor, self._event):
             return False
         self._next = (number + 1) % 2**63
         self._under_way[number] = back

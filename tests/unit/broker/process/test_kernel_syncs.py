@@ -123,6 +123,7 @@ async def test_what_the_kernel_does_not_take_is_said() -> None:
     for kernel, taken in ((Kernel(room=2), 2), (Kernel(room=1_000), limits.KERNEL_SYNCS_MAX), (None, 0)):
         disk = DiskThreads(asyncio.get_running_loop(), 1, kernel)
         assert [disk.sync(7, lambda error: None) for _ in range(100)].count(True) == taken
+        assert not disk.sync(-1, lambda error: None)
         disk.close()
 
 
