@@ -521,9 +521,14 @@ class Node:
     @property
     def has_next_turn(self) -> bool:
         """True if messages have led to work that is due within milliseconds: answers, messages or refusals that wait
-        for the next turn.
+        for the next turn, news for followers.
         """
-        return self._fetches.has_next_turn or bool(self._ingest_backlog) or bool(self._budget.refusals)
+        return (
+            self._fetches.has_next_turn
+            or bool(self._ingest_backlog)
+            or bool(self._budget.refusals)
+            or self._replicas.leader_replication.has_news
+        )
 
     # Requests
 

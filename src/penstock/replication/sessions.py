@@ -361,6 +361,11 @@ class Sessions:
                 first_us = earliest(first_us, session.ready_us)
         return first_us
 
+    @property
+    def has_news(self) -> bool:
+        """True if a waiting fetch is answered within REPLICA_NEWS_DELAY_MS."""
+        return any(session.ends and session.caller is not None for session in self._sessions.values())
+
     def answer_all_now(self, now_us: int) -> None:
         """Have all waiting fetches answered in this step, with news or not."""
         for session in self._sessions.values():

@@ -300,6 +300,11 @@ class LeaderReplication:
         self._proposer.tick(now.elapsed_us)
 
     @property
+    def has_news(self) -> bool:
+        """True if a follower is to hear within REPLICA_NEWS_DELAY_MS how far the log is committed."""
+        return self._sessions.has_news
+
+    @property
     def next_deadline_us(self) -> int | None:
         """Latest time at which `tick` or `settle` must run."""
         return earliest(self._sessions.next_deadline_us, self._timers.next_deadline_us, self._proposer.next_deadline_us)
