@@ -40,6 +40,10 @@ class UnsyncedFile(RealFile):
     def sync(self) -> None:
         """Do nothing."""
 
+    def sync_fileno(self) -> int | None:
+        """None: the kernel would sync."""
+        return None
+
 
 class UnsyncedFolder(RealFolder):
     """A folder that ignores syncs."""
