@@ -493,7 +493,7 @@ class Driver:
     def _disk_work_taken(self) -> None:
         """Carry out at once what the node has decided about disk work that is done: acks may wait for it."""
         if not self._stopped:
-            self._seen_us = self.elapsed_us()  # a read for the server is no event of the node: `_set_timer` plans from now
+            self._seen_us = self.elapsed_us()  # a read for the server is no event of the node; the plan counts from now
             self._carry_out_messages()
             self._watch_budget()
 
