@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from penstock.base import limits
+from penstock.base.config import Durability
 from penstock.base.errors import CorruptionError, ErrorCode, RemoteError
 from penstock.base.ids import Offset, PartitionId, StreamId
 from penstock.messages import (
@@ -501,6 +502,14 @@ def test_hello_and_status() -> None:
 
 
 # Memory streams, gaps
+
+
+@pytest.mark.parametrize("durability", list(Durability))
+def test_a_memory_stream_acks_without_a_sync(durability: Durability) -> None:
+    broker = with_orders(storage="memory", durability=durability)
+    broker.disk_runs_at_once = False
+    broker.publish("orders.a", b"1", reply="r")
+    assert [ack.body["seq"] for ack in broker.acks] == [1]
 
 
 def test_a_memory_stream_leaves_nothing_on_the_disk() -> None:

@@ -21,7 +21,7 @@ from types import MappingProxyType
 
 from penstock.base import limits
 from penstock.base.clock import Now
-from penstock.base.config import Durability, Intake, Retain
+from penstock.base.config import Durability, Intake, Retain, Storage
 from penstock.base.errors import ErrorCode, OperationalError, RemoteError
 from penstock.base.ids import PartitionKey, StreamId
 from penstock.batch import codec
@@ -233,7 +233,9 @@ class Partition:
             self.dedup.forget_below(self.truncated_end)
             forget_purged(self.dedup, stream)
         assert stream.config.min_isr is not None
-        self.terms = terms_of(stream.config.durability, stream.config.min_isr)
+        # A sync adds nothing to memory, which is lost with its broker in any case.
+        durability = Durability.OS if stream.config.storage is Storage.MEMORY else stream.config.durability
+        self.terms = terms_of(durability, stream.config.min_isr)
         if self.leadership is not None:
             self.leadership.reconfigured(self.terms)
 
