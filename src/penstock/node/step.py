@@ -167,20 +167,10 @@ class Step(msgspec.Struct):
             self.replies.append(Reply(caller, response, payload, looked_bytes))
 
     def __bool__(self) -> bool:
-        return bool(
-            self.publish
-            or self.replies
-            or self.peers
-            or self.peer_addresses
-            or self.cluster_id
-            or self.join
-            or self.nats
-            or self.notes
-            or self.disk
-            or self.notices
-            or self.news
-            or self.failure
-        )
+        return self != _NOTHING  # compared by msgspec: quicker than twelve looks
+
+
+_NOTHING = Step()
 
 
 class Outbox:

@@ -77,7 +77,8 @@ class LogMaintenance:
             self._events.add(PartitionEventKind.COMMITTED, partition)
         if partition.impediment:
             self._events.add(PartitionEventKind.IMPEDED, partition)
-        if partition.waits_for_sync or partition.log.state is LogState.FENCED:
+        log = partition.log
+        if log.state is LogState.FENCED or (log.flushed_end != log.log_end and partition.waits_for_sync):
             self.flush(partition)
         elif partition.is_replicated or partition.following is not None:
             self._flush_soon(partition)
