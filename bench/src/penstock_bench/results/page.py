@@ -11,6 +11,7 @@ reason.
 | head       | the command, when it ran, notes             |
 | reach      | `Report.reach`: goals and measured ratios   |
 | latency    | `Report.latencies`: percentile plots        |
+| by window  | `Report.comparisons`, if it has several     |
 | throughput | `Report.comparisons`: medians and rounds    |
 | figures    | `Report.figures`: numbers of Penstock alone |
 | limits     | `Report.limits`: limits of the machine      |
@@ -33,7 +34,7 @@ from penstock_bench.measure.histogram import PERCENTILES, SAMPLES_BEYOND_MIN
 from penstock_bench.measure.latency_summary import LatencyComparison, is_senders, missing_text, void_text
 from penstock_bench.measure.reader_table import READERS
 from penstock_bench.results import wording
-from penstock_bench.results.plots import Curve, Plot, Spread, percentile_plot, spread_plot
+from penstock_bench.results.plots import Curve, Line, Plot, Spread, percentile_plot, spread_plot, window_plot
 from penstock_bench.results.report import Comparison, Figure, Limit, Reach, Report, bounded_text, busy_text, short_text
 from penstock_bench.systems import clusters, external
 from penstock_bench.systems.system import VARIANTS
@@ -67,6 +68,7 @@ th[scope=row] { font-weight: 500; min-width: 11rem; }
 .name { display: block; color: var(--muted); font: 0.85rem/1.3 ui-monospace, monospace; }
 .void { color: var(--warn); }
 """
+_WINDOWS_MIN = 3  # for a plot by window
 _KNOWN = (*VARIANTS, *clusters.VARIANTS, *(reader.name for reader in READERS), *external.KNOWN)
 _SERIES = {name: series for series, name in enumerate(_KNOWN)}
 
@@ -95,6 +97,7 @@ def page(report: Report) -> str:
         _head(report, title),
         _reach(report.reach),
         *(_latency(one, colours) for one in report.latencies),
+        *(_by_window(*found, colours) for found in by_window(report.comparisons)),
         *(_throughput(one, colours) for one in report.comparisons),
         _figures(report.figures),
         _limits(report.limits),
@@ -203,6 +206,36 @@ def _latency_ratio(one: LatencyComparison, pair: str, path: str, percentile: str
         return "–"
     mark = wording.SENDERS * any(is_senders(one.systems[name], path, percentile) for name in pair.split(" / "))
     return wording.ratio(found.ratio, count_rounds=False) + mark
+
+
+def by_window(comparisons: Sequence[Comparison]) -> list[tuple[str, list[Comparison]]]:
+    """Return the comparisons that differ by their window alone, with a title for each such group."""
+    groups: dict[tuple[int, int, int], list[Comparison]] = {}
+    for one in comparisons:
+        if one.load is not None and one.name.startswith("publish-"):  # not what consumers read
+            groups.setdefault((one.load.size, one.load.publishers, one.load.subjects), []).append(one)
+    return [
+        (f"acked publish by window, {size} B, {publishers} publisher{'' if publishers == 1 else 's'}", found)
+        for (size, publishers, _), found in groups.items()
+        if len({one.load.window for one in found if one.load is not None}) == len(found) >= _WINDOWS_MIN
+    ]
+
+
+def rates_by_window(title: str, found: Sequence[Comparison], colours: dict[str, int]) -> Plot:
+    """Draw the median rates of comparisons that differ by their window."""
+    points: dict[str, list[tuple[int, float]]] = {}
+    titles: dict[str, str] = {}
+    for one in sorted(found, key=lambda each: 0 if each.load is None else each.load.window):
+        for name, system in one.systems.items():
+            if one.load is not None and system.median is not None:
+                points.setdefault(name, []).append((one.load.window, system.median))
+                titles[name] = system.title
+    lines = [Line(titles[name], colours[name], each) for name, each in points.items()]
+    return window_plot(title, lines, found[0].unit)
+
+
+def _by_window(title: str, found: Sequence[Comparison], colours: dict[str, int]) -> str:
+    return _section(title, _figure(rates_by_window(title, found, colours), "medians; both axes are logarithmic"))
 
 
 def _throughput(one: Comparison, colours: dict[str, int]) -> str:

@@ -1,4 +1,4 @@
-"""The plots of a report, drawn by matplotlib as SVG: latency by percentile, and rates with their spread.
+"""The plots of a report, drawn by matplotlib as SVG: latency by percentile, rates with their spread, rates by window.
 
 Rules: A plot shows what was measured: a curve ends at the last percentile with enough samples, and the axis at the next
 tick after it. All axes are logarithmic, because systems differ by factors; the percentile axis counts nines (90, 99,
@@ -9,6 +9,7 @@ A plot has no external resource and no script.
 |-------------------|---------------------------|----------------------------------------------|
 | `percentile_plot` | percentile, 50 to 99.9999 | latency in milliseconds, one curve a system  |
 | `spread_plot`     | value, logarithmic        | a line a system: its median and its rounds   |
+| `window_plot`     | window, logarithmic       | messages/s, one line a system: medians       |
 """
 
 from __future__ import annotations
@@ -65,6 +66,14 @@ class Spread(NamedTuple):
     series: int
     median: float
     values: Sequence[float]
+
+
+class Line(NamedTuple):
+    """One system's median rates: points (window, rate) with rising windows."""
+
+    name: str
+    series: int
+    points: Sequence[tuple[int, float]]
 
 
 class Plot(NamedTuple):
@@ -140,6 +149,31 @@ def spread_plot(title: str, rows: Sequence[Spread], written: Callable[[float], s
             label = _fitting(row.name, f": {written(row.median)}")
             axes.text(0.01, place - 0.3, _text(label), transform=axes.get_yaxis_transform())
         return _drawn(figure, title, " ".join(described) or "Nothing was measured.")
+
+
+def window_plot(title: str, lines: Sequence[Line], unit: str) -> Plot:
+    """Draw rates over the number of messages in flight; every line must have a point."""
+    with mpl.rc_context(_STYLE):
+        figure = Figure((_WIDTH, _HEIGHT + _LINE * len(lines)), layout="constrained")
+        axes = figure.subplots()
+        for line in lines:
+            axes.plot(*zip(*line.points, strict=True), label=f" {_text(line.name)}", **look(line.series))
+        windows = sorted({window for line in lines for window, _ in line.points})
+        axes.set_xscale("log")
+        axes.set_xlim(windows[0] / _ROOM, windows[-1] * _ROOM)
+        axes.set_xticks(windows, [f"{window:,}" for window in windows], minor=False)
+        axes.xaxis.set_minor_formatter(NullFormatter())
+        axes.set_yscale("log")
+        _name_values(axes.set_ylim, axes.yaxis, [rate for line in lines for _, rate in line.points])
+        axes.set_xlabel("window: messages in flight")
+        axes.set_ylabel(_text(unit))
+        axes.grid(visible=True, alpha=0.4)
+        figure.legend(loc="outside lower left", frameon=False, handlelength=4)
+        told = (
+            f"{line.name}: {', '.join(f'window {window:,}: {rate:,.0f} {unit}' for window, rate in line.points)}."
+            for line in lines
+        )
+        return _drawn(figure, title, " ".join(told))
 
 
 def _name_values(limit: Callable[..., Any], axis: Any, values: Sequence[float]) -> tuple[float, float]:

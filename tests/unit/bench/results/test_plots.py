@@ -20,7 +20,17 @@ from penstock_bench.measure.histogram import Latencies
 from penstock_bench.measure.latency import ACK, CONSUMER, LATE, LatencyLoad, LatencyMeasurement
 from penstock_bench.measure.rounds import Measurement, Ratio
 from penstock_bench.results.page import page, text_of
-from penstock_bench.results.plots import COLOURS, Curve, Plot, Spread, look, percentile_plot, spread_plot
+from penstock_bench.results.plots import (
+    COLOURS,
+    Curve,
+    Line,
+    Plot,
+    Spread,
+    look,
+    percentile_plot,
+    spread_plot,
+    window_plot,
+)
 from penstock_bench.results.report import Figure, Limit, Reach, Report, compared
 
 HOSTILE = "<script>alert('1')</script> \"&amp; \x00\ud800 ]]>"
@@ -63,6 +73,21 @@ def test_any_spread_plot_is_a_drawing(rows: list[tuple[float, list[float]]]) -> 
     assert [f"system {n}: {median:g}" for n, (median, _) in enumerate(rows)] == [
         text for text in texts_of(drawn) if text.startswith("system")
     ]
+
+
+@settings(max_examples=10)
+@given(st.lists(st.lists(st.tuples(st.integers(1, 9_999), VALUE), min_size=1, max_size=5), min_size=1, max_size=5))
+def test_any_window_plot_is_a_drawing(lines: list[list[tuple[int, float]]]) -> None:
+    drawn = window_plot(HOSTILE, [Line(HOSTILE, n, sorted(points)) for n, points in enumerate(lines)], HOSTILE)
+    assert parsed(drawn).tag == f"{SVG}svg"
+
+
+def test_a_window_plot_names_each_window_and_tells_each_rate() -> None:
+    drawn = window_plot("r", [Line("a", 0, [(1, 2_000.0), (100, 50_000.0), (4_000, 300_000.0)])], "messages/s")
+    assert {"1", "100", "4,000", "a", "messages/s"} <= {*texts_of(drawn)}
+    assert drawn.described == (
+        "a: window 1: 2,000 messages/s, window 100: 50,000 messages/s, window 4,000: 300,000 messages/s."
+    )
 
 
 def test_a_plot_names_its_systems_and_its_axes_as_they_are() -> None:
