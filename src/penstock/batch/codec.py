@@ -50,6 +50,7 @@ Buffer = bytes | bytearray | memoryview
 
 _PADDING = (b"", *(bytes(n) for n in range(1, 8)))
 _VAR_COLUMNS = ("subject", "key", "value", "headers")
+_OFFSETS, _TIMESTAMPS = 1, 3  # their buffers, in the order of Arrow
 
 
 class BatchProducer(NamedTuple):
@@ -342,22 +343,26 @@ def buffers(data: Buffer) -> list[memoryview]:
     return [body[begin : begin + size] for begin, size in zip(places[::2], places[1::2], strict=True)]
 
 
+def _buffer(data: memoryview, number: int) -> memoryview:
+    start, size = layout.BUFFERS.unpack_from(data, layout.BUFFERS_POSITION)[2 * number : 2 * number + 2]
+    return data[layout.BODY_POSITION + start : layout.BODY_POSITION + start + size]
+
+
 def _int64_buffer(data: Buffer, number: int) -> array[int]:
     _refuse_compressed(data)
-    start, size = layout.BUFFERS.unpack_from(data, layout.BUFFERS_POSITION)[2 * number : 2 * number + 2]
     out = array("q")
-    out.frombytes(memoryview(data)[layout.BODY_POSITION + start : layout.BODY_POSITION + start + size])
+    out.frombytes(_buffer(memoryview(data), number))
     return out
 
 
 def offsets(data: Buffer) -> array[int]:
     """Return the offset of each row of a verified, plain message."""
-    return _int64_buffer(data, 1)
+    return _int64_buffer(data, _OFFSETS)
 
 
 def timestamps(data: Buffer) -> array[int]:
     """Return the timestamp of each row of a verified, plain message, in microseconds."""
-    return _int64_buffer(data, 3)
+    return _int64_buffer(data, _TIMESTAMPS)
 
 
 def check_values(data: Buffer, *, file: str = "", position: int = 0) -> BatchRows:
@@ -406,14 +411,18 @@ def check_numbers(
     raise CorruptionError(file, position, wanted, got)
 
 
-def check_rows(data: Buffer, *, file: str = "", position: int = 0) -> pa.RecordBatch:
-    """Check the rows of a verified message and return them as an Arrow batch; zero-copy unless compressed."""
+def check_rows(data: Buffer, *, header: BatchHeader | None = None, file: str = "", position: int = 0) -> pa.RecordBatch:
+    """Check the rows of a verified message and return them as an Arrow batch; zero-copy unless compressed.
+
+    `header`: that of the message, if the caller has it already.
+    """
     data = uncompressed(data, file=file, position=position)
     check_values(data, file=file, position=position)
     batch = read_rows(data, file=file, position=position)
-    _, offsets_of_rows, _, timestamps_of_rows, *_ = buffers(memoryview(data).cast("B"))  # pyarrow exports signed bytes
-    header = read_header(data, file=file, position=position)
-    check_numbers(offsets_of_rows, timestamps_of_rows, header, file=file, position=position)
+    view = memoryview(data).cast("B")  # pyarrow exports signed bytes
+    if header is None:
+        header = read_header(view, file=file, position=position)
+    check_numbers(_buffer(view, _OFFSETS), _buffer(view, _TIMESTAMPS), header, file=file, position=position)
     return batch
 
 

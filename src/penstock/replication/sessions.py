@@ -364,10 +364,7 @@ class Sessions:
     @property
     def has_news(self) -> bool:
         """True if a waiting fetch is answered within REPLICA_NEWS_DELAY_MS."""
-        for session in self._sessions.values():  # no generator: asked after each message
-            if session.ends and session.caller is not None:
-                return True
-        return False
+        return any(session.ends and session.caller is not None for session in self._sessions.values())
 
     def answer_all_now(self, now_us: int) -> None:
         """Have all waiting fetches answered in this step, with news or not."""

@@ -104,7 +104,7 @@ def rows(
 ) -> pa.RecordBatch:
     """Return the rows of a verified batch that lie in `wanted`, possibly none; only compressed batches are copied."""
     message = memoryview(codec.uncompressed(message, file=source, position=position))
-    batch = codec.check_rows(message, file=source, position=position)
+    batch = codec.check_rows(message, header=header, file=source, position=position)
     if wanted.start <= header.base_offset and header.end_offset <= wanted.end:
         return batch
     if header.end_offset - header.base_offset == header.count:  # no gaps: row positions follow from offsets
