@@ -7,6 +7,7 @@ by now, it is replaced. `publish_format` encodes messages, `publishing` sends th
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 from collections.abc import Mapping
 from typing import Any
 
@@ -55,10 +56,12 @@ class Publications:
         timeout: float,
         *,
         notes_failure: bool = False,
+        future: concurrent.futures.Future[PubAck | None] | None = None,
     ) -> asyncio.Future[PubAck] | None:
         """Send one message; return the future of its ack, or None if it gets no ack.
 
-        With `notes_failure`, `flush` raises the error if it fails.
+        With `notes_failure`, `flush` raises the error if it fails. With `future` that one gets the outcome, and None is
+        returned.
         """
         value, all_headers = published(value, key, headers, stream, ack, envelope)
         deciding = message_id(headers) if key is None and headers else key
@@ -74,8 +77,21 @@ class Publications:
 
         if ack == "none":
             await publisher.publish_without_ack(subject, value, all_headers, timeout_s=timeout)
+            if future is not None:
+                future.set_result(None)
             return None
-        return await publisher.publish(
+        if future is None:
+            return await publisher.publish(
+                subject,
+                value,
+                all_headers,
+                timeout_s=timeout,
+                retries=retries,
+                reroute=reroute,
+                notes_failure=notes_failure,
+            )
+        await publisher.publish_into(
+            future,
             subject,
             value,
             all_headers,
@@ -84,6 +100,7 @@ class Publications:
             reroute=reroute,
             notes_failure=notes_failure,
         )
+        return None
 
     async def flush(self, timeout: float) -> None:
         """Wait until every message so far has its ack; raise the first recorded failure."""
