@@ -172,8 +172,10 @@ def publish_headers(
 
 def header_block(headers: Mapping[str, str]) -> bytes:
     """Return the NATS header block of checked headers. ValueError: text that UTF-8 cannot encode."""
-    lines = "".join([f"{name}: {text}\r\n" for name, text in headers.items()])
-    return f"NATS/1.0\r\n{lines}\r\n".encode()
+    block = "NATS/1.0\r\n"
+    for name, text in headers.items():
+        block += f"{name}: {text}\r\n"
+    return f"{block}\r\n".encode()
 
 
 def _own_headers(headers: Mapping[str, str] | None) -> dict[str, str]:

@@ -26,6 +26,7 @@ _making = threading.Lock()
 class PublishFuture(concurrent.futures.Future[PubAck | None]):
     """The future of an ack. It gives back the slot of its message when it is done."""
 
+    token = 0  # of the message; nobody needs it, as it cannot be cancelled
     _state = _RUNNING
     _result: PubAck | None = None
     _exception: BaseException | None = None

@@ -8,7 +8,6 @@ partition.
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
@@ -32,8 +31,23 @@ _REROUTES_MAX = 3  # more redirects mean that brokers disagree
 Reroute = Callable[[], Awaitable[str]]
 """Returns the subject of the partition that has the message's key."""
 
-Outcome = asyncio.Future[PubAck] | concurrent.futures.Future[PubAck | None]
-"""Gets the ack of a message, or the error."""
+
+class Outcome(Protocol):
+    """The future of a message's ack, of asyncio or of threads."""
+
+    token: int  # the last token of the reply subject, which says whose ack it is
+
+    def done(self) -> bool:
+        """True once it has an outcome or is cancelled."""
+
+    def set_result(self, result: PubAck | None, /) -> None:
+        """End with the ack; None if the message gets none."""
+
+    def set_exception(self, exception: BaseException, /) -> None:
+        """End with an error."""
+
+    def exception(self) -> BaseException | None:
+        """Return the error, None if there is an ack."""
 
 
 class ReplyWaiter(Protocol):
@@ -70,11 +84,6 @@ class Outgoing(msgspec.Struct, frozen=True):
     payload: bytes
     header_block: bytes | None
 
-    @property
-    def size_bytes(self) -> int:
-        """Bytes of payload and header block, which NATS counts towards `max_payload`."""
-        return len(self.payload) + (0 if self.header_block is None else len(self.header_block))
-
     def frame(self, reply: str) -> bytes:
         """Return the NATS command that publishes the message."""
         block, size = self.header_block, len(self.payload)
@@ -84,7 +93,7 @@ class Outgoing(msgspec.Struct, frozen=True):
         return b"%b%b%b\r\n" % (line, block, self.payload)
 
 
-class AckFuture(asyncio.Future[PubAck]):
+class AckFuture(asyncio.Future[PubAck | None]):
     """The future of an ack. Who cancels it no longer waits for the ack, so its slot is free."""
 
     __slots__ = ("publisher", "token")
@@ -122,7 +131,7 @@ class OneAck:
         """`until_late`: retry until the time-out while there is no subscriber. `notes_failure`: `flush` raises it."""
         self._publisher = publisher
         self._outgoing = outgoing
-        self._future = future
+        self.future = future
         self.deadline_s = deadline_s
         self._until_late = until_late
         self._reroute = reroute
@@ -136,17 +145,17 @@ class OneAck:
     def fail(self, error: Exception) -> None:
         """End with an error, unless it has ended."""
         self._publisher.forget(self.token)
-        if not self._future.done():
-            self._future.set_exception(error)
-            self._future.exception()  # asyncio need not log it: `publish` or `flush` raises it, or all was closed
+        if not self.future.done():
+            self.future.set_exception(error)
+            self.future.exception()  # asyncio need not log it: `publish` or `flush` raises it, or all was closed
             if self._notes_failure:
                 self._publisher.note(error)
 
     def acked(self, ack: PubAck) -> None:
         """End with the ack."""
         self._publisher.forget(self.token)
-        if not self._future.done():
-            self._future.set_result(ack)
+        if not self.future.done():
+            self.future.set_result(ack)
 
     def reply(self, data: bytes) -> None:
         """Take an ack or an error; resend the message if its key moves or has moved."""
@@ -218,12 +227,12 @@ class AllAcks:
         self.deadline_s = deadline_s
         self._expected = expected
         self._acks: dict[str, PubAck] = {}
-        self._future = future
+        self.future = future
 
     def fail(self, error: Exception) -> None:
         """End with an error, unless it has ended."""
-        if not self._future.done():
-            self._future.set_exception(error)
+        if not self.future.done():
+            self.future.set_exception(error)
 
     def reply(self, data: bytes) -> None:
         """Take one stream's ack; an error fails the whole wait."""
@@ -236,8 +245,8 @@ class AllAcks:
     def acked(self, ack: PubAck) -> None:
         """Take one stream's ack."""
         self._acks[ack.stream] = ack
-        if self._expected <= self._acks.keys() and not self._future.done():
-            self._future.set_result(self._acks)
+        if self._expected <= self._acks.keys() and not self.future.done():
+            self.future.set_result(self._acks)
 
     def nobody(self) -> None:
         """Fail: the subject has no subscriber."""

@@ -133,19 +133,16 @@ class StrictNatsClient(Client):
             ):
                 raise OutboundBufferLimitError
         self._pending.append(frame)
-        self._pending_data_size += len(frame)
-        self.stats["out_msgs"] += 1
-        self.stats["out_bytes"] += payload_bytes
-        return self._is_over_full or self._flush_queue is None or self._flush_queue.empty()
+        self._pending_data_size = waiting_bytes = self._pending_data_size + len(frame)
+        stats = self.stats
+        stats["out_msgs"] += 1
+        stats["out_bytes"] += payload_bytes
+        return 0 < self._max_pending_size < waiting_bytes or self._flush_queue is None or self._flush_queue.empty()
 
     async def pass_on(self) -> None:
         """Have nats-py write what waits; wait for that if it is too much."""
         if self._flush_queue is not None:
-            await self._flush_pending(force_flush=self._is_over_full)
-
-    @property
-    def _is_over_full(self) -> bool:
-        return 0 < self._max_pending_size < self._pending_data_size
+            await self._flush_pending(force_flush=0 < self._max_pending_size < self._pending_data_size)
 
     async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
         if self.acks is not None and sid == self.acks.sid and not headers:

@@ -7,16 +7,17 @@ by now, it is replaced. `publish_format` encodes messages, `publishing` sends th
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from penstock.base.errors import OperationalError
 from penstock.client.link.link import Link
+from penstock.client.publish.ack_waiters import AckFuture, Outcome
 from penstock.client.publish.publishing import Publisher
 from penstock.client.publish_format import Ack, Value, message_id, published
 from penstock.client.streams.named_streams import NamedStreams
-from penstock.client.values import Envelope, PubAck
+from penstock.client.values import Envelope
 
 
 class Publications:
@@ -56,51 +57,44 @@ class Publications:
         timeout: float,
         *,
         notes_failure: bool = False,
-        future: concurrent.futures.Future[PubAck | None] | None = None,
-    ) -> asyncio.Future[PubAck] | None:
+        future: Outcome | None = None,
+    ) -> AckFuture | None:
         """Send one message; return the future of its ack, or None if it gets no ack.
 
         With `notes_failure`, `flush` raises the error if it fails. With `future` that one gets the outcome, and None is
-        returned.
+        returned; what is raised here it does not get.
         """
         value, all_headers = published(value, key, headers, stream, ack, envelope)
         deciding = message_id(headers) if key is None and headers else key
-        asked = subject
-        subject = await self._routed(asked, deciding, timeout)
+        routes = self._streams.routes
+        if routes.must_ask(subject, deciding, asyncio.get_running_loop().time()):
+            await self._learn(subject, timeout)
         publisher = self._publisher
         if publisher is None or publisher.is_cut_off:
             publisher = await self.connected(timeout)
-
-        async def reroute() -> str:
-            self._streams.routes.forget(asked)
-            return await self._routed(asked, deciding, timeout)
-
         if ack == "none":
-            await publisher.publish_without_ack(subject, value, all_headers, timeout_s=timeout)
+            routed = routes.subject_for(subject, deciding)
+            await publisher.publish_without_ack(routed, value, all_headers, timeout_s=timeout)
             if future is not None:
                 future.set_result(None)
             return None
+        outcome: Outcome
+        ours: AckFuture | None = None
         if future is None:
-            return await publisher.publish(
-                subject,
-                value,
-                all_headers,
-                timeout_s=timeout,
-                retries=retries,
-                reroute=reroute,
-                notes_failure=notes_failure,
-            )
-        await publisher.publish_into(
-            future,
-            subject,
+            outcome = ours = publisher.future()
+        else:
+            outcome = future
+        await publisher.publish(
+            outcome,
+            routes.subject_for(subject, deciding),
             value,
             all_headers,
             timeout_s=timeout,
             retries=retries,
-            reroute=reroute,
+            reroute=partial(self._rerouted, subject, deciding, timeout),
             notes_failure=notes_failure,
         )
-        return None
+        return ours
 
     async def flush(self, timeout: float) -> None:
         """Wait until every message so far has its ack; raise the first recorded failure."""
@@ -113,13 +107,15 @@ class Publications:
         if publisher is not None:
             await publisher.close()
 
-    async def _routed(self, subject: str, key: bytes | str | None, timeout: float) -> str:
-        """Return the subject of the partition for a message with this key (or message id, used like a key)."""
+    async def _learn(self, subject: str, timeout: float) -> None:
+        """Look up the partitions of the streams that store the subject."""
         now_s = asyncio.get_running_loop().time()
-        routes = self._streams.routes
-        if routes.must_ask(subject, key, now_s):
-            routes.learn(subject, await self._streams.storing(subject, timeout), now_s)
-        return routes.subject_for(subject, key)
+        self._streams.routes.learn(subject, await self._streams.storing(subject, timeout), now_s)
+
+    async def _rerouted(self, subject: str, deciding: bytes | str | None, timeout: float) -> str:
+        """Look the subject up again; return that of the partition for this key (or message id, used like a key)."""
+        await self._learn(subject, timeout)
+        return self._streams.routes.subject_for(subject, deciding)
 
     async def connected(self, timeout: float) -> Publisher:
         """Return the connection to the NATS servers, which is made with its first message. OperationalError."""

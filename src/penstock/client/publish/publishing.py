@@ -99,35 +99,15 @@ class Publisher:
         """True if a connection was made and is down now."""
         return self._nats is not None and not self._nats.is_connected
 
-    async def publish(
-        self,
-        subject: str,
-        value: Value,
-        headers: dict[str, str] | None,
-        *,
-        timeout_s: float,
-        retries: int = 0,
-        reroute: Reroute | None = None,
-        notes_failure: bool = False,
-    ) -> asyncio.Future[PubAck]:
-        """Send one message as `publish_into`; return the future of its ack once it is sent."""
+    def future(self) -> AckFuture:
+        """Return a new future for `publish`."""
         future = AckFuture(loop=asyncio.get_running_loop())
-        future.publisher = self
-        future.token = await self.publish_into(
-            future,
-            subject,
-            value,
-            headers,
-            timeout_s=timeout_s,
-            retries=retries,
-            reroute=reroute,
-            notes_failure=notes_failure,
-        )
+        future.publisher, future.token = self, 0
         return future
 
-    async def publish_into(
+    async def publish(
         self,
-        future: Outcome,
+        outcome: Outcome,
         subject: str,
         value: Value,
         headers: dict[str, str] | None,
@@ -136,35 +116,41 @@ class Publisher:
         retries: int = 0,
         reroute: Reroute | None = None,
         notes_failure: bool = False,
-    ) -> int:
-        """Send one message, and resend it if no ack arrives; return its token. The future gets its ack.
+    ) -> None:
+        """Send one message, and resend it if no ack arrives; `outcome` gets its ack, or why there is none.
 
         With `notes_failure`, `flush` raises the error if it fails.
         A message that a leader refuses because its key moves, or has moved, is sent again to the subject that `reroute`
-        gives.
+        gives. What is raised here is not given to `outcome`.
         """
         if not 0 <= (retries := whole_number("number of retries", retries)) <= limits.PUBLISH_RETRIES_MAX:
             raise ValueError(f"retries is {retries}; it can be 0 to {limits.PUBLISH_RETRIES_MAX}")
         outgoing = _outgoing(subject, value, headers)
         within_s = seconds_of(timeout_s)
         deadline_s = asyncio.get_running_loop().time() + within_s
-        waiter = OneAck(self, outgoing, future, deadline_s, retries > 0, reroute, notes_failure)
-        await self._send(waiter, outgoing)
+        connection = self._at_once() or await self._in_turn(deadline_s)
+        waiter = OneAck(self, outgoing, outcome, deadline_s, retries > 0, reroute, notes_failure)
+        must_pass_on = self._send(connection, waiter, outgoing)
+        outcome.token = waiter.token
         if retries:
             self._repeat(waiter, within_s / (retries + 1), retries)
-        return waiter.token
+        if must_pass_on:
+            await self._pass_on(connection, waiter)
 
     async def publish_to_all(
         self, subject: str, value: Value, headers: dict[str, str] | None, expected: frozenset[str], *, timeout_s: float
     ) -> dict[str, PubAck]:
         """Send one message and wait for an ack of every stream in `expected`."""
         outgoing = _outgoing(subject, value, headers)
-        deadline_s = asyncio.get_running_loop().time() + seconds_of(timeout_s)
-        future: asyncio.Future[dict[str, PubAck]] = asyncio.get_running_loop().create_future()
-        waiter = AllAcks(self, subject, expected, future, deadline_s)
-        await self._send(waiter, outgoing)
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + seconds_of(timeout_s)
+        connection = self._at_once() or await self._in_turn(deadline_s)
+        waiter = AllAcks(self, subject, expected, loop.create_future(), deadline_s)
+        must_pass_on = self._send(connection, waiter, outgoing)
         try:
-            return await future
+            if must_pass_on:
+                await connection.pass_on()
+            return await waiter.future
         finally:
             self.forget(waiter.token)
 
@@ -279,18 +265,27 @@ class Publisher:
                     await self._nats.pass_on()
                 sent()
 
-    async def _send(self, waiter: ReplyWaiter, outgoing: Outgoing) -> None:
-        """Send the message once there is a slot for it; the waiter gets its token."""
+    def _at_once(self) -> StrictNatsClient | None:
+        """Take a slot and return the connection, if there are both."""
         connection = self._nats
-        if connection is None or connection.is_closed:
-            connection = await self._connected(waiter.deadline_s)
-        if self._inbox_refusal:
-            self._check_inbox()
+        if connection is None or not self._free_slots or self._inbox_refusal or connection.is_closed:
+            return None
+        self._free_slots -= 1
+        return connection
+
+    async def _in_turn(self, deadline_s: float) -> StrictNatsClient:
+        """Make the connection, and wait for a slot in turn. TimedOut, Unavailable."""
+        connection = await self._connected(deadline_s)
+        self._check_inbox()
         if self._free_slots:
             self._free_slots -= 1
         else:
-            await self._next_slot(waiter.deadline_s)
-        waiter.token = self._last_token = token = self._last_token + 1
+            await self._next_slot(deadline_s)
+        return connection
+
+    def _send(self, connection: StrictNatsClient, waiter: ReplyWaiter, outgoing: Outgoing) -> bool:
+        """Send the message, for which a slot is taken; the waiter gets its token. True: await `pass_on` next."""
+        token = self._last_token + 1
         try:
             if self._is_closed:  # meanwhile: nobody would tell the waiter
                 raise ClientClosed
@@ -298,15 +293,18 @@ class Publisher:
         except BaseException:
             self._give_slot()
             raise
+        waiter.token = self._last_token = token
         self._in_flight[token] = waiter
         if waiter.deadline_s < self._look_s:
             self._set_timer(waiter.deadline_s)
-        if must_pass_on:
-            try:
-                await connection.pass_on()
-            except BaseException:
-                self.forget(token)
-                raise
+        return must_pass_on
+
+    async def _pass_on(self, connection: StrictNatsClient, waiter: OneAck) -> None:
+        try:
+            await connection.pass_on()
+        except BaseException:
+            self.forget(waiter.token)
+            raise
 
     def forget(self, token: int) -> None:
         """End a publish: its slot is free, and replies to it change nothing. May be called twice."""
@@ -519,13 +517,13 @@ def _post(connection: StrictNatsClient, outgoing: Outgoing, reply: str) -> bool:
     """Send a message; True: await `connection.pass_on()` next. RemoteError: it is too large. Unavailable."""
     # nats-py checks only the payload. A server closes the connection over a larger message, and all pending acks are
     # lost.
-    size_bytes, bytes_max = outgoing.size_bytes, connection.max_payload
-    if size_bytes > bytes_max:
-        which = "" if outgoing.header_block is None else " with its headers"
+    block, payload_bytes, bytes_max = outgoing.header_block, len(outgoing.payload), connection.max_payload
+    if (size_bytes := payload_bytes + (0 if block is None else len(block))) > bytes_max:
+        which = "" if block is None else " with its headers"
         text = f"the message has {size_bytes} bytes{which}; the NATS server takes at most {bytes_max}"
         raise RemoteError(ErrorCode.TOO_LARGE, text, bytes_max=bytes_max)
     try:
-        return connection.send(outgoing.frame(reply), len(outgoing.payload))
+        return connection.send(outgoing.frame(reply), payload_bytes)
     except Exception as error:
         from nats.errors import Error as NatsError  # not before: an import is looked up at each call
 
