@@ -53,7 +53,7 @@ class _AckError(msgspec.Struct):
     description: str = ""
 
 
-class _AckBody(msgspec.Struct):
+class _AckBody(msgspec.Struct, gc=False):
     stream: str = ""
     seq: int = 0
     error: _AckError | None = None

@@ -49,6 +49,7 @@ class LoopThread:
         self.loop = asyncio.new_event_loop()
         self._last_task: asyncio.Task[None] | None = None
         self._at_end: list[Callable[[], None]] = []
+        self._has_ended = False
         self._close: Callable[[], Coroutine[Any, Any, None]] | None = None
         self._collected: weakref.finalize[..., Any] | None = None
         self._thread = threading.Thread(target=self._run, name="penstock-client", daemon=True)
@@ -59,15 +60,21 @@ class LoopThread:
         try:
             self.loop.run_forever()
         finally:
-            tasks = asyncio.all_tasks(self.loop)
-            for task in tasks:
-                task.cancel()
-            if tasks:
-                self.loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
-            self.loop.run_until_complete(self.loop.shutdown_asyncgens())
-            self.loop.close()
-            for call in self._at_end:
-                call()
+            try:
+                self._end()
+            finally:
+                self._has_ended = True
+
+    def _end(self) -> None:
+        tasks = asyncio.all_tasks(self.loop)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            self.loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+        self.loop.run_until_complete(self.loop.shutdown_asyncgens())
+        self.loop.close()
+        for call in self._at_end:
+            call()
 
     def at_end(self, call: Callable[[], None]) -> None:
         """Call `call`, in the loop's thread, after the loop has ended."""
@@ -82,9 +89,9 @@ class LoopThread:
         """Raise OperationalError unless coroutines can be run from the current process and thread."""
         if self._pid != os.getpid():
             raise OperationalError("this client was made before the process forked; connect again in the child")
-        if not self._thread.is_alive():
+        if self._has_ended:
             raise _closed()
-        if threading.current_thread() is self._thread:
+        if threading.get_ident() == self._thread.ident:
             raise OperationalError("a blocking call cannot be made from the client's own thread; use penstock.aio")
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:

@@ -28,8 +28,17 @@ RETRIES_MAX = 2  # for a publish without subscribers (a leader may be changing),
 RETRY_S = 0.25
 _REROUTES_MAX = 3  # more redirects mean that brokers disagree
 
-Reroute = Callable[[], Awaitable[str]]
-"""Returns the subject of the partition that has the message's key."""
+
+class Asked(msgspec.Struct, frozen=True, gc=False):
+    """What a caller asked to publish, as far as it decides the partition."""
+
+    subject: str
+    deciding: bytes | str | None  # the key, or the message id, which is used like one
+    timeout_s: float
+
+
+Reroute = Callable[[Asked], Awaitable[str]]
+"""Looks up the partitions again; returns the subject of the one that has the message's key."""
 
 
 class Outcome(Protocol):
@@ -77,7 +86,7 @@ class ReplyWaiter(Protocol):
         """The time-out has passed."""
 
 
-class Outgoing(msgspec.Struct, frozen=True):
+class Outgoing(msgspec.Struct, frozen=True, gc=False):
     """A message to be sent, and sent again on retries."""
 
     subject: str
@@ -88,9 +97,9 @@ class Outgoing(msgspec.Struct, frozen=True):
         """Return the NATS command that publishes the message."""
         block, size = self.header_block, len(self.payload)
         if block is None:
-            return b"%b%b\r\n" % (f"PUB {self.subject} {reply} {size}\r\n".encode(), self.payload)
+            return b"".join((f"PUB {self.subject} {reply} {size}\r\n".encode(), self.payload, b"\r\n"))
         line = f"HPUB {self.subject} {reply} {len(block)} {len(block) + size}\r\n".encode()
-        return b"%b%b%b\r\n" % (line, block, self.payload)
+        return b"".join((line, block, self.payload, b"\r\n"))
 
 
 class AckFuture(asyncio.Future[PubAck | None]):
@@ -125,7 +134,7 @@ class OneAck:
         future: Outcome,
         deadline_s: float,
         until_late: bool,
-        reroute: Reroute | None,
+        asked: Asked | None,
         notes_failure: bool,
     ) -> None:
         """`until_late`: retry until the time-out while there is no subscriber. `notes_failure`: `flush` raises it."""
@@ -134,7 +143,7 @@ class OneAck:
         self.future = future
         self.deadline_s = deadline_s
         self._until_late = until_late
-        self._reroute = reroute
+        self._asked = asked
         self._notes_failure = notes_failure
 
     @property
@@ -166,18 +175,18 @@ class OneAck:
                 self._unheard -= 1
                 self._refusal = error
                 self._publisher.send_later(RETRY_S, self._outgoing, self.token, self._sent)
-            elif error.code == ErrorCode.KEY_ELSEWHERE and self._reroute is not None and self._reroutes < _REROUTES_MAX:
+            elif error.code == ErrorCode.KEY_ELSEWHERE and self._asked is not None and self._reroutes < _REROUTES_MAX:
                 self._reroutes += 1
                 self._unheard -= 1
                 self._refusal = error
-                self._publisher.run(self._send_there(self._reroute))
+                self._publisher.run(self._send_there(self._asked))
             else:
                 self.fail(error)
 
-    async def _send_there(self, reroute: Reroute) -> None:
+    async def _send_there(self, asked: Asked) -> None:
         """Resend the message to the partition that has the key now."""
         with contextlib.suppress(OperationalError, RemoteError):  # otherwise the time-out reports it
-            self._outgoing = msgspec.structs.replace(self._outgoing, subject=await reroute())
+            self._outgoing = msgspec.structs.replace(self._outgoing, subject=await self._publisher.reroute(asked))
             self._publisher.send_later(0.0, self._outgoing, self.token, self._sent)
 
     def nobody(self) -> None:

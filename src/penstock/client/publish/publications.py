@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 from penstock.base.errors import OperationalError
 from penstock.client.link.link import Link
-from penstock.client.publish.ack_waiters import AckFuture, Outcome
+from penstock.client.publish.ack_waiters import AckFuture, Asked, Outcome
 from penstock.client.publish.publishing import Publisher
 from penstock.client.publish_format import Ack, Value, message_id, published
 from penstock.client.streams.named_streams import NamedStreams
@@ -67,8 +66,9 @@ class Publications:
         value, all_headers = published(value, key, headers, stream, ack, envelope)
         deciding = message_id(headers) if key is None and headers else key
         routes = self._streams.routes
-        if routes.must_ask(subject, deciding, asyncio.get_running_loop().time()):
-            await self._learn(subject, timeout)
+        now_s = asyncio.get_running_loop().time()
+        if routes.must_ask(subject, deciding, now_s):
+            routes.learn(subject, await self._streams.storing(subject, timeout), now_s)
         publisher = self._publisher
         if publisher is None or publisher.is_cut_off:
             publisher = await self.connected(timeout)
@@ -91,7 +91,7 @@ class Publications:
             all_headers,
             timeout_s=timeout,
             retries=retries,
-            reroute=partial(self._rerouted, subject, deciding, timeout),
+            asked=Asked(subject, deciding, timeout),
             notes_failure=notes_failure,
         )
         return ours
@@ -107,15 +107,13 @@ class Publications:
         if publisher is not None:
             await publisher.close()
 
-    async def _learn(self, subject: str, timeout: float) -> None:
-        """Look up the partitions of the streams that store the subject."""
-        now_s = asyncio.get_running_loop().time()
-        self._streams.routes.learn(subject, await self._streams.storing(subject, timeout), now_s)
-
-    async def _rerouted(self, subject: str, deciding: bytes | str | None, timeout: float) -> str:
-        """Look the subject up again; return that of the partition for this key (or message id, used like a key)."""
-        await self._learn(subject, timeout)
-        return self._streams.routes.subject_for(subject, deciding)
+    async def _rerouted(self, asked: Asked) -> str:
+        """Return the subject of the partition as the brokers know it now."""
+        routes, subject, now_s = self._streams.routes, asked.subject, asyncio.get_running_loop().time()
+        routes.forget(subject)
+        if routes.must_ask(subject, asked.deciding, now_s):
+            routes.learn(subject, await self._streams.storing(subject, asked.timeout_s), now_s)
+        return routes.subject_for(subject, asked.deciding)
 
     async def connected(self, timeout: float) -> Publisher:
         """Return the connection to the NATS servers, which is made with its first message. OperationalError."""
@@ -131,5 +129,5 @@ class Publications:
             urls = self.urls
             if not urls:
                 raise OperationalError("the broker names no NATS server for publishers; connect with nats=URL")
-            self._publisher = Publisher(urls, self._name, self._options, self._streams.storing)
+            self._publisher = Publisher(urls, self._name, self._options, self._streams.storing, self._rerouted)
         return self._publisher

@@ -25,6 +25,7 @@ from penstock.client.link.addresses import DEFAULT_PORT
 from penstock.client.publish.ack_waiters import (
     AckFuture,
     AllAcks,
+    Asked,
     OneAck,
     Outcome,
     Outgoing,
@@ -68,9 +69,15 @@ class Publisher:
     """One NATS connection, made when the first message is published."""
 
     def __init__(
-        self, urls: Sequence[str], name: str, options: Mapping[str, Any], look_up: LookUp | None = None
+        self,
+        urls: Sequence[str],
+        name: str,
+        options: Mapping[str, Any],
+        look_up: LookUp | None = None,
+        reroute: Reroute | None = None,
     ) -> None:
         """`look_up` returns the streams that store a subject, even those without a subscriber now."""
+        self._reroute = reroute
         self.urls = tuple(urls)
         self._look_up = look_up
         self._name = name
@@ -114,14 +121,14 @@ class Publisher:
         *,
         timeout_s: float,
         retries: int = 0,
-        reroute: Reroute | None = None,
+        asked: Asked | None = None,
         notes_failure: bool = False,
     ) -> None:
         """Send one message, and resend it if no ack arrives; `outcome` gets its ack, or why there is none.
 
         With `notes_failure`, `flush` raises the error if it fails.
-        A message that a leader refuses because its key moves, or has moved, is sent again to the subject that `reroute`
-        gives. What is raised here is not given to `outcome`.
+        A message that a leader refuses because its key moves, or has moved, is sent again where `asked` leads by then.
+        What is raised here is not given to `outcome`.
         """
         if not 0 <= (retries := whole_number("number of retries", retries)) <= limits.PUBLISH_RETRIES_MAX:
             raise ValueError(f"retries is {retries}; it can be 0 to {limits.PUBLISH_RETRIES_MAX}")
@@ -129,7 +136,7 @@ class Publisher:
         within_s = seconds_of(timeout_s)
         deadline_s = asyncio.get_running_loop().time() + within_s
         connection = self._at_once() or await self._in_turn(deadline_s)
-        waiter = OneAck(self, outgoing, outcome, deadline_s, retries > 0, reroute, notes_failure)
+        waiter = OneAck(self, outgoing, outcome, deadline_s, retries > 0, asked, notes_failure)
         must_pass_on = self._send(connection, waiter, outgoing)
         outcome.token = waiter.token
         if retries:
@@ -233,6 +240,10 @@ class Publisher:
         task = asyncio.get_running_loop().create_task(what)
         self._retries.add(task)
         task.add_done_callback(self._retries.discard)
+
+    async def reroute(self, asked: Asked) -> str:
+        """Return the subject of the partition that has the message's key now. OperationalError, RemoteError."""
+        return asked.subject if self._reroute is None else await self._reroute(asked)
 
     def nobody_stores(self, waiter: ReplyWaiter) -> None:
         """Fail the publish: the subject has no subscriber. Ask the brokers for the reason first."""
