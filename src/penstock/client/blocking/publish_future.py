@@ -1,11 +1,12 @@
 """The future of a message that `publish_nowait` of the blocking client has sent.
 
-Rules: it is a `concurrent.futures.Future` in all that a caller can do with it, including `wait`, `as_completed` and
-`asyncio.wrap_future`. It cannot be cancelled: the message is being sent. It has a condition only once somebody waits
-for it or adds a callback, for a condition costs more than all the rest of a future, and few of thousands get one.
+Rules: a caller can do with it all that a `concurrent.futures.Future` does, including `wait`, `as_completed` and
+`asyncio.wrap_future`. It cannot be cancelled: the message is being sent. It has a condition only once a caller waits
+for it or adds a callback, because a condition costs more than the rest of a future, and most futures need none.
 
-Theory: a lock for all futures orders "it is done" and "it has a condition". What is done without a condition stays as
-it is, and whoever makes one later sees that. What has one is done under it, as in the standard library.
+Theory: one lock for all futures orders "it is done" and "it has a condition". A future that is done without a condition
+does not change any more, so a condition that is made later finds it done. A future with a condition becomes done under
+that condition, as in the standard library.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _making = threading.Lock()
 class PublishFuture(concurrent.futures.Future[PubAck | None]):
     """The future of an ack. It gives back the slot of its message when it is done."""
 
-    token = 0  # of the message; nobody needs it, as it cannot be cancelled
+    token = 0  # of the message; not used, as it cannot be cancelled
     _state = _RUNNING
     _result: PubAck | None = None
     _exception: BaseException | None = None
@@ -48,17 +49,17 @@ class PublishFuture(concurrent.futures.Future[PubAck | None]):
         return made
 
     def done(self) -> bool:
-        """As of any future."""
+        """Return True once it has the ack or an error."""
         return self._state == _FINISHED
 
     def result(self, timeout: float | None = None) -> PubAck | None:
-        """As of any future."""
+        """Wait up to `timeout` seconds and return the ack, None if the message gets none. TimeoutError."""
         if self._state == _FINISHED and self._exception is None:
             return self._result
         return super().result(timeout)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """As of any future."""
+        """Wait up to `timeout` seconds and return the error, None if there is an ack. TimeoutError."""
         return self._exception if self._state == _FINISHED else super().exception(timeout)
 
     def set_result(self, result: PubAck | None) -> None:

@@ -31,8 +31,20 @@ from penstock.client.values import Envelope, PubAck
 
 T = TypeVar("T")
 
-_Call = tuple[str, Value, bytes | str | None, Mapping[str, str] | None, str | None, Ack, Envelope | None, int, float]
-_Publish = tuple[PublishFuture, _Call]
+# Arguments of `Publications.publish`; the last one is the future.
+_Publish = tuple[
+    str,
+    Value,
+    bytes | str | None,
+    Mapping[str, str] | None,
+    str | None,
+    Ack,
+    Envelope | None,
+    int,
+    float,
+    bool,
+    PublishFuture,
+]
 _Mark = concurrent.futures.Future[None]  # done once all that was put before is sent
 
 _IN_FLIGHT_LOW = limits.PUBLISHES_IN_FLIGHT_MAX // 2
@@ -219,7 +231,7 @@ class PublishQueue:
     """Queues publishes from many threads for the loop: one wake-up serves all that were queued meanwhile."""
 
     def __init__(self, client: aio.Client, thread: LoopThread) -> None:
-        self._publications = client._publications  # noqa: SLF001 (the asyncio client belongs to the blocking one)
+        self._publish = client._publications.publish  # noqa: SLF001 (the asyncio client belongs to the blocking one)
         self._thread = thread
         self._slots = Slots(limits.PUBLISHES_IN_FLIGHT_MAX, _IN_FLIGHT_LOW)
         self._waiting: deque[_Publish | _Mark] = deque()  # they leave in FIFO order
@@ -248,7 +260,7 @@ class PublishQueue:
             text = f"the time-out passed while {limits.PUBLISHES_IN_FLIGHT_MAX} earlier messages waited for their acks"
             raise TimedOut(text)
         future = PublishFuture(self._slots)
-        self._waiting.append((future, (subject, value, key, headers, stream, ack, envelope, retries, timeout)))
+        self._waiting.append((subject, value, key, headers, stream, ack, envelope, retries, timeout, True, future))
         if not self._is_sending:
             self._start()
         return future
@@ -288,7 +300,14 @@ class PublishQueue:
             while self._waiting or not self._rests():
                 item = self._waiting.popleft()
                 if isinstance(item, tuple):
-                    await self._send(*item)
+                    try:
+                        await self._publish(*item)
+                    except Exception as error:  # noqa: BLE001 (passed to the owner of the future, and to flush)
+                        self._first_failure = self._first_failure or error
+                        _fail(item, error)
+                    except BaseException:
+                        _fail(item, _not_sent())
+                        raise
                 else:
                     item.set_result(None)
         except BaseException:
@@ -305,30 +324,25 @@ class PublishQueue:
             is_left_to_another, self._is_sending = self._is_sending, True
         return is_left_to_another
 
-    async def _send(self, future: PublishFuture, call: _Call) -> None:
-        try:
-            await self._publications.publish(*call, notes_failure=True, future=future)
-        except Exception as error:  # noqa: BLE001 (passed to the owner of the future, and to flush)
-            self._first_failure = self._first_failure or error
-            _fail(future, error)
-        except BaseException:
-            _fail(future, Unavailable("the client was closed before the message was sent"))
-            raise
-
     def _fail_waiting(self) -> None:
         self._is_sending = False
         with contextlib.suppress(IndexError):  # nothing is left; another thread may do the same
             while True:
                 item = self._waiting.popleft()
                 if isinstance(item, tuple):
-                    item[0].set_exception(Unavailable("the client was closed before the message was sent"))
+                    _fail(item, _not_sent())
                 else:
                     item.set_result(None)
 
 
-def _fail(future: PublishFuture, error: Exception) -> None:
+def _fail(what: _Publish, error: Exception) -> None:
+    future = what[-1]
     if not future.done():  # its ack may come while NATS takes no more bytes
         future.set_exception(error)
+
+
+def _not_sent() -> Unavailable:
+    return Unavailable("the client was closed before the message was sent")
 
 
 class _Steps(Iterator[T]):

@@ -30,7 +30,7 @@ _REROUTES_MAX = 3  # more redirects mean that brokers disagree
 
 
 class Asked(msgspec.Struct, frozen=True, gc=False):
-    """What a caller asked to publish, as far as it decides the partition."""
+    """The part of a publish that decides its partition."""
 
     subject: str
     deciding: bytes | str | None  # the key, or the message id, which is used like one

@@ -86,7 +86,7 @@ class Acks:
 
 
 class _AcksFirst(Parser):
-    """nats-py's parser, which takes some 5 µs for a message, behind one that takes all acks of a read at once."""
+    """nats-py's parser, which takes 2 µs for a message, behind one that takes all acks of a read in 1 µs each."""
 
     nc: StrictNatsClient
 

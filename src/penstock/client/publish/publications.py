@@ -54,7 +54,6 @@ class Publications:
         envelope: Envelope | None,
         retries: int,
         timeout: float,
-        *,
         notes_failure: bool = False,
         future: Outcome | None = None,
     ) -> AckFuture | None:

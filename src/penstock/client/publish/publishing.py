@@ -298,7 +298,7 @@ class Publisher:
         """Send the message, for which a slot is taken; the waiter gets its token. True: await `pass_on` next."""
         token = self._last_token + 1
         try:
-            if self._is_closed:  # meanwhile: nobody would tell the waiter
+            if self._is_closed:  # `close` would not fail a publish that begins now
                 raise ClientClosed
             must_pass_on = _post(connection, outgoing, f"{self._inbox}.{token}")
         except BaseException:
