@@ -13,7 +13,7 @@ import penstock
 from penstock.base import limits
 from penstock.base.errors import RemoteError
 from penstock.client.errors import ClientClosed
-from penstock.client.publish.ack_waiters import AckFuture
+from penstock.client.publish.ack_waiters import AckFuture, Asked, Reroute
 from penstock.client.publish.publishing import Publisher
 from penstock.client.values import PubAck
 
@@ -65,11 +65,11 @@ class Server:
 
 
 @contextlib.asynccontextmanager
-async def connected() -> AsyncIterator[tuple[Publisher, Server]]:
+async def connected(reroute: Reroute | None = None) -> AsyncIterator[tuple[Publisher, Server]]:
     server = Server()
     async with asyncio.timeout(20), await asyncio.start_server(server.serve, "127.0.0.1", 0) as listening:
         host, port = listening.sockets[0].getsockname()
-        publisher = Publisher([f"nats://{host}:{port}"], "test", {})
+        publisher = Publisher([f"nats://{host}:{port}"], "test", {}, reroute=reroute)
         try:
             yield publisher, server
         finally:
@@ -198,4 +198,37 @@ async def test_a_publish_that_is_cancelled_while_it_waits_for_its_ack_is_forgott
             await waiting
         assert publisher._free_slots == limits.PUBLISHES_IN_FLIGHT_MAX
         server.ack(0)
+        await publisher.flush(10)
+
+
+async def test_a_message_whose_key_is_elsewhere_is_sent_there_and_one_whose_key_moves_is_sent_again() -> None:
+    def refusal(reason: str) -> bytes:
+        return b'{"error":{"code":503,"err_code":10071,"description":"no"},"stream":"s","seq":0,"reason":"%b"}' % (
+            reason.encode()
+        )
+
+    async def reroute(asked: Asked) -> str:
+        return f"{asked.subject}.of.{asked.deciding!s}"
+
+    async with connected(reroute) as (publisher, server):
+        future = publisher.future()
+        await publisher.publish(future, "s", b"x", None, timeout_s=15.0, asked=Asked("s", "k", 15.0))
+        await server.until(1)
+        server.say(server.got[0][1], refusal("key_elsewhere"))
+        await server.until(2)
+        server.say(server.got[1][1], refusal("key_moving"))
+        await server.until(3)
+        server.ack(2)
+        assert await future == PubAck("s", 2)
+        assert [subject for subject, *_ in server.got] == ["s", "s.of.k", "s.of.k"]
+        assert len({reply for _, reply, *_ in server.got}) == 1
+
+
+async def test_a_future_that_is_waited_for_too_long_gives_back_its_slot() -> None:
+    async with connected() as (publisher, server):
+        future = await sent(publisher, b"x")
+        await server.until(1)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(future, 0.01)
+        assert publisher._free_slots == limits.PUBLISHES_IN_FLIGHT_MAX
         await publisher.flush(10)
