@@ -271,7 +271,7 @@ async def test_what_waits_for_info_of_a_server_that_begins_with_tls_says_what_to
         assert f"it closed the connection before it said anything; {said}" in failed.reason
         publisher = Publisher([url], "test", {"reconnect_time_wait": 0.05})
         with pytest.raises(Unavailable) as refused:
-            await publisher.publish("a", b"v", None, timeout_s=1.0)
+            await publisher.publish(publisher.future(), "a", b"v", None, timeout_s=1.0)
         advice = "if it speaks TLS first (handshake_first: true), have it wait for that (handshake_first: auto)"
         assert f"NATS at {url} closed the connection before it said anything; {advice}" in str(refused.value)
         await publisher.close()

@@ -769,7 +769,7 @@ class Client(OfThisProcess):
             done: asyncio.Future[PubAck | None] = asyncio.get_running_loop().create_future()
             done.set_result(None)
             return done
-        return future  # type: ignore[return-value]  # a Future[PubAck] gives what a Future[PubAck | None] promises
+        return future
 
     async def flush(self, *, timeout: float = 60.0) -> None:
         """Wait until every publish so far has its ack; raise the first failure of a `publish_nowait`."""

@@ -112,6 +112,8 @@ def wanted_columns(columns: Iterable[str] | None) -> list[str] | None:
 
 def seconds_of(timeout: object) -> float:
     """Return a time-out in seconds, at most CLIENT_TIMEOUT_S_MAX. TypeError: not a number. ValueError: NaN."""
+    if type(timeout) is float and timeout < limits.CLIENT_TIMEOUT_S_MAX:  # each publish has one; NaN is not less
+        return timeout
     # `float` and `int` first: the check of a protocol is slow.
     if isinstance(timeout, bool) or not isinstance(timeout, (float, int, SupportsFloat)):
         what = "None" if timeout is None else a_kind(timeout)

@@ -13,7 +13,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -29,8 +29,6 @@ KEY_BASE64_HEADER = "Penstock-Key-Base64"
 ACK_HEADER = "Penstock-Ack"
 EXPECTED_STREAM_HEADER = "Nats-Expected-Stream"
 MESSAGE_ID_HEADER = "Nats-Msg-Id"
-_EMPTY_BLOCK_BYTES = len("NATS/1.0\r\n\r\n")
-_LINE_BYTES = len(": \r\n")  # of one header, besides its name and value
 
 Acked = Literal["all", "leader"]
 Ack = Acked | Literal["none"]
@@ -55,7 +53,7 @@ class _AckError(msgspec.Struct):
     description: str = ""
 
 
-class _AckBody(msgspec.Struct):
+class _AckBody(msgspec.Struct, gc=False):
     stream: str = ""
     seq: int = 0
     error: _AckError | None = None
@@ -69,6 +67,7 @@ class _AckBody(msgspec.Struct):
 
 
 _ack_decoder = msgspec.json.Decoder(_AckBody)
+_acks_decoder = msgspec.json.Decoder(list[_AckBody])
 
 
 def payload(value: Value) -> bytes:
@@ -77,6 +76,8 @@ def payload(value: Value) -> bytes:
 
 
 def _bytes_of(what: str, given: object, wanted: str) -> bytes:
+    if type(given) is bytes:  # before the checks of several types, which are slow
+        return given
     if isinstance(given, str):
         return given.encode()
     if isinstance(given, bytes | bytearray | memoryview):
@@ -169,14 +170,12 @@ def publish_headers(
     return out or None
 
 
-def header_block_bytes(headers: Mapping[str, str] | None) -> int:
-    """Return the size of the header block that nats-py writes, which NATS counts towards `max_payload`."""
-    if headers is None:
-        return 0
-    return _EMPTY_BLOCK_BYTES + sum(
-        len(name) + (len(text) if text.isascii() else len(text.encode())) + _LINE_BYTES
-        for name, text in headers.items()
-    )
+def header_block(headers: Mapping[str, str]) -> bytes:
+    """Return the NATS header block of checked headers. ValueError: text that UTF-8 cannot encode."""
+    block = "NATS/1.0\r\n"
+    for name, text in headers.items():
+        block += f"{name}: {text}\r\n"
+    return f"{block}\r\n".encode()
 
 
 def _own_headers(headers: Mapping[str, str] | None) -> dict[str, str]:
@@ -208,14 +207,29 @@ def parse_ack(data: bytes) -> PubAck:
         raise _refusal(body, body.error)
     if not body.stream or body.seq < 1:
         raise _no_ack()
+    return _ack_of(body)
+
+
+def parse_acks(bodies: Sequence[bytes]) -> list[PubAck] | None:
+    """Return the acks in replies, each `{…}` without braces inside; None: `parse_ack` must judge each by itself."""
+    # Each reply has one opening brace, so as many objects as replies means that each reply is an object of its own.
+    try:
+        found = _acks_decoder.decode(b"[%b]" % b",".join(bodies))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    acks = [_ack_of(body) for body in found if body.stream and body.seq > 0 and body.error is None]
+    return acks if len(acks) == len(found) == len(bodies) else None
+
+
+def _ack_of(body: _AckBody) -> PubAck:
     return PubAck(
-        stream=body.stream,
-        offset=body.seq - 1 if body.offset is None else body.offset,
-        partition=body.partition,
-        duplicate=body.duplicate,
-        leader_epoch=body.epoch,
-        replicas=body.replicas,
-        fsynced=body.fsynced,
+        body.stream,
+        body.seq - 1 if body.offset is None else body.offset,
+        body.partition,
+        body.duplicate,
+        body.epoch,
+        body.replicas,
+        body.fsynced,
     )
 
 

@@ -193,7 +193,7 @@ def test_what_connecting_cannot_take_is_told_by_name(
 async def test_retries_are_a_number() -> None:
     publisher, retries = Publisher(["nats://127.0.0.1:1"], "test", {}), "3"
     with pytest.raises(TypeError, match="the number of retries '3' is a str; give an int"):
-        await publisher.publish("a", b"x", None, timeout_s=1.0, retries=retries)  # type: ignore[arg-type]
+        await publisher.publish(publisher.future(), "a", b"x", None, timeout_s=1.0, retries=retries)  # type: ignore[arg-type]
 
 
 async def test_what_has_connections_says_that_another_process_makes_its_own(client: aio.Client) -> None:

@@ -43,7 +43,7 @@ async def test_a_connection_that_is_made_while_the_client_is_closed_is_given_bac
     async with server, asyncio.timeout(10):
         host, port = server.sockets[0].getsockname()
         publisher = Publisher([f"nats://{host}:{port}"], "test", {})
-        publishing = asyncio.create_task(publisher.publish("s", b"x", None, timeout_s=9.0))
+        publishing = asyncio.create_task(publisher.publish(publisher.future(), "s", b"x", None, timeout_s=9.0))
         await accepted.wait()
         await publisher.close()
         greet.set()
@@ -51,7 +51,7 @@ async def test_a_connection_that_is_made_while_the_client_is_closed_is_given_bac
             await publishing
         await ended.wait()
         with pytest.raises(penstock.Unavailable, match="closed"):
-            await publisher.publish("s", b"x", None, timeout_s=9.0)
+            await publisher.publish(publisher.future(), "s", b"x", None, timeout_s=9.0)
 
 
 async def test_a_refused_inbox_is_seen_though_a_ping_overtakes_the_subscription() -> None:
@@ -75,7 +75,7 @@ async def test_a_refused_inbox_is_seen_though_a_ping_overtakes_the_subscription(
         host, port = server.sockets[0].getsockname()
         publisher = Publisher([f"nats://{host}:{port}"], "test", {})
         with pytest.raises(penstock.Unavailable, match="nothing was published"):
-            await publisher.publish("s", b"x", None, timeout_s=9.0)
+            await publisher.publish(publisher.future(), "s", b"x", None, timeout_s=9.0)
         await publisher.close()
 
 
@@ -116,7 +116,7 @@ async def nats_server(*answers: bytes | None) -> AsyncIterator[tuple[str, list[a
 async def _published(*urls: str, timeout_s: float = 60.0, **options: object) -> None:
     publisher = Publisher(urls, "test", {"reconnect_time_wait": 0.01, **options})
     try:
-        await publisher.publish("s", b"x", None, timeout_s=timeout_s)
+        await publisher.publish(publisher.future(), "s", b"x", None, timeout_s=timeout_s)
     finally:
         await publisher.close()
 
@@ -129,11 +129,12 @@ async def test_headers_count_towards_the_size_that_nats_takes(headers: dict[str,
     async with asyncio.timeout(10), nats_server(PONG) as (url, _):
         publisher = Publisher([url], "test", {})
         with pytest.raises(penstock.RemoteError, match=r"has 1001 bytes.*takes at most 1000") as caught:
-            await publisher.publish("s", bytes(1001 - len(block)), headers, timeout_s=9.0)
+            await publisher.publish(publisher.future(), "s", bytes(1001 - len(block)), headers, timeout_s=9.0)
         assert caught.value.code == "too_large"
         with pytest.raises(penstock.RemoteError, match="has 1001 bytes"):
             await publisher.publish_without_ack("s", bytes(1001 - len(block)), headers, timeout_s=9.0)
-        future = await publisher.publish("s", bytes(1000 - len(block)), headers, timeout_s=9.0)
+        future = publisher.future()
+        await publisher.publish(future, "s", bytes(1000 - len(block)), headers, timeout_s=9.0)
         assert not future.done()
         await publisher.close()
 

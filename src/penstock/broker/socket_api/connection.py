@@ -440,8 +440,8 @@ class Connection:
         memory = [piece for piece in pieces if not isinstance(piece, FileRange)]
         is_in_memory = len(memory) == len(pieces)
         if self._cipher is not None and is_in_memory:
-            parts = self._encrypted(self._cipher, caller.frame, response, memory)
-            self._output.add(*((b"".join(parts),) if raw_bytes <= _JOINED_ANSWER_BYTES_MAX else parts))
+            whole = self._encrypted(self._cipher, caller.frame, response, memory)
+            self._output.add(*((b"".join(whole),) if raw_bytes <= _JOINED_ANSWER_BYTES_MAX else whole))
             self._flush()
             return
         head = b""

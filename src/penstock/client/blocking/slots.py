@@ -48,7 +48,8 @@ class Slots:
         """Release a slot."""
         with self._lock:
             self._taken -= 1
-            self._admit()
+            if self._line:
+                self._admit()
 
     def _leave(self, place: threading.Event) -> None:
         with self._lock:

@@ -16,21 +16,36 @@ import os
 import threading
 import weakref
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator, Iterator, Mapping
 from typing import Any, TypeVar
 
 from penstock.base import limits
 from penstock.base.errors import OperationalError
 from penstock.client import aio
+from penstock.client.blocking.publish_future import PublishFuture
 from penstock.client.blocking.slots import Slots
 from penstock.client.checks import seconds_of
 from penstock.client.errors import TimedOut, Unavailable
-from penstock.client.publish_format import Value
-from penstock.client.values import PubAck
+from penstock.client.publish_format import Ack, Value
+from penstock.client.values import Envelope, PubAck
 
 T = TypeVar("T")
 
-_Publish = tuple[concurrent.futures.Future[PubAck | None], str, Value, dict[str, Any]]
+# Arguments of `Publications.publish`; the last one is the future.
+_Publish = tuple[
+    str,
+    Value,
+    bytes | str | None,
+    Mapping[str, str] | None,
+    str | None,
+    Ack,
+    Envelope | None,
+    int,
+    float,
+    bool,
+    PublishFuture,
+]
+_Mark = concurrent.futures.Future[None]  # done once all that was put before is sent
 
 _IN_FLIGHT_LOW = limits.PUBLISHES_IN_FLIGHT_MAX // 2
 
@@ -46,6 +61,7 @@ class LoopThread:
         self.loop = asyncio.new_event_loop()
         self._last_task: asyncio.Task[None] | None = None
         self._at_end: list[Callable[[], None]] = []
+        self._has_ended = False
         self._close: Callable[[], Coroutine[Any, Any, None]] | None = None
         self._collected: weakref.finalize[..., Any] | None = None
         self._thread = threading.Thread(target=self._run, name="penstock-client", daemon=True)
@@ -56,15 +72,21 @@ class LoopThread:
         try:
             self.loop.run_forever()
         finally:
-            tasks = asyncio.all_tasks(self.loop)
-            for task in tasks:
-                task.cancel()
-            if tasks:
-                self.loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
-            self.loop.run_until_complete(self.loop.shutdown_asyncgens())
-            self.loop.close()
-            for call in self._at_end:
-                call()
+            try:
+                self._end()
+            finally:
+                self._has_ended = True
+
+    def _end(self) -> None:
+        tasks = asyncio.all_tasks(self.loop)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            self.loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+        self.loop.run_until_complete(self.loop.shutdown_asyncgens())
+        self.loop.close()
+        for call in self._at_end:
+            call()
 
     def at_end(self, call: Callable[[], None]) -> None:
         """Call `call`, in the loop's thread, after the loop has ended."""
@@ -79,9 +101,9 @@ class LoopThread:
         """Raise OperationalError unless coroutines can be run from the current process and thread."""
         if self._pid != os.getpid():
             raise OperationalError("this client was made before the process forked; connect again in the child")
-        if not self._thread.is_alive():
+        if self._has_ended:
             raise _closed()
-        if threading.current_thread() is self._thread:
+        if threading.get_ident() == self._thread.ident:
             raise OperationalError("a blocking call cannot be made from the client's own thread; use penstock.aio")
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
@@ -209,108 +231,121 @@ class PublishQueue:
     """Queues publishes from many threads for the loop: one wake-up serves all that were queued meanwhile."""
 
     def __init__(self, client: aio.Client, thread: LoopThread) -> None:
-        self._client = client
+        self._publish = client._publications.publish  # noqa: SLF001 (the asyncio client belongs to the blocking one)
         self._thread = thread
         self._slots = Slots(limits.PUBLISHES_IN_FLIGHT_MAX, _IN_FLIGHT_LOW)
-        self._changed = threading.Condition()
-        self._waiting: deque[_Publish] = deque()
-        self._taken: deque[_Publish] = deque()  # of the loop's thread, which sends them
+        self._waiting: deque[_Publish | _Mark] = deque()  # they leave in FIFO order
         self._sending: asyncio.Task[None] | None = None
-        self._is_sending = False
-        self._put_count = self._sent_count = 0  # publishes leave in FIFO order
+        self._is_sending = False  # a task sends what waits, or will
+        self._starting = threading.Lock()  # held to change it to True
         self._first_failure: BaseException | None = None
         thread.at_end(self._fail_waiting)
 
-    def put(self, subject: str, value: Value, **call: Any) -> concurrent.futures.Future[PubAck | None]:
+    def put(
+        self,
+        subject: str,
+        value: Value,
+        *,
+        key: bytes | str | None = None,
+        headers: Mapping[str, str] | None = None,
+        stream: str | None = None,
+        ack: Ack = "all",
+        envelope: Envelope | None = None,
+        retries: int = 0,
+        timeout: float = 10.0,
+    ) -> concurrent.futures.Future[PubAck | None]:
         """Queue one `Client.publish_nowait` and return its future; wait for a slot up to the call's time-out."""
         self._thread.check()
-        if not self._slots.take(call["timeout"]):
+        if not self._slots.take(timeout):
             text = f"the time-out passed while {limits.PUBLISHES_IN_FLIGHT_MAX} earlier messages waited for their acks"
             raise TimedOut(text)
-        future: concurrent.futures.Future[PubAck | None] = concurrent.futures.Future()
-        future.set_running_or_notify_cancel()  # being sent: it cannot be cancelled
-        future.add_done_callback(lambda _: self._slots.give_back())
-        with self._changed:
-            self._put_count += 1
-            self._waiting.append((future, subject, value, call))
-            start, self._is_sending = not self._is_sending, True
-        if start:
-            try:
-                self._thread.loop.call_soon_threadsafe(self._start)
-            except RuntimeError:
-                self._fail_waiting()
+        future = PublishFuture(self._slots)
+        self._waiting.append((subject, value, key, headers, stream, ack, envelope, retries, timeout, True, future))
+        if not self._is_sending:
+            self._start()
         return future
 
     def wait_until_sent(self, timeout_s: float) -> None:
         """Wait until everything queued so far is sent; raise the first failure of a publish that could not be sent."""
-        with self._changed:
-            count = self._put_count
-            if not self._changed.wait_for(lambda: self._sent_count >= count, seconds_of(timeout_s)):
-                raise TimedOut(f"{count - self._sent_count} messages could not be sent yet")
-            failure, self._first_failure = self._first_failure, None
+        within_s = seconds_of(timeout_s)
+        if self._is_sending or self._waiting:
+            mark: _Mark = concurrent.futures.Future()
+            self._waiting.append(mark)
+            if not self._is_sending:
+                self._start()
+            try:
+                mark.result(within_s)
+            except TimeoutError:
+                raise TimedOut(f"{len(self._waiting)} messages could not be sent yet") from None
+        failure, self._first_failure = self._first_failure, None
         if failure is not None:
             raise failure
 
     def _start(self) -> None:
+        """Have a task send what waits, unless one does."""
+        with self._starting:
+            if self._is_sending:
+                return
+            self._is_sending = True
+        try:
+            self._thread.loop.call_soon_threadsafe(self._start_task)
+        except RuntimeError:  # the loop was closed
+            self._fail_waiting()
+        except BaseException:  # an interrupt: the next publish starts it, for nothing says that it was started
+            self._is_sending = False
+            raise
+
+    def _start_task(self) -> None:
         self._sending = asyncio.get_running_loop().create_task(self._send_all())
 
     async def _send_all(self) -> None:
-        sent = 0
         try:
-            while self._take_waiting():
-                sent = 0
-                while self._taken:
-                    sent += 1  # also if it fails
-                    await self._send(*self._taken.popleft())
-                self._count_sent(sent)
+            while self._waiting or not self._rests():
+                item = self._waiting.popleft()
+                if isinstance(item, tuple):
+                    try:
+                        await self._publish(*item)
+                    except Exception as error:  # noqa: BLE001 (passed to the owner of the future, and to flush)
+                        self._first_failure = self._first_failure or error
+                        _fail(item, error)
+                    except BaseException:
+                        _fail(item, _not_sent())
+                        raise
+                else:
+                    item.set_result(None)
         except BaseException:
-            self._count_sent(sent)
             self._fail_waiting()
             raise
 
-    def _take_waiting(self) -> bool:
-        """Take all that is queued, for each look takes a lock; False if it is nothing."""
-        with self._changed:
-            self._taken, self._waiting = self._waiting, self._taken
-            self._is_sending = bool(self._taken)
-            return self._is_sending
-
-    def _count_sent(self, count: int) -> None:
-        with self._changed:
-            self._sent_count += count
-            self._changed.notify_all()
-
-    async def _send(
-        self, future: concurrent.futures.Future[PubAck | None], subject: str, value: Value, call: dict[str, Any]
-    ) -> None:
-        def finished(ack: asyncio.Future[PubAck | None]) -> None:
-            if ack.cancelled():
-                future.set_exception(Unavailable("the client was closed before the ack came"))
-            elif (error := ack.exception()) is not None:
-                future.set_exception(error)
-            else:
-                future.set_result(ack.result())
-
-        try:
-            ack = await self._client.publish_nowait(subject, value, **call)
-        except Exception as error:  # noqa: BLE001 (passed to the owner of the future, and to flush)
-            self._first_failure = self._first_failure or error
-            future.set_exception(error)
-        except BaseException:
-            future.set_exception(Unavailable("the client was closed before the message was sent"))
-            raise
-        else:
-            ack.add_done_callback(finished)
+    def _rests(self) -> bool:
+        """Leave what is put from now on to the next task; False if something was put just now."""
+        # Who puts looks at `_is_sending` after it has put, without a lock, so this looks again after it has changed it.
+        self._is_sending = False
+        if not self._waiting:
+            return True
+        with self._starting:
+            is_left_to_another, self._is_sending = self._is_sending, True
+        return is_left_to_another
 
     def _fail_waiting(self) -> None:
-        with self._changed:
-            waiting = [*self._taken, *self._waiting]
-            self._taken.clear()
-            self._waiting.clear()
-            self._is_sending = False
-        for future, *_ in waiting:
-            future.set_exception(Unavailable("the client was closed before the message was sent"))
-        self._count_sent(len(waiting))
+        self._is_sending = False
+        with contextlib.suppress(IndexError):  # nothing is left; another thread may do the same
+            while True:
+                item = self._waiting.popleft()
+                if isinstance(item, tuple):
+                    _fail(item, _not_sent())
+                else:
+                    item.set_result(None)
+
+
+def _fail(what: _Publish, error: Exception) -> None:
+    future = what[-1]
+    if not future.done():  # its ack may come while NATS takes no more bytes
+        future.set_exception(error)
+
+
+def _not_sent() -> Unavailable:
+    return Unavailable("the client was closed before the message was sent")
 
 
 class _Steps(Iterator[T]):

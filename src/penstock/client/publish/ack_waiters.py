@@ -1,7 +1,8 @@
-"""Wait for the outcome of a published message: its first ack, the acks of several streams, or an echo.
+"""Wait for the outcome of a published message: its first ack, or the acks of several streams.
 
-Rules: a waiter is notified of every reply, of missing subscribers and of the time-out; events after it has finished
-change nothing. A message refused because its key is moving to an added partition is sent again.
+Rules: a waiter is notified of every reply, of missing subscribers and of the time-out, until the publisher forgets it,
+which it does once the waiter has ended. A message is sent again if it was refused because its key is moving to an added
+partition.
 """
 
 from __future__ import annotations
@@ -9,14 +10,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
 from penstock.base.config import Intake
 from penstock.base.errors import ErrorCode, OperationalError, RemoteError
-from penstock.client.errors import TimedOut, Unavailable, specific
-from penstock.client.publish_format import header_block_bytes, parse_ack
+from penstock.client.errors import TimedOut, specific
+from penstock.client.publish_format import parse_ack
 from penstock.client.values import PubAck
 from penstock.messages import StreamInfo
 
@@ -27,22 +28,56 @@ RETRIES_MAX = 2  # for a publish without subscribers (a leader may be changing),
 RETRY_S = 0.25
 _REROUTES_MAX = 3  # more redirects mean that brokers disagree
 
-Reroute = Callable[[], Awaitable[str]]
-"""Returns the subject of the partition that has the message's key."""
+
+class Asked(msgspec.Struct, frozen=True, gc=False):
+    """The part of a publish that decides its partition."""
+
+    subject: str
+    deciding: bytes | str | None  # the key, or the message id, which is used like one
+    timeout_s: float
+
+
+Reroute = Callable[[Asked], Awaitable[str]]
+"""Looks up the partitions again; returns the subject of the one that has the message's key."""
+
+
+class Outcome(Protocol):
+    """The future of a message's ack, of asyncio or of threads."""
+
+    token: int  # the last token of the reply subject, which says whose ack it is
+
+    def done(self) -> bool:
+        """True once it has an outcome or is cancelled."""
+
+    def set_result(self, result: PubAck | None, /) -> None:
+        """End with the ack; None if the message gets none."""
+
+    def set_exception(self, exception: BaseException, /) -> None:
+        """End with an error."""
+
+    def exception(self) -> BaseException | None:
+        """Return the error, None if there is an ack."""
 
 
 class ReplyWaiter(Protocol):
     """Waits for the replies to one published message."""
 
+    token: int  # the last token of the reply subject
+    deadline_s: float  # when it is late, in the event loop's time
+    repeating: asyncio.TimerHandle | None  # sends the message again
+
     @property
     def subject(self) -> str:
         """Subject on which the message was sent."""
 
-    def refused(self, error: Unavailable) -> None:
-        """NATS does not permit the publish."""
+    def fail(self, error: Exception) -> None:
+        """End with an error, unless it has ended."""
+
+    def acked(self, ack: PubAck) -> None:
+        """An ack has arrived."""
 
     def reply(self, data: bytes) -> None:
-        """A reply has arrived."""
+        """A reply has arrived: an ack or an error."""
 
     def nobody(self) -> None:
         """The subject has no subscriber."""
@@ -51,115 +86,142 @@ class ReplyWaiter(Protocol):
         """The time-out has passed."""
 
 
-class Outgoing(msgspec.Struct, frozen=True):
+class Outgoing(msgspec.Struct, frozen=True, gc=False):
     """A message to be sent, and sent again on retries."""
 
     subject: str
     payload: bytes
-    headers: dict[str, str] | None
+    header_block: bytes | None
 
-    @property
-    def size_bytes(self) -> int:
-        """Bytes of payload and header block, which NATS counts towards `max_payload`."""
-        return len(self.payload) + header_block_bytes(self.headers)
+    def frame(self, reply: str) -> bytes:
+        """Return the NATS command that publishes the message."""
+        block, size = self.header_block, len(self.payload)
+        if block is None:
+            return b"".join((f"PUB {self.subject} {reply} {size}\r\n".encode(), self.payload, b"\r\n"))
+        line = f"HPUB {self.subject} {reply} {len(block)} {len(block) + size}\r\n".encode()
+        return b"".join((line, block, self.payload, b"\r\n"))
+
+
+class AckFuture(asyncio.Future[PubAck | None]):
+    """The future of an ack. Who cancels it no longer waits for the ack, so its slot is free."""
+
+    __slots__ = ("publisher", "token")
+    publisher: Publisher
+    token: int
+
+    def cancel(self, msg: Any | None = None) -> bool:
+        """Cancel it as any future."""
+        if not super().cancel(msg):
+            return False
+        self.publisher.forget(self.token)
+        return True
 
 
 class OneAck:
     """Waits for the first ack of a message, and sends it again while it is not stored."""
 
-    __slots__ = (
-        "_future", "_outgoing", "_publisher", "_refusal", "_reroute", "_reroutes", "_retries", "_token", "_unheard",
-        "_until_late",
-    )  # fmt: skip
+    repeating: asyncio.TimerHandle | None = None
+    token = 0
+    _reroutes = 0
+    _refusal: RemoteError | None = None  # the last refusal: nothing was stored, and the message was sent again
+    _retries = 0
+    _unheard = 1  # sends without any reply, not even "no subscriber"
 
     def __init__(
         self,
         publisher: Publisher,
-        token: str,
         outgoing: Outgoing,
-        future: asyncio.Future[PubAck],
-        *,
-        until_late: bool = False,
-        reroute: Reroute | None = None,
+        future: Outcome,
+        deadline_s: float,
+        until_late: bool,
+        asked: Asked | None,
+        notes_failure: bool,
     ) -> None:
-        self._reroute = reroute
-        self._reroutes = 0
-        self._refusal: RemoteError | None = None  # the last refusal: nothing was stored, and the message was sent again
+        """`until_late`: retry until the time-out while there is no subscriber. `notes_failure`: `flush` raises it."""
         self._publisher = publisher
-        self._token = token
         self._outgoing = outgoing
-        self._future = future
-        self._until_late = until_late  # True: retry until the time-out while there is no subscriber
-        self._retries = 0
-        self._unheard = 1  # sends without any reply, not even "no subscriber"
+        self.future = future
+        self.deadline_s = deadline_s
+        self._until_late = until_late
+        self._asked = asked
+        self._notes_failure = notes_failure
 
     @property
     def subject(self) -> str:
         """Subject on which the message was sent last."""
         return self._outgoing.subject
 
-    def refused(self, error: Unavailable) -> None:
-        """Fail: NATS does not permit the publish."""
-        if not self._future.done():
-            self._future.set_exception(error)
+    def fail(self, error: Exception) -> None:
+        """End with an error, unless it has ended."""
+        self._publisher.forget(self.token)
+        if not self.future.done():
+            self.future.set_exception(error)
+            self.future.exception()  # asyncio need not log it: `publish` or `flush` raises it, or all was closed
+            if self._notes_failure:
+                self._publisher.note(error)
+
+    def acked(self, ack: PubAck) -> None:
+        """End with the ack."""
+        self._publisher.forget(self.token)
+        if not self.future.done():
+            self.future.set_result(ack)
 
     def reply(self, data: bytes) -> None:
         """Take an ack or an error; resend the message if its key moves or has moved."""
-        if self._future.done():
-            return
         try:
-            self._future.set_result(parse_ack(data))
+            self.acked(parse_ack(data))
         except RemoteError as error:
             if error.code == ErrorCode.KEY_MOVING:
                 self._unheard -= 1
                 self._refusal = error
-                self._publisher.send_later(RETRY_S, self._outgoing, self._token, self._sent)
-            elif error.code == ErrorCode.KEY_ELSEWHERE and self._reroute is not None and self._reroutes < _REROUTES_MAX:
+                self._publisher.send_later(RETRY_S, self._outgoing, self.token, self._sent)
+            elif error.code == ErrorCode.KEY_ELSEWHERE and self._asked is not None and self._reroutes < _REROUTES_MAX:
                 self._reroutes += 1
                 self._unheard -= 1
                 self._refusal = error
-                self._publisher.run(self._send_there(self._reroute))
+                self._publisher.run(self._send_there(self._asked))
             else:
-                self._future.set_exception(error)
+                self.fail(error)
 
-    async def _send_there(self, reroute: Reroute) -> None:
+    async def _send_there(self, asked: Asked) -> None:
         """Resend the message to the partition that has the key now."""
         with contextlib.suppress(OperationalError, RemoteError):  # otherwise the time-out reports it
-            self._outgoing = msgspec.structs.replace(self._outgoing, subject=await reroute())
-            self._publisher.send_later(0.0, self._outgoing, self._token, self._sent)
+            self._outgoing = msgspec.structs.replace(self._outgoing, subject=await self._publisher.reroute(asked))
+            self._publisher.send_later(0.0, self._outgoing, self.token, self._sent)
 
     def nobody(self) -> None:
         """Retry after a moment, or fail: the subject has no subscriber."""
-        if self._future.done():
-            return
         self._unheard -= 1
         if self._until_late or self._retries < RETRIES_MAX:
             self._retries += 1
-            self._publisher.send_later(RETRY_S, self._outgoing, self._token, self._sent)
+            self._publisher.send_later(RETRY_S, self._outgoing, self.token, self._sent)
             return
-        self._publisher.nobody_stores(self._outgoing.subject, self._future)
+        self._publisher.nobody_stores(self)
 
     def again(self) -> None:
         """Resend the message, as no ack has arrived for a while."""
-        if not self._future.done() and self._unheard > 0:  # otherwise a resend is already scheduled
-            self._publisher.send_later(0.0, self._outgoing, self._token, self._sent)
+        if self._unheard > 0:  # otherwise a resend is already scheduled
+            self._publisher.send_later(0.0, self._outgoing, self.token, self._sent)
 
     def _sent(self) -> None:
         self._unheard += 1
 
     def late(self) -> None:
         """Fail at the time-out with the error that says most."""
-        if not self._future.done() and self._refusal is not None and self._unheard <= 0:
-            self._future.set_exception(self._refusal)
-        elif not self._future.done() and self._unheard <= 0:
-            self._publisher.nobody_stores(self._outgoing.subject, self._future)
-        elif not self._future.done():
+        if self._refusal is not None and self._unheard <= 0:
+            self.fail(self._refusal)
+        elif self._unheard <= 0:
+            self._publisher.nobody_stores(self)
+        else:
             text = f"no ack for the message on {self._outgoing.subject!r} in time: whether it is stored is unknown"
-            self._future.set_exception(TimedOut(text))
+            self.fail(TimedOut(text))
 
 
 class AllAcks:
     """Waits for one ack of each expected stream."""
+
+    repeating: asyncio.TimerHandle | None = None
+    token = 0
 
     def __init__(
         self,
@@ -167,43 +229,43 @@ class AllAcks:
         subject: str,
         expected: frozenset[str],
         future: asyncio.Future[dict[str, PubAck]],
+        deadline_s: float,
     ) -> None:
         self._publisher = publisher
         self.subject = subject
+        self.deadline_s = deadline_s
         self._expected = expected
         self._acks: dict[str, PubAck] = {}
-        self._future = future
+        self.future = future
 
-    def refused(self, error: Unavailable) -> None:
-        """Fail: NATS does not permit the publish."""
-        if not self._future.done():
-            self._future.set_exception(error)
+    def fail(self, error: Exception) -> None:
+        """End with an error, unless it has ended."""
+        if not self.future.done():
+            self.future.set_exception(error)
 
     def reply(self, data: bytes) -> None:
         """Take one stream's ack; an error fails the whole wait."""
-        if self._future.done():
-            return
         try:
-            ack = parse_ack(data)
+            self.acked(parse_ack(data))
         except RemoteError as error:
             error.details["acks"] = dict(self._acks)
-            self._future.set_exception(error)
-            return
+            self.fail(error)
+
+    def acked(self, ack: PubAck) -> None:
+        """Take one stream's ack."""
         self._acks[ack.stream] = ack
-        if self._expected <= self._acks.keys():
-            self._future.set_result(self._acks)
+        if self._expected <= self._acks.keys() and not self.future.done():
+            self.future.set_result(self._acks)
 
     def nobody(self) -> None:
         """Fail: the subject has no subscriber."""
-        if not self._future.done():
-            self._publisher.nobody_stores(self.subject, self._future)
+        self._publisher.nobody_stores(self)
 
     def late(self) -> None:
         """Fail at the time-out, naming the streams without an ack."""
-        if not self._future.done():
-            missing = ", ".join(sorted(self._expected - self._acks.keys()))
-            text = f"no ack from {missing} in time: whether the message is stored there is unknown"
-            self._future.set_exception(TimedOut(text, acks=dict(self._acks)))
+        missing = ", ".join(sorted(self._expected - self._acks.keys()))
+        text = f"no ack from {missing} in time: whether the message is stored there is unknown"
+        self.fail(TimedOut(text, acks=dict(self._acks)))
 
 
 def nobody_listens(subject: str) -> RemoteError:
@@ -229,26 +291,3 @@ def nobody_stores(subject: str, known: Sequence[StreamInfo]) -> RemoteError:
         f"{names} {store} the subject {subject!r}, but no broker is subscribed for it now, so it was not stored: {why}"
     )
     return RemoteError(ErrorCode.NOT_LEADER, text, subject=subject)
-
-
-class Echo:
-    """Waits for a message to ourselves, which shows that all earlier publishes have reached the NATS server."""
-
-    def __init__(self, subject: str, future: asyncio.Future[None]) -> None:
-        self.subject = subject
-        self._future = future
-
-    def refused(self, error: Unavailable) -> None:
-        """Finish: the server has processed this message, and so all published before it."""
-        self.reply(b"")
-
-    def reply(self, _: bytes) -> None:
-        """Finish: the message came back."""
-        if not self._future.done():
-            self._future.set_result(None)
-
-    def nobody(self) -> None:
-        """Do nothing: this client itself subscribes to the subject."""
-
-    def late(self) -> None:
-        """Do nothing: the caller has a time-out of its own."""

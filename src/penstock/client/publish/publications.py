@@ -12,10 +12,11 @@ from typing import Any
 
 from penstock.base.errors import OperationalError
 from penstock.client.link.link import Link
+from penstock.client.publish.ack_waiters import AckFuture, Asked, Outcome
 from penstock.client.publish.publishing import Publisher
 from penstock.client.publish_format import Ack, Value, message_id, published
 from penstock.client.streams.named_streams import NamedStreams
-from penstock.client.values import Envelope, PubAck
+from penstock.client.values import Envelope
 
 
 class Publications:
@@ -53,37 +54,46 @@ class Publications:
         envelope: Envelope | None,
         retries: int,
         timeout: float,
-        *,
         notes_failure: bool = False,
-    ) -> asyncio.Future[PubAck] | None:
+        future: Outcome | None = None,
+    ) -> AckFuture | None:
         """Send one message; return the future of its ack, or None if it gets no ack.
 
-        With `notes_failure`, `flush` raises the error if it fails.
+        With `notes_failure`, `flush` raises the error if it fails. With `future` that one gets the outcome, and None is
+        returned; what is raised here it does not get.
         """
         value, all_headers = published(value, key, headers, stream, ack, envelope)
         deciding = message_id(headers) if key is None and headers else key
-        asked = subject
-        subject = await self._routed(asked, deciding, timeout)
+        routes = self._streams.routes
+        now_s = asyncio.get_running_loop().time()
+        if routes.must_ask(subject, deciding, now_s):
+            routes.learn(subject, await self._streams.storing(subject, timeout), now_s)
         publisher = self._publisher
         if publisher is None or publisher.is_cut_off:
             publisher = await self.connected(timeout)
-
-        async def reroute() -> str:
-            self._streams.routes.forget(asked)
-            return await self._routed(asked, deciding, timeout)
-
         if ack == "none":
-            await publisher.publish_without_ack(subject, value, all_headers, timeout_s=timeout)
+            routed = routes.subject_for(subject, deciding)
+            await publisher.publish_without_ack(routed, value, all_headers, timeout_s=timeout)
+            if future is not None:
+                future.set_result(None)
             return None
-        return await publisher.publish(
-            subject,
+        outcome: Outcome
+        ours: AckFuture | None = None
+        if future is None:
+            outcome = ours = publisher.future()
+        else:
+            outcome = future
+        await publisher.publish(
+            outcome,
+            routes.subject_for(subject, deciding),
             value,
             all_headers,
             timeout_s=timeout,
             retries=retries,
-            reroute=reroute,
+            asked=Asked(subject, deciding, timeout),
             notes_failure=notes_failure,
         )
+        return ours
 
     async def flush(self, timeout: float) -> None:
         """Wait until every message so far has its ack; raise the first recorded failure."""
@@ -96,13 +106,13 @@ class Publications:
         if publisher is not None:
             await publisher.close()
 
-    async def _routed(self, subject: str, key: bytes | str | None, timeout: float) -> str:
-        """Return the subject of the partition for a message with this key (or message id, used like a key)."""
-        now_s = asyncio.get_running_loop().time()
-        routes = self._streams.routes
-        if routes.must_ask(subject, key, now_s):
-            routes.learn(subject, await self._streams.storing(subject, timeout), now_s)
-        return routes.subject_for(subject, key)
+    async def _rerouted(self, asked: Asked) -> str:
+        """Return the subject of the partition as the brokers know it now."""
+        routes, subject, now_s = self._streams.routes, asked.subject, asyncio.get_running_loop().time()
+        routes.forget(subject)
+        if routes.must_ask(subject, asked.deciding, now_s):
+            routes.learn(subject, await self._streams.storing(subject, asked.timeout_s), now_s)
+        return routes.subject_for(subject, asked.deciding)
 
     async def connected(self, timeout: float) -> Publisher:
         """Return the connection to the NATS servers, which is made with its first message. OperationalError."""
@@ -118,5 +128,5 @@ class Publications:
             urls = self.urls
             if not urls:
                 raise OperationalError("the broker names no NATS server for publishers; connect with nats=URL")
-            self._publisher = Publisher(urls, self._name, self._options, self._streams.storing)
+            self._publisher = Publisher(urls, self._name, self._options, self._streams.storing, self._rerouted)
         return self._publisher

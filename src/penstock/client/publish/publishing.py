@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
+import math
 import re
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
@@ -23,9 +23,11 @@ from penstock.client.checks import seconds_of, whole_number
 from penstock.client.errors import ClientClosed, TimedOut, Unavailable
 from penstock.client.link.addresses import DEFAULT_PORT
 from penstock.client.publish.ack_waiters import (
+    AckFuture,
     AllAcks,
-    Echo,
+    Asked,
     OneAck,
+    Outcome,
     Outgoing,
     ReplyWaiter,
     Reroute,
@@ -33,7 +35,7 @@ from penstock.client.publish.ack_waiters import (
     nobody_stores,
 )
 from penstock.client.publish.nats_login import nats_login
-from penstock.client.publish_format import Value, payload
+from penstock.client.publish_format import Value, header_block, parse_acks, payload
 from penstock.client.values import PubAck
 from penstock.messages import StreamInfo
 
@@ -49,6 +51,7 @@ _SUBSCRIPTION_REFUSED = "permissions violation for subscription"
 _PUBLISH_REFUSED = re.compile('permissions violation for publish to "(.+)"')  # nats-py lower-cases it
 _CANCEL_AGAIN_S = 0.1
 _SUBJECTS_KEPT = 256  # of which it is known if they are valid
+_TOKEN_DIGITS_MAX = 19
 _LATE_LOOK_S = 0.01  # between looks for messages that are late: a look passes over all that are in flight
 _PING_INTERVAL_S = 5  # a dead server is abandoned after two unanswered PINGs
 _LOOK_UP_S = 1.0  # time to ask which streams store a subject without subscribers
@@ -66,9 +69,15 @@ class Publisher:
     """One NATS connection, made when the first message is published."""
 
     def __init__(
-        self, urls: Sequence[str], name: str, options: Mapping[str, Any], look_up: LookUp | None = None
+        self,
+        urls: Sequence[str],
+        name: str,
+        options: Mapping[str, Any],
+        look_up: LookUp | None = None,
+        reroute: Reroute | None = None,
     ) -> None:
         """`look_up` returns the streams that store a subject, even those without a subscriber now."""
+        self._reroute = reroute
         self.urls = tuple(urls)
         self._look_up = look_up
         self._name = name
@@ -77,13 +86,14 @@ class Publisher:
         self._inbox = ""
         self._connecting = asyncio.Lock()
         self._is_closed = False
-        self._tokens = itertools.count(1)
-        self._waiters: dict[str, ReplyWaiter] = {}
-        self._deadlines: dict[str, float] = {}  # when each is late; one timer is for all of them
-        self._timer: asyncio.TimerHandle | None = None
+        self._last_token = 0
+        self._in_flight: dict[int, ReplyWaiter] = {}  # by token
+        self._echoes: dict[int, asyncio.Future[None]] = {}  # by token
+        self._flushes: list[_Flush] = []
+        self._timer: asyncio.TimerHandle | None = None  # one for all that are in flight
+        self._look_s = math.inf  # when it looks for those that are late
         self._free_slots = limits.PUBLISHES_IN_FLIGHT_MAX
         self._wait_for_slot: deque[asyncio.Future[None]] = deque()
-        self._in_flight: set[asyncio.Future[Any]] = set()
         self._retries: set[asyncio.Task[None]] = set()
         self._first_failure: BaseException | None = None
         self._failures = 0
@@ -96,45 +106,60 @@ class Publisher:
         """True if a connection was made and is down now."""
         return self._nats is not None and not self._nats.is_connected
 
+    def future(self) -> AckFuture:
+        """Return a new future for `publish`."""
+        future = AckFuture(loop=asyncio.get_running_loop())
+        future.publisher, future.token = self, 0
+        return future
+
     async def publish(
         self,
+        outcome: Outcome,
         subject: str,
         value: Value,
         headers: dict[str, str] | None,
         *,
         timeout_s: float,
         retries: int = 0,
-        reroute: Reroute | None = None,
+        asked: Asked | None = None,
         notes_failure: bool = False,
-    ) -> asyncio.Future[PubAck]:
-        """Send one message, and resend it if no ack arrives; return the future of its ack once it is sent.
+    ) -> None:
+        """Send one message, and resend it if no ack arrives; `outcome` gets its ack, or why there is none.
 
         With `notes_failure`, `flush` raises the error if it fails.
-        A message that a leader refuses because its key moves, or has moved, is sent again to the subject that `reroute`
-        gives.
+        A message that a leader refuses because its key moves, or has moved, is sent again where `asked` leads by then.
+        What is raised here is not given to `outcome`.
         """
         if not 0 <= (retries := whole_number("number of retries", retries)) <= limits.PUBLISH_RETRIES_MAX:
             raise ValueError(f"retries is {retries}; it can be 0 to {limits.PUBLISH_RETRIES_MAX}")
         outgoing = _outgoing(subject, value, headers)
-        deadline_s = asyncio.get_running_loop().time() + seconds_of(timeout_s)
-        future: asyncio.Future[PubAck] = asyncio.get_running_loop().create_future()
-        token = str(next(self._tokens))
-        waiter = OneAck(self, token, outgoing, future, until_late=retries > 0, reroute=reroute)
-        await self._send(waiter, token, outgoing, future, deadline_s, notes_failure=notes_failure)
+        within_s = seconds_of(timeout_s)
+        deadline_s = asyncio.get_running_loop().time() + within_s
+        connection = self._at_once() or await self._in_turn(deadline_s)
+        waiter = OneAck(self, outgoing, outcome, deadline_s, retries > 0, asked, notes_failure)
+        must_pass_on = self._send(connection, waiter, outgoing)
+        outcome.token = waiter.token
         if retries:
-            self._repeat(waiter, future, seconds_of(timeout_s) / (retries + 1), retries)
-        return future
+            self._repeat(waiter, within_s / (retries + 1), retries)
+        if must_pass_on:
+            await self._pass_on(connection, waiter)
 
     async def publish_to_all(
         self, subject: str, value: Value, headers: dict[str, str] | None, expected: frozenset[str], *, timeout_s: float
     ) -> dict[str, PubAck]:
         """Send one message and wait for an ack of every stream in `expected`."""
         outgoing = _outgoing(subject, value, headers)
-        deadline_s = asyncio.get_running_loop().time() + seconds_of(timeout_s)
-        future: asyncio.Future[dict[str, PubAck]] = asyncio.get_running_loop().create_future()
-        token = str(next(self._tokens))
-        await self._send(AllAcks(self, subject, expected, future), token, outgoing, future, deadline_s)
-        return await future
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + seconds_of(timeout_s)
+        connection = self._at_once() or await self._in_turn(deadline_s)
+        waiter = AllAcks(self, subject, expected, loop.create_future(), deadline_s)
+        must_pass_on = self._send(connection, waiter, outgoing)
+        try:
+            if must_pass_on:
+                await connection.pass_on()
+            return await waiter.future
+        finally:
+            self.forget(waiter.token)
 
     async def publish_without_ack(
         self, subject: str, value: Value, headers: dict[str, str] | None, *, timeout_s: float
@@ -143,14 +168,15 @@ class Publisher:
         outgoing = _outgoing(subject, value, headers)
         connection = await self._connected(asyncio.get_running_loop().time() + seconds_of(timeout_s))
         self._unconfirmed = True
-        await _publish(connection, outgoing, "")
+        if _post(connection, outgoing, ""):
+            await connection.pass_on()
 
     async def flush(self, timeout_s: float) -> None:
         """Wait until every publish has its ack; raise the first failure since the last flush."""
         try:
             async with asyncio.timeout(seconds_of(timeout_s)):
                 if self._in_flight:  # the current ones only: other callers may publish without end
-                    await asyncio.wait(self._in_flight)
+                    await self._all_ended()
                 if self._unconfirmed:
                     await self._echo()
         except TimeoutError:
@@ -169,12 +195,8 @@ class Publisher:
             self._timer.cancel()
         for task in self._retries:
             task.cancel()
-        for future in list(self._in_flight):
-            if not future.done():
-                future.set_exception(
-                    Unavailable("closed before the ack came: whether the message is stored is unknown")
-                )
-                future.exception()
+        for waiter in list(self._in_flight.values()):
+            waiter.fail(Unavailable("closed before the ack came: whether the message is stored is unknown"))
         connection = self._nats
         if connection is not None:
             with contextlib.suppress(Exception):
@@ -183,24 +205,33 @@ class Publisher:
             self._nats = None
             await _give_back(connection)
 
+    async def _all_ended(self) -> None:
+        """Wait until all that are in flight now have ended."""
+        flush = _Flush(self._last_token, len(self._in_flight), asyncio.get_running_loop().create_future())
+        self._flushes.append(flush)
+        try:
+            await flush.future
+        finally:
+            self._flushes.remove(flush)
+
     async def _echo(self) -> None:
+        """Wait for a message to ourselves, which shows that all before it have reached the NATS server."""
         # Not nats-py's flush, because its PING overtakes bytes that still wait to be written.
         assert self._nats is not None
-        token = str(next(self._tokens))
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        subject = f"{self._inbox}.{token}"
-        self._waiters[token] = Echo(subject, future)
+        self._last_token = token = self._last_token + 1
+        self._echoes[token] = future = asyncio.get_running_loop().create_future()
         self._unconfirmed = False
         try:
-            await _publish(self._nats, Outgoing(subject, b"", None), "")
+            if _post(self._nats, Outgoing(f"{self._inbox}.{token}", b"", None), ""):
+                await self._nats.pass_on()
             await future
         except BaseException:
             self._unconfirmed = True
             raise
         finally:
-            self._waiters.pop(token, None)
+            del self._echoes[token]
 
-    def send_later(self, seconds: float, outgoing: Outgoing, token: str, sent: Callable[[], None]) -> None:
+    def send_later(self, seconds: float, outgoing: Outgoing, token: int, sent: Callable[[], None]) -> None:
         """Send the message again after a delay, unless its waiter has finished."""
         self.run(self._send_again(seconds, outgoing, token, sent))
 
@@ -210,76 +241,94 @@ class Publisher:
         self._retries.add(task)
         task.add_done_callback(self._retries.discard)
 
-    def nobody_stores(self, subject: str, future: asyncio.Future[Any]) -> None:
-        """Fail the publish: the subject has no subscriber. Ask the brokers for the reason first."""
-        self.run(self._fail(subject, future))
+    async def reroute(self, asked: Asked) -> str:
+        """Return the subject of the partition that has the message's key now. OperationalError, RemoteError."""
+        return asked.subject if self._reroute is None else await self._reroute(asked)
 
-    async def _fail(self, subject: str, future: asyncio.Future[Any]) -> None:
+    def nobody_stores(self, waiter: ReplyWaiter) -> None:
+        """Fail the publish: the subject has no subscriber. Ask the brokers for the reason first."""
+        self.run(self._fail(waiter))
+
+    async def _fail(self, waiter: ReplyWaiter) -> None:
         known: Sequence[StreamInfo] | None = ()
         if self._look_up is not None:
             try:
-                known = await self._look_up(subject, _LOOK_UP_S)
+                known = await self._look_up(waiter.subject, _LOOK_UP_S)
             except (OperationalError, RemoteError):
                 known = None
-        if not future.done():
-            future.set_exception(nobody_listens(subject) if known is None else nobody_stores(subject, known))
+        waiter.fail(nobody_listens(waiter.subject) if known is None else nobody_stores(waiter.subject, known))
 
-    def _repeat(self, waiter: OneAck, future: asyncio.Future[PubAck], every_s: float, count: int) -> None:
+    def _repeat(self, waiter: OneAck, every_s: float, count: int) -> None:
         loop = asyncio.get_running_loop()
 
         def again(left: int) -> None:
-            if not future.done():
-                waiter.again()
-                if left > 1:
-                    timers.append(loop.call_later(every_s, again, left - 1))
-                    del timers[0]
+            waiter.again()
+            waiter.repeating = loop.call_later(every_s, again, left - 1) if left > 1 else None
 
-        timers = [loop.call_later(every_s, again, count)]
-        future.add_done_callback(lambda _: timers[0].cancel())
+        if waiter.token in self._in_flight:
+            waiter.repeating = loop.call_later(every_s, again, count)
 
-    async def _send_again(self, seconds: float, outgoing: Outgoing, token: str, sent: Callable[[], None]) -> None:
+    async def _send_again(self, seconds: float, outgoing: Outgoing, token: int, sent: Callable[[], None]) -> None:
         await asyncio.sleep(seconds)
-        if token in self._waiters and self._nats is not None:
+        if token in self._in_flight and self._nats is not None:
             with contextlib.suppress(OperationalError, RemoteError):  # otherwise the time-out reports it
-                await _publish(self._nats, outgoing, f"{self._inbox}.{token}")
+                if _post(self._nats, outgoing, f"{self._inbox}.{token}"):
+                    await self._nats.pass_on()
                 sent()
 
-    async def _send(
-        self,
-        waiter: ReplyWaiter,
-        token: str,
-        outgoing: Outgoing,
-        future: asyncio.Future[Any],
-        deadline_s: float,
-        *,
-        notes_failure: bool = False,
-    ) -> None:
+    def _at_once(self) -> StrictNatsClient | None:
+        """Take a slot and return the connection, if there are both."""
+        connection = self._nats
+        if connection is None or not self._free_slots or self._inbox_refusal or connection.is_closed:
+            return None
+        self._free_slots -= 1
+        return connection
+
+    async def _in_turn(self, deadline_s: float) -> StrictNatsClient:
+        """Make the connection, and wait for a slot in turn. TimedOut, Unavailable."""
         connection = await self._connected(deadline_s)
         self._check_inbox()
         if self._free_slots:
             self._free_slots -= 1
         else:
             await self._next_slot(deadline_s)
-        self._waiters[token] = waiter
-        self._deadlines[token] = deadline_s
-        if self._timer is None or deadline_s < self._timer.when():
-            self._set_timer(deadline_s)
-        self._in_flight.add(future)
+        return connection
 
-        def done(_: object) -> None:
-            self._waiters.pop(token, None)
-            self._deadlines.pop(token, None)
-            self._in_flight.discard(future)
-            self._give_slot()
-            if notes_failure:
-                self._note(future)
-
-        future.add_done_callback(done)
+    def _send(self, connection: StrictNatsClient, waiter: ReplyWaiter, outgoing: Outgoing) -> bool:
+        """Send the message, for which a slot is taken; the waiter gets its token. True: await `pass_on` next."""
+        token = self._last_token + 1
         try:
-            await _publish(connection, outgoing, f"{self._inbox}.{token}")
+            if self._is_closed:  # `close` would not fail a publish that begins now
+                raise ClientClosed
+            must_pass_on = _post(connection, outgoing, f"{self._inbox}.{token}")
         except BaseException:
-            future.cancel()
+            self._give_slot()
             raise
+        waiter.token = self._last_token = token
+        self._in_flight[token] = waiter
+        if waiter.deadline_s < self._look_s:
+            self._set_timer(waiter.deadline_s)
+        return must_pass_on
+
+    async def _pass_on(self, connection: StrictNatsClient, waiter: OneAck) -> None:
+        try:
+            await connection.pass_on()
+        except BaseException:
+            self.forget(waiter.token)
+            raise
+
+    def forget(self, token: int) -> None:
+        """End a publish: its slot is free, and replies to it change nothing. May be called twice."""
+        if (waiter := self._in_flight.pop(token, None)) is None:
+            return
+        if waiter.repeating is not None:
+            waiter.repeating.cancel()
+        if self._wait_for_slot:
+            self._give_slot()
+        else:
+            self._free_slots += 1
+        for flush in self._flushes:
+            flush.ended(token)
 
     async def _next_slot(self, deadline_s: float) -> None:
         """Wait for a slot, in turn. TimedOut."""
@@ -308,25 +357,24 @@ class Publisher:
     def _set_timer(self, deadline_s: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
+        self._look_s = deadline_s
         self._timer = asyncio.get_running_loop().call_at(deadline_s, self._look_for_late)
 
     def _look_for_late(self) -> None:
         """Tell those that are late; then wait for the next one."""
-        self._timer = None
+        self._timer, self._look_s = None, math.inf
         now_s = asyncio.get_running_loop().time()
-        for token in [token for token, deadline_s in self._deadlines.items() if deadline_s <= now_s]:
-            del self._deadlines[token]
-            self._waiters[token].late()
-        if self._deadlines:
-            self._set_timer(max(min(self._deadlines.values()), now_s + _LATE_LOOK_S))
+        for waiter in [one for one in self._in_flight.values() if one.deadline_s <= now_s]:
+            waiter.deadline_s = math.inf  # told once
+            waiter.late()
+        next_s = min((one.deadline_s for one in self._in_flight.values()), default=math.inf)
+        if next_s < math.inf:
+            self._set_timer(max(next_s, now_s + _LATE_LOOK_S))
 
-    def _note(self, future: asyncio.Future[PubAck]) -> None:
-        if future.cancelled():
-            return
-        error = future.exception()
-        if error is not None:
-            self._failures += 1
-            self._first_failure = self._first_failure or error
+    def note(self, error: BaseException) -> None:
+        """Have `flush` raise the error, if it is the first one."""
+        self._failures += 1
+        self._first_failure = self._first_failure or error
 
     def _check_inbox(self) -> None:
         """Raise Unavailable if acks cannot arrive; nothing is sent then."""
@@ -356,7 +404,7 @@ class Publisher:
             raise Unavailable(f"no connection to NATS at {shown}: {error}") from None
 
     async def _connect(self) -> StrictNatsClient:
-        from penstock.client.publish.nats_client import StrictNatsClient
+        from penstock.client.publish.nats_client import Acks, StrictNatsClient
 
         connection = StrictNatsClient()
         options = {
@@ -372,7 +420,8 @@ class Publisher:
             self._inbox_refusal = self._last_error = ""
             self._inbox = inbox = connection.new_inbox()
             subscription = await connection.subscribe(f"{inbox}.*", cb=self._replied, pending_bytes_limit=-1)
-            connection.acks, connection.acks_sid = self._acked, subscription._id  # noqa: SLF001 (it has no public name)
+            sid = subscription._id  # noqa: SLF001 (it has no public name)
+            connection.acks = Acks(inbox, sid, many=self._acked, one=self._answered)
             for _ in range(2):  # a refusal precedes the PONG, but the first PING may overtake the subscription
                 await connection.flush()
             if self._is_closed:
@@ -393,26 +442,71 @@ class Publisher:
 
     def _refuse(self, lowered: str) -> None:
         """Fail publishes that the server refused; it reports the subject in lower case only."""
-        waiters = [one for one in self._waiters.values() if one.subject.lower() == lowered]
-        if len({one.subject for one in waiters}) == 1:  # otherwise it is ambiguous
+        waiters = [one for one in self._in_flight.values() if one.subject.lower() == lowered]
+        inbox, _, token = lowered.rpartition(".")
+        if inbox == self._inbox.lower() and token.isdecimal() and (echo := self._echoes.get(int(token))) is not None:
+            _end(echo)  # the server has processed that message, and so all published before it
+        elif len({one.subject for one in waiters}) == 1:  # otherwise it is ambiguous
             for waiter in waiters:
-                waiter.refused(_not_allowed(waiter.subject))
-        elif not waiters and (self._unconfirmed or any(isinstance(one, Echo) for one in self._waiters.values())):
-            self._failures += 1
-            self._first_failure = self._first_failure or _not_allowed(lowered)
+                waiter.fail(_not_allowed(waiter.subject))
+        elif not waiters and (self._unconfirmed or self._echoes):
+            self.note(_not_allowed(lowered))
 
-    def _acked(self, subject: bytes, data: bytes) -> None:
-        if (waiter := self._waiters.get(subject.rpartition(b".")[2].decode("ascii", "replace"))) is not None:
+    def _acked(self, tokens: Sequence[int], bodies: Sequence[bytes]) -> None:
+        """Take acks that were read together."""
+        if (acks := parse_acks(bodies)) is None:
+            for token, body in zip(tokens, bodies, strict=True):
+                if (waiter := self._in_flight.get(token)) is not None:
+                    waiter.reply(body)
+            return
+        in_flight = self._in_flight
+        for token, ack in zip(tokens, acks, strict=True):
+            if (waiter := in_flight.get(token)) is not None:
+                waiter.acked(ack)
+
+    def _answered(self, subject: bytes, data: bytes) -> None:
+        """Take any other reply without headers."""
+        token = _token(subject.decode("ascii", "replace"))
+        if (waiter := self._in_flight.get(token)) is not None:
             waiter.reply(data)
+        elif (echo := self._echoes.get(token)) is not None:
+            _end(echo)
 
     async def _replied(self, message: Msg) -> None:
-        waiter = self._waiters.get(message.subject.rpartition(".")[2])
-        if waiter is None:
+        """Take a reply with headers."""
+        if (waiter := self._in_flight.get(_token(message.subject))) is None:
             return
         if not message.data and message.headers and message.headers.get("Status") == _NO_RESPONDERS:
             waiter.nobody()
         else:
             waiter.reply(message.data)
+
+
+class _Flush:
+    """Waits until all publishes up to a token have ended."""
+
+    def __init__(self, last_token: int, left: int, future: asyncio.Future[None]) -> None:
+        self._last_token = last_token
+        self._left = left  # in flight, of those
+        self.future = future
+
+    def ended(self, token: int) -> None:
+        """One publish has ended."""
+        if token <= self._last_token:
+            self._left -= 1
+            if not self._left:
+                _end(self.future)
+
+
+def _end(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+def _token(subject: str) -> int:
+    """Return the token at the end of a reply subject; 0, which no message has, if it is not of ours."""
+    token = subject.rpartition(".")[2]
+    return int(token) if token.isdecimal() and len(token) < _TOKEN_DIGITS_MAX else 0
 
 
 @lru_cache(_SUBJECTS_KEPT)
@@ -427,19 +521,20 @@ def _not_allowed(subject: str) -> Unavailable:
 def _outgoing(subject: str, value: Value, headers: dict[str, str] | None) -> Outgoing:
     if (mistake := _mistake(subject)) is not None:
         raise ValueError(mistake)
-    return Outgoing(subject, payload(value), headers)
+    return Outgoing(subject, payload(value), None if headers is None else header_block(headers))
 
 
-async def _publish(connection: StrictNatsClient, outgoing: Outgoing, reply: str) -> None:
+def _post(connection: StrictNatsClient, outgoing: Outgoing, reply: str) -> bool:
+    """Send a message; True: await `connection.pass_on()` next. RemoteError: it is too large. Unavailable."""
     # nats-py checks only the payload. A server closes the connection over a larger message, and all pending acks are
     # lost.
-    size_bytes, bytes_max = outgoing.size_bytes, connection.max_payload
-    if size_bytes > bytes_max:
-        which = "" if outgoing.headers is None else " with its headers"
+    block, payload_bytes, bytes_max = outgoing.header_block, len(outgoing.payload), connection.max_payload
+    if (size_bytes := payload_bytes + (0 if block is None else len(block))) > bytes_max:
+        which = "" if block is None else " with its headers"
         text = f"the message has {size_bytes} bytes{which}; the NATS server takes at most {bytes_max}"
         raise RemoteError(ErrorCode.TOO_LARGE, text, bytes_max=bytes_max)
     try:
-        await connection.publish(outgoing.subject, outgoing.payload, reply=reply, headers=outgoing.headers)
+        return connection.send(outgoing.frame(reply), payload_bytes)
     except Exception as error:
         from nats.errors import Error as NatsError  # not before: an import is looked up at each call
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import gc
 import inspect
 import os
@@ -266,6 +267,52 @@ def test_publishes_whose_loop_ends_first_are_told() -> None:
             future.result(5)
     publishes.wait_until_sent(5)
     thread._thread.join(5)
+
+
+def test_publishes_of_many_threads_are_all_taken_from_the_queue() -> None:
+    """Whenever the loop finds it empty, somebody may put at that very moment."""
+    count, interval = 1_500, sys.getswitchinterval()
+    thread = LoopThread()
+    publishes = PublishQueue(aio.Client(Link("127.0.0.1:1", "test", "1"), "test", None, {}), thread)
+    futures: list[concurrent.futures.Future[penstock.PubAck | None]] = []
+
+    def put() -> None:
+        for _ in range(count):
+            future = publishes.put("s", b"x", key=b"", timeout=30.0)
+            futures.append(future)
+            if len(futures) % 7 == 0:
+                future.exception(30)  # so that the queue runs empty
+
+    putting = [threading.Thread(target=put) for _ in range(3)]
+    sys.setswitchinterval(1e-5)
+    try:
+        for one in putting:
+            one.start()
+        for one in putting:
+            one.join(60)
+        with pytest.raises(ValueError, match="empty key"):
+            publishes.wait_until_sent(30)
+    finally:
+        sys.setswitchinterval(interval)
+    publishes.wait_until_sent(0)
+    assert all(isinstance(future.exception(0), ValueError) for future in futures)
+    assert (len(futures), publishes._slots._taken) == (3 * count, 0)
+    thread.stop()
+
+
+def test_a_flush_that_cannot_wait_longer_says_how_many_are_left() -> None:
+    gate = threading.Event()
+    thread = LoopThread()
+    publishes = PublishQueue(aio.Client(Link("127.0.0.1:1", "test", "1"), "test", None, {}), thread)
+    thread.loop.call_soon_threadsafe(gate.wait)
+    for _ in range(3):
+        publishes.put("s", b"x", key=b"", timeout=5.0)
+    with pytest.raises(penstock.TimedOut, match="messages could not be sent yet"):
+        publishes.wait_until_sent(0.01)
+    gate.set()
+    with pytest.raises(ValueError, match="empty key"):
+        publishes.wait_until_sent(30)
+    thread.stop()
 
 
 def run_python(code: str, address: str) -> subprocess.CompletedProcess[str]:

@@ -1,0 +1,83 @@
+"""The future of a message that `publish_nowait` of the blocking client has sent.
+
+Rules: a caller can do with it all that a `concurrent.futures.Future` does, including `wait`, `as_completed` and
+`asyncio.wrap_future`. It cannot be cancelled: the message is being sent. It has a condition only once a caller waits
+for it or adds a callback, because a condition costs more than the rest of a future, and most futures need none.
+
+Theory: one lock for all futures orders "it is done" and "it has a condition". A future that is done without a condition
+does not change any more, so a condition that is made later finds it done. A future with a condition becomes done under
+that condition, as in the standard library.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import threading
+from typing import Any
+
+from penstock.client.blocking.slots import Slots
+from penstock.client.values import PubAck
+
+_RUNNING = "RUNNING"
+_FINISHED = "FINISHED"
+
+_making = threading.Lock()
+
+
+class PublishFuture(concurrent.futures.Future[PubAck | None]):
+    """The future of an ack. It gives back the slot of its message when it is done."""
+
+    token = 0  # of the message; not used, as it cannot be cancelled
+    _state = _RUNNING
+    _result: PubAck | None = None
+    _exception: BaseException | None = None
+    _made: threading.Condition | None = None
+
+    def __init__(self, slots: Slots) -> None:
+        self._slots = slots  # the standard library's `__init__` would make a condition
+
+    @property
+    def _condition(self) -> threading.Condition:  # type: ignore[override]  # an attribute in the standard library
+        if (made := self._made) is None:
+            made = threading.Condition()  # not under the lock: what allocates may collect garbage
+            waiters: list[Any] = []
+            callbacks: list[Any] = []
+            with _making:
+                if self._made is None:
+                    self._waiters, self._done_callbacks, self._made = waiters, callbacks, made
+                made = self._made
+        return made
+
+    def done(self) -> bool:
+        """Return True once it has the ack or an error."""
+        return self._state == _FINISHED
+
+    def result(self, timeout: float | None = None) -> PubAck | None:
+        """Wait up to `timeout` seconds and return the ack, None if the message gets none. TimeoutError."""
+        if self._state == _FINISHED and self._exception is None:
+            return self._result
+        return super().result(timeout)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """Wait up to `timeout` seconds and return the error, None if there is an ack. TimeoutError."""
+        return self._exception if self._state == _FINISHED else super().exception(timeout)
+
+    def set_result(self, result: PubAck | None) -> None:
+        """End with the ack; None if the message gets none."""
+        with _making:
+            if is_alone := self._made is None and self._state == _RUNNING:
+                self._result = result
+                self._state = _FINISHED
+        if not is_alone:
+            super().set_result(result)
+        self._slots.give_back()
+
+    def set_exception(self, exception: BaseException | None) -> None:
+        """End with an error."""
+        with _making:
+            if is_alone := self._made is None and self._state == _RUNNING:
+                self._exception = exception
+                self._state = _FINISHED
+        if not is_alone:
+            super().set_exception(exception)
+        self._slots.give_back()
