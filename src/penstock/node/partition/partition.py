@@ -196,8 +196,8 @@ class Partition:
 
     @property
     def tells_flushes(self) -> bool:
-        """True if commits wait for the fsync of followers."""
-        return self.terms.durability is Durability.FSYNC
+        """True if commits may wait for the fsync of followers: a leader of 0.3 waits for it also in memory."""
+        return self.stream.config.durability is Durability.FSYNC
 
     @property
     def is_replicated(self) -> bool:

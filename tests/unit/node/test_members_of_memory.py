@@ -1,0 +1,45 @@
+"""Streams in memory with several replicas."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.base import limits
+from penstock.base.config import Durability
+from penstock.node.partition.partition import Partition
+from penstock.replication.leader import terms_of
+from tests.unit.node.members import Brokers, Member, formed
+
+
+def with_stream(**config: object) -> Brokers:
+    brokers = formed()
+    caller = brokers.leader.create("s", subject="s", **{"replicas": 3, "storage": "memory", **config})
+    brokers.run(500)
+    brokers.leader.answer(caller, object)  # type: ignore[type-var]
+    return brokers
+
+
+def partition_of(member: Member) -> Partition:
+    (partition,) = (one for one in member.node._partitions.values() if one.stream.name == "s")
+    return partition
+
+
+def make_old(member: Member) -> None:
+    """Have it lead as 0.3.0 does: by the stream's durability."""
+    partition = partition_of(member)
+    assert partition.leadership is not None
+    config = partition.stream.config
+    partition.leadership.reconfigured(terms_of(config.durability, config.min_isr or 1))
+
+
+@pytest.mark.parametrize("durability", list(Durability))
+@pytest.mark.parametrize("gap_ms", [0, 3_000])
+def test_a_leader_of_0_3_acks_what_its_upgraded_followers_have(durability: Durability, gap_ms: int) -> None:
+    brokers = with_stream(durability=durability)
+    leader = brokers.led("s")
+    make_old(leader)
+    for number in range(1, 4):
+        leader.publish("s", b"%d" % number, reply="r")
+        brokers.run(limits.FLUSH_INTERVAL_MS + 50)
+        assert [ack.body.get("replicas") for ack in leader.acks] == [3] * number
+        brokers.run(gap_ms)
