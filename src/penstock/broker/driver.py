@@ -20,7 +20,7 @@ from penstock.base import limits
 from penstock.base.clock import Now
 from penstock.base.errors import ErrorCode, OperationalError, RemoteError
 from penstock.base.ids import BrokerId, TimestampUs
-from penstock.base.meters import Families, Histogram
+from penstock.base.meters import Families
 from penstock.broker.nats.link import LinkDown, LinkEvent, LinkUp, NatsLink
 from penstock.broker.peers.peers import PeerConnections
 from penstock.broker.process.disk_threads import DiskThreads, TimedWork
@@ -42,7 +42,7 @@ from penstock.messages import CertificateInfo, JoinResponse, NatsStatus, PeerFai
 from penstock.node.node import Node
 from penstock.node.quorum.metadata_forwarding import THE_BROKER
 from penstock.node.security.access import ClientOrigin
-from penstock.node.step import DiskWork, Lane, PlainSync, Reply, Step, Subscribe, Unsubscribe
+from penstock.node.step import DiskWork, Lane, Reply, Step, Subscribe, Unsubscribe
 
 _log = logging.getLogger("penstock.broker")
 

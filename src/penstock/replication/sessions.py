@@ -364,7 +364,7 @@ class Sessions:
     @property
     def has_news(self) -> bool:
         """True if a waiting fetch is answered within REPLICA_NEWS_DELAY_MS."""
-        for session in self._sessions.values():  # no generator: asked after each message
+        for session in self._sessions.values():  # noqa: SIM110 (a generator takes longer, and each message asks)
             if session.ends and session.caller is not None:
                 return True
         return False
