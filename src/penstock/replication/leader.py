@@ -12,7 +12,7 @@ only.
 | fsync            | `flushed_end`                | `flushed_end`        |                                  |
 | auto             | `log_end`                    | `log_end`            | the ISR has several members      |
 | auto             | `flushed_end`                |                      | the ISR may have one member only |
-| os               | `log_end`                    | `log_end`            |                                  |
+| os, or in memory | `log_end`                    | `log_end`            |                                  |
 | any, log failed  | `flushed_end`                | as above             |                                  |
 
 A follower: fetches → has all (from then on acks look at its disk, too) → has synced what was synced here then: may join
