@@ -481,7 +481,11 @@ class Driver:
                     error = failure
             self._complete(work, error)
 
-        return self._threads.sync(sync.descriptor, synced)
+        try:
+            return self._threads.sync(sync.descriptor, synced)
+        except Exception:  # noqa: BLE001 (reported; the answers of the step must get out, and a thread syncs as well)
+            _log.exception("internal error (bug): the kernel is not asked to sync a file; a thread does it")
+            return False
 
     def _complete(self, work: DiskWork, error: Exception | None) -> None:
         if self._stopped:

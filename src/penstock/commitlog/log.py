@@ -237,6 +237,11 @@ class Log:
         return self._segments.count
 
     @property
+    def has_rolled(self) -> bool:
+        """True if a segment has begun, or ended, since the last flush began."""
+        return self._flush_state.waits
+
+    @property
     def is_awake(self) -> bool:
         """True if its file is open for writing."""
         active = self._segments.active

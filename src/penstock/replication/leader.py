@@ -12,7 +12,7 @@ only.
 | fsync            | `flushed_end`                | `flushed_end`        |                                  |
 | auto             | `log_end`                    | `log_end`            | the ISR has several members      |
 | auto             | `flushed_end`                |                      | the ISR may have one member only |
-| os               | `log_end`                    | `log_end`            |                                  |
+| os, or in memory | `log_end`                    | `log_end`            |                                  |
 | any, log failed  | `flushed_end`                | as above             |                                  |
 
 A follower: fetches → has all (from then on acks look at its disk, too) → has synced what was synced here then: may join
@@ -167,12 +167,13 @@ class CommitTerms(NamedTuple):
     durability: Durability
     min_isr: int
     lag_ms_max: int = limits.REPLICA_LAG_MS_MAX
+    is_in_memory: bool = False  # no ack may say that its message is on a disk
 
 
 @lru_cache(limits.SHARED_ISRS_MAX)
-def terms_of(durability: Durability, min_isr: int) -> CommitTerms:
-    """Return the terms; streams with equal settings share one object."""
-    return CommitTerms(durability, min_isr)
+def terms_of(durability: Durability, min_isr: int, *, is_in_memory: bool = False) -> CommitTerms:
+    """Return the terms; streams with equal settings share one object. A sync adds nothing to memory: as with `os`."""
+    return CommitTerms(Durability.OS if is_in_memory else durability, min_isr, is_in_memory=is_in_memory)
 
 
 class CommitStatus(NamedTuple):
@@ -265,7 +266,7 @@ class Leadership:
 
     def commit_status(self, end: int) -> CommitStatus:
         """The durability that an ack may report for the messages below `end`."""
-        count, fsynced = 1, self.flushed_end >= end
+        count, fsynced = 1, self.flushed_end >= end and not self._terms.is_in_memory
         if not self._followers:
             return _ON_DISK if fsynced else _WRITTEN
         for follower in self._followers:

@@ -512,6 +512,18 @@ def test_a_memory_stream_acks_without_a_sync(durability: Durability) -> None:
     assert [ack.body["seq"] for ack in broker.acks] == [1]
 
 
+def test_no_ack_of_a_memory_stream_says_that_it_is_on_a_disk() -> None:
+    """That of a duplicate did, after the sync in the background: the same message, first without, then with it."""
+    broker = with_orders(storage="memory")
+    for _ in range(2):
+        broker.publish("orders.a", b"1", reply="r", headers=b"NATS/1.0\r\nNats-Msg-Id: a\r\n\r\n")
+        broker.tick(1_000)
+    assert [(ack.body.get("duplicate", False), ack.body["fsynced"]) for ack in broker.acks] == [
+        (False, False),
+        (True, False),
+    ]
+
+
 def test_a_memory_stream_leaves_nothing_on_the_disk() -> None:
     broker = with_orders(storage="memory")
     broker.publish("orders.a", b"1", reply="r")

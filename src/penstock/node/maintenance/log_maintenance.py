@@ -23,6 +23,7 @@ from heapq import heapify, heappop, heappush
 from itertools import islice
 
 from penstock.base import limits
+from penstock.base.config import Storage
 from penstock.base.errors import OperationalError, PenstockError
 from penstock.base.ids import PartitionId, PartitionKey, StreamId
 from penstock.base.units import format_offsets
@@ -82,6 +83,8 @@ class LogMaintenance:
             self.flush(partition)
         elif partition.is_replicated or partition.following is not None:
             self._flush_soon(partition)
+        elif log.has_rolled and partition.stream.config.storage is Storage.MEMORY:
+            self.flush(partition)  # else retention could not free what came since the last visit
 
     def _flush_soon(self, partition: Partition) -> None:
         """Sync in the background: several replicas have the data, but one power loss could take it from all of them."""

@@ -196,8 +196,8 @@ class Partition:
 
     @property
     def tells_flushes(self) -> bool:
-        """True if commits wait for the fsync of followers."""
-        return self.terms.durability is Durability.FSYNC
+        """True if commits may wait for the fsync of followers: a leader of 0.3 waits for it also in memory."""
+        return self.stream.config.durability is Durability.FSYNC
 
     @property
     def is_replicated(self) -> bool:
@@ -232,10 +232,9 @@ class Partition:
         if self.dedup is not None:
             self.dedup.forget_below(self.truncated_end)
             forget_purged(self.dedup, stream)
-        assert stream.config.min_isr is not None
-        # A sync adds nothing to memory, which is lost with its broker in any case.
-        durability = Durability.OS if stream.config.storage is Storage.MEMORY else stream.config.durability
-        self.terms = terms_of(durability, stream.config.min_isr)
+        config = stream.config
+        assert config.min_isr is not None
+        self.terms = terms_of(config.durability, config.min_isr, is_in_memory=config.storage is Storage.MEMORY)
         if self.leadership is not None:
             self.leadership.reconfigured(self.terms)
 
