@@ -304,8 +304,8 @@ def how_safely(ack: PubAck) -> str:
     if ack.fsynced is None:
         return ""
     if ack.replicas is None or ack.replicas < 2:
-        return ", on disk" if ack.fsynced else ", in the page cache"
-    return f", on {ack.replicas} replicas ({'on their disks' if ack.fsynced else 'in their page caches'})"
+        return ", on disk" if ack.fsynced else ", in memory, not synced"
+    return f", on {ack.replicas} replicas ({'on their disks' if ack.fsynced else 'in memory, not synced'})"
 
 
 def _envelope(wanted: bool, correlation_id: str | None, expect_offset: int | None, *, crc: bool) -> Envelope | None:

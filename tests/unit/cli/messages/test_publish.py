@@ -14,8 +14,8 @@ from penstock.client.values import PubAck
         (None, None, ""),
         (None, True, ", on disk"),
         (1, True, ", on disk"),
-        (1, False, ", in the page cache"),
-        (3, False, ", on 3 replicas (in their page caches)"),
+        (1, False, ", in memory, not synced"),
+        (3, False, ", on 3 replicas (in memory, not synced)"),
         (3, True, ", on 3 replicas (on their disks)"),
     ],
 )
