@@ -29,6 +29,9 @@ from nats.protocol.parser import AWAITING_MSG_PAYLOAD, CRLF_SIZE, MAX_CONTROL_LI
 
 _OVER_TLS = "wss"  # TLS from the first byte
 _WEBSOCKET = "ws"
+_ACK_BYTES_MAX = (
+    MAX_CONTROL_LINE_SIZE  # a larger reply is left to nats-py, which does not look at it again in each read
+)
 
 
 class NoTlsError(NatsError):
@@ -81,7 +84,7 @@ class Acks:
         if not data.startswith(self._head):
             return self._head.startswith(data)
         if (line := self._line.match(data)) is not None:
-            return len(data) < line.end() + int(line[2]) + CRLF_SIZE
+            return (size := int(line[2])) <= _ACK_BYTES_MAX and len(data) < line.end() + size + CRLF_SIZE
         return b"\r\n" not in data and len(data) < MAX_CONTROL_LINE_SIZE
 
 
@@ -152,6 +155,8 @@ class StrictNatsClient(Client):
 
     async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:
         # nats-py calls this with the first line of each connection, before it decides whether to start TLS.
+        if initial_connection:  # what the last connection left may have come after nats-py emptied its parser
+            self._ps.reset()
         if initial_connection and self._must_begin_tls():
             if not (info.get("tls_required") or info.get("tls_available")) or self._scheme == _WEBSOCKET:
                 assert self._current_server is not None

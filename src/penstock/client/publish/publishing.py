@@ -443,8 +443,8 @@ class Publisher:
     def _refuse(self, lowered: str) -> None:
         """Fail publishes that the server refused; it reports the subject in lower case only."""
         waiters = [one for one in self._in_flight.values() if one.subject.lower() == lowered]
-        inbox, _, token = lowered.rpartition(".")
-        if inbox == self._inbox.lower() and token.isdecimal() and (echo := self._echoes.get(int(token))) is not None:
+        inbox = lowered.rpartition(".")[0]
+        if inbox == self._inbox.lower() and (echo := self._echoes.get(_token(lowered))) is not None:
             _end(echo)  # the server has processed that message, and so all published before it
         elif len({one.subject for one in waiters}) == 1:  # otherwise it is ambiguous
             for waiter in waiters:
