@@ -17,6 +17,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator, Iterator, Mapping
+from time import monotonic
 from typing import Any, TypeVar
 
 from penstock.base import limits
@@ -48,6 +49,7 @@ _Publish = tuple[
 _Mark = concurrent.futures.Future[None]  # done once all that was put before is sent
 
 _IN_FLIGHT_LOW = limits.PUBLISHES_IN_FLIGHT_MAX // 2
+_LATE_LOOK_S = 0.03  # between looks for messages whose time-out passes before their turn
 
 INTERRUPT_CHECK_S = 0.2  # a signal that arrives just before a lock wait is noticed only after the wait
 JOIN_S = 5.0  # how long closing waits; then the daemon thread is left to end with the process
@@ -61,6 +63,7 @@ class LoopThread:
         self.loop = asyncio.new_event_loop()
         self._last_task: asyncio.Task[None] | None = None
         self._at_end: list[Callable[[], None]] = []
+        self.is_ending = False  # what runs is cancelled; nothing else may begin
         self._has_ended = False
         self._close: Callable[[], Coroutine[Any, Any, None]] | None = None
         self._collected: weakref.finalize[..., Any] | None = None
@@ -78,6 +81,7 @@ class LoopThread:
                 self._has_ended = True
 
     def _end(self) -> None:
+        self.is_ending = True
         tasks = asyncio.all_tasks(self.loop)
         for task in tasks:
             task.cancel()
@@ -236,6 +240,7 @@ class PublishQueue:
         self._slots = Slots(limits.PUBLISHES_IN_FLIGHT_MAX, _IN_FLIGHT_LOW)
         self._waiting: deque[_Publish | _Mark] = deque()  # they leave in FIFO order
         self._sending: asyncio.Task[None] | None = None
+        self._looking: asyncio.Handle | None = None  # for messages that are late
         self._is_sending = False  # a task sends what waits, or will
         self._starting = threading.Lock()  # held to change it to True
         self._first_failure: BaseException | None = None
@@ -283,31 +288,72 @@ class PublishQueue:
 
     def _start(self) -> None:
         """Have a task send what waits, unless one does."""
-        with self._starting:
-            if self._is_sending:
-                return
-            self._is_sending = True
+        try:
+            with self._starting:
+                if self._is_sending:
+                    return
+                self._is_sending = True
+            self._wake()
+        except BaseException:  # an interrupt, between any two of these steps: others rely on this one by now
+            self._wake()
+            raise
+
+    def _wake(self) -> None:
         try:
             self._thread.loop.call_soon_threadsafe(self._start_task)
         except RuntimeError:  # the loop was closed
             self._fail_waiting()
-        except BaseException:  # an interrupt: the next publish starts it, for nothing says that it was started
-            self._is_sending = False
-            raise
 
     def _start_task(self) -> None:
-        self._sending = asyncio.get_running_loop().create_task(self._send_all())
+        if self._thread.is_ending:  # a task that begins now might not end
+            self._fail_waiting()
+            return
+        loop = asyncio.get_running_loop()
+        self._is_sending = True
+        if self._sending is None or self._sending.done():
+            self._sending = loop.create_task(self._send_all())
+        if self._looking is None:
+            self._looking = loop.call_soon(self._look_for_late)  # after the first step of the task
+
+    def _look_for_late(self) -> None:
+        """Fail messages whose time-out passes before their turn, while the task waits for NATS or for a broker."""
+        self._looking = None
+        if self._is_sending:
+            now_s = monotonic()
+            for item in self._waiting.copy():
+                if isinstance(item, tuple) and not item[-1].done():
+                    with contextlib.suppress(TypeError):  # sending it raises that again
+                        if now_s - item[-1].made_s > item[-3]:
+                            self._left_of(item)
+            self._looking = asyncio.get_running_loop().call_later(_LATE_LOOK_S, self._look_for_late)
+
+    def _left_of(self, item: _Publish) -> _Publish | None:
+        """Return the message with the rest of its time-out; None if that has passed: its future is told so."""
+        future, timeout = item[-1], item[-3]
+        if future.done():
+            return None
+        with contextlib.suppress(TypeError, ValueError):  # sending it raises that again
+            left_s = seconds_of(timeout) - (monotonic() - future.made_s)
+            if left_s > 0:
+                return (*item[:-3], left_s, *item[-2:])
+            error = TimedOut(f"the time-out of the message on {item[0]!r} passed before it was sent: it is not stored")
+            self._failed(item, error)
+            return None
+        return item
 
     async def _send_all(self) -> None:
         try:
             while self._waiting or not self._rests():
                 item = self._waiting.popleft()
                 if isinstance(item, tuple):
+                    if monotonic() - item[-1].made_s > _LATE_LOOK_S:
+                        if (left := self._left_of(item)) is None:
+                            continue
+                        item = left
                     try:
                         await self._publish(*item)
                     except Exception as error:  # noqa: BLE001 (passed to the owner of the future, and to flush)
-                        self._first_failure = self._first_failure or error
-                        _fail(item, error)
+                        self._failed(item, error)
                     except BaseException:
                         _fail(item, _not_sent())
                         raise
@@ -316,6 +362,10 @@ class PublishQueue:
         except BaseException:
             self._fail_waiting()
             raise
+
+    def _failed(self, item: _Publish, error: Exception) -> None:
+        self._first_failure = self._first_failure or error
+        _fail(item, error)
 
     def _rests(self) -> bool:
         """Leave what is put from now on to the next task; False if something was put just now."""
