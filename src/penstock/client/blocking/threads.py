@@ -74,6 +74,11 @@ class LoopThread:
         asyncio.set_event_loop(self.loop)
         try:
             self.loop.run_forever()
+        except BaseException:  # a callback ends the program: what was sent gets no other end than this
+            if self._close is not None:
+                with contextlib.suppress(Exception):
+                    self.loop.run_until_complete(_within(JOIN_S, self._close))
+            raise
         finally:
             try:
                 self._end()
@@ -348,14 +353,18 @@ class PublishQueue:
                 if isinstance(item, tuple):
                     if monotonic() - item[-1].made_s > _LATE_LOOK_S:
                         if (left := self._left_of(item)) is None:
+                            await asyncio.sleep(0)
                             continue
                         item = left
                     try:
                         await self._publish(*item)
                     except Exception as error:  # noqa: BLE001 (passed to the owner of the future, and to flush)
                         self._failed(item, error)
+                        # Threads may put what fails faster than this takes it, and the loop has other work.
+                        await asyncio.sleep(0)
                     except BaseException:
-                        _fail(item, _not_sent())
+                        text = "the client was closed while the message was sent: whether it is stored is unknown"
+                        _fail(item, Unavailable(text))
                         raise
                 else:
                     item.set_result(None)

@@ -317,6 +317,63 @@ def test_a_flush_that_cannot_wait_longer_says_how_many_are_left() -> None:
     thread.stop()
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt])
+def test_a_callback_that_ends_the_loop_closes_the_client(error: type[BaseException]) -> None:
+    """Otherwise nothing ends the futures of what was sent."""
+    thread, closed = LoopThread(), threading.Event()
+
+    class Owner:
+        pass
+
+    async def close() -> None:
+        closed.set()
+
+    def leave() -> None:
+        raise error
+
+    owner = Owner()
+    thread.end_with(owner, close)
+    thread.loop.call_soon_threadsafe(leave)
+    thread._thread.join(5)
+    assert closed.is_set()
+    thread.close()
+
+
+def test_a_closed_client_makes_no_connection_for_what_is_still_queued(broker: FakeBroker) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as nats:
+        client = penstock.connect(broker.address, nats=f"nats://127.0.0.1:{nats.getsockname()[1]}")
+        client._thread.run(client._client._publications.close())
+        future = client.publish_nowait("s", b"x", timeout=5.0)
+        assert isinstance(future.exception(1), penstock.Unavailable)
+        client.close()
+        nats.settimeout(0)
+        with pytest.raises(BlockingIOError):
+            nats.accept()
+
+
+def test_threads_whose_messages_all_fail_leave_time_for_the_rest_of_the_loop() -> None:
+    thread = LoopThread()
+    publishes = PublishQueue(aio.Client(Link("127.0.0.1:1", "test", "1"), "test", None, {}), thread)
+    enough = threading.Event()
+
+    def put() -> None:
+        while not enough.is_set():
+            publishes.put("s", b"x", key=b"", timeout=30.0)
+
+    putting = [threading.Thread(target=put) for _ in range(3)]
+    for one in putting:
+        one.start()
+    try:
+        for _ in range(3):
+            thread.run(asyncio.wait_for(asyncio.sleep(0.01), 5))
+    finally:
+        enough.set()
+        for one in putting:
+            one.join(30)
+    thread.stop()
+
+
 class _Interrupted:
     """A lock or a loop during whose call the user interrupts once."""
 
