@@ -21,7 +21,7 @@ from time import monotonic
 from typing import Any, TypeVar
 
 from penstock.base import limits
-from penstock.base.errors import OperationalError
+from penstock.base.errors import OperationalError, RemoteError
 from penstock.client import aio
 from penstock.client.blocking.publish_future import PublishFuture
 from penstock.client.blocking.slots import Slots
@@ -240,6 +240,7 @@ class PublishQueue:
     """Queues publishes from many threads for the loop: one wake-up serves all that were queued meanwhile."""
 
     def __init__(self, client: aio.Client, thread: LoopThread) -> None:
+        self._client = client
         self._publish = client._publications.publish  # noqa: SLF001 (the asyncio client belongs to the blocking one)
         self._thread = thread
         self._slots = Slots(limits.PUBLISHES_IN_FLIGHT_MAX, _IN_FLIGHT_LOW)
@@ -274,6 +275,22 @@ class PublishQueue:
         if not self._is_sending:
             self._start()
         return future
+
+    def flush(self, timeout_s: float) -> None:
+        """Wait until everything so far is sent and has its ack; raise the first failure."""
+        until_s = monotonic() + seconds_of(timeout_s)
+        try:
+            self.wait_until_sent(timeout_s)
+        except Exception as error:
+            try:  # others were sent, and wait for their acks
+                self._flush_sent(until_s)
+            except (OperationalError, RemoteError) as other:
+                error.add_note(f"one that was sent failed, too: {other}")
+            raise
+        self._flush_sent(until_s)
+
+    def _flush_sent(self, until_s: float) -> None:
+        self._thread.run(self._client.flush(timeout=max(until_s - monotonic(), 0.0)))
 
     def wait_until_sent(self, timeout_s: float) -> None:
         """Wait until everything queued so far is sent; raise the first failure of a publish that could not be sent."""

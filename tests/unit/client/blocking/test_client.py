@@ -374,6 +374,27 @@ def test_threads_whose_messages_all_fail_leave_time_for_the_rest_of_the_loop() -
     thread.stop()
 
 
+@pytest.mark.parametrize("also_fails", [False, True])
+def test_a_flush_waits_for_what_was_sent_though_another_message_could_not_be_sent(
+    client: blocking.Client, monkeypatch: pytest.MonkeyPatch, also_fails: bool
+) -> None:
+    waited: list[float] = []
+
+    async def flush(*, timeout: float) -> None:
+        waited.append(timeout)
+        if also_fails:
+            raise penstock.Unavailable("refused")
+
+    monkeypatch.setattr(client._client, "flush", flush)
+    client.publish_nowait("s", b"x", key=b"")
+    with pytest.raises(ValueError, match="empty key") as caught:
+        client.flush(timeout=5)
+    assert len(waited) == 1
+    assert 0 < waited[0] <= 5
+    notes = ["one that was sent failed, too: refused"] if also_fails else []
+    assert getattr(caught.value, "__notes__", []) == notes
+
+
 class _Interrupted:
     """A lock or a loop during whose call the user interrupts once."""
 
