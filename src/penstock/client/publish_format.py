@@ -162,6 +162,7 @@ def publish_headers(
             raise ValueError('a tombstone says that a key is gone: give key=, or b"" for an empty message')
         out[TOMBSTONE_HEADER] = "1"
     if stream is not None:
+        check_header_value(EXPECTED_STREAM_HEADER, stream)
         out[EXPECTED_STREAM_HEADER] = stream
     if ack not in ("all", "leader", "none"):
         raise ValueError(f"ack is {ack!r}; it can be 'all', 'leader' or 'none'")
