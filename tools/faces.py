@@ -66,7 +66,7 @@ _BY_HAND = {
     "Client.to_polars": 'require("polars")\nreturn polars_of(self.to_table({}))',
     "Client.messages": "for batch in self.read({}):\n    yield from messages_of(batch)",
     "Client.publish_nowait": "return self._publishes.put({})",
-    "Client.flush": "self._publishes.wait_until_sent(timeout)\nself._thread.run(self._client.flush({}))",
+    "Client.flush": "self._publishes.flush(timeout)",
     "Table.changes": "return self._thread.steps(self._table.changes)",
     "Table.close": "with contextlib.suppress(OperationalError):\n    self._thread.run(self._table.close())",
 }

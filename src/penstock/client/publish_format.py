@@ -162,6 +162,7 @@ def publish_headers(
             raise ValueError('a tombstone says that a key is gone: give key=, or b"" for an empty message')
         out[TOMBSTONE_HEADER] = "1"
     if stream is not None:
+        check_header_value(EXPECTED_STREAM_HEADER, stream)
         out[EXPECTED_STREAM_HEADER] = stream
     if ack not in ("all", "leader", "none"):
         raise ValueError(f"ack is {ack!r}; it can be 'all', 'leader' or 'none'")
@@ -199,6 +200,10 @@ def parse_ack(data: bytes) -> PubAck:
     """Return the ack in a reply. RemoteError: an error, or not an ack."""
     if data.startswith(envelope_format.COOKIE):
         return _enveloped_ack(data)
+    return _plain_ack(data)
+
+
+def _plain_ack(data: bytes) -> PubAck:
     try:
         body = _ack_decoder.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -241,11 +246,14 @@ def _refusal(body: _AckBody, error: _AckError) -> RemoteError:
 
 
 def _enveloped_ack(data: bytes) -> PubAck:
-    found: Any = envelope_format.ack_in(data)
+    try:
+        found: Any = envelope_format.ack_in(data)
+    except ImportError:  # anybody can send an envelope, also to a client that publishes without
+        raise _no_ack() from None
     if found is None or not found.stream:
         raise _no_ack()
     if found.error_body:
-        return parse_ack(found.error_body)
+        return _plain_ack(found.error_body)  # not `parse_ack`: envelopes may be nested without end
     if found.ack_error:  # Liftbridge gives no more detail
         name = envelope_format.ERRORS.get(found.ack_error, str(found.ack_error)).lower()
         code = ErrorCode.TOO_LARGE if name == "too_large" else f"envelope_{name}"

@@ -8,7 +8,7 @@ import pytest
 
 import penstock
 from penstock.client.publish_format import KEY_HEADER, in_envelope, parse_ack, payload, publish_headers, published
-from penstock.client.values import TOMBSTONE_HEADER
+from penstock.client.values import TOMBSTONE_HEADER, Envelope
 from penstock.hot import envelope_acks
 from penstock.hot.envelope import parse
 from penstock.ingest import acks
@@ -148,3 +148,10 @@ def test_liftbridge_acks_are_acks() -> None:
     for wrong in (ack(b"")[:-1], ack(b"")[:8], ack(b"")[:4], b"\xb9\x0e\x43\xb4\x00\xff\x00\x00"):
         with pytest.raises(penstock.RemoteError, match="no ack of a stream"):
             parse_ack(wrong)
+
+
+@pytest.mark.parametrize("envelope", [None, Envelope()])
+@pytest.mark.parametrize("stream", ["a\r\nPenstock-Key: of another", "a\nb", "a\0"])
+def test_the_name_of_a_stream_brings_no_other_header(stream: str, envelope: Envelope | None) -> None:
+    with pytest.raises(ValueError, match="may not hold line ends"):
+        published(b"x", None, None, stream, "all", envelope)

@@ -593,8 +593,7 @@ class Client(OfThisProcess):
 
     def flush(self, *, timeout: float = 60.0) -> None:
         """Wait until every publish so far has its ack; raise the first failure of a `publish_nowait`."""
-        self._publishes.wait_until_sent(timeout)
-        self._thread.run(self._client.flush(timeout=timeout))
+        self._publishes.flush(timeout)
 
     def publish_to_all(
         self,

@@ -12,7 +12,9 @@ that condition, as in the standard library.
 from __future__ import annotations
 
 import concurrent.futures
+import os
 import threading
+from time import monotonic
 from typing import Any
 
 from penstock.client.blocking.slots import Slots
@@ -22,6 +24,8 @@ _RUNNING = "RUNNING"
 _FINISHED = "FINISHED"
 
 _making = threading.Lock()
+if hasattr(os, "register_at_fork"):  # another thread may hold it while this one forks; the child has no such thread
+    os.register_at_fork(after_in_child=_making._at_fork_reinit)  # type: ignore[attr-defined]  # noqa: SLF001 (no public name)
 
 
 class PublishFuture(concurrent.futures.Future[PubAck | None]):
@@ -34,6 +38,7 @@ class PublishFuture(concurrent.futures.Future[PubAck | None]):
     _made: threading.Condition | None = None
 
     def __init__(self, slots: Slots) -> None:
+        self.made_s = monotonic()
         self._slots = slots  # the standard library's `__init__` would make a condition
 
     @property
@@ -68,9 +73,15 @@ class PublishFuture(concurrent.futures.Future[PubAck | None]):
             if is_alone := self._made is None and self._state == _RUNNING:
                 self._result = result
                 self._state = _FINISHED
-        if not is_alone:
+        if is_alone:
+            self._slots.give_back()
+            return
+        is_first = not self.done()  # only one thread ends it
+        try:
             super().set_result(result)
-        self._slots.give_back()
+        finally:
+            if is_first:  # also if a callback raises
+                self._slots.give_back()
 
     def set_exception(self, exception: BaseException | None) -> None:
         """End with an error."""
@@ -78,6 +89,12 @@ class PublishFuture(concurrent.futures.Future[PubAck | None]):
             if is_alone := self._made is None and self._state == _RUNNING:
                 self._exception = exception
                 self._state = _FINISHED
-        if not is_alone:
+        if is_alone:
+            self._slots.give_back()
+            return
+        is_first = not self.done()
+        try:
             super().set_exception(exception)
-        self._slots.give_back()
+        finally:
+            if is_first:
+                self._slots.give_back()

@@ -17,10 +17,11 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator, Iterator, Mapping
+from time import monotonic
 from typing import Any, TypeVar
 
 from penstock.base import limits
-from penstock.base.errors import OperationalError
+from penstock.base.errors import OperationalError, RemoteError
 from penstock.client import aio
 from penstock.client.blocking.publish_future import PublishFuture
 from penstock.client.blocking.slots import Slots
@@ -48,6 +49,7 @@ _Publish = tuple[
 _Mark = concurrent.futures.Future[None]  # done once all that was put before is sent
 
 _IN_FLIGHT_LOW = limits.PUBLISHES_IN_FLIGHT_MAX // 2
+_LATE_LOOK_S = 0.03  # between looks for messages whose time-out passes before their turn
 
 INTERRUPT_CHECK_S = 0.2  # a signal that arrives just before a lock wait is noticed only after the wait
 JOIN_S = 5.0  # how long closing waits; then the daemon thread is left to end with the process
@@ -61,6 +63,7 @@ class LoopThread:
         self.loop = asyncio.new_event_loop()
         self._last_task: asyncio.Task[None] | None = None
         self._at_end: list[Callable[[], None]] = []
+        self.is_ending = False  # what runs is cancelled; nothing else may begin
         self._has_ended = False
         self._close: Callable[[], Coroutine[Any, Any, None]] | None = None
         self._collected: weakref.finalize[..., Any] | None = None
@@ -71,6 +74,11 @@ class LoopThread:
         asyncio.set_event_loop(self.loop)
         try:
             self.loop.run_forever()
+        except BaseException:  # a callback ends the program: what was sent gets no other end than this
+            if self._close is not None:
+                with contextlib.suppress(Exception):
+                    self.loop.run_until_complete(_within(JOIN_S, self._close))
+            raise
         finally:
             try:
                 self._end()
@@ -78,6 +86,7 @@ class LoopThread:
                 self._has_ended = True
 
     def _end(self) -> None:
+        self.is_ending = True
         tasks = asyncio.all_tasks(self.loop)
         for task in tasks:
             task.cancel()
@@ -231,11 +240,13 @@ class PublishQueue:
     """Queues publishes from many threads for the loop: one wake-up serves all that were queued meanwhile."""
 
     def __init__(self, client: aio.Client, thread: LoopThread) -> None:
+        self._client = client
         self._publish = client._publications.publish  # noqa: SLF001 (the asyncio client belongs to the blocking one)
         self._thread = thread
         self._slots = Slots(limits.PUBLISHES_IN_FLIGHT_MAX, _IN_FLIGHT_LOW)
         self._waiting: deque[_Publish | _Mark] = deque()  # they leave in FIFO order
         self._sending: asyncio.Task[None] | None = None
+        self._looking: asyncio.Handle | None = None  # for messages that are late
         self._is_sending = False  # a task sends what waits, or will
         self._starting = threading.Lock()  # held to change it to True
         self._first_failure: BaseException | None = None
@@ -265,6 +276,22 @@ class PublishQueue:
             self._start()
         return future
 
+    def flush(self, timeout_s: float) -> None:
+        """Wait until everything so far is sent and has its ack; raise the first failure."""
+        until_s = monotonic() + seconds_of(timeout_s)
+        try:
+            self.wait_until_sent(timeout_s)
+        except Exception as error:
+            try:  # others were sent, and wait for their acks
+                self._flush_sent(until_s)
+            except (OperationalError, RemoteError) as other:
+                error.add_note(f"one that was sent failed, too: {other}")
+            raise
+        self._flush_sent(until_s)
+
+    def _flush_sent(self, until_s: float) -> None:
+        self._thread.run(self._client.flush(timeout=max(until_s - monotonic(), 0.0)))
+
     def wait_until_sent(self, timeout_s: float) -> None:
         """Wait until everything queued so far is sent; raise the first failure of a publish that could not be sent."""
         within_s = seconds_of(timeout_s)
@@ -283,39 +310,88 @@ class PublishQueue:
 
     def _start(self) -> None:
         """Have a task send what waits, unless one does."""
-        with self._starting:
-            if self._is_sending:
-                return
-            self._is_sending = True
+        try:
+            with self._starting:
+                if self._is_sending:
+                    return
+                self._is_sending = True
+            self._wake()
+        except BaseException:  # an interrupt, between any two of these steps: others rely on this one by now
+            self._wake()
+            raise
+
+    def _wake(self) -> None:
         try:
             self._thread.loop.call_soon_threadsafe(self._start_task)
         except RuntimeError:  # the loop was closed
             self._fail_waiting()
-        except BaseException:  # an interrupt: the next publish starts it, for nothing says that it was started
-            self._is_sending = False
-            raise
 
     def _start_task(self) -> None:
-        self._sending = asyncio.get_running_loop().create_task(self._send_all())
+        if self._thread.is_ending:  # a task that begins now might not end
+            self._fail_waiting()
+            return
+        loop = asyncio.get_running_loop()
+        self._is_sending = True
+        if self._sending is None or self._sending.done():
+            self._sending = loop.create_task(self._send_all())
+        if self._looking is None:
+            self._looking = loop.call_soon(self._look_for_late)  # after the first step of the task
+
+    def _look_for_late(self) -> None:
+        """Fail messages whose time-out passes before their turn, while the task waits for NATS or for a broker."""
+        self._looking = None
+        if self._is_sending:
+            now_s = monotonic()
+            for item in self._waiting.copy():
+                if isinstance(item, tuple) and not item[-1].done():
+                    with contextlib.suppress(TypeError):  # sending it raises that again
+                        if now_s - item[-1].made_s > item[-3]:
+                            self._left_of(item)
+            self._looking = asyncio.get_running_loop().call_later(_LATE_LOOK_S, self._look_for_late)
+
+    def _left_of(self, item: _Publish) -> _Publish | None:
+        """Return the message with the rest of its time-out; None if that has passed: its future is told so."""
+        future, timeout = item[-1], item[-3]
+        if future.done():
+            return None
+        with contextlib.suppress(TypeError, ValueError):  # sending it raises that again
+            left_s = seconds_of(timeout) - (monotonic() - future.made_s)
+            if left_s > 0:
+                return (*item[:-3], left_s, *item[-2:])
+            error = TimedOut(f"the time-out of the message on {item[0]!r} passed before it was sent: it is not stored")
+            self._failed(item, error)
+            return None
+        return item
 
     async def _send_all(self) -> None:
         try:
             while self._waiting or not self._rests():
                 item = self._waiting.popleft()
                 if isinstance(item, tuple):
+                    if monotonic() - item[-1].made_s > _LATE_LOOK_S:
+                        if (left := self._left_of(item)) is None:
+                            await asyncio.sleep(0)
+                            continue
+                        item = left
                     try:
                         await self._publish(*item)
                     except Exception as error:  # noqa: BLE001 (passed to the owner of the future, and to flush)
-                        self._first_failure = self._first_failure or error
-                        _fail(item, error)
+                        self._failed(item, error)
+                        # Threads may put what fails faster than this takes it, and the loop has other work.
+                        await asyncio.sleep(0)
                     except BaseException:
-                        _fail(item, _not_sent())
+                        text = "the client was closed while the message was sent: whether it is stored is unknown"
+                        _fail(item, Unavailable(text))
                         raise
                 else:
                     item.set_result(None)
         except BaseException:
             self._fail_waiting()
             raise
+
+    def _failed(self, item: _Publish, error: Exception) -> None:
+        self._first_failure = self._first_failure or error
+        _fail(item, error)
 
     def _rests(self) -> bool:
         """Leave what is put from now on to the next task; False if something was put just now."""

@@ -18,6 +18,7 @@ are read together are handed over together, before nats-py's parser sees them; e
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -29,6 +30,7 @@ from nats.protocol.parser import AWAITING_MSG_PAYLOAD, CRLF_SIZE, MAX_CONTROL_LI
 
 _OVER_TLS = "wss"  # TLS from the first byte
 _WEBSOCKET = "ws"
+_ACK_BYTES_MAX = MAX_CONTROL_LINE_SIZE  # a larger reply is left to nats-py, which looks at it once, not in each read
 
 
 class NoTlsError(NatsError):
@@ -81,7 +83,7 @@ class Acks:
         if not data.startswith(self._head):
             return self._head.startswith(data)
         if (line := self._line.match(data)) is not None:
-            return len(data) < line.end() + int(line[2]) + CRLF_SIZE
+            return (size := int(line[2])) <= _ACK_BYTES_MAX and len(data) < line.end() + size + CRLF_SIZE
         return b"\r\n" not in data and len(data) < MAX_CONTROL_LINE_SIZE
 
 
@@ -139,10 +141,26 @@ class StrictNatsClient(Client):
         stats["out_bytes"] += payload_bytes
         return 0 < self._max_pending_size < waiting_bytes or self._flush_queue is None or self._flush_queue.empty()
 
-    async def pass_on(self) -> None:
-        """Have nats-py write what waits; wait for that if it is too much."""
-        if self._flush_queue is not None:
-            await self._flush_pending(force_flush=0 < self._max_pending_size < self._pending_data_size)
+    async def pass_on(self, deadline_s: float | None = None) -> bool:
+        """Have nats-py write what waits; if that is too much, wait for it until the deadline, in the loop's time.
+
+        False: the deadline has passed.
+        """
+        if (queue := self._flush_queue) is None:
+            return True
+        flusher, is_too_much = self._flusher_task, 0 < self._max_pending_size < self._pending_data_size
+        if not is_too_much or not self.is_connected or flusher is None or flusher.done():
+            await self._flush_pending()
+            return True
+        # Not nats-py's own wait: it swallows a cancellation.
+        written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        try:
+            async with asyncio.timeout_at(deadline_s):
+                await queue.put(written)
+                await written
+        except TimeoutError:
+            return False
+        return True
 
     async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
         if self.acks is not None and sid == self.acks.sid and not headers:
@@ -152,6 +170,8 @@ class StrictNatsClient(Client):
 
     async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:
         # nats-py calls this with the first line of each connection, before it decides whether to start TLS.
+        if initial_connection:  # what the last connection left may have come after nats-py emptied its parser
+            self._ps.reset()
         if initial_connection and self._must_begin_tls():
             if not (info.get("tls_required") or info.get("tls_available")) or self._scheme == _WEBSOCKET:
                 assert self._current_server is not None

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from penstock.base.errors import OperationalError
+from penstock.client.errors import ClientClosed
 from penstock.client.link.link import Link
 from penstock.client.publish.ack_waiters import AckFuture, Asked, Outcome
 from penstock.client.publish.publishing import Publisher
@@ -37,6 +38,7 @@ class Publications:
         self._urls = urls
         self._options = options
         self._publisher: Publisher | None = None
+        self._is_closed = False
 
     @property
     def urls(self) -> tuple[str, ...]:
@@ -101,7 +103,8 @@ class Publications:
             await self._publisher.flush(timeout)
 
     async def close(self) -> None:
-        """Close the connection. May be called twice."""
+        """Close the connection; no other one is made. May be called twice."""
+        self._is_closed = True
         publisher, self._publisher = self._publisher, None
         if publisher is not None:
             await publisher.close()
@@ -124,6 +127,8 @@ class Publications:
             if self._publisher is publisher and not set(self.urls) <= set(publisher.urls):
                 self._publisher = None
                 await publisher.close()
+        if self._is_closed:
+            raise ClientClosed
         if self._publisher is None:
             urls = self.urls
             if not urls:

@@ -142,7 +142,7 @@ class Publisher:
         if retries:
             self._repeat(waiter, within_s / (retries + 1), retries)
         if must_pass_on:
-            await self._pass_on(connection, waiter)
+            await self._pass_on(connection, waiter, deadline_s)
 
     async def publish_to_all(
         self, subject: str, value: Value, headers: dict[str, str] | None, expected: frozenset[str], *, timeout_s: float
@@ -156,7 +156,7 @@ class Publisher:
         must_pass_on = self._send(connection, waiter, outgoing)
         try:
             if must_pass_on:
-                await connection.pass_on()
+                await connection.pass_on(deadline_s)
             return await waiter.future
         finally:
             self.forget(waiter.token)
@@ -166,10 +166,12 @@ class Publisher:
     ) -> None:
         """Send one message without asking for an ack."""
         outgoing = _outgoing(subject, value, headers)
-        connection = await self._connected(asyncio.get_running_loop().time() + seconds_of(timeout_s))
+        deadline_s = asyncio.get_running_loop().time() + seconds_of(timeout_s)
+        connection = await self._connected(deadline_s)
         self._unconfirmed = True
-        if _post(connection, outgoing, ""):
-            await connection.pass_on()
+        if _post(connection, outgoing, "") and not await connection.pass_on(deadline_s):
+            text = f"NATS has taken no bytes in time: whether the message on {subject!r} will be sent is unknown"
+            raise TimedOut(text)
 
     async def flush(self, timeout_s: float) -> None:
         """Wait until every publish has its ack; raise the first failure since the last flush."""
@@ -310,9 +312,9 @@ class Publisher:
             self._set_timer(waiter.deadline_s)
         return must_pass_on
 
-    async def _pass_on(self, connection: StrictNatsClient, waiter: OneAck) -> None:
+    async def _pass_on(self, connection: StrictNatsClient, waiter: OneAck, deadline_s: float) -> None:
         try:
-            await connection.pass_on()
+            await connection.pass_on(deadline_s)  # at the deadline the waiter is told that it is late
         except BaseException:
             self.forget(waiter.token)
             raise
@@ -443,8 +445,8 @@ class Publisher:
     def _refuse(self, lowered: str) -> None:
         """Fail publishes that the server refused; it reports the subject in lower case only."""
         waiters = [one for one in self._in_flight.values() if one.subject.lower() == lowered]
-        inbox, _, token = lowered.rpartition(".")
-        if inbox == self._inbox.lower() and token.isdecimal() and (echo := self._echoes.get(int(token))) is not None:
+        inbox = lowered.rpartition(".")[0]
+        if inbox == self._inbox.lower() and (echo := self._echoes.get(_token(lowered))) is not None:
             _end(echo)  # the server has processed that message, and so all published before it
         elif len({one.subject for one in waiters}) == 1:  # otherwise it is ambiguous
             for waiter in waiters:

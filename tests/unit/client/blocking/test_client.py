@@ -8,10 +8,12 @@ import gc
 import inspect
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -313,6 +315,151 @@ def test_a_flush_that_cannot_wait_longer_says_how_many_are_left() -> None:
     with pytest.raises(ValueError, match="empty key"):
         publishes.wait_until_sent(30)
     thread.stop()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt])
+def test_a_callback_that_ends_the_loop_closes_the_client(error: type[BaseException]) -> None:
+    """Otherwise nothing ends the futures of what was sent."""
+    thread, closed = LoopThread(), threading.Event()
+
+    class Owner:
+        pass
+
+    async def close() -> None:
+        closed.set()
+
+    def leave() -> None:
+        raise error
+
+    owner = Owner()
+    thread.end_with(owner, close)
+    thread.loop.call_soon_threadsafe(leave)
+    thread._thread.join(5)
+    assert closed.is_set()
+    thread.close()
+
+
+def test_a_closed_client_makes_no_connection_for_what_is_still_queued(broker: FakeBroker) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as nats:
+        client = penstock.connect(broker.address, nats=f"nats://127.0.0.1:{nats.getsockname()[1]}")
+        client._thread.run(client._client._publications.close())
+        future = client.publish_nowait("s", b"x", timeout=5.0)
+        assert isinstance(future.exception(1), penstock.Unavailable)
+        client.close()
+        nats.settimeout(0)
+        with pytest.raises(BlockingIOError):
+            nats.accept()
+
+
+def test_threads_whose_messages_all_fail_leave_time_for_the_rest_of_the_loop() -> None:
+    thread = LoopThread()
+    publishes = PublishQueue(aio.Client(Link("127.0.0.1:1", "test", "1"), "test", None, {}), thread)
+    enough = threading.Event()
+
+    def put() -> None:
+        while not enough.is_set():
+            publishes.put("s", b"x", key=b"", timeout=30.0)
+
+    putting = [threading.Thread(target=put) for _ in range(3)]
+    for one in putting:
+        one.start()
+    try:
+        for _ in range(3):
+            thread.run(asyncio.wait_for(asyncio.sleep(0.01), 5))
+    finally:
+        enough.set()
+        for one in putting:
+            one.join(30)
+    thread.stop()
+
+
+@pytest.mark.parametrize("also_fails", [False, True])
+def test_a_flush_waits_for_what_was_sent_though_another_message_could_not_be_sent(
+    client: blocking.Client, monkeypatch: pytest.MonkeyPatch, also_fails: bool
+) -> None:
+    waited: list[float] = []
+
+    async def flush(*, timeout: float) -> None:
+        waited.append(timeout)
+        if also_fails:
+            raise penstock.Unavailable("refused")
+
+    monkeypatch.setattr(client._client, "flush", flush)
+    client.publish_nowait("s", b"x", key=b"")
+    with pytest.raises(ValueError, match="empty key") as caught:
+        client.flush(timeout=5)
+    assert len(waited) == 1
+    assert 0 < waited[0] <= 5
+    notes = ["one that was sent failed, too: refused"] if also_fails else []
+    assert getattr(caught.value, "__notes__", []) == notes
+
+
+class _Interrupted:
+    """A lock or a loop during whose call the user interrupts once."""
+
+    def __init__(self, real: object, *, when: str) -> None:
+        self._real = real
+        self._when = when
+
+    def _interrupt(self, when: str) -> None:
+        if self._when == when:
+            self._when = ""
+            raise KeyboardInterrupt
+
+    def __enter__(self) -> None:
+        self._interrupt("entering")
+        self._real.__enter__()
+
+    def __exit__(self, *error: object) -> None:
+        self._real.__exit__(*error)
+        self._interrupt("leaving")
+
+    def call_soon_threadsafe(self, call: Callable[[], None]) -> None:
+        self._interrupt("calling")
+        self._real.call_soon_threadsafe(call)
+        self._interrupt("called")
+
+
+@pytest.mark.parametrize("when", ["entering", "leaving", "calling", "called"])
+def test_an_interrupt_while_the_queue_is_started_leaves_no_message_behind(when: str) -> None:
+    """Python sees a signal at any call, also as the lock is left."""
+    thread = LoopThread()
+    publishes = PublishQueue(aio.Client(Link("127.0.0.1:1", "test", "1"), "test", None, {}), thread)
+    if when in ("entering", "leaving"):
+        publishes._starting = _Interrupted(publishes._starting, when=when)  # type: ignore[assignment]
+    else:
+        real, thread.loop = thread.loop, _Interrupted(thread.loop, when=when)  # type: ignore[assignment]
+    with pytest.raises(KeyboardInterrupt):
+        publishes.put("s", b"x", key=b"", timeout=5.0)
+    later = publishes.put("s", b"x", key=b"", timeout=5.0)
+    assert isinstance(later.exception(5), ValueError)
+    if when in ("calling", "called"):
+        thread.loop = real
+    with pytest.raises(ValueError, match="empty key"):
+        publishes.wait_until_sent(5)
+    assert publishes._slots._taken == 0
+    thread.stop()
+
+
+def test_messages_that_wait_behind_another_end_by_their_own_time_outs(broker: FakeBroker) -> None:
+    """NATS does not answer: one message waits for the connection, and those behind it do not wait in turn."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        with penstock.connect(broker.address, nats=f"nats://127.0.0.1:{silent.getsockname()[1]}") as client:
+            began_s = time.monotonic()
+            first = client.publish_nowait("s", b"x", timeout=1.5)
+            behind = [client.publish_nowait("s", b"x", timeout=timeout) for timeout in (0.3, 0.6, 0.3, 1.5, 1.6)]
+            took = []
+            for future in (behind[0], behind[2], behind[1]):
+                assert "it is not stored" in str(future.exception(5))
+                took.append(time.monotonic() - began_s)
+            assert 0.29 < took[0] <= took[1] < 0.55 < took[2] < 1.2
+            assert isinstance(first.exception(5), penstock.Unavailable)
+            assert all(future.exception(5) is not None for future in behind)
+            assert time.monotonic() - began_s < 2.5
+            with pytest.raises(penstock.TimedOut, match="it is not stored"):
+                client.flush(timeout=5)
+            assert client._publishes._slots._taken == 0
 
 
 def run_python(code: str, address: str) -> subprocess.CompletedProcess[str]:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import os
+import signal
 import sys
 import threading
 from concurrent.futures import FIRST_EXCEPTION, as_completed, wait
 
 import pytest
 
+from penstock.client.blocking import publish_future
 from penstock.client.blocking.publish_future import PublishFuture
 from penstock.client.blocking.slots import Slots
 from penstock.client.values import PubAck
@@ -43,6 +46,37 @@ def test_it_cannot_be_cancelled(slots: Slots) -> None:
     future.set_result(ACK)
     assert (future.done(), future.running(), future.cancelled(), future.cancel()) == (True, False, False, False)
     assert future.result() == ACK
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_callback_that_ends_the_program_keeps_no_slot(slots: Slots, fails: bool) -> None:
+    def leave(_: object) -> None:
+        raise SystemExit
+
+    future = PublishFuture(slots)
+    future.add_done_callback(leave)
+    with pytest.raises(SystemExit):
+        future.set_exception(ValueError("no")) if fails else future.set_result(ACK)
+    assert slots._taken == 50_000 - 1
+    with pytest.raises(concurrent.futures.InvalidStateError):
+        future.set_result(ACK)
+    assert slots._taken == 50_000 - 1
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_a_fork_at_any_moment_leaves_the_child_with_futures_that_work() -> None:
+    """Another thread holds the lock of all futures as this one forks."""
+    with publish_future._making:
+        child = os.fork()
+        if not child:
+            signal.alarm(5)  # ends it if it waits for that thread, which it does not have
+            slots = Slots(2, 1)
+            slots.take(0)
+            future = PublishFuture(slots)
+            future.set_result(ACK)
+            os._exit(7 if future.result() == ACK else 8)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
 
 
 def test_who_waits_is_told(slots: Slots) -> None:

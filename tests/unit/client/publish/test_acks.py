@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import random
 import re
+import time
+from urllib.parse import urlparse
 
 import pytest
+from nats.aio.client import Srv
+from nats.errors import ProtocolError
 
 from penstock.base.errors import RemoteError
+from penstock.client import envelope_format
 from penstock.client.publish.nats_client import Acks, StrictNatsClient
 from penstock.client.publish_format import parse_ack, parse_acks
 from penstock.client.values import PubAck
@@ -151,3 +157,65 @@ def test_one_that_is_no_ack_makes_each_be_parsed_alone(bodies: list[bytes]) -> N
     assert parse_acks(bodies) is None
     with pytest.raises(RemoteError):
         [parse_ack(body) for body in bodies]
+
+
+async def test_a_large_reply_is_not_looked_at_again_in_each_read() -> None:
+    heard = Heard()
+    data = message(1, b"{" + b"x" * 8_000_000 + b"}")
+    started_s = time.process_time()
+    await heard.read(*(data[start : start + 8_192] for start in range(0, len(data), 8_192)))
+    assert time.process_time() - started_s < 2  # minutes if each read looks at all of it
+    assert [(token, len(body)) for token, body in heard.replies] == [(1, 8_000_002)]
+
+
+async def test_near_matches_cost_no_more_than_they_are_long() -> None:
+    """A responder fills a reply with what looks like acks; a server sends acks whose sizes are wrong."""
+    forged = message(5, ack(5)) * (4_000_000 // len(message(5, ack(5))))
+    whole = message(1, b'{"a":1}\r\n' + forged) + message(2, ack(2))
+    wrong = b"".join(
+        message(number, ack(0)).replace(b" %d\r" % len(ack(0)), b" %d\r" % (len(ack(0)) - 1)) for number in range(2_000)
+    )
+    heard = Heard()
+    started_s = time.process_time()
+    await heard.read(*(whole[start : start + 32_768] for start in range(0, len(whole), 32_768)))
+    assert [token for token, _ in heard.replies] == [1, 2]
+    with contextlib.suppress(ProtocolError):
+        await heard.read(*(wrong[start : start + 32_768] for start in range(0, len(wrong), 32_768)))
+    assert time.process_time() - started_s < 2
+
+
+async def test_half_an_ack_of_a_connection_is_not_completed_by_the_next() -> None:
+    """nats-py empties its parser when it sees a connection break; a read that has ended just then follows that."""
+    heard = Heard()
+    half = message(1, b'{"stream":"orders","seq":1,"offset":0,"partition":0}')[:-30]
+    heard.client._ps.reset()
+    await heard.read(half)
+    heard.client._current_server = Srv(urlparse("nats://127.0.0.1:4222"))
+    await heard.client._process_info({}, initial_connection=True)
+    await heard.read(message(2, ack(2)))
+    assert heard.replies == [(2, ack(2))]
+
+
+def _nested(depth: int) -> bytes:
+    data = REFUSAL
+    for _ in range(depth):
+        data = (
+            envelope_format._ACK_HEADER + envelope_format.ack_class()(stream="s", error_body=data).SerializeToString()
+        )
+    return data
+
+
+@pytest.mark.parametrize("depth", [2, 3_000])
+def test_envelopes_in_envelopes_are_no_acks(depth: int) -> None:
+    with pytest.raises(RemoteError, match="no ack of a stream"):
+        parse_ack(_nested(depth))
+
+
+def test_an_envelope_that_cannot_be_opened_is_no_ack(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(data: bytes) -> None:
+        raise ImportError("no protobuf")
+
+    data = _nested(1)
+    monkeypatch.setattr(envelope_format, "ack_in", missing)
+    with pytest.raises(RemoteError, match="no ack of a stream"):
+        parse_ack(data)

@@ -59,6 +59,14 @@ class Server:
         for number in numbers:
             self.say(self.got[number][1], b'{"stream":"s","seq":%d}' % (number + 1))
 
+    def go_deaf(self) -> None:
+        assert self._writer is not None
+        self._writer.transport.pause_reading()  # type: ignore[attr-defined]  # a ReadTransport, too
+
+    def hang_up(self) -> None:
+        assert self._writer is not None
+        self._writer.transport.abort()
+
     async def until(self, count: int) -> None:
         async with self.arrived:
             await self.arrived.wait_for(lambda: len(self.got) >= count)
@@ -232,3 +240,42 @@ async def test_a_future_that_is_waited_for_too_long_gives_back_its_slot() -> Non
             await asyncio.wait_for(future, 0.01)
         assert publisher._free_slots == limits.PUBLISHES_IN_FLIGHT_MAX
         await publisher.flush(10)
+
+
+async def test_every_publish_ends_in_time_though_the_server_takes_no_bytes() -> None:
+    async with connected() as (publisher, server):
+        first = await sent(publisher, b"x")
+        await server.until(1)
+        server.ack(0)
+        await first
+        server.go_deaf()
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+
+        async def one() -> None:
+            future = await sent(publisher, b"x" * 100_000, timeout_s=0.4)
+            await asyncio.wait((future,))
+            assert isinstance(future.exception(), penstock.TimedOut)
+
+        async def without_ack() -> None:
+            with pytest.raises(penstock.TimedOut, match="taken no bytes"):
+                await publisher.publish_without_ack("s", b"x" * 100_000, None, timeout_s=0.4)
+
+        async def to_all() -> None:
+            with pytest.raises(penstock.TimedOut):
+                await publisher.publish_to_all("s", b"x" * 100_000, None, frozenset("s"), timeout_s=0.4)
+
+        ones = [asyncio.create_task(one()) for _ in range(150)]
+        await asyncio.gather(*ones, without_ack(), to_all())
+        assert loop.time() - began_s < 1
+        assert publisher._free_slots == limits.PUBLISHES_IN_FLIGHT_MAX
+        cancelled = [asyncio.create_task(sent(publisher, b"x" * 900_000)) for _ in range(4)]
+        await asyncio.sleep(0.01)
+        for task in cancelled:
+            task.cancel()
+        outcomes = await asyncio.gather(*cancelled, return_exceptions=True)
+        assert isinstance(outcomes[-1], asyncio.CancelledError)  # nats-py's own wait would go on
+        assert publisher._free_slots == limits.PUBLISHES_IN_FLIGHT_MAX - sum(
+            isinstance(one, AckFuture) for one in outcomes
+        )
+        server.hang_up()
