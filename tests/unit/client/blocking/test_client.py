@@ -398,7 +398,7 @@ def test_a_flush_waits_for_what_was_sent_though_another_message_could_not_be_sen
 class _Interrupted:
     """A lock or a loop during whose call the user interrupts once."""
 
-    def __init__(self, real: object, *, when: str) -> None:
+    def __init__(self, real: Any, *, when: str) -> None:
         self._real = real
         self._when = when
 
