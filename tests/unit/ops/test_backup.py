@@ -238,7 +238,10 @@ def test_a_restore_adds_to_a_stream_whose_own_limits_have_deleted_rows(
         return sum(1 for _ in client.messages("again"))
 
     async def deleted() -> int:
-        count = await asyncio.to_thread(left)
+        try:
+            count = await asyncio.to_thread(left)
+        except penstock.OffsetOutOfRange:  # they have been deleted under the reader
+            return 0
         return count if count < 200 else 0
 
     def interrupted(*_: object, **__: object) -> int:

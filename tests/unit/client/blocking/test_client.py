@@ -12,7 +12,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -447,17 +446,13 @@ def test_messages_that_wait_behind_another_end_by_their_own_time_outs(broker: Fa
     """NATS does not answer: one message waits for the connection, and those behind it do not wait in turn."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         with penstock.connect(broker.address, nats=f"nats://127.0.0.1:{silent.getsockname()[1]}") as client:
-            began_s = time.monotonic()
-            first = client.publish_nowait("s", b"x", timeout=1.5)
-            behind = [client.publish_nowait("s", b"x", timeout=timeout) for timeout in (0.3, 0.6, 0.3, 1.5, 1.6)]
-            took = []
+            first = client.publish_nowait("s", b"x", timeout=4)
+            behind = [client.publish_nowait("s", b"x", timeout=timeout) for timeout in (0.3, 0.6, 0.3, 4, 4.1)]
             for future in (behind[0], behind[2], behind[1]):
-                assert "it is not stored" in str(future.exception(5))
-                took.append(time.monotonic() - began_s)
-            assert 0.29 < took[0] <= took[1] < 0.55 < took[2] < 1.2
-            assert isinstance(first.exception(5), penstock.Unavailable)
-            assert all(future.exception(5) is not None for future in behind)
-            assert time.monotonic() - began_s < 2.5
+                assert "it is not stored" in str(future.exception(3))
+                assert not first.done()
+            assert isinstance(first.exception(10), penstock.Unavailable)
+            assert all(future.exception(3) is not None for future in behind)
             with pytest.raises(penstock.TimedOut, match="it is not stored"):
                 client.flush(timeout=5)
             assert client._publishes._slots._taken == 0
