@@ -32,6 +32,7 @@ class PublishFuture(concurrent.futures.Future[PubAck | None]):
     """The future of an ack. It gives back the slot of its message when it is done."""
 
     token = 0  # of the message; not used, as it cannot be cancelled
+    keeps_slot = False  # it ends while its message is queued: else the queue would have no limit
     _state = _RUNNING
     _result: PubAck | None = None
     _exception: BaseException | None = None
@@ -69,32 +70,30 @@ class PublishFuture(concurrent.futures.Future[PubAck | None]):
 
     def set_result(self, result: PubAck | None) -> None:
         """End with the ack; None if the message gets none."""
-        with _making:
-            if is_alone := self._made is None and self._state == _RUNNING:
-                self._result = result
-                self._state = _FINISHED
-        if is_alone:
-            self._slots.give_back()
-            return
-        is_first = not self.done()  # only one thread ends it
-        try:
-            super().set_result(result)
-        finally:
-            if is_first:  # also if a callback raises
-                self._slots.give_back()
+        self._end(result, None)
 
     def set_exception(self, exception: BaseException | None) -> None:
         """End with an error."""
+        self._end(None, exception)
+
+    def _end(self, result: PubAck | None, exception: BaseException | None) -> None:
         with _making:
             if is_alone := self._made is None and self._state == _RUNNING:
-                self._exception = exception
+                self._result, self._exception = result, exception
                 self._state = _FINISHED
-        if is_alone:
-            self._slots.give_back()
-            return
-        is_first = not self.done()
+        is_first = is_alone or not self.done()  # only one thread ends it
         try:
-            super().set_exception(exception)
+            if not is_alone and exception is None:
+                super().set_result(result)
+            elif not is_alone:
+                super().set_exception(exception)
         finally:
-            if is_first:
+            if is_first and not self.keeps_slot:  # also if a callback raises
+                self._slots.give_back()
+
+    def left_queue(self) -> None:
+        """Its message is queued no more; if it ended in the queue, its slot is free now."""
+        if self.keeps_slot:
+            self.keeps_slot = False
+            if self.done():
                 self._slots.give_back()

@@ -346,6 +346,7 @@ class PublishQueue:
                 if isinstance(item, tuple) and not item[-1].done():
                     with contextlib.suppress(TypeError):  # sending it raises that again
                         if now_s - item[-1].made_s > item[-3]:
+                            item[-1].keeps_slot = True
                             self._left_of(item)
             self._looking = asyncio.get_running_loop().call_later(_LATE_LOOK_S, self._look_for_late)
 
@@ -368,7 +369,9 @@ class PublishQueue:
             while self._waiting or not self._rests():
                 item = self._waiting.popleft()
                 if isinstance(item, tuple):
-                    if monotonic() - item[-1].made_s > _LATE_LOOK_S:
+                    future = item[-1]
+                    if future.keeps_slot or monotonic() - future.made_s > _LATE_LOOK_S:
+                        future.left_queue()
                         if (left := self._left_of(item)) is None:
                             await asyncio.sleep(0)
                             continue
@@ -409,6 +412,7 @@ class PublishQueue:
             while True:
                 item = self._waiting.popleft()
                 if isinstance(item, tuple):
+                    item[-1].left_queue()
                     _fail(item, _not_sent())
                 else:
                     item.set_result(None)

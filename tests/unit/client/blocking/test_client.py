@@ -21,6 +21,7 @@ import pytest
 
 import penstock
 from penstock import aio
+from penstock.base import limits
 from penstock.base.errors import OperationalError
 from penstock.client.blocking import client as blocking
 from penstock.client.blocking.threads import LoopThread, PublishQueue
@@ -440,6 +441,21 @@ def test_an_interrupt_while_the_queue_is_started_leaves_no_message_behind(when: 
         publishes.wait_until_sent(5)
     assert publishes._slots._taken == 0
     thread.stop()
+
+
+def test_messages_that_are_late_keep_their_places_until_they_leave_the_queue(broker: FakeBroker) -> None:
+    """NATS does not answer: else those behind one that waits for it would be without a limit."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        with penstock.connect(broker.address, nats=f"nats://127.0.0.1:{silent.getsockname()[1]}") as client:
+            first = client.publish_nowait("s", b"x", timeout=60)
+            for _ in range(limits.PUBLISHES_IN_FLIGHT_MAX - 1):
+                last = client.publish_nowait("s", b"x", timeout=0.0)
+            assert "it is not stored" in str(last.exception(10))
+            with pytest.raises(penstock.TimedOut, match="earlier messages"):
+                client.publish_nowait("s", b"x", timeout=0.01)
+            assert not first.done()
+        assert isinstance(first.exception(10), penstock.Unavailable)
+        assert client._publishes._slots._taken == 0
 
 
 def test_messages_that_wait_behind_another_end_by_their_own_time_outs(broker: FakeBroker) -> None:

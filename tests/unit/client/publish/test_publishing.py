@@ -268,8 +268,8 @@ async def test_every_publish_ends_in_time_though_the_server_takes_no_bytes() -> 
         assert publisher._free_slots == limits.PUBLISHES_IN_FLIGHT_MAX
         last = publisher._last_token + 4
         cancelled = [asyncio.create_task(sent(publisher, b"x" * 900_000)) for _ in range(4)]
-        while publisher._last_token < last:
-            await asyncio.sleep(0)
+        await asyncio.sleep(0)  # each is sent, and waits
+        assert publisher._last_token == last
         for task in cancelled:
             task.cancel()
         outcomes = await asyncio.gather(*cancelled, return_exceptions=True)
