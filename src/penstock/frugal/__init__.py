@@ -1,0 +1,10 @@
+"""Typed services over NATS: RPC and publish/subscribe from a contract, byte-compatible with Frugal.
+
+Generated code and `load` give dataclasses, clients, publishers and subscribers; this package runs them.
+
+| module       | content                                                                                       |
+|--------------|-----------------------------------------------------------------------------------------------|
+| `contracts`  | descriptions of services and scopes that generated code carries                               |
+| `context`    | the context of a call or message: correlation id, headers, deadline                           |
+| `middleware` | what a middleware is, and the order in which several run                                      |
+"""
