@@ -340,15 +340,18 @@ class Program:
     _by_name: Mapping[str, Definition] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_by_name", {each.name: each for each in self.document.definitions})
+        # Frugal's own files have a scope and a service of one name: the name means the service, which types can use.
+        scopes = {each.name: each for each in self.document.scopes}
+        others = {each.name: each for each in self.document.definitions if not isinstance(each, Scope)}
+        object.__setattr__(self, "_by_name", {**scopes, **others})
 
     def find(self, name: str) -> Found | None:
         """Return what a name of this file means: "Thing", or "base.Thing" of an included one; None: nothing."""
         if (own := self._by_name.get(name)) is not None:
             return Found(self, own)
-        file, _, rest = name.partition(".")
+        file, _, rest = name.rpartition(".")  # of "v1.base.Thing" it is the included file v1.base.thrift
         included = self.includes.get(file)
-        return None if included is None or "." in rest else included.find(rest)
+        return None if included is None else included.find(rest)
 
     def resolve(self, type_: Type) -> tuple[Program, Scalar | ListOf | SetOf | MapOf | Enum | Struct]:
         """Follow names and typedefs of a linked program to what a type is, and the program that it stands in."""
