@@ -82,14 +82,14 @@ _SCALARS: Final = {
     "byte": ScalarKind.I8,
 }
 _CONTAINERS = ("list", "set", "map")
-_DECLARATIONS: Final = frozenset(
-    ("namespace", "include", "cpp_include", "const", "typedef")
-    + ("enum", "struct", "union", "exception", "service", "scope")
-)
-_KEYWORDS: Final = frozenset(
-    (*(_DECLARATIONS - {"scope"}), *_SCALARS, *_CONTAINERS, "void", "oneway", "async", "extends", "throws", "required")
-    + ("optional", "true", "false", "cpp_type", "xsd_all", "xsd_optional", "xsd_nillable", "xsd_attrs")
-)
+_DECLARATIONS: Final = frozenset({
+    "namespace", "include", "cpp_include", "const", "typedef", "enum", "struct", "union", "exception", "service",
+    "scope",
+})  # fmt: skip
+_KEYWORDS: Final = frozenset({
+    *_DECLARATIONS, *_SCALARS, *_CONTAINERS, "void", "oneway", "async", "extends", "throws", "required", "optional",
+    "true", "false", "cpp_type", "xsd_all", "xsd_optional", "xsd_nillable", "xsd_attrs",
+}) - {"scope"}  # fmt: skip
 _OLD_NAMESPACES: Final = {
     "cpp_namespace": "cpp", "php_namespace": "php", "py_module": "py", "perl_package": "perl", "ruby_namespace": "rb",
     "java_package": "java", "csharp_namespace": "csharp", "delphi_namespace": "delphi", "cocoa_prefix": "cocoa",
