@@ -148,7 +148,7 @@ class _Parser:
         self._namespaces: dict[str, Namespace] = {}
         self._includes: dict[str, Include] = {}
         self._definitions: list[Definition] = []
-        self._names: dict[str, Position] = {}
+        self._names: dict[str, Definition] = {}
         self._declarations: Final[dict[str, Callable[[str], None]]] = {
             "namespace": self._namespace,
             "include": self._include,
@@ -482,10 +482,13 @@ class _Parser:
         keys += [f"service {_lower(name)}"] if isinstance(definition, Service) else []
         for key in keys:
             if (other := self._names.get(key)) is not None:
-                text = f'the {word} "{name}" has the name of what line {other.line} declares'
+                line = other.position.line
+                text = f'the {word} "{name}" has the name of what line {line} declares'
+                if name != other.name:
+                    text = f'"{name}" and "{other.name}" of line {line} are the same but for their first letter'
                 self._mistake(definition.position, text)
                 return
-        self._names.update(dict.fromkeys(keys, definition.position))
+        self._names.update(dict.fromkeys(keys, definition))
         self._definitions.append(definition)
 
     def _const(self, comment: str) -> None:
