@@ -14,12 +14,11 @@ contract declares are classes of generated code and stand in no table here.
 | `InternalError`       |      6 | the handler failed in a way that the contract does not declare                   |
 | `ProtocolError`       |      7 | the request could not be read                                                    |
 | `CallUnauthenticated` |    401 | a middleware of the server refused the caller (our number)                       |
-| `DeadlineExceeded`    |    408 | the time of the call was over at the server (our number), or at the caller       |
 | `ServiceOverloaded`   |    429 | the server's queue of requests is full: nothing was done, try again (our number) |
 | `ServiceDraining`     |    503 | the server stops and took no more requests: try again (our number)               |
 | `CircuitOpen`         |      – | the circuit breaker of the client made no call                                   |
 | `TransportClosed`     |      1 | the client, or the connection, is closed                                         |
-| `DeadlineExceeded`    |      3 | the time of the call is over; the server may have done it or not                 |
+| `DeadlineExceeded`    |      3 | the time of the call is over; it may have been done or not (408 from the server) |
 | `RequestTooLarge`     |    100 | the request does not fit into a message: nothing was sent                        |
 | `ResponseTooLarge`    |    101 | the answer did not fit into a message (100 when the server says so)              |
 | `Disconnected`        |    102 | the connection broke while the call was under way; it may have been done or not  |
@@ -121,10 +120,10 @@ class TransportClosed(TransportError):  # noqa: N818
     may_be_done = False
 
 
-class DeadlineExceeded(TransportError, ApplicationError, TimeoutError):  # noqa: N818
-    """The time of the call is over. The server may have done it or not."""
+class DeadlineExceeded(TransportError, TimeoutError):  # noqa: N818
+    """The time of the call is over, as the caller or the server says. The server may have done it or not."""
 
-    number = 3  # type: ignore[misc]  # over the wire it is 408
+    number = 3
 
 
 class RequestTooLarge(TransportError):  # noqa: N818
@@ -149,3 +148,49 @@ class CircuitOpen(TransportError):  # noqa: N818
     """The circuit breaker of the client made no call, because earlier ones failed."""
 
     may_be_done = False
+
+
+RESPONSE_TOO_LARGE = 100
+"""Frugal's number of a TApplicationException: the answer did not fit into a message."""
+DEADLINE_EXCEEDED = 408
+"""Our number of a TApplicationException: the time of the call was over at the server."""
+
+_BY_NUMBER: dict[int, type[ApplicationError]] = {
+    kind.number: kind
+    for kind in (
+        UnknownMethod,
+        InvalidMessageType,
+        WrongMethodName,
+        BadSequenceId,
+        MissingResult,
+        InternalError,
+        ProtocolError,
+        CallUnauthenticated,
+        ServiceOverloaded,
+        ServiceDraining,
+    )
+}
+
+
+def answered_error(number: int, message: str) -> FrugalError:
+    """Return the exception that a caller sees for a TApplicationException."""
+    if number == RESPONSE_TOO_LARGE:
+        return ResponseTooLarge(message)
+    if number == DEADLINE_EXCEEDED:
+        return DeadlineExceeded(message)
+    return _BY_NUMBER.get(number, ApplicationError)(message, number)
+
+
+def error_number(error: FrugalError) -> int:
+    """Return the number that an error has in a TApplicationException. An error without one is an internal one."""
+    match error:
+        case ApplicationError():
+            return error.number
+        case DeadlineExceeded():
+            return DEADLINE_EXCEEDED
+        case ResponseTooLarge():
+            return RESPONSE_TOO_LARGE
+        case FrameError() | CodecError():
+            return ProtocolError.number
+        case _:
+            return InternalError.number
