@@ -416,8 +416,8 @@ async def test_blocking_clients_are_used_by_many_threads(parts: Parts) -> None:
 async def test_a_blocking_client_that_cannot_connect(tmp_path: Path) -> None:
     async with running_nats(tmp_path) as server:
         url = server.url
-    connect = NatsTransport.connecting(url, "shop", max_reconnect_attempts=0, error_cb=_silent)
-    with pytest.raises(nats.errors.NoServersError):
+    connect = NatsTransport.connecting(url, "shop", first_connect_timeout_s=0.05, error_cb=_silent)
+    with pytest.raises(ServiceNotAvailable, match="NATS was not reached"):
         await asyncio.to_thread(BlockingShopClient, connect, SHOP)
 
 

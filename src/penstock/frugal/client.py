@@ -168,7 +168,7 @@ class BlockingServiceClient:
                 transport, service, codec=codec, middleware=middleware, framing=framing, now=now
             )
         except BaseException:
-            self._thread.close()
+            self._thread.stop()
             raise
         self._thread.end_with(self, self._client.close)
 

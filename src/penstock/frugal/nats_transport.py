@@ -42,6 +42,8 @@ from penstock.frugal.framing import Packet
 
 IN_FLIGHT_MAX = 10_000
 """Most calls of one client that wait for an answer, unless it says another number."""
+FIRST_CONNECT_TIMEOUT_S = 10.0
+"""Time for the first connection to NATS, unless it says another one."""
 _STATUS = "Status"
 _NO_RESPONDERS = "503"
 
@@ -71,15 +73,27 @@ class NatsTransport:
 
     @classmethod
     def connecting(
-        cls, servers: str | list[str], subject: str, *, in_flight_max: int = IN_FLIGHT_MAX, **options: Any
+        cls,
+        servers: str | list[str],
+        subject: str,
+        *,
+        in_flight_max: int = IN_FLIGHT_MAX,
+        first_connect_timeout_s: float = FIRST_CONNECT_TIMEOUT_S,
+        **options: Any,
     ) -> Callable[[], Coroutine[Any, Any, Self]]:
         """Return what connects to NATS and opens a transport, which closes that connection with itself.
 
-        `options` are those of `nats.connect`.
+        `options` are those of `nats.connect`. `ServiceNotAvailable`: NATS was not reached in time; nats-py alone would
+        try for minutes.
         """
 
         async def connect() -> Self:
-            connection = await nats.connect(servers, **options)
+            try:
+                async with asyncio.timeout(first_connect_timeout_s):
+                    connection = await nats.connect(servers, **options)
+            except TimeoutError:
+                text = f"NATS was not reached at {servers} in {first_connect_timeout_s:g} s"
+                raise ServiceNotAvailable(text) from None
             try:
                 made = cls(connection, subject, in_flight_max=in_flight_max)
                 await made.open()
