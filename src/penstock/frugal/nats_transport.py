@@ -92,7 +92,7 @@ class NatsTransport:
                 async with asyncio.timeout(first_connect_timeout_s):
                     connection = await nats.connect(servers, **options)
             except TimeoutError:
-                text = f"NATS was not reached at {servers} in {first_connect_timeout_s:g} s"
+                text = f"NATS was not reached in {first_connect_timeout_s:g} s"
                 raise ServiceNotAvailable(text) from None
             try:
                 made = cls(connection, subject, in_flight_max=in_flight_max)
