@@ -180,7 +180,7 @@ class Processor:
     def _is_answer(self, error: Exception, ctx: Context) -> bool:
         """Return whether an error is meant for the caller, not one of a call that the handler made."""
         if isinstance(error, DeadlineExceeded):
-            return self._now() >= ctx.deadline
+            return isinstance(error, _OverAtService) or self._now() >= ctx.deadline
         return isinstance(error, ApplicationError) and not error.was_answered
 
     async def _in_time(self, method: _Method, ctx: Context, call: Call) -> Any:
@@ -233,8 +233,12 @@ def _internal(request: Request) -> InternalError:
     return InternalError(f"{request.method!r} failed; the log of the service tells why, with its correlation id")
 
 
+class _OverAtService(DeadlineExceeded):
+    """The time of the request itself is over."""
+
+
 def _too_late(call: Call) -> DeadlineExceeded:
-    return DeadlineExceeded(f"the time of the call to {call} was over at the service")
+    return _OverAtService(f"the time of the call to {call} was over at the service")
 
 
 def _as_answered(problem: FrugalError) -> FrugalError:
