@@ -15,8 +15,8 @@ was asked. Bytes that no answer can be given to are a `FrameError`; a request th
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from types import MappingProxyType
+from typing import Any, NamedTuple, Protocol
 
 from penstock.frugal.codecs import ApplicationException, Codec, MessageKind, struct_spec
 from penstock.frugal.context import OPERATION_ID, Context
@@ -44,12 +44,14 @@ ERROR_TEXT_MAX = 1024
 """Most characters of an error's text that an answer carries."""
 
 
-@dataclass(frozen=True, slots=True)
-class Packet:
+_NO_HEADERS: Mapping[str, str] = MappingProxyType({})
+
+
+class Packet(NamedTuple):
     """What a transport carries: bytes, and NATS headers; frugal-v0 has none."""
 
     data: bytes
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = _NO_HEADERS
 
     @property
     def size(self) -> int:
@@ -63,8 +65,7 @@ class Packet:
 _HEADER_BLOCK_BYTES = len(b"NATS/1.0\r\n\r\n")
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(NamedTuple):
     """A received request whose arguments are still bytes: `data` from `start` on.
 
     `problem`: why it cannot be read; it is answered with that.

@@ -15,7 +15,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from penstock.frugal.errors import InternalError, ServiceDraining, ServiceOverloaded
 from penstock.frugal.framing import Packet, Request
@@ -32,8 +32,7 @@ Reply = Callable[[Packet | None], Awaitable[None]]
 """Sends an answer; None: none is due."""
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
+class Job(NamedTuple):
     """A request, and where its answer goes."""
 
     request: Request

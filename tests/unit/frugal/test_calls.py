@@ -116,7 +116,7 @@ async def test_arguments_of_another_shape(framing):
         ctx = Context()
         ctx.begin(made.clock)
         packet = FRAMINGS[framing].encode_request(BINARY, COUNT, ctx, 1, made.clock(), COUNT.arguments(customer="x"))
-        cut = replace(packet, data=packet.data[:-1])
+        cut = packet._replace(data=packet.data[:-1])
         if framing == "frugal-v0":
             frame = decode_frame(packet.data)
             cut = Packet(encode_frame(frame.headers, frame.message[:-1]))
