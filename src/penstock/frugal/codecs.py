@@ -40,6 +40,7 @@ NAME_BYTES_MAX = 1024
 """Most bytes of the name of a method or operation."""
 _HEADERS_KEPT = 256
 """Headers of messages that are kept, encoded and decoded: those of a service are few."""
+_SPECS_KEPT = 1024
 _KEPT_BYTES = 128
 """A longer header is not kept."""
 
@@ -107,7 +108,14 @@ class Codec(Protocol):
 
 def struct_spec(kind: type[Any]) -> Spec:
     """Return the spec of a struct of generated code."""
+    return _kept_spec(kind)
+
+
+def _spec(kind: Any) -> Spec:
     return (WireType.STRUCT, [kind, kind.thrift_spec])
+
+
+_kept_spec: Callable[..., Spec] = lru_cache(_SPECS_KEPT)(_spec)
 
 
 @dataclass(slots=True)

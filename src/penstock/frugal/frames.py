@@ -155,14 +155,16 @@ def _check_headers(count: int, size: int, position: int = 5) -> None:
 
 def request_headers(ctx: Context, operation_id: int, now: float) -> dict[str, str]:
     """Return the headers of a request, or of a scope's message; its time is what is left, 1 ms at least."""
-    return {
+    headers = {
         CORRELATION_ID: ctx.correlation_id,
         OPERATION_ID: str(operation_id),
-        TIMEOUT: str(max(1, ctx.left_ms(now))),
-        **{TOPIC + name: value for name, value in ctx.topic.items()},
-        **ctx.reserved,
-        **ctx.headers,
+        TIMEOUT: str(ctx.left_ms(now) or 1),
     }
+    if ctx.topic:
+        headers.update({TOPIC + name: value for name, value in ctx.topic.items()})
+    headers.update(ctx.reserved)
+    headers.update(ctx.headers)
+    return headers
 
 
 def answer_headers(ctx: Context, operation_id: int) -> dict[str, str]:
@@ -176,6 +178,11 @@ def received_context(headers: Mapping[str, str]) -> tuple[Context, int]:
     FrameError: `_opid` is missing or no u64. A `_timeout` that is no number is Frugal's default, as in Frugal.
     """
     operation_id = read_operation_id(headers)
+    correlation_id = headers.get(CORRELATION_ID)
+    timeout = headers.get(TIMEOUT)
+    timeout_ms = TIMEOUT_MS_DEFAULT if timeout is None else read_timeout_ms(timeout)
+    if len(headers) == 1 + (correlation_id is not None) + (timeout is not None):
+        return Context.received(correlation_id, {}, timeout_ms=timeout_ms), operation_id
     shown: dict[str, str] = {}
     topic: dict[str, str] = {}
     reserved: dict[str, str] = {}
@@ -186,8 +193,7 @@ def received_context(headers: Mapping[str, str]) -> tuple[Context, int]:
             topic[name.removeprefix(TOPIC)] = value
         elif name not in _KNOWN:
             reserved[name] = value
-    timeout_ms = read_timeout_ms(headers.get(TIMEOUT, ""))
-    ctx = Context.received(headers.get(CORRELATION_ID), shown, timeout_ms=timeout_ms, topic=topic, reserved=reserved)
+    ctx = Context.received(correlation_id, shown, timeout_ms=timeout_ms, topic=topic, reserved=reserved)
     return ctx, operation_id
 
 
@@ -216,4 +222,8 @@ def read_timeout_ms(text: str) -> int:
 
 def take_answer_headers(ctx: Context, headers: Mapping[str, str]) -> None:
     """Give a context the user's headers of the answer."""
-    ctx.answered({name: value for name, value in headers.items() if not name.startswith("_")})
+    if len(headers) > 2 or not _IDS.issuperset(headers):
+        ctx.answered({name: value for name, value in headers.items() if not name.startswith("_")})
+
+
+_IDS = frozenset((CORRELATION_ID, OPERATION_ID))

@@ -59,8 +59,12 @@ class _Method:
     service: ServiceType
     kind: MethodType
     argument_names: tuple[str, ...]
-    proceed: Proceed
+    handler: Callable[..., Any]
+    proceed: Proceed | None  # the handler with the middleware around it; None: there is none
     stats: MethodStats
+
+    def __str__(self) -> str:
+        return f"{self.service.name}.{self.kind.name}"
 
 
 class Processor:
@@ -86,8 +90,10 @@ class Processor:
                 if name in self._methods:
                     both = f"{self._methods[name].service.name} and {service.name}"
                     raise ValueError(f"{both} have a method {name!r}: give each its own subject")
-                proceed = chain(middleware, _calling(_find_handler(service, handler, name)))
-                self._methods[name] = _Method(service, kind, argument_names(kind.arguments), proceed, MethodStats())
+                found = _find_handler(service, handler, name)
+                proceed = chain(middleware, _calling(found)) if middleware else None
+                names = argument_names(kind.arguments)
+                self._methods[name] = _Method(service, kind, names, found, proceed, MethodStats())
 
     @property
     def stats(self) -> Mapping[str, MethodStats]:
@@ -148,18 +154,8 @@ class Processor:
             arguments = request.decode_arguments(kind.arguments)
         except CodecError as error:
             raise ProtocolError(f"the arguments of {kind.name!r} cannot be read: {error}") from None
-        call = Call(
-            Side.SERVER,
-            method.service.name,
-            kind.name,
-            tuple(getattr(arguments, name) for name in method.argument_names),
-            subject=subject,
-            is_oneway=kind.is_oneway,
-            is_idempotent=kind.is_idempotent,
-            annotations=kind.annotations,
-        )
         try:
-            value = await self._in_time(method, request.ctx, call)
+            value = await self._run(method, request.ctx, arguments, subject)
         except Exception as error:
             if self._is_answer(error, request.ctx):
                 raise
@@ -183,17 +179,38 @@ class Processor:
             return isinstance(error, _OverAtService) or self._now() >= ctx.deadline
         return isinstance(error, ApplicationError) and not error.was_answered
 
-    async def _in_time(self, method: _Method, ctx: Context, call: Call) -> Any:
+    async def _run(self, method: _Method, ctx: Context, struct: Any, subject: str) -> Any:
+        """Return what the handler returns. _OverAtService: the time of the request is over."""
         left_s = ctx.deadline - self._now()
         if left_s <= 0:
-            raise _too_late(call)
+            raise _too_late(method)
+        arguments = tuple([getattr(struct, name) for name in method.argument_names])
+        if method.proceed is None:
+            running = method.handler(ctx, *arguments)
+            if not inspect.isawaitable(running):
+                return running
+        else:
+            running = method.proceed(ctx, _call_of(method, arguments, subject))
         try:
             async with asyncio.timeout(left_s) as limit:
-                return await method.proceed(ctx, call)
+                return await running
         except TimeoutError:
             if not limit.expired():
                 raise  # the handler's own
-            raise _too_late(call) from None
+            raise _too_late(method) from None
+
+
+def _call_of(method: _Method, arguments: tuple[Any, ...], subject: str) -> Call:
+    return Call(
+        Side.SERVER,
+        method.service.name,
+        method.kind.name,
+        arguments,
+        subject=subject,
+        is_oneway=method.kind.is_oneway,
+        is_idempotent=method.kind.is_idempotent,
+        annotations=method.kind.annotations,
+    )
 
 
 def argument_names(kind: type[Any]) -> tuple[str, ...]:
@@ -237,8 +254,8 @@ class _OverAtService(DeadlineExceeded):
     """The time of the request itself is over."""
 
 
-def _too_late(call: Call) -> DeadlineExceeded:
-    return _OverAtService(f"the time of the call to {call} was over at the service")
+def _too_late(method: _Method) -> DeadlineExceeded:
+    return _OverAtService(f"the time of the call to {method} was over at the service")
 
 
 def _as_answered(problem: FrugalError) -> FrugalError:
