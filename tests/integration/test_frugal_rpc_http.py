@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,6 +28,7 @@ from penstock.frugal.errors import (
 )
 from penstock.frugal.framing import FRUGAL
 from penstock.frugal.http_transport import HttpServer, HttpTransport
+from tests.certificates import Authority
 from tests.frugal_shop import NOTE, ORDER, PING, SHOP, BlockingShopClient, NotFound, Shop, ShopClient
 
 LONG_MS = 60_000
@@ -284,3 +287,21 @@ async def test_the_native_framing_is_one_of_nats() -> None:
 async def test_a_url(url: str) -> None:
     with pytest.raises(ValueError, match="the URL of a service"):
         HttpTransport(url)
+
+
+async def test_https(tmp_path: Path) -> None:
+    authority = Authority(tmp_path / "ca")
+    pair = authority.issue("server", hosts=("127.0.0.1",))
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(pair.cert, pair.key)
+    trusted = ssl.create_default_context(cafile=str(authority.ca))
+    shop = Shop()
+    async with HttpServer([(SHOP, shop)], tls=context) as server:
+        url = f"https://127.0.0.1:{server.port}/"
+        async with ShopClient(HttpTransport(url, tls=trusted), SHOP) as client:
+            for _ in range(3):
+                await client.ping(Context())
+        async with ShopClient(HttpTransport(url), SHOP) as client:
+            with pytest.raises(ServiceNotAvailable, match="certificate verify failed"):
+                await client.ping(Context())
+    assert shop.pings == 3
