@@ -111,8 +111,8 @@ class Framing(Protocol):
     def encode_result(self, request: Request, result: Any) -> Packet:
         """Return the answer with the struct of a result."""
 
-    def encode_error(self, request: Request, error: FrugalError) -> Packet:
-        """Return the answer with an error."""
+    def encode_error(self, request: Request, error: FrugalError, *, with_headers: bool = True) -> Packet:
+        """Return the answer with an error, and with the headers that the handler and middleware have set."""
 
 
 class FrugalFraming:
@@ -164,12 +164,12 @@ class FrugalFraming:
         message = request.codec.encode(request.method, MessageKind.REPLY, 0, struct_spec(type(result)), result)
         return Packet(encode_frame(answer_headers(request.ctx, request.operation_id), message))
 
-    def encode_error(self, request: Request, error: FrugalError) -> Packet:
-        """Return the answer with an error, without the headers that the handler set: they may be why it failed."""
+    def encode_error(self, request: Request, error: FrugalError, *, with_headers: bool = True) -> Packet:
+        """Return the answer with an error, and with the headers that the handler and middleware have set."""
         said = ApplicationException(str(error)[:ERROR_TEXT_MAX], error_number(error))
         message = request.codec.encode(request.method, MessageKind.EXCEPTION, 0, _EXCEPTION_SPEC, said)
-        bare = Context(request.ctx.correlation_id)
-        return Packet(encode_frame(answer_headers(bare, request.operation_id), message))
+        ctx = request.ctx if with_headers else Context(request.ctx.correlation_id)
+        return Packet(encode_frame(answer_headers(ctx, request.operation_id), message))
 
 
 FRUGAL = FrugalFraming()

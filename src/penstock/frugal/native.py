@@ -196,18 +196,26 @@ class NativeFraming:
 
     def encode_result(self, request: Request, result: Any) -> Packet:
         """Return the answer with the struct of a result."""
-        headers = {CONTENT_TYPE: request.codec.content_type, CORRELATION_ID: request.ctx.correlation_id}
-        _add(headers, request.ctx.response_headers)
-        for name, value in headers.items():
-            _check(name, value)
+        headers = {CONTENT_TYPE: request.codec.content_type, **_answer_headers(request, with_headers=True)}
         return Packet(request.codec.encode_bare(struct_spec(type(result)), result), headers)
 
-    def encode_error(self, request: Request, error: FrugalError) -> Packet:
-        """Return the answer with an error, in a line of text."""
+    def encode_error(self, request: Request, error: FrugalError, *, with_headers: bool = True) -> Packet:
+        """Return the answer with an error, in a line of text, and with the headers that the handler has set."""
         number = error_number(error)
         code = _CODES.get(number, number if 400 <= number < 600 else 500)
         text = " ".join(str(error).split())[:ERROR_TEXT_MAX].strip()
-        return Packet(b"", {ERROR_CODE: str(code), ERROR: text or "error", CORRELATION_ID: request.ctx.correlation_id})
+        headers = _answer_headers(request, with_headers=with_headers)
+        return Packet(b"", {ERROR_CODE: str(code), ERROR: text or "error", **headers})
+
+
+def _answer_headers(request: Request, *, with_headers: bool) -> dict[str, str]:
+    """Return the headers of an answer. CodecError: NATS has no form for one that the handler has set."""
+    headers = {CORRELATION_ID: request.ctx.correlation_id}
+    if with_headers:
+        _add(headers, request.ctx.response_headers)
+        for name, value in headers.items():
+            _check(name, value)
+    return headers
 
 
 NATIVE = NativeFraming()

@@ -124,24 +124,32 @@ class Processor:
                 raise ResponseTooLarge(f"the answer has {packet.size:,} bytes, and {bytes_max:,} fit into a message")
         except (CodecError, FrameError) as error:
             log.error("the answer of %s cannot be encoded, correlation id %s: %s", *_what(request), error)
-            packet = self._refusal(request, stats, _internal(request))
+            packet = self._refusal(request, stats, _internal(request), bytes_max)
         except FrugalError as error:
-            packet = self._refusal(request, stats, error)
+            packet = self._refusal(request, stats, error, bytes_max)
         finally:
             stats.busy_s += self._now() - began
         return packet
 
-    def refuse(self, request: Request, error: FrugalError) -> Packet | None:
+    def refuse(self, request: Request, error: FrugalError, *, bytes_max: int) -> Packet | None:
         """Return the answer that a request is not processed; None: it is a oneway."""
         method = self._methods.get(request.method)
         stats = method.stats if method is not None else MethodStats()
         stats.requests += 1
-        return self._refusal(request, stats, error)
+        return self._refusal(request, stats, error, bytes_max)
 
-    def _refusal(self, request: Request, stats: MethodStats, error: FrugalError) -> Packet | None:
+    def _refusal(self, request: Request, stats: MethodStats, error: FrugalError, bytes_max: int) -> Packet | None:
         stats.errors += 1
         stats.last_error = f"{type(error).__name__}: {error}"
-        return None if self.is_oneway(request) else request.framing.encode_error(request, error)
+        if self.is_oneway(request):
+            return None
+        try:
+            packet = request.framing.encode_error(request, error)
+            if packet.size <= bytes_max:
+                return packet
+        except (CodecError, FrameError):
+            pass  # a header that the handler has set: it may be why it failed
+        return request.framing.encode_error(request, error, with_headers=False)
 
     async def _result(self, request: Request, method: _Method | None, subject: str) -> Any:
         """Return the struct of the result; None: it is a oneway. FrugalError: what is answered instead."""

@@ -122,6 +122,6 @@ class Workers:
 
     async def _refuse(self, job: Job, error: InternalError | ServiceDraining | ServiceOverloaded) -> None:
         try:
-            await job.reply(self._processor.refuse(job.request, error))
+            await job.reply(self._processor.refuse(job.request, error, bytes_max=job.bytes_max))
         except Exception:
             log.exception("the refusal of %r was not sent", job.request.method)

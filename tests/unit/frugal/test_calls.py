@@ -272,6 +272,33 @@ async def test_a_server_middleware_may_refuse_and_see_declared_exceptions():
     assert seen == [404, 404]
 
 
+@pytest.mark.parametrize("framing", FRAMINGS)
+async def test_an_error_has_the_headers_that_were_set_if_they_fit(framing):
+    class Throttled(Shop):
+        def count(self, ctx, customer):
+            ctx.set_response_header("retry-after", "5" * int(customer))
+            raise ApplicationError("too much", 430)
+
+    async with served(handler=Throttled(), framing=framing, bytes_max=4000) as made:
+        for size, wanted in (("1", {"retry-after": "5"}), ("4000", {})):
+            ctx = Context(headers={})
+            with pytest.raises(ApplicationError, match="too much"):
+                await made.client.count(ctx, size)
+            assert dict(ctx.response_headers) == wanted
+
+
+async def test_a_header_that_nats_has_no_form_for_is_an_error_of_the_handler(caplog):
+    class Wrong(Shop):
+        async def ping(self, ctx):
+            ctx.set_response_header("a b", "x")
+
+    async with served(handler=Wrong(), framing="native") as made:
+        with pytest.raises(InternalError):
+            await made.client.ping(Context())
+    assert "no form for the name of the header 'a b'" in caplog.text
+    caplog.clear()
+
+
 async def test_errors_of_a_call_that_the_handler_made_are_not_answers(caplog):
     """Else the caller would take "unknown method" of another service for one of this, and a retry for safe."""
 
