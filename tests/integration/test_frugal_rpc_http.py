@@ -6,7 +6,7 @@ import asyncio
 import base64
 import ssl
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -226,17 +226,29 @@ async def test_what_is_no_request(sent: bytes, status: bytes, what: bytes, caplo
     caplog.clear()
 
 
-async def test_a_server_has_a_most_of_connections_and_a_time_for_requests() -> None:
+async def test_a_server_has_a_most_of_connections() -> None:
     shop = Shop()
-    async with HttpServer([(SHOP, shop)], connections_max=1, read_timeout_s=0.2) as server:
-        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-        writer.write(b"POST / HTTP/1.1\r\n")  # and nothing more
-        async with ShopClient(HttpTransport(f"http://127.0.0.1:{server.port}/"), SHOP) as client:
-            with pytest.raises(ServiceNotAvailable, match="no place for another connection"):
-                await client.ping(Context())
-            assert await reader.read() == b""  # the server has closed it
+    async with HttpServer([(SHOP, shop)], connections_max=1) as server, AsyncExitStack() as stack:
+        url = f"http://127.0.0.1:{server.port}/"
+        first, second = [await stack.enter_async_context(ShopClient(HttpTransport(url), SHOP)) for _ in range(2)]
+        task = asyncio.create_task(first.wait_for(Context(timeout_ms=LONG_MS), "gate"))
+        await shop.begun["gate"].wait()
+        with pytest.raises(ServiceNotAvailable, match="no place for another connection"):
+            await second.ping(Context())
+        idle = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(2)]
+        assert await idle[1][0].read() == b""  # beyond twice the most
+        for _, writer in idle:
             writer.close()
-            await client.ping(Context())
+        shop.gates["gate"].set()
+        assert await task == "gate"
+        await first.ping(Context())
+
+
+async def test_a_request_has_a_time_to_arrive() -> None:
+    shop = Shop()
+    async with HttpServer([(SHOP, shop)], read_timeout_s=0.05) as server:
+        for begun in (b"", b"POST / HTTP/1.1\r\n", post(BAD)[:-1]):
+            assert await exchange(server.port, begun) == b""
 
 
 @pytest.mark.parametrize(

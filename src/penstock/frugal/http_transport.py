@@ -70,6 +70,8 @@ REQUEST_BYTES_MAX = 1024 * 1024
 """Most bytes of a request's frame that a server reads, unless it says another number."""
 READ_TIMEOUT_S = 30.0
 """Time for a request to arrive once it has begun, and for an idle connection until it is closed."""
+REFUSAL_TIMEOUT_S = 2.0
+"""Time for a request on a connection beyond the most of the server: it is refused; beyond twice the most, unread."""
 DISCARD_BYTES_MAX = 16 * 1024 * 1024
 """Bytes beyond the limit that a server reads and drops: a client sends all before it reads the answer."""
 ERROR_BYTES_MAX = 1024
@@ -363,6 +365,9 @@ class HttpServer:
         assert task is not None
         wire = _Wire(h11.SERVER, reader, writer)
         is_one_too_many = len(self._connections) >= self._connections_max
+        if len(self._connections) >= 2 * self._connections_max:
+            wire.close()
+            return
         self._connections[task] = False
         try:
             await self._serve(wire, task, is_one_too_many=is_one_too_many)
@@ -375,7 +380,7 @@ class HttpServer:
     async def _serve(self, wire: _Wire, task: asyncio.Task[None], *, is_one_too_many: bool) -> None:
         while True:
             try:
-                async with asyncio.timeout(self._read_timeout_s):
+                async with asyncio.timeout(REFUSAL_TIMEOUT_S if is_one_too_many else self._read_timeout_s):
                     event = await wire.next_event()
                     if type(event) is not h11.Request:
                         return
