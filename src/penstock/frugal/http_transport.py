@@ -255,6 +255,7 @@ class HttpTransport:
         while type(event := await wire.next_event()) is h11.InformationalResponse:
             continue
         if type(event) is not h11.Response:
+            self._check_open()
             raise Disconnected(f"{self.subject!r} closed the connection without an answer")
         if event.status_code != 200:
             text = (await wire.body(ERROR_BYTES_MAX) or b"").decode("utf-8", "replace").strip()

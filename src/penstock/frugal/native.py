@@ -17,8 +17,8 @@ payload without Frugal. One table for calls and for scopes:
 |                       | `Nats-Service-Error: text`                | (ADR-32)                                  |
 
 Rules: `Frugal-Method` or `Frugal-Operation` makes a message a native one. Names that begin with `Frugal-`, `Nats-` or
-`Penstock-`, and `Content-Type`, are never headers of a context. NATS has no form for a name that is no token of visible
-ASCII, nor for a value with line ends or with spaces at its ends: a context with one is refused before it is sent.
+`Penstock-`, and `Content-Type`, are never headers of a context. NATS has no form for a name that is no token (letters,
+digits, and !#$%&'*+-.^_`|~), nor for a value with line ends or spaces at its ends: such a context is not sent.
 The reply subject tells which request an answer is for, so that no operation id is needed.
 """
 
@@ -63,7 +63,7 @@ ERROR_CODE = "Nats-Service-Error-Code"
 ERROR = "Nats-Service-Error"
 
 _OWN = ("frugal-", "nats-", "penstock-")
-_NAME = re.compile(r"[!-9;-~]+")  # visible ASCII without the colon
+_NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")  # a token, as in HTTP
 _LINE_ENDS = re.compile(r"[\r\n\0]")
 
 _CODES = {
@@ -155,7 +155,7 @@ def _add(headers: dict[str, str], more: Mapping[str, str]) -> None:
 
 def _check(name: str, value: str) -> None:
     if not _NAME.fullmatch(name):
-        raise CodecError(f"NATS has no form for the name of the header {name!r}; use visible ASCII without a colon")
+        raise CodecError(f"NATS has no form for the name of the header {name!r}; use letters, digits and -")
     if _LINE_ENDS.search(value) or value != value.strip():
         raise CodecError(f"NATS has no form for the header {name!r}: {value!r}; leave out line ends and outer spaces")
 

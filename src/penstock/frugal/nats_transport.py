@@ -27,6 +27,7 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 from nats.errors import ConnectionClosedError, ConnectionDrainingError, MaxPayloadError, OutboundBufferLimitError
+from nats.errors import Error as NatsError
 
 from penstock.base.subjects import subject_mistake
 from penstock.frugal.errors import (
@@ -171,6 +172,8 @@ class NatsTransport:
             raise Disconnected(f"NATS is not connected, and nats-py's buffer for that time is full: {error}") from error
         except MaxPayloadError as error:
             raise RequestTooLarge(f"NATS takes no message of {packet.size:,} bytes") from error
+        except NatsError as error:
+            raise TransportError(f"nats-py did not take the request: {error!r}") from error
 
     def _check_open(self) -> None:
         if self._is_closed:
@@ -215,7 +218,7 @@ class NatsTransport:
             try:
                 subscription = await self._opening
                 await subscription.unsubscribe()
-            except (TransportError, ConnectionClosedError, ConnectionDrainingError):
+            except (TransportError, NatsError):
                 return
 
 

@@ -456,6 +456,7 @@ async def test_native_headers_that_nats_has_no_form_for_are_refused():
     async with served(framing="native") as made:
         for ctx in (
             Context(headers={"two words": "x"}),
+            Context(headers={"a(b": "x"}),
             Context(headers={"a": "x\r\nNats-Rollup: all"}),
             Context(headers={"a": " x"}),
             Context(headers={"Nats-Msg-Id": "x"}),
