@@ -146,21 +146,15 @@ class Server:
         subscriptions, self._subscriptions = self._subscriptions, []
         await asyncio.gather(*(self._unsubscribe(each) for each in subscriptions))
         await self._workers.drain(timeout_s)
-        if self._connection.is_connected:
-            with contextlib.suppress(NatsError, TimeoutError):  # the last answers are in nats-py's buffer
-                await asyncio.wait_for(self._connection.flush(), FLUSH_TIMEOUT_S)
+        with contextlib.suppress(NatsError, TimeoutError):  # the last answers are in nats-py's buffer
+            await asyncio.wait_for(self._connection.flush(), FLUSH_TIMEOUT_S)
         self._end.set()
 
     async def _unsubscribe(self, subscription: Subscription) -> None:
         """End a subscription, and take what NATS has sent on it. While NATS is away, nothing is to be waited for."""
         with contextlib.suppress(NatsError, TimeoutError):
-            if self._connection.is_connected:
-                await asyncio.wait_for(
-                    subscription.drain(),  # type: ignore[no-untyped-call]
-                    FLUSH_TIMEOUT_S,
-                )
-            else:
-                await subscription.unsubscribe()
+            draining = subscription.drain()  # type: ignore[no-untyped-call]
+            await asyncio.wait_for(draining, FLUSH_TIMEOUT_S)
 
     async def drained(self) -> None:
         """Wait until the server was drained: for a program that serves until something else drains it."""

@@ -158,6 +158,19 @@ async def test_a_trace_goes_from_the_client_to_the_handler(framing):
     provider.shutdown()
 
 
+async def test_a_receiver_takes_the_trace_from_the_header():
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    ctx = Context(headers={"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"})
+    await run([trace(provider)], End(1), replace(CALL, side=Side.SUBSCRIBER), ctx)
+    (span,) = exporter.get_finished_spans()
+    assert span.parent is not None
+    assert (span.parent.trace_id, span.parent.span_id) == (0x0AF7651916CD43DD8448EB211C80319C, 0xB7AD6B7169203331)
+    assert (span.kind, dict(span.attributes or {})["messaging.destination.name"]) == (SpanKind.CONSUMER, "shop")
+    provider.shutdown()
+
+
 # Authentication
 
 
@@ -386,6 +399,34 @@ async def test_a_call_from_before_does_not_close_it():
     gate.set()
     assert await task == 1
     assert breaker.state is CircuitState.OPEN
+
+
+async def test_a_failure_from_before_does_not_end_the_probe():
+    clock = Clock()
+    breaker = CircuitBreaker(1, open_s=5.0, now=clock)
+    old, probe = asyncio.Event(), asyncio.Event()
+    begun: asyncio.Queue[str] = asyncio.Queue()
+
+    async def slow(ctx, call):
+        begun.put_nowait(call.name)
+        await (old if call.name == "old" else probe).wait()
+        if call.name == "old":
+            raise Disconnected("old")
+        return 1
+
+    first = asyncio.create_task(run([breaker], slow, replace(CALL, name="old")))
+    await begun.get()
+    await fail(breaker)
+    clock.now_s += 5
+    second = asyncio.create_task(run([breaker], slow))
+    await begun.get()
+    old.set()
+    with pytest.raises(Disconnected, match="old"):
+        await first
+    assert breaker.state is CircuitState.PROBING
+    probe.set()
+    assert await second == 1
+    assert breaker.state is CircuitState.CLOSED
 
 
 async def test_answers_of_a_service_that_works_are_no_failures():
