@@ -244,6 +244,16 @@ async def test_a_server_has_a_most_of_connections() -> None:
         await first.ping(Context())
 
 
+async def test_calls_one_after_the_other_use_one_connection() -> None:
+    shop = Shop()
+    async with HttpServer([(SHOP, shop)]) as server:
+        transport = HttpTransport(f"http://127.0.0.1:{server.port}/")
+        async with ShopClient(transport, SHOP) as client:
+            for _ in range(5):
+                await client.ping(Context())
+    assert (shop.pings, transport.connections_opened) == (5, 1)
+
+
 async def test_a_request_has_a_time_to_arrive() -> None:
     shop = Shop()
     async with HttpServer([(SHOP, shop)], read_timeout_s=0.05) as server:

@@ -156,6 +156,7 @@ class HttpTransport:
             raise ValueError("the URL of a service is http://host:port/path, or https, without a login")
         self.subject = url
         self.request_bytes_max = request_bytes_max
+        self.connections_opened = 0
         self._response_bytes_max = response_bytes_max
         self._host = parts.hostname
         self._port = parts.port or (443 if parts.scheme == "https" else 80)
@@ -245,6 +246,7 @@ class HttpTransport:
             reader, writer = await asyncio.open_connection(self._host, self._port, ssl=self._tls)
         except OSError as error:
             raise ServiceNotAvailable(f"there is no connection to {self.subject!r}: {error}") from error
+        self.connections_opened += 1
         return _Wire(h11.CLIENT, reader, writer)
 
     async def _exchange(self, wire: _Wire, packet: Packet) -> bytes:
