@@ -14,15 +14,18 @@ LOGGER = logging.getLogger("penstock.frugal.scopes")
 class Complaints:
     """Logs the first line of a kind, and then one in `INTERVAL_S` with the number of those left out."""
 
-    def __init__(self, now: Callable[[], float], log: Callable[[int, str], None] | None = None) -> None:
-        """`now`: seconds of a monotonic clock. `log` takes a level and a text; None: the logger of this module."""
+    def __init__(self, now: Callable[[], float]) -> None:
+        """`now`: seconds of a monotonic clock."""
         self._now = now
-        self._log = LOGGER.log if log is None else log
         self._told_s: dict[str, float] = {}
         self._left_out: dict[str, int] = {}
 
-    def log(self, kind: str, text: Callable[[], str], level: int = logging.WARNING) -> None:
-        """Log a line, if it is time. `kind` is one of a few fixed words, never from outside; `text` is made if needed."""
+    def log(
+        self, kind: str, text: Callable[[], str], level: int = logging.WARNING, *, error: BaseException | None = None
+    ) -> None:
+        """Log a line, if it is time, with the traceback of `error`. `kind` is one of a few fixed words, never from
+        outside; `text` is made if needed.
+        """
         now_s = self._now()
         told_s = self._told_s.get(kind)
         if told_s is not None and now_s - told_s < INTERVAL_S:
@@ -31,4 +34,4 @@ class Complaints:
         self._told_s[kind] = now_s
         left_out = self._left_out.pop(kind, 0)
         more = f" ({left_out} more like it before)" if left_out else ""
-        self._log(level, text() + more)
+        LOGGER.log(level, "%s%s", text(), more, exc_info=error)
