@@ -7,4 +7,7 @@ Generated code and `load` give dataclasses, clients, publishers and subscribers;
 | `contracts`  | descriptions of services and scopes that generated code carries                               |
 | `context`    | the context of a call or message: correlation id, headers, deadline                           |
 | `middleware` | what a middleware is, and the order in which several run                                      |
+| `frames`     | frames of frugal-v0, and which header is what of a context                                    |
+| `codecs`     | values and messages as Thrift's binary, compact and JSON protocols                            |
+| `errors`     | what goes wrong with a call or a message                                                      |
 """
