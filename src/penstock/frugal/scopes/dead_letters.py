@@ -113,7 +113,7 @@ class DeadLetters:
         self._timeout_s = timeout_s
 
     async def open(self, source: StreamInfo) -> None:
-        """Look the stream up, or create it. ValueError: it is on another subject. RemoteError, Unavailable, TimedOut."""
+        """Look the stream up, or create it. ValueError: its subject is another. RemoteError, Unavailable, TimedOut."""
         try:
             found = await self._client.stream(self.stream, timeout=self._timeout_s)
         except StreamNotFound:
@@ -141,6 +141,6 @@ class DeadLetters:
             return await self._client.stream(self.stream, timeout=self._timeout_s)
 
     async def write(self, delivery: Delivery, reason: str) -> None:
-        """Append a message; returns when it is committed there. Raises what the brokers say, and then it is tried again."""
+        """Append a message; returns when it is committed there. Raises what `Client.append` does."""
         row = dead_letter_row(self.stream, delivery, self._group, reason)
         await self._client.append(self.stream, [row], timeout=self._timeout_s)

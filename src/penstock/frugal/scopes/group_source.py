@@ -30,9 +30,27 @@ from penstock.frugal.scopes.complaints import Complaints
 from penstock.frugal.scopes.dead_letters import DeadLetters
 from penstock.frugal.scopes.durable import Delivery
 from penstock.frugal.scopes.partition_feed import PartitionFeed, is_lasting
-from penstock.frugal.scopes.redelivery import Attempt, DeadLetter, Lease, Mark, Phase, Redelivery, RetryPolicy, Row, Step
+from penstock.frugal.scopes.redelivery import (
+    DeadLetter,
+    Lease,
+    Mark,
+    Phase,
+    Redelivery,
+    RetryPolicy,
+    Row,
+    Step,
+)
 from penstock.messages import StreamInfo
 
+COUNTS: Final = (
+    "commits",
+    "commits_failed",
+    "dead_letters",  # written
+    "dead_letters_failed",  # tries to write one
+    "passed_over",  # messages of the stream that the subscription does not want
+    "fenced",  # times that the member lost its partitions
+    "troubles",  # answers that did not come
+)
 BEGIN_AGAIN_S: Final = 0.5
 """After partitions could not be begun because a broker did not answer."""
 _CLOSE_S: Final = 5.0  # for the last commit of a source that stops at once
@@ -89,8 +107,8 @@ class GroupSource:
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """`commits`, `commits_failed`, `dead_letters`, `dead_letters_failed`, `passed_over`, `fenced`, `troubles`."""
-        return dict(self._counts)
+        """What was counted so far, by the names in `COUNTS`."""
+        return {name: self._counts[name] for name in COUNTS}
 
     @property
     def positions(self) -> dict[int, int]:
@@ -151,7 +169,7 @@ class GroupSource:
         self._wake.set()
 
     async def drain(self) -> None:
-        """Give out nothing more; return once all handlers have ended, what they did is committed, and the group left."""
+        """Give out nothing more; return once handlers have ended, their work is committed, and the group is left."""
         self._is_draining = True
         self._wake.set()
         await self._ended.wait()
@@ -273,9 +291,7 @@ class GroupSource:
         member.send_heartbeat_now()
         self._wake.set()
 
-    async def _marks(
-        self, member: Member, info: StreamInfo, fresh: frozenset[int]
-    ) -> dict[int, tuple[Mark, bool]]:
+    async def _marks(self, member: Member, info: StreamInfo, fresh: frozenset[int]) -> dict[int, tuple[Mark, bool]]:
         """Return where each partition begins, and whether that is committed."""
         wanted = self._wanted
         committed = await self._positions.fetch(wanted.group, info.stream_id, wanted.timeout_s)
@@ -408,7 +424,9 @@ class GroupSource:
             self._fail(error)
             return
         self._counts["troubles"] += 1
-        self._complaints.log("trouble", lambda: f"{self._label} {what}, and tries again: {type(error).__name__}: {error}")
+        self._complaints.log(
+            "trouble", lambda: f"{self._label} {what}, and tries again: {type(error).__name__}: {error}"
+        )
 
     def _fail(self, error: Exception) -> None:
         self._failure = self._failure or error

@@ -1,8 +1,8 @@
 """A subscription on NATS: what is published while it lives, at most once.
 
-Rules: messages that come faster than handlers take them wait, up to `PENDING_MESSAGES_MAX`; beyond it nats-py drops new
-ones and calls the connection's error callback (slow consumer), as for any subscription. With one handler at a time, the
-default, the order of NATS is kept.
+Rules: messages that come faster than handlers take them wait, up to `PENDING_MESSAGES_MAX`; beyond it new ones are
+dropped, counted and told, as NATS does with slow consumers. With one handler at a time, the default, the order of NATS
+is kept.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from penstock.frugal.errors import CodecError, FrameError
 from penstock.frugal.scopes.complaints import Complaints
@@ -29,6 +29,10 @@ HANDLERS_MAX: Final = 1_024
 """Most handlers of one subscription at once."""
 
 
+async def _drained(raw: Any) -> None:
+    await raw.drain()  # without types in nats-py
+
+
 class NatsSubscription(Subscription):
     """Handles what NATS delivers on a subject."""
 
@@ -38,35 +42,38 @@ class NatsSubscription(Subscription):
         self._receiver = receiver
         self._queue = queue
         self._handlers = handlers
-        self._free = asyncio.Semaphore(handlers)
-        self._running: set[asyncio.Task[None]] = set()
+        self._pending: asyncio.Queue[Msg] = asyncio.Queue()
+        self._pending_bytes = 0
+        self._working: list[asyncio.Task[None]] = []
         self._raw: RawSubscription | None = None
         self._ended = asyncio.Event()
         self._complaints = Complaints(asyncio.get_running_loop().time)
 
     async def open(self) -> None:
         """Subscribe; returns once the NATS server knows it, so that what is published from now on is heard."""
-        self._raw = await self._nats.subscribe(
-            self.subject,
-            queue=self._queue,
-            cb=self._received if self._handlers == 1 else self._received_beside,
-            pending_msgs_limit=PENDING_MESSAGES_MAX,
-            pending_bytes_limit=PENDING_BYTES_MAX,
-        )
+        self._raw = await self._nats.subscribe(self.subject, queue=self._queue, cb=self._received)
+        self._working = [asyncio.get_running_loop().create_task(self._work()) for _ in range(self._handlers)]
         await self._nats.flush()
 
     async def _received(self, raw: Msg) -> None:
-        await self._take(raw)
+        size, waiting = len(raw.data), self._pending.qsize()
+        if waiting >= PENDING_MESSAGES_MAX or (waiting and self._pending_bytes + size > PENDING_BYTES_MAX):
+            self._counts["dropped"] += 1
+            text = f"{self._receiver}: dropped a message on {raw.subject}: {waiting} wait for handlers already"
+            self._complaints.log("dropped", lambda: text, logging.ERROR)
+            return
+        self._pending_bytes += size
+        self._pending.put_nowait(raw)
 
-    async def _received_beside(self, raw: Msg) -> None:
-        await self._free.acquire()
-        task = asyncio.get_running_loop().create_task(self._take(raw))
-        self._running.add(task)
-        task.add_done_callback(self._gone)
-
-    def _gone(self, task: asyncio.Task[None]) -> None:
-        self._running.discard(task)
-        self._free.release()
+    async def _work(self) -> None:
+        """Be one handler."""
+        while True:
+            raw = await self._pending.get()
+            self._pending_bytes -= len(raw.data)
+            try:
+                await self._take(raw)
+            finally:
+                self._pending.task_done()
 
     async def _take(self, raw: Msg) -> None:
         receiver = self._receiver
@@ -95,9 +102,8 @@ class NatsSubscription(Subscription):
             async with asyncio.timeout(timeout):
                 if raw is not None:
                     with contextlib.suppress(NatsError, OSError):  # the connection may be gone, or draining itself
-                        await raw.drain()
-                while self._running:
-                    await asyncio.wait(self._running)
+                        await _drained(raw)
+                await self._pending.join()
         finally:
             await self._end(raw)
 
@@ -112,10 +118,9 @@ class NatsSubscription(Subscription):
         if raw is not None:
             with contextlib.suppress(NatsError, OSError):
                 await raw.unsubscribe()
-        for task in self._running:
+        for task in self._working:
             task.cancel()
-        if self._running:
-            await asyncio.wait(self._running)
+        await asyncio.gather(*self._working, return_exceptions=True)
         self._ended.set()
 
     async def wait(self) -> None:

@@ -25,7 +25,7 @@ from penstock.frugal.middleware import Call, Middleware, Side, chain
 from penstock.frugal.scopes.framing import EncodedMessage, encode_message
 from penstock.frugal.scopes.keys import key_of
 from penstock.frugal.scopes.provider import ScopeProvider
-from penstock.frugal.scopes.streams import KeptStream, UnsuitableStreamError
+from penstock.frugal.scopes.streams import KeptStream
 from penstock.frugal.scopes.subjects import ScopeSubjects
 
 PUBLISH_TIMEOUT_S: Final = 30.0
@@ -97,10 +97,10 @@ class ScopePublisher:
 
         `stream`: keep it there; "": in none. `key`: in place of the one that the contract names. `message_id`: that of
         an earlier try whose outcome is unknown; default: a new one. `headers`: NATS headers, such as `Nats-TTL`.
-        `nowait`: return the future of the ack once the message is sent; at most 4,096 wait for theirs, then this waits.
-        ValueError: a variable that makes no subject, MissingKeyError, UnsuitableStreamError. CodecError, FrameError: the
-        message does not fit its type, or has too many headers. RequestTooLarge, TransportClosed, Disconnected. Of a
-        durable one: what `Client.publish` raises; the message id of a TimedOut is in its `details`.
+        `nowait`: return the future of the ack once the message is sent; it waits only while 4,096 have no ack.
+        ValueError: a variable that makes no subject, MissingKeyError, UnsuitableStreamError. CodecError, FrameError: it
+        does not fit its type, or has too many headers. RequestTooLarge, TransportClosed, Disconnected. Of a durable
+        one: what `Client.publish` raises; the message id of a TimedOut is in its `details`.
         """
         subject = self._subjects.published(operation.name, variables)
         kept_by = next((each for each in (stream, self._stream, operation.stream) if each is not None), "")

@@ -198,7 +198,7 @@ class Redelivery(Generic[T]):
         return lease
 
     def revoke(self, partition: int) -> None:
-        """The group wants the partition back: begin nothing more, and release it when all that is settled is committed."""
+        """The group wants the partition back: begin nothing more; release it when what is settled is committed."""
         if (part := self._partitions.get(partition)) is None:
             return
         part.is_revoked = True

@@ -1,11 +1,11 @@
-"""Streams that keep what scopes publish: found, created if asked to, and checked against what a scope needs of them.
+"""Streams that keep what scopes publish: found, created if asked to, and checked.
 
-| a stream                                  | for a durable scope                                                       |
-|-------------------------------------------|---------------------------------------------------------------------------|
-| does not store the subject                | refused: the message would have no ack                                    |
-| has partitions by `publisher` or `mapped` | refused for publishers: their messages would be on other subjects         |
-| has partitions by `group`, is of a group  | no key and no message id: a repeated message may go to another log        |
-| has partitions by `key`, `token`, `range` | as it is                                                                  |
+| a stream                                  | for a durable scope                                              |
+|-------------------------------------------|------------------------------------------------------------------|
+| does not store the subject                | refused: the message would have no ack                           |
+| has partitions by `publisher` or `mapped` | refused to publish: the messages would be on other subjects      |
+| has partitions by `group`, is of a group  | no key, no message id: a repeated message may go to another log  |
+| has partitions by `key`, `token`, `range` | as it is                                                         |
 """
 
 from __future__ import annotations
@@ -110,9 +110,7 @@ class KeptStreams:
             return await self._client.stream(name, timeout=timeout_s)
 
 
-def stream_fields(
-    name: str, scope: ScopeType, subjects: ScopeSubjects, create: Mapping[str, Any]
-) -> dict[str, Any]:
+def stream_fields(name: str, scope: ScopeType, subjects: ScopeSubjects, create: Mapping[str, Any]) -> dict[str, Any]:
     """Return the config of a stream that is created for a scope.
 
     Its subject is that of the one operation that names the stream, or that of all operations of the scope. Several

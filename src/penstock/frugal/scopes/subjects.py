@@ -27,7 +27,7 @@ _VARIABLE = re.compile(r"\{(\w+)\}")
 
 
 class ScopeSubjects:
-    """The subjects of one scope. ValueError: the prefix makes no subject, or has other variables than the scope says."""
+    """The subjects of one scope. ValueError: the prefix makes no subject, or has other variables than the scope."""
 
     def __init__(self, scope: ScopeType) -> None:
         self._scope = scope.name
@@ -36,7 +36,9 @@ class ScopeSubjects:
         tokens = [PREFIX, *prefix, scope.name]
         named = [found[1] for token in tokens if (found := _VARIABLE.fullmatch(token)) is not None]
         if tuple(named) != scope.variables:
-            raise ValueError(f"scope {scope.name}: the prefix {scope.prefix!r} has other variables than {scope.variables}")
+            raise ValueError(
+                f"scope {scope.name}: the prefix {scope.prefix!r} has other variables than {scope.variables}"
+            )
         plain = ".".join("x" if _VARIABLE.fullmatch(token) else token for token in tokens)
         if (mistake := subject_mistake(plain)) is not None or "{" in plain or "}" in plain:
             raise ValueError(f"scope {scope.name}: the prefix {scope.prefix!r} makes no subject: {mistake or 'braces'}")

@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Final
 
 from penstock.base import limits
 from penstock.base.subjects import matches
+from penstock.client.consume.positions import check_group
 from penstock.client.values import EARLIEST, Message, Start
 from penstock.frugal.contracts import OperationType, ScopeType
 from penstock.frugal.middleware import Middleware
@@ -88,16 +89,21 @@ class ScopeSubscriber:
         receiver = Receiver(self._scope, operation, self._provider.codec, self._middleware, handler)
         if not group:
             if stream or retry is not None or dead_letters:
-                raise ValueError("stream, retry and dead_letters are options of a durable subscription: give group, too")
+                raise ValueError(
+                    "stream, retry and dead_letters are options of a durable subscription: give group, too"
+                )
             count = _handlers(1 if handlers is None else handlers)
             live = NatsSubscription(self._provider.nats, subject, receiver, queue=queue, handlers=count)
             await live.open()
             return live
         if queue:
-            raise ValueError("queue is an option of a live subscription; with group, the members of that share messages")
+            raise ValueError(
+                "queue is an option of a live subscription; with group, the members of that share messages"
+            )
         name = next((each for each in (stream, self._stream, operation.stream) if each), "")
         if not name:
             raise ValueError(f"{receiver}: no stream keeps it; name one with stream=")
+        check_group(group)
         wanted = GroupSettings(
             name,
             group_name(group, subject),

@@ -93,7 +93,7 @@ class Subscription(abc.ABC):
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """What was counted so far: `handled`, `failed`, `malformed`; a durable one counts more."""
+        """What was counted so far: `handled`, `failed`, `malformed`, and more that not each subscription has."""
         return {"handled": 0, "failed": 0, "malformed": 0, **self._counts}
 
     @abc.abstractmethod

@@ -7,7 +7,7 @@ import math
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, precondition, rule
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from penstock.frugal.scopes.redelivery import (
     COMMIT_INTERVAL_S,
@@ -345,7 +345,9 @@ class Members(RuleBasedStateMachine):
         if lease is None or not self.core.has_room(lease):
             return
         begin = self.read[number]
-        rows = [row(begin + one, wanted=fate.wanted) for one, fate in enumerate(self.logs[number][begin : begin + count])]
+        rows = [
+            row(begin + one, wanted=fate.wanted) for one, fate in enumerate(self.logs[number][begin : begin + count])
+        ]
         self.core.fetched(lease, rows)
         self.read[number] += len(rows)
         self.step()

@@ -25,7 +25,9 @@ def test_a_subject_is_that_of_frugals_generated_code() -> None:
     assert scope("100%.{b}", "b").published("Op", ["50%s"]) == "frugal.100%.50%s.Events.Op"
 
 
-@pytest.mark.parametrize("value", ["", " ", "a b", "a.", ".a", "a..b", "*", "a.*", ">", "a.>", "a\r\nPUB", "\0", "\ud800"])
+@pytest.mark.parametrize(
+    "value", ["", " ", "a b", "a.", ".a", "a..b", "*", "a.*", ">", "a.>", "a\r\nPUB", "\0", "\ud800"]
+)
 def test_what_is_no_plain_token_is_not_published(value: str) -> None:
     with pytest.raises(ValueError, match="variable user of scope Events"):
         scope("foo.{user}", "user").published("EventCreated", [value])
@@ -46,7 +48,7 @@ def test_a_subject_that_is_too_long_is_refused() -> None:
 
 
 def test_the_wrong_number_or_type_of_variables_is_a_clear_error() -> None:
-    with pytest.raises(ValueError, match="variable a of scope Events makes no subject: .* limit is"):
+    with pytest.raises(ValueError, match=r"variable a of scope Events makes no subject: .* limit is"):
         scope("{a}.{b}", "a", "b").published("Op", ["x" * 3000, "y"])
     with pytest.raises(ValueError, match="scope Events has user, but 0 values were given"):
         scope("foo.{user}", "user").published("Op", [])
@@ -58,7 +60,16 @@ def test_the_wrong_number_or_type_of_variables_is_a_clear_error() -> None:
 
 @pytest.mark.parametrize(
     ("prefix", "variables"),
-    [("a.{b}", ()), ("a", ("b",)), ("{a}.{b}", ("b", "a")), ("a..b", ()), ("a b", ()), ("a.*", ()), ("a.x{b}", ()), (">", ())],
+    [
+        ("a.{b}", ()),
+        ("a", ("b",)),
+        ("{a}.{b}", ("b", "a")),
+        ("a..b", ()),
+        ("a b", ()),
+        ("a.*", ()),
+        ("a.x{b}", ()),
+        (">", ()),
+    ],
 )
 def test_a_prefix_that_makes_no_subject_is_refused(prefix: str, variables: tuple[str, ...]) -> None:
     with pytest.raises(ValueError, match="scope Events: the prefix"):
