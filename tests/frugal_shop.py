@@ -5,11 +5,15 @@ service Shop extends Base { … } and its types stand in `SHOP_IDL`, from which 
 
 from __future__ import annotations
 
+import asyncio
 import uuid
-from dataclasses import dataclass, field
+from collections import defaultdict
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Any, ClassVar
 
+from penstock.frugal.client import BlockingServiceClient, ServiceClient
+from penstock.frugal.context import Context
 from penstock.frugal.contracts import MethodType, ServiceType
 
 BOOL, I8, DOUBLE, I16, I32, I64, STRING, STRUCT, MAP, SET, LIST, UUID = 2, 3, 4, 6, 8, 10, 11, 12, 13, 14, 15, 16
@@ -181,6 +185,13 @@ WAIT_FOR = MethodType(
 NOTE = MethodType("note", _struct("note_args", (1, STRING, "text", "UTF8")), None)
 SHOP = ServiceType("Shop", {each.name: each for each in (PING, PLACE, COUNT, WAIT_FOR, NOTE)})
 
+
+def result_of(method: MethodType, **values: Any) -> Any:
+    """Return the struct of a method's result."""
+    assert method.result is not None
+    return method.result(**values)
+
+
 ORDER = Order(
     number=2**40,
     customer="Ånn",
@@ -191,3 +202,76 @@ ORDER = Order(
     urgent=True,
     priority=-8,
 )
+
+
+class ShopClient(ServiceClient):
+    """As generated code has it."""
+
+    async def ping(self, ctx: Context) -> None:
+        await self._call(PING, ctx, ())
+
+    async def place(self, ctx: Context, order: Order, copies: int) -> Order:
+        placed: Order = await self._call(PLACE, ctx, (order, copies))
+        return placed
+
+    async def count(self, ctx: Context, customer: str) -> int:
+        counted: int = await self._call(COUNT, ctx, (customer,))
+        return counted
+
+    async def wait_for(self, ctx: Context, name: str) -> str:
+        said: str = await self._call(WAIT_FOR, ctx, (name,))
+        return said
+
+    async def note(self, ctx: Context, text: str) -> None:
+        await self._call(NOTE, ctx, (text,))
+
+
+class BlockingShopClient(BlockingServiceClient):
+    def count(self, ctx: Context, customer: str) -> int:
+        counted: int = self._call(COUNT, ctx, (customer,))
+        return counted
+
+    def place(self, ctx: Context, order: Order, copies: int) -> Order:
+        placed: Order = self._call(PLACE, ctx, (order, copies))
+        return placed
+
+
+class Shop:
+    """A handler of the service. `wait_for(name)` waits until the test opens that gate."""
+
+    def __init__(self) -> None:
+        self.gates: dict[str, asyncio.Event] = defaultdict(asyncio.Event)
+        self.begun: dict[str, asyncio.Event] = defaultdict(asyncio.Event)
+        self.cancelled: dict[str, asyncio.Event] = defaultdict(asyncio.Event)
+        self.notes: asyncio.Queue[str] = asyncio.Queue()
+        self.contexts: list[Context] = []
+        self.pings = 0
+
+    async def ping(self, ctx: Context) -> None:
+        self.contexts.append(ctx)
+        self.pings += 1
+
+    async def place(self, ctx: Context, order: Order, copies: int) -> Order:
+        self.contexts.append(ctx)
+        if order.number == 404:
+            raise NotFound(number=order.number, reason="gone")
+        if order.number == 500:
+            raise KeyError("a secret of the service")
+        ctx.set_response_header("copies", str(copies))
+        return replace(order, lines=order.lines * copies)
+
+    def count(self, ctx: Context, customer: str) -> int:
+        return len(customer)
+
+    async def wait_for(self, ctx: Context, name: str) -> str:
+        self.contexts.append(ctx)
+        self.begun[name].set()
+        try:
+            await self.gates[name].wait()
+        except asyncio.CancelledError:
+            self.cancelled[name].set()
+            raise
+        return name
+
+    async def note(self, ctx: Context, text: str) -> None:
+        await self.notes.put(text)

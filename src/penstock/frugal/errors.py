@@ -16,6 +16,7 @@ contract declares are classes of generated code and stand in no table here.
 | `CallUnauthenticated` |    401 | a middleware of the server refused the caller (our number)                       |
 | `ServiceOverloaded`   |    429 | the server's queue of requests is full: nothing was done, try again (our number) |
 | `ServiceDraining`     |    503 | the server stops and took no more requests: try again (our number)               |
+| `TooManyCalls`        |      – | the client has its most calls in flight: nothing was sent                        |
 | `CircuitOpen`         |      – | the circuit breaker of the client made no call                                   |
 | `TransportClosed`     |      1 | the client, or the connection, is closed                                         |
 | `DeadlineExceeded`    |      3 | the time of the call is over; it may have been done or not (408 from the server) |
@@ -51,9 +52,14 @@ class CodecError(FrugalError, ValueError):
 
 
 class ApplicationError(FrugalError):
-    """The other side answered with an error. `number`: that of Thrift's TApplicationException, or of ours."""
+    """An answer that is an error. `number`: that of Thrift's TApplicationException, or of ours.
+
+    A handler or middleware of a server may raise one, and so answers with it. `was_answered`: it came from a service.
+    A handler that lets that one pass answers with an `InternalError`: its caller did not ask that service.
+    """
 
     number: int = 0
+    was_answered: bool = False
     may_be_done: ClassVar[bool] = True
     """Whether the handler may have run: else a retry is safe for each method."""
 
@@ -144,6 +150,12 @@ class ServiceNotAvailable(TransportError):  # noqa: N818
     may_be_done = False
 
 
+class TooManyCalls(TransportError):  # noqa: N818
+    """The client has its most calls in flight."""
+
+    may_be_done = False
+
+
 class CircuitOpen(TransportError):  # noqa: N818
     """The circuit breaker of the client made no call, because earlier ones failed."""
 
@@ -178,7 +190,9 @@ def answered_error(number: int, message: str) -> FrugalError:
         return ResponseTooLarge(message)
     if number == DEADLINE_EXCEEDED:
         return DeadlineExceeded(message)
-    return _BY_NUMBER.get(number, ApplicationError)(message, number)
+    error = _BY_NUMBER.get(number, ApplicationError)(message, number)
+    error.was_answered = True
+    return error
 
 
 def error_number(error: FrugalError) -> int:
