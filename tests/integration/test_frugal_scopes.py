@@ -287,3 +287,30 @@ async def test_a_subscription_outlives_a_restart_of_nats(broker: BrokerProcess, 
 
             await eventually(is_heard, "a message after the restart")
         await connected.close()
+
+
+async def test_what_comes_faster_than_it_is_handled_is_bounded_and_the_rest_is_dropped_and_counted(
+    connection: NatsConnection,
+) -> None:
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    async def handle(_ctx: Context, _message: int) -> None:
+        begun.set()
+        await go_on.wait()
+
+    provider = ScopeProvider(connection)
+    subscription = await OrdersSubscriber(provider).subscribe_Counted("flood", handle, pending=100)
+    publisher = OrdersPublisher(provider)
+    await publisher.publish_Counted(Context(), "flood", 0)
+    async with asyncio.timeout(60):
+        await begun.wait()
+    for number in range(110):
+        await publisher.publish_Counted(Context("c"), "flood", number)
+
+    async def are_dropped() -> bool:
+        return subscription.counts.get("dropped") == 10
+
+    await eventually(are_dropped, "ten messages that were dropped")
+    go_on.set()
+    await subscription.drain()
+    assert subscription.counts["handled"] == 101

@@ -13,7 +13,7 @@ import pytest
 import penstock
 from penstock import aio
 from penstock.client.values import Message, PubAck
-from penstock.frugal.codecs import BINARY, MessageKind
+from penstock.frugal.codecs import BINARY, COMPACT, MessageKind
 from penstock.frugal.context import Context
 from penstock.frugal.frames import encode_frame
 from penstock.frugal.middleware import Call, Proceed
@@ -358,3 +358,36 @@ async def test_a_dead_letter_stream_on_another_subject_is_refused(provider: Scop
         )
     with pytest.raises(ValueError, match="the group's name"):
         await OrdersSubscriber(provider, create={}).subscribe_Placed("*", Handled(), group="a b")
+
+
+async def test_native_messages_have_headers_that_brokers_filter_by_and_all_subscribers_take_both_framings(
+    broker: BrokerProcess, provider: ScopeProvider
+) -> None:
+    connection = await nats.connect(broker.nats_url)
+    client = provider.client
+    native = ScopeProvider(connection, client=client, framing="native", codec=COMPACT)
+    frugal = ScopeProvider(connection, client=client)
+    trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    durable, live = Handled(), Handled()
+    subscriber = OrdersSubscriber(frugal, create={})
+    async with (
+        await subscriber.subscribe_Placed("*", durable, group="g"),
+        await subscriber.subscribe_Placed("*", live),
+    ):
+        for number, way in enumerate((native, frugal, native)):
+            ctx = Context("c1", headers={"tenant": f"t{number}", "traceparent": trace})
+            await OrdersPublisher(way, create={}).publish_Placed(ctx, "eu", order(number))
+        await durable.wait_for(3)
+        await live.wait_for(3)
+    assert durable.numbers == live.numbers == [0, 1, 2]
+    assert durable.topics == live.topics == [{"region": "eu"}] * 3
+    stored = [message async for message in client.messages("orders", where=penstock.Filter(headers={"tenant": "t2"}))]
+    assert [message.offset for message in stored] == [2]
+    headers = stored[0].headers
+    assert headers["Frugal-Operation"] == "Placed"
+    assert headers["Content-Type"] == "application/vnd.apache.thrift.compact"
+    assert headers["Frugal-Correlation-Id"] == "c1"
+    assert COMPACT.decode_bare(stored[0].value or b"", PLACED.spec) == order(2)
+    traces = [message.headers["traceparent"] async for message in client.messages("orders")]
+    assert traces == [trace] * 3  # brokers find it in either framing
+    await connection.close()

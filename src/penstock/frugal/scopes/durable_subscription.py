@@ -103,7 +103,7 @@ class DurableSubscription(Subscription):
 
     async def wait(self) -> None:
         """Wait for the end. Raises what ended it: OffsetOutOfRange, LogTruncated, StreamChanged, NotAuthorized, …"""
-        await asyncio.wait(self._working)
-        for task in self._working:
+        ended, _ = await asyncio.wait(self._working, return_when=asyncio.FIRST_EXCEPTION)
+        for task in ended:
             if not task.cancelled():
                 task.result()

@@ -42,6 +42,8 @@ from penstock.frugal.scopes.redelivery import (
 )
 from penstock.messages import StreamInfo
 
+_LOG = logging.getLogger(__name__)
+
 COUNTS: Final = (
     "commits",
     "commits_failed",
@@ -88,7 +90,7 @@ class GroupSource:
         self._dead_letters = dead_letters
         self._is_wanted = is_wanted
         self._core: Redelivery[Message] = Redelivery(wanted.retry, handlers_max=wanted.handlers_max, random=random)
-        self._complaints = Complaints(logging.getLogger(__name__), _now_s)
+        self._complaints = Complaints(_LOG, _now_s)
         self._counts: Counter[str] = Counter()
         self._info: StreamInfo | None = None
         self._member: Member | None = None
@@ -211,6 +213,9 @@ class GroupSource:
         except Exception as error:  # noqa: BLE001 (whoever waits for the next message gets it)
             self._failure = error
         finally:
+            if self._failure is not None:
+                said = f"{type(self._failure).__name__}: {self._failure}"
+                _LOG.error("%s: the subscription has ended: %s", self._label, said)
             self._deliveries.put_nowait(None)
             with contextlib.suppress(Exception):
                 await self._stop(member)

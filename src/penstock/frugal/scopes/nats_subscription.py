@@ -1,8 +1,8 @@
 """A subscription on NATS: what is published while it lives, at most once.
 
-Rules: messages that come faster than handlers take them wait, up to `PENDING_MESSAGES_MAX`; beyond it new ones are
-dropped, counted and told, as NATS does with slow consumers. With one handler at a time, the default, the order of NATS
-is kept.
+Rules: messages that come faster than handlers take them wait, up to a number and `PENDING_BYTES_MAX`; beyond it new
+ones are dropped, counted and told, as NATS does with slow consumers. With one handler at a time, the default, the order
+of NATS is kept.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from nats.aio.subscription import Subscription as RawSubscription
 
 PENDING_MESSAGES_MAX: Final = 65_536
-"""Messages of one subscription that wait for its handlers; later ones are dropped."""
+"""Default of the messages of one subscription that wait for its handlers; later ones are dropped."""
 PENDING_BYTES_MAX: Final = 64 * 1024 * 1024
 """Their bytes."""
 HANDLERS_MAX: Final = 1_024
@@ -36,12 +36,15 @@ async def _drained(raw: Any) -> None:
 class NatsSubscription(Subscription):
     """Handles what NATS delivers on a subject."""
 
-    def __init__(self, nats: NatsConnection, subject: str, receiver: Receiver, *, queue: str, handlers: int) -> None:
+    def __init__(
+        self, nats: NatsConnection, subject: str, receiver: Receiver, *, queue: str, handlers: int, pending: int
+    ) -> None:
         super().__init__(subject)
         self._nats = nats
         self._receiver = receiver
         self._queue = queue
         self._handlers = handlers
+        self._pending_max = pending
         self._pending: asyncio.Queue[Msg] = asyncio.Queue()
         self._pending_bytes = 0
         self._working: list[asyncio.Task[None]] = []
@@ -57,7 +60,7 @@ class NatsSubscription(Subscription):
 
     async def _received(self, raw: Msg) -> None:
         size, waiting = len(raw.data), self._pending.qsize()
-        if waiting >= PENDING_MESSAGES_MAX or (waiting and self._pending_bytes + size > PENDING_BYTES_MAX):
+        if waiting >= self._pending_max or (waiting and self._pending_bytes + size > PENDING_BYTES_MAX):
             self._counts["dropped"] += 1
             text = f"{self._receiver}: dropped a message on {raw.subject}: {waiting} wait for handlers already"
             self._complaints.tell("dropped", text, level=logging.ERROR)

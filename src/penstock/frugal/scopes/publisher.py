@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
@@ -33,6 +34,9 @@ PUBLISH_TIMEOUT_S: Final = 30.0
 PUBLISH_RETRIES: Final = 5
 """How often a message is sent again within that time while no ack comes; more often while no leader listens."""
 
+TRACE: Final = "traceparent"
+_TRACE = re.compile(r"[0-9a-f-]{1,128}")  # W3C: a version may have more fields
+
 Published = PubAck | asyncio.Future[PubAck | None] | None
 """What a publish returns: the ack of a durable one, with `nowait` its future; None if no stream keeps it."""
 
@@ -42,6 +46,7 @@ class _Publication(Call):
     """A call of a publisher with what its end needs; `dataclasses.replace` keeps that."""
 
     operation: OperationType | None = None
+    variables: tuple[str, ...] = ()
     stream: str = ""
     key: bytes | str | None = None
     message_id: str = ""
@@ -114,6 +119,7 @@ class ScopePublisher:
             is_idempotent=bool(kept_by),  # its message id makes it so
             annotations=operation.annotations,
             operation=operation,
+            variables=variables,
             stream=kept_by,
             key=key,
             message_id=(message_id or self._provider.new_id()) if kept_by else "",
@@ -121,13 +127,14 @@ class ScopePublisher:
             timeout_s=timeout,
             nowait=nowait,
         )
-        ctx.topic = dict(zip(self._scope.variables, variables, strict=True))
         published: Published = await self._send(ctx, call)
         return published
 
     async def _send_out(self, ctx: Context, call: Call) -> Published:
         if not isinstance(call, _Publication) or call.operation is None:
             raise TypeError("a middleware must pass on the call that it got, or dataclasses.replace of it")
+        # Here, not before: other publishes may have used the same context while middleware waited.
+        ctx.topic = dict(zip(self._scope.variables, call.variables, strict=True))
         encoded = encode_message(
             self._provider.framing,
             self._provider.codec,
@@ -138,7 +145,7 @@ class ScopePublisher:
             now=asyncio.get_running_loop().time(),
         )
         if call.stream:
-            return await self._send_durable(call, call.operation, encoded)
+            return await self._send_durable(ctx, call, call.operation, encoded)
         await self._send_plain(call, encoded)
         return None
 
@@ -157,13 +164,15 @@ class ScopePublisher:
         except (errors.Error, OSError) as error:
             raise Disconnected(f"{call}: NATS does not take the message: {error}") from error
 
-    async def _send_durable(self, call: _Publication, operation: OperationType, encoded: EncodedMessage) -> Published:
+    async def _send_durable(
+        self, ctx: Context, call: _Publication, operation: OperationType, encoded: EncodedMessage
+    ) -> Published:
         kept = self._provider.streams.known(call.stream) or await self._find(call)
         kept.check_subject(call.subject)
         key = call.key if call.key is not None else key_of(call.owner, operation, call.arguments[0])
         if key is not None:
             kept.check_key(str(call))
-        headers = {**encoded.headers, **(call.headers or {})}
+        headers = {**_trace(ctx), **encoded.headers, **(call.headers or {})}
         if not kept.competes:  # such a stream refuses ids: a repeated message may go to another log
             headers[MESSAGE_ID_HEADER] = call.message_id
         names_stream = kept.info.config.group is None  # another stream of its group would not answer
@@ -188,6 +197,12 @@ class ScopePublisher:
     async def _find(self, call: _Publication) -> KeptStream:
         streams = self._provider.streams
         return await streams.find(call.stream, self._scope, self._subjects, self._create, call.timeout_s)
+
+
+def _trace(ctx: Context) -> dict[str, str]:
+    """Return the trace of a context as a NATS header, where brokers look for it; in frugal-v0 it is in the frame."""
+    trace = ctx.headers.get(TRACE, "")
+    return {TRACE: trace} if _TRACE.fullmatch(trace) else {}
 
 
 def _with_id(error: RemoteError, message_id: str) -> RemoteError:

@@ -3,6 +3,7 @@
 | a stream                                  | for a durable scope                                              |
 |-------------------------------------------|------------------------------------------------------------------|
 | does not store the subject                | refused: the message would have no ack                           |
+| acks nothing, or envelopes only           | refused to publish: no ack would come                            |
 | has partitions by `publisher` or `mapped` | refused to publish: the messages would be on other subjects      |
 | has partitions by `group`, is of a group  | no key, no message id: a repeated message may go to another log  |
 | has partitions by `key`, `token`, `range` | as it is                                                         |
@@ -14,6 +15,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from penstock.base.config import Acks
 from penstock.base.partitioning import PartitionBy
 from penstock.base.subjects import matches
 from penstock.client.aio import Client
@@ -46,6 +48,9 @@ class KeptStream:
         if subject in self._stored:
             return
         config = self.info.config
+        if config.acks is not Acks.REPLY:
+            text = f"stream {config.name} has acks={config.acks.value!r}, so a publish would wait for its ack in vain"
+            raise UnsuitableStreamError(f"{text}; use acks='reply'")
         if config.split.has_subjects and config.partitions > 1:
             text = f"stream {config.name} has partitions by {config.split.how}, each on a subject of its own"
             raise UnsuitableStreamError(f"{text}, which subscribers of the scope do not hear; use partition_by='key'")

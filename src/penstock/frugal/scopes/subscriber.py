@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Final
 
 from penstock.base import limits
 from penstock.base.subjects import matches
+from penstock.client.consume.consumers import consumer_settings
 from penstock.client.consume.positions import check_group
 from penstock.client.values import EARLIEST, Message, Start
 from penstock.frugal.contracts import OperationType, ScopeType
@@ -23,7 +24,7 @@ from penstock.frugal.middleware import Middleware
 from penstock.frugal.scopes.dead_letters import SUFFIX, DeadLetters, original_subject
 from penstock.frugal.scopes.durable_subscription import DurableSubscription
 from penstock.frugal.scopes.group_source import GroupSettings, GroupSource
-from penstock.frugal.scopes.nats_subscription import HANDLERS_MAX, NatsSubscription
+from penstock.frugal.scopes.nats_subscription import HANDLERS_MAX, PENDING_MESSAGES_MAX, NatsSubscription
 from penstock.frugal.scopes.provider import ScopeProvider
 from penstock.frugal.scopes.redelivery import RetryPolicy
 from penstock.frugal.scopes.subjects import ANY, PREFIX, ScopeSubjects
@@ -66,6 +67,7 @@ class ScopeSubscriber:
         handler: Handler,
         *,
         queue: str = "",
+        pending: int = PENDING_MESSAGES_MAX,
         group: str = "",
         stream: str | None = None,
         handlers: int | None = None,
@@ -78,7 +80,7 @@ class ScopeSubscriber:
         """Subscribe to an operation. In `variables`, `*` is any one token.
 
         Live: `queue`, a queue group of NATS, one of whose members gets each message. `handlers`: at once, default 1,
-        which keeps the order.
+        which keeps the order. `pending`: messages that may wait for them; later ones are dropped and counted.
         Durable: `group`, which shares the messages of `stream` (default: the contract's) and continues where it was; a
         new one begins at `start`. `handlers`: at once, each of another partition; default 8. `retry`: back-off and
         attempts. `dead_letters`: the stream for what cannot be handled; default `<stream>-dead`, created if missing.
@@ -93,7 +95,9 @@ class ScopeSubscriber:
                     "stream, retry and dead_letters are options of a durable subscription: give group, too"
                 )
             count = _handlers(1 if handlers is None else handlers)
-            live = NatsSubscription(self._provider.nats, subject, receiver, queue=queue, handlers=count)
+            live = NatsSubscription(
+                self._provider.nats, subject, receiver, queue=queue, handlers=count, pending=pending
+            )
             await live.open()
             return live
         if queue:
@@ -104,13 +108,14 @@ class ScopeSubscriber:
         if not name:
             raise ValueError(f"{receiver}: no stream keeps it; name one with stream=")
         check_group(group)
+        checked = consumer_settings(name, group_name(group, subject), start, timeout, {"session": session})
         wanted = GroupSettings(
             name,
-            group_name(group, subject),
-            start,
+            checked.group,
+            checked.start,
             handlers_max=_handlers(DURABLE_HANDLERS if handlers is None else handlers),
-            session_s=session,
-            timeout_s=timeout,
+            session_s=checked.session_s,
+            timeout_s=checked.timeout_s,
             retry=retry or RetryPolicy(),
         )
         return await self._durable(wanted, subject, receiver, dead_letters or name + SUFFIX)
