@@ -100,11 +100,24 @@ def test_what_a_scope_publishes_need_not_be_a_struct(codec, spec, value):
     assert codec.decode_value(message, codec.decode_header(message)[1], spec) == value
     bare = codec.encode_bare(spec, value)
     assert codec.decode_bare(bare, spec) == value
-    with pytest.raises(CodecError):
-        codec.decode_bare(bare + b"\x01", spec)
+    for more in (b"\x01", b"\x00"):
+        with pytest.raises(CodecError):
+            codec.decode_bare(bare + more, spec)
     if not (codec is JSON and type(value) is int):  # -12 is a number, too
         with pytest.raises(CodecError):
             codec.decode_bare(bare[:-1], spec)
+
+
+@pytest.mark.parametrize("codec", ALL, ids=CODECS)
+def test_bytes_behind_a_struct_are_refused(codec):
+    message = codec.encode("line", MessageKind.CALL, 0, struct_spec(Line), LINE)
+    start = codec.decode_header(message)[1]
+    for more in (b"\0", b"x"):
+        with pytest.raises(CodecError):
+            codec.decode_bare(codec.encode_bare(struct_spec(Line), LINE) + more, struct_spec(Line))
+        if codec is not JSON:  # there, it is no message at all
+            with pytest.raises(CodecError, match="1 bytes follow the value"):
+                codec.decode_value(message + more, start, struct_spec(Line))
 
 
 def test_a_bare_bool_as_apache_thrift_writes_it():
@@ -182,6 +195,8 @@ def test_any_bytes_are_a_value_or_a_codec_error(codec, data):
     ("codec", "data"),
     [
         (BINARY, "0f0002 0c 7fffffff"),  # a list of 2**31 - 1 structs
+        (BINARY, "0f0002 0c 00ffffff"),  # of as many as memory has room for
+        (COMPACT, "29 fc ffffff07"),
         (BINARY, "0f0002 0c 80000000"),  # of a negative number of them
         (BINARY, "0d0003 0b0c 7fffffff" + "00" * 60),  # a map of empty texts and empty structs
         (BINARY, "0d0063 0000 7fffffff" + "00" * 60),  # a map of nothing, in an unknown field
@@ -388,6 +403,7 @@ def test_binary_in_json_is_base64_with_padding_or_without():
         (COMPACT, "8222 00 00", "no version"),
         (COMPACT, "82e1 00 00", "kind 7"),
         (COMPACT, "8221 ffffffffff01 00", "more than 32 bits"),
+        (COMPACT, "8221 ffffffff7f 00", "more than 32 bits"),
         (COMPACT, "8221 00 ffffffff0f", "the name has 4,294,967,295 bytes"),
         (JSON, b"[1]".hex(), "no message in JSON"),
         (JSON, b'[2,"a",1,0,{}]'.hex(), "version 2"),

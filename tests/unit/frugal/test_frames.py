@@ -172,3 +172,15 @@ def test_the_largest_operation_id():
 )
 def test_a_timeout_is_clamped(text, wanted):
     assert read_timeout_ms(text) == wanted
+
+
+def test_a_copy_of_a_context_has_its_deadline_and_headers_and_an_answer_of_its_own():
+    ctx = Context("c1", timeout_ms=500, headers={"a": "b"})
+    ctx.begin(lambda: 100.0)
+    ctx.set_response_header("x", "y")
+    copy = ctx.copy()
+    copy.begin(lambda: 200.0)
+    copy.set_header("a", "c")
+    assert (copy.correlation_id, copy.deadline, dict(copy.headers)) == ("c1", 100.5, {"a": "c"})
+    assert dict(copy.response_headers) == {}
+    assert dict(ctx.headers) == {"a": "b"}
