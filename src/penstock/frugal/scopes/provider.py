@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 import random as random_module
-import uuid
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def _new_id() -> str:
-    return uuid.uuid4().hex
+    return os.urandom(16).hex()  # as good as a UUID, in half the time
 
 
 class ScopeProvider:

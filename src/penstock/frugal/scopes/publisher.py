@@ -170,12 +170,11 @@ class ScopePublisher:
         kept = self._provider.streams.known(call.stream) or await self._find(call)
         kept.check_subject(call.subject)
         key = call.key if call.key is not None else key_of(call.owner, operation, call.arguments[0])
-        if key is not None:
-            kept.check_key(str(call))
+        if key is not None and kept.competes:
+            raise kept.no_keys(str(call))
         headers = {**_trace(ctx), **encoded.headers, **(call.headers or {})}
         if not kept.competes:  # such a stream refuses ids: a repeated message may go to another log
             headers[MESSAGE_ID_HEADER] = call.message_id
-        names_stream = kept.info.config.group is None  # another stream of its group would not answer
         client = self._provider.client
         publish = client.publish_nowait if call.nowait else client.publish
         try:
@@ -184,7 +183,7 @@ class ScopePublisher:
                 encoded.payload,
                 key=key,
                 headers=headers,
-                stream=call.stream if names_stream else None,
+                stream=None if kept.is_grouped else call.stream,  # another stream of its group would not answer
                 retries=PUBLISH_RETRIES,
                 timeout=call.timeout_s,
             )

@@ -36,12 +36,11 @@ class KeptStream:
 
     def __init__(self, info: StreamInfo) -> None:
         self.info = info
-        self._stored: set[str] = set()
-
-    @property
-    def competes(self) -> bool:
+        self.competes = info.config.competes
         """True if a message goes to one of several logs at random."""
-        return self.info.config.competes
+        self.is_grouped = info.config.group is not None
+        """True if another stream may store a message in its place."""
+        self._stored: set[str] = set()
 
     def check_subject(self, subject: str) -> None:
         """Raise UnsuitableStreamError unless the stream stores the subject as it is."""
@@ -61,14 +60,12 @@ class KeptStream:
             self._stored.clear()
         self._stored.add(subject)
 
-    def check_key(self, operation: str) -> None:
-        """Raise UnsuitableStreamError: the stream takes no keys."""
+    def no_keys(self, operation: str) -> UnsuitableStreamError:
+        """Return the error that a stream which `competes` keeps no order of keys."""
         config = self.info.config
-        if not config.competes:
-            return
         why = f"is in the group {config.group!r}" if config.group is not None else "has partitions by group"
         text = f"{operation} has a key, and stream {config.name} {why}: its messages go to a log at random"
-        raise UnsuitableStreamError(f"{text}, so those of a key would be in no order; use partition_by='key'")
+        return UnsuitableStreamError(f"{text}, so those of a key would be in no order; use partition_by='key'")
 
 
 class KeptStreams:

@@ -23,6 +23,7 @@ PREFIX: Final = "frugal"
 ANY: Final = "*"
 """A subscriber's value for a variable that may be any one token."""
 
+_SUBJECTS_KEPT: Final = 1_024
 _VARIABLE = re.compile(r"\{(\w+)\}")
 
 
@@ -46,10 +47,18 @@ class ScopeSubjects:
         self._form = ".".join("%s" if _VARIABLE.fullmatch(one) else one.replace("%", "%%") for one in tokens) + "."
         self._slots = [number for number, token in enumerate(tokens) if _VARIABLE.fullmatch(token)]
         self._tokens = len(tokens) + 1  # with the operation
+        self._published: dict[tuple[str, ...], str] = {}  # subjects that were checked, by operation and values
 
     def published(self, operation: str, values: Sequence[str]) -> str:
         """Return the subject of a message. ValueError: a value is empty, or is no plain token or tokens."""
-        return self._filled(operation, values, wildcards=False)
+        place = (operation, *values)
+        if (known := self._published.get(place)) is not None:
+            return known
+        subject = self._filled(operation, values, wildcards=False)
+        if len(self._published) >= _SUBJECTS_KEPT:
+            self._published.clear()
+        self._published[place] = subject
+        return subject
 
     def subscribed(self, operation: str, values: Sequence[str]) -> str:
         """Return the pattern of a subscription; `*` stands for one token. ValueError: a value that makes no pattern."""
