@@ -207,6 +207,32 @@ def test_a_message_that_waits_is_left_to_the_next_reader_of_its_partition(*, is_
     assert made.positions == {}
 
 
+@pytest.mark.parametrize("is_writing", [False, True])
+def test_a_partition_that_is_given_back_begins_nothing_while_its_commit_takes_long(*, is_writing: bool) -> None:
+    made = core()
+    lease = made.assign(0, Mark(0, 1))
+    made.fetched(lease, [row(0), row(1)])
+    (attempt,) = made.step(0.0).deliver
+    made.handled(attempt, 0.0)
+    (attempt,) = made.step(0.0).deliver
+    if is_writing:
+        made.failed(attempt, "no", 0.0, is_final=True)
+        (letter,) = made.step(0.0).write
+        made.revoke(0)
+        made.not_written(letter, 0.0)
+    else:
+        made.revoke(0)
+        made.failed(attempt, "no", 0.0, is_final=True)
+    step = made.step(0.0)
+    assert (step.write, step.commit, step.release) == ((), {0: Mark(1, 1)}, ())
+    made.not_committed(0.0)
+    step = made.step(100.0)
+    assert (step.write, step.deliver, step.release) == ((), (), ())
+    assert step.commit == {0: Mark(1, 1)}
+    made.committed({0: Mark(1, 1)})
+    assert made.step(100.0).release == (lease,)
+
+
 def test_a_lost_partition_is_not_handled_twice_at_once_by_one_process() -> None:
     made = core()
     lease = made.assign(0, Mark(0, 1))
