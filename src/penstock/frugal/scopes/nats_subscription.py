@@ -56,7 +56,11 @@ class NatsSubscription(Subscription):
         """Subscribe; returns once the NATS server knows it, so that what is published from now on is heard."""
         self._raw = await self._nats.subscribe(self.subject, queue=self._queue, cb=self._received)
         self._working = [asyncio.get_running_loop().create_task(self._work()) for _ in range(self._handlers)]
-        await self._nats.flush()
+        try:
+            await self._nats.flush()
+        except BaseException:
+            await self.unsubscribe()
+            raise
 
     async def _received(self, raw: Msg) -> None:
         size, waiting = len(raw.data), self._pending.qsize()
