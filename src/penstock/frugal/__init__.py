@@ -16,5 +16,6 @@ Generated code and `load` give dataclasses, clients, publishers and subscribers;
 | `processor`  | the server's core: requests in, answers out                                                   |
 | `server`     | a server on NATS subjects; `workers`: its bounded concurrency; `discovery`: `nats micro ls`   |
 | `nats_transport`, `http_transport`, `local_transport` | what carries a client's requests                     |
+| `scopes`     | publish/subscribe: publishers and subscribers, live and durable through streams               |
 | `shipped`    | middleware: logging, metrics, tracing, authentication, retry, deadline, circuit breaker       |
 """
