@@ -189,7 +189,7 @@ class Constants:
         """Add up values and depths of what constants name."""
         order, cycles = graphs.sort({node: written.needs or [] for node, written in self._written.items()})
         for cycle in cycles:
-            names = " needs ".join(f'"{node.name}"' for node in [*cycle, cycle[0]])
+            names = graphs.cycle_text([node.name for node in cycle], "needs")
             self.mistake(self._written[cycle[0]].place, f"the constant or default needs itself: {names}")
         if cycles:
             return
