@@ -64,6 +64,12 @@ class Struct(_Base):
     def __hash__(self) -> int:
         return hash((type(self), *map(_hashable, _values(self))))
 
+    def __lt__(self, other: object) -> bool:
+        """An order without meaning: the hash of a `FrozenMap` sorts its keys."""
+        if not isinstance(other, Struct):
+            return NotImplemented
+        return (hash(self), repr(self)) < (hash(other), repr(other))
+
 
 class TaggedUnion(Struct):
     """Base of unions. ValueError: not exactly one field is given."""
@@ -71,7 +77,7 @@ class TaggedUnion(Struct):
     __slots__ = ()
 
     def __post_init__(self) -> None:
-        names: tuple[str, ...] = type(self).__slots__
+        names = _fields(self)
         given = [name for name in names if getattr(self, name) is not None]
         if len(given) != 1:
             found = f"the fields {', '.join(given)}" if given else "no field"
@@ -80,7 +86,7 @@ class TaggedUnion(Struct):
     @property
     def which(self) -> str:
         """The name of the field that is there."""
-        return next(name for name in type(self).__slots__ if getattr(self, name) is not None)
+        return next(name for name in _fields(self) if getattr(self, name) is not None)
 
 
 class DeclaredError(Struct, Exception):
@@ -89,11 +95,11 @@ class DeclaredError(Struct, Exception):
     __slots__ = ()
 
     def __str__(self) -> str:
-        return ", ".join(f"{name}={getattr(self, name)!r}" for name in type(self).__slots__)
+        return ", ".join(f"{name}={getattr(self, name)!r}" for name in _fields(self))
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Support `pickle` and `copy`: an exception's own form keeps positional arguments only."""
-        fields = {name: getattr(self, name) for name in type(self).__slots__}
+        fields = {name: getattr(self, name) for name in _fields(self)}
         return _made, (type(self), fields), self.__dict__ or None
 
 
@@ -101,8 +107,12 @@ def _made(kind: type[DeclaredError], fields: dict[str, Any]) -> DeclaredError:
     return kind(**fields)
 
 
-def _values(struct: object) -> tuple[Any, ...]:
-    return tuple([getattr(struct, name) for name in type(struct).__slots__])  # type: ignore[attr-defined]
+def _fields(struct: Struct) -> tuple[str, ...]:
+    return type(struct).__slots__
+
+
+def _values(struct: Struct) -> tuple[Any, ...]:
+    return tuple([getattr(struct, name) for name in _fields(struct)])
 
 
 def _hashable(value: Any) -> Hashable:

@@ -57,7 +57,7 @@ def _marked(module: Module, root: _Place, position: Position) -> tuple[str, ...]
         found = [(place, field) for place in level for field in place[2].fields if is_set(field.annotations, "key")]
         if len(found) > 1:
             both = " and ".join(".".join((*place[0], _attribute(module, place, field))) for place, field in found[:2])
-            module.mistake(f"the message has two keys, {both}; mark one, or name it: (key = \"…\")", position)
+            module.mistake(f'the message has two keys, {both}; mark one, or name it: (key = "…")', position)
             return ()
         if found:
             return _of_field(module, *found[0])
@@ -108,7 +108,9 @@ def _named(module: Module, operation: Operation, named: str, owner: Program, str
     for depth, name in enumerate(names):
         field = next((each for each in place[2].fields if each.name == name), None)
         if field is None:
-            module.mistake(f'the key {named!r} is not there: "{place[2].name}" has no field {name!r}', operation.position)
+            module.mistake(
+                f'the key {named!r} is not there: "{place[2].name}" has no field {name!r}', operation.position
+            )
             return ()
         if depth == len(names) - 1:
             return _of_field(module, place, field)

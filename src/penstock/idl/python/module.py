@@ -177,7 +177,7 @@ class Module:
             if name:
                 froms.setdefault(module, []).append((name, local))
             else:
-                blocks[_block(module, own)].append(f"import {module} as {local}")
+                blocks[_block(module, own)].append(f"import {module}" + (f" as {local}" if local != module else ""))
         for module, imported in sorted(froms.items()):
             block = blocks[_block(module, own)]
             plain = sorted((name for name, local in imported if name == local), key=_isort)
@@ -224,7 +224,7 @@ def _names_inside(program: Program, naming: Naming) -> set[str]:
         elif isinstance(struct, Enum):
             inside |= set(naming.members(struct).values())
     for service in program.document.services:
-        inside |= set(names.method_names(program, service).values())
+        inside |= {*names.client_methods(program, service).values(), *names.handler_methods(service).values()}
         for method in service.methods:
             inside |= set(names.attributes_of((*method.arguments, *method.exceptions)).values())
             inside |= set(names.parameters([each.name for each in method.arguments], names.OF_METHOD))

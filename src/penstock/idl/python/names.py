@@ -93,10 +93,10 @@ def attributes(struct: Struct) -> dict[str, str]:
 def attributes_of(fields: Iterable[Field], reserved: frozenset[str] = OF_STRUCT) -> dict[str, str]:
     """Return attributes by the names of fields."""
     taken = Taken(reserved)
-    return {each.name: taken.take(_attribute(each.name)) for each in fields}
+    return {each.name: taken.take(attribute(each.name)) for each in fields}
 
 
-def _attribute(name: str) -> str:
+def attribute(name: str) -> str:
     return f"{name.strip('_')}_" if _OF_DATACLASS.match(name) else name
 
 
@@ -117,22 +117,24 @@ def parameters(names: Iterable[str], reserved: frozenset[str]) -> list[str]:
     return [taken.take(name) for name in names]
 
 
-def method_names(program: Program, service: Service) -> dict[str, str]:
-    """Return the methods of handlers and clients by the names of a service's own methods."""
-    inherited: set[str] = set()
-    extended = None if service.extends is None else program.find(service.extends.name)
-    if extended is not None and isinstance(extended.definition, Service):
-        inherited = set(_all_methods(extended.program, extended.definition))
-    taken = Taken((*OF_CLIENT, *inherited, "self"))
+def client_methods(program: Program, service: Service) -> dict[str, str]:
+    """Return the methods of clients by the names of a service's own methods."""
+    taken = Taken((*OF_CLIENT, "self", *_inherited(program, service)))
     return {each.name: taken.take(each.name) for each in service.methods}
 
 
-def _all_methods(program: Program, service: Service) -> list[str]:
-    own = list(method_names(program, service).values())
-    extended = None if service.extends is None else program.find(service.extends.name)
-    if extended is None or not isinstance(extended.definition, Service):
-        return own
-    return [*own, *_all_methods(extended.program, extended.definition)]
+def _inherited(program: Program, service: Service) -> list[str]:
+    """Return the methods of clients that a service inherits."""
+    found = None if service.extends is None else program.find(service.extends.name)
+    if found is None or not isinstance(found.definition, Service):
+        return []
+    own = client_methods(found.program, found.definition)
+    return [*own.values(), *_inherited(found.program, found.definition)]
+
+
+def handler_methods(service: Service) -> dict[str, str]:
+    """Return the methods of a handler by the names of a service's own methods. The server finds them by these rules."""
+    return {each.name: Taken().take(each.name) for each in service.methods}
 
 
 def operation_names(scope: Scope, verb: str) -> dict[str, str]:

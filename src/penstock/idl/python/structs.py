@@ -1,17 +1,17 @@
 """Enums, structs, unions, exceptions, typedefs and constants of a file as Python.
 
-| in the contract                | in Python                                                                            |
-|--------------------------------|--------------------------------------------------------------------------------------|
-| enum                           | `IntEnum`                                                                            |
-| struct                         | dataclass below `Struct`                                                             |
-| union                          | frozen dataclass below `TaggedUnion`, all fields optional                            |
-| exception                      | dataclass below `DeclaredError`                                                      |
-| typedef                        | a name for the type, behind all classes                                              |
-| constant                       | a `Final`, behind all classes                                                        |
-| required field                 | no default, unless the contract gives one                                            |
-| field of default requiredness  | its default, or zero: 0, "", b"", False, an empty container; None of structs, enums  |
-|                                | and UUIDs, which are not written then                                                |
-| optional field                 | `T | None`, its default or None                                                      |
+| in the contract                | in Python                                                                           |
+|--------------------------------|-------------------------------------------------------------------------------------|
+| enum                           | `IntEnum`                                                                           |
+| struct                         | dataclass below `Struct`                                                            |
+| union                          | frozen dataclass below `TaggedUnion`, all fields optional                           |
+| exception                      | dataclass below `DeclaredError`                                                     |
+| typedef                        | a name for the type, behind all classes                                             |
+| constant                       | a `Final`, behind all classes                                                       |
+| required field                 | no default, unless the contract gives one                                           |
+| field of default requiredness  | its default, or zero: 0, "", b"", False, an empty container; None of structs, enums |
+|                                | and UUIDs, which are not written then                                               |
+| optional field                 | `T | None`, its default or None                                                     |
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from penstock.idl.model import (
-    Constant,
     Enum,
     Field,
     Found,
@@ -34,7 +33,7 @@ from penstock.idl.model import (
 from penstock.idl.python.module import Module
 from penstock.idl.python.text import LINE_CHARS_MAX, described, docstring, indented
 from penstock.idl.python.types import RUNTIME, annotation, spec, with_enums, zero
-from penstock.idl.python.values import expression, is_immutable
+from penstock.idl.python.values import expression
 
 SPEC_ENTRIES_MAX = 1 << 22
 """Most entries of the specs of one file: a spec has one for each number up to the largest id."""
@@ -69,7 +68,7 @@ def write_types(module: Module) -> None:
     _check_ids(module, structs)
     for each in structs:
         name = module.naming.of(each)
-        module.write(["", *spec_lines(module, name, each.fields, module.naming.attributes(each))])
+        module.write(["", *spec_lines(module, name, each.fields, module.naming.attributes(each), is_early=True)])
     if structs:
         connect = module.use(RUNTIME, "connect_specs")
         module.write(["", *_call(connect, [module.naming.of(each) for each in structs])])
@@ -83,6 +82,8 @@ def write_constants(module: Module) -> None:
         value = expression(module, module.program, each.value, resolved)
         final = module.use("typing", "Final")
         kind = annotation(module, module.program, each.type)
+        if isinstance(resolved[1], Enum) and not value.lstrip("-").isdigit():
+            kind = module.definition(Found(resolved[0], resolved[1]))
         module.write(["", f"{module.naming.of(each)}: {final}[{kind}] = {value}"])
         module.write(docstring(described(each.comment, each.annotations)))
 
@@ -96,7 +97,7 @@ def _write_enum(module: Module, enum: Enum) -> None:
         body.append(f"{members[each.name]} = {each.number}")
         body += docstring(described(each.comment, each.annotations))
     name = module.naming.of(enum)
-    module.write(["", "", f"class {name}({module.use('enum', 'IntEnum')}):", *indented(body or ["pass"])])
+    module.write(["", "", f"class {name}({module.use('enum', 'IntEnum')}):", *indented(body or ["pass"]), "", ""])
     module.write(module.alias_lines(name))
 
 
@@ -133,9 +134,8 @@ def _default(module: Module, field: Field) -> str:
     value = expression(module, module.program, field.default, resolved)
     if isinstance(resolved[1], Scalar | Enum):
         return f" = {value}"
-    empty = {"[]": "list", "{}": "dict"}.get(value)
-    if empty is not None:
-        return f" = {_factory(module, module.builtin(empty))}"
+    if value in ("[]", "{}", f"{module.builtin('set')}()"):
+        return f" = {_factory(module, module.builtin({'[]': 'list', '{}': 'dict'}.get(value, 'set')))}"
     return f" = {_factory(module, f'lambda: {value}')}"
 
 
@@ -158,7 +158,7 @@ def write_class(module: Module, name: str, kind: StructKind, members: Iterable[M
     body += ["", *converted] if converted else []
     decorator = f"@{module.use('dataclasses', 'dataclass')}(slots=True, kw_only=True, eq=False{frozen})"
     base = module.use(RUNTIME, _BASES[kind])
-    module.write(["", "", decorator, f"class {name}({base}):", *indented(body or ["pass"])])
+    module.write(["", "", decorator, f"class {name}({base}):", *indented(body or ["pass"]), "", ""])
 
 
 def _post_init(module: Module, kind: StructKind, members: list[Member]) -> list[str]:
@@ -191,7 +191,9 @@ def _write_typedef(module: Module, typedef: Typedef) -> None:
     module.write(docstring(described(typedef.comment, typedef.annotations)))
 
 
-def spec_lines(module: Module, name: str, fields: Iterable[Field], attributes: Mapping[str, str]) -> list[str]:
+def spec_lines(
+    module: Module, name: str, fields: Iterable[Field], attributes: Mapping[str, str], *, is_early: bool = False
+) -> list[str]:
     """Return the lines that give a class its spec."""
     lines = []
     following = 0
@@ -201,10 +203,15 @@ def spec_lines(module: Module, name: str, fields: Iterable[Field], attributes: M
             continue  # a mistake, told by `_check_ids`
         gap = each.id - following
         lines += ["    None,"] * gap if gap < 3 else [f"    *(None,) * {gap},"]
-        wire_type, arguments = spec(module, module.program, each.type)
+        wire_type, arguments = spec(module, module.program, each.type, is_early=is_early)
         lines.append(f'    ({each.id}, {wire_type}, "{attributes[each.name]}", {arguments}, None),')
         following = each.id + 1
-    return [f"{name}.thrift_spec = (", *lines, ")"] if lines else [f"{name}.thrift_spec = ()"]
+    if not lines:
+        return [f"{name}.thrift_spec = ()"]
+    line = f"{name}.thrift_spec = ({lines[0].strip()})"
+    if len(lines) == 1 and len(line) <= LINE_CHARS_MAX:
+        return [line]
+    return [f"{name}.thrift_spec = (", *lines, ")"]
 
 
 def check_ids(module: Module, fields: Iterable[Field]) -> int:
@@ -230,5 +237,3 @@ def _check_ids(module: Module, structs: Iterable[Struct]) -> None:
 def _call(name: str, arguments: list[str]) -> list[str]:
     line = f"{name}({', '.join(arguments)})"
     return [line] if len(line) <= LINE_CHARS_MAX else [f"{name}(", *(f"    {each}," for each in arguments), ")"]
-
-

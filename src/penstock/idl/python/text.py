@@ -78,9 +78,8 @@ def call(before: str, items: Sequence[str], after: str, indent: str = "") -> lis
     `before` ends with the opening bracket, `after` begins with the closing one.
     """
     line = f"{indent}{before}{', '.join(items)}{after}"
-    if len(line) <= LINE_CHARS_MAX or not items:
+    if len(line) <= LINE_CHARS_MAX - 4 or not items:
         return [line]
-    # Behind a lone `*` or `/` a comma is right, too.
     return [f"{indent}{before}", *(f"{indent}    {each}," for each in items), f"{indent}{after}"]
 
 

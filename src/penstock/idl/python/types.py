@@ -3,19 +3,19 @@
 A key of a map and an element of a set must have a hash. Structs have one (`penstock.frugal.structs`); lists, sets and
 maps in such a place are other types, which the third part of their spec asks the decoder for.
 
-| type                       | annotation          | as key or element   | spec: ttype, arguments                         |
-|----------------------------|---------------------|---------------------|------------------------------------------------|
-| `bool`                     | `bool`              |                     | 2, None                                        |
-| `i8`, `i16`, `i32`, `i64`  | `int`               |                     | 3, 6, 8 or 10, None                            |
-| `double`                   | `float`             |                     | 4, None                                        |
-| `string`                   | `str`               |                     | 11, "UTF8"                                     |
-| `binary`                   | `bytes`             |                     | 11, "BINARY"                                   |
-| `uuid`                     | `UUID`              |                     | 16, None                                       |
-| enum                       | `Color \\| int`      |                     | 8, None                                        |
-| struct, union, exception   | `Order`             |                     | 12, [Order, spec of Order]                     |
-| `list<T>`                  | `list[T]`           | `tuple[T, ...]`     | 15, (ttype, arguments, as key)                 |
-| `set<T>`                   | `set[T]`            | `frozenset[T]`      | 14, (ttype, arguments, as key)                 |
-| `map<K, V>`                | `dict[K, V]`        | `FrozenMap[K, V]`   | 13, (ttype, arguments, ttype, arguments, as key) |
+| type                      | annotation    | as key or element | spec: ttype, arguments                           |
+|---------------------------|---------------|-------------------|--------------------------------------------------|
+| `bool`                    | `bool`        |                   | 2, None                                          |
+| `i8`, `i16`, `i32`, `i64` | `int`         |                   | 3, 6, 8 or 10, None                              |
+| `double`                  | `float`       |                   | 4, None                                          |
+| `string`                  | `str`         |                   | 11, "UTF8"                                       |
+| `binary`                  | `bytes`       |                   | 11, "BINARY"                                     |
+| `uuid`                    | `UUID`        |                   | 16, None                                         |
+| enum                      | `Color | int` |                   | 8, None                                          |
+| struct, union, exception  | `Order`       |                   | 12, [Order, spec of Order]                       |
+| `list<T>`                 | `list[T]`     | `tuple[T, ...]`   | 15, (ttype, arguments, as key)                   |
+| `set<T>`                  | `set[T]`      | `frozenset[T]`    | 14, (ttype, arguments, as key)                   |
+| `map<K, V>`               | `dict[K, V]`  | `FrozenMap[K, V]` | 13, (ttype, arguments, ttype, arguments, as key) |
 
 An enum's value that this version of the contract does not know stays a number, so its type is `Color | int`.
 """
@@ -77,8 +77,13 @@ def zero(module: Module, program: Program, type_: Type) -> tuple[str, str] | Non
     return "", module.builtin("dict" if isinstance(kind, MapOf) else "set" if isinstance(kind, SetOf) else "list")
 
 
-def spec(module: Module, program: Program, type_: Type, *, as_key: bool = False) -> tuple[int, str]:
-    """Return the ttype of a type and the expression for its arguments. A type of Protobuf alone is a mistake."""
+def spec(
+    module: Module, program: Program, type_: Type, *, as_key: bool = False, is_early: bool = False
+) -> tuple[int, str]:
+    """Return the ttype of a type and the expression for its arguments. A type of Protobuf alone is a mistake.
+
+    `is_early`: the structs of this file may have no spec yet; `connect_specs` fills in what is None.
+    """
     owner, kind = program.resolve(type_)
     if isinstance(kind, Scalar):
         if kind.kind not in _SCALARS:
@@ -89,28 +94,32 @@ def spec(module: Module, program: Program, type_: Type, *, as_key: bool = False)
         return _ENUM, "None"
     if isinstance(kind, Struct):
         name = module.definition(Found(owner, kind))
-        # Structs of this file have no spec yet: `connect_specs` fills it in.
-        is_own = owner.document.file == module.program.document.file
-        return _STRUCT, f"[{name}, {'None' if is_own else f'{name}.thrift_spec'}]"
+        has_none = is_early and owner.document.file == module.program.document.file
+        return _STRUCT, f"[{name}, {'None' if has_none else f'{name}.thrift_spec'}]"
     if isinstance(kind, MapOf):
         if as_key and not _has_order(owner, kind.key):
-            module.mistake("a map in a key of a map or in an element of a set has keys without an order, such as structs")
-        key = spec(module, owner, kind.key, as_key=True)
-        value = spec(module, owner, kind.value, as_key=as_key)
+            module.mistake(
+                "a map in a key of a map or in an element of a set has maps as its keys; no order of them is known"
+            )
+        key = spec(module, owner, kind.key, as_key=True, is_early=is_early)
+        value = spec(module, owner, kind.value, as_key=as_key, is_early=is_early)
         return _MAP, f"({key[0]}, {key[1]}, {value[0]}, {value[1]}, {as_key})"
-    element = spec(module, owner, kind.element, as_key=as_key or isinstance(kind, SetOf))
+    is_key = as_key or isinstance(kind, SetOf)
+    element = spec(module, owner, kind.element, as_key=is_key, is_early=is_early)
     return _LIST if isinstance(kind, ListOf) else _SET, f"({element[0]}, {element[1]}, {as_key})"
 
 
 def _has_order(program: Program, type_: Type) -> bool:
-    """Whether values of a type can be sorted: Apache thrift's hash of a map sorts its items."""
+    """Whether values of a type can be sorted: Apache thrift's hash of a map sorts its items. Structs can."""
     owner, kind = program.resolve(type_)
     if isinstance(kind, ListOf):
         return _has_order(owner, kind.element)
-    return not isinstance(kind, Struct | MapOf)
+    return not isinstance(kind, MapOf)
 
 
-def with_enums(module: Module, program: Program, type_: Type, value: str, depth: int = 0, *, as_key: bool = False) -> str:
+def with_enums(
+    module: Module, program: Program, type_: Type, value: str, depth: int = 0, *, as_key: bool = False
+) -> str:
     """Return the expression for a value whose numbers of enums are members; the value itself if it holds no enum."""
     owner, kind = program.resolve(type_)
     if isinstance(kind, Enum):

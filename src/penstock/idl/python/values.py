@@ -32,6 +32,7 @@ from penstock.idl.python import text
 from penstock.idl.python.module import Module
 from penstock.idl.python.types import RUNTIME
 
+
 def expression(module: Module, program: Program, value: ConstantValue, type_: Resolved, *, as_key: bool = False) -> str:
     """Return the expression for a constant that is written in a file (`program`), and that has this type."""
     if isinstance(value, ConstantName):
@@ -68,11 +69,6 @@ def _container(module: Module, items: list[str], *, is_list: bool, as_key: bool)
     if as_key:
         return f"{module.builtin('frozenset')}({f'({joined},)' if items else ''})"
     return f"{{{joined}}}" if items else f"{module.builtin('set')}()"
-
-
-def is_immutable(program: Program, type_: Resolved) -> bool:
-    """Whether values of a type cannot change, so that a default can be shared."""
-    return isinstance(type_[1], Scalar | Enum)
 
 
 def _named(module: Module, program: Program, value: ConstantName, type_: Resolved, *, as_key: bool) -> str:
@@ -124,7 +120,9 @@ def _scalar(module: Module, value: bool | int | float | str, kind: ScalarKind) -
         content = module.run.spend(str(value))
         if kind is ScalarKind.BINARY:
             return text.quoted_bytes(content.encode("utf-8", "surrogatepass"))
-        return f"{module.use('uuid', 'UUID')}({text.quoted(content)})" if kind is ScalarKind.UUID else text.quoted(content)
+        return (
+            f"{module.use('uuid', 'UUID')}({text.quoted(content)})" if kind is ScalarKind.UUID else text.quoted(content)
+        )
     return str(int(value))
 
 
