@@ -320,8 +320,8 @@ def answered(name, kind, value, *, operation_id=1):
     [
         (answered("count", MessageKind.REPLY, result_of(COUNT)), MissingResult),
         (answered("ping", MessageKind.REPLY, result_of(PING)), WrongMethodName),
-        (answered("count", MessageKind.CALL, result_of(COUNTsucces, s=1)), InvalidMessageType),
-        (answered("count", MessageKind.REPLY, result_of(COUNTsucces, s=1), operation_id=2), BadSequenceId),
+        (answered("count", MessageKind.CALL, result_of(COUNT, success=1)), InvalidMessageType),
+        (answered("count", MessageKind.REPLY, result_of(COUNT, success=1), operation_id=2), BadSequenceId),
         (Packet(b""), FrameError),
         (Packet(encode_frame({"_opid": "1"}, b"")), CodecError),
         (Packet(b"", {"Nats-Service-Error-Code": "x"}), FrameError),
