@@ -22,7 +22,6 @@
 | `partition_feed`       | reads one partition for it                                                         |
 | `redelivery`           | its core: retries, dead letters, commits, without IO                               |
 | `dead_letters`         | the stream of what no handler could take                                           |
-| `complaints`           | log lines, limited in their rate                                                   |
 """
 
 from penstock.frugal.scopes.durable import Delivery, DurableSource

@@ -11,8 +11,8 @@ import asyncio
 import logging
 from collections.abc import Mapping
 
+from penstock.frugal.complaints import Complaints
 from penstock.frugal.errors import CodecError, FrameError
-from penstock.frugal.scopes.complaints import Complaints
 from penstock.frugal.scopes.dead_letters import original_subject
 from penstock.frugal.scopes.durable import Delivery, DurableSource
 from penstock.frugal.scopes.subscriptions import DRAIN_TIMEOUT_S, MessageRejected, Receiver, Subscription
@@ -30,7 +30,7 @@ class DurableSubscription(Subscription):
         self._handlers = handlers
         self._working: list[asyncio.Task[None]] = []
         self._is_closed = False
-        self._complaints = Complaints(asyncio.get_running_loop().time)
+        self._complaints = Complaints(logging.getLogger(__name__), asyncio.get_running_loop().time)
 
     @property
     def counts(self) -> Mapping[str, int]:
@@ -76,7 +76,7 @@ class DurableSubscription(Subscription):
                 f"{self._receiver}: the handler failed, delivery {delivery.deliveries} of offset {stored.offset},"
                 f" partition {stored.partition}, stream {delivery.stream}: {reason}"
             )
-            self._complaints.log("failed", lambda: text, logging.ERROR, error=error)
+            self._complaints.tell("failed", text, level=logging.ERROR, error=error)
             self._source.failed(delivery, reason)
         else:
             self._counts["handled"] += 1

@@ -26,7 +26,7 @@ from penstock.client.consume.progress import ReadMark
 from penstock.client.errors import MemberFenced, TimedOut
 from penstock.client.read.reading import plan
 from penstock.client.values import EARLIEST, Message, Start
-from penstock.frugal.scopes.complaints import Complaints
+from penstock.frugal.complaints import Complaints
 from penstock.frugal.scopes.dead_letters import DeadLetters
 from penstock.frugal.scopes.durable import Delivery
 from penstock.frugal.scopes.partition_feed import PartitionFeed, is_lasting
@@ -88,7 +88,7 @@ class GroupSource:
         self._dead_letters = dead_letters
         self._is_wanted = is_wanted
         self._core: Redelivery[Message] = Redelivery(wanted.retry, handlers_max=wanted.handlers_max, random=random)
-        self._complaints = Complaints(_now_s)
+        self._complaints = Complaints(logging.getLogger(__name__), _now_s)
         self._counts: Counter[str] = Counter()
         self._info: StreamInfo | None = None
         self._member: Member | None = None
@@ -239,7 +239,7 @@ class GroupSource:
         if joined != self._joined:
             self._joined = joined
             self._counts["fenced"] += 1
-            self._complaints.log("fenced", lambda: f"{self._label}: lost its partitions, and joins the group again")
+            self._complaints.tell("fenced", f"{self._label}: lost its partitions, and joins the group again")
             self._core.lose()
             for lease in list(self._feeds):
                 self._end_feed(lease)
@@ -378,14 +378,13 @@ class GroupSource:
             await self._dead_letters.write(delivery, letter.reason)
         except Exception as error:  # noqa: BLE001 (it is told and tried again, whatever it is)
             self._counts["dead_letters_failed"] += 1
-            text = f"{self._label}: {which} cannot be written to stream {self._dead_letters.stream}"
-            said = f"{type(error).__name__}: {error}"
-            self._complaints.log("unwritten", lambda: f"{text}, and its partition waits: {said}", logging.ERROR)
+            text = f"{self._label}: {which} cannot be written to stream {self._dead_letters.stream}, and its partition"
+            self._complaints.tell("unwritten", f"{text} waits: {type(error).__name__}: {error}", level=logging.ERROR)
             self._core.not_written(letter, _now_s())
         else:
             self._counts["dead_letters"] += 1
             text = f"{self._label}: {which} is a dead letter after {letter.deliveries} deliveries: {letter.reason}"
-            self._complaints.log("dead", lambda: text, logging.ERROR)
+            self._complaints.tell("dead", text, level=logging.ERROR)
             self._core.written(letter, _now_s())
         self._wake.set()
 
@@ -424,9 +423,7 @@ class GroupSource:
             self._fail(error)
             return
         self._counts["troubles"] += 1
-        self._complaints.log(
-            "trouble", lambda: f"{self._label} {what}, and tries again: {type(error).__name__}: {error}"
-        )
+        self._complaints.tell("trouble", f"{self._label} {what}, and tries again: {type(error).__name__}: {error}")
 
     def _fail(self, error: Exception) -> None:
         self._failure = self._failure or error

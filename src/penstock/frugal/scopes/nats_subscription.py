@@ -12,8 +12,8 @@ import contextlib
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
+from penstock.frugal.complaints import Complaints
 from penstock.frugal.errors import CodecError, FrameError
-from penstock.frugal.scopes.complaints import Complaints
 from penstock.frugal.scopes.subscriptions import DRAIN_TIMEOUT_S, Receiver, Subscription
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class NatsSubscription(Subscription):
         self._working: list[asyncio.Task[None]] = []
         self._raw: RawSubscription | None = None
         self._ended = asyncio.Event()
-        self._complaints = Complaints(asyncio.get_running_loop().time)
+        self._complaints = Complaints(logging.getLogger(__name__), asyncio.get_running_loop().time)
 
     async def open(self) -> None:
         """Subscribe; returns once the NATS server knows it, so that what is published from now on is heard."""
@@ -60,7 +60,7 @@ class NatsSubscription(Subscription):
         if waiting >= PENDING_MESSAGES_MAX or (waiting and self._pending_bytes + size > PENDING_BYTES_MAX):
             self._counts["dropped"] += 1
             text = f"{self._receiver}: dropped a message on {raw.subject}: {waiting} wait for handlers already"
-            self._complaints.log("dropped", lambda: text, logging.ERROR)
+            self._complaints.tell("dropped", text, level=logging.ERROR)
             return
         self._pending_bytes += size
         self._pending.put_nowait(raw)
@@ -82,14 +82,14 @@ class NatsSubscription(Subscription):
         except (FrameError, CodecError) as error:
             self._counts["malformed"] += 1
             text = f"{receiver}: skipped a message on {raw.subject}: {error}"
-            self._complaints.log("malformed", lambda: text)
+            self._complaints.tell("malformed", text)
             return
         try:
             await receiver.handle(ctx, message, raw.subject)
         except Exception as error:  # noqa: BLE001 (no handler ends the subscription)
             self._counts["failed"] += 1
             text = f"{receiver}: the handler failed on {raw.subject}: {type(error).__name__}: {error}"
-            self._complaints.log("failed", lambda: text, logging.ERROR, error=error)
+            self._complaints.tell("failed", text, level=logging.ERROR, error=error)
         else:
             self._counts["handled"] += 1
 
