@@ -346,11 +346,13 @@ def test_words_that_only_some_places_reserve_are_names() -> None:
 
 
 def test_positions_are_those_of_names() -> None:
-    text = 'enum E {\n  A\n}\nstruct S {\n  1: i32 a\n}\nservice T {\n  void m(2: X x)\n}\nscope U {\n  Op: X\n}'
+    text = "enum E {\n  A\n}\nstruct S {\n  1: i32 a\n}\nservice T {\n  void m(2: X x)\n}\nscope U {\n  Op: X\n}"
     document = parse(text, "a.frugal")
     enum, struct, service, scope = document.definitions
-    assert isinstance(enum, Enum) and isinstance(struct, Struct)
-    assert isinstance(service, Service) and isinstance(scope, Scope)
+    assert isinstance(enum, Enum)
+    assert isinstance(struct, Struct)
+    assert isinstance(service, Service)
+    assert isinstance(scope, Scope)
     found = [
         enum.position, enum.values[0].position, struct.position, struct.fields[0].position, service.position,
         service.methods[0].position, service.methods[0].arguments[0].position, scope.position,
