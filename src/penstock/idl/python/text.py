@@ -13,6 +13,7 @@ from penstock.idl.model import Annotations
 
 LINE_CHARS_MAX = 120
 """Longest line, where it can be broken."""
+_AROUND = 8  # how much what `call` returns may be indented further
 
 _ESCAPES = {"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
@@ -78,7 +79,7 @@ def call(before: str, items: Sequence[str], after: str, indent: str = "") -> lis
     `before` ends with the opening bracket, `after` begins with the closing one.
     """
     line = f"{indent}{before}{', '.join(items)}{after}"
-    if len(line) <= LINE_CHARS_MAX - 4 or not items:
+    if len(line) <= LINE_CHARS_MAX - _AROUND or not items:
         return [line]
     return [f"{indent}{before}", *(f"{indent}    {each}," for each in items), f"{indent}{after}"]
 
