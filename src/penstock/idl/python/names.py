@@ -9,6 +9,7 @@ the same class or file only, so other modules can compute it.
 | a keyword: `from`, `None`, `async`                        | with an underscore behind it: `from_`          |
 | a type, constant, service, scope named as a builtin       | the same: `list_`, `Exception_`                |
 | with two underscores in front: `__init__`, `__x`          | with one: `_init__`, `_x`                      |
+| an enum's value or client's method with one: `_call`      | with one behind it instead: `call_`            |
 | what the class has already: `thrift_spec`, `which`, `self`| with an underscore behind it                   |
 | one that another has become already                       | with further underscores behind it             |
 | a part of a namespace that is a module of Python: `os`    | with an underscore behind it                   |
@@ -33,9 +34,9 @@ KEYWORDS = frozenset((*keyword.kwlist, "_"))  # of `_` as a name of a field or p
 BUILTINS = frozenset({*dir(builtins), "PythonFinalizationError"})  # of a newer Python, too: one contract, one text
 
 # `dataclass` makes constructors with names of its own, which the parameters must not hide.
-_OF_DATACLASS = re.compile(r"_(?:dflt_|type_|HAS_DEFAULT_FACTORY$|return_type$)|MISSING$")
+_OF_DATACLASS = re.compile(r"_(?:dflt_|type_|HAS_DEFAULT_FACTORY$|return_type$)")
 
-OF_STRUCT: Final = frozenset({"self", "thrift_spec"})
+OF_STRUCT: Final = frozenset({"self", "thrift_spec", "MISSING"})
 OF_UNION: Final = OF_STRUCT | {"which"}
 OF_EXCEPTION: Final = OF_STRUCT | {"args", "add_note", "with_traceback"}
 OF_ENUM: Final = frozenset({*dir(IntEnum), *dir(int), "mro", "name", "value", "is_integer"})
@@ -43,6 +44,7 @@ OF_METHOD: Final = frozenset({"self", "ctx"})
 """Parameters that each method has."""
 OF_PUBLISHER: Final = OF_METHOD | {"message", "options"}
 OF_SUBSCRIBER: Final = frozenset({"self", "handler", "queue", "options"})
+OF_PROTOCOL: Final = frozenset({"_abc_impl", "_is_protocol", "_is_runtime_protocol"})
 OF_CLIENT: Final = frozenset({"close", "codec", "framing", "middleware", "service", "subject", "transport"})
 """What base classes of clients have, or may get; methods of services are named otherwise."""
 
@@ -97,18 +99,21 @@ def attributes_of(fields: Iterable[Field], reserved: frozenset[str] = OF_STRUCT)
 
 
 def attribute(name: str) -> str:
-    return f"{name.strip('_')}_" if _OF_DATACLASS.match(name) else name
+    return _without_underscore(name) if _OF_DATACLASS.match(name) else name
 
 
 def members(enum: Enum) -> dict[str, str]:
     """Return the members of an enum's class by the names of its values."""
     taken = Taken(OF_ENUM)
-    made = {}
-    for each in enum.values:
-        # Python's enums keep names with one underscore at each end to themselves.
-        is_special = each.name.startswith("_") and each.name.endswith("_")
-        made[each.name] = taken.take(f"{each.name}_" if is_special else each.name)
-    return made
+    return {each.name: taken.take(_without_underscore(each.name)) for each in enum.values}
+
+
+def _without_underscore(name: str) -> str:
+    """Return a name that does not begin with an underscore, with one behind it instead."""
+    if not name.startswith("_"):
+        return name
+    plain = name.strip("_")
+    return f"{plain if NAME.fullmatch(plain) else f'x{plain}'}_"
 
 
 def parameters(names: Iterable[str], reserved: frozenset[str]) -> list[str]:
@@ -120,7 +125,7 @@ def parameters(names: Iterable[str], reserved: frozenset[str]) -> list[str]:
 def client_methods(program: Program, service: Service) -> dict[str, str]:
     """Return the methods of clients by the names of a service's own methods."""
     taken = Taken((*OF_CLIENT, "self", *_inherited(program, service)))
-    return {each.name: taken.take(each.name) for each in service.methods}
+    return {each.name: taken.take(_without_underscore(each.name)) for each in service.methods}
 
 
 def _inherited(program: Program, service: Service) -> list[str]:
@@ -134,7 +139,7 @@ def _inherited(program: Program, service: Service) -> list[str]:
 
 def handler_methods(service: Service) -> dict[str, str]:
     """Return the methods of a handler by the names of a service's own methods. The server finds them by these rules."""
-    return {each.name: Taken().take(each.name) for each in service.methods}
+    return {each.name: Taken(OF_PROTOCOL).take(each.name) for each in service.methods}
 
 
 def operation_names(scope: Scope, verb: str) -> dict[str, str]:

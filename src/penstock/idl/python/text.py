@@ -7,6 +7,7 @@ ruff's formatter.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 
 from penstock.idl.model import Annotations
@@ -15,6 +16,7 @@ LINE_CHARS_MAX = 120
 """Longest line, where it can be broken."""
 _AROUND = 8  # how much what `call` returns may be indented further
 
+_CLOSING = re.compile(r'"{3,}|"+\Z')  # what would end a docstring, or be taken for a part of its end
 _ESCAPES = {"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
@@ -48,9 +50,7 @@ def docstring(text: str, indent: str = "") -> list[str]:
     lines = ["".join(map(_seen, line)).rstrip() for line in text.strip().splitlines()]
     if not any(lines):
         return []
-    escaped = "\n".join(lines).replace("\\", "\\\\").replace('"""', '\\"\\"\\"')
-    if escaped.endswith('"'):
-        escaped = escaped[:-1] + '\\"'
+    escaped = _CLOSING.sub(lambda found: '\\"' * len(found[0]), "\n".join(lines).replace("\\", "\\\\"))
     lines = [f"{indent}{line}" if line else "" for line in f'"""{escaped.lstrip()}'.split("\n")]
     if len(lines) == 1:
         return [f'{lines[0]}"""']
