@@ -8,8 +8,9 @@ method, too. A type that has the name of a field gets a second, private name for
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 from penstock.idl.mistakes import Mistakes
 from penstock.idl.model import (
@@ -28,8 +29,11 @@ from penstock.idl.parser import NESTING_MAX
 from penstock.idl.python import names
 from penstock.idl.python.names import Taken
 
-TEXT_CHARS_MAX = 32 << 20
+TEXT_CHARS_MAX = 16 << 20
 """Most characters of the Python text of one program: short typedefs and constants can name large ones many times."""
+
+
+Made = TypeVar("Made")
 
 
 class TooMuchTextError(Exception):
@@ -120,6 +124,7 @@ class Module:
         self._taken = Taken((*self.naming.public(), *self._inside))
         self._imports: dict[tuple[str, str], str] = {}  # (module, name, or "" for the module itself) → local name
         self._aliases: dict[str, str] = {}
+        self._made: dict[Hashable, Any] = {}
 
     # Names
 
@@ -194,6 +199,13 @@ class Module:
         for block in blocks:
             lines += [*block, ""] if block else []
         return lines
+
+    def once(self, key: Hashable, make: Callable[[], Made]) -> Made:
+        """Return what `make` makes, which is called once for a key: a name of a type can stand for a large one."""
+        if key not in self._made:
+            self._made[key] = make()
+        made: Made = self._made[key]
+        return made
 
     # Lines
 

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from penstock.idl.model import Enum, Found, ListOf, MapOf, Program, Scalar, ScalarKind, SetOf, Struct, Type
+from penstock.idl.model import Enum, Found, ListOf, MapOf, Program, Reference, Scalar, ScalarKind, SetOf, Struct, Type
 from penstock.idl.python.module import Module
 
 RUNTIME: Final = "penstock.frugal.structs"
@@ -47,6 +47,13 @@ _STRUCT, _MAP, _SET, _LIST, _ENUM = 12, 13, 14, 15, 8
 
 def annotation(module: Module, program: Program, type_: Type, *, as_key: bool = False) -> str:
     """Return the annotation of a type that is written in a file (`program`)."""
+    if isinstance(type_, Reference):
+        key = "annotation", program.document.file, type_.name, as_key
+        return module.run.spend(module.once(key, lambda: _annotation(module, program, type_, as_key=as_key)))
+    return _annotation(module, program, type_, as_key=as_key)
+
+
+def _annotation(module: Module, program: Program, type_: Type, *, as_key: bool) -> str:
     owner, kind = program.resolve(type_)
     if isinstance(kind, Scalar):
         name = _SCALARS[kind.kind][0] if kind.kind in _SCALARS else "int"
@@ -84,6 +91,15 @@ def spec(
 
     `is_early`: the structs of this file may have no spec yet; `connect_specs` fills in what is None.
     """
+    if isinstance(type_, Reference):
+        key = "spec", program.document.file, type_.name, as_key, is_early
+        made = module.once(key, lambda: _spec(module, program, type_, as_key=as_key, is_early=is_early))
+        module.run.spend(made[1])
+        return made
+    return _spec(module, program, type_, as_key=as_key, is_early=is_early)
+
+
+def _spec(module: Module, program: Program, type_: Type, *, as_key: bool, is_early: bool) -> tuple[int, str]:
     owner, kind = program.resolve(type_)
     if isinstance(kind, Scalar):
         if kind.kind not in _SCALARS:
@@ -117,10 +133,28 @@ def _has_order(program: Program, type_: Type) -> bool:
     return not isinstance(kind, MapOf)
 
 
+def _has_enum(module: Module, program: Program, type_: Type) -> bool:
+    """Whether a type is an enum or a container of some."""
+    if isinstance(type_, Reference):
+        key = "enum", program.document.file, type_.name
+        return module.once(key, lambda: _is_enum(module, *program.resolve(type_)))
+    return _is_enum(module, program, type_)
+
+
+def _is_enum(module: Module, program: Program, kind: Type | Enum | Struct) -> bool:
+    if isinstance(kind, MapOf):
+        return _has_enum(module, program, kind.key) or _has_enum(module, program, kind.value)
+    if isinstance(kind, ListOf | SetOf):
+        return _has_enum(module, program, kind.element)
+    return isinstance(kind, Enum)
+
+
 def with_enums(
     module: Module, program: Program, type_: Type, value: str, depth: int = 0, *, as_key: bool = False
 ) -> str:
     """Return the expression for a value whose numbers of enums are members; the value itself if it holds no enum."""
+    if not _has_enum(module, program, type_):
+        return module.run.spend(value)
     owner, kind = program.resolve(type_)
     if isinstance(kind, Enum):
         return f"{module.use(RUNTIME, 'known')}({module.definition(Found(owner, kind))}, {value})"

@@ -77,7 +77,7 @@ def test_two_files_of_one_name() -> None:
 
 def test_packages_that_differ_by_case_only() -> None:
     files = {"a.frugal": 'namespace py Shop\ninclude "b.frugal"', "b.frugal": "namespace py shop"}
-    with pytest.raises(IdlError, match=r"a\.frugal:1:1: the package Shop is that of b\.frugal already"):
+    with pytest.raises(IdlError, match=r"a\.frugal:1:11: the package Shop is that of b\.frugal already"):
         _packages(files)
 
 
