@@ -68,7 +68,7 @@ class Naming:
     """The public names of a file's module. Other modules use them, too."""
 
     def __init__(self, program: Program) -> None:
-        self.taken = Taken(names.BUILTINS)
+        self.taken = Taken((*names.BUILTINS, "annotations"))  # which is imported from `__future__`
         self._of: dict[tuple[bool, str], str] = {}  # a scope may have the name of a service
         self._members: dict[str, dict[str, str]] = {}
         self._attributes: dict[str, dict[str, str]] = {}
@@ -235,6 +235,7 @@ def _block(module: str, own: set[str]) -> int:
 def _names_inside(program: Program, naming: Naming) -> set[str]:
     """Return each name that a class or method of the module may have inside, so that it hides one of the module."""
     inside = {*names.OF_PUBLISHER, *names.OF_SUBSCRIBER, *names.OF_CLIENT, "answer", "success"}
+    inside |= {*names.OF_STRUCT, *names.OF_UNION, *names.OF_EXCEPTION}
     inside |= {f"_{number}" for number in range(2 * NESTING_MAX + 2)}  # variables of comprehensions
     for struct in program.document.types:
         if isinstance(struct, Struct):

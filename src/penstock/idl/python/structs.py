@@ -118,7 +118,7 @@ def _member(module: Module, field: Field, attribute: str, kind: StructKind) -> M
         return Member(field, attribute, field.type, is_optional=True, default=" = None")
     is_optional = field.requiredness is Requiredness.OPTIONAL
     if field.default is not None:
-        return Member(field, attribute, field.type, is_optional, _default(module, field))
+        return Member(field, attribute, field.type, is_optional, _default(module, field, attribute, is_optional))
     if field.requiredness is Requiredness.REQUIRED:
         return Member(field, attribute, field.type)
     empty = None if is_optional else zero(module, module.program, field.type)
@@ -127,7 +127,7 @@ def _member(module: Module, field: Field, attribute: str, kind: StructKind) -> M
     return Member(field, attribute, field.type, default=f" = {empty[0] or _factory(module, empty[1])}")
 
 
-def _default(module: Module, field: Field) -> str:
+def _default(module: Module, field: Field, attribute: str, is_optional: bool) -> str:
     """Return the default that a contract gives a field."""
     assert field.default is not None
     resolved = module.program.resolve(field.type)
@@ -136,6 +136,12 @@ def _default(module: Module, field: Field) -> str:
         return f" = {value}"
     if value in ("[]", "{}", f"{module.builtin('set')}()"):
         return f" = {_factory(module, module.builtin({'[]': 'list', '{}': 'dict'}.get(value, 'set')))}"
+    if is_optional and not isinstance(resolved[1], Struct):
+        # Of a lambda in the place of `list[T] | None`, mypy does not find out the T.
+        maker = module.private(f"default_{attribute}")
+        kind = annotation(module, module.program, field.type)
+        module.write(["", "", f"def {maker}() -> {kind}:", f"    return {value}", "", ""])
+        return f" = {_factory(module, maker)}"
     return f" = {_factory(module, f'lambda: {value}')}"
 
 

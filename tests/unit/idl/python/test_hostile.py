@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import math
 import sys
+import typing
 from types import ModuleType
 from typing import Any
 
@@ -12,7 +14,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
 from penstock.idl.mistakes import IdlError
-from penstock.idl.model import Enum, Program, Scope, Service, Struct
+from penstock.idl.model import Enum, ListOf, MapOf, Program, Scope, Service, SetOf, Struct, StructKind
+from penstock.idl.python import names
 from penstock.idl.python.generate import generate
 from penstock.idl.python.load import load_program
 from penstock.idl.python.module import Naming
@@ -62,13 +65,15 @@ def check_code(text: str, own: set[str], packages: set[str]) -> None:
         elif isinstance(each, ast.Import):
             assert [one.name in packages for one in each.names] == [True], ast.unparse(each)
     classes = {each.name for each in tree.body if isinstance(each, ast.ClassDef)}
-    private = set()
+    private: set[str] = set()
     for each in tree.body:
         match each:
             case ast.Import() | ast.ImportFrom() | ast.Expr(ast.Constant(str())):
                 pass
             case ast.Expr(ast.Call(ast.Name(name))):
                 assert imported.get(name) == "connect_specs", ast.unparse(each)
+            case ast.FunctionDef(name=name, body=[ast.Return()], args=ast.arguments(args=[])):
+                private |= {name}
             case ast.ClassDef(name=name):
                 private |= {name} - own
             case ast.Assign([ast.Attribute(ast.Name(name), "thrift_spec")]):
@@ -116,6 +121,25 @@ def _class(module: ModuleType, base: ModuleType, program: Program, name: str) ->
     return getattr(base if found.program is not program else module, Naming(found.program).of(found.definition))
 
 
+def _check_struct(made: Any, struct: Struct) -> None:
+    """Check that annotations mean types where they stand, and that a constructor's defaults are there."""
+    hints = typing.get_type_hints(made, localns=dict(vars(made)))
+    assert set(made.__slots__) <= hints.keys()
+    if struct.kind is StructKind.UNION:
+        return
+    required = [each.name for each in dataclasses.fields(made) if _has_no_default(each)]
+    value = made(**dict.fromkeys(required))
+    for each, attribute in names.attributes(struct).items():
+        kind = next(one.type for one in struct.fields if one.name == each)
+        expected = {ListOf: list, SetOf: set, MapOf: dict}.get(type(kind))  # type: ignore[call-overload]
+        found = getattr(value, attribute)
+        assert found is None or expected is None or type(found) is expected
+
+
+def _has_no_default(field: dataclasses.Field[Any]) -> bool:
+    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+
+
 def _check_definitions(module: ModuleType, program: Program) -> None:
     """Check that what a contract declares is there, by its names on the wire."""
     naming = Naming(program)
@@ -126,6 +150,7 @@ def _check_definitions(module: ModuleType, program: Program) -> None:
         elif isinstance(each, Struct):
             assert [one[0] for one in made.thrift_spec if one] == sorted(one.id for one in each.fields)
             assert len(made.__slots__) == len(each.fields)
+            _check_struct(made, each)
         elif isinstance(each, Service):
             assert made.name == each.name
             assert set(made.methods) == {one.name[:1].lower() + one.name[1:] for one in each.methods}
