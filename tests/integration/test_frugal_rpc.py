@@ -282,6 +282,28 @@ async def test_a_drain_has_a_time_out(parts: Parts) -> None:
     assert not shop.begun["waiting"].is_set()
 
 
+async def test_a_drain_does_not_wait_for_nats_while_it_is_away(parts: Parts) -> None:
+    gone = asyncio.Event()
+
+    async def disconnected() -> None:
+        gone.set()
+
+    shop, other = Shop(), Shop()
+    connection = await parts.connection(disconnected_cb=disconnected)
+    server = Server(connection, "shop", [(SHOP, shop)])
+    await server.start()
+    await parts.server.kill()
+    await gone.wait()
+    async with asyncio.timeout(30):  # each of ten subscriptions would wait for ten seconds
+        await server.drain()
+    await parts.server.start()
+    await parts.serve(other)
+    client = await parts.client()
+    for _ in range(10):  # none reaches the drained one, whose connection comes back
+        await client.ping(Context())
+    assert (shop.pings, other.pings) == (0, 10)
+
+
 async def test_nats_server_is_killed_and_comes_back(parts: Parts) -> None:
     shop = Shop()
     await parts.serve(shop)
@@ -416,8 +438,8 @@ async def test_blocking_clients_are_used_by_many_threads(parts: Parts) -> None:
 async def test_a_blocking_client_that_cannot_connect(tmp_path: Path) -> None:
     async with running_nats(tmp_path) as server:
         url = server.url
-    connect = NatsTransport.connecting(url, "shop", max_reconnect_attempts=0, error_cb=_silent)
-    with pytest.raises(nats.errors.NoServersError):
+    connect = NatsTransport.connecting(url, "shop", first_connect_timeout_s=0.05, error_cb=_silent)
+    with pytest.raises(ServiceNotAvailable, match="NATS was not reached"):
         await asyncio.to_thread(BlockingShopClient, connect, SHOP)
 
 

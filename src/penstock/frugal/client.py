@@ -79,7 +79,8 @@ class ServiceClient:
         self._middleware = tuple(middleware)
         self._framing = FRAMINGS[framing]
         self._now = now
-        self._chains: dict[str, tuple[Proceed, tuple[str, ...]]] = {}  # by the name of the method
+        self._names: dict[str, tuple[str, ...]] = {}  # of the arguments, by the name of the method
+        self._chains: dict[str, Proceed] = {}  # of the middleware, by the name of the method
 
     async def close(self) -> None:
         """Close the transport: calls that are under way fail with `TransportClosed`."""
@@ -93,10 +94,12 @@ class ServiceClient:
 
     async def _call(self, method: MethodType, ctx: Context, arguments: tuple[Any, ...]) -> Any:
         """Call a method; the arguments are in the order of the contract. Returns the result, None if it has none."""
-        known = self._chains.get(method.name)
-        if known is None:
-            known = self._chains[method.name] = self._make_chain(method)
         ctx.begin(self._now)
+        if not self._middleware:
+            return await self._request(method, ctx, arguments)
+        proceed = self._chains.get(method.name)
+        if proceed is None:
+            proceed = self._chains[method.name] = self._make_chain(method)
         call = Call(
             Side.CLIENT,
             self._service_name,
@@ -107,45 +110,45 @@ class ServiceClient:
             is_idempotent=method.is_idempotent,
             annotations=method.annotations,
         )
-        return await known[0](ctx, call)
+        return await proceed(ctx, call)
 
-    def _make_chain(self, method: MethodType) -> tuple[Proceed, tuple[str, ...]]:
-        names = argument_names(method.arguments)
-
+    def _make_chain(self, method: MethodType) -> Proceed:
         async def proceed(ctx: Context, call: Call) -> Any:
-            return await self._request(method, names, ctx, call)
+            return await self._request(method, ctx, call.arguments)
 
-        return chain(self._middleware, proceed), names
+        return chain(self._middleware, proceed)
 
-    async def _request(self, method: MethodType, names: tuple[str, ...], ctx: Context, call: Call) -> Any:
+    async def _request(self, method: MethodType, ctx: Context, arguments: tuple[Any, ...]) -> Any:
         now = self._now()
         left_s = ctx.deadline - now
         if left_s <= 0:
-            raise DeadlineExceeded(f"the time of the call to {call} was over before it was sent")
-        arguments = method.arguments(**dict(zip(names, call.arguments, strict=True)))
+            raise DeadlineExceeded(f"the time of the call to {self._name_of(method)} was over before it was sent")
+        names = self._names.get(method.name)
+        if names is None:
+            names = self._names[method.name] = argument_names(method.arguments)
+        struct = method.arguments(**dict(zip(names, arguments, strict=True)))
         operation_id = self._transport.next_operation_id()
-        packet = self._framing.encode_request(self._codec, method, ctx, operation_id, now, arguments)
-        if packet.size > self._transport.request_bytes_max:
-            most = self._transport.request_bytes_max
-            raise RequestTooLarge(f"the request to {call} has {packet.size:,} bytes, and {most:,} fit into a message")
-        if method.is_oneway:
+        packet = self._framing.encode_request(self._codec, method, ctx, operation_id, now, struct)
+        size, most = packet.size, self._transport.request_bytes_max
+        if size > most:
+            name = self._name_of(method)
+            raise RequestTooLarge(f"the request to {name} has {size:,} bytes, and {most:,} fit into a message")
+        if method.result is None:
             await self._transport.send(packet, left_s)
             return None
         answer = await self._transport.request(operation_id, packet, left_s)
         result = self._framing.decode_answer(self._codec, method, ctx, operation_id, answer)
-        return _taken(method, call, result)
+        for field in method.exceptions.values():
+            if (error := getattr(result, field)) is not None:
+                raise error
+        if not method.returns:
+            return None
+        if result.success is None:
+            raise MissingResult(f"the answer of {self._name_of(method)} has neither a result nor an exception")
+        return result.success
 
-
-def _taken(method: MethodType, call: Call, result: Any) -> Any:
-    """Return what a result says, or raise the declared exception in it."""
-    for field in method.exceptions.values():
-        if (error := getattr(result, field)) is not None:
-            raise error
-    if not method.returns:
-        return None
-    if result.success is None:
-        raise MissingResult(f"the answer of {call} has neither a result nor an exception")
-    return result.success
+    def _name_of(self, method: MethodType) -> str:
+        return f"{self._service_name}.{method.name}"
 
 
 class BlockingServiceClient:
@@ -174,7 +177,7 @@ class BlockingServiceClient:
                 transport, service or self._service, codec=codec, middleware=middleware, framing=framing, now=now
             )
         except BaseException:
-            self._thread.close()
+            self._thread.stop()
             raise
         self._thread.end_with(self, self._client.close)
 

@@ -24,9 +24,9 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
-from functools import cache
+from functools import cache, lru_cache
 from io import BytesIO
-from typing import Any, Final, NoReturn, Protocol
+from typing import Any, Final, NamedTuple, NoReturn, Protocol
 
 from penstock.base.errors import OperationalError
 from penstock.base.extras import how_to_install
@@ -38,6 +38,11 @@ DEPTH_MAX = 64
 """Structs in structs; Apache thrift's own limit."""
 NAME_BYTES_MAX = 1024
 """Most bytes of the name of a method or operation."""
+_HEADERS_KEPT = 256
+"""Headers of messages that are kept, encoded and decoded: those of a service are few."""
+_SPECS_KEPT = 1024
+_KEPT_BYTES = 128
+"""A longer header is not kept."""
 
 
 class MessageKind(IntEnum):
@@ -66,8 +71,7 @@ class WireType(IntEnum):
     UUID = 16
 
 
-@dataclass(frozen=True, slots=True)
-class MessageHeader:
+class MessageHeader(NamedTuple):
     """What stands in front of a message's value. `sequence` is 0 with Frugal."""
 
     name: str
@@ -104,7 +108,14 @@ class Codec(Protocol):
 
 def struct_spec(kind: type[Any]) -> Spec:
     """Return the spec of a struct of generated code."""
+    return _kept_spec(kind)
+
+
+def _spec(kind: Any) -> Spec:
     return (WireType.STRUCT, [kind, kind.thrift_spec])
+
+
+_kept_spec: Callable[..., Spec] = lru_cache(_SPECS_KEPT)(_spec)
 
 
 @dataclass(slots=True)
@@ -338,30 +349,44 @@ class BinaryCodec(_ThriftCodec):
 
     def encode(self, name: str, kind: MessageKind, sequence: int, spec: Spec, value: Any) -> bytes:
         """Return a message."""
-        encoded = _encode_name(name)
-        head = _BINARY_HEAD.pack(_BINARY_VERSION | kind, len(encoded))
-        return b"".join((head, encoded, _I32.pack(sequence), self.encode_bare(spec, value)))
+        return _binary_head(name, kind, sequence) + self.encode_bare(spec, value)
 
     def decode_header(self, data: bytes) -> tuple[MessageHeader, int]:
         """Return a message's header, and where its value begins."""
-        try:
-            (first,) = _U32.unpack_from(data)
-            if first >> 31 == 0:  # the old form: size, name, kind, sequence
-                name, after = _decode_name(data, 4, first)
-                kind = data[after]
-                after += 1
-            elif first & 0xFFFF0000 != _BINARY_VERSION:
-                raise CodecError(f"the message begins with {data[:4].hex()}, which is no version that is known")
-            else:
-                name, after = _decode_name(data, 8, _U32.unpack_from(data, 4)[0])
-                kind = first & 0xFF
-            (sequence,) = _I32.unpack_from(data, after)
-        except (struct.error, IndexError):
-            raise CodecError(f"the message ends in its header, after {len(data)} bytes") from None
-        return MessageHeader(name, _decode_kind(kind), sequence), after + 4
+        end = 12 + int.from_bytes(data[4:8], "big")
+        if end <= _KEPT_BYTES and len(data) > end and data[0] == 0x80:
+            return _kept_binary_header(data[:end])
+        return _binary_header(data)
 
     def _prefix(self, wire_type: int) -> bytes:
         return bytes((wire_type, 0, 1))
+
+
+@lru_cache(_HEADERS_KEPT)
+def _binary_head(name: str, kind: MessageKind, sequence: int) -> bytes:
+    encoded = _encode_name(name)
+    return _BINARY_HEAD.pack(_BINARY_VERSION | kind, len(encoded)) + encoded + _I32.pack(sequence)
+
+
+def _binary_header(data: bytes) -> tuple[MessageHeader, int]:
+    try:
+        (first,) = _U32.unpack_from(data)
+        if first >> 31 == 0:  # the old form: size, name, kind, sequence
+            name, after = _decode_name(data, 4, first)
+            kind = data[after]
+            after += 1
+        elif first & 0xFFFF0000 != _BINARY_VERSION:
+            raise CodecError(f"the message begins with {data[:4].hex()}, which is no version that is known")
+        else:
+            name, after = _decode_name(data, 8, _U32.unpack_from(data, 4)[0])
+            kind = first & 0xFF
+        (sequence,) = _I32.unpack_from(data, after)
+    except (struct.error, IndexError):
+        raise CodecError(f"the message ends in its header, after {len(data)} bytes") from None
+    return MessageHeader(name, _decode_kind(kind), sequence), after + 4
+
+
+_kept_binary_header = lru_cache(_HEADERS_KEPT)(_binary_header)
 
 
 _U32 = struct.Struct(">I")
@@ -440,7 +465,10 @@ def _decode_varint(data: bytes, position: int) -> tuple[int, int]:
 
 
 def _encode_name(name: str) -> bytes:
-    encoded = name.encode()
+    try:
+        encoded = name.encode()
+    except UnicodeEncodeError:
+        raise CodecError(f"the name {name!r} has no form in UTF-8") from None
     if len(encoded) > NAME_BYTES_MAX:
         raise CodecError(f"the name has {len(encoded):,} bytes, more than {NAME_BYTES_MAX:,}")
     return encoded

@@ -70,10 +70,14 @@ class Context:
 
         `reserved`: headers of Frugal's that this version does not know; they are passed on, and not shown.
         """
-        made = cls(correlation_id, timeout_ms=timeout_ms)
-        made._headers.update(headers)
-        made._reserved.update(reserved or {})
-        made.topic = dict(topic or {})
+        made = cls.__new__(cls)
+        made.correlation_id = uuid.uuid4().hex if correlation_id is None else correlation_id
+        made.timeout_ms = timeout_ms
+        made.deadline = math.inf
+        made.topic = dict(topic) if topic else {}
+        made._headers = dict(headers)  # noqa: SLF001
+        made._reserved = dict(reserved) if reserved else {}  # noqa: SLF001
+        made._response_headers = {}  # noqa: SLF001
         return made
 
     def answered(self, headers: Mapping[str, str]) -> None:

@@ -119,6 +119,7 @@ class Discovery:
                 "last_error": each.last_error,
                 "processing_time": round(each.busy_s * 1e9),
                 "average_processing_time": round(each.busy_s * 1e9 / each.requests) if each.requests else 0,
+                "data": None,  # nats-py wants it
             }
             for name, each in stats.items()
         ]

@@ -23,8 +23,9 @@ decoder trusts no size: each is checked against what is left, and against the li
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from functools import lru_cache
 from struct import Struct
+from typing import NamedTuple
 
 from penstock.frugal.context import (
     CORRELATION_ID,
@@ -45,12 +46,14 @@ TIMEOUT_MS_MAX = 24 * 60 * 60 * 1_000
 """A received `_timeout` counts up to a day: what is longer is taken for that."""
 OPERATION_ID_MAX = 2**64 - 1
 
+_SMALL_BLOCK = 8 * HEADERS_MAX
+"""A block of headers of so many bytes has no more headers than a context may have."""
+_NAMES_KEPT = 256
 _SIZE = Struct(">I")
 _HEAD = Struct(">IBI")  # size, version, size of the headers
 
 
-@dataclass(frozen=True, slots=True)
-class Frame:
+class Frame(NamedTuple):
     """A decoded frame. `headers` has all names, those of Frugal too; `message` is the Thrift message, maybe empty."""
 
     headers: dict[str, str]
@@ -61,14 +64,21 @@ def encode_frame(headers: Mapping[str, str], message: bytes) -> bytes:
     """Return the frame of headers and a Thrift message. FrameError: more than the limits allow."""
     pieces: list[bytes] = []
     for name, value in headers.items():
-        encoded_name, encoded_value = name.encode(), value.encode()
-        pieces += (_SIZE.pack(len(encoded_name)), encoded_name, _SIZE.pack(len(encoded_value)), encoded_value)
+        encoded = value.encode()
+        pieces += (_sized_name(name), len(encoded).to_bytes(4, "big"), encoded)
     block = b"".join(pieces)
-    _check_headers(len(headers), len(block) - 8 * len(headers))
+    if len(block) > _SMALL_BLOCK:
+        _check_headers(len(headers), len(block) - 8 * len(headers))
     size = 5 + len(block) + len(message)
     if size > FRAME_BYTES_MAX:
         raise FrameError(f"{size:,} bytes are more than a frame may have ({FRAME_BYTES_MAX:,})", 0)
     return b"".join((_HEAD.pack(size, VERSION, len(block)), block, message))
+
+
+@lru_cache(_NAMES_KEPT)
+def _sized_name(name: str) -> bytes:
+    encoded = name.encode()
+    return _SIZE.pack(len(encoded)) + encoded
 
 
 def decode_frame(frame: bytes) -> Frame:
@@ -82,13 +92,35 @@ def decode_frame(frame: bytes) -> Frame:
         raise FrameError(f"{size:,} bytes are more than a frame may have ({FRAME_BYTES_MAX:,})", 0)
     if version != VERSION:
         raise FrameError(f"version {version} is not known, only {VERSION} is", 4)
-    end = _HEAD.size + block_size
+    end = 9 + block_size
     if end > len(frame):
         raise FrameError(f"the headers have {block_size:,} bytes, and {len(frame) - _HEAD.size:,} are left", 5)
-    return Frame(_decode_headers(frame, _HEAD.size, end), frame[end:])
+    headers = _decode_small(frame, end) if block_size <= _SMALL_BLOCK else None
+    return Frame(_decode_headers(frame, 9, end) if headers is None else headers, frame[end:])
+
+
+def _decode_small(frame: bytes, end: int) -> dict[str, str] | None:
+    """Return the headers of a block that is within the limits in any case, and fast; None: something is wrong."""
+    headers: dict[str, str] = {}
+    position = 9
+    try:
+        while position < end:
+            name_end = position + 4 + int.from_bytes(frame[position : position + 4], "big")
+            value = name_end + 4
+            if value > end:
+                return None
+            value_end = value + int.from_bytes(frame[name_end:value], "big")
+            if value_end > end:
+                return None
+            headers[frame[position + 4 : name_end].decode()] = frame[value:value_end].decode()
+            position = value_end
+    except UnicodeDecodeError:
+        return None
+    return headers
 
 
 def _decode_headers(frame: bytes, start: int, end: int) -> dict[str, str]:
+    """Return the headers of a block, each of them checked: the error has its byte."""
     headers: dict[str, str] = {}
     position, count = start, 0
     while position < end:
@@ -123,14 +155,16 @@ def _check_headers(count: int, size: int, position: int = 5) -> None:
 
 def request_headers(ctx: Context, operation_id: int, now: float) -> dict[str, str]:
     """Return the headers of a request, or of a scope's message; its time is what is left, 1 ms at least."""
-    return {
+    headers = {
         CORRELATION_ID: ctx.correlation_id,
         OPERATION_ID: str(operation_id),
-        TIMEOUT: str(max(1, ctx.left_ms(now))),
-        **{TOPIC + name: value for name, value in ctx.topic.items()},
-        **ctx.reserved,
-        **ctx.headers,
+        TIMEOUT: str(ctx.left_ms(now) or 1),
     }
+    if ctx.topic:
+        headers.update({TOPIC + name: value for name, value in ctx.topic.items()})
+    headers.update(ctx.reserved)
+    headers.update(ctx.headers)
+    return headers
 
 
 def answer_headers(ctx: Context, operation_id: int) -> dict[str, str]:
@@ -144,6 +178,11 @@ def received_context(headers: Mapping[str, str]) -> tuple[Context, int]:
     FrameError: `_opid` is missing or no u64. A `_timeout` that is no number is Frugal's default, as in Frugal.
     """
     operation_id = read_operation_id(headers)
+    correlation_id = headers.get(CORRELATION_ID)
+    timeout = headers.get(TIMEOUT)
+    timeout_ms = TIMEOUT_MS_DEFAULT if timeout is None else read_timeout_ms(timeout)
+    if len(headers) == 1 + (correlation_id is not None) + (timeout is not None):
+        return Context.received(correlation_id, {}, timeout_ms=timeout_ms), operation_id
     shown: dict[str, str] = {}
     topic: dict[str, str] = {}
     reserved: dict[str, str] = {}
@@ -154,8 +193,7 @@ def received_context(headers: Mapping[str, str]) -> tuple[Context, int]:
             topic[name.removeprefix(TOPIC)] = value
         elif name not in _KNOWN:
             reserved[name] = value
-    timeout_ms = read_timeout_ms(headers.get(TIMEOUT, ""))
-    ctx = Context.received(headers.get(CORRELATION_ID), shown, timeout_ms=timeout_ms, topic=topic, reserved=reserved)
+    ctx = Context.received(correlation_id, shown, timeout_ms=timeout_ms, topic=topic, reserved=reserved)
     return ctx, operation_id
 
 
@@ -184,4 +222,8 @@ def read_timeout_ms(text: str) -> int:
 
 def take_answer_headers(ctx: Context, headers: Mapping[str, str]) -> None:
     """Give a context the user's headers of the answer."""
-    ctx.answered({name: value for name, value in headers.items() if not name.startswith("_")})
+    if len(headers) > 2 or not _IDS.issuperset(headers):
+        ctx.answered({name: value for name, value in headers.items() if not name.startswith("_")})
+
+
+_IDS = frozenset((CORRELATION_ID, OPERATION_ID))

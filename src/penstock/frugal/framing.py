@@ -15,8 +15,8 @@ was asked. Bytes that no answer can be given to are a `FrameError`; a request th
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from types import MappingProxyType
+from typing import Any, NamedTuple, Protocol
 
 from penstock.frugal.codecs import ApplicationException, Codec, MessageKind, struct_spec
 from penstock.frugal.context import OPERATION_ID, Context
@@ -44,12 +44,14 @@ ERROR_TEXT_MAX = 1024
 """Most characters of an error's text that an answer carries."""
 
 
-@dataclass(frozen=True, slots=True)
-class Packet:
+_NO_HEADERS: Mapping[str, str] = MappingProxyType({})
+
+
+class Packet(NamedTuple):
     """What a transport carries: bytes, and NATS headers; frugal-v0 has none."""
 
     data: bytes
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = _NO_HEADERS
 
     @property
     def size(self) -> int:
@@ -63,8 +65,7 @@ class Packet:
 _HEADER_BLOCK_BYTES = len(b"NATS/1.0\r\n\r\n")
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(NamedTuple):
     """A received request whose arguments are still bytes: `data` from `start` on.
 
     `problem`: why it cannot be read; it is answered with that.
@@ -110,8 +111,8 @@ class Framing(Protocol):
     def encode_result(self, request: Request, result: Any) -> Packet:
         """Return the answer with the struct of a result."""
 
-    def encode_error(self, request: Request, error: FrugalError) -> Packet:
-        """Return the answer with an error."""
+    def encode_error(self, request: Request, error: FrugalError, *, with_headers: bool = True) -> Packet:
+        """Return the answer with an error, and with the headers that the handler and middleware have set."""
 
 
 class FrugalFraming:
@@ -163,12 +164,12 @@ class FrugalFraming:
         message = request.codec.encode(request.method, MessageKind.REPLY, 0, struct_spec(type(result)), result)
         return Packet(encode_frame(answer_headers(request.ctx, request.operation_id), message))
 
-    def encode_error(self, request: Request, error: FrugalError) -> Packet:
-        """Return the answer with an error, without the headers that the handler set: they may be why it failed."""
+    def encode_error(self, request: Request, error: FrugalError, *, with_headers: bool = True) -> Packet:
+        """Return the answer with an error, and with the headers that the handler and middleware have set."""
         said = ApplicationException(str(error)[:ERROR_TEXT_MAX], error_number(error))
         message = request.codec.encode(request.method, MessageKind.EXCEPTION, 0, _EXCEPTION_SPEC, said)
-        bare = Context(request.ctx.correlation_id)
-        return Packet(encode_frame(answer_headers(bare, request.operation_id), message))
+        ctx = request.ctx if with_headers else Context(request.ctx.correlation_id)
+        return Packet(encode_frame(answer_headers(ctx, request.operation_id), message))
 
 
 FRUGAL = FrugalFraming()

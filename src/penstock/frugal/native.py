@@ -17,8 +17,8 @@ payload without Frugal. One table for calls and for scopes:
 |                       | `Nats-Service-Error: text`                | (ADR-32)                                  |
 
 Rules: `Frugal-Method` or `Frugal-Operation` makes a message a native one. Names that begin with `Frugal-`, `Nats-` or
-`Penstock-`, and `Content-Type`, are never headers of a context. NATS has no form for a name that is no token of visible
-ASCII, nor for a value with line ends or with spaces at its ends: a context with one is refused before it is sent.
+`Penstock-`, and `Content-Type`, are never headers of a context. NATS has no form for a name that is no token (letters,
+digits, and !#$%&'*+-.^_`|~), nor for a value with line ends or spaces at its ends: such a context is not sent.
 The reply subject tells which request an answer is for, so that no operation id is needed.
 """
 
@@ -63,7 +63,7 @@ ERROR_CODE = "Nats-Service-Error-Code"
 ERROR = "Nats-Service-Error"
 
 _OWN = ("frugal-", "nats-", "penstock-")
-_NAME = re.compile(r"[!-9;-~]+")  # visible ASCII without the colon
+_NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")  # a token, as in HTTP
 _LINE_ENDS = re.compile(r"[\r\n\0]")
 
 _CODES = {
@@ -155,7 +155,7 @@ def _add(headers: dict[str, str], more: Mapping[str, str]) -> None:
 
 def _check(name: str, value: str) -> None:
     if not _NAME.fullmatch(name):
-        raise CodecError(f"NATS has no form for the name of the header {name!r}; use visible ASCII without a colon")
+        raise CodecError(f"NATS has no form for the name of the header {name!r}; use letters, digits and -")
     if _LINE_ENDS.search(value) or value != value.strip():
         raise CodecError(f"NATS has no form for the header {name!r}: {value!r}; leave out line ends and outer spaces")
 
@@ -196,18 +196,26 @@ class NativeFraming:
 
     def encode_result(self, request: Request, result: Any) -> Packet:
         """Return the answer with the struct of a result."""
-        headers = {CONTENT_TYPE: request.codec.content_type, CORRELATION_ID: request.ctx.correlation_id}
-        _add(headers, request.ctx.response_headers)
-        for name, value in headers.items():
-            _check(name, value)
+        headers = {CONTENT_TYPE: request.codec.content_type, **_answer_headers(request, with_headers=True)}
         return Packet(request.codec.encode_bare(struct_spec(type(result)), result), headers)
 
-    def encode_error(self, request: Request, error: FrugalError) -> Packet:
-        """Return the answer with an error, in a line of text."""
+    def encode_error(self, request: Request, error: FrugalError, *, with_headers: bool = True) -> Packet:
+        """Return the answer with an error, in a line of text, and with the headers that the handler has set."""
         number = error_number(error)
         code = _CODES.get(number, number if 400 <= number < 600 else 500)
         text = " ".join(str(error).split())[:ERROR_TEXT_MAX].strip()
-        return Packet(b"", {ERROR_CODE: str(code), ERROR: text or "error", CORRELATION_ID: request.ctx.correlation_id})
+        headers = _answer_headers(request, with_headers=with_headers)
+        return Packet(b"", {ERROR_CODE: str(code), ERROR: text or "error", **headers})
+
+
+def _answer_headers(request: Request, *, with_headers: bool) -> dict[str, str]:
+    """Return the headers of an answer. CodecError: NATS has no form for one that the handler has set."""
+    headers = {CORRELATION_ID: request.ctx.correlation_id}
+    if with_headers:
+        _add(headers, request.ctx.response_headers)
+        for name, value in headers.items():
+            _check(name, value)
+    return headers
 
 
 NATIVE = NativeFraming()

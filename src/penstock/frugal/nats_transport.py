@@ -27,6 +27,7 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 from nats.errors import ConnectionClosedError, ConnectionDrainingError, MaxPayloadError, OutboundBufferLimitError
+from nats.errors import Error as NatsError
 
 from penstock.base.subjects import subject_mistake
 from penstock.frugal.errors import (
@@ -42,6 +43,8 @@ from penstock.frugal.framing import Packet
 
 IN_FLIGHT_MAX = 10_000
 """Most calls of one client that wait for an answer, unless it says another number."""
+FIRST_CONNECT_TIMEOUT_S = 10.0
+"""Time for the first connection to NATS, unless it says another one."""
 _STATUS = "Status"
 _NO_RESPONDERS = "503"
 
@@ -71,15 +74,27 @@ class NatsTransport:
 
     @classmethod
     def connecting(
-        cls, servers: str | list[str], subject: str, *, in_flight_max: int = IN_FLIGHT_MAX, **options: Any
+        cls,
+        servers: str | list[str],
+        subject: str,
+        *,
+        in_flight_max: int = IN_FLIGHT_MAX,
+        first_connect_timeout_s: float = FIRST_CONNECT_TIMEOUT_S,
+        **options: Any,
     ) -> Callable[[], Coroutine[Any, Any, Self]]:
         """Return what connects to NATS and opens a transport, which closes that connection with itself.
 
-        `options` are those of `nats.connect`.
+        `options` are those of `nats.connect`. `ServiceNotAvailable`: NATS was not reached in time; nats-py alone would
+        try for minutes.
         """
 
         async def connect() -> Self:
-            connection = await nats.connect(servers, **options)
+            try:
+                async with asyncio.timeout(first_connect_timeout_s):
+                    connection = await nats.connect(servers, **options)
+            except TimeoutError:
+                text = f"NATS was not reached in {first_connect_timeout_s:g} s"
+                raise ServiceNotAvailable(text) from None
             try:
                 made = cls(connection, subject, in_flight_max=in_flight_max)
                 await made.open()
@@ -157,6 +172,8 @@ class NatsTransport:
             raise Disconnected(f"NATS is not connected, and nats-py's buffer for that time is full: {error}") from error
         except MaxPayloadError as error:
             raise RequestTooLarge(f"NATS takes no message of {packet.size:,} bytes") from error
+        except NatsError as error:
+            raise TransportError(f"nats-py did not take the request: {error!r}") from error
 
     def _check_open(self) -> None:
         if self._is_closed:
@@ -201,7 +218,7 @@ class NatsTransport:
             try:
                 subscription = await self._opening
                 await subscription.unsubscribe()
-            except (TransportError, ConnectionClosedError, ConnectionDrainingError):
+            except (TransportError, NatsError):
                 return
 
 

@@ -59,8 +59,12 @@ class _Method:
     service: ServiceType
     kind: MethodType
     argument_names: tuple[str, ...]
-    proceed: Proceed
+    handler: Callable[..., Any]
+    proceed: Proceed | None  # the handler with the middleware around it; None: there is none
     stats: MethodStats
+
+    def __str__(self) -> str:
+        return f"{self.service.name}.{self.kind.name}"
 
 
 class Processor:
@@ -86,8 +90,10 @@ class Processor:
                 if name in self._methods:
                     both = f"{self._methods[name].service.name} and {service.name}"
                     raise ValueError(f"{both} have a method {name!r}: give each its own subject")
-                proceed = chain(middleware, _calling(_find_handler(service, handler, name)))
-                self._methods[name] = _Method(service, kind, argument_names(kind.arguments), proceed, MethodStats())
+                found = _find_handler(service, handler, name)
+                proceed = chain(middleware, _calling(found)) if middleware else None
+                names = argument_names(kind.arguments)
+                self._methods[name] = _Method(service, kind, names, found, proceed, MethodStats())
 
     @property
     def stats(self) -> Mapping[str, MethodStats]:
@@ -118,24 +124,32 @@ class Processor:
                 raise ResponseTooLarge(f"the answer has {packet.size:,} bytes, and {bytes_max:,} fit into a message")
         except (CodecError, FrameError) as error:
             log.error("the answer of %s cannot be encoded, correlation id %s: %s", *_what(request), error)
-            packet = self._refusal(request, stats, _internal(request))
+            packet = self._refusal(request, stats, _internal(request), bytes_max)
         except FrugalError as error:
-            packet = self._refusal(request, stats, error)
+            packet = self._refusal(request, stats, error, bytes_max)
         finally:
             stats.busy_s += self._now() - began
         return packet
 
-    def refuse(self, request: Request, error: FrugalError) -> Packet | None:
+    def refuse(self, request: Request, error: FrugalError, *, bytes_max: int) -> Packet | None:
         """Return the answer that a request is not processed; None: it is a oneway."""
         method = self._methods.get(request.method)
         stats = method.stats if method is not None else MethodStats()
         stats.requests += 1
-        return self._refusal(request, stats, error)
+        return self._refusal(request, stats, error, bytes_max)
 
-    def _refusal(self, request: Request, stats: MethodStats, error: FrugalError) -> Packet | None:
+    def _refusal(self, request: Request, stats: MethodStats, error: FrugalError, bytes_max: int) -> Packet | None:
         stats.errors += 1
         stats.last_error = f"{type(error).__name__}: {error}"
-        return None if self.is_oneway(request) else request.framing.encode_error(request, error)
+        if self.is_oneway(request):
+            return None
+        try:
+            packet = request.framing.encode_error(request, error)
+            if packet.size <= bytes_max:
+                return packet
+        except (CodecError, FrameError):
+            pass  # a header that the handler has set: it may be why it failed
+        return request.framing.encode_error(request, error, with_headers=False)
 
     async def _result(self, request: Request, method: _Method | None, subject: str) -> Any:
         """Return the struct of the result; None: it is a oneway. FrugalError: what is answered instead."""
@@ -148,18 +162,8 @@ class Processor:
             arguments = request.decode_arguments(kind.arguments)
         except CodecError as error:
             raise ProtocolError(f"the arguments of {kind.name!r} cannot be read: {error}") from None
-        call = Call(
-            Side.SERVER,
-            method.service.name,
-            kind.name,
-            tuple(getattr(arguments, name) for name in method.argument_names),
-            subject=subject,
-            is_oneway=kind.is_oneway,
-            is_idempotent=kind.is_idempotent,
-            annotations=kind.annotations,
-        )
         try:
-            value = await self._in_time(method, request.ctx, call)
+            value = await self._run(method, request.ctx, arguments, subject)
         except Exception as error:
             if self._is_answer(error, request.ctx):
                 raise
@@ -180,20 +184,41 @@ class Processor:
     def _is_answer(self, error: Exception, ctx: Context) -> bool:
         """Return whether an error is meant for the caller, not one of a call that the handler made."""
         if isinstance(error, DeadlineExceeded):
-            return self._now() >= ctx.deadline
+            return isinstance(error, _OverAtService) or self._now() >= ctx.deadline
         return isinstance(error, ApplicationError) and not error.was_answered
 
-    async def _in_time(self, method: _Method, ctx: Context, call: Call) -> Any:
+    async def _run(self, method: _Method, ctx: Context, struct: Any, subject: str) -> Any:
+        """Return what the handler returns. _OverAtService: the time of the request is over."""
         left_s = ctx.deadline - self._now()
         if left_s <= 0:
-            raise _too_late(call)
+            raise _too_late(method)
+        arguments = tuple([getattr(struct, name) for name in method.argument_names])
+        if method.proceed is None:
+            running = method.handler(ctx, *arguments)
+            if not inspect.isawaitable(running):
+                return running
+        else:
+            running = method.proceed(ctx, _call_of(method, arguments, subject))
         try:
             async with asyncio.timeout(left_s) as limit:
-                return await method.proceed(ctx, call)
+                return await running
         except TimeoutError:
             if not limit.expired():
                 raise  # the handler's own
-            raise _too_late(call) from None
+            raise _too_late(method) from None
+
+
+def _call_of(method: _Method, arguments: tuple[Any, ...], subject: str) -> Call:
+    return Call(
+        Side.SERVER,
+        method.service.name,
+        method.kind.name,
+        arguments,
+        subject=subject,
+        is_oneway=method.kind.is_oneway,
+        is_idempotent=method.kind.is_idempotent,
+        annotations=method.kind.annotations,
+    )
 
 
 def argument_names(kind: type[Any]) -> tuple[str, ...]:
@@ -233,8 +258,12 @@ def _internal(request: Request) -> InternalError:
     return InternalError(f"{request.method!r} failed; the log of the service tells why, with its correlation id")
 
 
-def _too_late(call: Call) -> DeadlineExceeded:
-    return DeadlineExceeded(f"the time of the call to {call} was over at the service")
+class _OverAtService(DeadlineExceeded):
+    """The time of the request itself is over."""
+
+
+def _too_late(method: _Method) -> DeadlineExceeded:
+    return _OverAtService(f"the time of the call to {method} was over at the service")
 
 
 def _as_answered(problem: FrugalError) -> FrugalError:

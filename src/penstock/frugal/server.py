@@ -42,6 +42,8 @@ log = logging.getLogger("penstock.frugal")
 
 DRAIN_TIMEOUT_S = 30.0
 """How long a drain waits for handlers, unless it says another time."""
+FLUSH_TIMEOUT_S = 5.0
+"""How long a drain waits for NATS to end the subscriptions, and to take the last answers."""
 
 
 @dataclass(slots=True)
@@ -142,13 +144,23 @@ class Server:
     async def drain(self, timeout_s: float = DRAIN_TIMEOUT_S) -> None:
         """Take no more requests, and return when those that came are answered; after the time-out, cancel them."""
         subscriptions, self._subscriptions = self._subscriptions, []
-        for subscription in subscriptions:
-            with contextlib.suppress(NatsError, TimeoutError):  # NATS may be gone
-                await subscription.drain()  # type: ignore[no-untyped-call]
+        await asyncio.gather(*(self._unsubscribe(each) for each in subscriptions))
         await self._workers.drain(timeout_s)
-        with contextlib.suppress(NatsError, TimeoutError):
-            await self._connection.flush()
+        if self._connection.is_connected:
+            with contextlib.suppress(NatsError, TimeoutError):  # the last answers are in nats-py's buffer
+                await asyncio.wait_for(self._connection.flush(), FLUSH_TIMEOUT_S)
         self._end.set()
+
+    async def _unsubscribe(self, subscription: Subscription) -> None:
+        """End a subscription, and take what NATS has sent on it. While NATS is away, nothing is to be waited for."""
+        with contextlib.suppress(NatsError, TimeoutError):
+            if self._connection.is_connected:
+                await asyncio.wait_for(
+                    subscription.drain(),  # type: ignore[no-untyped-call]
+                    FLUSH_TIMEOUT_S,
+                )
+            else:
+                await subscription.unsubscribe()
 
     async def drained(self) -> None:
         """Wait until the server was drained: for a program that serves until something else drains it."""

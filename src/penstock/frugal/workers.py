@@ -15,7 +15,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from penstock.frugal.errors import InternalError, ServiceDraining, ServiceOverloaded
 from penstock.frugal.framing import Packet, Request
@@ -32,8 +32,7 @@ Reply = Callable[[Packet | None], Awaitable[None]]
 """Sends an answer; None: none is due."""
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
+class Job(NamedTuple):
     """A request, and where its answer goes."""
 
     request: Request
@@ -54,12 +53,13 @@ class Workers:
         self._waiting_max = waiting_max
         self._waiting: deque[Job] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._running = 0  # workers that will look at the queue again; a task is in the set a little longer
         self._is_draining = False
 
     @property
     def running(self) -> int:
         """The number of requests whose handlers run."""
-        return len(self._tasks)
+        return self._running
 
     @property
     def waiting(self) -> int:
@@ -70,7 +70,8 @@ class Workers:
         """Run a request, or let it wait, or refuse it; returns at once unless it is refused."""
         if self._is_draining:
             await self._refuse(job, ServiceDraining("the service stops: try another one, or again"))
-        elif len(self._tasks) < self._concurrency_max:
+        elif self._running < self._concurrency_max:
+            self._running += 1
             task = asyncio.get_running_loop().create_task(self._work(job))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
@@ -78,9 +79,7 @@ class Workers:
             self._waiting.append(job)
         else:
             self.overloaded += 1
-            text = (
-                f"{len(self._tasks)} requests are in progress and {len(self._waiting)} wait, the most of this service"
-            )
+            text = f"{self._running} requests are in progress and {len(self._waiting)} wait, the most of this service"
             await self._refuse(job, ServiceOverloaded(text))
 
     async def drain(self, timeout_s: float) -> None:
@@ -90,7 +89,7 @@ class Workers:
                 while self._tasks:
                     await asyncio.wait(self._tasks)
         except TimeoutError:
-            log.warning("%d requests are cancelled, and %d that wait", len(self._tasks), len(self._waiting))
+            log.warning("%d requests are cancelled, and %d that wait", self._running, len(self._waiting))
         self._is_draining = True
         left, self._waiting = list(self._waiting), deque()
         for job in left:
@@ -100,22 +99,26 @@ class Workers:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _work(self, job: Job) -> None:
-        while True:
-            try:
-                packet = await self._processor.answer(job.request, bytes_max=job.bytes_max, subject=job.subject)
-                await job.reply(packet)
-            except asyncio.CancelledError:
-                if self._was_cancelled():
-                    await self._refuse(job, ServiceDraining("the service stopped before the handler had ended"))
-                    raise
-                log.exception("the handler of %r was cancelled by its own doing", job.request.method)
-                await self._refuse(job, InternalError(f"{job.request.method!r} was cancelled"))
-            except Exception:
-                log.exception("the answer of %r was not sent", job.request.method)
-            if not self._waiting:
-                return
-            job = self._waiting.popleft()
+    async def _work(self, job: Job | None) -> None:
+        try:
+            while job is not None:
+                await self._process(job)
+                job = self._waiting.popleft() if self._waiting else None
+        finally:
+            self._running -= 1  # in one step with the look at the queue: else a request could wait for nobody
+
+    async def _process(self, job: Job) -> None:
+        try:
+            packet = await self._processor.answer(job.request, bytes_max=job.bytes_max, subject=job.subject)
+            await job.reply(packet)
+        except asyncio.CancelledError:
+            if self._was_cancelled():
+                await self._refuse(job, ServiceDraining("the service stopped before the handler had ended"))
+                raise
+            log.exception("the handler of %r was cancelled by its own doing", job.request.method)
+            await self._refuse(job, InternalError(f"{job.request.method!r} was cancelled"))
+        except Exception:
+            log.exception("the answer of %r was not sent", job.request.method)
 
     def _was_cancelled(self) -> bool:
         task = asyncio.current_task()
@@ -123,6 +126,6 @@ class Workers:
 
     async def _refuse(self, job: Job, error: InternalError | ServiceDraining | ServiceOverloaded) -> None:
         try:
-            await job.reply(self._processor.refuse(job.request, error))
+            await job.reply(self._processor.refuse(job.request, error, bytes_max=job.bytes_max))
         except Exception:
             log.exception("the refusal of %r was not sent", job.request.method)

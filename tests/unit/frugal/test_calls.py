@@ -116,7 +116,7 @@ async def test_arguments_of_another_shape(framing):
         ctx = Context()
         ctx.begin(made.clock)
         packet = FRAMINGS[framing].encode_request(BINARY, COUNT, ctx, 1, made.clock(), COUNT.arguments(customer="x"))
-        cut = replace(packet, data=packet.data[:-1])
+        cut = packet._replace(data=packet.data[:-1])
         if framing == "frugal-v0":
             frame = decode_frame(packet.data)
             cut = Packet(encode_frame(frame.headers, frame.message[:-1]))
@@ -270,6 +270,33 @@ async def test_a_server_middleware_may_refuse_and_see_declared_exceptions():
             with pytest.raises(NotFound):
                 await made.client.place(Context(headers={"token": "x"}), replace(ORDER, number=404), 1)
     assert seen == [404, 404]
+
+
+@pytest.mark.parametrize("framing", FRAMINGS)
+async def test_an_error_has_the_headers_that_were_set_if_they_fit(framing):
+    class Throttled(Shop):
+        def count(self, ctx, customer):
+            ctx.set_response_header("retry-after", "5" * int(customer))
+            raise ApplicationError("too much", 430)
+
+    async with served(handler=Throttled(), framing=framing, bytes_max=4000) as made:
+        for size, wanted in (("1", {"retry-after": "5"}), ("4000", {})):
+            ctx = Context(headers={})
+            with pytest.raises(ApplicationError, match="too much"):
+                await made.client.count(ctx, size)
+            assert dict(ctx.response_headers) == wanted
+
+
+async def test_a_header_that_nats_has_no_form_for_is_an_error_of_the_handler(caplog):
+    class Wrong(Shop):
+        async def ping(self, ctx):
+            ctx.set_response_header("a b", "x")
+
+    async with served(handler=Wrong(), framing="native") as made:
+        with pytest.raises(InternalError):
+            await made.client.ping(Context())
+    assert "no form for the name of the header 'a b'" in caplog.text
+    caplog.clear()
 
 
 async def test_errors_of_a_call_that_the_handler_made_are_not_answers(caplog):
@@ -429,6 +456,7 @@ async def test_native_headers_that_nats_has_no_form_for_are_refused():
     async with served(framing="native") as made:
         for ctx in (
             Context(headers={"two words": "x"}),
+            Context(headers={"a(b": "x"}),
             Context(headers={"a": "x\r\nNats-Rollup: all"}),
             Context(headers={"a": " x"}),
             Context(headers={"Nats-Msg-Id": "x"}),
