@@ -123,7 +123,7 @@ def methods(draw: st.DrawFn) -> Method:
 @st.composite
 def scopes(draw: st.DrawFn) -> Scope:
     variables = draw(st.lists(st.from_regex(r"[a-z][a-z0-9_]{0,3}", fullmatch=True), max_size=3, unique=True))
-    words = draw(st.lists(st.from_regex(r"[a-z0-9$#/'-]{1,4}", fullmatch=True), max_size=3))
+    words = draw(st.lists(st.from_regex(r"[a-z0-9$'-][a-z0-9$#/'-]{0,3}", fullmatch=True), max_size=3))
     tokens = draw(st.permutations([*words, *(f"{{{name}}}" for name in variables)]))
     ordered = tuple(token[1:-1] for token in tokens if token.startswith("{"))
     operations = draw(named(st.builds(Operation, NAMES, TYPES, COMMENTS, ANNOTATIONS)))

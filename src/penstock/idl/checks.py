@@ -56,7 +56,11 @@ Key = tuple[str, str]
 
 def check(program: Program, mistakes: Mistakes) -> None:
     """Check a program and all that it includes."""
-    programs = list(program.closure())
+    check_all(list(program.closure()), mistakes)
+
+
+def check_all(programs: list[Program], mistakes: Mistakes) -> None:
+    """Check programs, among which are those that they include."""
     types = _Types(mistakes)
     types.check(programs)
     if mistakes:
