@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import keyword
 import math
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from types import GenericAlias, UnionType
 from typing import Any
 from uuid import UUID
 
@@ -358,6 +360,13 @@ def _scalar(draw: Any, kind: ScalarKind) -> Value:
     return Value(
         Literal(text), lambda found: text.encode("utf-8", "surrogatepass") if kind is ScalarKind.BINARY else text
     )
+
+
+def check_annotations(made: Any) -> None:
+    """Fail if an annotation of a class means no type where it stands: a field may hide what it names."""
+    around = vars(sys.modules[made.__module__])
+    for hint in made.__annotations__.values():
+        assert isinstance(eval(hint, around, dict(vars(made))), type | UnionType | GenericAlias), hint
 
 
 @st.composite

@@ -6,7 +6,6 @@ import ast
 import dataclasses
 import math
 import sys
-import typing
 from types import ModuleType
 from typing import Any
 
@@ -20,7 +19,7 @@ from penstock.idl.python.generate import generate
 from penstock.idl.python.load import load_program
 from penstock.idl.python.module import Naming
 from tests.extent import examples
-from tests.unit.idl.python.models import Made, programs
+from tests.unit.idl.python.models import Made, check_annotations, programs
 
 _MODULES = {
     "__future__", "builtins", "collections.abc", "dataclasses", "enum", "typing", "uuid", "penstock.frugal.client",
@@ -123,8 +122,7 @@ def _class(module: ModuleType, base: ModuleType, program: Program, name: str) ->
 
 def _check_struct(made: Any, struct: Struct) -> None:
     """Check that annotations mean types where they stand, and that a constructor's defaults are there."""
-    hints = typing.get_type_hints(made, localns=dict(vars(made)))
-    assert set(made.__slots__) <= hints.keys()
+    check_annotations(made)
     if struct.kind is StructKind.UNION:
         return
     required = [each.name for each in dataclasses.fields(made) if _has_no_default(each)]
@@ -164,7 +162,7 @@ def _check_definitions(module: ModuleType, program: Program) -> None:
 
 # Without shrinking: it takes minutes with models as large as these.
 @settings(
-    max_examples=examples(150),
+    max_examples=examples(60),
     phases=[Phase.explicit, Phase.reuse, Phase.generate],
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )

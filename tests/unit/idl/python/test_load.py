@@ -14,6 +14,7 @@ import pytest
 from penstock.frugal.structs import FrozenMap
 from penstock.idl.mistakes import IdlError
 from penstock.idl.python.load import load, load_text
+from tests.unit.idl.python.models import check_annotations
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -111,6 +112,7 @@ def test_names_that_types_and_fields_share() -> None:
         service api { list<point> list(1: i32 list, 2: point point), set<string> set(), point point() }
         """
     )
+    check_annotations(module.all)
     made = module.ALL
     assert (made.state, made.point, made.list, made.set, made.dict) == (1, [module.point()], [], set(), {})
     assert made.tuple == {(module.state.on,)}
