@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import keyword
 import math
 import sys
@@ -365,7 +366,7 @@ def _scalar(draw: Any, kind: ScalarKind) -> Value:
 def check_annotations(made: Any) -> None:
     """Fail if an annotation of a class means no type where it stands: a field may hide what it names."""
     around = vars(sys.modules[made.__module__])
-    for hint in made.__annotations__.values():
+    for hint in inspect.get_annotations(made).values():
         assert isinstance(eval(hint, around, dict(vars(made))), type | UnionType | GenericAlias), hint
 
 

@@ -112,7 +112,7 @@ def test_names_that_types_and_fields_share() -> None:
         service api { list<point> list(1: i32 list, 2: point point), set<string> set(), point point() }
         """
     )
-    check_annotations(module.all)
+    check_annotations(module.all_)
     made = module.ALL
     assert (made.state, made.point, made.list, made.set, made.dict) == (1, [module.point()], [], set(), {})
     assert made.tuple == {(module.state.on,)}
