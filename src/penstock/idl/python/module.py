@@ -234,7 +234,7 @@ def _block(module: str, own: set[str]) -> int:
 
 def _names_inside(program: Program, naming: Naming) -> set[str]:
     """Return each name that a class or method of the module may have inside, so that it hides one of the module."""
-    inside = {*names.OF_PUBLISHER, *names.OF_SUBSCRIBER, *names.OF_CLIENT, "answer", "success"}
+    inside = {*names.OF_PUBLISHER, *names.OF_SUBSCRIBER, *names.OF_CLIENT, "_scope", "_service", "answer", "success"}
     inside |= {*names.OF_STRUCT, *names.OF_UNION, *names.OF_EXCEPTION}
     inside |= {f"_{number}" for number in range(2 * NESTING_MAX + 2)}  # variables of comprehensions
     for struct in program.document.types:

@@ -124,3 +124,19 @@ def test_a_default_that_is_a_map_in_a_key() -> None:
     module = load_text("struct A { 1: set<map<string, i32>> a = [{'x': 1}] }")
     assert module.A().a == {FrozenMap({"x": 1})}
     assert type(next(iter(module.A().a))) is FrozenMap
+
+
+def test_types_with_names_of_the_generated_classes() -> None:
+    module = load_text(
+        """
+        enum _service { q = 1 }
+        enum _scope { q = 1 }
+        struct thrift_spec { 1: optional thrift_spec thrift_spec }
+        service A { void a(1: _service x = _service.q, 2: _scope y = _scope.q, 3: optional thrift_spec z) }
+        """
+    )
+    check_annotations(module.thrift_spec)
+    assert module.thrift_spec(thrift_spec_=module.thrift_spec()).thrift_spec_ == module.thrift_spec()
+    arguments = module.A.methods["a"].arguments()
+    assert (arguments.x, arguments.y) == (module._service.q, module._scope.q)
+    assert module.AClient._service is module.A
