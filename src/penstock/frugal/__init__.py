@@ -4,6 +4,7 @@ Generated code and `load` give dataclasses, clients, publishers and subscribers;
 
 | module       | content                                                                                       |
 |--------------|-----------------------------------------------------------------------------------------------|
+| `structs`    | base classes of structs, unions and exceptions in generated code                              |
 | `contracts`  | descriptions of services and scopes that generated code carries                               |
 | `context`    | the context of a call or message: correlation id, headers, deadline                           |
 | `middleware` | what a middleware is, and the order in which several run                                      |

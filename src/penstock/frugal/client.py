@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Protocol, Self
+from typing import Any, ClassVar, Protocol, Self
 
 from penstock.client.blocking.threads import LoopThread
 from penstock.frugal.codecs import BINARY, Codec
@@ -53,9 +53,12 @@ class RpcTransport(Protocol):
 class ServiceClient:
     """Base of the clients in generated code.
 
-    `transport` carries the requests; closing the client closes it. `service`: for middleware, the name of the service.
+    `transport` carries the requests; closing the client closes it. `service`: for middleware, the name of the service;
+    generated classes say it in `_service`.
     `middleware`: the first is the outermost. `framing`: "frugal-v0" or "native". `now`: the monotonic clock, seconds.
     """
+
+    _service: ClassVar[ServiceType | None] = None
 
     def __init__(
         self,
@@ -70,7 +73,8 @@ class ServiceClient:
         if framing not in FRAMINGS:
             raise ValueError(f"framing is {framing!r}; give one of {', '.join(FRAMINGS)}")
         self._transport = transport
-        self._service_name = service.name if service is not None else transport.subject
+        named = service or self._service
+        self._service_name = named.name if named is not None else transport.subject
         self._codec = codec
         self._middleware = tuple(middleware)
         self._framing = FRAMINGS[framing]
@@ -154,6 +158,8 @@ class BlockingServiceClient:
     `HttpTransport.connecting(…)`. Middleware runs there, too. A call that is interrupted is cancelled.
     """
 
+    _service: ClassVar[ServiceType | None] = None
+
     def __init__(
         self,
         connect: Callable[[], Coroutine[Any, Any, RpcTransport]],
@@ -168,7 +174,7 @@ class BlockingServiceClient:
         try:
             transport = self._thread.run(connect())
             self._client = ServiceClient(
-                transport, service, codec=codec, middleware=middleware, framing=framing, now=now
+                transport, service or self._service, codec=codec, middleware=middleware, framing=framing, now=now
             )
         except BaseException:
             self._thread.stop()

@@ -232,9 +232,14 @@ def _decode_map(arguments: Any, tree: Any, depth: int) -> dict[Any, Any]:
         raise CodecError(
             f"the entries are {_shown(tree[0])} to {_shown(tree[1])}, not {_NAMES[key_type]} to {_NAMES[kind]}"
         )
-    return {
+    made = {
         _decode_key(key_type, key_arguments, key): _decode(kind, inner, each, depth) for key, each in entries.items()
     }
+    if not arguments[4]:
+        return made
+    from penstock.frugal.structs import FrozenMap  # JSON itself works without Apache thrift
+
+    return FrozenMap(made)
 
 
 def _check_container(said: Any, found: int) -> None:

@@ -11,5 +11,6 @@ Pure: files are read through a given function, so a test needs none. Nothing her
 | `files`     | which files an include may name; `FileReader` reads them from the disk                   |
 | `printer`   | `document_text`: a document as canonical IDL text                                        |
 | `protobuf`  | `from_descriptor_set`: the second front end                                              |
+| `python`    | `generate`: a program as Python files; `load`: a contract as a module at run time        |
 | `mistakes`  | `IdlError`: all mistakes of a run, with their places                                     |
 """
