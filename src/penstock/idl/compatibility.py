@@ -182,12 +182,17 @@ _RULES = (
         "publish to a new stream, and let consumers finish the old one",
     ),
     # Types, wherever they are used
-    Rule("type-changed", WIRE, "readers of the other version skip the value, or refuse the message", _NEW_ID),
+    Rule(
+        "type-changed",
+        WIRE,
+        "readers of the other version skip the value, or take its bytes for something else",
+        _NEW_ID,
+    ),
     Rule("type-replaced", WIRE, "the fields or numbers of another type mean something else", _NEW_ID),
     Rule(
         "text-bytes-changed",
         WIRE,
-        "bytes that are no UTF-8 are refused as text, and the JSON protocol writes both differently",
+        "bytes that are no UTF-8 are refused or replaced as text, and the JSON protocol writes both differently",
         _NEW_ID,
     ),
     Rule("integer-became-enum", BACKWARD, "old writers may have written a number that the enum lacks", _NEW_ID),
@@ -740,11 +745,7 @@ class _Comparison:
             text = f"prefix {was.prefix or '(none)'} is {now.prefix or '(none)'} now"
             self._change("scope-prefix-changed", was.name, text, *at)
         else:
-            for index, (before, after) in enumerate(zip(was.variables, now.variables, strict=False)):
-                if before != after:
-                    rule = "scope-variables-exchanged" if before in now.variables else "scope-variable-renamed"
-                    text = f"variable {index + 1}, {before}, is {after} now"
-                    self._change(rule, was.name, text, *at)
+            self._variables(was, now)
         by_name = {each.name: each for each in now.operations}
         for operation in was.operations:
             subject = f"{was.name}.{operation.name}"
@@ -757,6 +758,17 @@ class _Comparison:
             if found is not None:
                 self._change(found.rule, subject, f"message: {found.text}", operation.position, other.position)
             self._stored(subject, (was, operation), (now, other))
+
+    def _variables(self, was: Scope, now: Scope) -> None:
+        """Compare the names of equally many variables: one that has another place takes the value of another."""
+        changed = [(old, new) for old, new in zip(was.variables, now.variables, strict=False) if old != new]
+        if any(old in now.variables or new in was.variables for old, new in changed):
+            text = f"variables {', '.join(was.variables)} are {', '.join(now.variables)} now"
+            self._change("scope-variables-exchanged", was.name, text, was.position, now.position)
+            return
+        for old, new in changed:
+            text = f"variable {old} is {new} now"
+            self._change("scope-variable-renamed", was.name, text, was.position, now.position)
 
     def _stored(self, subject: str, old: tuple[Scope, Operation], new: tuple[Scope, Operation]) -> None:
         """Compare the streams that store the messages of an operation, and their keys."""
