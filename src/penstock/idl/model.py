@@ -123,7 +123,10 @@ class ConstantList:
 
 @dataclass(frozen=True, slots=True)
 class ConstantMap:
-    """`{key: value}`: a map, or a struct by the names of its fields; an unquoted key is a `ConstantName`."""
+    """`{key: value}`: a map, or a struct by the names of its fields; an unquoted key is a `ConstantName`.
+
+    Thrift allows `{}` for a list or set without items, too.
+    """
 
     entries: tuple[tuple[ConstantValue, ConstantValue], ...]
     position: Position = field(default=NOWHERE, compare=False)
@@ -331,6 +334,15 @@ class Found:
     definition: Definition
 
 
+@dataclass(frozen=True, slots=True)
+class FoundValue:
+    """A value of an enum, and the program of the file that declares it."""
+
+    program: Program
+    enum: Enum
+    value: EnumValue
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Program:
     """A linked file: its document, and the programs of the files that it includes, by their names."""
@@ -338,17 +350,32 @@ class Program:
     document: Document
     includes: Mapping[str, Program]
     _by_name: Mapping[str, Definition] = field(init=False, repr=False)
+    _values: Mapping[str, Mapping[str, EnumValue]] = field(init=False, repr=False)  # of enums, by their names
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_by_name", {each.name: each for each in self.document.definitions})
+        # Frugal's own files have a scope and a service of one name: the name means the service, which types can use.
+        scopes = {each.name: each for each in self.document.scopes}
+        others = {each.name: each for each in self.document.definitions if not isinstance(each, Scope)}
+        object.__setattr__(self, "_by_name", {**scopes, **others})
+        enums = (each for each in self.document.definitions if isinstance(each, Enum))
+        object.__setattr__(self, "_values", {each.name: {one.name: one for one in each.values} for each in enums})
 
     def find(self, name: str) -> Found | None:
         """Return what a name of this file means: "Thing", or "base.Thing" of an included one; None: nothing."""
         if (own := self._by_name.get(name)) is not None:
             return Found(self, own)
-        file, _, rest = name.partition(".")
+        file, _, rest = name.rpartition(".")  # of "v1.base.Thing" it is the included file v1.base.thrift
         included = self.includes.get(file)
-        return None if included is None or "." in rest else included.find(rest)
+        return None if included is None else included.find(rest)
+
+    def find_value(self, name: str) -> FoundValue | None:
+        """Return the value of an enum that a name means: "Color.RED", or "base.Color.RED" of an included file."""
+        enum, _, value = name.rpartition(".")
+        found = self.find(enum)
+        if found is None or not isinstance(found.definition, Enum):
+            return None
+        one = found.program._values[found.definition.name].get(value)  # noqa: SLF001  # of its own class
+        return None if one is None else FoundValue(found.program, found.definition, one)
 
     def resolve(self, type_: Type) -> tuple[Program, Scalar | ListOf | SetOf | MapOf | Enum | Struct]:
         """Follow names and typedefs of a linked program to what a type is, and the program that it stands in."""
