@@ -62,9 +62,9 @@ from penstock.idl.model import (
 )
 
 VALUE_PARTS_MAX = 10_000
-"""Parts of a constant that are compared; constants of constants could unfold to more than memory holds."""
+"""Parts of a constant that are compared; a longer one is compared as it is written, without the values of its names."""
 TYPE_DEPTH_MAX = 100
-"""Depth to which types of types are compared: typedefs that are renamed and nested could need any depth."""
+"""Depth to which types in types are compared; deeper ones differ if they are not written alike."""
 VALUE_CHARS_MAX = 60
 """Characters of a constant in the text of a change."""
 
@@ -1033,11 +1033,8 @@ def _named(program: Program, name: str) -> Found | int | str:
     found = program.find(name)
     if found is not None and isinstance(found.definition, Constant):
         return found
-    owner, _, value = name.rpartition(".")
-    enum = program.find(owner) if owner else None
-    if enum is not None and isinstance(enum.definition, Enum):
-        return next((each.number for each in enum.definition.values if each.name == value), name)
-    return name
+    value = program.find_value(name)
+    return name if value is None else value.value.number
 
 
 def _value_text(value: ConstantValue | None) -> str:
