@@ -1,6 +1,6 @@
 """Breaking changes between two versions of a contract.
 
-Rules: pure; reads linked programs only. Types are compared as the wire has them, through typedefs and includes; names
+Rules: pure; reads linked programs only, whose types and constants have limits. Types are compared as the wire has them, through typedefs and includes; names
 of types, fields and arguments are not on the wire of Thrift, names of methods, scopes and operations are. A change that
 no rule names is safe: an added optional field, a comment, the order of declarations.
 
@@ -63,8 +63,6 @@ from penstock.idl.model import (
 
 VALUE_PARTS_MAX = 10_000
 """Parts of a constant that are compared; a longer one is compared as it is written, without the values of its names."""
-TYPE_DEPTH_MAX = 100
-"""Depth to which types in types are compared; deeper ones differ if they are not written alike."""
 VALUE_CHARS_MAX = 60
 """Characters of a constant in the text of a change."""
 
@@ -685,18 +683,14 @@ class _Comparison:
 
     # Types
 
-    def _type_change(
-        self, old_program: Program, old: Type, new_program: Program, new: Type, depth: int = 0
-    ) -> _TypeChange | None:
+    def _type_change(self, old_program: Program, old: Type, new_program: Program, new: Type) -> _TypeChange | None:
         """Return how a type differs on the wire; None: it does not, or where it is declared says so."""
         key = (old_program.document.file, old, new_program.document.file, new)
         if key not in self._types:
-            self._types[key] = self._resolved_change(old_program, old, new_program, new, depth)
+            self._types[key] = self._resolved_change(old_program, old, new_program, new)
         return self._types[key]
 
-    def _resolved_change(
-        self, old_program: Program, old: Type, new_program: Program, new: Type, depth: int
-    ) -> _TypeChange | None:
+    def _resolved_change(self, old_program: Program, old: Type, new_program: Program, new: Type) -> _TypeChange | None:
         if isinstance(old, Reference) and isinstance(new, Reference):
             before, after = old_program.find(old.name), new_program.find(new.name)
             if before and after and _are_one_typedef(before, after) and self._are_versions(before, after):
@@ -709,7 +703,7 @@ class _Comparison:
             case (Scalar(), Scalar()):
                 rule = _rule_scalars(was.kind, now.kind)
             case (ListOf() | SetOf() | MapOf(), ListOf() | SetOf() | MapOf()) if type(was) is type(now):
-                return self._parts_change(was_in, _parts(was), now_in, _parts(now), text, depth + 1)
+                return self._parts_change(was_in, _parts(was), now_in, _parts(now), text)
             case (Enum() | Struct(), Enum() | Struct()) if type(was) is type(now):
                 rule = None if self._are_versions(Found(was_in, was), Found(now_in, now)) else "type-replaced"
             case (Scalar(kind=ScalarKind.I32), Enum()):
@@ -727,12 +721,9 @@ class _Comparison:
         new_program: Program,
         new: tuple[Type, ...],
         text: str,
-        depth: int,
     ) -> _TypeChange | None:
-        if depth > TYPE_DEPTH_MAX:
-            return None if old == new else _TypeChange("type-changed", text)
         for was, now in zip(old, new, strict=True):
-            found = self._type_change(old_program, was, new_program, now, depth)
+            found = self._type_change(old_program, was, new_program, now)
             if found is not None:
                 return _TypeChange(found.rule, text)
         return None

@@ -8,7 +8,6 @@ import pytest
 
 from penstock.idl.compatibility import (
     RULES,
-    TYPE_DEPTH_MAX,
     Change,
     Impact,
     Mode,
@@ -455,18 +454,6 @@ def test_a_long_constant_is_compared_as_it_is_written() -> None:
     assert rules(compare(program(old), program(old.replace("D = C13", "D = [C12, C12]")))) == {
         "constant-value-changed": "D"
     }
-
-
-def test_a_tower_of_types_does_not_reach_the_limit_of_recursion() -> None:
-    def tower(name: str, depth: int) -> str:
-        lines = [f"typedef list<i32> {name}0"]
-        lines += [f"typedef list<{name}{n - 1}> {name}{n}" for n in range(1, depth)]
-        return "\n".join([*lines, f"struct S {{ 1: {name}{depth - 1} a }}"])
-
-    found = compare(program(tower("A", TYPE_DEPTH_MAX)), program(tower("B", TYPE_DEPTH_MAX)))
-    assert {each.rule.id for each in found} == {"type-removed"}
-    deep = compare(program(tower("A", 900)), program(tower("B", 900)))
-    assert {each.rule.id for each in deep} == {"type-removed", "type-changed"}
 
 
 def test_many_declarations_that_are_gone_are_compared_in_bounded_time() -> None:
