@@ -1,8 +1,8 @@
 """Breaking changes between two versions of a contract.
 
-Rules: pure; reads linked programs only, whose types and constants have limits. Types are compared as the wire has them, through typedefs and includes; names
-of types, fields and arguments are not on the wire of Thrift, names of methods, scopes and operations are. A change that
-no rule names is safe: an added optional field, a comment, the order of declarations.
+Rules: pure; reads linked programs only, whose types and constants have limits. Types are compared as the wire has them,
+through typedefs and includes; names of types, fields and arguments are not on the wire of Thrift, names of methods,
+scopes and operations are. A change that no rule names is safe: an added optional field, a comment, another order.
 
 Versions run side by side while services are updated, and a stream keeps messages of old versions, so a rule says which
 side fails:
@@ -14,16 +14,15 @@ side fails:
 | `SOURCE`   | programs that use the generated code, until they are edited; the wire stays the same      |
 | `NOTHING`  | nothing, but both versions do not behave alike: a note                                    |
 
-`RULES` below is the list. It holds whatever Frugal's audit reports, with three differences. A type that only has a new
-name, and a service that has all its methods through another base, are of `SOURCE`, as their bytes stay the same.
-Exchanged variables of a scope, moved ids and removed variants of a union are found, too.
+`RULES` below is the list. What Frugal's audit calls an error breaks the wire here, too, with two exceptions whose bytes
+stay the same: a type that only has another name, and a service that has all its methods through another base.
 """
 
 from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Flag, StrEnum, auto
 from typing import NamedTuple, Protocol
@@ -409,6 +408,7 @@ class _Comparison:
         self._changes: dict[tuple[str, str, str, Position], Change] = {}
         self._matched: dict[str, Program] = {}  # the new program by the file of the old one
         self._matched_back: dict[str, Program] = {}
+        self._new_names = _lowered(each.name for each in new.document.definitions)
         self._by_name: dict[Program, dict[tuple[type[object], str], Definition]] = {}
         self._pairs: deque[_Pair] = deque()
         self._paired: set[tuple[str, str, str, str, object]] = set()
@@ -512,8 +512,8 @@ class _Comparison:
                 self._moved(gone, candidates.pop())
                 return
         rule = next((rule for sort, rule in _REMOVED if isinstance(was, sort)), "type-removed")
-        names = (each.name for each in self._root[1].document.definitions)
-        self._change(rule, was.name, f"{_noun(was)} is removed{_like(was.name, names)}", was.position, NOWHERE)
+        text = f"{_noun(was)} is removed{_like(was.name, self._new_names)}"
+        self._change(rule, was.name, text, was.position, NOWHERE)
 
     def _only_new(self) -> dict[_Shape, list[Found]]:
         """Return the declarations of the new version that are of no old one, by their shapes."""
@@ -549,13 +549,11 @@ class _Comparison:
         was = {each.language: each for each in old.document.namespaces}
         now = {each.language: each for each in new.document.namespaces}
         for language in {**was, **now}:
-            before, after = old.document.namespace(language), new.document.namespace(language)
-            if before != after:
-                text = f"namespace {language} {before or '(none)'} is {after or '(none)'} now"
-                at = was[language].position if language in was else NOWHERE
-                self._change(
-                    "namespace-changed", language, text, at, now[language].position if language in now else NOWHERE
-                )
+            before, after = (each.get(language, each.get("*")) for each in (was, now))
+            names = tuple(each.name if each else "(none)" for each in (before, after))
+            if names[0] != names[1]:
+                at = (each[language].position if language in each else NOWHERE for each in (was, now))
+                self._change("namespace-changed", language, f"namespace {names[0]} is {names[1]} now", *at)
 
     def _typedefs(self, pair: _Pair, was: Definition, now: Definition) -> None:
         """Compare two declarations of types of which one at least is a typedef."""
@@ -738,11 +736,12 @@ class _Comparison:
         else:
             self._variables(was, now)
         by_name = {each.name: each for each in now.operations}
+        lowered = _lowered(by_name)
         for operation in was.operations:
             subject = f"{was.name}.{operation.name}"
             other = by_name.get(operation.name)
             if other is None:
-                text = f"operation is removed{_like(operation.name, by_name)}"
+                text = f"operation is removed{_like(operation.name, lowered)}"
                 self._change("operation-removed", subject, text, operation.position, now.position)
                 continue
             found = self._type_change(pair.old_program, operation.type, pair.new_program, other.type)
@@ -785,10 +784,11 @@ class _Comparison:
         if not has_same_base:  # what the bases have in common is compared there
             old_methods = {**dict(_methods(pair.old_program, was)), **old_methods}
         new_methods = dict(_methods(pair.new_program, now))
+        lowered = _lowered(each.name for _, _, each in new_methods.values())
         for name, (program, _, method) in old_methods.items():
             subject = f"{was.name}.{method.name}"
             if (found := new_methods.get(name)) is None:
-                text = "method is removed" + _like(method.name, (each.name for _, _, each in new_methods.values()))
+                text = "method is removed" + _like(method.name, lowered)
                 self._change("method-removed", subject, text, method.position, now.position)
             else:
                 self._method(subject, program, method, found[0], found[2])
@@ -946,9 +946,13 @@ def _of(place: _Place, field: Field) -> str:
     return f"{place.name}.{field.name}"
 
 
-def _like(name: str, others: Iterable[str]) -> str:
-    """Return a hint at a name that differs by the case of letters only."""
-    like = min((each for each in others if each.lower() == name.lower()), default="")
+def _lowered(names: Iterable[str]) -> dict[str, str]:
+    return {each.lower(): each for each in names}
+
+
+def _like(name: str, others: Mapping[str, str]) -> str:
+    """Return a hint at a name that differs by the case of letters only; `others`: names by their small letters."""
+    like = others.get(name.lower())
     return f"; {like} differs by case" if like else ""
 
 
