@@ -20,7 +20,6 @@ stay the same: a type that only has another name, and a service that has all its
 
 from __future__ import annotations
 
-import json
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -59,6 +58,7 @@ from penstock.idl.model import (
     Type,
     Typedef,
 )
+from penstock.idl.printer import value_text
 
 VALUE_PARTS_MAX = 10_000
 """Parts of a constant that are compared; a longer one is compared as it is written, without the values of its names."""
@@ -1033,23 +1033,5 @@ def _named(program: Program, name: str) -> Found | int | str:
 
 
 def _value_text(value: ConstantValue | None) -> str:
-    text = _whole_text(value)
+    text = "(none)" if value is None else value_text(value)
     return text if len(text) <= VALUE_CHARS_MAX else text[: VALUE_CHARS_MAX - 1] + "…"
-
-
-def _whole_text(value: ConstantValue | None) -> str:
-    match value:
-        case None:
-            return "(none)"
-        case Literal(value=bool() as truth):
-            return str(truth).lower()
-        case Literal(value=str() as text):
-            return json.dumps(text, ensure_ascii=False)
-        case Literal():
-            return str(value.value)
-        case ConstantName():
-            return value.name
-        case ConstantList():
-            return f"[{', '.join(map(_whole_text, value.items))}]"
-        case ConstantMap():
-            return f"{{{', '.join(f'{_whole_text(key)}: {_whole_text(each)}' for key, each in value.entries)}}}"
