@@ -73,6 +73,7 @@ class Read(HTMLParser):
         self.attributes: set[tuple[str, str]] = set()
         self.ids: list[str] = []
         self.links: list[str] = []
+        self.cells = 0
         self.text = ""
         self.feed(text)
         self.close()
@@ -88,6 +89,7 @@ class Read(HTMLParser):
 
     def handle_endtag(self, tag: str) -> None:
         if tag in ("td", "th"):
+            self.cells += 1
             self.text += " "
 
     def handle_data(self, data: str) -> None:
@@ -230,6 +232,7 @@ HOSTILE = [
     "=====",
     "&lt;b&gt; &#60;b&#62;",
     "~~~\n<b>\n~~~",
+    "`<b>`",
     "$x$ ***b*** __c__",
     "\\<b>",
     "line\u202egnirts\u2066",
@@ -261,7 +264,7 @@ def check(text: str, form: PageFormat) -> None:
     plain, made = read(everywhere("x"), form), read(everywhere(text), form)
     assert made.tags <= plain.tags
     assert made.attributes <= plain.attributes
-    assert (made.ids, made.links) == (plain.ids, plain.links)
+    assert (made.ids, made.links, made.cells) == (plain.ids, plain.links, plain.cells)
 
 
 @pytest.mark.parametrize("form", [*PageFormat])
