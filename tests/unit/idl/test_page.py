@@ -27,6 +27,7 @@ from penstock.idl.model import (
     StructKind,
 )
 from penstock.idl.page import CONSTANT_CHARS_MAX, PageFormat, page, subject_of
+from penstock.idl.printer import quoted
 from tests.contracts import program
 
 SHOP = """
@@ -285,6 +286,16 @@ def test_text_is_shown_as_it_is(text: str, form: PageFormat) -> None:
     (definition,) = program("struct S {}").document.definitions
     made = read(Program(Document("a", definitions=(replace(definition, comment=text),)), {}), form)
     assert " ".join(text.split()) in words(made)
+
+
+@pytest.mark.parametrize("form", [*PageFormat])
+@pytest.mark.parametrize("text", [each for each in HOSTILE if each.isprintable()])
+def test_a_default_is_shown_as_it_is(text: str, form: PageFormat) -> None:
+    """Also in a table, where a bar in code would begin another cell."""
+    field = Field(1, "a", Scalar(ScalarKind.STRING), default=Literal(text))
+    struct = Struct("S", StructKind.STRUCT, (field,))
+    made = read(Program(Document("a", definitions=(struct,)), {}), form)
+    assert " ".join(quoted(text).split()) in words(made)
 
 
 @pytest.mark.parametrize("form", [*PageFormat])
