@@ -5,4 +5,6 @@ Pure: files are read through a given function, so a test needs none. Nothing her
 | module  | content                                                                                  |
 |---------|------------------------------------------------------------------------------------------|
 | `model` | the model: what a front end reads, and generators, checks and decoders of values use     |
+| `compatibility` | the rules for breaking changes between versions                                  |
+| `page`  | pages for people: HTML and Markdown                                                      |
 """

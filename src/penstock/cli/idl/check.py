@@ -7,6 +7,7 @@ something does, 2 if a contract cannot be read.
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterator
 from enum import StrEnum
 from pathlib import Path
@@ -32,6 +33,8 @@ EXAMPLES = examples(
     "penstock idl check old/contracts contracts --mode backward",
     "# against all released versions, oldest first: finds an id that an early version used",
     "penstock idl check releases/1 releases/2 contracts",
+    "# one change that breaks something, on purpose",
+    "penstock idl check old/contracts contracts --allow field-removed:Order.note",
     "# for a script",
     "penstock idl check old/contracts contracts --json | jq -r 'select(.refused).rule'",
 )
@@ -45,11 +48,20 @@ class Direction(StrEnum):
     FULL = "full"
 
 
-class Refused(NamedTuple):
-    """What ends the command with exit code 1."""
+class _Refused(NamedTuple):
+    """What ends the command with exit code 1. `allowed`: rules, each alone or with ":" and a subject."""
 
     mode: Mode
     source: bool
+    allowed: frozenset[str]
+
+    def has(self, change: Change) -> bool:
+        """True if this change is refused."""
+        from penstock.idl.compatibility import breaking
+
+        if self.allowed & {change.rule.id, f"{change.rule.id}:{change.subject}"}:
+            return False
+        return bool(breaking([change], self.mode, source=self.source))
 
 
 class _Row(NamedTuple):
@@ -84,6 +96,16 @@ def check(
         bool,
         typer.Option("--source", help="Refuse changes, too, that only break programs which use the generated code."),
     ] = False,
+    allow: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--allow",
+            metavar="RULE[:WHAT]",
+            help="Accept changes by this rule, or only that of WHAT, such as field-removed:Order.note; may be given "
+            "several times.",
+            show_default=False,
+        ),
+    ] = None,
     include: IncludeFolders = None,
     as_json: Json = False,
     debug: Debug = False,
@@ -104,7 +126,8 @@ def check(
         raise typer.BadParameter(f"no .frugal or .thrift file in {' or '.join(map(str, versions))}")
     from penstock.idl.compatibility import Mode
 
-    rows = _rows(contracts, versions, include or [], Refused(Mode(mode), source))
+    refused = _Refused(Mode(mode), source, _allowed(allow or []))
+    rows = _rows(contracts, versions, include or [], refused)
     if as_json:
         for row in rows:
             output.print_json(_json(row))
@@ -112,6 +135,18 @@ def check(
         _show(rows, len(contracts), Mode(mode))
     if any(row.is_refused for row in rows):
         raise typer.Exit(FAILED)
+
+
+def _allowed(given: list[str]) -> frozenset[str]:
+    """Return the values of `--allow`. BadParameter: there is no such rule."""
+    from penstock.idl.compatibility import RULES
+
+    for each in given:
+        if (rule := each.partition(":")[0]) not in RULES:
+            close = difflib.get_close_matches(rule, RULES, n=3)
+            hint = f"; did you mean {' or '.join(close)}?" if close else ""
+            raise typer.BadParameter(f"there is no rule {rule!r}{hint}", param_hint="'--allow'")
+    return frozenset(given)
 
 
 _Paths = tuple[Path | None, ...]
@@ -135,9 +170,9 @@ def _contracts(versions: list[Path]) -> Iterator[_Paths]:
         yield tuple(path if path.is_file() else None for path in paths)
 
 
-def _rows(contracts: list[_Paths], versions: list[Path], roots: list[Path], refused: Refused) -> list[_Row]:
+def _rows(contracts: list[_Paths], versions: list[Path], roots: list[Path], refused: _Refused) -> list[_Row]:
     """Compare each contract with its older versions; changes that are refused come first. Exit: mistakes in them."""
-    from penstock.idl.compatibility import breaking, compare_all
+    from penstock.idl.compatibility import compare_all
     from penstock.idl.mistakes import IdlError
 
     found: dict[tuple[object, ...], _Row] = {}
@@ -157,8 +192,7 @@ def _rows(contracts: list[_Paths], versions: list[Path], roots: list[Path], refu
         for index, change in compare_all([program for _, program in programs]):
             # What several files include is compared with each of them.
             key = (str(change.old), str(change.new), change.rule.id, change.subject, change.text)
-            is_refused = bool(breaking([change], refused.mode, source=refused.source))
-            found.setdefault(key, _Row(str(programs[index][0]), change, is_refused))
+            found.setdefault(key, _Row(str(programs[index][0]), change, refused.has(change)))
     if errors:
         raise refuse(*errors)
     return sorted(found.values(), key=lambda each: not each.is_refused)

@@ -98,6 +98,23 @@ def test_what_is_refused_comes_first(folder: Path) -> None:
     assert [each["refused"] for each in found] == [True, False]
 
 
+@pytest.mark.parametrize(
+    ("allowed", "code"),
+    [
+        (("type-changed",), 0),
+        (("type-changed:Order.total",), 0),
+        (("type-changed:Order.other",), 1),
+        (("field-removed",), 1),
+        (("field-removed", "type-changed"), 0),
+    ],
+)
+def test_a_change_can_be_allowed_on_purpose(folder: Path, allowed: tuple[str, ...], code: int) -> None:
+    options = [word for each in allowed for word in ("--allow", each)]
+    names = write("old.frugal", OLD), write("new.frugal", WIDER)
+    assert run(*names, *options).exit_code == code
+    assert [row["refused"] for row in rows(*names, *options)] == [code == 1]
+
+
 # Folders
 
 
@@ -190,6 +207,7 @@ def test_all_mistakes_are_told_as_compilers_do_each_once(folder: Path) -> None:
         (("a.frugal", "empty"), "empty is a folder, so the others have to be folders, too"),
         (("empty", "empty"), "no .frugal or .thrift file in empty or empty"),
         (("a.frugal", "a.frugal", "--include", "nowhere"), "nowhere is no folder"),
+        (("a.frugal", "a.frugal", "--allow", "type-change"), "no rule 'type-change'; did you mean type-changed"),
         (("a.frugal", "a.frugal", "--mode", "sideways"), "--mode"),
     ],
 )
