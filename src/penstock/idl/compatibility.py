@@ -748,6 +748,7 @@ class _Comparison:
             if found is not None:
                 self._change(found.rule, subject, f"message: {found.text}", operation.position, other.position)
             self._stored(subject, (was, operation), (now, other))
+            self._operation_keys(subject, pair, operation, other)
 
     def _variables(self, was: Scope, now: Scope) -> None:
         """Compare the names of equally many variables: one that has another place takes the value of another."""
@@ -761,15 +762,21 @@ class _Comparison:
             self._change("scope-variable-renamed", was.name, text, was.position, now.position)
 
     def _stored(self, subject: str, old: tuple[Scope, Operation], new: tuple[Scope, Operation]) -> None:
-        """Compare the streams that store the messages of an operation, and their keys."""
+        """Compare the streams that store the messages of an operation."""
         at = old[1].position, new[1].position
         was, now = (_annotation("stream", *each) for each in (old, new))
         if was != now:
             rule = "operation-stream-changed" if was else "operation-stream-added"
             self._change(rule, subject, f"stream {was or '(none)'} is {now or '(none)'} now", *at)
-        was, now = (_annotation("key", *each) for each in (old, new))
-        if was != now:
-            self._change("key-changed", subject, f"key {was or '(none)'} is {now or '(none)'} now", *at)
+
+    def _operation_keys(self, subject: str, pair: _Pair, was: Operation, now: Operation) -> None:
+        """Compare the keys of two operations of which one at least names it; else their structs say what changed."""
+        if _annotation("key", was) is None and _annotation("key", now) is None:
+            return
+        before, after = _key_of(pair.old_program, was), _key_of(pair.new_program, now)
+        if before != after:
+            text = f"key {before or '(none)'} is {after or '(none)'} now"
+            self._change("key-changed", subject, text, was.position, now.position)
 
     # Services
 
@@ -813,8 +820,8 @@ class _Comparison:
             found = self._type_change(old_program, was.returns, new_program, now.returns)
             if found is not None:
                 self._change(found.rule, subject, f"result: {found.text}", *at)
-        if _annotation("idempotent", was) is not None and _annotation("idempotent", now) is None:
-            self._change("method-idempotence-removed", subject, "annotation idempotent is removed", *at)
+        if _is_set("idempotent", was) and not _is_set("idempotent", now):
+            self._change("method-idempotence-removed", subject, "the annotation idempotent is removed", *at)
         place = _Place(subject, old_program, new_program, *at, is_arguments=True, noun="argument")
         self._fields(place, was.arguments, now.arguments)
         if not was.is_oneway and not now.is_oneway:
@@ -924,7 +931,15 @@ def _optional(field: Field) -> Field:
 
 
 def _keys(fields: Iterable[Field]) -> dict[int, Field]:
-    return {each.id: each for each in fields if _annotation("key", each) is not None}
+    return {each.id: each for each in fields if _is_set("key", each)}
+
+
+def _key_of(program: Program, operation: Operation) -> str:
+    """Return the key that an operation names, else the fields that its struct marks."""
+    if (named := _annotation("key", operation)) is not None:
+        return named
+    struct = program.resolve(operation.type)[1]
+    return ", ".join(each.name for each in _keys(struct.fields).values()) if isinstance(struct, Struct) else ""
 
 
 class _Annotated(Protocol):
@@ -936,6 +951,12 @@ def _annotation(name: str, *holders: _Annotated) -> str | None:
     """Return the value of an annotation; of several holders that of the last which has it, None: none has."""
     values = [each.value for holder in holders for each in holder.annotations if each.name == name]
     return values[-1] if values else None
+
+
+def _is_set(name: str, holder: _Annotated) -> bool:
+    """Whether an annotation is there, and does not say "false"."""
+    value = _annotation(name, holder)
+    return value is not None and value.lower() != "false"
 
 
 def _subject_shape(scope: Scope) -> tuple[str, ...]:

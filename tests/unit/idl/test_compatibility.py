@@ -396,6 +396,21 @@ def test_a_key_of_an_operation_is_compared() -> None:
     assert rules(compare(program(old), program(scope('Made: S (stream = "orders")')))) == {"key-changed": "Events.Made"}
 
 
+def test_a_key_may_be_named_by_the_field_or_by_the_operation() -> None:
+    marked = "struct S { 1: i32 a (key); 2: i32 b }\nscope Events { Made: S }"
+    named = marked.replace("Made: S", 'Made: S (key = "a")')
+    assert compare(program(marked), program(named)) == []
+    assert rules(compare(program(marked), program(named.replace('"a"', '"b"')))) == {"key-changed": "Events.Made"}
+
+
+@pytest.mark.parametrize(("word", "rule"), [("key", "key-changed"), ("idempotent", "method-idempotence-removed")])
+def test_an_annotation_that_says_false_is_none(word: str, rule: str) -> None:
+    text = {"key": "struct S {{ 1: i32 a {} }}", "idempotent": "service T {{ void m() {} }}"}[word]
+    without, off, on = (text.format(each) for each in ("", f'({word} = "False")', f"({word})"))
+    assert compare(program(without), program(off)) == []
+    assert [each.rule.id for each in compare(program(on), program(off))] == [rule]
+
+
 def test_exceptions_are_compared_by_id() -> None:
     old, new = service("i32 m() throws (1: E e)"), service("i32 m() throws (2: E e)")
     assert rules(compare(program(old), program(new))) == {"field-id-changed": "T.m.e"}
