@@ -56,7 +56,11 @@ Key = tuple[str, str]
 
 def check(program: Program, mistakes: Mistakes) -> None:
     """Check a program and all that it includes."""
-    programs = list(program.closure())
+    check_all(list(program.closure()), mistakes)
+
+
+def check_all(programs: list[Program], mistakes: Mistakes) -> None:
+    """Check programs, among which are those that they include."""
     types = _Types(mistakes)
     types.check(programs)
     if mistakes:
@@ -140,7 +144,7 @@ class _Types:
                     needs[key] = [one for one in named if one is not None]
         order, cycles = graphs.sort(needs)
         for cycle in cycles:
-            names = " is ".join(f'"{name}"' for _, name in [*cycle, cycle[0]])
+            names = graphs.cycle_text([name for _, name in cycle], "is")
             self._mistakes.add(places[cycle[0]][1].position, f"the type means itself: {names}")
         for key in order if not cycles else ():
             program, each = places[key]
@@ -181,7 +185,7 @@ class _Types:
                         needs[key].append(needed)
                         fields.setdefault((key, needed), each)
         for cycle in graphs.sort(needs)[1]:
-            names = " needs ".join(f'"{name}"' for _, name in [*cycle, cycle[0]])
+            names = graphs.cycle_text([name for _, name in cycle], "needs")
             field = fields[cycle[0], cycle[1 % len(cycle)]]
             self._mistakes.add(field.position, f"no value could end: {names}; make one of these fields optional")
 
@@ -204,7 +208,7 @@ class _Services:
                     self._throws(program, method)
         order, cycles = graphs.sort(needs)
         for cycle in cycles:
-            names = " extends ".join(f'"{name}"' for _, name in [*cycle, cycle[0]])
+            names = graphs.cycle_text([name for _, name in cycle], "extends")
             self._mistakes.add(services[cycle[0]][1].position, f"the service extends itself: {names}")
         if not cycles:
             self._inherited(services, needs, order)

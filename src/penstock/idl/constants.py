@@ -23,6 +23,7 @@ cannot grow to ten billion values.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -46,6 +47,7 @@ from penstock.idl.model import (
     Requiredness,
     Scalar,
     ScalarKind,
+    Service,
     SetOf,
     Struct,
     StructKind,
@@ -89,7 +91,7 @@ def find_constant(program: Program, name: str, enum: Resolved | None = None) -> 
 
 @dataclass(frozen=True, slots=True)
 class _Node:
-    """A constant, or a struct for the defaults of its fields, in the graph of what needs what."""
+    """A constant, or a struct or method ("Orders.place") for the defaults of its fields, in the graph of needs."""
 
     file: str
     name: str
@@ -124,11 +126,18 @@ class Constants:
                     written = self._begin(program, each.name, each.position)
                     _Writing(self, program, written).value(each.value, program.resolve(each.type))
                 elif isinstance(each, Struct):
-                    written = self._begin(program, each.name, each.position)
-                    for field in each.fields:
-                        if field.default is not None:
-                            _Writing(self, program, written).value(field.default, program.resolve(field.type))
+                    self._defaults(program, each.name, each.position, each.fields)
+                elif isinstance(each, Service):
+                    for method in each.methods:
+                        fields = (*method.arguments, *method.exceptions)
+                        self._defaults(program, f"{each.name}.{method.name}", method.position, fields)
         self._measure()
+
+    def _defaults(self, program: Program, name: str, place: Position, fields: Iterable[Field]) -> None:
+        written = self._begin(program, name, place)
+        for field in fields:
+            if field.default is not None:
+                _Writing(self, program, written).value(field.default, program.resolve(field.type))
 
     def mistake(self, place: Position, text: str) -> None:
         self._mistakes.add(place, text)
@@ -189,7 +198,7 @@ class Constants:
         """Add up values and depths of what constants name."""
         order, cycles = graphs.sort({node: written.needs or [] for node, written in self._written.items()})
         for cycle in cycles:
-            names = " needs ".join(f'"{node.name}"' for node in [*cycle, cycle[0]])
+            names = graphs.cycle_text([node.name for node in cycle], "needs")
             self.mistake(self._written[cycle[0]].place, f"the constant or default needs itself: {names}")
         if cycles:
             return

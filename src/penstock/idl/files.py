@@ -26,8 +26,14 @@ def is_within(path: str, root: str) -> bool:
     """Whether a path lies below a root, or is it; both without links. `..` and `.` in them are taken out."""
     path, root = posixpath.normpath(path), posixpath.normpath(root)
     if root == ".":
-        return not path.startswith(("/", "../")) and path != ".."
-    return path == root or path.startswith(root if root == "/" else f"{root}/")
+        return not path.startswith("/") and not _leads_up(path)
+    before = root if root == "/" else f"{root}/"
+    return path == root or (path.startswith(before) and not _leads_up(path[len(before) :]))
+
+
+def _leads_up(path: str) -> bool:
+    """Whether a normal path begins with `..`, as does what is left of `../../a` below the root `..`."""
+    return path == ".." or path.startswith("../")
 
 
 def candidates(include: str, including: str, roots: Sequence[str]) -> list[str]:
@@ -68,10 +74,13 @@ class FileReader:
             raise PermissionError(errno.EACCES, "it lies, or a link leads, outside of the folders that are given", path)
         # Neither a pipe nor a link that took the file's place meanwhile.
         descriptor = os.open(real, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
-        with os.fdopen(descriptor, "rb") as file:
+        try:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 raise PermissionError(errno.EACCES, "it is no regular file", path)
-            data = file.read(FILE_BYTES_MAX + 1)
+            with open(descriptor, "rb", closefd=False) as file:
+                data = file.read(FILE_BYTES_MAX + 1)
+        finally:
+            os.close(descriptor)
         if len(data) > FILE_BYTES_MAX:
             raise OSError(errno.EFBIG, f"it has more than {FILE_BYTES_MAX:,} bytes, the most of one", path)
         return data.decode()

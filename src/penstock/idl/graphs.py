@@ -8,6 +8,9 @@ from typing import TypeVar
 CYCLES_MAX = 50
 """Most cycles that one search returns."""
 
+NAMES_MAX = 10
+"""Most names of a cycle that its text has."""
+
 Node = TypeVar("Node", bound=Hashable)
 
 
@@ -42,3 +45,10 @@ def sort(needs: Mapping[Node, Sequence[Node]]) -> tuple[list[Node], list[list[No
                 done.add(node)
                 order.append(node)
     return order, cycles
+
+
+def cycle_text(names: Sequence[str], verb: str) -> str:
+    """Return a cycle in words: `"a" needs "b" needs "a"`."""
+    shown = [f'"{name}"' for name in names[:NAMES_MAX]]
+    rest = [f"{len(names) - NAMES_MAX:,} others"] if len(names) > NAMES_MAX else []
+    return f" {verb} ".join([*shown, *rest, shown[0]])

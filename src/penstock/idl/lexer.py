@@ -28,6 +28,8 @@ FILE_BYTES_MAX = 2 << 20
 """Most bytes of one IDL file, in UTF-8."""
 TOKENS_MAX = 250_000
 """Most tokens of one IDL file: ten times those of the largest that are known."""
+PROGRAM_TOKENS_MAX = 500_000
+"""Most tokens of all files of one program."""
 
 _I64 = range(-(2**63), 2**63)
 _DIGITS_MAX = 400  # of a number: longer ones are refused before they are converted
@@ -42,7 +44,7 @@ class Kind(Enum):
     LITERAL = "literal"
     SYMBOL = "symbol"
     BAD = "bad"  # no token: `value` is the mistake
-    TOO_MANY = "too many"  # the file has more than TOKENS_MAX; END follows
+    TOO_MANY = "too many"  # more tokens than the limit: `value` is the mistake; END follows
     END = "end"
 
 
@@ -87,14 +89,14 @@ _NO_TOKENS: Final = re.compile(r"""[^A-Za-z_0-9+"'/{}()\[\]<>:;,=*&.\-\# \t\r\n]
 
 
 class Lexer:
-    """Reads a text from the front; `position` gives the place of each offset."""
+    """Reads a text from the front; `position` gives the place of an offset, `tokens_left` how many may come."""
 
-    def __init__(self, text: str, file: str) -> None:
+    def __init__(self, text: str, file: str, tokens_max: int = TOKENS_MAX) -> None:
         self._text = text
         self._file = file
         self._at = 1 if text.startswith("\ufeff") else 0
         self._is_first = True
-        self._left = TOKENS_MAX
+        self.tokens_left = tokens_max
         self._lines = [0, *(match.end() for match in re.finditer("\n", text))]
 
     def position(self, at: int) -> Position:
@@ -140,10 +142,11 @@ class Lexer:
     def _token(self, at: int, found: re.Match[str] | None, comment: str, is_first: bool) -> Token:
         if at >= len(self._text):
             return Token(Kind.END, "", at, at, comment=comment, is_first=True)
-        self._left -= 1
-        if self._left < 0:
+        if self.tokens_left == 0:
             self._at = len(self._text)
-            return Token(Kind.TOO_MANY, "", at, at, f"the file has more than {TOKENS_MAX:,} tokens, the most of one")
+            most = f"one has {TOKENS_MAX:,} at most, all files together {PROGRAM_TOKENS_MAX:,}"
+            return Token(Kind.TOO_MANY, "", at, at, f"the file has too many tokens: {most}")
+        self.tokens_left -= 1
         if found is None:
             return self._no_token(at)
         kind, text, end = found.lastgroup, found[0], found.end()
@@ -163,7 +166,7 @@ class Lexer:
 
     def _no_token(self, at: int) -> Token:
         end = _NO_TOKENS.match(self._text, at).end()  # type: ignore[union-attr]  # it matches any character
-        shown = self._text[at : min(end, at + _SHOWN_MAX)]
+        shown = self._text[at : min(end, at + 8)]
         return self._bad(at, end, f"{shown!a} begins no name, number or text")
 
     def _number(self, text: str, at: int, comment: str, is_first: bool) -> Token:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from penstock.idl import checks
 from penstock.idl.files import Read, candidates
+from penstock.idl.lexer import PROGRAM_TOKENS_MAX, TOKENS_MAX
 from penstock.idl.mistakes import Mistakes
 from penstock.idl.model import Document, Include, Position, Program
 from penstock.idl.parser import parse_into
@@ -20,8 +21,6 @@ FILES_MAX = 500
 """Most files of one program."""
 INCLUDE_DEPTH_MAX = 64
 """Longest chain of files that include each other."""
-PROGRAM_CHARS_MAX = 8 << 20
-"""Most characters of all files of one program."""
 
 
 def link(file: str, read: Read, roots: Sequence[str] = ()) -> Program:
@@ -60,26 +59,22 @@ class _Linking:
         self._roots = roots
         self._programs: dict[str, Program | None] = {}  # None: with mistakes, or not complete yet
         self._chain: list[str] = []
-        self._chars_left = PROGRAM_CHARS_MAX
+        self._tokens_left = PROGRAM_TOKENS_MAX
 
     def root(self, path: str) -> Program | None:
         """Read the file that the program is of."""
-        place = Position(path, 1, 1)
         try:
             text = self._read(path)
         except (OSError, UnicodeDecodeError) as error:
-            self.mistakes.add(place, f"the file cannot be read: {_reason(error)}")
+            self.mistakes.add(Position(path, 1, 1), f"the file cannot be read: {_reason(error)}")
             return None
-        return self._program(path, text, place)
+        return self._program(path, text)
 
-    def _program(self, path: str, text: str, place: Position) -> Program | None:
-        """Parse a file that an include at `place` names, and what it includes."""
+    def _program(self, path: str, text: str) -> Program | None:
+        """Parse a file, and what it includes."""
         self._programs[path] = None
-        self._chars_left -= len(text)
-        if self._chars_left < 0:
-            self.mistakes.add(place, f"the files have more than {PROGRAM_CHARS_MAX:,} characters together, the most")
-            return None
-        document = parse_into(self.mistakes, text, path)
+        document, tokens = parse_into(self.mistakes, text, path, min(TOKENS_MAX, self._tokens_left))
+        self._tokens_left -= tokens
         if document is None:
             return None
         self._chain.append(path)
@@ -115,7 +110,7 @@ class _Linking:
                 self._programs[path] = None
                 self.mistakes.add(include.position, f"{path} cannot be read: {_reason(error)}")
                 return None
-            return self._program(path, text, include.position)
+            return self._program(path, text)
         self.mistakes.add(include.position, f"{include.path!r} is not there; looked for {', '.join(paths)}")
         return None
 

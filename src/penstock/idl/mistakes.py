@@ -13,7 +13,7 @@ from penstock.base.errors import PenstockError
 from penstock.idl.model import Position
 
 MISTAKES_MAX = 50
-"""Most mistakes that one error names; of the others it tells the number."""
+"""Most mistakes that one error names; then it says that there are more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,13 +28,16 @@ class Mistake:
 
 
 class IdlError(PenstockError, ValueError):
-    """An IDL file that cannot be used. `mistakes`: in order, MISTAKES_MAX at most; `more`: how many it leaves out."""
+    """An IDL file that cannot be used.
 
-    def __init__(self, mistakes: Iterable[Mistake], more: int = 0) -> None:
+    `mistakes`: in order, MISTAKES_MAX at most; `more`: whether it leaves some out.
+    """
+
+    def __init__(self, mistakes: Iterable[Mistake]) -> None:
         found = sorted(dict.fromkeys(mistakes), key=_order)
         self.mistakes = tuple(found[:MISTAKES_MAX])
-        self.more = more + len(found) - len(self.mistakes)
-        super().__init__("\n".join([*map(str, self.mistakes), *([f"and {self.more} more"] if self.more else [])]))
+        self.more = len(found) > MISTAKES_MAX
+        super().__init__("\n".join([*map(str, self.mistakes), *(["and more"] if self.more else [])]))
 
 
 class Mistakes:

@@ -29,7 +29,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final, Never
 
-from penstock.idl.lexer import FILE_BYTES_MAX, Kind, Lexer, Token
+from penstock.idl.lexer import FILE_BYTES_MAX, TOKENS_MAX, Kind, Lexer, Token
 from penstock.idl.mistakes import MISTAKES_MAX, Mistake, Mistakes
 from penstock.idl.model import (
     Annotation,
@@ -102,27 +102,28 @@ _WORD = re.compile(r"[^\s{}*>]+")
 def parse(text: str, file: str) -> Document:
     """Return what the text of an IDL file declares. `file`: its name, as errors show it; IdlError: all its mistakes."""
     mistakes = Mistakes()
-    document = parse_into(mistakes, text, file)
+    document, _ = parse_into(mistakes, text, file)
     mistakes.raise_if_any()
     assert document is not None
     return document
 
 
-def parse_into(mistakes: Mistakes, text: str, file: str) -> Document | None:
-    """Return what a text declares, or None after its mistakes were added to `mistakes`."""
+def parse_into(mistakes: Mistakes, text: str, file: str, tokens_max: int = TOKENS_MAX) -> tuple[Document | None, int]:
+    """Return what a text declares, or None after its mistakes were added to `mistakes`; and how many tokens it has."""
     begin = Position(file, 1, 1)
     try:
         size = len(text.encode())
     except UnicodeEncodeError:
         mistakes.add(begin, "the file is no text of Unicode")
-        return None
+        return None, 0
     if size > FILE_BYTES_MAX:
         mistakes.add(begin, f"the file has {size:,} bytes; {FILE_BYTES_MAX:,} are the most of one")
-        return None
-    parser = _Parser(text, file)
+        return None, 0
+    lexer = Lexer(text, file, tokens_max)
+    parser = _Parser(lexer, file)
     document = parser.document()
     mistakes.extend(parser.mistakes)
-    return None if parser.mistakes else document
+    return None if parser.mistakes else document, tokens_max - lexer.tokens_left
 
 
 class _Refused(Exception):  # noqa: N818  # a mistake was noted; the caller goes on behind it
@@ -136,18 +137,18 @@ class _Stopped(Exception):  # noqa: N818  # nothing is read any more
 class _Parser:
     """Recursive descent with one token ahead; two where a body may have lost its end."""
 
-    def __init__(self, text: str, file: str) -> None:
+    def __init__(self, lexer: Lexer, file: str) -> None:
         self.mistakes: list[Mistake] = []
         self._file = file
         self._is_thrift = file.endswith(".thrift")
-        self._lexer = Lexer(text, file)
+        self._lexer = lexer
         self._ahead: Token | None = None
         self._last = Token(Kind.SYMBOL, "", 0, 0)
         self._token = self._lexer.next()
         self._namespaces: dict[str, Namespace] = {}
         self._includes: dict[str, Include] = {}
         self._definitions: list[Definition] = []
-        self._names: dict[str, Position] = {}
+        self._names: dict[str, Definition] = {}
         self._declarations: Final[dict[str, Callable[[str], None]]] = {
             "namespace": self._namespace,
             "include": self._include,
@@ -481,10 +482,13 @@ class _Parser:
         keys += [f"service {_lower(name)}"] if isinstance(definition, Service) else []
         for key in keys:
             if (other := self._names.get(key)) is not None:
-                text = f'the {word} "{name}" has the name of what line {other.line} declares'
+                line = other.position.line
+                text = f'the {word} "{name}" has the name of what line {line} declares'
+                if name != other.name:
+                    text = f'"{name}" and "{other.name}" of line {line} are the same but for their first letter'
                 self._mistake(definition.position, text)
                 return
-        self._names.update(dict.fromkeys(keys, definition.position))
+        self._names.update(dict.fromkeys(keys, definition))
         self._definitions.append(definition)
 
     def _const(self, comment: str) -> None:

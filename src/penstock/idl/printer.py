@@ -31,7 +31,6 @@ from penstock.idl.model import (
     ScalarKind,
     Scope,
     Service,
-    SetOf,
     Struct,
     StructKind,
     Type,
