@@ -35,7 +35,7 @@ class Context:
     ValueError: a name that is Frugal's own, or more than the limits above.
     """
 
-    __slots__ = ("_headers", "_response_headers", "correlation_id", "deadline", "timeout_ms", "topic")
+    __slots__ = ("_headers", "_reserved", "_response_headers", "correlation_id", "deadline", "timeout_ms", "topic")
 
     def __init__(
         self,
@@ -51,9 +51,39 @@ class Context:
         self.deadline = math.inf  # of the monotonic clock, once the call is under way
         self.topic: Mapping[str, str] = {}
         self._headers: dict[str, str] = {}
+        self._reserved: dict[str, str] = {}
         self._response_headers: dict[str, str] = {}
         for name, value in headers.items() if isinstance(headers, Mapping) else headers:
             self.set_header(name, value)
+
+    @classmethod
+    def received(
+        cls,
+        correlation_id: str | None,
+        headers: Mapping[str, str],
+        *,
+        timeout_ms: int = TIMEOUT_MS_DEFAULT,
+        topic: Mapping[str, str] | None = None,
+        reserved: Mapping[str, str] | None = None,
+    ) -> Self:
+        """Return the context of a request or message that came in. The decoder of it has checked names and limits.
+
+        `reserved`: headers of Frugal's that this version does not know; they are passed on, and not shown.
+        """
+        made = cls(correlation_id, timeout_ms=timeout_ms)
+        made._headers.update(headers)
+        made._reserved.update(reserved or {})
+        made.topic = dict(topic or {})
+        return made
+
+    def answered(self, headers: Mapping[str, str]) -> None:
+        """Take over the headers of the answer; its decoder has checked names and limits."""
+        self._response_headers.update(headers)
+
+    @property
+    def reserved(self) -> Mapping[str, str]:
+        """Headers of Frugal's that came in and that this version does not know: passed on with the next request."""
+        return self._reserved
 
     @property
     def headers(self) -> Mapping[str, str]:
@@ -88,10 +118,14 @@ class Context:
 
     def copy(self) -> Self:
         """Return a context for another call: same correlation id, request headers and deadline, no response headers."""
-        made = type(self)(self.correlation_id, timeout_ms=self.timeout_ms)
-        made._headers.update(self._headers)  # noqa: SLF001
+        made = self.received(
+            self.correlation_id,
+            self._headers,
+            timeout_ms=self.timeout_ms,
+            topic=self.topic,
+            reserved=self._reserved,
+        )
         made.deadline = self.deadline
-        made.topic = self.topic
         return made
 
     def __repr__(self) -> str:

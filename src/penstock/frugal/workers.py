@@ -1,0 +1,128 @@
+"""Requests in progress at a server: so many at a time, so many that wait, and those beyond refused.
+
+    submit ──▶ a worker is free ──▶ runs ──▶ answer
+           └─▶ all are busy ─────▶ waits its turn, in order of reception
+           └─▶ the queue is full ▶ ServiceOverloaded, at once
+
+Rules: a worker is a task that answers a request and takes the next one that waits; there are `concurrency_max` at most.
+A request whose time is over in the queue is answered so without its handler. A drain lets all end that have begun or
+wait; after its time-out they are cancelled, and answered with `ServiceDraining`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from penstock.frugal.errors import InternalError, ServiceDraining, ServiceOverloaded
+from penstock.frugal.framing import Packet, Request
+from penstock.frugal.processor import Processor
+
+log = logging.getLogger("penstock.frugal")
+
+CONCURRENCY_DEFAULT = 64
+"""Handlers that run at a time, unless a server says another number."""
+WAITING_DEFAULT = 1024
+"""Requests that wait for a handler, unless a server says another number."""
+
+Reply = Callable[[Packet | None], Awaitable[None]]
+"""Sends an answer; None: none is due."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A request, and where its answer goes."""
+
+    request: Request
+    reply: Reply
+    bytes_max: int
+    subject: str = ""
+
+
+class Workers:
+    """Runs a processor's requests."""
+
+    def __init__(self, processor: Processor, *, concurrency_max: int, waiting_max: int) -> None:
+        if concurrency_max < 1 or waiting_max < 0:
+            raise ValueError(f"concurrency_max is {concurrency_max} and waiting_max {waiting_max}; from 1 and 0 on")
+        self.overloaded = 0
+        self._processor = processor
+        self._concurrency_max = concurrency_max
+        self._waiting_max = waiting_max
+        self._waiting: deque[Job] = deque()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._is_draining = False
+
+    @property
+    def running(self) -> int:
+        """The number of requests whose handlers run."""
+        return len(self._tasks)
+
+    @property
+    def waiting(self) -> int:
+        """The number of requests that wait."""
+        return len(self._waiting)
+
+    async def submit(self, job: Job) -> None:
+        """Run a request, or let it wait, or refuse it; returns at once unless it is refused."""
+        if self._is_draining:
+            await self._refuse(job, ServiceDraining("the service stops: try another one, or again"))
+        elif len(self._tasks) < self._concurrency_max:
+            task = asyncio.get_running_loop().create_task(self._work(job))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        elif len(self._waiting) < self._waiting_max:
+            self._waiting.append(job)
+        else:
+            self.overloaded += 1
+            text = (
+                f"{len(self._tasks)} requests are in progress and {len(self._waiting)} wait, the most of this service"
+            )
+            await self._refuse(job, ServiceOverloaded(text))
+
+    async def drain(self, timeout_s: float) -> None:
+        """Take no more requests, and return when all are answered. May be called again."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                while self._tasks:
+                    await asyncio.wait(self._tasks)
+        except TimeoutError:
+            log.warning("%d requests are cancelled, and %d that wait", len(self._tasks), len(self._waiting))
+        self._is_draining = True
+        left, self._waiting = list(self._waiting), deque()
+        for job in left:
+            await self._refuse(job, ServiceDraining("the service stopped before the request's turn came"))
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _work(self, job: Job) -> None:
+        while True:
+            try:
+                packet = await self._processor.answer(job.request, bytes_max=job.bytes_max, subject=job.subject)
+                await job.reply(packet)
+            except asyncio.CancelledError:
+                if self._was_cancelled():
+                    await self._refuse(job, ServiceDraining("the service stopped before the handler had ended"))
+                    raise
+                log.exception("the handler of %r was cancelled by its own doing", job.request.method)
+                await self._refuse(job, InternalError(f"{job.request.method!r} was cancelled"))
+            except Exception:
+                log.exception("the answer of %r was not sent", job.request.method)
+            if not self._waiting:
+                return
+            job = self._waiting.popleft()
+
+    def _was_cancelled(self) -> bool:
+        task = asyncio.current_task()
+        return task is not None and task.cancelling() > 0
+
+    async def _refuse(self, job: Job, error: InternalError | ServiceDraining | ServiceOverloaded) -> None:
+        try:
+            await job.reply(self._processor.refuse(job.request, error))
+        except Exception:
+            log.exception("the refusal of %r was not sent", job.request.method)
