@@ -8,6 +8,7 @@ from __future__ import annotations
 import typer
 
 from penstock.cli.idl import check as idl_check
+from penstock.cli.idl import compiling as idl_compiling
 from penstock.cli.idl import docs as idl_docs
 from penstock.cli.terminal.help import Command, Group
 from penstock.cli.terminal.options import examples
@@ -29,5 +30,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
+app.command("compile", cls=Command, epilog=idl_compiling.EXAMPLES)(idl_compiling.compile_contract)
 app.command("check", cls=Command, epilog=idl_check.EXAMPLES)(idl_check.check)
 app.command("docs", cls=Command, epilog=idl_docs.EXAMPLES)(idl_docs.docs)
