@@ -62,6 +62,8 @@ from penstock.idl.printer import value_text
 
 VALUE_PARTS_MAX = 10_000
 """Parts of a constant that are compared; a longer one is compared as it is written, without the values of its names."""
+LOST_SHOWN_MAX = 5
+"""Methods that are named of those that a service has lost with its base."""
 VALUE_CHARS_MAX = 60
 """Characters of a constant in the text of a change."""
 
@@ -395,6 +397,13 @@ class _Place(NamedTuple):
     noun: str = "field"
 
 
+class _Owner(NamedTuple):
+    """A service that declares methods, and its program."""
+
+    program: Program
+    service: Service
+
+
 class _TypeChange(NamedTuple):
     rule: str
     text: str
@@ -410,6 +419,9 @@ class _Comparison:
         self._matched_back: dict[str, Program] = {}
         self._new_names = _lowered(each.name for each in new.document.definitions)
         self._by_name: dict[Program, dict[tuple[type[object], str], Definition]] = {}
+        self._methods: dict[int, dict[str, Method]] = {}  # by the id() of their service, which the programs keep
+        self._lowered_methods: dict[int, dict[str, str]] = {}
+        self._compared: set[tuple[int, int]] = set()  # id() of methods: services that lose a base share its methods
         self._pairs: deque[_Pair] = deque()
         self._paired: set[tuple[str, str, str, str, object]] = set()
         self._paired_old: set[tuple[str, str, object]] = set()
@@ -787,26 +799,61 @@ class _Comparison:
         if was.extends and not has_same_base:
             text = f"extends {was.extends.name} is {now.extends.name if now.extends else '(none)'} now"
             self._change("service-extends-changed", was.name, text, was.position, now.position)
-        old_methods = {wire_name(each): (pair.old_program, was, each) for each in was.methods}
-        if not has_same_base:  # what the bases have in common is compared there
-            old_methods = {**dict(_methods(pair.old_program, was)), **old_methods}
-        new_methods = dict(_methods(pair.new_program, now))
-        lowered = _lowered(each.name for _, _, each in new_methods.values())
-        for name, (program, _, method) in old_methods.items():
-            subject = f"{was.name}.{method.name}"
-            if (found := new_methods.get(name)) is None:
-                text = "method is removed" + _like(method.name, lowered)
-                self._change("method-removed", subject, text, method.position, now.position)
-            else:
-                self._method(subject, program, method, found[0], found[2])
-        known = dict(_methods(pair.old_program, was))
-        for method in now.methods:
-            if wire_name(method) not in known:
+        olds = _chain(pair.old_program, was)
+        news = _chain(pair.new_program, now)
+        lost: list[str] = []
+        for owner in olds[: self._shared(olds, news, has_same_base=has_same_base)]:
+            for name, method in self._own(owner.service).items():
+                if (other := self._find(news, name)) is not None:
+                    self._method(f"{owner.service.name}.{method.name}", owner.program, method, *other)
+                elif owner.service is was:
+                    likes = (_like(method.name, self._lowered(each.service)) for each in news)
+                    text = "method is removed" + next(filter(None, likes), "")
+                    self._change("method-removed", f"{was.name}.{method.name}", text, method.position, now.position)
+                else:
+                    lost.append(method.name)
+        if lost:
+            more = f" and {len(lost) - LOST_SHOWN_MAX} more" if len(lost) > LOST_SHOWN_MAX else ""
+            text = f"inherited methods are removed: {', '.join(lost[:LOST_SHOWN_MAX])}{more}"
+            self._change("method-removed", was.name, text, was.position, now.position)
+        for name, method in self._own(now).items():
+            if self._find(olds, name) is None:
                 subject = f"{now.name}.{method.name}"
                 self._change("method-added", subject, "method is added", was.position, method.position)
 
+    def _shared(self, olds: Sequence[_Owner], news: Sequence[_Owner], *, has_same_base: bool) -> int:
+        """Return how many services of the old chain are to be compared: the others are bases of the new one, too."""
+        bases = {id(each.service) for each in news[1:]}
+        for index, owner in enumerate(olds[1:], 1):
+            new = self._matched.get(owner.program.document.file)
+            there = None if new is None else self._declared(new).get((Service, owner.service.name))
+            if (index == 1 and has_same_base) or id(there) in bases:
+                return index
+        return len(olds)
+
+    def _own(self, service: Service) -> dict[str, Method]:
+        """Return the methods that a service itself declares, by their names on the wire."""
+        if id(service) not in self._methods:
+            self._methods[id(service)] = {wire_name(each): each for each in service.methods}
+        return self._methods[id(service)]
+
+    def _lowered(self, service: Service) -> dict[str, str]:
+        if id(service) not in self._lowered_methods:
+            self._lowered_methods[id(service)] = _lowered(each.name for each in service.methods)
+        return self._lowered_methods[id(service)]
+
+    def _find(self, chain: Sequence[_Owner], name: str) -> tuple[Program, Method] | None:
+        """Return the method of a name on the wire, and the program that it stands in."""
+        for owner in chain:
+            if (method := self._own(owner.service).get(name)) is not None:
+                return owner.program, method
+        return None
+
     def _method(self, subject: str, old_program: Program, was: Method, new_program: Program, now: Method) -> None:
         at = was.position, now.position
+        if (id(was), id(now)) in self._compared:
+            return
+        self._compared.add((id(was), id(now)))
         if was.name != now.name:
             self._change("method-renamed", subject, f"method is {now.name} now", *at)
         if was.is_oneway is not now.is_oneway:
@@ -888,16 +935,16 @@ def _are_one_typedef(old: Found, new: Found) -> bool:
     return isinstance(was, Typedef) and isinstance(now, Typedef) and was.name == now.name
 
 
-def _methods(program: Program, service: Service) -> Iterator[tuple[str, tuple[Program, Service, Method]]]:
-    """Yield the methods of a service and of those that it extends, by their names on the wire."""
-    seen: set[int] = set()
-    while id(service) not in seen:
-        seen.add(id(service))
-        yield from ((wire_name(each), (program, service, each)) for each in service.methods)
-        found = program.find(service.extends.name) if service.extends else None
-        if found is None or not isinstance(found.definition, Service):
-            return
+def _chain(program: Program, service: Service) -> list[_Owner]:
+    """Return a service, the one that it extends, and so on; a linked program has no cycle of them."""
+    owners = [_Owner(program, service)]
+    while service.extends is not None:
+        found = program.find(service.extends.name)
+        assert found is not None
+        assert isinstance(found.definition, Service)
         program, service = found.program, found.definition
+        owners.append(_Owner(program, service))
+    return owners
 
 
 def _parts(type_: ListOf | SetOf | MapOf) -> tuple[Type, ...]:
