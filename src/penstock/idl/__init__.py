@@ -2,9 +2,9 @@
 
 Pure: files are read through a given function, so a test needs none. Nothing here knows NATS or a stream.
 
-| module  | content                                                                                  |
-|---------|------------------------------------------------------------------------------------------|
-| `model` | the model: what a front end reads, and generators, checks and decoders of values use     |
-| `compatibility` | the rules for breaking changes between versions                                  |
-| `page`  | pages for people: HTML and Markdown                                                      |
+| module          | content                                                                              |
+|-----------------|--------------------------------------------------------------------------------------|
+| `model`         | the model: what a front end reads, and generators, checks and decoders of values use |
+| `compatibility` | breaking changes between two versions, each by a named rule                          |
+| `page`          | a page for people, as HTML or Markdown                                               |
 """

@@ -109,6 +109,7 @@ class Rule(NamedTuple):
 
 
 _NEW_ID = "give the new field an id that no version had, and leave the old one, optional, until nothing reads it"
+_NEW_TYPE = "keep the type, and add a field with a new id, or another method or operation, of the new one"
 _NEW_NAME = "keep the old one, add the new one beside it, and remove the old one when nothing uses it"
 _READERS_FIRST = "update everything that reads it first, and check with the mode backward"
 _GENERATED = "edit the programs that use the generated code"
@@ -137,7 +138,7 @@ _RULES = (
         "required-field-added",
         BACKWARD,
         "new readers refuse messages that lack it: all that old writers wrote",
-        "make it optional, or give it a default",
+        "leave the word required out",
     ),
     Rule(
         "field-added-between",
@@ -145,8 +146,13 @@ _RULES = (
         "its id lies among older ones, which may be a reused id",
         "make sure that no earlier version had this id: check against all of them",
     ),
-    Rule("argument-added", SOURCE, "callers and handlers lack it", "give it a default; " + _GENERATED),
-    Rule("field-id-changed", WIRE, "each version loses the value that the other one wrote", "keep the id: " + _NEW_ID),
+    Rule("argument-added", SOURCE, "callers and handlers lack it", _GENERATED),
+    Rule(
+        "field-id-changed",
+        WIRE,
+        "each version loses the value that the other one wrote",
+        "keep the id; a new field gets one that no version had",
+    ),
     Rule("field-id-reused", WIRE, "each version takes the bytes for another field", _NEW_ID),
     Rule("field-renamed", SOURCE, "the wire has ids only, but programs use the name", _GENERATED),
     Rule(
@@ -185,16 +191,16 @@ _RULES = (
         "type-changed",
         WIRE,
         "readers of the other version skip the value, or take its bytes for something else",
-        _NEW_ID,
+        _NEW_TYPE,
     ),
-    Rule("type-replaced", WIRE, "the fields or numbers of another type mean something else", _NEW_ID),
+    Rule("type-replaced", WIRE, "the fields or numbers of another type mean something else", _NEW_TYPE),
     Rule(
         "text-bytes-changed",
         WIRE,
         "bytes that are no UTF-8 are refused or replaced as text, and the JSON protocol writes both differently",
-        _NEW_ID,
+        _NEW_TYPE,
     ),
-    Rule("integer-became-enum", BACKWARD, "old writers may have written a number that the enum lacks", _NEW_ID),
+    Rule("integer-became-enum", BACKWARD, "old writers may have written a number that the enum lacks", _NEW_TYPE),
     Rule("enum-became-integer", FORWARD, "new writers may write a number that the enum lacks", _READERS_FIRST),
     # Declarations of types and constants
     Rule("struct-removed", BACKWARD, "new code cannot read messages of this type", "keep it while messages are stored"),
@@ -205,7 +211,7 @@ _RULES = (
         "struct-became-union",
         BACKWARD,
         "new readers refuse messages with several fields set, or none",
-        "declare a new union, and " + _NEW_NAME,
+        "keep the struct, and declare a union beside it",
     ),
     Rule(
         "union-became-struct",
@@ -245,7 +251,7 @@ _RULES = (
         "scope-prefix-changed",
         WIRE,
         "publishers and subscribers of both versions use different subjects",
-        "keep the prefix, or " + _NEW_NAME,
+        "keep the prefix, or declare a new scope beside it",
     ),
     Rule(
         "scope-variables-exchanged",
@@ -256,7 +262,7 @@ _RULES = (
     Rule(
         "scope-variable-renamed",
         SOURCE,
-        "an argument of publish and subscribe has another name, and so has the header _topic_<name>",
+        "an argument of publish and subscribe has another name, and so has the header _topic_NAME",
         _GENERATED,
     ),
     Rule("operation-removed", WIRE, "publishers and subscribers of both versions do not meet any more", _NEW_NAME),

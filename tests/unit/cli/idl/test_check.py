@@ -67,7 +67,7 @@ def test_a_person_sees_a_table_and_what_to_do(folder: Path) -> None:
     words = "backward forward new/orders.frugal:2:3 Order.total field 1: i64 is i32 now type-changed"
     assert " ".join(shown[2].split()) == words
     assert shown[4].startswith("type-changed: readers of the other version skip the value")
-    assert shown[5].startswith("  give the new field an id that no version had")
+    assert shown[5].startswith("  keep the type, and add a field with a new id")
 
 
 def test_a_program_gets_an_object_for_each_change(folder: Path) -> None:
