@@ -363,6 +363,15 @@ def compare(old: Program, new: Program) -> list[Change]:
     return _Comparison(old, new).run()
 
 
+def compare_types(old: Program, old_type: Type, new: Program, new_type: Type) -> list[Change]:
+    """Return what changed in the values of a type: in it, and in all types that it is made of, and in nothing else.
+
+    The types are written as in the programs' files: `Reference("Order")`. That one type is another is a change whose
+    subject is the type.
+    """
+    return _Comparison(old, new, only_reached=True).run_types(old_type, new_type)
+
+
 def compare_all(versions: Sequence[Program]) -> list[Against]:
     """Compare the last version with each older one (transitively); a change is listed once, with its latest version.
 
@@ -418,8 +427,9 @@ class _TypeChange(NamedTuple):
 class _Comparison:
     """One run: pairs of declarations are compared once each, those first that the files name alike."""
 
-    def __init__(self, old: Program, new: Program) -> None:
+    def __init__(self, old: Program, new: Program, *, only_reached: bool = False) -> None:
         self._root = old, new
+        self._only_reached = only_reached  # by the types that are compared: else all that both versions declare
         self._changes: dict[tuple[str, str, str, Position], Change] = {}
         self._matched: dict[str, Program] = {}  # the new program by the file of the old one
         self._matched_back: dict[str, Program] = {}
@@ -446,6 +456,16 @@ class _Comparison:
                 self._drain()
         return sorted(self._changes.values(), key=_order)
 
+    def run_types(self, old: Type, new: Type) -> list[Change]:
+        was, now = self._root
+        self._match_all(was, now)
+        found = self._type_change(was, old, now, new)
+        if found is not None:
+            at = (each.position if isinstance(each, Reference) else NOWHERE for each in (old, new))
+            self._change(found.rule, _type_text(old), found.text, *at)
+        self._drain()
+        return sorted(self._changes.values(), key=_order)
+
     def _change(self, rule: str, subject: str, text: str, old: Position, new: Position) -> None:
         change = Change(RULES[rule], subject, text, old, new)
         self._changes.setdefault((rule, subject, text, old), change)
@@ -465,6 +485,8 @@ class _Comparison:
     def _match(self, old: Program, new: Program) -> None:
         self._matched[old.document.file] = new
         self._matched_back[new.document.file] = old
+        if self._only_reached:
+            return
         self._namespaces(old, new)
         for was in old.document.definitions:
             now = self._declared(new).get((_sort(was), was.name))

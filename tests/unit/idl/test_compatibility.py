@@ -14,8 +14,9 @@ from penstock.idl.compatibility import (
     breaking,
     compare,
     compare_all,
+    compare_types,
 )
-from penstock.idl.model import NOWHERE, Document, Program
+from penstock.idl.model import NOWHERE, Document, ListOf, Program, Reference, Scalar, ScalarKind
 from tests.contracts import program
 
 
@@ -443,6 +444,40 @@ def test_the_encoding_of_protobuf_counts() -> None:
 
     assert rules(compare(with_encoding("sint32"), with_encoding("fixed32"))) == {"field-encoding-changed": "S.a"}
     assert compare(with_encoding("sint32"), with_encoding("sint32")) == []
+
+
+# One type and what it is made of
+
+
+def test_only_what_a_type_is_made_of_is_compared() -> None:
+    old = (
+        "struct A { 1: B b; 2: N n } struct B { 1: i32 a } struct C { 1: i32 a } typedef i32 N\nservice T { void m() }"
+    )
+    new = "struct A { 1: B b; 2: N n } struct B { 1: i64 a } struct C { 1: i64 a } typedef i64 N"
+    found = compare_types(program(old), Reference("A"), program(new), Reference("A"))
+    assert [(each.rule.id, each.subject) for each in found] == [("type-changed", "B.a"), ("type-changed", "N")]
+    assert compare_types(program(old), Reference("A"), program(old), Reference("A")) == []
+
+
+def test_types_of_included_files_are_reached() -> None:
+    old, new = program(USES_BASE, base=THING), program(USES_BASE, base=THING.replace("i32", "i64"))
+    (change,) = compare_types(old, ListOf(Reference("S")), new, ListOf(Reference("S")))
+    assert (change.rule.id, change.subject) == ("type-changed", "Thing.a")
+
+
+def test_another_type_is_a_change_of_the_type() -> None:
+    made = program("struct A { 1: i32 a } struct B { 1: i32 a }")
+    (change,) = compare_types(made, Reference("A"), made, Reference("B"))
+    assert (change.rule.id, change.subject, change.text) == ("type-replaced", "A", "A is B now")
+    (change,) = compare_types(made, Scalar(ScalarKind.I32), made, Scalar(ScalarKind.I64))
+    assert (change.rule.id, change.subject) == ("type-changed", "i32")
+
+
+def test_a_renamed_type_is_read_as_before() -> None:
+    old, new = program("struct A { 1: i32 a }"), program("struct Z { 1: i32 a; 2: optional i32 b }")
+    changes = compare_types(old, Reference("A"), new, Reference("Z"))
+    assert rules(changes) == {"declaration-renamed": "A"}
+    assert breaking(changes) == []
 
 
 # Several versions
