@@ -9,6 +9,7 @@ from tests.fuzz import (
     targets_config,
     targets_groups,
     targets_hot,
+    targets_idl,
     targets_log,
     targets_metadata,
     targets_nats,
@@ -40,6 +41,7 @@ TARGETS: dict[str, Target] = _by_name(
         targets_config,
         targets_node,
         targets_hot,
+        targets_idl,
     )
     for target in module.TARGETS
 )

@@ -5,6 +5,13 @@ Pure: files are read through a given function, so a test needs none. Nothing her
 | module          | content                                                                              |
 |-----------------|--------------------------------------------------------------------------------------|
 | `model`         | the model: what a front end reads, and generators, checks and decoders of values use |
-| `compatibility` | breaking changes between two versions, each by a named rule                          |
-| `page`          | a page for people, as HTML or Markdown                                               |
+| `parser`        | `parse`: the text of a Frugal or Thrift file as a document; over `lexer`             |
+| `linker`        | `link`: a file and all that it includes as a program; over `checks`, `constants`     |
+| `constants`     | `find_constant`: what the name of a constant or of an enum's value means             |
+| `files`         | which files an include may name; `FileReader` reads them from the disk               |
+| `printer`       | `document_text`: a document as canonical IDL text                                    |
+| `protobuf`      | `from_descriptor_set`: the second front end                                          |
+| `compatibility` | `compare`: changes between two versions, each by a named rule; `RULES`               |
+| `page`          | `page`: a page for people, as HTML or Markdown                                       |
+| `mistakes`      | `IdlError`: all mistakes of a run, with their places                                 |
 """

@@ -343,7 +343,7 @@ class _Parser:
         if (kind := _SCALARS.get(token.text)) is not None:
             self._advance()
             return Scalar(kind)
-        if token.text in _CONTAINERS and not (self._peek().kind is Kind.NAME and self._peek().text != "cpp_type"):
+        if token.text in _CONTAINERS:
             return self._container(depth)
         if token.text == "slist":
             self._refuse(place, '"slist" is no type any more; write "string"')

@@ -1,8 +1,8 @@
 """Printer: a document as canonical IDL text, which the parser reads back as the same document.
 
 Rules: one form for each thing, so equal documents have equal text: a hash of it identifies a contract. Nothing of the
-first text's layout is kept; documentation comments are. Positions are not printed. Each number, escape and separator is
-one that both Thrift's and Frugal's compilers read.
+first text's layout is kept; documentation comments are. Positions are not printed. Numbers, escapes, separators and
+comments are written as both Thrift's and Frugal's compilers read them.
 """
 
 from __future__ import annotations

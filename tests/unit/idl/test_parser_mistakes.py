@@ -74,7 +74,7 @@ _DECLARATION = 'a declaration, such as "struct" or "service", is expected, not '
         ("typedef slist T", '1:9: "slist" is no type any more; write "string"'),
         ("typedef struct T", '1:9: a type is expected, not "struct"'),
         ("typedef 1 T", '1:9: a type is expected, not "1"'),
-        ("typedef list T", '1:9: a type is expected, not "list"'),
+        ("typedef list T", '1:14: "<" behind "list" is expected, not "T"'),
         ("typedef list<i32 T", '1:18: ">" at the end of the list\'s type is expected, not "T"'),
         ("typedef map<i32> T", '1:16: "," between the types of a map\'s keys and values is expected, not ">"'),
         ("typedef list<void> T", '1:14: "void" is no type of a value; only a method returns it'),

@@ -171,6 +171,28 @@ def test_what_only_proto2_has() -> None:
     assert fields[8].annotations == (Annotation("packed", "false"),)
 
 
+def test_editions_are_read_by_their_features() -> None:
+    from google.protobuf import descriptor_pb2
+
+    features = descriptor_pb2.FeatureSet
+    proto = file(syntax="editions")
+    proto.edition = descriptor_pb2.EDITION_2023
+    message = proto.message_type.add(name="M")
+    add(message, "plain", 1, "int32")
+    add(message, "implicit", 2, "int32").options.features.field_presence = features.IMPLICIT
+    add(message, "must", 3, "int32").options.features.field_presence = features.LEGACY_REQUIRED
+    add(message, "part", 4, ".shop.M").options.features.message_encoding = features.DELIMITED
+    add(message, "loose", 5, "int32", REPEATED).options.features.repeated_field_encoding = features.EXPANDED
+    fields = struct(from_descriptor_set(serialized(proto))["shop/orders.proto"], "M").fields
+    assert [(each.requiredness, each.encoding, each.annotations) for each in fields] == [
+        (Requiredness.OPTIONAL, "", ()),
+        (Requiredness.DEFAULT, "", ()),
+        (Requiredness.REQUIRED, "", ()),
+        (Requiredness.OPTIONAL, "group", ()),
+        (Requiredness.DEFAULT, "", (Annotation("packed", "false"),)),
+    ]
+
+
 def test_names_of_nested_and_imported_types() -> None:
     base = file("shop/base.proto", "shop.base")
     outer = base.message_type.add(name="Outer")
