@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from penstock.idl.mistakes import Mistakes
 from penstock.idl.model import NOWHERE, Namespace, Position, Program
 from penstock.idl.python import names
-from penstock.idl.python.module import TEXT_CHARS_MAX, Module, Run, check_names, stem
+from penstock.idl.python.module import TEXT_CHARS_MAX, Module, Run, TooMuchTextError, check_names, stem
 from penstock.idl.python.scopes import write_scopes
 from penstock.idl.python.services import write_services
 from penstock.idl.python.structs import write_constants, write_types
@@ -48,8 +48,9 @@ def generate(program: Program, *, prefix: str = "") -> dict[str, str]:
     files: dict[str, str] = {}
     for each in programs:
         path = f"{packages[each.document.file].replace('.', '/')}/__init__.py"
-        files[path] = _module_text(run, each)
-        if run.chars_left < 0:
+        try:
+            files[path] = _module_text(run, each)
+        except TooMuchTextError:
             text = f"the code of the program would have more than {TEXT_CHARS_MAX:,} characters"
             mistakes.add(Position(each.document.file, 1, 1), text)
             break

@@ -18,7 +18,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from importlib.abc import InspectLoader, MetaPathFinder
 from importlib.util import spec_from_loader
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any
 
 from penstock.idl.files import FileReader, texts
@@ -83,6 +83,9 @@ class _Texts(MetaPathFinder, InspectLoader):
 
     def get_source(self, fullname: str) -> str:
         return self._files[fullname]
+
+    def get_code(self, fullname: str) -> CodeType:
+        return self.source_to_code(self._files[fullname], f"{fullname.replace('.', '/')}/__init__.py")
 
     def is_package(self, fullname: str) -> bool:
         return fullname in self._files

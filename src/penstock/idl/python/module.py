@@ -32,6 +32,10 @@ TEXT_CHARS_MAX = 32 << 20
 """Most characters of the Python text of one program: short typedefs and constants can name large ones many times."""
 
 
+class TooMuchTextError(Exception):
+    """The code of a program would be larger than TEXT_CHARS_MAX; `generate` makes a mistake of it."""
+
+
 @dataclass(slots=True)
 class Run:
     """What the modules of one run share: mistakes, where modules are, and how much text they may have."""
@@ -42,9 +46,11 @@ class Run:
     namings: dict[str, Naming] = field(default_factory=dict)
 
     def spend(self, text: str) -> str:
-        """Return a name or text that is about to be written, or nothing if there would be too much of it."""
+        """Return a name or text that is about to be written. TooMuchTextError: there would be too much of it."""
         self.chars_left -= len(text)
-        return text if self.chars_left >= 0 else ""
+        if self.chars_left < 0:
+            raise TooMuchTextError
+        return text
 
     def naming(self, program: Program) -> Naming:
         """Return the names of a file's module."""
@@ -192,8 +198,8 @@ class Module:
     # Lines
 
     def write(self, lines: Iterable[str]) -> None:
-        """Add lines, unless there is too much text."""
-        self.lines += [line for line in lines if self.run.spend(line) or not line]
+        """Add lines."""
+        self.lines += map(self.run.spend, lines)
 
     def mistake(self, text: str, place: Position | None = None) -> None:
         """Note a mistake at what is being written."""

@@ -75,7 +75,7 @@ class Taken:
 
         It does not begin with two underscores: in a class, Python would read another name.
         """
-        if name not in self._taken:
+        if name not in self._taken and not name.startswith("__"):
             self._taken.add(name)
             return name
         plain = name.strip("_") or "x"
@@ -135,6 +135,15 @@ def _inherited(program: Program, service: Service) -> list[str]:
         return []
     own = client_methods(found.program, found.definition)
     return [*own.values(), *_inherited(found.program, found.definition)]
+
+
+def inherited_handler_methods(program: Program, service: Service) -> list[str]:
+    """Return the methods of a handler that a service inherits."""
+    found = None if service.extends is None else program.find(service.extends.name)
+    if found is None or not isinstance(found.definition, Service):
+        return []
+    own = handler_methods(found.definition)
+    return [*own.values(), *inherited_handler_methods(found.program, found.definition)]
 
 
 def handler_methods(service: Service) -> dict[str, str]:

@@ -72,14 +72,18 @@ def _write_service(module: Module, service: Service) -> None:
 
 
 def _check_handler(module: Module, service: Service) -> None:
-    """Note methods that the server could not tell from others of a handler."""
-    seen: dict[str, str] = {}
-    for name, method in names.handler_methods(service).items():
-        if name.startswith("__"):
-            module.mistake(f'the method "{name}" cannot begin with two underscores in Python')
-        for each in (name, f"{name}_") if method == name else (method,):
-            if seen.setdefault(each, name) != name and method != name:
-                module.mistake(f'the methods "{seen[each]}" and "{name}" would both be {each} in Python')
+    """Note methods that the server would not find in a handler, by the rules of `penstock.frugal.processor`."""
+    inherited = names.inherited_handler_methods(module.program, service)
+    own = names.handler_methods(service)
+    all_names = [*inherited, *own.values()]
+    for method in service.methods:
+        wire, name = wire_name(method), own[method.name]
+        tried = [f"{first}{wire[1:]}{last}" for first in (wire[0], wire[0].upper()) for last in ("", "_")]
+        found = next((each for each in tried if each in all_names), "")
+        if found != name or all_names.count(name) > 1:
+            but = f", but {found}" if found else ""
+            text = f'a server would not find the method "{method.name}" of a handler{but}; give it another name'
+            module.mistake(text, method.position)
 
 
 def _write_structs(module: Module, service: Service, method: Method) -> _Structs:

@@ -49,16 +49,107 @@ from penstock.idl.model import (
 _WORST = [
     *keyword.kwlist,
     *keyword.softkwlist,
-    *"""
-    _ __init__ __post_init__ __slots__ __class__ __x _x x_ __ _0 _1 _dflt_a _type_a _HAS_DEFAULT_FACTORY MISSING
-    KW_ONLY self ctx message thrift_spec which args add_note name value mro real _value_ _ignore_ answer handler
-    queue options list dict set str int bytes float bool tuple frozenset object print Exception type id success
-    dataclass field IntEnum Final Any Protocol UUID TypeAlias Callable Awaitable Struct TaggedUnion DeclaredError
-    FrozenMap known connect_specs Context MethodType OperationType ScopeType ServiceType ServiceClient
-    BlockingServiceClient ScopePublisher ScopeSubscriber Published Subscription annotations base _base _list
-    _field builtins penstock A AClient AHandler ABlockingClient APublisher ASubscriber _A_A_arguments close _call
-    _service _scope _publish _abc_impl _is_protocol methods operations a b
-    """.split(),
+    "_",
+    "__init__",
+    "__post_init__",
+    "__slots__",
+    "__class__",
+    "__x",
+    "_x",
+    "x_",
+    "__",
+    "_0",
+    "_1",
+    "_dflt_a",
+    "_type_a",
+    "_HAS_DEFAULT_FACTORY",
+    "MISSING",
+    "KW_ONLY",
+    "self",
+    "ctx",
+    "message",
+    "thrift_spec",
+    "which",
+    "args",
+    "add_note",
+    "name",
+    "value",
+    "mro",
+    "real",
+    "_value_",
+    "_ignore_",
+    "answer",
+    "handler",
+    "queue",
+    "options",
+    "list",
+    "dict",
+    "set",
+    "str",
+    "int",
+    "bytes",
+    "float",
+    "bool",
+    "tuple",
+    "frozenset",
+    "object",
+    "print",
+    "Exception",
+    "type",
+    "id",
+    "success",
+    "dataclass",
+    "field",
+    "IntEnum",
+    "Final",
+    "Any",
+    "Protocol",
+    "UUID",
+    "TypeAlias",
+    "Callable",
+    "Awaitable",
+    "Struct",
+    "TaggedUnion",
+    "DeclaredError",
+    "FrozenMap",
+    "known",
+    "connect_specs",
+    "Context",
+    "MethodType",
+    "OperationType",
+    "ScopeType",
+    "ServiceType",
+    "ServiceClient",
+    "BlockingServiceClient",
+    "ScopePublisher",
+    "ScopeSubscriber",
+    "Published",
+    "Subscription",
+    "annotations",
+    "base",
+    "_base",
+    "_list",
+    "_field",
+    "builtins",
+    "penstock",
+    "A",
+    "AClient",
+    "AHandler",
+    "ABlockingClient",
+    "APublisher",
+    "ASubscriber",
+    "_A_A_arguments",
+    "close",
+    "_call",
+    "_service",
+    "_scope",
+    "_publish",
+    "_abc_impl",
+    "_is_protocol",
+    "methods",
+    "operations",
+    "a",
+    "b",
 ]
 NAMES = st.sampled_from(_WORST) | st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,8}", fullmatch=True)
 
@@ -85,7 +176,7 @@ def names(minimum: int = 0, maximum: int = 4) -> st.SearchStrategy[list[str]]:
     return st.lists(NAMES, min_size=minimum, max_size=maximum, unique=True)
 
 
-def annotations() -> st.SearchStrategy[tuple[Annotation, ...]]:
+def marks() -> st.SearchStrategy[tuple[Annotation, ...]]:
     one = st.builds(Annotation, NAMES | st.sampled_from(["deprecated", "idempotent"]), TEXTS)
     return st.lists(one, max_size=2).map(tuple)
 
@@ -158,8 +249,8 @@ class Builder:
                 required = Requiredness.DEFAULT  # a struct that needs itself is refused
             identity = 3 * number + 1
             constant = None if value is None else value.constant
-            comment, marks = self.draw(COMMENTS), self.draw(annotations())
-            made.append(Field(identity, name, type_, required, constant, comment, marks))
+            comment, marked = self.draw(COMMENTS), self.draw(marks())
+            made.append(Field(identity, name, type_, required, constant, comment, marked))
         return tuple(made)
 
     def value(self, type_: Type, *, as_key: bool = False) -> Value | None:
@@ -198,10 +289,8 @@ class Builder:
         draw = self.draw
         for _ in range(draw(st.integers(0, 2))):
             name = self.name()
-            values = [
-                EnumValue(one, draw(st.integers(0, 3)), draw(COMMENTS), draw(annotations())) for one in draw(names(1))
-            ]
-            self.enums[name] = Enum(name, tuple(values), draw(COMMENTS), draw(annotations()))
+            values = [EnumValue(one, draw(st.integers(0, 3)), draw(COMMENTS), draw(marks())) for one in draw(names(1))]
+            self.enums[name] = Enum(name, tuple(values), draw(COMMENTS), draw(marks()))
             self.definitions.append(self.enums[name])
         for kind in draw(st.lists(st.sampled_from(StructKind), max_size=3)):
             name = self.name()
@@ -210,7 +299,7 @@ class Builder:
             fields = self.fields(default=not is_union)
             if is_union:
                 fields = tuple(Field(each.id, each.name, each.type, Requiredness.OPTIONAL) for each in fields)
-            made = Struct(name, kind, fields, draw(COMMENTS), draw(annotations()))
+            made = Struct(name, kind, fields, draw(COMMENTS), draw(marks()))
             self.structs[name] = made
             self.definitions.append(made)
         for _ in range(draw(st.integers(0, 1))):
@@ -236,22 +325,18 @@ class Builder:
                 () if is_oneway or not errors else (Field(1, draw(NAMES), Reference(draw(st.sampled_from(errors)))),)
             )
             arguments = self.fields(default=True)
-            method = Method(name, returns, arguments, throws, is_oneway, draw(COMMENTS), draw(annotations()))
+            method = Method(name, returns, arguments, throws, is_oneway, draw(COMMENTS), draw(marks()))
             methods.setdefault(name[:1].lower() + name[1:], method)
         if draw(st.booleans()):
-            self.definitions.append(
-                Service(self.name(), None, tuple(methods.values()), draw(COMMENTS), draw(annotations()))
-            )
+            self.definitions.append(Service(self.name(), None, tuple(methods.values()), draw(COMMENTS), draw(marks())))
 
     def _scope(self) -> None:
         draw = self.draw
         if draw(st.booleans()):
             variables = tuple(draw(names(0, 2)))
-            operations = tuple(
-                Operation(one, self.type(), draw(COMMENTS), draw(annotations())) for one in draw(names())
-            )
+            operations = tuple(Operation(one, self.type(), draw(COMMENTS), draw(marks())) for one in draw(names()))
             prefix = ".".join(f"{{{one}}}" for one in variables)
-            scope = Scope(self.name(), prefix, variables, operations, draw(COMMENTS), draw(annotations()))
+            scope = Scope(self.name(), prefix, variables, operations, draw(COMMENTS), draw(marks()))
             self.definitions.append(scope)
 
 

@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 
 from penstock.idl.mistakes import IdlError
 from penstock.idl.model import Enum, Program, Scope, Service, Struct
@@ -42,14 +42,12 @@ _CALLED = {
     "tuple",
 }
 _REFUSED = (
-    "would both be",
-    "two underscores",
+    "a server would not find",
     "by one that it imports",
     "is that of",
-    "has two keys",
     "cannot be a key",
+    "is marked as the key",
 )
-_REFUSED += ("is marked as the key", "the key ", "has a key", "the stream of")
 _METHODS = {"_call", "_publish", "_subscribe", "items", "__post_init__", "__setattr__"}
 
 
@@ -139,7 +137,12 @@ def _check_definitions(module: ModuleType, program: Program) -> None:
             assert list(made.operations) == [one.name for one in each.operations]
 
 
-@settings(max_examples=examples(150), suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+# Without shrinking: it takes minutes with models as large as these.
+@settings(
+    max_examples=examples(150),
+    phases=[Phase.explicit, Phase.reuse, Phase.generate],
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
 @given(made=programs())
 def test_any_contract(made: Made) -> None:
     check(made)
