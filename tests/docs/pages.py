@@ -44,7 +44,21 @@ PAGES = {
 }
 PYTHON = "python "  # begins the name of each program
 TIMEOUT_S = 60
-_PROGRAMS = {"penstock", "curl", "kill", "umask", "python3", "chmod", "echo", "cp", "mkdir", "touch", "for", "printf"}
+_PROGRAMS = {
+    "penstock",
+    "curl",
+    "kill",
+    "umask",
+    "python3",
+    "chmod",
+    "echo",
+    "cp",
+    "mkdir",
+    "touch",
+    "for",
+    "printf",
+    "git",
+}
 _NOT_EVERYWHERE = ("curl", "jq")
 _OF_SHELL = ("", "sh", "bash")
 _OPERATORS = re.compile(r"[|&;<>()]|\$")

@@ -66,6 +66,9 @@ async def main():
 asyncio.run(main())
 """
 
+CONTRACT = """printf 'namespace py shop\n\nstruct Order {{ 1: required string id (key); {fields} }}\n\n\
+scope Orders prefix shop.{{{variable}}} {{ Placed: Order (stream = "orders") }}\n' > contracts/orders.frugal"""
+
 Command = typer.core.TyperCommand | typer.core.TyperGroup
 PROGRAM: Command = typer.main.get_command(app)  # type: ignore[assignment]
 
@@ -81,6 +84,13 @@ GIVEN: dict[str, tuple[str, ...]] = {
     ),
     "audit-log": ADMIN,
     "backup": ORDERS,
+    "check-contracts": (
+        "mkdir -p contracts && git init -q -b main .",
+        CONTRACT.format(variable="region", fields="2: i32 amount; 3: string note"),
+        "mkdir -p releases && cp -r contracts releases/1 && cp -r contracts releases/2",
+        "mkdir -p tmp && git add contracts && git -c user.name=me -c user.email=me@example.com commit -q -m one",
+        CONTRACT.format(variable="country", fields="2: i64 amount; 4: optional bool sent"),
+    ),
     "clock-ahead": ORDERS,
     "cluster": (),
     "compose": CLUSTER,
@@ -145,6 +155,11 @@ ENDS: dict[tuple[str, str], tuple[int, str]] = {
     ("append-once", "python 1"): (0, "0 1000"),
     ("append-once", "python 2"): (0, "2000"),
     ("append-once", "python 3"): (0, "producer_fenced"),
+    ("check-contracts", "penstock idl check old/contracts contracts"): (1, "2 of 3 changes in 1 contract break"),
+    ("check-contracts", "penstock idl check old/contracts contracts --mode backward"): (1, "1 of 3 changes"),
+    ("check-contracts", "penstock idl check releases/1 releases/2 contracts"): (1, "2 of 3 changes"),
+    ("check-contracts", "penstock idl check old/contracts contracts --allow field-removed:Order.note"): (1, "1 of 3"),
+    ("check-contracts", "penstock idl check old/contracts contracts --json"): (1, '"rule":"field-removed"'),
     ("expected-sequence", "python 1"): (1, f"nats.js.errors.BadRequestError: nats: {WRONG_SEQUENCE}"),
     ("more-partitions", "penstock stream show deliveries"): (0, "2, then 4"),
     ("partitions", "penstock nats-config events"): (0, "{{partition(4,1)}}"),
