@@ -2,7 +2,7 @@
 cimport cython
 from libc.stdint cimport int32_t, int64_t, uint64_t
 
-from penstock.hot cimport cells
+from penstock.hot cimport cells, memory
 from penstock.hot.typed_columns cimport Column, RowReader
 
 cdef int _BARE
@@ -48,11 +48,6 @@ cdef class ThriftReader(RowReader):
 
     @cython.locals(text="const unsigned char*", reason=int, size=Py_ssize_t)
     cdef int _compact_begin(self) except -1
-
-    @cython.locals(
-        name=bytes, size=Py_ssize_t, text="const unsigned char*", wanted="const unsigned char*", place=Py_ssize_t
-    )
-    cdef bint _is_named(self, Py_ssize_t begin, Py_ssize_t end) except -1
 
     @cython.locals(filling=bytes, size=Py_ssize_t, text="const unsigned char*", at=Py_ssize_t, end=Py_ssize_t, reason=int)
     cdef int fill(self, Column column) except -1

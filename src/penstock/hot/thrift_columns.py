@@ -16,7 +16,7 @@ Defaults of missing fields are encoded in the binary protocol, whatever the valu
 
 from __future__ import annotations
 
-from penstock.hot import cells
+from penstock.hot import cells, memory
 from penstock.hot.typed_columns import Column, RowReader
 
 _bytes = bytes
@@ -140,7 +140,7 @@ class ThriftReader(RowReader):
                 return cells.SIZE
         if size > self.end - at:
             return cells.ENDS
-        if self.name and not self._is_named(at, at + size):
+        if self.name and not memory.equals(text, at, at + size, self.name):
             return cells.NAME
         # Without a version, the type comes behind the name.
         at += size + (4 if is_strict else 5)
@@ -163,22 +163,10 @@ class ThriftReader(RowReader):
         if reason:
             return reason
         size = cells.signed64(self.varint)
-        if self.name and not self._is_named(self.at, self.at + size):
+        if self.name and not memory.equals(text, self.at, self.at + size, self.name):
             return cells.NAME
         self.at += size
         return cells.DECODED
-
-    def _is_named(self, begin: _int, end: _int) -> bool:
-        name = self.name
-        size = len(name)
-        if end - begin != size:
-            return False
-        text = self.text
-        wanted = cells.data_of(name)
-        for place in range(size):
-            if text[begin + place] != wanted[place]:
-                return False
-        return True
 
     def fill(self, column: Column) -> int:
         """Append the default of a column, which has one; its bytes count as those of the message."""
@@ -262,7 +250,7 @@ class ThriftReader(RowReader):
         kind = column.kind
         at = self.at
         left = self.end - at
-        if kind == cells.TEXT or kind == cells.BINARY:
+        if kind in (cells.TEXT, cells.BINARY):
             if left < 4:
                 return cells.ENDS
             size = cells.int32_be(self.text, at)
@@ -377,7 +365,7 @@ class ThriftReader(RowReader):
         if size == 0:
             if kind == _STRUCT:
                 return self._skip_binary_struct(depth)
-            if kind == _LIST or kind == _SET:
+            if kind in (_LIST, _SET):
                 if left < 5:
                     return cells.ENDS
                 self.at += 5
@@ -514,7 +502,7 @@ class ThriftReader(RowReader):
         """Append the value that is at `at`; a list of another type is skipped, and nothing appended."""
         kind = column.kind
         at = self.at
-        if kind == cells.TEXT or kind == cells.BINARY:
+        if kind in (cells.TEXT, cells.BINARY):
             reason = self._size()
             if reason:
                 return reason
@@ -628,16 +616,16 @@ class ThriftReader(RowReader):
         size = 0
         if kind == _STRUCT:
             return self._skip_compact_struct(depth)
-        if kind == _SHORT or kind == _INT or kind == _LONG:
+        if kind in (_SHORT, _INT, _LONG):
             return self._varint()
-        if kind == _LIST or kind == _SET or kind == _MAP:
+        if kind in (_LIST, _SET, _MAP):
             return self._skip_compact_list(kind, depth)
         if kind == _STRING:
             reason = self._size()
             if reason:
                 return reason
             size = cells.signed64(self.varint)
-        elif kind == _BOOL or kind == _BYTE or kind == _DOUBLE or kind == _UUID:
+        elif kind in (_BOOL, _BYTE, _DOUBLE, _UUID):
             size = _SIZES[kind]
         else:
             return cells.WIRE_TYPE

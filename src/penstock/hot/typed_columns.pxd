@@ -9,6 +9,7 @@ cdef int64_t _CELLS_PER_BYTE
 cdef int64_t _FREE_CELLS
 cdef int _FIRST_ROOM
 cdef int _UUID_SIZE
+cdef bytes _EMPTY
 cdef int _SCHEMA_ID_SIZE
 
 

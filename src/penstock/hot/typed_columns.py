@@ -43,6 +43,7 @@ _CELLS_PER_BYTE = CELLS_PER_BYTE
 _FREE_CELLS = FREE_CELLS
 _FIRST_ROOM = 16
 _UUID_SIZE = 36
+_EMPTY = b""
 _SCHEMA_ID_SIZE = 5  # with the byte before it
 
 
@@ -284,6 +285,7 @@ class RowReader:
 
     def __init__(self, root: Column) -> None:
         self.root = root
+        self.text = cells.data_of(_EMPTY)
         self.at = self.end = 0
         self.cells_left = 0
         self.has_schema_id = False

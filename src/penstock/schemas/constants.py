@@ -52,9 +52,7 @@ def encoded(program: Program, type_: Type, value: ConstantValue) -> bytes:
     return text
 
 
-def _encoded(
-    types: Program, type_: Type, constants: Program, value: ConstantValue, depth: int
-) -> tuple[int, bytes]:
+def _encoded(types: Program, type_: Type, constants: Program, value: ConstantValue, depth: int) -> tuple[int, bytes]:
     """Return the type id and the bytes of a value whose type stands in `types`, and its names in `constants`."""
     if depth > PLAN_DEPTH_MAX:
         raise ValueError(f"it is nested more than {PLAN_DEPTH_MAX} deep")

@@ -28,6 +28,7 @@ from penstock.schemas.plans import Plan, array_of
 FIRST_REFUSED_MAX = 10  # positions that are kept for a report
 SLICE_ROWS_MAX = 1 << 20  # decoded at once: their columns have offsets of 4 bytes
 SLICE_BYTES_MAX = 64 << 20
+SLICE_CELLS_MAX = 1 << 24  # rows times columns: room is made for them before they are read
 
 
 class Framing(StrEnum):
@@ -123,6 +124,7 @@ class Decoder:
     def __init__(self, plan: Plan, reader: Callable[[Column], RowReader]) -> None:
         self.plan = plan
         self._reader = reader
+        self._cells = plan.root.column().cells
 
     @property
     def schema(self) -> pa.Schema:
@@ -130,8 +132,9 @@ class Decoder:
         return self.plan.schema
 
     def decode(self, values: pa.Array | pa.ChunkedArray) -> Decoded:
-        """Decode binary values, of any binary or string type. ValueError: it is another type, or its offsets are bad."""
-        return decoded(values, self.plan.root.type, self._part)
+        """Decode values of any binary or string type. ValueError: they are of another type, or their offsets are bad."""
+        rows = max(1, min(SLICE_ROWS_MAX, SLICE_CELLS_MAX // self._cells))
+        return decoded(values, self.plan.root.type, self._part, rows)
 
     def _part(self, values: pa.Array) -> tuple[pa.Array, bytearray]:
         root = self.plan.root.column()
@@ -150,6 +153,7 @@ def decoded(
     values: pa.Array | pa.ChunkedArray,
     kind: pa.DataType,
     decode_part: Callable[[pa.Array], tuple[pa.Array, bytearray]],
+    rows_max: int = SLICE_ROWS_MAX,
 ) -> Decoded:
     """Decode in parts of bounded size; `decode_part` returns the struct array of a part, and reasons by row."""
     chunks = values.chunks if isinstance(values, pa.ChunkedArray) else [values]
@@ -158,7 +162,7 @@ def decoded(
     count, first, row = 0, list[tuple[int, Reason]](), 0
     for chunk in chunks:
         made = [pa.array([], kind)] if not len(chunk) else []
-        for part in _parts(_binary(chunk)):
+        for part in _parts(_binary(chunk), rows_max):
             array, reasons = decode_part(part)
             made.append(array)
             codes.append(pa.Array.from_buffers(pa.uint8(), len(part), [None, pa.py_buffer(reasons)], 0))
@@ -166,7 +170,9 @@ def decoded(
             if refused and len(first) < FIRST_REFUSED_MAX:
                 places = (place for place, code in enumerate(reasons) if code)
                 wanted = min(refused, FIRST_REFUSED_MAX - len(first))
-                first += [(row + place, Reason(reasons[place])) for place, _ in zip(places, range(wanted))]
+                first += [
+                    (row + place, Reason(reasons[place])) for place, _ in zip(places, range(wanted), strict=False)
+                ]
             count += refused
             row += len(part)
         columns.append(made[0] if len(made) == 1 else pa.concat_arrays(made))
@@ -186,13 +192,13 @@ def _binary(values: pa.Array) -> pa.Array:
     raise ValueError(f"values of type {kind} cannot be decoded; binary or string is expected")
 
 
-def _parts(values: pa.Array) -> Iterator[pa.Array]:
+def _parts(values: pa.Array, rows_max: int) -> Iterator[pa.Array]:
     """Yield slices of bounded rows and, but for single values, bytes."""
     waiting = [values]
     while waiting:
         part = waiting.pop()
         rows = len(part)
-        if rows > 1 and (rows > SLICE_ROWS_MAX or part.nbytes > SLICE_BYTES_MAX):
+        if rows > 1 and (rows > rows_max or part.nbytes > SLICE_BYTES_MAX):
             waiting += [part.slice(rows // 2), part.slice(0, rows // 2)]
         elif rows:
             yield part

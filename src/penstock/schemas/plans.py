@@ -27,7 +27,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.base.errors import PenstockError
-from penstock.hot import cells
+from penstock.hot import avro_columns, cells
 from penstock.hot.typed_columns import Column
 
 PLAN_NODES_MAX = 4_096  # columns, nested ones included
@@ -122,6 +122,8 @@ def array_of(column: Column, node: Node) -> pa.Array:
         array_of(below[child.id] if below else column.children[place], child)
         for place, child in enumerate(node.children)
     ]
+    if node.kind == cells.CHOICE and node.flags & avro_columns.ALONE:
+        return parts[0]
     values, data = column.buffers()
     kind, count = node.type, column.count
     if node.kind in (cells.STRUCT, cells.CHOICE):
