@@ -44,6 +44,7 @@ COMPILED = (
     "penstock.hot.message_group",
     "penstock.hot.headers",
     "penstock.hot.join",
+    "penstock.hot.json_columns",
     "penstock.hot.keyhash",
     "penstock.hot.keymap",
     "penstock.hot.last_offsets",

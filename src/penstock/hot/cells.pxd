@@ -1,7 +1,7 @@
 # See cells.py. No function here checks bounds.
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndSize
-from cpython.bytes cimport PyBytes_AS_STRING
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 
@@ -37,8 +37,12 @@ cdef enum:
     WIRE_TYPE = 10
     NUMBER = 11
     FORM = 12
+    SYNTAX = 13
 
     INT32_MAX = 0x7FFFFFFF
+
+cdef extern from "Python.h":
+    double PyOS_string_to_double(const char*, char**, void*) except? -1
 
 cdef extern from *:
     """
@@ -90,7 +94,19 @@ cdef extern from *:
         memcpy(&value, at, 8);
         return (int64_t)__builtin_bswap64(value);
     }
+
+    static double penstock_scaled(int64_t mantissa, int exponent) {
+        static const double powers[] = {1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13,
+                                        1e14, 1e15, 1e16, 1e17, 1e18, 1e19, 1e20, 1e21, 1e22};
+        return exponent < 0 ? (double)mantissa / powers[-exponent] : (double)mantissa * powers[exponent];
+    }
+    static int penstock_is_finite(double real, int width) {
+        double size = real < 0 ? -real : real;
+        return width == 4 ? size < 0x1.ffffffp127 : size <= 0x1.fffffffffffffp1023;
+    }
     """
+    double penstock_scaled(int64_t, int) noexcept nogil
+    int penstock_is_finite(double, int) noexcept nogil
     int penstock_is_utf8(const unsigned char*, const unsigned char*) noexcept nogil
     int16_t penstock_int16_be(const unsigned char*) noexcept nogil
     int32_t penstock_int32_be(const unsigned char*) noexcept nogil
@@ -184,6 +200,43 @@ cdef inline void put_uuid(
 
 cdef inline bint is_utf8(const unsigned char* text, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
     return penstock_is_utf8(text + begin, text + end)
+
+
+# Of numbers with many digits, which are rare.
+cdef inline int long_number(const unsigned char* text, Py_ssize_t begin, Py_ssize_t end, int is_unsigned) except -1:
+    from penstock.hot import cells as plain
+    return plain.long_number(PyBytes_FromStringAndSize(<const char*>text + begin, end - begin), 0, end - begin, is_unsigned)
+
+
+cdef inline int64_t long_value(const unsigned char* text, Py_ssize_t begin, Py_ssize_t end) except? -1:
+    from penstock.hot import cells as plain
+    return plain.long_value(PyBytes_FromStringAndSize(<const char*>text + begin, end - begin), 0, end - begin)
+
+
+cdef inline double parsed_real(const unsigned char* text, Py_ssize_t begin, Py_ssize_t end) except? -1:
+    cdef char number[64]
+    if end - begin < 64:
+        memcpy(number, text + begin, end - begin)
+        number[end - begin] = 0
+        return PyOS_string_to_double(number, NULL, NULL)
+    return float(PyBytes_FromStringAndSize(<const char*>text + begin, end - begin))
+
+
+cdef inline double scaled(int64_t mantissa, int64_t exponent) noexcept nogil:
+    return penstock_scaled(mantissa, <int>exponent)
+
+
+cdef inline bint is_finite(double real, Py_ssize_t width) noexcept nogil:
+    return penstock_is_finite(real, <int>width)
+
+
+cdef inline void put_real(unsigned char* target, Py_ssize_t at, double real, Py_ssize_t width) noexcept nogil:
+    cdef float small
+    if width == 4:
+        small = <float>real
+        memcpy(target + at, &small, 4)
+    else:
+        memcpy(target + at, &real, 8)
 
 
 cdef inline Py_ssize_t zeros(const unsigned char* target, Py_ssize_t count) noexcept nogil:

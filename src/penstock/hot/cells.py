@@ -24,6 +24,8 @@ target has room.
 from __future__ import annotations
 
 import struct
+import sys
+from decimal import Decimal
 
 BOOL = 1
 INT8 = 2
@@ -56,10 +58,15 @@ EXPANDS = 9  # many more cells than bytes
 WIRE_TYPE = 10  # a type that the encoding does not have
 NUMBER = 11  # one that its type cannot hold
 FORM = 12  # of another form than the schema asks for
+SYNTAX = 13  # no JSON
 
 INT32_MAX = 2**31 - 1
 
-_DOUBLE = struct.Struct(">d")
+_DOUBLE = struct.Struct("<d")
+_FLOAT = struct.Struct("<f")
+_DOUBLE_MAX = sys.float_info.max
+_FLOAT_END = 2.0**128 - 2.0**103  # from here on a number rounds to no float
+_LONG_TEXT_MAX = 1_000  # characters of a number of 64 bits; longer ones are refused, as their cost is not linear
 _UINT64 = 2**64 - 1
 
 
@@ -142,6 +149,59 @@ def is_utf8(text: bytes, begin: int, end: int) -> bool:
     except UnicodeDecodeError:
         return False
     return True
+
+
+def long_number(text: bytes, begin: int, end: int, is_unsigned: int) -> int:
+    """Return why a JSON number does not fit a whole number of 64 bits: FORM, NUMBER, or DECODED if it does."""
+    try:
+        _whole(text[begin:end], bool(is_unsigned))
+    except ArithmeticError:  # decimal's own, too
+        return NUMBER
+    except ValueError:
+        return FORM
+    return DECODED
+
+
+def long_value(text: bytes, begin: int, end: int) -> int:
+    """Return the low 64 bits, signed, of a JSON number that `long_number` has passed."""
+    return signed64(_whole(text[begin:end], text[begin] != 0x2D))
+
+
+def _whole(digits: bytes, is_unsigned: bool) -> int:
+    """Return a JSON number. ValueError: it is not whole; OverflowError: it takes more than 64 bits."""
+    if len(digits) > _LONG_TEXT_MAX:
+        raise OverflowError
+    number = Decimal(digits.decode())
+    if number.is_zero():
+        return 0
+    if number.adjusted() > 20:
+        raise OverflowError
+    if number != int(number):
+        raise ValueError
+    whole = int(number)
+    if not (0 <= whole < 1 << 64 if is_unsigned else -(1 << 63) <= whole < 1 << 63):
+        raise OverflowError
+    return whole
+
+
+def scaled(mantissa: int, exponent: int) -> float:
+    """Return mantissa * 10**exponent, exact where both are doubles: up to 2**53, and 22 either way."""
+    return mantissa / 10.0**-exponent if exponent < 0 else mantissa * 10.0**exponent
+
+
+def parsed_real(text: bytes, begin: int, end: int) -> float:
+    """Return the double that a JSON number is next to."""
+    return float(text[begin:end])
+
+
+def is_finite(real: float, width: int) -> bool:
+    """True if a floating-point number of 4 or 8 bytes can hold a number."""
+    return abs(real) < _FLOAT_END if width == 4 else abs(real) <= _DOUBLE_MAX
+
+
+def put_real(target: bytearray, at: int, real: float, width: int) -> None:
+    """Write a floating-point number of 4 or 8 bytes, little-endian."""
+    (_FLOAT if width == 4 else _DOUBLE).pack_into(target, at, real)
 
 
 def zeros(target: bytearray, count: int) -> int:

@@ -23,6 +23,8 @@ cdef class Column:
     cdef readonly int flags
     cdef readonly bint is_needed
     cdef readonly bytes filling
+    cdef readonly bytes name
+    cdef readonly dict places
     cdef readonly Py_ssize_t width
     cdef readonly bint has_offsets
     cdef readonly Py_ssize_t count
@@ -56,6 +58,8 @@ cdef class Column:
     cdef int add_uuid(self, const unsigned char* text, Py_ssize_t at) except -1
 
     cdef int add_number(self, int64_t number) except -1
+
+    cdef int add_real(self, double real) except -1
 
     cdef int add_swapped(self, const unsigned char* text, Py_ssize_t at) except -1
 

@@ -51,7 +51,8 @@ class Column:
     """A column of one kind, with the columns of its parts.
 
     `id` and `wire` are what the field's number and type are on the wire, `is_zigzag` whether its numbers are zigzag.
-    `filling`: the encoded default of a field that is missing. `is_needed`: such a row is refused.
+    `filling`: the encoded default of a field that is missing. `is_needed`: such a row is refused. `name`: of the field,
+    where the encoding has names.
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class Column:
         flags: _int = 0,
         is_needed: _bool = False,
         filling: _bytes | None = None,
+        name: _bytes = b"",
     ) -> None:
         self.kind = kind
         self.children = list(children)
@@ -72,6 +74,8 @@ class Column:
         self.flags = flags
         self.is_needed = is_needed
         self.filling = filling
+        self.name = name
+        self.places = {child.name: place for place, child in enumerate(self.children)} if kind == cells.STRUCT else {}
         self.width = WIDTHS.get(kind, 0)
         self.has_offsets = cells.TEXT <= kind <= cells.MAP
         self.count = self.room = 0
@@ -161,6 +165,14 @@ class Column:
         if self.count == self.room:
             self.grow()
         cells.put_number(self.values, self.width * self.count, number, self.width)
+        self.valid[self.count] = 1
+        self.count += 1
+
+    def add_real(self, real: float) -> None:
+        """Append a floating-point number."""
+        if self.count == self.room:
+            self.grow()
+        cells.put_real(self.values, self.width * self.count, real, self.width)
         self.valid[self.count] = 1
         self.count += 1
 

@@ -55,6 +55,7 @@ class Reason(IntEnum):
     WIRE_TYPE = cells.WIRE_TYPE
     NUMBER = cells.NUMBER
     FORM = cells.FORM
+    SYNTAX = cells.SYNTAX
 
     @property
     def text(self) -> str:
@@ -75,6 +76,7 @@ _TEXTS = {
     Reason.WIRE_TYPE: "it has a type that the encoding does not know or the schema does not expect",
     Reason.NUMBER: "a number is larger than its type",
     Reason.FORM: "it does not have the form that the schema asks for",
+    Reason.SYNTAX: "it is not JSON",
 }
 
 
@@ -132,7 +134,7 @@ class Decoder:
         return self.plan.schema
 
     def decode(self, values: pa.Array | pa.ChunkedArray) -> Decoded:
-        """Decode values of any binary or string type. ValueError: they are of another type, or their offsets are bad."""
+        """Decode values of any binary or string type. ValueError: they are of another type, or have bad offsets."""
         rows = max(1, min(SLICE_ROWS_MAX, SLICE_CELLS_MAX // self._cells))
         return decoded(values, self.plan.root.type, self._part, rows)
 

@@ -77,7 +77,8 @@ class Node:
     def column(self) -> Column:
         """Return an empty column to build; fields of structs in the order of their ids."""
         children = [child.column() for child in self.ordered]
-        return Column(self.kind, children, self.id, self.wire, self.flags, self.is_needed, self.filling)
+        name = self.name.encode()
+        return Column(self.kind, children, self.id, self.wire, self.flags, self.is_needed, self.filling, name)
 
     @property
     def ordered(self) -> Sequence[Node]:

@@ -2,8 +2,8 @@
 
 Rules: `Field.encoding` says how a number is encoded where its type does not: "sint64", "fixed32"; of a map, that of the
 key and that of the value, "sint32,fixed64", either of which may be empty. A field of requiredness OPTIONAL has
-presence: it is null if it does not come. One that is DEFAULT has none, as in proto3: it is zero or empty then, and a message is
-null. Lists and maps that do not come are empty.
+presence: it is null if it does not come. One that is DEFAULT has none, as in proto3: it is zero or empty then, and a
+message is null. Lists and maps that do not come are empty.
 
 | encoding                                       | wire type | kind of the field's type          |
 |------------------------------------------------|-----------|-----------------------------------|

@@ -15,13 +15,14 @@ from hypothesis import strategies as st
 from penstock.hot import cells, thrift_columns
 from penstock.idl.model import ConstantList, Field, ListOf, Literal, MapOf, Reference, Requiredness, SetOf
 from penstock.schemas.avro import avro_plan
+from penstock.schemas.json_values import JSON_TEXT, json_plan
 from penstock.schemas.plans import Node, Plan
 from penstock.schemas.protobuf import protobuf_plan
 from penstock.schemas.thrift import thrift_plan
 from tests import hot_modes
 from tests.typed_values import COLOR, program, scalar, struct
 
-ENCODINGS = ("binary", "compact", "frugal", "protobuf", "avro")
+ENCODINGS = ("binary", "compact", "frugal", "protobuf", "avro", "json")
 LEAF = struct("Leaf", Field(1, "n", scalar("i32"), Requiredness.REQUIRED), Field(2, "t", scalar("string")))
 FIELDS = (
     Field(1, "flag", scalar("bool"), default=Literal(True)),
@@ -66,12 +67,27 @@ AVRO = {
         {"name": "b", "type": "boolean"},
     ],
 }
+JSON = pa.schema(
+    [
+        pa.field("a", pa.int8()),
+        pa.field("b", pa.float32()),
+        pa.field("c", pa.string()),
+        pa.field("d", pa.timestamp("us")),
+        pa.field("e", pa.list_(pa.struct([("a", pa.uint64()), ("é", pa.bool_())]))),
+        pa.field("f", pa.map_(pa.string(), pa.float64())),
+        pa.field("g", pa.string(), metadata=JSON_TEXT),
+        pa.field("h", pa.date32()),
+        pa.field("i", pa.int64()),
+    ]
+)
 
 
 @cache
 def plan(encoding: str) -> Plan:
     if encoding == "avro":
         return avro_plan(json.dumps(AVRO))
+    if encoding == "json":
+        return json_plan(JSON)
     if encoding == "protobuf":
         return protobuf_plan(program(LEAF, struct("Message", *PROTOBUF)), "Message")
     return thrift_plan(program(COLOR, LEAF, struct("Tree", *FIELDS)), "Tree")
@@ -79,7 +95,8 @@ def plan(encoding: str) -> Plan:
 
 def column_of(module: ModuleType, node: Node) -> Any:
     children = [column_of(module, child) for child in node.ordered]
-    return module.Column(node.kind, children, node.id, node.wire, node.flags, node.is_needed, node.filling)
+    name = node.name.encode()
+    return module.Column(node.kind, children, node.id, node.wire, node.flags, node.is_needed, node.filling, name)
 
 
 def reader_of(load: Any, encoding: str) -> tuple[Any, Any]:
@@ -87,6 +104,8 @@ def reader_of(load: Any, encoding: str) -> tuple[Any, Any]:
     root = column_of(load("typed_columns"), plan(encoding).root)
     if encoding == "avro":
         return root, load("avro_columns").AvroReader(root)
+    if encoding == "json":
+        return root, load("json_columns").JsonReader(root)
     if encoding == "protobuf":
         return root, load("protobuf_columns").ProtobufReader(root)
     frame = thrift_columns.FRUGAL if encoding == "frugal" else thrift_columns.BARE
@@ -138,6 +157,33 @@ MESSAGES = st.lists(MARKS | TEXTS | HEADS | BYTE.map(lambda one: bytes((one,))),
 FRAMES = MESSAGES.map(
     lambda rest: (len(rest) + 17).to_bytes(4, "big") + bytes(5) + b"\x80\x01\0\1\0\0\0\0\0\0\0\0" + rest
 )
+NAMES = st.sampled_from(["a", "b", "c", "d", "e", "f", "g", "h", "i", "\\u0061", "é", "x"]).map('"{}"'.format)
+NUMBERS = st.from_regex(r"\A-?[0-9]{1,22}(\.[0-9]{1,4})?([eE]-?[0-9]{1,3})?\Z") | st.floats().map(str)
+WORDS = st.sampled_from(
+    ["null", "true", "false", "nul", "[]", "{}", '"\\ud83d\\ude00"', '"\\ud83d"', '"x\\n"', "", " "]
+)
+TIMES = st.datetimes().map(lambda time: f'"{time.isoformat()}Z"') | st.dates().map('"{}"'.format)
+JSON_VALUES = st.recursive(
+    NUMBERS | WORDS | TIMES | NAMES,
+    lambda below: (
+        st.lists(below, max_size=3).map(lambda made: f"[{','.join(made)}]")
+        | st.lists(st.tuples(NAMES, below), max_size=4).map(
+            lambda made: "{" + ", ".join(f"{name} :{value}" for name, value in made) + "}"
+        )
+    ),
+    max_leaves=8,
+)
+OBJECTS = st.lists(st.tuples(NAMES, JSON_VALUES), max_size=4).map(
+    lambda made: ("{" + ",".join(f"{name}:{value}" for name, value in made) + "}").encode()
+)
+
+
+@hot_modes.needs_compiled
+@given(st.lists(OBJECTS, max_size=4), st.integers(0, 300), st.binary(max_size=2))
+def test_both_read_the_same_json(objects: list[bytes], at: int, patch: bytes) -> None:
+    values = pa.array([*objects, *(one[:at] + patch + one[at + 1 :] for one in objects)], pa.binary())
+    if len(values):
+        assert found_by(hot_modes.running, "json", values) == found_by(hot_modes.plain, "json", values)
 
 
 @hot_modes.needs_compiled
