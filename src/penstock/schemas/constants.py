@@ -62,7 +62,7 @@ def _encoded(types: Program, type_: Type, constants: Program, value: ConstantVal
         number = {each.name: each.number for each in what.values}[_last(value)] if _is_name(value) else _plain(value)
         return thrift_columns.I32, struct.pack(">i", number)
     if isinstance(what, Scalar):
-        return _scalar(what.kind, _plain(value))
+        return _scalar(what.kind, _enum_number(constants, value) if _is_name(value) else _plain(value))
     if isinstance(what, ListOf | SetOf):
         items = _items(value)
         made = [_encoded(types, what.element, constants, item, depth + 1) for item in items]
@@ -107,6 +107,15 @@ def _resolved(program: Program, value: ConstantValue) -> tuple[Program, Constant
             break
         program, value = found.program, found.definition.value
     return program, value
+
+
+def _enum_number(program: Program, value: ConstantValue) -> int:
+    """Return the number of an enum's value, which a whole number may be given as: `base.Color.RED`."""
+    enum, _, name = value.name.rpartition(".") if isinstance(value, ConstantName) else ("", "", "")
+    found = program.find(enum)
+    if found is None or not isinstance(found.definition, Enum):
+        raise ValueError(f"{value} is no constant")
+    return {each.name: each.number for each in found.definition.values}[name]
 
 
 def _is_name(value: ConstantValue) -> bool:

@@ -1,7 +1,7 @@
 """Plans and decoders of Protobuf messages, from a linked contract whose fields have Protobuf's encodings.
 
 Rules: `Field.encoding` says how a number is encoded where its type does not: "sint64", "fixed32"; of a map, that of the
-key and that of the value, "sint32,fixed64", either of which may be empty. A field of requiredness OPTIONAL has
+key and that of the value, "map<sint32, fixed64>". A field of requiredness OPTIONAL has
 presence: it is null if it does not come. One that is DEFAULT has none, as in proto3: it is zero or empty then, and a
 message is null. Lists and maps that do not come are empty.
 
@@ -129,6 +129,8 @@ class _Making:
         """Return the node of a type that stands in a program."""
         program, what = program.resolve(type_)
         self._budget.take(name, depth)
+        if encoding == "group":
+            raise SchemaError(f"{name}: groups are not decoded")
         if isinstance(what, Struct):
             return self.struct(program, what, name, depth)
         if isinstance(what, Enum):
@@ -144,7 +146,7 @@ class _Making:
         return _scalar(what, name, encoding)
 
     def _map(self, program: Program, what: MapOf, name: str, encoding: str, depth: int) -> Node:
-        of_key, _, of_value = encoding.partition(",")
+        of_key, _, of_value = encoding.removeprefix("map<").removesuffix(">").partition(", ")
         made = []
         for part, kind, code in (("key", what.key, of_key), ("value", what.value, of_value)):
             node = self._node(program, kind, part, code, depth + 1)

@@ -46,7 +46,7 @@ PROTOBUF = (
     Field(1, "n", scalar("i32"), encoding="sint32"),
     Field(2, "t", scalar("string")),
     Field(3, "all", ListOf(scalar("u64"))),
-    Field(4, "by", MapOf(scalar("string"), Reference("Leaf")), encoding=","),
+    Field(4, "by", MapOf(scalar("string"), Reference("Leaf"))),
     Field(5, "leaf", Reference("Leaf")),
     Field(6, "next", Reference("Message")),
     Field(7, "fixed", ListOf(scalar("i32")), encoding="sfixed32"),

@@ -57,8 +57,8 @@ PROGRAM = program(
         Field(2, "inners", ListOf(Reference("Inner"))),
         Field(3, "color", Reference("Color")),
         Field(4, "colors", ListOf(Reference("Color"))),
-        Field(5, "by_name", MapOf(scalar("string"), Reference("Inner")), encoding=","),
-        Field(6, "by_number", MapOf(scalar("i32"), scalar("u64")), encoding="sint32,fixed64"),
+        Field(5, "by_name", MapOf(scalar("string"), Reference("Inner"))),
+        Field(6, "by_number", MapOf(scalar("i32"), scalar("u64")), encoding="map<sint32, fixed64>"),
         Field(536870911, "last", scalar("bool")),
     ),
 )

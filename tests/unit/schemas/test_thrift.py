@@ -221,6 +221,7 @@ def test_missing_fields_have_their_defaults() -> None:
         Field(9, "u", scalar("uuid"), default=Literal("00000000-0000-4000-8000-0123456789ab")),
         Field(10, "r", Reference("Count"), Requiredness.REQUIRED, default=Literal(-1)),
         Field(11, "n", scalar("i64")),
+        Field(12, "o", scalar("i64"), default=ConstantName("base.Color.DARK")),
     ]
     name = Constant("NAME", scalar("string"), Literal("naïve"))
     of = program(POINT, Typedef("Count", scalar("i64")), name, struct("D", *fields), includes={"base": base})
@@ -236,6 +237,7 @@ def test_missing_fields_have_their_defaults() -> None:
         "u": "00000000-0000-4000-8000-0123456789ab",
         "r": -1,
         "n": None,
+        "o": -2,
     }
     for protocol in ThriftProtocol:
         found = decode(of, "D", [b"\0", encoded(of, "D", {"n": 3, "b": False}, protocol)], protocol=protocol)
