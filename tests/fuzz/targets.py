@@ -14,6 +14,7 @@ from tests.fuzz import (
     targets_nats,
     targets_node,
     targets_raft,
+    targets_values,
     targets_wire,
 )
 from tests.fuzz.target import Target
@@ -40,6 +41,7 @@ TARGETS: dict[str, Target] = _by_name(
         targets_config,
         targets_node,
         targets_hot,
+        targets_values,
     )
     for target in module.TARGETS
 )

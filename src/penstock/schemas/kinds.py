@@ -105,7 +105,7 @@ class Schema:
             return json_plan(arrow_of_json_schema(self.text))
         if self.kind is SchemaKind.AVRO:
             return avro_plan(self.text, enums)
-        program = self._linked(link)
+        program = self.linked(link)
         made = thrift_plan if self.kind is SchemaKind.FRUGAL else protobuf_plan
         return made(program, self.type_name, enums)
 
@@ -128,7 +128,8 @@ class Schema:
             return protobuf_decoder(plan, framing)
         return avro_decoder(plan, framing) if self.kind is SchemaKind.AVRO else json_decoder(plan, framing)
 
-    def _linked(self, link: Link | None) -> Program:
+    def linked(self, link: Link | None) -> Program:
+        """Return the program of a contract. SchemaError: there is nothing that links it."""
         if link is None:
             raise SchemaError(f"a {self.kind} schema needs its parser")
         return link(self)
@@ -169,7 +170,7 @@ def compatible(
             return [f"the type was {old.type_name!r}, and is {new.type_name!r}"]
         if programs is None:
             raise SchemaError(f"a {new.kind} schema needs what compares contracts")
-        return list(programs(old._linked(link), new._linked(link), mode))
+        return list(programs(old.linked(link), new.linked(link), mode))
     schemas = [
         arrow_of_text(each.text) if each.kind is SchemaKind.ARROW else arrow_of_json_schema(each.text)
         for each in (old, new)
