@@ -5,19 +5,22 @@ An input is values, each behind its size in two bytes, cut at the end of the inp
 
 from __future__ import annotations
 
+import io
 import json
 import struct
+import uuid
 from collections.abc import Callable
 from functools import partial
 from random import Random
 from typing import Any
 
+import fastavro
 import pyarrow as pa
 
 from penstock.idl.model import Reference
 from penstock.schemas.thrift import ThriftProtocol
 from tests.fuzz.target import Cover, Modules, Target
-from tests.typed_readers import ENCODINGS, TREE, found_by
+from tests.typed_readers import AVRO, ENCODINGS, TREE, found_by
 from tests.typed_values import thrift_bytes
 
 VALUES_MAX = 50
@@ -28,7 +31,7 @@ _TREES: tuple[dict[str, Any], ...] = (
     {},
     {"flag": True, "small": -1, "short": 300, "whole": -70_000, "long": 2**40, "real": 0.5, "color": 5},
     {"text": "text", "bytes": b"\xff\0", "words": ["", "word"], "flags": [True, False], "by_name": [("k", [1, -1])]},
-    {"leaf": _LEAF, "all": [_LEAF, _LEAF], "next": {"leaf": _LEAF, "next": {"small": 1}}},
+    {"id": uuid.UUID(int=5), "leaf": _LEAF, "all": [_LEAF, _LEAF], "next": {"leaf": _LEAF, "next": {"small": 1}}},
 )
 _PROTOBUF = (
     "08031202c3a9",
@@ -36,9 +39,11 @@ _PROTOBUF = (
     "3a0801000000020000003d0300000041000000000000e03f",
     "4a0208014a004b0801" + "4c220022020a00",
 )
-_AVRO = (
-    "02040002026104040e0000000102000000000000000000e03f01",
-    "000002026100000204ff01ffee06000200",
+_INNER = {"e": "A", "a": [], "m": {}, "d": b"", "f": b"ab", "n": [], "r": None, "b": False}
+_AVRO: tuple[dict[str, Any], ...] = (
+    _INNER,
+    {**_INNER, "a": [None, "é", 7], "n": [None] * 3, "d": b"\xff\x01", "r": 0.5, "e": "B", "b": True},
+    {**_INNER, "m": {"x": None, "y": {**_INNER, "a": ["t", None, -7], "m": {"z": _INNER}, "n": [None]}}},
 )
 _JSON = (
     {"a": 1, "b": 0.5, "c": "é\n", "d": "2026-11-29T12:00:00.5+01:00", "h": "2026-11-29", "i": 2**53},
@@ -65,12 +70,18 @@ def _seeds(encoding: str) -> tuple[bytes, ...]:
     if encoding == "protobuf":
         return tuple(map(bytes.fromhex, _PROTOBUF))
     if encoding == "avro":
-        return tuple(map(bytes.fromhex, _AVRO))
+        return tuple(map(_avro, _AVRO))
     if encoding == "json":
         return tuple(json.dumps(each, ensure_ascii=number > 0).encode() for number, each in enumerate(_JSON))
     protocol = ThriftProtocol.COMPACT if encoding == "compact" else ThriftProtocol.BINARY
     made = tuple(thrift_bytes(TREE, Reference("Tree"), each, protocol, None) for each in _TREES)
     return tuple(map(_framed, made)) if encoding == "frugal" else made
+
+
+def _avro(value: dict[str, Any]) -> bytes:
+    out = io.BytesIO()
+    fastavro.schemaless_writer(out, fastavro.parse_schema(json.loads(json.dumps(AVRO))), value)
+    return out.getvalue()
 
 
 def _framed(value: bytes) -> bytes:
@@ -101,14 +112,40 @@ def _run(encoding: str, modules: Modules, data: bytes) -> object:
     return found_by(modules, encoding, pa.array(values, pa.binary()))
 
 
+def _methods(reader: str, *names: str) -> tuple[str, ...]:
+    return tuple(f"{reader}.{name}" for name in names)
+
+
+_SHARED = _methods("ThriftReader", "fill", "_close_struct", "_has_room")
+_BINARY = _methods(
+    "ThriftReader",
+    *("_binary_struct", "_binary_value", "_binary_list", "_binary_map"),
+    *("_skip_binary", "_skip_binary_struct", "_skip_binary_values"),
+)
+_COMPACT = _methods(
+    "ThriftReader",
+    *("_varint", "_size", "_compact_struct", "_compact_value", "_compact_sizes", "_compact_list", "_compact_map"),
+    *("_skip_compact", "_skip_compact_struct", "_skip_compact_list", "_skip_compact_values"),
+)
+_COVERS = {
+    "binary": Cover("penstock.hot.thrift_columns", (*_SHARED, *_BINARY)),
+    "compact": Cover("penstock.hot.thrift_columns", (*_SHARED, *_COMPACT)),
+    "frugal": Cover("penstock.hot.thrift_columns", (*_methods("ThriftReader", "_open", "_binary_begin"), *_SHARED)),
+    "protobuf": Cover(
+        "penstock.hot.protobuf_columns", but={"ProtobufReader._skip_indexes": "only a registry's header asks for it"}
+    ),
+    "avro": Cover("penstock.hot.avro_columns"),
+    "json": Cover("penstock.hot.json_columns"),
+}
+
+
 def _target(encoding: str) -> Target:
-    module = "thrift" if encoding in ("binary", "compact", "frugal") else encoding
     make: Callable[[Random], bytes] = partial(_make, _seeds(encoding))
     return Target(
         f"{encoding}_values",
         partial(_run, encoding),
         make,
-        (Cover(f"penstock.hot.{module}_columns"), Cover("penstock.hot.typed_columns", ("Column", "RowReader"))),
+        (_COVERS[encoding],),
         pieces=_PIECES,
         compares=True,
         memory_bytes=MEMORY_BYTES,
