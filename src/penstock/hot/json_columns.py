@@ -151,6 +151,9 @@ class JsonReader(RowReader):
                 child = children[place]
                 place += 1
                 if child.count != count:
+                    self.cells_left -= child.cells
+                    if self.cells_left < 0:
+                        return cells.EXPANDS
                     child.truncate(count)
                 reason = self._value(child)
             if reason:

@@ -211,7 +211,10 @@ class ProtobufReader(RowReader):
         return cells.DECODED
 
     def _joined(self, column: Column, message: bytes) -> int:
-        """Append a message that lies by itself."""
+        """Append a message that lies by itself. It is read again, and so are those in it: each time, that costs."""
+        self.cells_left -= column.cells + len(message)
+        if self.cells_left < 0:
+            return cells.EXPANDS
         text = self.text
         at = self.at
         end = self.end
@@ -271,6 +274,9 @@ class ProtobufReader(RowReader):
                 reason = self._skip(id_, wire, 0)
             else:
                 if part.count != count:
+                    self.cells_left -= part.cells
+                    if self.cells_left < 0:
+                        return cells.EXPANDS
                     part.truncate(count)
                 reason = self._value(part)
             if reason:

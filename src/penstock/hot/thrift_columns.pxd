@@ -12,6 +12,7 @@ cdef int _VERSION_1
 cdef int _COMPACT_PROTOCOL
 cdef int _COMPACT_VERSION
 cdef int _VARINT_BYTES_MAX
+cdef int _SMALL_DEFAULT
 cdef int _STOP
 cdef int _BOOL
 cdef int _BYTE

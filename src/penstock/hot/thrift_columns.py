@@ -35,6 +35,7 @@ _VERSION_1 = -32767  # 0x8001, the upper half of a binary message's first number
 _COMPACT_PROTOCOL = 0x82
 _COMPACT_VERSION = 1
 _VARINT_BYTES_MAX = 10
+_SMALL_DEFAULT = 8  # bytes: a number
 
 STOP, BOOL, I8, DOUBLE, I16, I32, I64, TEXT = 0, 2, 3, 4, 6, 8, 10, 11
 STRUCT, MAP, SET, LIST, UUID = 12, 13, 14, 15, 16
@@ -169,13 +170,14 @@ class ThriftReader(RowReader):
         return cells.DECODED
 
     def fill(self, column: Column) -> int:
-        """Append the default of a column, which has one; its bytes count as those of the message."""
+        """Append the default of a column, which has one; a long one counts as more cells."""
         filling = column.filling
         assert filling is not None
         size = len(filling)
-        self.cells_left -= size
-        if self.cells_left < 0:
-            return cells.EXPANDS
+        if size > _SMALL_DEFAULT:
+            self.cells_left -= size - _SMALL_DEFAULT
+            if self.cells_left < 0:
+                return cells.EXPANDS
         text = self.text
         at = self.at
         end = self.end
@@ -239,6 +241,9 @@ class ThriftReader(RowReader):
                 place = max(place, 0)
                 continue
             if child.count != count:
+                self.cells_left -= child.cells
+                if self.cells_left < 0:
+                    return cells.EXPANDS
                 child.truncate(count)
             reason = self._binary_value(child)
             if reason:
@@ -489,6 +494,9 @@ class ThriftReader(RowReader):
                 place = max(place, 0)
                 continue
             if child.count != count:
+                self.cells_left -= child.cells
+                if self.cells_left < 0:
+                    return cells.EXPANDS
                 child.truncate(count)
             if kind == _BOOL:
                 child.add_number(byte & 15 == 1)

@@ -3,7 +3,8 @@
 Rules: a column knows how many values it has. Fields of a struct have as many as the struct while no row is being read;
 in a row that is being read, a field that is one ahead has its value, one that is not yet so gets null at the end. So
 `count` says which fields have come, and a row that is refused is undone by `truncate`. Whatever a message says, a row
-has at most CELLS_PER_BYTE cells for each of its bytes, and FREE_CELLS more.
+has at most CELLS_PER_BYTE cells for each of its bytes, and FREE_CELLS more; cells that are written again, because a
+field comes twice, count again.
 
 | kind               | `values`                       | `data`    | columns below |
 |--------------------|--------------------------------|-----------|---------------|

@@ -26,8 +26,8 @@ from penstock.hot.typed_columns import Column, RowReader
 from penstock.schemas.plans import Plan, array_of
 
 FIRST_REFUSED_MAX = 10  # positions that are kept for a report
-SLICE_ROWS_MAX = 1 << 20  # decoded at once: their columns have offsets of 4 bytes
-SLICE_BYTES_MAX = 64 << 20
+SLICE_ROWS_MAX = 1 << 17  # decoded at once: other threads wait meanwhile
+SLICE_BYTES_MAX = 16 << 20  # of more than one value; columns have offsets of 4 bytes
 SLICE_CELLS_MAX = 1 << 24  # rows times columns: room is made for them before they are read
 
 

@@ -32,7 +32,7 @@ from penstock.schemas.avro import avro_decoder, avro_plan
 from penstock.schemas.compatibility import Mode
 from penstock.schemas.decoding import Decoder, Framing
 from penstock.schemas.json_values import arrow_of_json_schema, json_decoder, json_plan
-from penstock.schemas.plans import EnumStyle, Plan, SchemaError
+from penstock.schemas.plans import PLAN_DEPTH_MAX, EnumStyle, Plan, SchemaError
 from penstock.schemas.protobuf import protobuf_decoder, protobuf_plan
 from penstock.schemas.thrift import ThriftProtocol, thrift_decoder, thrift_plan
 
@@ -69,13 +69,13 @@ class Schema:
     type_name: str = ""
 
     def __post_init__(self) -> None:
-        sizes = [len(text.encode()) for _, text in self.closure]
+        sizes = [_size(text) for _, text in self.closure]
         for what, size, limit in (
-            ("its text has bytes", len(self.text.encode()), TEXT_BYTES_MAX),
+            ("its text has bytes", _size(self.text), TEXT_BYTES_MAX),
             ("an included file has bytes", max(sizes, default=0), TEXT_BYTES_MAX),
             ("its included files have bytes", sum(sizes), CLOSURE_BYTES_MAX),
             ("it includes files", len(sizes), CLOSURE_FILES_MAX),
-            ("the name of its type has bytes", len(self.type_name.encode()), TYPE_NAME_BYTES_MAX),
+            ("the name of its type has bytes", _size(self.type_name), TYPE_NAME_BYTES_MAX),
         ):
             if size > limit:
                 raise SchemaError(f"the {self.kind} schema is too large: {what}: {size:,}, {limit:,} at most")
@@ -143,9 +143,22 @@ def text_of_arrow(schema: pa.Schema) -> str:
 def arrow_of_text(text: str) -> pa.Schema:
     """Return the schema of the text of an ARROW schema. SchemaError: it is none."""
     try:
-        return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text, validate=True)))
+        schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text, validate=True)))
+        for field in schema:
+            _check_names(field, 0)
+        return schema
     except (pa.ArrowException, OSError, ValueError, binascii.Error) as error:
         raise SchemaError(f"the text is no Arrow schema in base64: {error}") from error
+
+
+def _check_names(field: pa.Field, depth: int) -> None:
+    """Read all names, of which Arrow does not check that they are UTF-8. ValueError: one is not, or it is too deep."""
+    if depth > PLAN_DEPTH_MAX:
+        raise ValueError(f"types nested more than {PLAN_DEPTH_MAX} deep")
+    kind = field.type
+    _ = field.name, str(kind)
+    for place in range(kind.num_fields):
+        _check_names(kind.field(place), depth + 1)
 
 
 def compatible(
@@ -176,6 +189,10 @@ def compatible(
         for each in (old, new)
     ]
     return compatibility.between(schemas[0], schemas[1], mode, compatibility.arrow_reads)
+
+
+def _size(text: str) -> int:
+    return len(text.encode(errors="surrogatepass"))
 
 
 def _parsed(schema: Schema) -> Any:

@@ -30,6 +30,7 @@ from penstock.idl.model import (
     Struct,
     StructKind,
     Type,
+    Typedef,
 )
 from penstock.schemas.constants import encoded
 from penstock.schemas.decoding import Decoder, Framing
@@ -67,7 +68,7 @@ def thrift_plan(program: Program, type_: str | Type, enums: EnumStyle = EnumStyl
     """
     if isinstance(type_, str):
         found = program.find(type_)
-        if found is None:
+        if found is None or not isinstance(found.definition, Typedef | Enum | Struct):
             raise SchemaError(f"{program.document.file} has no type {type_!r}")
         type_ = Reference(type_)
     making = _Making(enums)

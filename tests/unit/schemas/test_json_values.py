@@ -257,6 +257,12 @@ def test_a_value_of_many_more_cells_than_bytes_is_refused() -> None:
     assert found.refused.codes.to_pylist() == [0, Reason.EXPANDS]
 
 
+def test_a_member_that_comes_very_often_is_refused() -> None:
+    schema = pa.schema([("o", pa.struct([(f"f{n}", pa.int64()) for n in range(1_000)]))])
+    values = [b"{" + b",".join([b'"o":{}'] * count) + b"}" for count in (50, 10_000)]
+    assert decode(schema, values).refused.codes.to_pylist() == [0, Reason.EXPANDS]
+
+
 def test_json_text_holds_anything() -> None:
     schema = pa.schema([pa.field("j", pa.string(), metadata=JSON_TEXT)])
     texts = ['{"a": [1,2]}', "1e5", "true", "null", '"x\\n"', "[]"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import io
 import json
@@ -53,7 +54,10 @@ def test_an_arrow_schema_is_text_and_back() -> None:
     assert arrow_of_text(kept.text).equals(schema, check_metadata=True)
     assert kept.arrow_schema().names == ["a", "j"]
     assert kept.decoder().decode(pa.array([b'{"a":[1]}'])).columns.to_pylist() == [{"a": [1], "j": None}]
-    for text in ("", "!", "AAAA", text_of_arrow(schema)[:-40]):
+    latin = base64.b64encode(
+        base64.b64decode(text_of_arrow(arrow(("na_me", pa.int8())))).replace(b"na_me", b"na\xefme")
+    )
+    for text in (latin.decode(), "", "!", "AAAA", text_of_arrow(schema)[:-40]):
         with pytest.raises(SchemaError, match="no Arrow schema"):
             arrow_of_text(text)
 

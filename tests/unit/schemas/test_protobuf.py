@@ -237,6 +237,40 @@ def test_a_message_inside_itself_stays_encoded_and_is_merged() -> None:
     assert row == {"n": 1, "next": b"\x08\x02\x08\x03", "all": [b"", b"\x08\x04"]}
 
 
+def varint(number: int) -> bytes:
+    return bytes((number & 127 | 128, number >> 7))
+
+
+def test_messages_that_are_merged_on_every_level_are_refused_in_time() -> None:
+    levels = 24
+    kinds = [struct(f"M{level}", Field(1, "m", Reference(f"M{level + 1}"))) for level in range(levels)]
+    of = program(*kinds, struct(f"M{levels}", Field(1, "n", scalar("i32"))))
+    decoder = protobuf_decoder(protobuf_plan(of, "M0"))
+    plain = nested = bytes((8, 5))
+    for _ in range(levels):
+        plain = bytes((10, len(plain))) + plain
+        nested = bytes((10, len(nested))) + nested + bytes((10, 0))
+    found = decoder.decode(pa.array([nested, plain], pa.binary()))
+    assert found.refused.codes.to_pylist() == [Reason.EXPANDS, 0]
+
+
+def test_an_entry_of_a_map_with_its_value_very_often_is_refused() -> None:
+    wide = struct("Wide", *(Field(n, f"f{n}", scalar("i64")) for n in range(1, 1_001)))
+    of = program(wide, struct("M", Field(1, "by", MapOf(scalar("i32"), Reference("Wide")))))
+    entries = [bytes((18, 0)) * count for count in (64, 5_000)]
+    values = [b"\x0a" + varint(len(entry)) + entry for entry in entries]
+    found = protobuf_decoder(protobuf_plan(of, "M")).decode(pa.array(values, pa.binary()))
+    assert found.refused.codes.to_pylist() == [0, Reason.EXPANDS]
+
+
+def test_many_messages_of_zeros_are_read() -> None:
+    wide = struct("Wide", *(Field(n, f"f{n}", scalar("i64")) for n in range(1, 101)))
+    of = program(wide, struct("M", Field(1, "all", ListOf(Reference("Wide")))))
+    found = protobuf_decoder(protobuf_plan(of, "M")).decode(pa.array([bytes((10, 0)) * 5_000]))
+    assert found.refused.codes.to_pylist() == [0]
+    assert found.columns[0]["all"][4_999]["f100"].as_py() == 0
+
+
 def test_confluent_indexes_are_skipped() -> None:
     message = ALL_CLASS(one_int32=5).SerializeToString()
     values = [b"\0\0\0\0\1" + indexes + message for indexes in (b"\0", b"\2\4", b"\4\2\2", b"\x7e")]

@@ -357,6 +357,24 @@ def test_a_value_of_many_more_cells_than_bytes_is_refused() -> None:
     assert found.refused.codes.to_pylist() == [0, Reason.EXPANDS, Reason.EXPANDS]
 
 
+def test_long_defaults_count_as_cells() -> None:
+    fields = [Field(1, "t", scalar("string"), default=Literal("x" * 1_000)), Field(2, "n", scalar("i64"))]
+    of = program(struct("D", *fields), struct("All", Field(1, "all", ListOf(Reference("D")))))
+    values = [encoded(of, "All", {"all": [{"n": 1}] * count}) for count in (50, 5_000)]
+    assert decode(of, "All", values).refused.codes.to_pylist() == [0, Reason.EXPANDS]
+
+
+@each_protocol
+def test_a_field_that_comes_very_often_is_refused(protocol: ThriftProtocol) -> None:
+    wide = struct("Wide", *(Field(n, f"f{n}", scalar("i64")) for n in range(1, 1_001)))
+    of = program(wide, struct("Often", Field(1, "one", Reference("Wide"))))
+    once = encoded(of, "Often", {"one": {}}, protocol)[:-1]
+    if protocol is ThriftProtocol.COMPACT:
+        once = b"\x0c\x02\x00"  # the number of the field is written out, not the step to it
+    found = decode(of, "Often", [once * 50 + b"\0", once * 10_000 + b"\0"], protocol=protocol)
+    assert found.refused.codes.to_pylist() == [0, Reason.EXPANDS]
+
+
 def test_nesting_is_bounded_where_values_are_skipped() -> None:
     of = program(POINT)
     deep = struct_module.pack(">bh", TType.STRUCT, 9)
@@ -404,6 +422,8 @@ def test_schemas_that_have_no_end_as_columns_are_refused() -> None:
         thrift_plan(program(struct("Deep", Field(1, "all", nested))), "Deep")
     with pytest.raises(SchemaError, match=r"test\.frugal has no type 'Nothing'"):
         thrift_plan(of, "Nothing")
+    with pytest.raises(SchemaError, match="has no type 'LIMIT'"):
+        thrift_plan(program(Constant("LIMIT", scalar("i8"), Literal(1))), "LIMIT")
 
 
 @pytest.mark.parametrize(
