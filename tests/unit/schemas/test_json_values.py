@@ -252,14 +252,14 @@ def test_a_needed_member_must_be_there() -> None:
 
 def test_a_value_of_many_more_cells_than_bytes_is_refused() -> None:
     wide = pa.struct([(f"f{n}", pa.int64()) for n in range(1_000)])
-    bomb = b'{"l":[' + b",".join([b"{}"] * 100_000) + b"]}"
+    bomb = b'{"l":[' + b",".join([b"{}"] * 500) + b"]}"
     found = decode(pa.schema([("l", pa.list_(wide))]), [b'{"l":[{},{}]}', bomb])
     assert found.refused.codes.to_pylist() == [0, Reason.EXPANDS]
 
 
 def test_a_member_that_comes_very_often_is_refused() -> None:
     schema = pa.schema([("o", pa.struct([(f"f{n}", pa.int64()) for n in range(1_000)]))])
-    values = [b"{" + b",".join([b'"o":{}'] * count) + b"}" for count in (50, 10_000)]
+    values = [b"{" + b",".join([b'"o":{}'] * count) + b"}" for count in (50, 400)]
     assert decode(schema, values).refused.codes.to_pylist() == [0, Reason.EXPANDS]
 
 
