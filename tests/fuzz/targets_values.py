@@ -39,7 +39,7 @@ _PROTOBUF = (
     "3a0801000000020000003d0300000041000000000000e03f",
     "4a0208014a004b0801" + "4c220022020a00",
 )
-_INNER = {"e": "A", "a": [], "m": {}, "d": b"", "f": b"ab", "n": [], "r": None, "b": False}
+_INNER: dict[str, Any] = {"e": "A", "a": [], "m": {}, "d": b"", "f": b"ab", "n": [], "r": None, "b": False}
 _AVRO: tuple[dict[str, Any], ...] = (
     _INNER,
     {**_INNER, "a": [None, "é", 7], "n": [None] * 3, "d": b"\xff\x01", "r": 0.5, "e": "B", "b": True},
