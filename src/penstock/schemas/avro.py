@@ -92,7 +92,7 @@ class _Making:
 
     def __init__(self, enums: EnumStyle) -> None:
         self._enums = enums
-        self._budget = Budget()
+        self._budget = Budget("the Avro schema")
         self._names: dict[str, Any] = {}  # definitions by full name
         self._open: list[str] = []  # the records around a type
         self._recursive: dict[str, int] = {}

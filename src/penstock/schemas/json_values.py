@@ -60,7 +60,7 @@ _FORMATS = {"date-time": pa.timestamp("us", "UTC"), "date": pa.date32()}
 
 def json_plan(schema: pa.Schema) -> Plan:
     """Return the columns of an Arrow schema. SchemaError: it has a type that JSON cannot be decoded to."""
-    budget = Budget()
+    budget = Budget("the schema")
     children = tuple(_node(field, field.name, budget, 1) for field in schema)
     if len({child.name for child in children}) < len(children):
         raise SchemaError("the schema has two fields of one name")
@@ -137,12 +137,12 @@ class _Reading:
 
     def __init__(self, root: Any) -> None:
         self._root = root
-        self._budget = Budget()
+        self._budget = Budget("the JSON Schema")
         self._open: list[int] = []  # the schemas around a schema, by identity
 
     def type_of(self, schema: Any, path: str, depth: int) -> pa.DataType | None:
         """Return the type of what a schema describes; None: it has none as a column."""
-        self._budget.take(path or "the JSON Schema", depth)
+        self._budget.take(path or "its root", depth)
         if not isinstance(schema, dict) or id(schema) in self._open:
             return None
         self._open.append(id(schema))

@@ -100,18 +100,19 @@ class Plan:
 
 
 class Budget:
-    """Counts the nodes of a plan that is being made."""
+    """Counts the nodes of a plan that is being made; `root` is what errors call it."""
 
-    def __init__(self) -> None:
+    def __init__(self, root: str) -> None:
+        self.root = root
         self.nodes = 0
 
     def take(self, what: str, depth: int) -> None:
         """Count a node. SchemaError: it is one too many, or too deep."""
         self.nodes += 1
         if self.nodes > PLAN_NODES_MAX:
-            raise SchemaError(f"{what} has more than {PLAN_NODES_MAX:,} columns, nested ones included")
+            raise SchemaError(f"{self.root} has more than {PLAN_NODES_MAX:,} columns, nested ones included")
         if depth > PLAN_DEPTH_MAX:
-            raise SchemaError(f"{what} has types nested more than {PLAN_DEPTH_MAX} deep")
+            raise SchemaError(f"{self.root} has types nested more than {PLAN_DEPTH_MAX} deep, at {what}")
 
 
 def array_of(column: Column, node: Node) -> pa.Array:

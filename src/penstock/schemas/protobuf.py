@@ -81,7 +81,7 @@ def protobuf_plan(program: Program, name: str, enums: EnumStyle = EnumStyle.DICT
     found = program.find(name)
     if found is None or not isinstance(found.definition, Struct):
         raise SchemaError(f"{program.document.file} has no message {name!r}")
-    return Plan(_Making(enums).struct(found.program, found.definition, name, 0))
+    return Plan(_Making(enums, name).struct(found.program, found.definition, name, 0))
 
 
 def protobuf_decoder(plan: Plan, framing: Framing = Framing.BARE) -> Decoder:
@@ -100,9 +100,9 @@ def _reader(is_confluent: bool, root: Column) -> ProtobufReader:
 class _Making:
     """Makes the nodes of one plan."""
 
-    def __init__(self, enums: EnumStyle) -> None:
+    def __init__(self, enums: EnumStyle, root: str) -> None:
         self._enums = enums
-        self._budget = Budget()
+        self._budget = Budget(root)
         self._open: list[Struct] = []  # the messages around a type
 
     def struct(self, program: Program, struct: Struct, name: str, depth: int) -> Node:

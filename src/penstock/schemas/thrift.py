@@ -71,7 +71,7 @@ def thrift_plan(program: Program, type_: str | Type, enums: EnumStyle = EnumStyl
         if found is None or not isinstance(found.definition, Typedef | Enum | Struct):
             raise SchemaError(f"{program.document.file} has no type {type_!r}")
         type_ = Reference(type_)
-    making = _Making(enums)
+    making = _Making(enums, type_.name if isinstance(type_, Reference) else "the type of the values")
     node = making.node(program, type_, VALUE, 0)
     if node.kind == cells.STRUCT:
         return Plan(node)
@@ -98,9 +98,9 @@ def _reader(is_value: bool, is_compact: bool, framing: Framing, name: bytes, roo
 class _Making:
     """Makes the nodes of one plan."""
 
-    def __init__(self, enums: EnumStyle) -> None:
+    def __init__(self, enums: EnumStyle, root: str) -> None:
         self._enums = enums
-        self._budget = Budget()
+        self._budget = Budget(root)
         self._open: list[Struct] = []  # the structs around a type
 
     def node(self, program: Program, type_: Type, name: str, depth: int) -> Node:
