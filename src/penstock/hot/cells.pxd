@@ -134,10 +134,6 @@ cdef inline int32_t int32_be(const unsigned char* text, Py_ssize_t at) noexcept 
     return penstock_int32_be(text + at)
 
 
-cdef inline int64_t int64_be(const unsigned char* text, Py_ssize_t at) noexcept nogil:
-    return penstock_int64_be(text + at)
-
-
 cdef inline int32_t int32_at(const unsigned char* source, Py_ssize_t at) noexcept nogil:
     cdef int32_t value
     memcpy(&value, source + at, 4)

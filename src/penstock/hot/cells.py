@@ -90,11 +90,6 @@ def int32_be(text: bytes, at: int) -> int:
     return int.from_bytes(text[at : at + 4], "big", signed=True)
 
 
-def int64_be(text: bytes, at: int) -> int:
-    """Return 8 bytes, big-endian, signed."""
-    return int.from_bytes(text[at : at + 8], "big", signed=True)
-
-
 def int32_at(source: bytearray | bytes, at: int) -> int:
     """Return 4 bytes, little-endian, signed."""
     return int.from_bytes(source[at : at + 4], "little", signed=True)

@@ -27,7 +27,6 @@ cdef int _LOWER_T
 cdef int _LOWER_F
 cdef int _LOWER_U
 cdef int _LOWER_E
-cdef int _UPPER_E
 cdef int _UPPER_T
 cdef int _UPPER_Z
 cdef int _SPACE

@@ -26,7 +26,6 @@ cdef int _MAP
 cdef int _SET
 cdef int _LIST
 cdef int _UUID
-cdef int _UNKNOWN
 cdef const unsigned char* _OF_COMPACT
 cdef const unsigned char* _SIZES
 

@@ -53,7 +53,6 @@ _MAP = 13
 _SET = 14
 _LIST = 15
 _UUID = 16
-_UNKNOWN = 255
 # Binary type ids by those of the compact protocol, which has two for booleans.
 _COMPACT_TYPES = bytes((0, 2, 2, 3, 6, 8, 10, 4, 11, 15, 14, 13, 12, 16, 255, 255))
 _OF_COMPACT = cells.data_of(_COMPACT_TYPES)
