@@ -15,6 +15,7 @@ from tests.fuzz import (
     targets_nats,
     targets_node,
     targets_raft,
+    targets_values,
     targets_wire,
 )
 from tests.fuzz.target import Target
@@ -42,6 +43,7 @@ TARGETS: dict[str, Target] = _by_name(
         targets_node,
         targets_hot,
         targets_idl,
+        targets_values,
     )
     for target in module.TARGETS
 )

@@ -1,0 +1,202 @@
+"""Schemas of streams: their kinds, their identity, and what they are as plans of columns.
+
+Rules: a schema is text and the text of the files that it includes, both bounded, so that a registry can keep it. Its
+hash is the SHA-256 of its canonical form: JSON without white space and with sorted keys, other text as it is. Contracts
+(FRUGAL, PROTOBUF) are parsed and linked by a function that the caller gives; this package reads programs only.
+
+| kind          | `text`                                                       | `type_name` | values               |
+|---------------|--------------------------------------------------------------|-------------|----------------------|
+| `ARROW`       | base64 of the schema as an Arrow IPC message                 |             | JSON                 |
+| `JSON_SCHEMA` | JSON                                                         |             | JSON                 |
+| `AVRO`        | JSON                                                         |             | Avro, without schema |
+| `FRUGAL`      | the file, `.frugal` or `.thrift`; `closure`: its includes    | of the message | Thrift               |
+| `PROTOBUF`    | base64 of a descriptor set                                   | of the message | Protobuf             |
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import pyarrow as pa
+
+from penstock.idl.model import Program
+from penstock.schemas import compatibility
+from penstock.schemas.avro import avro_decoder, avro_plan
+from penstock.schemas.compatibility import Mode
+from penstock.schemas.decoding import Decoder, Framing
+from penstock.schemas.json_values import arrow_of_json_schema, json_decoder, json_plan
+from penstock.schemas.plans import PLAN_DEPTH_MAX, EnumStyle, Plan, SchemaError
+from penstock.schemas.protobuf import protobuf_decoder, protobuf_plan
+from penstock.schemas.thrift import ThriftProtocol, thrift_decoder, thrift_plan
+
+TEXT_BYTES_MAX = 1 << 20  # of a schema, or of one included file
+CLOSURE_FILES_MAX = 100
+CLOSURE_BYTES_MAX = 4 << 20  # of all included files
+TYPE_NAME_BYTES_MAX = 1_024
+
+Link = Callable[["Schema"], Program]
+"""Parses and links a contract. An error of the contract is a SchemaError, or one of the parser's own."""
+
+ProgramsCompared = Callable[[Program, Program, Mode], Sequence[str]]
+"""Says why two versions of a contract, old and new, are not compatible."""
+
+
+class SchemaKind(StrEnum):
+    ARROW = "arrow"
+    JSON_SCHEMA = "json-schema"
+    AVRO = "avro"
+    FRUGAL = "frugal"
+    PROTOBUF = "protobuf"
+
+
+CONTRACTS = (SchemaKind.FRUGAL, SchemaKind.PROTOBUF)
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """A schema as it is registered. `closure`: the names and texts of the files that it includes, by name."""
+
+    kind: SchemaKind
+    text: str
+    closure: tuple[tuple[str, str], ...] = ()
+    type_name: str = ""
+
+    def __post_init__(self) -> None:
+        sizes = [_size(text) for _, text in self.closure]
+        for what, size, limit in (
+            ("its text has bytes", _size(self.text), TEXT_BYTES_MAX),
+            ("an included file has bytes", max(sizes, default=0), TEXT_BYTES_MAX),
+            ("its included files have bytes", sum(sizes), CLOSURE_BYTES_MAX),
+            ("it includes files", len(sizes), CLOSURE_FILES_MAX),
+            ("the name of its type has bytes", _size(self.type_name), TYPE_NAME_BYTES_MAX),
+        ):
+            if size > limit:
+                raise SchemaError(f"the {self.kind} schema is too large: {what}: {size:,}, {limit:,} at most")
+        if len({name for name, _ in self.closure}) < len(sizes):
+            raise SchemaError("two included files of the schema have one name")
+
+    def canonical(self) -> bytes:
+        """Return what the hash is made of. SchemaError: the schema should be JSON, and is not."""
+        text = self.text
+        if self.kind in (SchemaKind.JSON_SCHEMA, SchemaKind.AVRO):
+            text = json.dumps(_parsed(self), sort_keys=True, separators=(",", ":"))
+        parts = [self.kind.value, self.type_name, text]
+        for name, included in sorted(self.closure):
+            parts += [name, included]
+        encoded = [part.encode(errors="surrogatepass") for part in parts]
+        return b"".join(b"%d:%b" % (len(part), part) for part in encoded)
+
+    def hash(self) -> str:
+        """Return the SHA-256 of the canonical form: 64 hex digits."""
+        return hashlib.sha256(self.canonical()).hexdigest()
+
+    def plan(self, link: Link | None = None, enums: EnumStyle = EnumStyle.DICTIONARY) -> Plan:
+        """Return the plan of the columns. SchemaError: there is none; contracts need `link`."""
+        if self.kind is SchemaKind.ARROW:
+            return json_plan(arrow_of_text(self.text))
+        if self.kind is SchemaKind.JSON_SCHEMA:
+            return json_plan(arrow_of_json_schema(self.text))
+        if self.kind is SchemaKind.AVRO:
+            return avro_plan(self.text, enums)
+        program = self.linked(link)
+        made = thrift_plan if self.kind is SchemaKind.FRUGAL else protobuf_plan
+        return made(program, self.type_name, enums)
+
+    def arrow_schema(self, link: Link | None = None, enums: EnumStyle = EnumStyle.DICTIONARY) -> pa.Schema:
+        """Return the schema of the decoded columns."""
+        return self.plan(link, enums).schema
+
+    def decoder(
+        self,
+        link: Link | None = None,
+        framing: Framing = Framing.BARE,
+        protocol: ThriftProtocol = ThriftProtocol.BINARY,
+        enums: EnumStyle = EnumStyle.DICTIONARY,
+    ) -> Decoder:
+        """Return a decoder of values. SchemaError: values of this kind are not framed so."""
+        plan = self.plan(link, enums)
+        if self.kind is SchemaKind.FRUGAL:
+            return thrift_decoder(plan, protocol, framing)
+        if self.kind is SchemaKind.PROTOBUF:
+            return protobuf_decoder(plan, framing)
+        return avro_decoder(plan, framing) if self.kind is SchemaKind.AVRO else json_decoder(plan, framing)
+
+    def linked(self, link: Link | None) -> Program:
+        """Return the program of a contract. SchemaError: there is nothing that links it."""
+        if link is None:
+            raise SchemaError(f"a {self.kind} schema needs its parser")
+        return link(self)
+
+
+def text_of_arrow(schema: pa.Schema) -> str:
+    """Return the text of an ARROW schema."""
+    return base64.b64encode(schema.serialize().to_pybytes()).decode()
+
+
+def arrow_of_text(text: str) -> pa.Schema:
+    """Return the schema of the text of an ARROW schema. SchemaError: it is none."""
+    try:
+        schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text, validate=True)))
+        for field in schema:
+            _check_names(field, 0)
+        return schema
+    except (pa.ArrowException, OSError, ValueError, binascii.Error) as error:
+        raise SchemaError(f"the text is no Arrow schema in base64: {error}") from error
+
+
+def _check_names(field: pa.Field, depth: int) -> None:
+    """Read all names, of which Arrow does not check that they are UTF-8. ValueError: one is not, or it is too deep."""
+    if depth > PLAN_DEPTH_MAX:
+        raise ValueError(f"types nested more than {PLAN_DEPTH_MAX} deep")
+    kind = field.type
+    _ = field.name, str(kind)
+    for place in range(kind.num_fields):
+        _check_names(kind.field(place), depth + 1)
+
+
+def compatible(
+    old: Schema,
+    new: Schema,
+    mode: Mode = Mode.FULL,
+    link: Link | None = None,
+    programs: ProgramsCompared | None = None,
+) -> list[str]:
+    """Return why a new version of a schema is not compatible with an old one; nothing: it is.
+
+    Contracts need `link` and `programs`. SchemaError: one of the schemas is none.
+    """
+    if old.kind is not new.kind:
+        return [f"the schema was {old.kind}, and is {new.kind}"]
+    if new.kind is SchemaKind.AVRO:
+        avro_plan(old.text)
+        avro_plan(new.text)
+        return compatibility.between(_parsed(old), _parsed(new), mode, compatibility.avro_reads)
+    if new.kind in CONTRACTS:
+        if old.type_name != new.type_name:
+            return [f"the type was {old.type_name!r}, and is {new.type_name!r}"]
+        if programs is None:
+            raise SchemaError(f"a {new.kind} schema needs what compares contracts")
+        return list(programs(old.linked(link), new.linked(link), mode))
+    schemas = [
+        arrow_of_text(each.text) if each.kind is SchemaKind.ARROW else arrow_of_json_schema(each.text)
+        for each in (old, new)
+    ]
+    return compatibility.between(schemas[0], schemas[1], mode, compatibility.arrow_reads)
+
+
+def _size(text: str) -> int:
+    return len(text.encode(errors="surrogatepass"))
+
+
+def _parsed(schema: Schema) -> Any:
+    try:
+        return json.loads(schema.text)
+    except (ValueError, RecursionError) as error:
+        raise SchemaError(f"the {schema.kind} schema is no JSON: {error}") from error
