@@ -26,7 +26,7 @@ from penstock.frugal.processor import argument_names
 
 
 class RpcTransport(Protocol):
-    """What carries the requests of a client to one service, for many calls at a time.
+    """Carrier of the requests of a client to one service, for many calls at a time.
 
     `subject`: the service's subject or URL. `request_bytes_max`: the most of a request's `Packet.size`.
     """

@@ -46,7 +46,7 @@ _KEPT_BYTES = 128
 
 
 class MessageKind(IntEnum):
-    """What a message is: Thrift's TMessageType."""
+    """Kind of a message: Thrift's TMessageType."""
 
     CALL = 1
     REPLY = 2
@@ -72,7 +72,7 @@ class WireType(IntEnum):
 
 
 class MessageHeader(NamedTuple):
-    """What stands in front of a message's value. `sequence` is 0 with Frugal."""
+    """Header in front of a message's value. `sequence` is 0 with Frugal."""
 
     name: str
     kind: MessageKind
@@ -144,7 +144,7 @@ class _Compiled:
 
 
 class _Input:
-    """What Thrift's C code reads: the bytes, and the sizes that are the most of a text and of a container."""
+    """Input of Thrift's C code: the bytes, and the sizes that are the most of a text and of a container."""
 
     __slots__ = ("container_length_limit", "cstringio_buf", "string_length_limit")
 
@@ -183,7 +183,7 @@ def _boxed(spec: Spec) -> list[Any]:
 
 
 class _ThriftCodec:
-    """What binary and compact have in common: values by the C code."""
+    """Common part of binary and compact: values by the C code."""
 
     name: str
 

@@ -35,7 +35,7 @@ class MethodType:
 
     @property
     def is_oneway(self) -> bool:
-        """Whether no answer comes."""
+        """True if no answer comes."""
         return self.result is None
 
 
@@ -51,7 +51,7 @@ class ServiceType:
 
 @dataclass(frozen=True, slots=True)
 class OperationType:
-    """What a scope publishes: the type of the message, and how it is kept.
+    """An operation of a scope: the type of its message, and how it is kept.
 
     `stream`: the Penstock stream that stores the messages; "": none does unless the publisher names one. `key`: the
     path of names of the field that gives a message's key, such as ("customer", "id"); empty: no key.

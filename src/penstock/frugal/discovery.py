@@ -1,4 +1,4 @@
-"""What a server answers to NATS's service discovery (ADR-32): `nats micro ls`, `nats micro info`, `nats micro stats`.
+"""Answers of a server to NATS's service discovery (ADR-32): `nats micro ls`, `nats micro info`, `nats micro stats`.
 
 | request                          | answer                                                            |
 |----------------------------------|-------------------------------------------------------------------|
@@ -29,7 +29,7 @@ _VERSION = re.compile(r"[0-9]+\.[0-9]+\.[0-9]+(-[0-9A-Za-z.-]+)?(\+[0-9A-Za-z.-]
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who answers. ValueError: NATS has no such name, or the version is none by semantic versioning."""
+    """Identity of a server in its answers. ValueError: an invalid name of NATS, or no semantic version."""
 
     name: str
     id: str

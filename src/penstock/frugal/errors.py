@@ -1,4 +1,4 @@
-"""What goes wrong with a call or a message, as exceptions.
+"""Exceptions of calls and messages.
 
 An `ApplicationError` is what the other side answered; it travels as Thrift's TApplicationException with a number. A
 `TransportError` is what happened on the way; its numbers are those of Frugal's TTransportException. Exceptions that a
@@ -23,7 +23,7 @@ contract declares are classes of generated code and stand in no table here.
 | `RequestTooLarge`     |    100 | the request does not fit into a message: nothing was sent                        |
 | `ResponseTooLarge`    |    101 | the answer did not fit into a message (100 when the server says so)              |
 | `Disconnected`        |    102 | the connection broke while the call was under way; it may have been done or not  |
-| `ServiceNotAvailable` |    103 | nobody listens on the service's subject: nothing was done                        |
+| `ServiceNotAvailable` |    103 | no server listens on the service's subject: nothing was done                     |
 | `FrameError`          |      – | bytes that are no frame; `position` is the byte                                  |
 | `CodecError`          |      – | bytes that are no message of the expected type, or a value that does not fit it  |
 """
@@ -61,7 +61,7 @@ class ApplicationError(FrugalError):
     number: int = 0
     was_answered: bool = False
     may_be_done: ClassVar[bool] = True
-    """Whether the handler may have run: else a retry is safe for each method."""
+    """True if the handler may have run; if not, a retry is safe for each method."""
 
     def __init__(self, message: str, number: int | None = None) -> None:
         super().__init__(message)

@@ -48,7 +48,7 @@ _NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
 
 class Packet(NamedTuple):
-    """What a transport carries: bytes, and NATS headers; frugal-v0 has none."""
+    """Content of one message of a transport: bytes, and NATS headers; frugal-v0 has none."""
 
     data: bytes
     headers: Mapping[str, str] = _NO_HEADERS

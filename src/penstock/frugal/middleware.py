@@ -25,7 +25,7 @@ from penstock.frugal.context import Context
 
 
 class Side(StrEnum):
-    """Where a middleware runs."""
+    """Place of a middleware in a call."""
 
     CLIENT = "client"  # around a request and its answer
     SERVER = "server"  # around a method's handler
@@ -35,7 +35,7 @@ class Side(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """What is called: a method with its arguments, or an operation with its message as the only one.
+    """The call of a middleware: a method with its arguments, or an operation with its message as the only one.
 
     `owner`: the service or scope, `name`: the method or operation, both as in the contract. `annotations` are those of
     the method or operation. `is_idempotent`: whether a retry may repeat it. `deliveries`: how often a durable message

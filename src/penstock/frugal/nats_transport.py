@@ -6,7 +6,7 @@ A request goes to the service's subject, with the reply subject `<inbox>.<operat
 | what comes                                | then                                                        |
 |-------------------------------------------|-------------------------------------------------------------|
 | an answer to a call that waits            | the call has it                                             |
-| status 503, or nothing in it              | `ServiceNotAvailable`: nobody listens on the subject        |
+| status 503, or nothing in it              | `ServiceNotAvailable`: no server listens on the subject     |
 | an answer to a call that is over          | dropped, and counted in `late_answers`                      |
 | another subject                           | dropped, and counted in `stray_messages`                    |
 | nothing                                   | `DeadlineExceeded`, also while NATS is not connected        |
@@ -155,7 +155,7 @@ class NatsTransport:
             timer.cancel()
             self._waiting.pop(operation_id, None)
             if not waiter.cancel() and not waiter.cancelled():
-                waiter.exception()  # else asyncio complains that nobody has looked at it
+                waiter.exception()  # else asyncio complains that the error was never retrieved
 
     async def send(self, packet: Packet, left_s: float) -> None:
         """Send a oneway. It is on its way to NATS, or in nats-py's buffer, when this returns."""

@@ -41,9 +41,9 @@ from penstock.frugal.workers import CONCURRENCY_DEFAULT, WAITING_DEFAULT, Job, W
 log = logging.getLogger("penstock.frugal")
 
 DRAIN_TIMEOUT_S = 30.0
-"""How long a drain waits for handlers, unless it says another time."""
+"""Duration for which a drain waits for handlers, unless it says another time."""
 FLUSH_TIMEOUT_S = 5.0
-"""How long a drain waits for NATS to end the subscriptions, and to take the last answers."""
+"""Duration for which a drain waits for NATS to end the subscriptions, and to take the last answers."""
 
 
 @dataclass(slots=True)

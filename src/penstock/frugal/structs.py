@@ -1,4 +1,4 @@
-"""What structs, unions and exceptions of generated code have in common.
+"""Base classes of structs, unions and exceptions in generated code.
 
 A struct is a dataclass below `Struct`, with its fields in `__slots__` and their wire types in `thrift_spec`: a tuple by
 field id of `(id, ttype, attribute, arguments of the type, None)`, or None for an id without field.

@@ -105,7 +105,7 @@ class Workers:
                 await self._process(job)
                 job = self._waiting.popleft() if self._waiting else None
         finally:
-            self._running -= 1  # in one step with the look at the queue: else a request could wait for nobody
+            self._running -= 1  # in one step with the look at the queue: else a request could wait for no worker
 
     async def _process(self, job: Job) -> None:
         try:

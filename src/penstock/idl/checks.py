@@ -82,7 +82,7 @@ def references(type_: Type) -> Iterator[Reference]:
 
 @dataclass(frozen=True, slots=True)
 class _Size:
-    """How deep a type is nested, and how many parts it has."""
+    """Depth of a type, and the number of its parts."""
 
     depth: int
     parts: int
@@ -101,7 +101,7 @@ class _Size:
 
 
 class _Types:
-    """What the names of types mean, and how deep types are."""
+    """Check of the names of types, and of their depth."""
 
     def __init__(self, mistakes: Mistakes) -> None:
         self._mistakes = mistakes
@@ -191,7 +191,7 @@ class _Types:
 
 
 class _Services:
-    """What services extend, and what their methods throw."""
+    """Check of what services extend, and of what their methods throw."""
 
     def __init__(self, mistakes: Mistakes) -> None:
         self._mistakes = mistakes

@@ -69,7 +69,7 @@ VALUE_CHARS_MAX = 60
 
 
 class Impact(Flag):
-    """What a change breaks; see the table of the module."""
+    """Impact of a change; see the table of the module."""
 
     NOTHING = 0
     BACKWARD = auto()
@@ -1029,7 +1029,7 @@ def _annotation(name: str, *holders: _Annotated) -> str | None:
 
 
 def _is_set(name: str, holder: _Annotated) -> bool:
-    """Whether an annotation is there, and does not say "false"."""
+    """True if an annotation is there, and does not say "false"."""
     value = _annotation(name, holder)
     return value is not None and value.lower() != "false"
 

@@ -58,7 +58,7 @@ CONSTANT_VALUES_MAX = 100_000
 """Most values in one constant, those of the constants and defaults that it names included."""
 
 Resolved = tuple[Program, Scalar | ListOf | SetOf | MapOf | Enum | Struct]
-"""What `Program.resolve` returns: a type that is no typedef, and the program that its references stand in."""
+"""Result of `Program.resolve`: a type that is no typedef, and the program that its references stand in."""
 
 _INTEGERS: Final = {
     ScalarKind.I8: range(-(2**7), 2**7),
@@ -99,7 +99,7 @@ class _Node:
 
 @dataclass(slots=True)
 class _Written:
-    """What one constant or the defaults of one struct write: how many values, how deep, and what they name."""
+    """Size of one constant, or of the defaults of one struct: number of values, depth, and names in them."""
 
     place: Position
     values: int = 0
@@ -162,7 +162,7 @@ class Constants:
         return next((name for name in self._required[node] if name not in given), None)
 
     def same(self, one: Resolved, other: Resolved) -> bool:
-        """Whether two types are the same, but for annotations and typedefs."""
+        """True if two types are the same, but for annotations and typedefs."""
         (program, left), (owner, right) = one, other
         if left is right:
             return True

@@ -23,7 +23,7 @@ Read = Callable[[str], str]
 
 
 def is_within(path: str, root: str) -> bool:
-    """Whether a path lies below a root, or is it; both without links. `..` and `.` in them are taken out."""
+    """True if a path lies below a root, or is it; both without links. `..` and `.` in them are taken out."""
     path, root = posixpath.normpath(path), posixpath.normpath(root)
     if root == ".":
         return not path.startswith("/") and not _leads_up(path)
@@ -32,7 +32,7 @@ def is_within(path: str, root: str) -> bool:
 
 
 def _leads_up(path: str) -> bool:
-    """Whether a normal path begins with `..`, as does what is left of `../../a` below the root `..`."""
+    """True if a normal path begins with `..`, as does what is left of `../../a` below the root `..`."""
     return path == ".." or path.startswith("../")
 
 

@@ -5,7 +5,7 @@ the lexer goes on behind it. Each token costs time in proportion to its characte
 
 | text                                    | token                                                              |
 |-----------------------------------------|--------------------------------------------------------------------|
-| `Order`, `base.Order`, `struct`         | NAME; which words are reserved, the parser knows                   |
+| "Order", `base.Order`, `struct`         | NAME; which words are reserved, the parser knows                   |
 | `12`, `-3`, `0x1F`, `098`               | INT: decimal with leading zeros; -2**63 … 2**63 - 1                |
 | `1.5`, `.5`, `2.`, `1e-3`               | DOUBLE: finite                                                     |
 | `"text"`, `'text'`                      | LITERAL, on one line, with the escapes of Thrift and Go            |
@@ -36,7 +36,7 @@ _DIGITS_MAX = 400  # of a number: longer ones are refused before they are conver
 
 
 class Kind(Enum):
-    """What a token is."""
+    """Kind of a token."""
 
     NAME = "name"
     INT = "int"

@@ -97,7 +97,7 @@ class MapOf:
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """The name of a type, constant or service, as written: `Thing`, or `base.Thing` for one of an included file."""
+    """The name of a type, constant or service, as written: "Thing", or `base.Thing` for one of an included file."""
 
     name: str
     position: Position = field(default=NOWHERE, compare=False)
@@ -134,7 +134,7 @@ class ConstantMap:
 
 @dataclass(frozen=True, slots=True)
 class ConstantName:
-    """The name of another constant, or of a value of an enum: `DEFAULT_ID`, `Color.RED`, `base.Color.RED`."""
+    """The name of another constant, or of a value of an enum: `DEFAULT_ID`, "Color.RED", `base.Color.RED`."""
 
     name: str
     position: Position = field(default=NOWHERE, compare=False)
@@ -201,7 +201,7 @@ class Enum:
 
 
 class Requiredness(StrEnum):
-    """Whether a field is written and must be there when read; fields of unions and of `throws` are optional."""
+    """Requiredness of a field when written and read; fields of unions and of `throws` are optional."""
 
     DEFAULT = "default"  # always written, may be missing when read
     REQUIRED = "required"
@@ -268,7 +268,7 @@ class Service:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """What a scope publishes: its name is the last token of the subject, `type` the type of the message."""
+    """An operation of a scope: its name is the last token of the subject, `type` the type of the message."""
 
     name: str
     type: Type

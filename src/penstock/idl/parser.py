@@ -74,7 +74,7 @@ PREFIX_CHARS_MAX = 1_024
 FIELD_ID_MAX = 32_767
 """The largest id of a field: 16 bits on the wire."""
 SUFFIXES = (".frugal", ".thrift")
-"""How names of IDL files end."""
+"""Suffixes of IDL files."""
 
 _I32 = range(-(2**31), 2**31)
 _SCALARS: Final = {
@@ -194,7 +194,7 @@ class _Parser:
         return self._ahead
 
     def _is(self, text: str) -> bool:
-        """Whether the token is this symbol or word, unquoted."""
+        """True if the token is this symbol or word, unquoted."""
         return self._token.text == text and self._token.kind in (Kind.SYMBOL, Kind.NAME)
 
     def _take(self, text: str) -> bool:
@@ -236,7 +236,7 @@ class _Parser:
         self._refuse(self._place(token), f"{wanted} is expected, not {token}")
 
     def _begins_declaration(self, words: frozenset[str] = _DECLARATIONS) -> bool:
-        """Whether the token seems to begin a declaration: a word for one, first on its line, with a name behind it."""
+        """True if the token seems to begin a declaration: a word for one, first on its line, with a name behind it."""
         token = self._token
         if token.kind is not Kind.NAME or token.text not in words or not token.is_first:
             return False

@@ -10,7 +10,7 @@ library then returns bytes, which name nothing here.
 | Protobuf                          | model                                                                           |
 |-----------------------------------|---------------------------------------------------------------------------------|
 | `package shop.v1`                 | `Namespace("*", "shop.v1")`                                                     |
-| message `Order.Line`              | `Struct` named `Order_Line`, annotated with its full name as `protobuf.name`    |
+| message `Order.Line`              | `Struct` named "Order_Line", annotated with its full name as `protobuf.name`    |
 | enum, `allow_alias` or not        | `Enum`; a nested one is named as a nested message is                            |
 | `optional`, a message, `oneof`    | an optional field; one of a `oneof` is annotated with its name                  |
 | proto3 scalar without `optional`  | a default field                                                                 |
@@ -181,7 +181,7 @@ def _files(data: bytes, mistakes: Mistakes) -> dict[str, Any]:
 
 
 def _is_path(name: str | bytes) -> bool:
-    """Whether a file may be named so: a path that leads nowhere else."""
+    """True if a file may be named so: a path that leads nowhere else."""
     if not isinstance(name, str) or not 0 < len(name) <= PATH_CHARS_MAX or not name.isprintable():
         return False
     return not name.startswith("/") and ".." not in name.split("/")
@@ -202,7 +202,7 @@ def _pool(protos: Mapping[str, Any], mistakes: Mistakes) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where a message or enum is declared, and its name in the model."""
+    """Place of a message or enum, and its name in the model."""
 
     file: str
     name: str

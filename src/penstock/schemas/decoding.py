@@ -32,7 +32,7 @@ SLICE_CELLS_MAX = 1 << 24  # rows times columns: room is made for them before th
 
 
 class Framing(StrEnum):
-    """What stands before a value in its message."""
+    """Bytes before a value in its message."""
 
     BARE = "bare"
     MESSAGE = "message"

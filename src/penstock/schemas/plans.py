@@ -41,7 +41,7 @@ class SchemaError(PenstockError):
 
 
 class EnumStyle(StrEnum):
-    """How enums become columns: `dictionary<int32, string>`, `string`, or their numbers as `int32`."""
+    """Form of enums as columns: `dictionary<int32, string>`, `string`, or their numbers as `int32`."""
 
     DICTIONARY = "dictionary"
     STRING = "string"

@@ -49,7 +49,7 @@ class Direction(StrEnum):
 
 
 class _Refused(NamedTuple):
-    """What ends the command with exit code 1. `allowed`: rules, each alone or with ":" and a subject."""
+    """Changes that end the command with exit code 1. `allowed`: rules, each alone or with ":" and a subject."""
 
     mode: Mode
     source: bool

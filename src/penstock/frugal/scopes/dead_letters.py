@@ -137,7 +137,7 @@ class DeadLetters:
         subject = dead_letter_subject(self.stream, ">")
         try:
             return await self._client.create_stream(self.stream, subject, timeout=self._timeout_s, **wanted)
-        except StreamExists:  # another member has created it meanwhile, or somebody else
+        except StreamExists:  # another client has created it meanwhile
             return await self._client.stream(self.stream, timeout=self._timeout_s)
 
     async def write(self, delivery: Delivery, reason: str) -> None:

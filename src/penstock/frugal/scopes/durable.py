@@ -1,4 +1,4 @@
-"""What a durable subscription reads from, as an interface, and what it is given: `DurableSource`, `Delivery`.
+"""Interface of the source of a durable subscription, and of its messages: `DurableSource`, `Delivery`.
 
 Rules: each delivery that a source gives out ends with exactly one of `handled`, `failed` and `abandoned`. The source
 decides what follows: a commit, a retry, a dead letter. So today's consumer groups, whose retries happen in the
@@ -53,4 +53,4 @@ class DurableSource(Protocol):
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """What was counted so far, by name."""
+        """Counters so far, by name."""

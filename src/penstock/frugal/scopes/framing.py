@@ -25,7 +25,7 @@ from penstock.frugal.native import CONTENT_TYPE, OPERATION, decode_context, enco
 
 
 class Framing(StrEnum):
-    """How context and value make a message."""
+    """Encoding of context and value as a message."""
 
     FRUGAL = "frugal-v0"
     NATIVE = "native"

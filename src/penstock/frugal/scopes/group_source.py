@@ -60,7 +60,7 @@ _CLOSE_S: Final = 5.0  # for the last commit of a source that stops at once
 
 @dataclass(frozen=True, slots=True)
 class GroupSettings:
-    """What a source reads, and as whom."""
+    """Stream, filter and group of a source."""
 
     stream: str
     group: str
@@ -109,7 +109,7 @@ class GroupSource:
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """What was counted so far, by the names in `COUNTS`."""
+        """Counters so far, by the names in `COUNTS`."""
         return {name: self._counts[name] for name in COUNTS}
 
     @property
@@ -210,7 +210,7 @@ class GroupSource:
                         await self._wake.wait()
                 if self._failure is not None:
                     break
-        except Exception as error:  # noqa: BLE001 (whoever waits for the next message gets it)
+        except Exception as error:  # noqa: BLE001 (the caller that waits for the next message gets it)
             self._failure = error
         finally:
             if self._failure is not None:

@@ -1,4 +1,4 @@
-"""What the publishers and subscribers of a program share: connections, codec, framing, middleware."""
+"""Common parts of the publishers and subscribers of a program: connections, codec, framing, middleware."""
 
 from __future__ import annotations
 

@@ -30,15 +30,15 @@ from penstock.frugal.scopes.streams import KeptStream
 from penstock.frugal.scopes.subjects import ScopeSubjects
 
 PUBLISH_TIMEOUT_S: Final = 30.0
-"""How long a durable publish waits for its ack, all tries together."""
+"""Duration for which a durable publish waits for its ack, all tries together."""
 PUBLISH_RETRIES: Final = 5
-"""How often a message is sent again within that time while no ack comes; more often while no leader listens."""
+"""Number of times that a message is sent again within that time without an ack; more often while no leader listens."""
 
 TRACE: Final = "traceparent"
 _TRACE = re.compile(r"[0-9a-f-]{1,128}")  # W3C: a version may have more fields
 
 Published = PubAck | asyncio.Future[PubAck | None] | None
-"""What a publish returns: the ack of a durable one, with `nowait` its future; None if no stream keeps it."""
+"""Result of a publish: the ack of a durable one, with `nowait` its future; None if no stream keeps it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,8 @@
     Frugal's  the prefix    scope  operation
 
 Rules: a variable stands for one token of the prefix. As in Frugal, its value may have several, "eu.north". A publisher
-gives plain text; a subscriber may give `*` for one token. Nobody gives `>`: it would leave the scope. The subject tells
-what a variable was, not a header: NATS checks permissions on subjects, and anybody can write a header.
+gives plain text; a subscriber may give `*` for one token. No client gives `>`: it would leave the scope. The subject
+tells what a variable was, not a header: NATS checks permissions on subjects, and any client can write a header.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ class MessageRejected(Exception):  # noqa: N818
 
 
 class Receiver:
-    """What a message goes through: decoding, middleware, the handler."""
+    """Way of a message: decoding, middleware, the handler."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class Receiver:
         return ctx, message
 
     async def handle(self, ctx: Context, message: Any, subject: str, deliveries: int = 1) -> None:
-        """Run middleware and handler; raises what they raise. A cancellation that nobody asked for is an error, too."""
+        """Run middleware and handler; raise what they raise. A cancellation that no caller asked for is an error."""
         call = Call(
             Side.SUBSCRIBER,
             self.scope.name,
@@ -93,7 +93,7 @@ class Subscription(abc.ABC):
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """What was counted so far: `handled`, `failed`, `malformed`, and more that not each subscription has."""
+        """Counters so far: `handled`, `failed`, `malformed`, and more that not each subscription has."""
         return {"handled": 0, "failed": 0, "malformed": 0, **self._counts}
 
     @abc.abstractmethod

@@ -43,7 +43,7 @@ FAILURES: tuple[type[FrugalError], ...] = (
 
 
 class CircuitState(StrEnum):
-    """What the breaker does with the next call."""
+    """State of a breaker: its decision about the next call."""
 
     CLOSED = "closed"  # it is made
     OPEN = "open"  # it is made if the time is over, as the probe

@@ -45,7 +45,7 @@ def annotation(annotations: Annotations, name: str) -> str | None:
 
 
 def is_set(annotations: Annotations, name: str) -> bool:
-    """Whether an annotation is there, and does not say "false"."""
+    """True if an annotation is there, and does not say "false"."""
     return (annotation(annotations, name) or "true").lower() != "false" and annotation(annotations, name) is not None
 
 

@@ -42,7 +42,7 @@ class TooMuchTextError(Exception):
 
 @dataclass(slots=True)
 class Run:
-    """What the modules of one run share: mistakes, where modules are, and how much text they may have."""
+    """Common state of the modules of one run: mistakes, where modules are, and how much text they may have."""
 
     mistakes: Mistakes
     packages: dict[str, str]  # by file: "shop.orders"

@@ -7,7 +7,7 @@ the same class or file only, so other modules can compute it.
 | name of the contract                                      | in Python                                      |
 |-----------------------------------------------------------|------------------------------------------------|
 | a keyword: `from`, `None`, `async`                        | with an underscore behind it: `from_`          |
-| a type, constant, service, scope named as a builtin       | the same: `list_`, `Exception_`                |
+| a type, constant, service, scope named as a builtin       | the same: `list_`, "Exception_"                |
 | with two underscores in front: `__init__`, `__x`          | with one: `_init__`, `_x`                      |
 | an enum's value or client's method with one: `_call`      | with one behind it instead: `call_`            |
 | what the class has already: `thrift_spec`, `which`, `self`| with an underscore behind it                   |
@@ -28,7 +28,7 @@ from typing import Final
 from penstock.idl.model import Enum, Field, Program, Scope, Service, Struct, StructKind
 
 NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-"""What a name may be; the parser lets no other through."""
+"""Pattern of a name; the parser lets no other through."""
 
 KEYWORDS = frozenset((*keyword.kwlist, "_"))  # of `_` as a name of a field or parameter readers expect no value
 BUILTINS = frozenset({*dir(builtins), "PythonFinalizationError"})  # of a newer Python, too: one contract, one text
@@ -46,7 +46,7 @@ OF_PUBLISHER: Final = OF_METHOD | {"message", "options"}
 OF_SUBSCRIBER: Final = frozenset({"self", "handler", "queue", "options"})
 OF_PROTOCOL: Final = frozenset({"_abc_impl", "_is_protocol", "_is_runtime_protocol"})
 OF_CLIENT: Final = frozenset({"close", "codec", "framing", "middleware", "service", "subject", "transport"})
-"""What base classes of clients have, or may get; methods of services are named otherwise."""
+"""Names that base classes of clients have, or may get; methods of services are named otherwise."""
 
 _PACKAGES = frozenset({*sys.stdlib_module_names, "penstock", "thrift", "nats"})
 """Top-level packages whose place a generated one must not take."""
@@ -158,7 +158,7 @@ def operation_names(scope: Scope, verb: str) -> dict[str, str]:
 
 
 def snake_case(name: str) -> str:
-    """Return `order_placed` of `OrderPlaced`, `http_error` of `HTTPError`."""
+    """Return `order_placed` of "OrderPlaced", `http_error` of `HTTPError`."""
     split = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name)
     return split.lower()
 

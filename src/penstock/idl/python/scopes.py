@@ -1,10 +1,10 @@
 """Scopes of a file as Python: the description, publishers and subscribers.
 
-| of a scope `Orders` with an operation `OrderPlaced` | in Python                                                   |
+| of a scope "Orders" with an operation "OrderPlaced" | in Python                                                   |
 |-----------------------------------------------------|-------------------------------------------------------------|
-| its description                                     | `Orders`, a `ScopeType`                                     |
-| publisher                                           | `OrdersPublisher.publish_order_placed(ctx, region, message)`|
-| subscriber                                          | `OrdersSubscriber.subscribe_order_placed(handler, region=)` |
+| its description                                     | "Orders", a `ScopeType`                                     |
+| publisher                                           | "OrdersPublisher.publish_order_placed(ctx, region, message)"|
+| subscriber                                          | "OrdersSubscriber.subscribe_order_placed(handler, region=)" |
 
 Annotations: `(stream = "orders")` on the operation, or on the scope for all of its operations, names the stream that
 keeps the messages; `(key)` on a field their key (`keys`).

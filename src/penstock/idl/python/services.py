@@ -1,10 +1,10 @@
 """Services of a file as Python: the description, what a handler must have, and clients.
 
-| of a service `Orders`                    | in Python                                                              |
+| of a service "Orders"                    | in Python                                                              |
 |------------------------------------------|------------------------------------------------------------------------|
-| its description, for a server            | `Orders`, a `ServiceType`                                              |
-| what a handler has                       | `OrdersHandler`, a protocol                                            |
-| clients                                  | `OrdersClient` for asyncio, `OrdersBlockingClient` for threads         |
+| its description, for a server            | "Orders", a `ServiceType`                                              |
+| what a handler has                       | "OrdersHandler", a protocol                                            |
+| clients                                  | "OrdersClient" for asyncio, "OrdersBlockingClient" for threads         |
 | arguments and result of a method         | private structs                                                        |
 
 Rules: a method's argument that is not optional is given by each caller, and one that is a struct, enum or UUID must be

@@ -12,7 +12,7 @@ maps in such a place are other types, which the third part of their spec asks th
 | `binary`                  | `bytes`       |                   | 11, "BINARY"                                     |
 | `uuid`                    | `UUID`        |                   | 16, None                                         |
 | enum                      | `Color | int` |                   | 8, None                                          |
-| struct, union, exception  | `Order`       |                   | 12, [Order, spec of Order]                       |
+| struct, union, exception  | "Order"       |                   | 12, [Order, spec of Order]                       |
 | `list<T>`                 | `list[T]`     | `tuple[T, ...]`   | 15, (ttype, arguments, as key)                   |
 | `set<T>`                  | `set[T]`      | `frozenset[T]`    | 14, (ttype, arguments, as key)                   |
 | `map<K, V>`               | `dict[K, V]`  | `FrozenMap[K, V]` | 13, (ttype, arguments, ttype, arguments, as key) |
@@ -126,7 +126,7 @@ def _spec(module: Module, program: Program, type_: Type, *, as_key: bool, is_ear
 
 
 def _has_order(program: Program, type_: Type) -> bool:
-    """Whether values of a type can be sorted: Apache thrift's hash of a map sorts its items. Structs can."""
+    """True if values of a type can be sorted: Apache thrift's hash of a map sorts its items. Structs can."""
     owner, kind = program.resolve(type_)
     if isinstance(kind, ListOf):
         return _has_order(owner, kind.element)
@@ -134,7 +134,7 @@ def _has_order(program: Program, type_: Type) -> bool:
 
 
 def _has_enum(module: Module, program: Program, type_: Type) -> bool:
-    """Whether a type is an enum or a container of some."""
+    """True if a type is an enum or a container of some."""
     if isinstance(type_, Reference):
         key = "enum", program.document.file, type_.name
         return module.once(key, lambda: _is_enum(module, *program.resolve(type_)))
