@@ -16,7 +16,7 @@ packages named `pyspark_*`. If the workers get Penstock in another way, call `re
 | `writing`     | exactly-once writers to streams and to a Delta table; Spark's rows as rows of the log    |
 | `options`     | options of readers and writers, positions and conditions, parsed once                    |
 | `brokers`     | one client per process and cluster                                                       |
-| `runtime`     | Java, versions of PySpark and pyarrow, sessions                                          |
+| `runtime`     | Java, versions of PySpark and pyarrow, sessions, garbage collection in workers           |
 
 What needs no Spark is in `penstock.lake`: tables of archives, the loop that fills them, ranges and columns of logs.
 """

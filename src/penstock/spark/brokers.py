@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterable
 
 from penstock.client.blocking.client import Client, connect
+from penstock.spark.runtime import worker_garbage
 
 _lock = threading.Lock()
 _clients: dict[tuple[int, tuple[str, ...], str], Client] = {}
@@ -34,4 +35,6 @@ def client(servers: tuple[str, ...], timeout_s: float) -> Client:
     with _lock:
         if (found := _clients.get(key)) is None:
             found = _clients[key] = connect(servers, name=CLIENT_NAME, credentials=file or None, timeout=timeout_s)
+        else:  # the process had a task before, which has loaded what tasks need
+            worker_garbage.exempt_loaded()
         return found

@@ -26,6 +26,7 @@ from penstock.spark import brokers
 from penstock.spark.options.options import SinkOptions, sink_options, source_options
 from penstock.spark.options.sql_tables import is_table, options_with, table_schema
 from penstock.spark.options.where import EVERYWHERE
+from penstock.spark.runtime import worker_garbage
 from penstock.spark.runtime.versions import check_versions
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ class DefaultSource(DataSource):
     def __init__(self, options: dict[str, str]) -> None:
         check_versions()
         super().__init__(options)
+        worker_garbage.exempt_loaded()  # in the worker that answers for the schema, and does nothing else
 
     @classmethod
     def name(cls) -> str:

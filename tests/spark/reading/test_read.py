@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import urllib.request
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
@@ -13,7 +15,7 @@ from pyspark.sql import SparkSession
 
 import penstock
 from penstock.base.errors import ConfigError
-from penstock.spark import Where, read
+from penstock.spark import Where, brokers, read
 from tests.broker_process import BrokerProcess
 from tests.extent import each_change, needs_time
 from tests.metrics_page import url_of
@@ -166,3 +168,21 @@ def test_a_query_takes_no_condition(spark: SparkSession, options: dict[str, str]
     query = stream.writeStream.format("noop").trigger(availableNow=True).start()
     with pytest.raises(PySparkException, match=r"where: only spark\.read takes it"):
         query.awaitTermination()
+
+
+def test_tasks_of_a_worker_leave_what_is_loaded_out_of_garbage_collections(
+    spark: SparkSession, broker: BrokerProcess
+) -> None:
+    servers, before = (broker.client_address,), gc.get_freeze_count()
+
+    def exempt(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in batches:
+            brokers.client(servers, 30.0)
+            brokers.client(servers, 30.0)
+            yield pa.RecordBatch.from_pydict({"objects": [gc.get_freeze_count()]})
+
+    (row,) = spark.range(0, 1, 1, 1).mapInArrow(exempt, "objects long").collect()
+    assert row.objects > 10_000
+    brokers.client(servers, 30.0)
+    brokers.client(servers, 30.0)
+    assert gc.get_freeze_count() == before  # the driver is the user's process

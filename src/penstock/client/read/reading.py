@@ -64,6 +64,7 @@ if TYPE_CHECKING:
 END_OF_LOG = 2**63 - 1
 
 _EMPTY_PAUSE_S = 0.1  # after an empty answer that did not wait
+_ROW_BYTES_MARGIN = 1.25  # rows may be larger than those before, and the last batch reaches beyond the range
 _REPAIR_PAUSE_S = 0.2  # before a corrupt range is asked for again
 _BEING_REPAIRED = (ErrorCode.CORRUPT_RANGE, ErrorCode.OVERLOADED)  # overloaded: the file was replaced just then
 
@@ -108,17 +109,25 @@ class _FetchSize:
     def __init__(self, rows_max: int = END_OF_LOG) -> None:
         self._bytes = limits.READ_FETCH_BYTES_FIRST
         self._rows_max = rows_max
+        self._row_bytes = float(limits.READ_ROW_BYTES_GUESS)
 
     def bytes_for(self, rows: int, readers: int) -> int:
         """Return the size of the next fetch, for at most `rows` rows, beside `readers` concurrent fetches."""
         least = limits.READ_FETCH_BYTES_MIN
         share = max(least, limits.READ_FETCH_BYTES_MAX // readers)
-        return min(self._bytes, share, max(least, min(rows, self._rows_max) * limits.READ_ROW_BYTES_GUESS))
+        return int(min(self._bytes, share, max(least, min(rows, self._rows_max) * self._row_bytes)))
 
     def took(self, seconds: float, count: int) -> None:
         """Record that an answer of `count` bytes took `seconds`."""
         in_a_moment = int(count * limits.READ_FETCH_S / max(seconds, 1e-3))
         self._bytes = min(limits.READ_FETCH_BYTES_MAX, max(limits.READ_FETCH_BYTES_MIN, in_a_moment))
+
+    def held(self, rows: int, count: int) -> None:
+        """Record that an answer of `count` bytes was whole batches of `rows` rows: the next are expected to be like it.
+
+        The end of a range would otherwise be fetched with megabytes of what lies behind it, if rows are small.
+        """
+        self._row_bytes = _ROW_BYTES_MARGIN * count / rows
 
 
 async def find_place(
@@ -573,6 +582,8 @@ async def _fetch_ahead(
                 response, raw, asked = await _fetch(link, what, choice, asking, place, timeout_s)
                 now_s = clock.time()
                 size.took(now_s - asked_s, len(raw))
+                if raw and asked is None:
+                    size.held(response.end_offset - response.base_offset, len(raw))
                 if not raw and asked is not None:
                     asking.matched(0, response.end_offset - offset)
                 if raw or response.end_offset > offset:
