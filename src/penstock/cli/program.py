@@ -55,8 +55,7 @@ class _Extra(NamedTuple):
         app.command(
             name,
             cls=Command,
-            help=self.summary,
-            epilog=examples(f"penstock {name}"),
+            help=f"{self.summary}\n\nNot installed: {how_to_install(self.extra).replace('[', chr(92) + '[')}",  # no markup
             rich_help_panel=self.panel,
             context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
         )(missing)
