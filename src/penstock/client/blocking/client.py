@@ -551,10 +551,11 @@ class Client(OfThisProcess):
         `Nats-Msg-Id`. Messages with neither go to the partitions in turn, provided that this client created or looked
         up the stream. During a leader change an ack may be lost, or the subject have no subscriber for seconds. With
         `retries` the message is sent again within `timeout`: that many times while no ack arrives, and as often as
-        needed while there is no subscriber. If only the ack was lost, or
-        came too late, the message is then stored twice. Raises
-        StreamNotFound (no stream stores the subject), RemoteError (not_leader: a stream does, but has no subscriber
-        now; too_large), TimedOut (the outcome is unknown), NotEnoughReplicas, Overloaded, StorageFailed, ReadOnly.
+        needed while there is no subscriber. If only the ack was lost, or a time-out ended the waiting and the message
+        is published again, it may be stored twice: give a `Nats-Msg-Id`. Raises StreamNotFound (no stream stores the
+        subject), RemoteError (not_leader: a stream does, but has no subscriber now; too_large), Unavailable (NATS is
+        away, or the subject has no subscriber and no broker can be asked), TimedOut (the outcome is unknown: the
+        message may be stored later), NotEnoughReplicas, Overloaded, StorageFailed, ReadOnly.
         With `envelope` the message is sent in a Liftbridge-compatible envelope; streams with acks="envelope" ack only
         those. RemoteError nats_10071: its expected offset is not the next one. ImportError without the extra
         `protobuf`.
