@@ -589,7 +589,7 @@ class Client(OfThisProcess):
     ) -> concurrent.futures.Future[PubAck | None]:
         """Publish one message and return the future of its ack; `flush` waits for all and raises the first failure.
 
-        A clean end of the `with` block waits, too, and a `PublishWarning` then tells of failures.
+        A clean end of the block of the client waits, too, and a `PublishWarning` then tells of failures.
         It blocks only while PUBLISHES_IN_FLIGHT_MAX (4,096) earlier messages have no ack.
         """
         return self._publishes.put(
