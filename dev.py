@@ -569,7 +569,7 @@ def demo(arguments: List[str]) -> NoReturn:
 
 
 def bench(arguments: List[str]) -> NoReturn:
-    """Measure what Penstock promises, beside JetStream, in about 12 minutes; or what `penstock bench` is told to."""
+    """Measure what Penstock promises, beside JetStream, in about 15 minutes; or what `penstock bench` is told to."""
     require_compiled()
     set_up(EXTRAS["bench"])
     program = [os.path.join(VENV, "bin", "penstock"), "bench"]

@@ -53,10 +53,11 @@ _BY_HAND = {
             "self.staging = Staging(client.staging, thread)",
             "self.users = Users(client.users, thread)",
             "self._publishes = PublishQueue(client, thread)",
-            "thread.end_with(self, client.close)",
+            "thread.end_with(self, client._end)",
         ]
     ),
-    "Client.close": "self._thread.close()",
+    "Client.__aexit__": "try:\n    if kind is None:\n        self._publishes.finish()\nfinally:\n    self.close()",
+    "Client.close": "self._thread.close()\nself._publishes.tell()",
     # A whole answer crosses the threads at once.
     "Client.read": "return self._thread.iterate(answers(lambda: self._client._reader({})))",
     # The caller's thread shows the progress, and decodes.
@@ -107,6 +108,7 @@ _ANNOTATIONS = (
 _WORDS = (
     ("use it in `async with` and `async for`.", "use it in `with`, and iterate over it."),
     ("made by `penstock.aio.connect`.", "made by `connect`. Thread-safe."),
+    ("an `async with`", "a `with`"),
     ("`async with`", "`with`"),
     ("Close the connections. Unacked", "Close the connections and the thread. Unacked"),
 )

@@ -125,6 +125,7 @@ if TYPE_CHECKING:
     )
     from penstock.client.link.read_from import ReadFrom as ReadFrom
     from penstock.client.link.tls import TlsOptions as TlsOptions
+    from penstock.client.publish.unseen import PublishWarning as PublishWarning
     from penstock.client.read.filters import Filter as Filter
     from penstock.client.read.gathering import JsonWarning as JsonWarning
     from penstock.client.values import (
@@ -203,6 +204,7 @@ _MODULE_OF = {
     "KnownProducer": "penstock.client.values",
     "Table": "penstock.client.blocking.client",
     "partitions_of": "penstock.client.append.partitioning",
+    "PublishWarning": "penstock.client.publish.unseen",
     "Published": "penstock.client.append.staged_runs",
     "PublishedQuery": "penstock.client.append.staging",
     "Staged": "penstock.client.append.staging",
@@ -269,6 +271,7 @@ __all__ = [  # noqa: RUF022 (most used names first)
     "OutcomeUnknown",
     "NotEnoughReplicas",
     "Overloaded",
+    "PublishWarning",
     "ReadFrom",
     "ReadOnly",
     "StagedLost",

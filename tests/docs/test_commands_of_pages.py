@@ -164,6 +164,7 @@ ENDS: dict[tuple[str, str], tuple[int, str]] = {
     ("more-partitions", "penstock stream show deliveries"): (0, "2, then 4"),
     ("partitions", "penstock nats-config events"): (0, "{{partition(4,1)}}"),
     ("publish-many", "python 1"): (0, "9999"),
+    ("publish-many", "python 2"): (0, "19999"),
     ("publish-many", "python 3"): (0, "stream_not_found\n['nowhere.1']"),
     ("publish-many", "python 4"): (0, "30001"),
     ("publish-many", "python 5"): (0, "100000"),
@@ -200,6 +201,7 @@ ELSEWHERE: dict[str, dict[str, str]] = {
         "python 1": "tests/docs/test_archive.py::test_the_pages_do_what_they_say",
     },
     "benchmark": {
+        "pip install *": INSTALLS,
         "penstock bench *": MINUTES,
     },
     "benchmark-kafka": {

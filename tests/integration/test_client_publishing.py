@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -429,3 +430,100 @@ async def test_the_blocking_face_publishes_from_many_threads(broker: FakeBroker,
             return [ack.offset for future in futures if (ack := future.result()) is not None]
 
     assert await asyncio.to_thread(work) == list(range(1, 3_001))
+
+
+async def test_a_clean_end_of_the_block_waits_for_the_acks(broker: FakeBroker, leader: Leader) -> None:
+    await leader.stores("orders", "orders")
+    async with aio.connect(broker.address) as client:
+        futures = [await client.publish_nowait("orders", b"%d" % number) for number in range(3_000)]
+    assert [ack.offset for future in futures if (ack := future.result())] == list(range(3_000))
+
+    def work() -> list[concurrent.futures.Future[penstock.PubAck | None]]:
+        with penstock.connect(broker.address) as client:
+            return [client.publish_nowait("orders", b"%d" % number) for number in range(3_000)]
+
+    futures_of_threads = await asyncio.to_thread(work)
+    assert [ack.offset for future in futures_of_threads if (ack := future.result())] == list(range(3_000, 6_000))
+
+
+async def test_a_clean_end_of_the_block_tells_what_has_no_ack(broker: FakeBroker, leader: Leader) -> None:
+    leader.silent = True
+    await leader.stores("orders", "orders")
+
+    async def publishes() -> None:
+        async with aio.connect(broker.address) as client:
+            for _ in range(3):
+                await client.publish_nowait("orders", b"x", timeout=0.2)
+
+    with pytest.warns(penstock.PublishWarning, match=r"^3 messages .* the first: .*no ack") as caught:
+        await publishes()
+    assert [one.filename for one in caught] == [__file__]
+
+    def work() -> None:
+        with penstock.connect(broker.address) as client:
+            for _ in range(3):
+                client.publish_nowait("orders", b"x", timeout=0.2)
+            client.publish_nowait("or ders", b"x")
+
+    with pytest.warns(penstock.PublishWarning, match=r"^4 messages .* the first: .*white space") as caught:
+        await asyncio.to_thread(work)
+    assert [one.filename for one in caught] == [__file__]
+
+
+async def test_failures_that_were_looked_at_or_raised_by_flush_are_not_told_again(
+    broker: FakeBroker, leader: Leader
+) -> None:
+    leader.silent = True
+    await leader.stores("orders", "orders")
+    async with aio.connect(broker.address) as client:
+        future = await client.publish_nowait("orders", b"x", timeout=0.1)
+        with pytest.raises(penstock.TimedOut):
+            await future
+        await client.publish_nowait("orders", b"x", timeout=0.1)
+        with pytest.raises(penstock.TimedOut):
+            await client.flush()
+
+    def work() -> None:
+        with penstock.connect(broker.address) as client:
+            with pytest.raises(penstock.TimedOut):
+                client.publish_nowait("orders", b"x", timeout=0.1).result()
+            assert isinstance(client.publish_nowait("orders", b"x", timeout=0.1).exception(), penstock.TimedOut)
+            client.publish_nowait("or ders", b"x")
+            with pytest.raises(ValueError, match="white space"):
+                client.flush()
+
+    await asyncio.to_thread(work)
+
+
+async def test_an_exception_ends_the_block_at_once(broker: FakeBroker, leader: Leader) -> None:
+    leader.silent = True
+    await leader.stores("orders", "orders")
+    futures: list[asyncio.Future[penstock.PubAck | None]] = []
+
+    async def publishes() -> None:
+        async with aio.connect(broker.address) as client:
+            futures.append(await client.publish_nowait("orders", b"x", timeout=60))
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        await publishes()
+    with pytest.raises(penstock.Unavailable, match="closed before the ack came"):
+        await futures[0]
+
+    def work() -> None:
+        with penstock.connect(broker.address) as client:
+            client.publish_nowait("orders", b"x", timeout=60)
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        await asyncio.wait_for(asyncio.to_thread(work), 20)
+
+
+async def test_a_subject_of_which_no_broker_can_be_asked_may_be_tried_again(
+    broker: FakeBroker, leader: Leader, client: aio.Client
+) -> None:
+    await leader.stores("all", "orders.>")
+    await client.publish("orders.eu", b"x")
+    await broker.stop()
+    with pytest.raises(penstock.Unavailable, match="has no subscriber now, so it was not stored"):
+        await client.publish("elsewhere", b"x")

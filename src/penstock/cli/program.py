@@ -52,11 +52,11 @@ class _Extra(NamedTuple):
             say_error(f"`penstock {name}` is not installed: {how_to_install(self.extra)}")
             raise typer.Exit(FAILED)
 
+        how = how_to_install(self.extra).replace("[", r"\[")  # it is no markup
         app.command(
             name,
             cls=Command,
-            help=self.summary,
-            epilog=examples(f"penstock {name}"),
+            help=f"{self.summary}\n\nNot installed: {how}",
             rich_help_panel=self.panel,
             context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
         )(missing)

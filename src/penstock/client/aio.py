@@ -198,10 +198,24 @@ class Client(OfThisProcess):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self.close()
+        try:
+            if kind is None:
+                await self._publications.finish()
+        finally:
+            await self.close()
 
     async def close(self) -> None:
-        """Close the connections. Unacked publishes and running reads fail. May be called twice."""
+        """Close the connections. Unacked publishes and running reads fail. May be called twice.
+
+        It does not wait for acks: call `flush` first. The end of an `async with` block waits, unless an exception ends
+        it, for the acks of all messages, each until its time-out. A `PublishWarning` tells how many messages of
+        `publish_nowait` had failed before, if `flush` did not raise it and no caller asked their futures.
+        """
+        await self._end()
+        self._publications.unseen.tell()
+
+    async def _end(self) -> None:
+        """Close the connections."""
         await self._publications.close()
         await self._positions.close()
         await self._link.close()
@@ -733,9 +747,11 @@ class Client(OfThisProcess):
         `Nats-Msg-Id`. Messages with neither go to the partitions in turn, provided that this client created or looked
         up the stream. During a leader change an ack may be lost, or the subject have no subscriber for seconds. With
         `retries` the message is sent again within `timeout`: that many times while no ack arrives, and as often as
-        needed while there is no subscriber. If only the ack was lost, the message is then stored twice. Raises
-        StreamNotFound (no stream stores the subject), RemoteError (not_leader: a stream does, but has no subscriber
-        now; too_large), TimedOut (the outcome is unknown), NotEnoughReplicas, Overloaded, StorageFailed, ReadOnly.
+        needed while there is no subscriber. If only the ack was lost, or a time-out ended the waiting and the message
+        is published again, it may be stored twice: give a `Nats-Msg-Id`. Raises StreamNotFound (no stream stores the
+        subject), RemoteError (not_leader: a stream does, but has no subscriber now; too_large), Unavailable (NATS is
+        away, or the subject has no subscriber and no broker can be asked), TimedOut (the outcome is unknown: the
+        message may be stored later), NotEnoughReplicas, Overloaded, StorageFailed, ReadOnly.
         With `envelope` the message is sent in a Liftbridge-compatible envelope; streams with acks="envelope" ack only
         those. RemoteError nats_10071: its expected offset is not the next one. ImportError without the extra
         `protobuf`.
@@ -759,6 +775,7 @@ class Client(OfThisProcess):
     ) -> asyncio.Future[PubAck | None]:
         """Publish one message and return the future of its ack; `flush` waits for all and raises the first failure.
 
+        A clean end of the block of the client waits, too, and a `PublishWarning` then tells of failures.
         It blocks only while PUBLISHES_IN_FLIGHT_MAX (4,096) earlier messages have no ack.
         """
         publish = self._publications.publish
@@ -913,4 +930,4 @@ class Connecting(OfThisProcess):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._client.close()
+        await self._client.__aexit__(kind, error, trace)

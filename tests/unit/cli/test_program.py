@@ -63,7 +63,10 @@ def test_without_its_distribution_a_command_says_how_to_install_it(
     assert done.stderr.startswith("Error: `penstock bench` is not installed: `pip install '.[bench]' ./bench` in ")
     assert len(done.stderr.splitlines()) == 1
     assert "bench " in CliRunner().invoke(app, ["--help"], env={"COLUMNS": "120"}).stdout
-    assert CliRunner().invoke(app, ["bench", "--help"]).exit_code == 0
+    helped = CliRunner().invoke(app, ["bench", "--help"], env={"COLUMNS": "200"})
+    assert helped.exit_code == 0
+    assert "Not installed: `pip install '.[bench]' ./bench`" in helped.stdout
+    assert "Examples" not in helped.stdout
 
 
 def test_what_is_said_of_a_missing_distribution_is_what_it_says_itself() -> None:

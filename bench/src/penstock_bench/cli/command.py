@@ -16,7 +16,7 @@ app = typer.Typer(
     "removes both when it ends, also by Ctrl-C. Systems take turns, and a round counts only if all acked messages can "
     "be read back, byte for byte. Generator, NATS and brokers share the machine, so compare ratios, not rates.",
     epilog=examples(
-        "# about 12 minutes: Penstock's goals, beside JetStream",
+        "# about 15 minutes: Penstock's goals, beside JetStream",
         "penstock bench reach --short",
         "penstock bench throughput --against jetstream --size 1KiB --rounds 9",
         "# latency, with plots",

@@ -12,7 +12,7 @@ from penstock_bench.cli.options import RUN_PANEL, Dir, HtmlFile, JsonFile, Round
 from penstock_bench.cli.run import BenchPlace, running
 
 REACH_EXAMPLES = examples(
-    "# about 12 minutes; `make bench` runs this",
+    "# about 15 minutes; `make bench` runs this",
     "penstock bench reach --short",
     "# an hour, and 10 GB of disk meanwhile",
     "penstock bench reach --json reach.json --html reach.html",

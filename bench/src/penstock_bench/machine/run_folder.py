@@ -2,6 +2,7 @@
 
 Rules: The folder is on a file system in memory only if the user names it, or if no candidate is elsewhere: a log on a
 tmpfs is not durable. A killed run cannot delete its folder; the next run reports the folder and does not delete it.
+A run that ends otherwise, by an error or a signal too, removes it, says so if that takes long, and names what is left.
 
 Theory: The folder holds a file that its run keeps locked; the kernel releases the lock when the run ends, however it
 ends. The file gets its name after it is locked, so that no other process finds it unlocked while its run lives.
@@ -11,18 +12,21 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shlex
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from penstock.base.errors import OperationalError
 from penstock.base.units import format_bytes
+from penstock.cli.terminal.failure import say_note
 from penstock_bench.machine.facts import MEMORY_FILE_SYSTEMS, file_system
 
 _CANDIDATES = (Path("/var/tmp"), Path.home(), Path.cwd())  # noqa: S108 (a folder of our own is made inside)
 _PREFIX = "penstock-bench-"
+_MANY_FILES = 1_000  # their removal takes seconds on a busy disk
 LOCK_FILE = "bench.pid"  # in the run's folder; holds the process id of the run
 
 
@@ -34,11 +38,23 @@ def folder_on_disk() -> Path:
     return Path(tempfile.gettempdir())
 
 
+def _remove(folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+
+
 @contextmanager
-def place(parent: Path, *, bytes_needed: int, or_else: str = "") -> Iterator[Path]:
+def place(
+    parent: Path,
+    *,
+    bytes_needed: int,
+    or_else: str = "",
+    say: Callable[[str], None] = say_note,
+    remove: Callable[[Path], None] = _remove,
+) -> Iterator[Path]:
     """Make a new folder in the existing `parent`. Raise OperationalError if the disk has too little free space.
 
-    `or_else` names an option that needs less space, for the error text.
+    `or_else` names an option that needs less space, for the error text. `say` is told of a removal that takes long, and
+    of what could not be removed.
     """
     free_bytes = shutil.disk_usage(parent).free
     if free_bytes < bytes_needed:
@@ -46,9 +62,18 @@ def place(parent: Path, *, bytes_needed: int, or_else: str = "") -> Iterator[Pat
             f"{parent} has {format_bytes(free_bytes)} free, and this may need {format_bytes(bytes_needed)}; "
             f"name another folder with --dir{or_else and f', or {or_else}'}"
         )
-    made = tempfile.TemporaryDirectory(prefix=_PREFIX, dir=parent, ignore_cleanup_errors=True)
-    with made, _held(Path(made.name)):
-        yield Path(made.name)
+    made = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
+    try:
+        with _held(made):
+            yield made
+    finally:
+        if (files := sum(len(names) for _, _, names in os.walk(made))) >= _MANY_FILES:
+            say(f"removing {files:,} files from {made}")
+        remove(made)
+        if made.exists():  # a process that ends at this moment may have written to it
+            remove(made)
+        if made.exists():
+            say(f"not all could be removed: rm -r {shlex.quote(str(made.absolute()))}")
 
 
 def left_behind(parent: Path) -> list[Path]:

@@ -92,7 +92,8 @@ _RATE_SYNCED = 1_500
 _SYNC_EACH = ("jetstream-always", "kafka-fsync", "kafka-fsync-linger-0")
 _RATE_READ = 1_500_000
 _RATES_READ = {"nats-py": 150_000, "confluent-kafka": 500_000, "grpc": 50_000, "penstock-messages": 500_000}
-_TURN_SECONDS = 0.7  # overhead of each turn
+_TURN_SECONDS = 2.1  # overhead of each turn: starting and stopping it, and verifying its log
+_CLUSTER_TURN_SECONDS = 9.0  # of one with several replicas: an election comes first
 _MESSAGE_BYTES = 100  # overhead of a stored row
 
 Said = Callable[[Measurement], None]
@@ -158,7 +159,8 @@ def _publish_seconds(load: Load, name: str) -> float:
     """Estimate the seconds to publish and read back. A window does not help a system that syncs each message."""
     rate = _RATE_SYNCED if name in _SYNC_EACH else min(_RATE, load.window_in_effect * _RATE_ALONE)
     published = min(load.seconds_max, load.messages / rate)
-    return _TURN_SECONDS + published + published * rate / _RATE_READ
+    turn = _CLUSTER_TURN_SECONDS if "-r3" in name else _TURN_SECONDS
+    return turn + published + published * rate / _RATE_READ
 
 
 def _read_seconds(load: Load, name: str) -> float:

@@ -166,7 +166,15 @@ def publish(
         str | None,
         typer.Option("--stream", metavar="STREAM", help="Let only this stream store it.", show_default=False),
     ] = None,
-    ack: Annotated[str, typer.Option("--ack", metavar="all|leader|none", help="Which ack to wait for.")] = "all",
+    ack: Annotated[
+        str,
+        typer.Option(
+            "--ack",
+            metavar="all|leader|none",
+            help="all: wait until the message is as durable as its stream promises; leader: until the leader alone has "
+            "written it, not synced; none: do not wait.",
+        ),
+    ] = "all",
     envelope: Annotated[
         bool,
         typer.Option("--envelope", help="Publish in a Liftbridge-compatible envelope.  Takes protobuf."),

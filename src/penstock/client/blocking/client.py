@@ -116,7 +116,7 @@ class Client(OfThisProcess):
         self.staging = Staging(client.staging, thread)
         self.users = Users(client.users, thread)
         self._publishes = PublishQueue(client, thread)
-        thread.end_with(self, client.close)
+        thread.end_with(self, client._end)
 
     @property
     def server(self) -> str:
@@ -140,11 +140,21 @@ class Client(OfThisProcess):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        try:
+            if kind is None:
+                self._publishes.finish()
+        finally:
+            self.close()
 
     def close(self) -> None:
-        """Close the connections and the thread. Unacked publishes and running reads fail. May be called twice."""
+        """Close the connections and the thread. Unacked publishes and running reads fail. May be called twice.
+
+        It does not wait for acks: call `flush` first. The end of a `with` block waits, unless an exception ends
+        it, for the acks of all messages, each until its time-out. A `PublishWarning` tells how many messages of
+        `publish_nowait` had failed before, if `flush` did not raise it and no caller asked their futures.
+        """
         self._thread.close()
+        self._publishes.tell()
 
     # Streams
 
@@ -541,9 +551,11 @@ class Client(OfThisProcess):
         `Nats-Msg-Id`. Messages with neither go to the partitions in turn, provided that this client created or looked
         up the stream. During a leader change an ack may be lost, or the subject have no subscriber for seconds. With
         `retries` the message is sent again within `timeout`: that many times while no ack arrives, and as often as
-        needed while there is no subscriber. If only the ack was lost, the message is then stored twice. Raises
-        StreamNotFound (no stream stores the subject), RemoteError (not_leader: a stream does, but has no subscriber
-        now; too_large), TimedOut (the outcome is unknown), NotEnoughReplicas, Overloaded, StorageFailed, ReadOnly.
+        needed while there is no subscriber. If only the ack was lost, or a time-out ended the waiting and the message
+        is published again, it may be stored twice: give a `Nats-Msg-Id`. Raises StreamNotFound (no stream stores the
+        subject), RemoteError (not_leader: a stream does, but has no subscriber now; too_large), Unavailable (NATS is
+        away, or the subject has no subscriber and no broker can be asked), TimedOut (the outcome is unknown: the
+        message may be stored later), NotEnoughReplicas, Overloaded, StorageFailed, ReadOnly.
         With `envelope` the message is sent in a Liftbridge-compatible envelope; streams with acks="envelope" ack only
         those. RemoteError nats_10071: its expected offset is not the next one. ImportError without the extra
         `protobuf`.
@@ -577,6 +589,7 @@ class Client(OfThisProcess):
     ) -> concurrent.futures.Future[PubAck | None]:
         """Publish one message and return the future of its ack; `flush` waits for all and raises the first failure.
 
+        A clean end of the block of the client waits, too, and a `PublishWarning` then tells of failures.
         It blocks only while PUBLISHES_IN_FLIGHT_MAX (4,096) earlier messages have no ack.
         """
         return self._publishes.put(

@@ -14,6 +14,7 @@ from __future__ import annotations
 import concurrent.futures
 import os
 import threading
+from collections.abc import Callable
 from time import monotonic
 from typing import Any
 
@@ -37,6 +38,7 @@ class PublishFuture(concurrent.futures.Future[PubAck | None]):
     _result: PubAck | None = None
     _exception: BaseException | None = None
     _made: threading.Condition | None = None
+    _is_seen = False  # a caller asked for its outcome, or will get it
 
     def __init__(self, slots: Slots) -> None:
         self.made_s = monotonic()
@@ -62,11 +64,27 @@ class PublishFuture(concurrent.futures.Future[PubAck | None]):
         """Wait up to `timeout` seconds and return the ack, None if the message gets none. TimeoutError."""
         if self._state == _FINISHED and self._exception is None:
             return self._result
-        return super().result(timeout)
+        try:
+            return super().result(timeout)
+        finally:
+            self._is_seen = self._is_seen or self.done()
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """Wait up to `timeout` seconds and return the error, None if there is an ack. TimeoutError."""
-        return self._exception if self._state == _FINISHED else super().exception(timeout)
+        try:
+            return self._exception if self._state == _FINISHED else super().exception(timeout)
+        finally:
+            self._is_seen = self._is_seen or self.done()
+
+    def add_done_callback(self, fn: Callable[[concurrent.futures.Future[PubAck | None]], object]) -> None:
+        """Call `fn` with this future once it is done; it is for `fn` to ask for the outcome."""
+        self._is_seen = True
+        super().add_done_callback(fn)
+
+    @property
+    def is_unseen(self) -> bool:
+        """True if it has failed and no caller has asked for its outcome."""
+        return self._exception is not None and not self._is_seen
 
     def set_result(self, result: PubAck | None) -> None:
         """End with the ack; None if the message gets none."""

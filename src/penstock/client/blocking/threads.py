@@ -292,20 +292,42 @@ class PublishQueue:
     def _flush_sent(self, until_s: float) -> None:
         self._thread.run(self._client.flush(timeout=max(until_s - monotonic(), 0.0)))
 
+    def finish(self) -> None:
+        """Wait until everything so far has its ack, or has failed, at the latest by its own time-out."""
+        with contextlib.suppress(OperationalError):  # it was closed
+            self._thread.check()
+            if mark := self._mark():
+                while True:  # not at once: an interrupt just before a wait is noticed only after it
+                    with contextlib.suppress(TimeoutError):
+                        mark.result(INTERRUPT_CHECK_S)
+                        break
+            self._thread.run(self._client._publications.finish())  # noqa: SLF001 (as above)
+
+    def tell(self) -> None:
+        """Warn the caller of failures that no caller saw."""
+        self._client._publications.unseen.tell()  # noqa: SLF001 (as above)
+
+    def _mark(self) -> _Mark | None:
+        """Queue a mark behind what waits; None if nothing does."""
+        if not (self._is_sending or self._waiting):
+            return None
+        mark: _Mark = concurrent.futures.Future()
+        self._waiting.append(mark)
+        if not self._is_sending:
+            self._start()
+        return mark
+
     def wait_until_sent(self, timeout_s: float) -> None:
         """Wait until everything queued so far is sent; raise the first failure of a publish that could not be sent."""
         within_s = seconds_of(timeout_s)
-        if self._is_sending or self._waiting:
-            mark: _Mark = concurrent.futures.Future()
-            self._waiting.append(mark)
-            if not self._is_sending:
-                self._start()
+        if (mark := self._mark()) is not None:
             try:
                 mark.result(within_s)
             except TimeoutError:
                 raise TimedOut(f"{len(self._waiting)} messages could not be sent yet") from None
         failure, self._first_failure = self._first_failure, None
         if failure is not None:
+            self._client._publications.unseen.heard()  # noqa: SLF001 (as above)
             raise failure
 
     def _start(self) -> None:
@@ -394,7 +416,9 @@ class PublishQueue:
 
     def _failed(self, item: _Publish, error: Exception) -> None:
         self._first_failure = self._first_failure or error
-        _fail(item, error)
+        if not item[-1].done():
+            _fail(item, error)
+            self._client._publications.unseen.note(item[-1])  # noqa: SLF001 (as above)
 
     def _rests(self) -> bool:
         """Leave what is put from now on to the next task; False if something was put just now."""

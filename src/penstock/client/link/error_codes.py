@@ -170,7 +170,12 @@ ERROR_CODES: dict[Code, CodeMeaning] = {
     ),
     # Leadership and availability
     Code.NOT_LEADER: CodeMeaning(
-        "another broker leads; `details`: `leader`, `address`, `leader_epoch`, where it is known", _NO, _REPEATS, _LATER
+        "another broker leads; `details`: `leader`, `address`, `leader_epoch`, where it is known. Of a publish: no "
+        "broker is subscribed for the stream now; the client tries a publish twice again, within half a second, and "
+        "until the time-out only if `retries` is given",
+        _NO,
+        _REPEATS,
+        _LATER,
     ),
     Code.NOT_YET: CodeMeaning("the broker, or this replica, is not ready for the request yet", _NO, _REPEATS, _LATER),
     Code.STOPPING: CodeMeaning("the broker is being stopped", _NO, _REPEATS, _LATER),

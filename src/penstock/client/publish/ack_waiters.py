@@ -16,7 +16,7 @@ import msgspec
 
 from penstock.base.config import Intake
 from penstock.base.errors import ErrorCode, OperationalError, RemoteError
-from penstock.client.errors import TimedOut, specific
+from penstock.client.errors import NotAuthorized, TimedOut, Unauthenticated, Unavailable, specific
 from penstock.client.publish_format import parse_ack
 from penstock.client.values import PubAck
 from penstock.messages import StreamInfo
@@ -45,6 +45,10 @@ class Outcome(Protocol):
     """The future of a message's ack, of asyncio or of threads."""
 
     token: int  # the last token of the reply subject, which says whose ack it is
+
+    @property
+    def is_unseen(self) -> bool:
+        """True if it has failed and no caller has asked for its outcome."""
 
     def done(self) -> bool:
         """True once it has an outcome or is cancelled."""
@@ -109,6 +113,11 @@ class AckFuture(asyncio.Future[PubAck | None]):
     publisher: Publisher
     token: int
 
+    @property
+    def is_unseen(self) -> bool:
+        """True if it has failed and no caller has asked for its outcome."""
+        return self._log_traceback  # asyncio's own note of that
+
     def cancel(self, msg: Any | None = None) -> bool:
         """Cancel it as any future."""
         if not super().cancel(msg):
@@ -156,9 +165,10 @@ class OneAck:
         self._publisher.forget(self.token)
         if not self.future.done():
             self.future.set_exception(error)
-            self.future.exception()  # asyncio need not log it: `publish` or `flush` raises it, or all was closed
             if self._notes_failure:
-                self._publisher.note(error)
+                self._publisher.note(error, self.future)
+            else:
+                self.future.exception()  # asyncio need not log it: `publish` raises it
 
     def acked(self, ack: PubAck) -> None:
         """End with the ack."""
@@ -268,10 +278,15 @@ class AllAcks:
         self.fail(TimedOut(text, acks=dict(self._acks)))
 
 
-def nobody_listens(subject: str) -> RemoteError:
-    """Return the error for a subject without subscribers if no broker says which streams store it."""
+def nobody_listens(subject: str, why: Exception) -> RemoteError | Unavailable:
+    """Return the error for a subject without subscribers if no broker says which streams store it.
+
+    Unavailable: it may be stored in a moment. StreamNotFound: this user may not ask, now or later.
+    """
     text = f"{subject!r} has no subscriber now, so it was not stored; no broker could say which streams store it"
-    return specific(RemoteError(ErrorCode.STREAM_NOT_FOUND, text, subject=subject))
+    if isinstance(why, NotAuthorized | Unauthenticated):
+        return specific(RemoteError(ErrorCode.STREAM_NOT_FOUND, f"{text}: {why}", subject=subject))
+    return Unavailable(f"{text}; try again in a moment")
 
 
 def nobody_stores(subject: str, known: Sequence[StreamInfo]) -> RemoteError:

@@ -15,6 +15,7 @@ from penstock.client.errors import ClientClosed
 from penstock.client.link.link import Link
 from penstock.client.publish.ack_waiters import AckFuture, Asked, Outcome
 from penstock.client.publish.publishing import Publisher
+from penstock.client.publish.unseen import UnseenFailures
 from penstock.client.publish_format import Ack, Value, message_id, published
 from penstock.client.streams.named_streams import NamedStreams
 from penstock.client.values import Envelope
@@ -39,6 +40,7 @@ class Publications:
         self._options = options
         self._publisher: Publisher | None = None
         self._is_closed = False
+        self.unseen = UnseenFailures()
 
     @property
     def urls(self) -> tuple[str, ...]:
@@ -102,6 +104,11 @@ class Publications:
         if self._publisher is not None:
             await self._publisher.flush(timeout)
 
+    async def finish(self) -> None:
+        """Wait until every message so far has its ack, or has failed, at the latest by its own time-out."""
+        if self._publisher is not None:
+            await self._publisher.finish()
+
     async def close(self) -> None:
         """Close the connection; no other one is made. May be called twice."""
         self._is_closed = True
@@ -133,5 +140,7 @@ class Publications:
             urls = self.urls
             if not urls:
                 raise OperationalError("the broker names no NATS server for publishers; connect with nats=URL")
-            self._publisher = Publisher(urls, self._name, self._options, self._streams.storing, self._rerouted)
+            self._publisher = Publisher(
+                urls, self._name, self._options, self._streams.storing, self._rerouted, self.unseen
+            )
         return self._publisher

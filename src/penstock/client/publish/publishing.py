@@ -35,6 +35,7 @@ from penstock.client.publish.ack_waiters import (
     nobody_stores,
 )
 from penstock.client.publish.nats_login import nats_login
+from penstock.client.publish.unseen import UnseenFailures
 from penstock.client.publish_format import Value, header_block, parse_acks, payload
 from penstock.client.values import PubAck
 from penstock.messages import StreamInfo
@@ -75,9 +76,11 @@ class Publisher:
         options: Mapping[str, Any],
         look_up: LookUp | None = None,
         reroute: Reroute | None = None,
+        unseen: UnseenFailures | None = None,
     ) -> None:
         """`look_up` returns the streams that store a subject, even those without a subscriber now."""
         self._reroute = reroute
+        self._unseen = unseen or UnseenFailures()
         self.urls = tuple(urls)
         self._look_up = look_up
         self._name = name
@@ -186,9 +189,15 @@ class Publisher:
         failure, self._first_failure = self._first_failure, None
         failures, self._failures = self._failures, 0
         if failure is not None:
+            self._unseen.heard()
             if failures > 1:
                 failure.add_note(f"{failures} publishes failed; this is the first one")
             raise failure
+
+    async def finish(self) -> None:
+        """Wait until every publish so far has its ack, or has failed, at the latest by its own time-out."""
+        if self._in_flight:
+            await self._all_ended()
 
     async def close(self) -> None:
         """Close the NATS connection; publishes without an ack fail."""
@@ -252,13 +261,14 @@ class Publisher:
         self.run(self._fail(waiter))
 
     async def _fail(self, waiter: ReplyWaiter) -> None:
-        known: Sequence[StreamInfo] | None = ()
+        known: Sequence[StreamInfo] = ()
         if self._look_up is not None:
             try:
                 known = await self._look_up(waiter.subject, _LOOK_UP_S)
-            except (OperationalError, RemoteError):
-                known = None
-        waiter.fail(nobody_listens(waiter.subject) if known is None else nobody_stores(waiter.subject, known))
+            except (OperationalError, RemoteError) as error:
+                waiter.fail(nobody_listens(waiter.subject, error))
+                return
+        waiter.fail(nobody_stores(waiter.subject, known))
 
     def _repeat(self, waiter: OneAck, every_s: float, count: int) -> None:
         loop = asyncio.get_running_loop()
@@ -373,8 +383,12 @@ class Publisher:
         if next_s < math.inf:
             self._set_timer(max(next_s, now_s + _LATE_LOOK_S))
 
-    def note(self, error: BaseException) -> None:
-        """Have `flush` raise the error, if it is the first one."""
+    def note(self, error: BaseException, outcome: Outcome | None = None) -> None:
+        """Have `flush` raise the error, if it is the first one, and closing tell of `outcome`, if no caller sees it."""
+        if outcome is not None and not self._is_closed:
+            self._unseen.note(outcome)
+        elif outcome is not None:
+            outcome.exception()  # asyncio need not log it: all was closed
         self._failures += 1
         self._first_failure = self._first_failure or error
 

@@ -56,3 +56,31 @@ def test_a_folder_in_memory_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> Non
         pytest.skip("this machine has no file system in memory")
     monkeypatch.setattr("tempfile.gettempdir", lambda: "/dev/shm")
     assert file_system(folder_on_disk()) not in MEMORY_FILE_SYSTEMS
+
+
+@pytest.mark.parametrize("error", [None, KeyboardInterrupt, OperationalError])
+def test_the_removal_of_many_files_is_told(tmp_path: Path, error: type[BaseException] | None) -> None:
+    said: list[str] = []
+
+    def run() -> None:
+        with place(tmp_path, bytes_needed=0, say=said.append) as folder:
+            for number in range(1_000):
+                (folder / f"{number}").touch()
+            if error is not None:
+                raise error
+
+    if error is None:
+        run()
+    else:
+        with pytest.raises(error):
+            run()
+    assert len(said) == 1
+    assert said[0].startswith("removing 1,001 files from ")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_could_not_be_removed_is_named(tmp_path: Path) -> None:
+    said: list[str] = []
+    with place(tmp_path, bytes_needed=0, say=said.append, remove=lambda _: None) as folder:
+        pass
+    assert said == [f"not all could be removed: rm -r {folder}"]

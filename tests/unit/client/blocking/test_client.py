@@ -446,7 +446,8 @@ def test_an_interrupt_while_the_queue_is_started_leaves_no_message_behind(when: 
 def test_messages_that_are_late_keep_their_places_until_they_leave_the_queue(broker: FakeBroker) -> None:
     """NATS does not answer: else those behind one that waits for it would be without a limit."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        with penstock.connect(broker.address, nats=f"nats://127.0.0.1:{silent.getsockname()[1]}") as client:
+        client = penstock.connect(broker.address, nats=f"nats://127.0.0.1:{silent.getsockname()[1]}")
+        try:
             first = client.publish_nowait("s", b"x", timeout=60)
             for _ in range(limits.PUBLISHES_IN_FLIGHT_MAX - 1):
                 last = client.publish_nowait("s", b"x", timeout=0.0)
@@ -454,6 +455,9 @@ def test_messages_that_are_late_keep_their_places_until_they_leave_the_queue(bro
             with pytest.raises(penstock.TimedOut, match="earlier messages"):
                 client.publish_nowait("s", b"x", timeout=0.01)
             assert not first.done()
+        finally:
+            with pytest.warns(penstock.PublishWarning, match=r"^4,094 messages .* the first: .*it is not stored"):
+                client.close()
         assert isinstance(first.exception(10), penstock.Unavailable)
         assert client._publishes._slots._taken == 0
 
