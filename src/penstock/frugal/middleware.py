@@ -35,7 +35,7 @@ class Side(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """The call of a middleware: a method with its arguments, or an operation with its message as the only one.
+    """A call that a middleware sees: a method with its arguments, or an operation with its message as the only one.
 
     `owner`: the service or scope, `name`: the method or operation, both as in the contract. `annotations` are those of
     the method or operation. `is_idempotent`: whether a retry may repeat it. `deliveries`: how often a durable message

@@ -60,7 +60,7 @@ _CLOSE_S: Final = 5.0  # for the last commit of a source that stops at once
 
 @dataclass(frozen=True, slots=True)
 class GroupSettings:
-    """Stream, filter and group of a source."""
+    """Stream, group, and limits of a source."""
 
     stream: str
     group: str

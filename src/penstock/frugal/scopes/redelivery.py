@@ -2,7 +2,7 @@
 
 Rules: no IO, no clock, no randomness of its own: events and times come in, a `Step` goes out. In each partition one
 message is in hand at a time, in the order of the log. While it waits for its retry, those behind it wait, too, so the
-order of each key is kept; other partitions go on. A message is settled when its handler has returned, when no filter
+order of each key is kept; other partitions go on. A message is settled when its handler has returned, when no handler
 wants it, or when the dead-letter stream has acked it. Only settled messages are committed: each comes at least once.
 A partition that is given back begins nothing more; it is released when what was settled is committed. A partition that
 is lost is forgotten at once: another member reads it. Handlers that still run then change nothing, but until they end
@@ -331,7 +331,7 @@ class Redelivery(Generic[T]):
         return Step(tuple(write), commit, release, deliver, min(wake_s, commit_s))
 
     def _pass_over(self, part: _Partition[T], now_s: float) -> None:
-        """Settle the messages at the front that no filter wants."""
+        """Settle the messages at the front that no handler wants."""
         while part.phase is Phase.READY and part.rows and not part.rows[0].wanted:
             self._settle(part, now_s)
 
