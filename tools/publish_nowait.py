@@ -20,6 +20,7 @@ import nats
 
 import penstock
 from penstock import aio
+from penstock.broker.nats.server import find_nats_server
 
 VALUE, KEYS = b"v" * 160, [f"customer-{n}" for n in range(1_000)]
 NATS, BROKER = "nats://127.0.0.1:24222", "127.0.0.1:27422"
@@ -87,7 +88,9 @@ def main(arguments: list[str]) -> int:
     costs: dict[str, list[Cost]] = {name: [] for name in WAYS}
     with tempfile.TemporaryDirectory() as folder:
         broker = [sys.executable, "-m", "penstock", "serve", "--nats", NATS, "--listen", BROKER, "--data-dir", folder]
-        processes = [subprocess.Popen(["nats-server", "-a", "127.0.0.1", "-p", "24222"], stderr=subprocess.DEVNULL)]
+        processes = [
+            subprocess.Popen([find_nats_server(), "-a", "127.0.0.1", "-p", "24222"], stderr=subprocess.DEVNULL)
+        ]
         try:
             processes.append(subprocess.Popen(broker, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
             waiting = [sys.executable, "-m", "penstock", "--server", BROKER, "wait", "--ready"]

@@ -1,4 +1,4 @@
-"""The exceptions that a caller can catch.
+"""The exceptions that a caller can catch, and how a warning reaches the caller.
 
 | raised              | when                                                                         |
 |---------------------|------------------------------------------------------------------------------|
@@ -32,6 +32,8 @@ The names have no `Error` suffix, because they are read after `except penstock.`
 
 from __future__ import annotations
 
+import sys
+import warnings
 from typing import Any
 
 from penstock.base.errors import ErrorCode, OperationalError, RemoteError
@@ -175,3 +177,11 @@ def specific(error: RemoteError) -> RemoteError:
     if error.code == ErrorCode.TIMED_OUT:
         return TimedOut(error.message, **error.details)
     return _BY_CODE.get(error.code, RemoteError)(error.code, error.message, **error.details)
+
+
+def warn_caller(warning: Warning) -> None:
+    """Give the warning at the line outside this package that called it."""
+    level, frame = 1, sys._getframe()  # noqa: SLF001 (`skip_file_prefixes` is new in Python 3.12)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("penstock."):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(warning, stacklevel=level)

@@ -185,4 +185,4 @@ def test_tasks_of_a_worker_leave_what_is_loaded_out_of_garbage_collections(
     assert row.objects > 10_000
     brokers.client(servers, 30.0)
     brokers.client(servers, 30.0)
-    assert gc.get_freeze_count() == before  # the driver is the user's process
+    assert gc.get_freeze_count() <= before  # the driver is the user's process, which may let go of what it froze

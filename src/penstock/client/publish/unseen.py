@@ -6,9 +6,7 @@ because the client is closed are not counted. At most `UNSEEN_FAILURES_MAX` futu
 
 from __future__ import annotations
 
-import sys
-import warnings
-
+from penstock.client.errors import warn_caller
 from penstock.client.publish.ack_waiters import Outcome
 
 UNSEEN_FAILURES_MAX = 4096
@@ -57,7 +55,4 @@ class UnseenFailures:
         self.heard()
         if not unseen or (first := unseen[0].exception()) is None:
             return
-        level, frame = 1, sys._getframe()  # noqa: SLF001 (`skip_file_prefixes` is new in Python 3.12)
-        while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("penstock."):
-            level, frame = level + 1, frame.f_back
-        warnings.warn(PublishWarning(len(unseen), first, or_more=is_full), stacklevel=level)
+        warn_caller(PublishWarning(len(unseen), first, or_more=is_full))

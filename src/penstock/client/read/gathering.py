@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
-import warnings
 from collections.abc import Generator, Iterable
 from contextlib import closing
 from typing import TYPE_CHECKING
 
 from penstock.client.checks import require, wanted_columns
+from penstock.client.errors import warn_caller
 from penstock.client.read import batches
 from penstock.client.read.json_columns import JsonReport, json_table
 from penstock.client.read.progress_bar import ProgressBar
@@ -109,10 +108,7 @@ class Gathering:
 def warned(table: pa.Table, report: JsonReport | None) -> pa.Table:
     """Return the table; warn the caller outside this package of JSON that is in no column."""
     if report:
-        level, frame = 1, sys._getframe()  # noqa: SLF001 (`skip_file_prefixes` is new in Python 3.12)
-        while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("penstock."):
-            level, frame = level + 1, frame.f_back
-        warnings.warn(JsonWarning(report), stacklevel=level)
+        warn_caller(JsonWarning(report))
     return table
 
 
