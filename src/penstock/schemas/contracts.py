@@ -11,12 +11,12 @@ import base64
 import binascii
 from collections.abc import Sequence
 
-from penstock.idl import compatibility, protobuf
+from penstock.idl import protobuf
+from penstock.idl.compatibility import Mode, breaking, compare_types
 from penstock.idl.files import texts
 from penstock.idl.linker import link
 from penstock.idl.mistakes import IdlError
 from penstock.idl.model import Enum, Program, Reference, Scope, Struct, Type, Typedef
-from penstock.schemas.compatibility import Mode
 from penstock.schemas.plans import SchemaError
 
 CONTRACT = "contract.frugal"
@@ -66,6 +66,5 @@ def frugal_type(program: Program, type_name: str) -> Type:
 
 def differences(old: Program, old_type: Type, new: Program, new_type: Type, mode: Mode) -> list[str]:
     """Return why values of two versions of a type are not compatible; nothing: they are."""
-    changes = compatibility.compare_types(old, old_type, new, new_type)
-    refused = compatibility.breaking(changes, compatibility.Mode(mode.value))
+    refused = breaking(compare_types(old, old_type, new, new_type), mode)
     return [f"{each.subject}: {each.text}; {each.rule.why}" for each in refused]

@@ -25,10 +25,10 @@ from typing import Any
 
 import pyarrow as pa
 
+from penstock.idl.compatibility import Mode
 from penstock.idl.model import Program, Reference, Type
 from penstock.schemas import compatibility, contracts
 from penstock.schemas.avro import avro_decoder, avro_plan
-from penstock.schemas.compatibility import Mode
 from penstock.schemas.decoding import Decoder, Framing
 from penstock.schemas.json_values import arrow_of_json_schema, json_decoder, json_plan
 from penstock.schemas.plans import PLAN_DEPTH_MAX, EnumStyle, Plan, SchemaError

@@ -16,8 +16,9 @@ from google.protobuf import descriptor_pb2
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.idl.compatibility import Mode
 from penstock.idl.model import Field, Reference
-from penstock.schemas.compatibility import COMPARISONS_MAX, Mode, arrow_reads, avro_reads
+from penstock.schemas.compatibility import COMPARISONS_MAX, arrow_reads, avro_reads
 from penstock.schemas.json_values import JSON_TEXT
 from penstock.schemas.kinds import (
     CLOSURE_FILES_MAX,
