@@ -145,6 +145,7 @@ def _sorted(modules: Modules, group: Any, flags: int, bytes_max: int, more: int)
         known_lasts,
         40,
         *allows,
+        bytes(row % 3 for row in range(len(group))) if more & 9 == 9 else None,
     )
     if found.needs_ids or found.needs_lasts:
         return [found.needs_ids, found.needs_lasts]
