@@ -127,7 +127,7 @@ if TYPE_CHECKING:
     from penstock.client.link.tls import TlsOptions as TlsOptions
     from penstock.client.publish.unseen import PublishWarning as PublishWarning
     from penstock.client.read.filters import Filter as Filter
-    from penstock.client.read.gathering import JsonWarning as JsonWarning
+    from penstock.client.read.gathering import DecodeWarning as DecodeWarning
     from penstock.client.values import (
         EARLIEST as EARLIEST,
     )
@@ -179,7 +179,7 @@ _MODULE_OF = {
     "CorruptRange": "penstock.client.errors",
     "GroupInUse": "penstock.client.errors",
     "InvalidConfig": "penstock.client.errors",
-    "JsonWarning": "penstock.client.read.gathering",
+    "DecodeWarning": "penstock.client.read.gathering",
     "LogTruncated": "penstock.client.errors",
     "MemberFenced": "penstock.client.errors",
     "MessageNotFound": "penstock.client.errors",
@@ -260,7 +260,7 @@ __all__ = [  # noqa: RUF022 (most used names first)
     "CorruptRange",
     "GroupInUse",
     "InvalidConfig",
-    "JsonWarning",
+    "DecodeWarning",
     "LogTruncated",
     "MemberFenced",
     "MessageNotFound",
