@@ -771,7 +771,7 @@ class Client(OfThisProcess):
         timeout: float = 10.0,
     ) -> Gathering:
         info = await self._streams.now(stream, timeout)
-        schemas = await self._schemas(info, decode, timeout)
+        schemas = await self._decoding(info, decode, timeout)
         wanted = WantedColumns(info, columns, schemas, None if where is None else where.subjects)
         reader = await self._reader(
             info,
@@ -986,7 +986,7 @@ class Client(OfThisProcess):
             limit=rows_left,
         )
 
-    async def _schemas(self, info: StreamInfo, decode: object, timeout: float) -> Decode | StreamSchemas | None:
+    async def _decoding(self, info: StreamInfo, decode: object, timeout: float) -> Decode | StreamSchemas | None:
         """Return by what values are decoded: the schemas themselves where the caller wants those of the stream."""
         wanted = decode_of(decode)
         return await self.schemas(info, timeout=timeout) if wanted == "schema" else wanted
@@ -997,7 +997,7 @@ class Client(OfThisProcess):
         """Return the columns that take the place of `value` in batches. ValueError: `decode` is "json"."""
         if decode_of(decode) is None:
             return None
-        schemas = await self._schemas(await self._streams.now(stream, timeout), decode, timeout)
+        schemas = await self._decoding(await self._streams.now(stream, timeout), decode, timeout)
         if schemas is None or isinstance(schemas, str):
             raise ValueError(
                 "batches are decoded by schemas only; to_table(decode='json') infers types from all values"
