@@ -148,9 +148,9 @@ class Classified:
     """
 
     __slots__ = ("_fields", "_has_envelopes", "_ids", "_key", "_key_end", "_lasts", "_log_start", "_mistyped", "_noted",
-                 "_number", "_opened", "_partition", "_tracks_ids", "allows_rollups", "allows_ttls", "asks_older", "competes",
-                 "controls", "duplicates", "elsewhere", "flow_replies", "group", "has_ids", "has_rollups", "has_ttls",
-                 "needs_ids", "needs_lasts", "other_stream", "refused", "reserved", "rollup_row", "rows",
+                 "_number", "_opened", "_partition", "_tracks_ids", "allows_rollups", "allows_ttls", "asks_older",
+                 "competes", "controls", "duplicates", "elsewhere", "flow_replies", "group", "has_ids", "has_rollups",
+                 "has_ttls", "needs_ids", "needs_lasts", "other_stream", "refused", "reserved", "rollup_row", "rows",
                  "undelivered")  # fmt: skip
 
     _opened: Any  # None if `_has_envelopes` is False

@@ -7,7 +7,16 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from penstock.base.config import Acks, Compression, Durability, Encryption, Retain, SchemaCheck, Storage, SuspendDeletion
+from penstock.base.config import (
+    Acks,
+    Compression,
+    Durability,
+    Encryption,
+    Retain,
+    SchemaCheck,
+    Storage,
+    SuspendDeletion,
+)
 from penstock.base.partitioning import parse_split
 from penstock.base.units import format_duration_ms, format_short_bytes, parse_bytes, parse_duration_ms
 
@@ -106,9 +115,9 @@ FIELDS = (
         "schema_check",
         "--schema-check",
         "|".join(SchemaCheck),
-        "Messages whose values do not fit the registered schema of their subject (see 'penstock schema register'): 'no' "
-        "stores them, 'count' stores and counts them, 'refuse' refuses them with the reason. A subject without a schema "
-        "is not checked.",
+        "Messages whose values do not fit the registered schema of their subject (see 'penstock schema register'): "
+        "'no' stores them, 'count' stores and counts them, 'refuse' refuses them with the reason. A subject without a "
+        "schema is not checked.",
         _one_of(*SchemaCheck),
     ),
     Field(

@@ -8,7 +8,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Literal, TypedDict
 
-from penstock.base.config import Acks, Compression, Durability, Encryption, Retain, SchemaCheck, Storage, SuspendDeletion
+from penstock.base.config import (
+    Acks,
+    Compression,
+    Durability,
+    Encryption,
+    Retain,
+    SchemaCheck,
+    Storage,
+    SuspendDeletion,
+)
 from penstock.client.link.read_from import ReadFrom, Which
 from penstock.client.values import Envelope
 
