@@ -8,7 +8,7 @@ from penstock.schemas import rows
 from penstock.schemas.rows import StoredText, StoredVersion, VersionKey
 
 TEXT = StoredText("frugal", "struct A { }\n", (("b.frugal", '"é"'),))
-HASH = "2cee43ad9d17eb3ad6a6fe9cb64e7ed5b6a2e9c0d2bfa4f3c9f2b7b3d57ae4ae"
+HASH = "0c0800e292c8c96e24b17d37e517569d0089eceb6f13a2e34bb296b8badd571b"
 VERSION = StoredVersion(
     kind="frugal",
     text_hash="a" * 64,

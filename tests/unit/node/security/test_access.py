@@ -460,7 +460,7 @@ def test_streams_with_which_nothing_may_be_done_are_not_there(broker) -> None:
         broker.create("prices")
     allow(broker, Rule(READ, stream="orders"))
     with asking(broker, "bob"):
-        assert set(broker.streams()) == {"__offsets", "orders"}
+        assert set(broker.streams()) == {"__offsets", "__schemas", "orders"}
         assert not broker.ask(MetadataRequest(names=("prices",)), MetadataResponse).streams
         assert not broker.ask(FindStreamsRequest(subject="prices.x"), FindStreamsResponse).streams
         refused = broker.refusal(DeleteStreamRequest(name="prices"))
@@ -803,12 +803,12 @@ def test_pages_of_streams_tell_of_none_that_is_not_for_him(broker) -> None:
             if (after := page.next_after) is None:
                 break
             assert after == seen[-1]
-    assert seen == ["__offsets", "alpha", "payroll", "zeta"]
+    assert seen == ["__offsets", "__schemas", "alpha", "payroll", "zeta"]
     allow(broker)
     with asking(broker, "ann"):
         broker.request(ChangeRulesRequest(name="bob", drop=(Rule(READ, subject="payroll.eu.>"),)))
     with asking(broker, "bob"):
-        page = broker.ask(MetadataRequest(streams_max=1, after="__offsets"), MetadataResponse)
+        page = broker.ask(MetadataRequest(streams_max=1, after="__schemas"), MetadataResponse)
         assert page.next_after == "alpha"
         page = broker.ask(MetadataRequest(streams_max=1, after="alpha"), MetadataResponse)
         assert ([info.name for info in page.streams], page.next_after) == (["zeta"], None)
@@ -906,7 +906,7 @@ def test_a_token_makes_no_other_credential(broker) -> None:
 def test_who_has_groups_sees_where_they_are(broker) -> None:
     allow(broker, Rule(COMMIT, stream="orders"))
     with asking(broker, "bob"):
-        assert set(broker.streams()) == {"__offsets", "orders"}
+        assert set(broker.streams()) == {"__offsets", "__schemas", "orders"}
         request = FetchRequest(stream_id=stream_id(broker, "__offsets"), offset=0)
         assert broker.refusal(request).code == ErrorCode.NOT_AUTHORIZED
 

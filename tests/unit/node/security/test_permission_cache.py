@@ -50,11 +50,8 @@ def test_what_is_kept_is_what_the_rules_say(own: list[Rule], of_all: list[Rule])
         assert {one: judge.scope(one, state) for one in Operation} == scopes
         assert {one: judge.scope(one, state) for one in Operation} == scopes  # now from what is kept
         has_groups = any(one.operation in (Operation.READ, Operation.COMMIT_OFFSETS) for one in (*own, *of_all))
-        if (
-            any(scopes.values())
-            or (state.name == OFFSETS_STREAM and has_groups)
-            or (state.name == SCHEMAS_STREAM and (own or of_all))
-        ):
+        of_use = {OFFSETS_STREAM: has_groups, SCHEMAS_STREAM: bool(own or of_all)}
+        if any(scopes.values()) or of_use.get(state.name):
             seen.append(state.name)
         assert judge.sees(state) == (state.name in seen)
     assert judge.seen_names(IMAGE, sorted(IMAGE.names)) == sorted(seen)
@@ -72,7 +69,14 @@ def test_names_that_are_new_are_seen() -> None:
     broker = started()
     judge = PermissionCache((Rule(Operation.READ, subject=">"),), ())
     image = broker.node.image
-    assert judge.seen_names(image, sorted(image.names)) == [OFFSETS_STREAM, "orders", "orders-eu", "x"]
+    assert judge.seen_names(image, sorted(image.names)) == [OFFSETS_STREAM, SCHEMAS_STREAM, "orders", "orders-eu", "x"]
     broker.create("later")
     image = broker.node.image
-    assert judge.seen_names(image, sorted(image.names)) == [OFFSETS_STREAM, "later", "orders", "orders-eu", "x"]
+    assert judge.seen_names(image, sorted(image.names)) == [
+        OFFSETS_STREAM,
+        SCHEMAS_STREAM,
+        "later",
+        "orders",
+        "orders-eu",
+        "x",
+    ]
