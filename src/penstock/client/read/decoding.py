@@ -19,6 +19,7 @@ from penstock.client.checks import wanted_columns
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from penstock.schemas.plans import EnumStyle
     from penstock.schemas.registry import StreamSchemas
     from penstock.schemas.report import DecodeReport
 
@@ -59,14 +60,16 @@ class TypedColumns:
         names: Iterable[str] | None = None,
         *,
         subjects: Sequence[str] | None = None,
+        enums: EnumStyle | None = None,
     ) -> None:
+        from penstock.schemas.plans import EnumStyle
         from penstock.schemas.report import DecodeReport
         from penstock.schemas.row_decoder import RowDecoder
 
         self._names = None if names is None else [names] if isinstance(names, str) else list(names)
         if self._names is not None and _VALUE not in self._names:
             raise ValueError(f"columns are {self._names}; decode needs the column 'value'")
-        self._decoder = RowDecoder(schemas, subjects=subjects)
+        self._decoder = RowDecoder(schemas, subjects=subjects, enums=enums or EnumStyle.DICTIONARY)
         wanted = None if self._names is None else dict.fromkeys([*self._names, *NEEDED])
         self.fetched = wanted_columns(wanted and [name for name in wanted if name != "partition"])
         self.report: DecodeReport = DecodeReport()
