@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from typer.testing import CliRunner
 
 import penstock
 from penstock import aio
@@ -15,6 +18,7 @@ from penstock.schemas.decoding import Framing
 from penstock.schemas.kinds import Schema, SchemaKind
 from penstock.schemas.rows import SCHEMAS_STREAM
 from tests.broker_process import BrokerProcess, eventually, running_broker
+from tests.cli_app import app
 from tests.extent import each_change
 from tests.integration.clusters import running_cluster
 
@@ -199,3 +203,64 @@ async def test_rights(tmp_path: Path) -> None:
 
 def _login(broker: BrokerProcess, user: str) -> aio_client.Connecting:
     return aio.connect(broker.client_address, credentials=penstock.Credentials.password(user, PASSWORD))
+
+
+class Commands:
+    """Runs commands against one broker."""
+
+    def __init__(self, broker: BrokerProcess) -> None:
+        self._server = broker.client_address
+
+    def __call__(self, *arguments: str, code: int = 0) -> str:
+        result = CliRunner().invoke(app, ["--server", self._server, "schema", *arguments])
+        assert result.exit_code == code, (result.output, result.exception)
+        return " ".join(result.output.split())
+
+
+def test_the_commands(broker: BrokerProcess, tmp_path: Path, contract: Path) -> None:
+    schema = Commands(broker)
+    with penstock.connect(broker.client_address) as client:
+        client.create_stream("orders", "orders.>")
+        client.create_stream("events", "frugal.>")
+    assert "has no schemas" in schema("list", "orders")
+    file = tmp_path / "order.avsc"
+    file.write_text(avro("id").text)
+    assert "version 1 would be registered" in schema("register", "orders", str(file), "--check")
+    assert "version 1 is registered" in schema("register", "orders", str(file))
+    assert "has this schema already: version 1" in schema("register", "orders", str(file))
+    file.write_text(avro("id").text.replace("long", "string").replace("0", '""'))
+    assert "and string in the other" in schema("register", "orders", str(file), "--check", code=1)
+    forced = json.loads(schema("register", "orders", str(file), "--force", "--json"))
+    assert (forced["version"], forced["forced"], forced["kind"], forced["by"]) == (2, True, "avro", None)
+    file.write_text("{")
+    assert "no JSON" in schema("register", "orders", str(file), code=2)
+    assert "2 (forced)" in schema("list", "orders")
+    assert len(schema("list", "orders", "--json").split("} {")) == 2
+    assert "int64" in schema("show", "orders", "orders.>", "--version", "1", "--columns")
+    assert "has no schema for x" in schema("show", "orders", "x", code=1)
+    again = tmp_path / "again" / "order.avsc"
+    again.parent.mkdir()
+    schema("show", "orders", "orders.>", "--version", "1", "--output", str(again))
+    assert again.read_text() == avro("id").text
+    assert "forgotten: 2 versions" in schema("forget", "orders", "orders.>", "--yes")
+
+
+def test_the_commands_take_contracts_and_arrow_files(broker: BrokerProcess, tmp_path: Path, contract: Path) -> None:
+    schema = Commands(broker)
+    with penstock.connect(broker.client_address) as client:
+        client.create_stream("orders", "orders.>")
+        client.create_stream("events", "frugal.>")
+    assert schema("register", "events", str(contract)).count("version 1 is registered") == 3
+    shown = json.loads(schema("show", "events", "frugal.shop.*.Orders.Placed", "--json"))
+    assert shown["columns"] == [
+        {"name": "id", "type": "int64"},
+        {"name": "price", "type": "struct<cents: int64>"},
+    ]
+    copy = tmp_path / "again" / "orders.frugal"
+    schema("show", "events", "frugal.Stock.Counted", "--output", str(copy))
+    assert (copy.parent / "base.frugal").read_text() == BASE
+    contract.write_text("struct")
+    assert "mistakes" in schema("register", "events", str(contract), code=2)
+    arrow = tmp_path / "x.arrow"
+    arrow.write_bytes(pa.schema([("id", pa.int64())]).serialize().to_pybytes())
+    assert "registered" in schema("register", "orders", str(arrow), "--subject", "orders.arrow")
