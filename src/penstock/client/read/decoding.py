@@ -10,8 +10,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Sequence
-from contextlib import closing
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Literal
 
 from penstock.client.checks import wanted_columns
@@ -19,6 +18,7 @@ from penstock.client.checks import wanted_columns
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from penstock.schemas.plans import EnumStyle
     from penstock.schemas.registry import StreamSchemas
     from penstock.schemas.report import DecodeReport
 
@@ -59,14 +59,16 @@ class TypedColumns:
         names: Iterable[str] | None = None,
         *,
         subjects: Sequence[str] | None = None,
+        enums: EnumStyle | None = None,
     ) -> None:
+        from penstock.schemas.plans import EnumStyle
         from penstock.schemas.report import DecodeReport
         from penstock.schemas.row_decoder import RowDecoder
 
         self._names = None if names is None else [names] if isinstance(names, str) else list(names)
         if self._names is not None and _VALUE not in self._names:
             raise ValueError(f"columns are {self._names}; decode needs the column 'value'")
-        self._decoder = RowDecoder(schemas, subjects=subjects)
+        self._decoder = RowDecoder(schemas, subjects=subjects, enums=enums or EnumStyle.DICTIONARY)
         wanted = None if self._names is None else dict.fromkeys([*self._names, *NEEDED])
         self.fetched = wanted_columns(wanted and [name for name in wanted if name != "partition"])
         self.report: DecodeReport = DecodeReport()
@@ -90,12 +92,6 @@ class TypedColumns:
         self.report.add(found.report)
         kept = [batch.column(name) for name in self._kept(batch.schema)]
         return pa.RecordBatch.from_arrays([*kept, *found.columns], schema=self.schema(batch.schema))
-
-    def batches(self, source: Generator[pa.RecordBatch, None, None]) -> Generator[pa.RecordBatch, None, None]:
-        """Yield the batches of `source` decoded; close it at the end."""
-        with closing(source):
-            for batch in source:
-                yield self.batch(batch)
 
     def table(self, table: pa.Table) -> pa.Table:
         """Return the table with the typed columns after the others; a dictionary is one for all chunks."""
