@@ -7,6 +7,7 @@ readers beside it do the work per value.
 |-----------------|--------------------------------------------------------------------------------------|
 | `kinds`         | `Schema`: kind, text, hash; its plan, its decoder; `compatible`                      |
 | `registry`      | `StreamSchemas`: which subjects of a stream have which type, in which versions       |
+| `as_json`       | schemas of streams as JSON, for other machines and for archives                      |
 | `contracts`     | contracts as schemas, by `penstock.idl`                                              |
 | `compatibility` | the rules of Arrow, JSON Schema and Avro                                             |
 | `thrift`        | plans of a contract's types; Thrift and Frugal values                                |
