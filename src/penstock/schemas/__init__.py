@@ -16,5 +16,8 @@ readers beside it do the work per value.
 | `json_values`   | plans of Arrow schemas and JSON Schemas, for JSON values                             |
 | `constants`     | defaults of fields, encoded                                                          |
 | `decoding`      | `Decoder`: a batch of values to columns, and which rows were refused for what reason |
+| `row_decoder`   | `RowDecoder`: rows of a stream, each by the schema of its subject and headers        |
+| `projection`    | columns of one version as those of another                                           |
+| `report`        | `DecodeReport`: counts of decoded and refused rows, to be added up                   |
 | `plans`         | `Plan`: the columns of a type; which Arrow type each has                             |
 """
