@@ -62,6 +62,16 @@ from penstock.client.read.filters import Filter
 from penstock.client.read.gathering import Gathering, WantedColumns, pandas_of, polars_of, warned
 from penstock.client.read.reading import Reader, answers, find_place, partition_number, partition_numbers, plans
 from penstock.client.read.tailing import last_messages
+from penstock.client.schemas import (
+    ContractPath,
+    FramingName,
+    ProtocolName,
+    Schemas,
+    contract_of,
+    entry_of,
+    operations_of,
+    text_of,
+)
 from penstock.client.streams.named_streams import NamedStreams
 from penstock.client.users import Users
 from penstock.client.values import (
@@ -105,6 +115,11 @@ if TYPE_CHECKING:
     import pandas
     import polars
     import pyarrow as pa
+
+    from penstock.schemas.decoding import Framing
+    from penstock.schemas.kinds import Schema
+    from penstock.schemas.registry import SchemaVersion, StreamSchemas
+    from penstock.schemas.thrift import ThriftProtocol
 
 
 def connect(
@@ -171,6 +186,7 @@ class Client(OfThisProcess):
         self.staging = Staging(link, self._streams)
         self._appender = Appender(link, self._streams)
         self.users = Users(link)
+        self._schemas = Schemas(link, self._streams)
         self._publications = Publications(link, self._streams, name, nats_urls, nats_options)
 
     @property
@@ -401,6 +417,77 @@ class Client(OfThisProcess):
     async def cluster_id(self, *, timeout: float = 10.0) -> str:
         """Return the cluster's id. Stored offsets are meaningless in another cluster. Unavailable: it has no id yet."""
         return await self._link.cluster_id(timeout)
+
+    # Schemas
+
+    async def register_schema(
+        self,
+        stream: StreamName,
+        schema: Schema,
+        *,
+        subject: str | None = None,
+        message: str = "",
+        framing: Framing | FramingName = "bare",
+        protocol: ThriftProtocol | ProtocolName = "binary",
+        force: bool = False,
+        check_only: bool = False,
+        timeout: float = 10.0,
+    ) -> SchemaVersion:
+        """Register the schema of the values on `subject` (a pattern; None: all subjects of the stream).
+
+        Returns its version: a new one, or an earlier one with the same schema (`is_new`). A new version has to be
+        compatible with all before it, in both directions, unless `force`. `check_only`: register nothing.
+        `framing`: what stands before a value in its message; `protocol`: of Thrift; `message`: the name in Thrift's
+        message begin. IncompatibleSchema, InvalidSchema, StreamNotFound, NotAuthorized.
+        """
+        found = await self._schemas.register(
+            stream,
+            text_of(schema),
+            entry_of(schema, subject, message, framing, protocol),
+            force=force,
+            check_only=check_only,
+            timeout_s=timeout,
+        )
+        return found[0]
+
+    async def register_contract(
+        self,
+        stream: StreamName,
+        contract: ContractPath,
+        operations: Iterable[str] | None = None,
+        *,
+        include: Iterable[ContractPath] = (),
+        protocol: ThriftProtocol | ProtocolName = "binary",
+        force: bool = False,
+        check_only: bool = False,
+        timeout: float = 10.0,
+    ) -> list[SchemaVersion]:
+        """Register the scopes of a Frugal contract: each operation with the type and the subjects of its messages.
+
+        `contract`: a `Path` to its file, or its text as a str. `operations`: names such as "Orders.Placed"; None: those
+        whose subjects the stream stores. `include`: folders of included files, besides the file's own. All operations
+        are registered or none. Else as `register_schema`.
+        """
+        text = contract_of(contract, include)
+        return await self._schemas.register(
+            stream,
+            text,
+            operations_of(text, operations, protocol),
+            force=force,
+            check_only=check_only,
+            timeout_s=timeout,
+        )
+
+    async def schemas(self, stream: StreamName, *, timeout: float = 10.0) -> StreamSchemas:
+        """Return the schemas of a stream, all versions, by subjects and number; it may have none. StreamNotFound."""
+        return await self._schemas.of(stream, timeout)
+
+    async def forget_schema(self, stream: StreamName, subject: str, *, timeout: float = 10.0) -> int:
+        """Forget all versions for a pattern of subjects as it was registered, and return how many there were.
+
+        Messages stay, and have no type any more. RemoteError schema_not_found; StreamNotFound, NotAuthorized.
+        """
+        return await self._schemas.forget(stream, subject, timeout)
 
     # Reading
 

@@ -90,6 +90,18 @@ from penstock.messages.replicas import (
     ReplicaRangeRequest,
     ReplicaRangeResponse,
 )
+from penstock.messages.schemas import (
+    ForgetSchemasRequest,
+    ForgetSchemasResponse,
+    GetSchemaTextRequest,
+    GetSchemaTextResponse,
+    ListSchemasRequest,
+    ListSchemasResponse,
+    RegisterSchemasRequest,
+    RegisterSchemasResponse,
+    SchemasStreamRequest,
+    SchemasStreamResponse,
+)
 from penstock.messages.session import ApiVersions, HelloRequest, HelloResponse, StatusRequest, StatusResponse
 from penstock.messages.staging import (
     ListPublishedRequest,
@@ -160,6 +172,11 @@ class Api(IntEnum):
     TEST_ACCESS = 35
     APPEND_AT = 36
     EXPORT_USERS = 37
+    SCHEMAS_STREAM = 38
+    REGISTER_SCHEMAS = 39
+    LIST_SCHEMAS = 40
+    GET_SCHEMA_TEXT = 41
+    FORGET_SCHEMAS = 42
     # Between the brokers of a cluster:
     PEER_HELLO = 64
     RAFT = 65
@@ -241,6 +258,11 @@ _TABLE = (
     ApiSpec(Api.TEST_ACCESS, TestAccessRequest, TestAccessResponse, 1, 1, True),
     ApiSpec(Api.APPEND_AT, AppendAtRequest, AppendAtResponse, 1, 2, True, Target.LEADER, QuotaKind.APPEND),
     ApiSpec(Api.EXPORT_USERS, ExportUsersRequest, ExportUsersResponse, 1, 1, True),
+    ApiSpec(Api.SCHEMAS_STREAM, SchemasStreamRequest, SchemasStreamResponse, 1, 1, True),
+    ApiSpec(Api.REGISTER_SCHEMAS, RegisterSchemasRequest, RegisterSchemasResponse, 1, 1, True, Target.LEADER),
+    ApiSpec(Api.LIST_SCHEMAS, ListSchemasRequest, ListSchemasResponse, 1, 1, True, Target.LEADER),
+    ApiSpec(Api.GET_SCHEMA_TEXT, GetSchemaTextRequest, GetSchemaTextResponse, 1, 1, True, Target.LEADER),
+    ApiSpec(Api.FORGET_SCHEMAS, ForgetSchemasRequest, ForgetSchemasResponse, 1, 1, True, Target.LEADER),
     ApiSpec(Api.PEER_HELLO, PeerHelloRequest, PeerHelloResponse, 1, 1, True),
     ApiSpec(Api.RAFT, RaftRequest, RaftResponse, 1, 1, True),
     ApiSpec(Api.REPLICA_FETCH, ReplicaFetchRequest, ReplicaFetchResponse, 1, 1, True),

@@ -114,9 +114,10 @@ class Node:
             self._router.lookups,
             self._router.verifying,
         )
-        self._storing, self._offsets, self._publishing = (
+        self._storing, self._offsets, self._schemas, self._publishing = (
             self._router.storing,
             self._router.offsets,
+            self._router.schemas,
             self._router.publishing,
         )
         self._metrics_collector = NodeMetricsCollector(
@@ -158,6 +159,7 @@ class Node:
         self._fetches.give_up(STOPPING)
         self._replicas.remote_dedup.stop()
         self._offsets.stop()
+        self._schemas.stop(STOPPING)
 
     def hand_over(self, now: Now, done: Callable[[], None]) -> None:
         """Transfer the metadata leadership before a stop; call `done` once transferred, or if no broker can take it."""
@@ -560,6 +562,7 @@ class Node:
         self._fetches.callers_disconnected(callers)
         self._lookups.callers_disconnected(callers)
         self._verifying.callers_disconnected(callers)
+        self._schemas.callers_disconnected(callers)
         self._replicas.callers_disconnected(callers)
 
     def _closed(self, partition: Partition, error: RemoteError) -> None:
@@ -570,6 +573,7 @@ class Node:
         self._publishing.grown(partition)
         self._listener.remove(partition)
         self._offsets.ended(partition)
+        self._schemas.ended(partition)
         self.meters.forget(partition.key)
 
     def _resigned(self, partition: Partition) -> None:
@@ -580,3 +584,4 @@ class Node:
         self._fetches.refuse(partition.key, error)
         self._publishing.refuse(partition.key, error)
         self._offsets.ended(partition)
+        self._schemas.ended(partition)

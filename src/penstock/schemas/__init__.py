@@ -1,13 +1,16 @@
 """Schemas of streams: what values mean, which changes of a schema are compatible, and values as typed Arrow columns.
 
-Pure: bytes in, Arrow out. Where schemas are kept, and who asks for them, is for the client. `hot.typed_columns` and the
-readers beside it do the work per value.
+Pure: bytes in, Arrow out. Storing the rows of `__schemas` is for the node, asking for them is for the client.
+`hot.typed_columns` and the readers beside it do the work per value.
 
 | module          | content                                                                              |
 |-----------------|--------------------------------------------------------------------------------------|
 | `kinds`         | `Schema`: kind, text, hash; its plan, its decoder; `compatible`                      |
 | `registry`      | `StreamSchemas`: which subjects of a stream have which type, in which versions       |
 | `as_json`       | schemas of streams as JSON, for other machines and for archives                      |
+| `rows`          | schemas as rows of the stream `__schemas`                                            |
+| `kept`          | the schemas of all streams, from these rows                                          |
+| `registering`   | what a registration leads to: which versions, or why it is refused                   |
 | `contracts`     | contracts as schemas, by `penstock.idl`                                              |
 | `compatibility` | the rules of Arrow, JSON Schema and Avro                                             |
 | `thrift`        | plans of a contract's types; Thrift and Frugal values                                |

@@ -13,7 +13,7 @@ its hash do not change.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from penstock.base.ids import StreamId, TimestampUs
 from penstock.base.subjects import overlap
@@ -43,7 +43,11 @@ class Typed:
 
 @dataclass(frozen=True, slots=True)
 class SchemaVersion:
-    """One version of the type of a pattern of subjects. `by`: the user who registered it, "" without users."""
+    """One version of the type of a pattern of subjects.
+
+    `by`: the user who registered it, "" without users. `is_new`: the call that returned it registered it, or would have
+    if it had been more than a check.
+    """
 
     typed: Typed
     number: int
@@ -52,6 +56,7 @@ class SchemaVersion:
     registered_us: TimestampUs
     by: str = ""
     is_forced: bool = False
+    is_new: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,6 +46,7 @@ from penstock.client.read.batches import messages_of
 from penstock.client.read.filters import Filter
 from penstock.client.read.gathering import pandas_of, polars_of
 from penstock.client.read.reading import answers
+from penstock.client.schemas import ContractPath, FramingName, ProtocolName
 from penstock.client.users import NewCredential, Operations
 from penstock.client.values import (
     EARLIEST,
@@ -65,6 +66,11 @@ if TYPE_CHECKING:
     import pandas
     import polars
     import pyarrow as pa
+
+    from penstock.schemas.decoding import Framing
+    from penstock.schemas.kinds import Schema
+    from penstock.schemas.registry import SchemaVersion, StreamSchemas
+    from penstock.schemas.thrift import ThriftProtocol
 
 
 def connect(
@@ -273,6 +279,84 @@ class Client(OfThisProcess):
     def cluster_id(self, *, timeout: float = 10.0) -> str:
         """Return the cluster's id. Stored offsets are meaningless in another cluster. Unavailable: it has no id yet."""
         return self._thread.run(self._client.cluster_id(timeout=timeout))
+
+    # Schemas
+
+    def register_schema(
+        self,
+        stream: StreamName,
+        schema: Schema,
+        *,
+        subject: str | None = None,
+        message: str = "",
+        framing: Framing | FramingName = "bare",
+        protocol: ThriftProtocol | ProtocolName = "binary",
+        force: bool = False,
+        check_only: bool = False,
+        timeout: float = 10.0,
+    ) -> SchemaVersion:
+        """Register the schema of the values on `subject` (a pattern; None: all subjects of the stream).
+
+        Returns its version: a new one, or an earlier one with the same schema (`is_new`). A new version has to be
+        compatible with all before it, in both directions, unless `force`. `check_only`: register nothing.
+        `framing`: what stands before a value in its message; `protocol`: of Thrift; `message`: the name in Thrift's
+        message begin. IncompatibleSchema, InvalidSchema, StreamNotFound, NotAuthorized.
+        """
+        return self._thread.run(
+            self._client.register_schema(
+                stream,
+                schema,
+                subject=subject,
+                message=message,
+                framing=framing,
+                protocol=protocol,
+                force=force,
+                check_only=check_only,
+                timeout=timeout,
+            )
+        )
+
+    def register_contract(
+        self,
+        stream: StreamName,
+        contract: ContractPath,
+        operations: Iterable[str] | None = None,
+        *,
+        include: Iterable[ContractPath] = (),
+        protocol: ThriftProtocol | ProtocolName = "binary",
+        force: bool = False,
+        check_only: bool = False,
+        timeout: float = 10.0,
+    ) -> list[SchemaVersion]:
+        """Register the scopes of a Frugal contract: each operation with the type and the subjects of its messages.
+
+        `contract`: a `Path` to its file, or its text as a str. `operations`: names such as "Orders.Placed"; None: those
+        whose subjects the stream stores. `include`: folders of included files, besides the file's own. All operations
+        are registered or none. Else as `register_schema`.
+        """
+        return self._thread.run(
+            self._client.register_contract(
+                stream,
+                contract,
+                operations,
+                include=include,
+                protocol=protocol,
+                force=force,
+                check_only=check_only,
+                timeout=timeout,
+            )
+        )
+
+    def schemas(self, stream: StreamName, *, timeout: float = 10.0) -> StreamSchemas:
+        """Return the schemas of a stream, all versions, by subjects and number; it may have none. StreamNotFound."""
+        return self._thread.run(self._client.schemas(stream, timeout=timeout))
+
+    def forget_schema(self, stream: StreamName, subject: str, *, timeout: float = 10.0) -> int:
+        """Forget all versions for a pattern of subjects as it was registered, and return how many there were.
+
+        Messages stay, and have no type any more. RemoteError schema_not_found; StreamNotFound, NotAuthorized.
+        """
+        return self._thread.run(self._client.forget_schema(stream, subject, timeout=timeout))
 
     # Reading
 
