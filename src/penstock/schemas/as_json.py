@@ -1,4 +1,4 @@
-"""Schemas of streams as JSON: for tasks on other machines, and for archives, which keep the schema that they began with.
+"""Schemas of streams as JSON: for tasks on other machines, and for archives, which keep those that they began with.
 
     {"version": 1, "texts": [{"kind": "frugal", "text": "struct …", "closure": [["base.frugal", "…"]]}],
      "streams": [{"stream": "orders", "id": 7, "versions": [
@@ -66,7 +66,9 @@ def schemas_of_json(text: str) -> tuple[StreamSchemas, ...]:
         texts = found["texts"]
         return tuple(
             StreamSchemas(
-                _text(one["stream"]), StreamId(_number(one["id"])), tuple(_version(each, texts) for each in one["versions"])
+                _text(one["stream"]),
+                StreamId(_number(one["id"])),
+                tuple(_version(each, texts) for each in one["versions"]),
             )
             for one in found["streams"]
         )

@@ -27,7 +27,7 @@ from penstock.schemas.report import DecodeReport
 
 
 class Fetching(NamedTuple):
-    """Parameters of a fetch, the same for all pieces of a query or a batch. `columns`: with `typed` also its columns."""
+    """Parameters of a fetch, the same for all pieces of a query or a batch. `columns`: also those of `typed`."""
 
     columns: tuple[str, ...]
     subjects: tuple[str, ...]

@@ -1,9 +1,9 @@
 """Typed columns of messages, by the registered schemas of their streams: for Spark and for archives.
 
-Rules: the schemas are fixed when reading is planned, and tasks get them as text; a task asks no registry. The columns are
-those of the pinned version of each pattern of subjects, the newest unless it was pinned: rows of other known versions
-are decoded by their own and get these columns, and rows of a version that was registered later are decoded by the
-newest known one, except Avro's, which cannot be. Types are those that Spark and tables hold (`storable`); enums are
+Rules: the schemas are fixed when reading is planned, and tasks get them as text; a task asks no registry. The columns
+are those of the pinned version of each pattern of subjects, the newest unless it was pinned: rows of other known
+versions are decoded by their own and get these columns, and rows of a version that was registered later are decoded by
+the newest known one, except Avro's, which cannot be. Types are those that Spark and tables hold (`storable`); enums are
 strings. A name that a column of `columns` has in any case gets the prefix `data_`, as others do in `RowDecoder`.
 
 Several streams are read together if their typed columns are the same.

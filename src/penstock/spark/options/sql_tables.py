@@ -1,9 +1,9 @@
 """Streams as tables of SQL: `CREATE TABLE orders USING penstock OPTIONS (stream 'orders')`.
 
 Rules: Spark 4.3 passes a table's options to a Python source only when the table is created; later it passes only the
-columns. Spark keeps the metadata of a column, so the first column holds the options in its metadata `penstock`. With typed
-columns the versions of their schemas are among them: a table keeps the columns that it was created with. Options hold no
-secrets.
+columns. Spark keeps the metadata of a column, so the first column holds the options in its metadata `penstock`. With
+typed columns the versions of their schemas are among them: a table keeps the columns that it was created with. Options
+hold no secrets.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def table_schema(names: Sequence[str], options: Mapping[str, str]) -> StructType
 
 
 def with_options(schema: StructType, options: Mapping[str, str], pinned: Mapping[str, str]) -> StructType:
-    """Return a schema with the table's options in the metadata of its first column; `pinned` ones replace the user's."""
+    """Return a schema with the table's options in the metadata of its first column; `pinned`: instead of the user's."""
     kept = {name[len(_OF_TABLE) :]: text for name, text in options.items() if name.lower().startswith(_OF_TABLE)}
     kept = {name: text for name, text in kept.items() if name.lower() not in {one.lower() for one in pinned}} | dict(
         pinned

@@ -355,7 +355,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._look_for_newer_schemas()
         return self._chosen
 
-
     def _look_for_newer_schemas(self) -> None:
         """Warn once of each version that was registered since the query's columns were fixed."""
         if self._typed is None:

@@ -64,7 +64,9 @@ def requested(schema: StructType, typed: Typed) -> tuple[tuple[str, ...], tuple[
         keys = checked_columns([one.name for one in plain], [one.dataType.simpleString() for one in plain])
         known = {one.name: key for one, key in zip(plain, keys, strict=True)}
     except ConfigError as error:
-        mistakes += [f"{one}, and {', '.join(made.fieldNames())}" if "; there are" in one else one for one in error.mistakes]
+        mistakes += [
+            f"{one}, and {', '.join(made.fieldNames())}" if "; there are" in one else one for one in error.mistakes
+        ]
     for field in schema.fields:
         column = known.get(field.name) or there.get(field.name.lower(), field.name)
         if column in found:
@@ -83,7 +85,9 @@ def versions_in(checkpoint: str) -> Pins | None:
     """Return the versions of schemas in a query's checkpoint; None if it has not begun. Raise ConfigError."""
     folder = Path(checkpoint.removeprefix("file://"))
     if "://" in str(checkpoint) and not checkpoint.startswith("file://"):
-        text = f"{checkpoint} is on no disk of the driver; give schemaVersions, such as the JSON of the query's progress"
+        text = (
+            f"{checkpoint} is on no disk of the driver; give schemaVersions, such as the JSON of the query's progress"
+        )
         raise ConfigError([f"checkpointLocation: {text}"])
     try:
         numbers = sorted(int(one.name) for one in (folder / OFFSETS).iterdir() if one.name.isdigit())
@@ -114,8 +118,9 @@ def check_versions_of(begun: Pins, typed: Typed, decode: Decode | None) -> None:
     before = TypedColumns(typed_by(schemas, typed.subjects, begun)).schema if schemas else None
     if before is not None and before != TypedColumns(typed).schema:
         text = (
-            f"the query began with the columns of {json.dumps(begun, sort_keys=True)}, and would go on with others, of "
-            f"{json.dumps(known, sort_keys=True)}: give the reader the option checkpointLocation, too, to keep them, or "
-            "schemaVersions newest to change them"
+            "the query began with the columns of "
+            f"{json.dumps(begun, sort_keys=True)}, and would go on with those of "
+            f"{json.dumps(known, sort_keys=True)}: give the reader the option checkpointLocation, too, to keep them, "
+            "or schemaVersions newest to change them"
         )
         raise ConfigError([f"schemaVersions: {text}"])
