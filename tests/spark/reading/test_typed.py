@@ -231,6 +231,7 @@ class Query:
             .start()
         )
         query.awaitTermination()
+        assert query.lastProgress is not None
         self.progress = query.lastProgress
         return rows.columns
 

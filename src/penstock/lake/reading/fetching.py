@@ -63,7 +63,7 @@ def _typed(client: Client, how: Fetching, piece: Piece, typed: TypedColumns) -> 
 def say_refused(report: DecodeReport, where: str) -> None:
     """Warn of values that did not decode."""
     if sentences := report.sentences():
-        warn(f"{where}: {'; '.join(sentences)}; their typed columns are null, and decode_error has the reason")
+        warn(f"{where}: {'; '.join(sentences)}")
 
 
 def _rows(client: Client, how: Fetching, piece: Piece, columns: list[str]) -> Iterator[pa.RecordBatch]:
