@@ -51,7 +51,9 @@ def _map(array: pa.MapArray, wanted: pa.DataType) -> tuple[pa.Array, pa.BooleanA
     items, lost = projected(array.items, wanted.item_type)
     if lost_keys is not None:
         rows = _rows_of_lists(array, lost_keys)
-        made, others = _map(pc.if_else(rows, pa.scalar(None, array.type), array), wanted)
+        # Copied, as keys that do not fit may also lie before or behind a slice.
+        is_lost = pa.repeat(False, len(array)) if rows is None else rows
+        made, others = _map(pc.if_else(is_lost, pa.scalar(None, array.type), array), wanted)
         return made, _either([each for each in (rows, others) if each is not None])
     entries = pa.StructArray.from_arrays([keys, items], fields=[wanted.key_field, wanted.item_field])
     made = pa.Array.from_buffers(

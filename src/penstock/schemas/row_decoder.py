@@ -134,8 +134,8 @@ class RowDecoder:
     ) -> None:
         schemas = schemas.of_subjects(subjects)
         if not schemas.versions:
-            of = f"the stream {schemas.stream!r} has no schemas"
-            raise SchemaError(of if subjects is None else f"{of} for {', '.join(subjects)}")
+            of = "" if subjects is None else f" for {', '.join(subjects)}"
+            raise SchemaError(f"the stream {schemas.stream!r} has no schemas{of}; `penstock schema register` adds some")
         self._enums = enums
         self._types: list[_Type] = []
         self._decodes_unknown = decodes_unknown
