@@ -182,6 +182,8 @@ def test_avro_is_read_bare_and_as_single_objects() -> None:
     assert [one and one["city"] for one in data.to_pylist()] == ["Oslo", "Bergen", None, None, None]
     assert [one is None for one in reasons.to_pylist()] == [True, True, True, False, False]
     assert reasons.to_pylist()[4] == "bytes follow the value"
+    data, reasons = decode(pa.array([b"\xc3\x01" + mark + datum("Bergen", 2.0)] * 1_000, pa.binary()))
+    assert (data[999]["city"].as_py(), reasons.null_count) == ("Bergen", 1_000)
 
 
 def test_an_avro_schema_has_column_types_or_is_refused() -> None:

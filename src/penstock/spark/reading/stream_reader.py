@@ -122,9 +122,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the end of the batch that begins at `start`; `start` itself if there are too few messages."""
         begin = Positions.of_json(start)
         self._cluster = self._checked_cluster(begin)
-        if not self._keeps_pins and self._typed is not None:
-            check_versions_of(begin.schemas, self._typed, self._options.decode)
-            self._keeps_pins = True
+        self._check_versions(begin)
         give_up_s = time.monotonic() + WAIT_S
         while True:
             ends = self._ends()
@@ -189,6 +187,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _checked_cluster(self, begin: Positions) -> str:
         what, instead = "the checkpoint of this query", "begin with another checkpointLocation"
         return checked_cluster(self._client(), begin.cluster, what, instead, self._options.timeout_s)
+
+    def _check_versions(self, noted: Positions) -> None:
+        """Raise ConfigError if the query would go on with other typed columns than it began with."""
+        if not self._keeps_pins and self._typed is not None:
+            check_versions_of(noted.schemas, self._typed, self._options.decode)
+            self._keeps_pins = True
 
     def _check_cut(self, key: Key, known: Position, now: LeaderEpoch) -> Position:
         """Return the next position of a partition whose leader changed or whose high watermark is below the position.
@@ -291,6 +295,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return tasks for the ranges between two offsets."""
         begin, finish = Positions.of_json(start), Positions.of_json(end)
         self._checked_cluster(finish)
+        self._check_versions(finish)  # Spark replays the last batch before it asks for the next one
         options = self._options
         firsts = {key: _first(begin, finish, key) for key in finish.positions}
         moved = [key for key, last in finish.positions.items() if firsts[key].offset < last.offset]
