@@ -85,6 +85,8 @@ GIVEN: dict[str, tuple[str, ...]] = {
         "penstock stream create readings 'readings.>'",
         """echo '{"type": "record", "name": "reading", "fields": [{"name": "celsius", "type": "int"}]}' """
         "> reading.avsc",
+        "penstock stream create measured 'measured.>'",
+        "penstock schema register measured reading.avsc",
     ),
     "audit-log": ADMIN,
     "backup": ORDERS,
@@ -149,6 +151,7 @@ GIVEN: dict[str, tuple[str, ...]] = {
     "sql": ORDERS,
     "tls": (),
     "typed-columns": (*SERVE, f"echo '{SALE}' > sale.json"),
+    "typed-events-in-spark": ORDERS[:2],
     "verify": (*ORDERS, "mkdir disks", "for n in 1 2 3; do cp -r penstock-data disks/$n; done"),
 }
 """What a page takes for granted, by its name; SERVE if it is not named."""
@@ -314,6 +317,9 @@ ELSEWHERE: dict[str, dict[str, str]] = {
     },
     "replay": {
         "penstock pipeline replay *": SPARK,
+    },
+    "typed-events-in-spark": {
+        "python *": "tests/docs/test_typed_events_in_spark.py::test_the_page_does_what_it_says",
     },
     "schedule-pipelines": {
         "sudo *": INSTALLS,

@@ -7,6 +7,7 @@ Pure: bytes in, Arrow out. Storing the rows of `__schemas` is for the node, aski
 |-----------------|--------------------------------------------------------------------------------------|
 | `kinds`         | `Schema`: kind, text, hash; its plan, its decoder; `compatible`                      |
 | `registry`      | `StreamSchemas`: which subjects of a stream have which type, in which versions       |
+| `as_json`       | schemas of streams as JSON, for other machines and for archives                      |
 | `rows`          | schemas as rows of the stream `__schemas`                                            |
 | `kept`          | the schemas of all streams, from these rows                                          |
 | `registering`   | what a registration leads to: which versions, or why it is refused                   |

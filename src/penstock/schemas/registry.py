@@ -69,9 +69,13 @@ class StreamSchemas:
     stream_id: StreamId
     versions: tuple[SchemaVersion, ...]
 
-    def newest(self) -> Mapping[str, SchemaVersion]:
-        """Return the newest version by pattern of subjects."""
-        return {each.typed.subject: each for each in self.versions}
+    def newest(self, pins: Mapping[str, int] | None = None) -> Mapping[str, SchemaVersion]:
+        """Return the newest version by pattern of subjects; of a pattern in `pins` the one of that number, if any."""
+        found = {each.typed.subject: each for each in self.versions}
+        for each in self.versions:
+            if (pins or {}).get(each.typed.subject) == each.number:
+                found[each.typed.subject] = each
+        return found
 
     def of_subjects(self, subjects: Sequence[str] | None) -> StreamSchemas:
         """Return the schemas that messages of these subjects or patterns may have; None: of all."""

@@ -19,6 +19,11 @@ decoded together; no Python object is made for a row.
 Patterns with one type by name share columns if the fields of one include the other's. Rows of an older version have the
 newest one's columns (`projection`). Names of the log's columns stay theirs: another column of such a name gets the
 prefix `data_`.
+
+A reader that was planned earlier keeps its columns: `pins` names the versions that count as the newest, and rows of
+versions that are newer still get the columns of these. A version that is not known was registered later; what it wrote
+is decoded by the newest if `decodes_unknown` is set, since versions are compatible. Avro's values are not: they cannot
+be read without their writer's schema.
 """
 
 from __future__ import annotations
@@ -124,6 +129,8 @@ class RowDecoder:
         *,
         subjects: Sequence[str] | None = None,
         enums: EnumStyle = EnumStyle.DICTIONARY,
+        pins: Mapping[str, int] | None = None,
+        decodes_unknown: bool = False,
     ) -> None:
         schemas = schemas.of_subjects(subjects)
         if not schemas.versions:
@@ -131,7 +138,8 @@ class RowDecoder:
             raise SchemaError(f"the stream {schemas.stream!r} has no schemas{of}; `penstock schema register` adds some")
         self._enums = enums
         self._types: list[_Type] = []
-        self._patterns = [self._pattern(version) for version in schemas.newest().values()]
+        self._decodes_unknown = decodes_unknown
+        self._patterns = [self._pattern(version) for version in schemas.newest(pins).values()]
         for version in schemas.versions:
             owner = next(each for each in self._patterns if each.subject == version.typed.subject)
             owner.versions[version.hash] = version
@@ -250,6 +258,8 @@ class RowDecoder:
             return _Route(reason=Reason.SUBJECT)
         owner, said = self._patterns[pattern], self._headers.said(code)
         version = owner.newest if said.hash is None else owner.versions.get(said.hash)
+        if version is None and self._decodes_unknown and owner.newest.schema.kind is not SchemaKind.AVRO:
+            version = owner.newest
         if version is None:
             return _Route(reason=Reason.VERSION)
         typed = version.typed
