@@ -115,6 +115,7 @@ GIVEN: dict[str, tuple[str, ...]] = {
     ),
     "doctor": ORDERS,
     "duplicates": ORDERS,
+    "durable-events": TYPED[:-1],
     "embedded-nats-login": ADMIN,
     "encryption": (),
     "expected-sequence": ORDERS[:2],
@@ -151,11 +152,14 @@ GIVEN: dict[str, tuple[str, ...]] = {
     "rotate-credentials": BILLING,
     "schedule-pipelines": ORDERS,
     "secret-files": ("touch cluster.secret admin.password billing.token",),
+    "services-over-http": TYPED,
     "spark-cluster": (*ADMIN, "penstock stream create big-orders big.orders"),
     "sql": ORDERS,
     "tls": (),
+    "typed-events": TYPED,
     "typed-services": (),
     "verify": (*ORDERS, "mkdir disks", "for n in 1 2 3; do cp -r penstock-data disks/$n; done"),
+    "write-service": TYPED,
 }
 """What a page takes for granted, by its name; SERVE if it is not named."""
 
@@ -179,6 +183,9 @@ ENDS: dict[tuple[str, str], tuple[int, str]] = {
     ("check-contracts", "penstock idl check releases/1 releases/2 contracts"): (1, "2 of 3 changes"),
     ("check-contracts", "penstock idl check old/contracts contracts --allow field-removed:Order.note"): (1, "1 of 3"),
     ("check-contracts", "penstock idl check old/contracts contracts --json"): (1, '"rule":"field-removed"'),
+    ("durable-events", "python mailer.py"): (0, "mail to anna\nmail to carl\n2 handled, 2 dead letters\n"),
+    ("durable-events", "penstock read order-events-dead --format json"): (0, "ConnectionError: the mail server is down"),
+    ("durable-events", "python repair.py"): (0, "mail for order 1"),
     ("expected-sequence", "python 1"): (1, f"nats.js.errors.BadRequestError: nats: {WRONG_SEQUENCE}"),
     ("more-partitions", "penstock stream show deliveries"): (0, "2, then 4"),
     ("partitions", "penstock nats-config events"): (0, "{{partition(4,1)}}"),
@@ -189,6 +196,9 @@ ENDS: dict[tuple[str, str], tuple[int, str]] = {
     ("publish-many", "python 5"): (0, "100000"),
     ("read-replicas", "python 1"): (0, "0 b'1'\n1 b'1'\n2\n"),
     ("read-replicas", "penstock stream show news"): (0, "observed by"),
+    ("services-over-http", "python 1"): (0, "4200\n"),
+    ("typed-events", "python 1"): (0, "'Frugal-Timeout-Ms': '5000', 'Frugal-Topic-region': 'eu', 'tenant': 'acme'}\n"),
+    ("write-service", "python ask.py"): (0, "4200 EUR\nthe call has no header 'authorization', which the service requires"),
     ("typed-services", "python place.py anna 4200"): (0, "customer='anna', cents=4200, note=None)"),
     ("typed-services", "python place.py anna 420000"): (0, "refused: the limit is 100000\n"),
     ("typed-services", "python balance.py"): (0, "anna owes 4300\n"),
@@ -201,8 +211,10 @@ ENDS: dict[tuple[str, str], tuple[int, str]] = {
 """The exit code of a step and what it prints, where the page says it."""
 
 SERVERS: dict[tuple[str, str], str] = {
+    ("services-over-http", "python http_service.py"): "billing: ready",
     ("typed-services", "python orders.py"): "orders: ready",
     ("typed-services", "python billing.py"): "billing: ready",
+    ("write-service", "python billing_service.py"): "billing: ready",
 }
 """The programs that serve until Ctrl-C, by page and command, and what each prints when it is ready."""
 
