@@ -77,6 +77,15 @@ TYPED = (
     "penstock stream create order-events 'frugal.shop.*.OrderEvents.OrderPlaced'",
 )
 """The contract of the tutorial."""
+DESCRIPTORS = """from pathlib import Path
+from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
+file = FileDescriptorProto(name="shop.proto", package="shop", syntax="proto3")
+order = file.message_type.add(name="Order")
+for number, (name, kind) in enumerate([("id", 9), ("customer", 9), ("cents", 3)], 1):
+    order.field.add(name=name, number=number, type=kind, label=1)
+Path("shop.pb").write_bytes(FileDescriptorSet(file=[file]).SerializeToString())
+"""
+"""What `protoc` writes of a message Order."""
 TYPED_ORDERS = (*TYPED, "file typed-services/orders.py", "python orders.py")
 
 Command = typer.core.TyperCommand | typer.core.TyperGroup
@@ -104,6 +113,11 @@ GIVEN: dict[str, tuple[str, ...]] = {
     ),
     "clock-ahead": ORDERS,
     "cluster": (),
+    "compile-contracts": (
+        "file typed-services/shop.frugal",
+        "mkdir contracts && cp shop.frugal contracts && git init -q .",
+        DESCRIPTORS,
+    ),
     "compose": CLUSTER,
     "compression": ORDERS,
     "consumer-groups": ORDERS[:2],
@@ -126,6 +140,7 @@ GIVEN: dict[str, tuple[str, ...]] = {
         appended("trades", 120_000, subject="trades.a"),
     ),
     "monitor": ADMIN,
+    "move-from-frugal": (*SERVE, "file typed-services/shop.frugal"),
     "move-from-jetstream": (
         "nats-server -a 127.0.0.1 -p 4222 -js -sd jetstream",
         IN_JETSTREAM,
@@ -183,6 +198,10 @@ ENDS: dict[tuple[str, str], tuple[int, str]] = {
     ("check-contracts", "penstock idl check releases/1 releases/2 contracts"): (1, "2 of 3 changes"),
     ("check-contracts", "penstock idl check old/contracts contracts --allow field-removed:Order.note"): (1, "1 of 3"),
     ("check-contracts", "penstock idl check old/contracts contracts --json"): (1, '"rule":"field-removed"'),
+    ("compile-contracts", "penstock idl compile wrong.frugal --out src"): (2, "wrong.frugal:4:5: there is no type"),
+    ("compile-contracts", "python src/client.py"): (0, "Order(id='1', customer='anna', cents=4200, note=None) place\n"),
+    ("compile-contracts", "python 1"): (0, "Order(id='1', customer='anna', cents=4200, note=None)\n"),
+    ("compile-contracts", "python 2"): (0, "id: string\ncustomer: string\ncents: int64\n"),
     ("durable-events", "python mailer.py"): (0, "mail to anna\nmail to carl\n2 handled, 2 dead letters\n"),
     ("durable-events", "penstock read order-events-dead --format json"): (0, "ConnectionError: the mail server is down"),
     ("durable-events", "python repair.py"): (0, "mail for order 1"),
@@ -290,6 +309,10 @@ ELSEWHERE: dict[str, dict[str, str]] = {
         "nats-server -a 10.0.0.9 *": MACHINES,
         "penstock serve --id 1 --cluster 1@10.*": MACHINES,
         "penstock status --server 10.*": MACHINES,
+    },
+    "compile-contracts": {
+        "protoc *": NOT_OURS,
+        "buf *": NOT_OURS,
     },
     "compose": {
         "cd deploy/compose": CONTAINERS,
