@@ -201,7 +201,14 @@ class Reader:
         """The port of this machine that stands for a port of the page."""
         if host == "other":
             return self._first_port + 39
-        for first, count, place in ((7422, 25, 0), (8422, 5, 25), (8222, 1, 30), (4222, 1, 31), (4318, 1, 32), (8080, 1, 33)):
+        for first, count, place in (
+            (7422, 25, 0),
+            (8422, 5, 25),
+            (8222, 1, 30),
+            (4222, 1, 31),
+            (4318, 1, 32),
+            (8080, 1, 33),
+        ):
             if 0 <= port - first < count:
                 return self._first_port + place + port - first
         raise AssertionError(f"no port stands for {port}")
@@ -213,7 +220,9 @@ class Reader:
             lambda found: f"127.0.0.1:{self._port(int(found[2]), found[1])}",
             text,
         )
-        text = re.sub(r"(-p |--nats-monitor-port |-m |port=)(\d{4})\b", lambda one: f"{one[1]}{self._port(int(one[2]))}", text)
+        text = re.sub(
+            r"(-p |--nats-monitor-port |-m |port=)(\d{4})\b", lambda one: f"{one[1]}{self._port(int(one[2]))}", text
+        )
         return text.replace("nats.connect()", f'nats.connect("nats://127.0.0.1:{self._port(4222)}")')
 
     def run(self, step: Step, code: int = 0, said: str = "") -> None:

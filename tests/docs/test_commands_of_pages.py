@@ -203,7 +203,10 @@ ENDS: dict[tuple[str, str], tuple[int, str]] = {
     ("compile-contracts", "python 1"): (0, "Order(id='1', customer='anna', cents=4200, note=None)\n"),
     ("compile-contracts", "python 2"): (0, "id: string\ncustomer: string\ncents: int64\n"),
     ("durable-events", "python mailer.py"): (0, "mail to anna\nmail to carl\n2 handled, 2 dead letters\n"),
-    ("durable-events", "penstock read order-events-dead --format json"): (0, "ConnectionError: the mail server is down"),
+    ("durable-events", "penstock read order-events-dead --format json"): (
+        0,
+        "the mail server is down",
+    ),
     ("durable-events", "python repair.py"): (0, "mail for order 1"),
     ("expected-sequence", "python 1"): (1, f"nats.js.errors.BadRequestError: nats: {WRONG_SEQUENCE}"),
     ("more-partitions", "penstock stream show deliveries"): (0, "2, then 4"),
@@ -217,7 +220,10 @@ ENDS: dict[tuple[str, str], tuple[int, str]] = {
     ("read-replicas", "penstock stream show news"): (0, "observed by"),
     ("services-over-http", "python 1"): (0, "4200\n"),
     ("typed-events", "python 1"): (0, "'Frugal-Timeout-Ms': '5000', 'Frugal-Topic-region': 'eu', 'tenant': 'acme'}\n"),
-    ("write-service", "python ask.py"): (0, "4200 EUR\nthe call has no header 'authorization', which the service requires"),
+    ("write-service", "python ask.py"): (
+        0,
+        "4200 EUR\nthe call has no header 'authorization'",
+    ),
     ("typed-services", "python place.py anna 4200"): (0, "customer='anna', cents=4200, note=None)"),
     ("typed-services", "python place.py anna 420000"): (0, "refused: the limit is 100000\n"),
     ("typed-services", "python balance.py"): (0, "anna owes 4300\n"),
