@@ -5,7 +5,10 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from enum import Enum
 from pathlib import Path
@@ -25,13 +28,26 @@ from penstock.frugal.nats_transport import NatsTransport
 from penstock.frugal.scopes import RetryPolicy, ScopeProvider, ScopePublisher, ScopeSubscriber
 from penstock.frugal.scopes.framing import Framing, encode_message
 from penstock.frugal.server import Server
+from penstock.idl.files import texts
+from penstock.idl.linker import link
+from penstock.idl.python.files import write
+from penstock.idl.python.generate import generate
 from penstock.idl.python.load import load_text
 from tests.docs.pages import FILE, PAGES, steps
+from tests.extent import needs_time
 
 DOCS = Path(__file__).parents[2] / "docs"
 REFERENCE = (DOCS / "reference/typed-services.md").read_text(encoding="utf-8")
 WIRE = (DOCS / "reference/typed-wire-format.md").read_text(encoding="utf-8")
 
+TYPED_PAGES = (
+    "call-service",
+    "durable-events",
+    "services-over-http",
+    "typed-events",
+    "typed-services",
+    "write-service",
+)
 OPTIONS: dict[str, tuple[Callable[..., Any], ...]] = {
     "`Context(…)`": (Context,),
     "`OrdersClient(…)`": (ServiceClient, BlockingServiceClient),
@@ -127,6 +143,28 @@ def test_limits_are_those_of_the_code(package: str, place: int) -> None:
         module, _, constant = name.strip("`").rpartition(".")
         found = getattr(importlib.import_module(f"{package}.{module}"), constant)
         assert int(value.replace(",", "")) == found, name
+
+
+@needs_time
+def test_the_programs_of_the_pages_satisfy_a_strict_type_checker(tmp_path: Path) -> None:
+    for page in TYPED_PAGES:
+        for step in steps(PAGES[page].read_text(encoding="utf-8")):
+            if step.is_file:
+                (tmp_path / step.name.removeprefix(FILE)).write_text(step.text, encoding="utf-8")
+            elif step.is_program:
+                name = f"{page}_{step.name}.py".replace("-", "_").replace(" ", "_")
+                (tmp_path / name).write_text(step.text, encoding="utf-8")
+    write(generate(link("shop.frugal", texts({"shop.frugal": (tmp_path / "shop.frugal").read_text()}))), tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", "--config-file=", "--ignore-missing-imports", "."],
+        cwd=tmp_path,
+        env={**os.environ, "MYPYPATH": str(DOCS.parent / "src")},
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
 
 
 @pytest.fixture(scope="module")
