@@ -6,6 +6,8 @@ readers beside it do the work per value.
 | module          | content                                                                              |
 |-----------------|--------------------------------------------------------------------------------------|
 | `kinds`         | `Schema`: kind, text, hash; its plan, its decoder; `compatible`                      |
+| `registry`      | `StreamSchemas`: which subjects of a stream have which type, in which versions       |
+| `contracts`     | contracts as schemas, by `penstock.idl`                                              |
 | `compatibility` | the rules of Arrow, JSON Schema and Avro                                             |
 | `thrift`        | plans of a contract's types; Thrift and Frugal values                                |
 | `protobuf`      | plans of a contract's messages                                                       |

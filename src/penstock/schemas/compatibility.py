@@ -27,11 +27,11 @@ its values, FULL if both. Each reason has the path of the field, as `order.lines
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from enum import StrEnum
 from typing import Any, TypeVar
 
 import pyarrow as pa
 
+from penstock.idl.compatibility import Mode
 from penstock.schemas.json_values import JSON_TEXT
 from penstock.schemas.plans import PLAN_DEPTH_MAX, SchemaError
 
@@ -39,14 +39,6 @@ COMPARISONS_MAX = 100_000  # of types of two Avro schemas with each other
 REASONS_MAX = 100  # of one comparison; more of them say no more
 
 S = TypeVar("S")
-
-
-class Mode(StrEnum):
-    """Which versions must read which values."""
-
-    BACKWARD = "backward"
-    FORWARD = "forward"
-    FULL = "full"
 
 
 def between(old: S, new: S, mode: Mode, reads: Callable[[S, S], Sequence[str]]) -> list[str]:

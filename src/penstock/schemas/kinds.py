@@ -1,8 +1,8 @@
 """Schemas of streams: their kinds, their identity, and what they are as plans of columns.
 
 Rules: a schema is text and the text of the files that it includes, both bounded, so that a registry can keep it. Its
-hash is the SHA-256 of its canonical form: JSON without white space and with sorted keys, other text as it is. Contracts
-(FRUGAL, PROTOBUF) are parsed and linked by a function that the caller gives; this package reads programs only.
+hash is the SHA-256 of its canonical form: JSON without white space and with sorted keys, other text as it is. How
+contracts (FRUGAL, PROTOBUF) are parsed, and what the name of a type may be, `contracts` says.
 
 | kind          | `text`                                                       | `type_name` | values               |
 |---------------|--------------------------------------------------------------|-------------|----------------------|
@@ -19,17 +19,16 @@ import base64
 import binascii
 import hashlib
 import json
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
 import pyarrow as pa
 
-from penstock.idl.model import Program
-from penstock.schemas import compatibility
+from penstock.idl.compatibility import Mode
+from penstock.idl.model import Program, Reference, Type
+from penstock.schemas import compatibility, contracts
 from penstock.schemas.avro import avro_decoder, avro_plan
-from penstock.schemas.compatibility import Mode
 from penstock.schemas.decoding import Decoder, Framing
 from penstock.schemas.json_values import arrow_of_json_schema, json_decoder, json_plan
 from penstock.schemas.plans import PLAN_DEPTH_MAX, EnumStyle, Plan, SchemaError
@@ -40,12 +39,6 @@ TEXT_BYTES_MAX = 1 << 20  # of a schema, or of one included file
 CLOSURE_FILES_MAX = 100
 CLOSURE_BYTES_MAX = 4 << 20  # of all included files
 TYPE_NAME_BYTES_MAX = 1_024
-
-Link = Callable[["Schema"], Program]
-"""Parses and links a contract. An error of the contract is a SchemaError, or one of the parser's own."""
-
-ProgramsCompared = Callable[[Program, Program, Mode], Sequence[str]]
-"""Says why two versions of a contract, old and new, are not compatible."""
 
 
 class SchemaKind(StrEnum):
@@ -97,42 +90,47 @@ class Schema:
         """Return the SHA-256 of the canonical form: 64 hex digits."""
         return hashlib.sha256(self.canonical()).hexdigest()
 
-    def plan(self, link: Link | None = None, enums: EnumStyle = EnumStyle.DICTIONARY) -> Plan:
-        """Return the plan of the columns. SchemaError: there is none; contracts need `link`."""
+    def plan(self, enums: EnumStyle = EnumStyle.DICTIONARY) -> Plan:
+        """Return the plan of the columns. SchemaError: the schema has mistakes."""
         if self.kind is SchemaKind.ARROW:
             return json_plan(arrow_of_text(self.text))
         if self.kind is SchemaKind.JSON_SCHEMA:
             return json_plan(arrow_of_json_schema(self.text))
         if self.kind is SchemaKind.AVRO:
             return avro_plan(self.text, enums)
-        program = self.linked(link)
-        made = thrift_plan if self.kind is SchemaKind.FRUGAL else protobuf_plan
-        return made(program, self.type_name, enums)
+        program, type_ = self.contract()
+        if self.kind is SchemaKind.FRUGAL:
+            return thrift_plan(program, type_, enums)
+        return protobuf_plan(program, self.type_name, enums)
 
-    def arrow_schema(self, link: Link | None = None, enums: EnumStyle = EnumStyle.DICTIONARY) -> pa.Schema:
+    def arrow_schema(self, enums: EnumStyle = EnumStyle.DICTIONARY) -> pa.Schema:
         """Return the schema of the decoded columns."""
-        return self.plan(link, enums).schema
+        return self.plan(enums).schema
 
     def decoder(
         self,
-        link: Link | None = None,
         framing: Framing = Framing.BARE,
         protocol: ThriftProtocol = ThriftProtocol.BINARY,
         enums: EnumStyle = EnumStyle.DICTIONARY,
+        message: str = "",
     ) -> Decoder:
-        """Return a decoder of values. SchemaError: values of this kind are not framed so."""
-        plan = self.plan(link, enums)
+        """Return a decoder of values. SchemaError: values of this kind are not framed so.
+
+        `message`: the name in Thrift's message begin, which is the operation of a scope; empty: any.
+        """
+        plan = self.plan(enums)
         if self.kind is SchemaKind.FRUGAL:
-            return thrift_decoder(plan, protocol, framing)
+            return thrift_decoder(plan, protocol, framing, message)
         if self.kind is SchemaKind.PROTOBUF:
             return protobuf_decoder(plan, framing)
         return avro_decoder(plan, framing) if self.kind is SchemaKind.AVRO else json_decoder(plan, framing)
 
-    def linked(self, link: Link | None) -> Program:
-        """Return the program of a contract. SchemaError: there is nothing that links it."""
-        if link is None:
-            raise SchemaError(f"a {self.kind} schema needs its parser")
-        return link(self)
+    def contract(self) -> tuple[Program, Type]:
+        """Return the program of a contract, and the type of the values in it. SchemaError: it has mistakes."""
+        if self.kind is SchemaKind.PROTOBUF:
+            return contracts.protobuf_program(self.text, self.type_name), Reference(self.type_name)
+        program = contracts.frugal_program(self.text, self.closure)
+        return program, contracts.frugal_type(program, self.type_name)
 
 
 def text_of_arrow(schema: pa.Schema) -> str:
@@ -161,16 +159,10 @@ def _check_names(field: pa.Field, depth: int) -> None:
         _check_names(kind.field(place), depth + 1)
 
 
-def compatible(
-    old: Schema,
-    new: Schema,
-    mode: Mode = Mode.FULL,
-    link: Link | None = None,
-    programs: ProgramsCompared | None = None,
-) -> list[str]:
+def compatible(old: Schema, new: Schema, mode: Mode = Mode.FULL) -> list[str]:
     """Return why a new version of a schema is not compatible with an old one; nothing: it is.
 
-    Contracts need `link` and `programs`. SchemaError: one of the schemas is none.
+    SchemaError: one of the schemas has mistakes.
     """
     if old.kind is not new.kind:
         return [f"the schema was {old.kind}, and is {new.kind}"]
@@ -179,11 +171,9 @@ def compatible(
         avro_plan(new.text)
         return compatibility.between(_parsed(old), _parsed(new), mode, compatibility.avro_reads)
     if new.kind in CONTRACTS:
-        if old.type_name != new.type_name:
+        if old.kind is SchemaKind.PROTOBUF and old.type_name != new.type_name:
             return [f"the type was {old.type_name!r}, and is {new.type_name!r}"]
-        if programs is None:
-            raise SchemaError(f"a {new.kind} schema needs what compares contracts")
-        return list(programs(old.linked(link), new.linked(link), mode))
+        return contracts.differences(*old.contract(), *new.contract(), mode)
     schemas = [
         arrow_of_text(each.text) if each.kind is SchemaKind.ARROW else arrow_of_json_schema(each.text)
         for each in (old, new)

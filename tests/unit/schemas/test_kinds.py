@@ -12,11 +12,13 @@ import fastavro
 import fastavro.utils
 import pyarrow as pa
 import pytest
+from google.protobuf import descriptor_pb2
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.idl.model import Field, Program, Reference
-from penstock.schemas.compatibility import COMPARISONS_MAX, Mode, arrow_reads, avro_reads
+from penstock.idl.compatibility import Mode
+from penstock.idl.model import Field, Reference
+from penstock.schemas.compatibility import COMPARISONS_MAX, arrow_reads, avro_reads
 from penstock.schemas.json_values import JSON_TEXT
 from penstock.schemas.kinds import (
     CLOSURE_FILES_MAX,
@@ -32,11 +34,6 @@ from penstock.schemas.thrift import ThriftProtocol
 from tests.typed_values import program, scalar, struct, thrift_bytes
 
 PROGRAM = program(struct("Point", Field(1, "x", scalar("i32"))))
-
-
-def link(schema: Schema) -> Program:
-    assert schema.text == "struct Point { 1: i32 x }"
-    return PROGRAM
 
 
 def avro(*fields: Any, **more: Any) -> dict[str, Any]:
@@ -71,12 +68,10 @@ def test_each_kind_decodes() -> None:
     assert of_avro.decoder().decode(pa.array([b"\2"])).columns.to_pylist() == [{"x": 1}]
     contract = Schema(SchemaKind.FRUGAL, "struct Point { 1: i32 x }", type_name="Point")
     value = thrift_bytes(PROGRAM, Reference("Point"), {"x": 1}, ThriftProtocol.COMPACT, None)
-    decoder = contract.decoder(link, protocol=ThriftProtocol.COMPACT)
+    decoder = contract.decoder(protocol=ThriftProtocol.COMPACT)
     assert decoder.decode(pa.array([value])).columns.to_pylist() == [{"x": 1}]
-    of_protobuf = Schema(SchemaKind.PROTOBUF, contract.text, type_name="Point")
-    assert of_protobuf.decoder(link).decode(pa.array([b"\x08\x01"])).columns.to_pylist() == [{"x": 1}]
-    with pytest.raises(SchemaError, match="needs its parser"):
-        contract.plan()
+    of_protobuf = Schema(SchemaKind.PROTOBUF, descriptor_set(x=5), type_name="Point")
+    assert of_protobuf.decoder().decode(pa.array([b"\x08\x01"])).columns.to_pylist() == [{"x": 1}]
 
 
 def test_the_hash_is_that_of_what_is_meant() -> None:
@@ -250,18 +245,57 @@ def test_modes() -> None:
     assert compatible(kinds[0], old) == ["the schema was json-schema, and is avro"]
 
 
-def test_contracts_are_compared_by_what_the_caller_gives() -> None:
-    contract = Schema(SchemaKind.FRUGAL, "struct Point { 1: i32 x }", type_name="Point")
+def descriptor_set(**fields: int) -> str:
+    """Return a descriptor set in base64, with the message Point: the kinds of its fields by name."""
+    made = descriptor_pb2.FileDescriptorSet()
+    file = made.file.add(name="point.proto", syntax="proto3")
+    message = file.message_type.add(name="Point")
+    for number, (name, kind) in enumerate(fields.items(), 1):
+        message.field.add(name=name, number=number, type=kind, label=1)
+    return base64.b64encode(made.SerializeToString()).decode()
 
-    def compared(old: Program, new: Program, mode: Mode) -> list[str]:
-        assert old is new is PROGRAM
-        return [f"compared {mode}"]
 
-    assert compatible(contract, contract, Mode.BACKWARD, link, compared) == ["compared backward"]
-    other = Schema(SchemaKind.FRUGAL, contract.text, type_name="Line")
-    assert compatible(contract, other, link=link, programs=compared) == ["the type was 'Point', and is 'Line'"]
-    with pytest.raises(SchemaError, match="needs what compares"):
-        compatible(contract, contract)
+def contract(text: str, type_name: str = "Point", **closure: str) -> Schema:
+    return Schema(SchemaKind.FRUGAL, text, tuple((f"{name}.frugal", each) for name, each in closure.items()), type_name)
+
+
+def test_versions_of_a_contract_are_compared_by_what_the_type_is_made_of() -> None:
+    old = contract("struct Point { 1: i32 x } struct Other { 1: i32 a }")
+    assert compatible(old, contract("struct Point { 1: i32 x, 2: optional i32 y }")) == []  # Other is not reached
+    (reason,) = compatible(old, contract("struct Point { 1: string x }"))
+    assert reason.startswith("Point.x: ")
+    assert compatible(old, contract("struct Dot { 1: i32 x }", "Dot")) == []  # the wire has no names of types
+    included = contract('include "base.frugal" struct Point { 1: base.X x }', base="struct X { 1: i32 a }")
+    changed = contract('include "base.frugal" struct Point { 1: base.X x }', base="struct X { 1: bool a }")
+    assert compatible(included, included) == []
+    assert "X.a" in " ".join(compatible(included, changed))
+    numbers = [Schema(SchemaKind.PROTOBUF, descriptor_set(x=kind), type_name="Point") for kind in (5, 9)]
+    assert compatible(numbers[0], numbers[0]) == []
+    assert compatible(*numbers) != []
+
+
+def test_a_type_may_be_that_of_an_operation() -> None:
+    scoped = contract("struct Point { 1: i32 x } scope Moves { Moved: Point, Passed: list<i64> }", "Moves.Passed")
+    assert scoped.plan().schema.names == ["value"]
+    for name in ("Moves.Gone", "Moves", "Gone.Moved", "", ".", "Moves."):
+        with pytest.raises(SchemaError, match="no type and no operation"):
+            contract(scoped.text, name).plan()
+
+
+@pytest.mark.parametrize(
+    ("schema", "message"),
+    [
+        (contract("struct Point { 1: i32 x"), "contract.frugal:1:"),
+        (contract('include "base.frugal" struct Point { 1: i32 x }'), "base.frugal"),
+        (contract('include "../up.frugal" struct Point { 1: i32 x }'), "up.frugal"),
+        (Schema(SchemaKind.PROTOBUF, "!", type_name="Point"), "no descriptor set in base64"),
+        (Schema(SchemaKind.PROTOBUF, "AAAA", type_name="Point"), "descriptor set has mistakes"),
+        (Schema(SchemaKind.PROTOBUF, descriptor_set(x=5), type_name="Dot"), "no file of the descriptor set"),
+    ],
+)
+def test_mistakes_of_contracts_are_told(schema: Schema, message: str) -> None:
+    with pytest.raises(SchemaError, match=message):
+        schema.plan()
 
 
 def test_schemas_that_are_too_large_to_compare_are_refused() -> None:
