@@ -73,7 +73,16 @@ def experiment(calls: int = 5_000, rounds: int | None = None) -> Experiment:
         rows=(
             Row(_PLAIN, f"plain request/reply, {_IN_FLIGHT} in flight: CPU of a call", "µs", "cpu_us", _PLAIN),
             Row(_TYPED, f"typed, {_IN_FLIGHT} in flight: CPU of a call", "µs", "cpu_us", _TYPED),
-            Row("in-flight", "calls by second of CPU, typed by plain", "×", "per_cpu_s", _TYPED, _PLAIN, 0.7, at_least=True),
+            Row(
+                "in-flight",
+                "calls by second of CPU, typed by plain",
+                "×",
+                "per_cpu_s",
+                _TYPED,
+                _PLAIN,
+                0.7,
+                at_least=True,
+            ),
             Row(f"{_PLAIN}-1", "plain request/reply, one at a time", "µs", "median_us", f"{_PLAIN}-1"),
             Row(f"{_TYPED}-1", "typed, one at a time", "µs", "median_us", f"{_TYPED}-1"),
             Row("one", "one at a time, typed by plain", "×", "median_us", f"{_TYPED}-1", f"{_PLAIN}-1", 1.4),
@@ -155,7 +164,7 @@ def plain_messages() -> tuple[bytes, bytes]:
     """Return the bytes of a typed request and of its answer."""
     service = contract().MetersClient._service  # noqa: SLF001 (for those who write a server by hand)
     method = service.methods["echo"]
-    sent = FRUGAL.encode_request(BINARY, method, Context(), 1000, 0.0, method.arguments(reading=reading()))
+    sent = FRUGAL.encode_request(BINARY, method, Context("0" * 32), 1000, 0.0, method.arguments(reading=reading()))
     request = FRUGAL.decode_request(BINARY, sent)
     return sent.data, FRUGAL.encode_result(request, method.result(success=reading())).data
 
