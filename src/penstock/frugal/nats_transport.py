@@ -31,6 +31,7 @@ from nats.errors import Error as NatsError
 from penstock.base.subjects import subject_mistake
 from penstock.client.publish.nats_client import StrictNatsClient
 from penstock.client.publish.publishing import ended_by_cancel, give_back
+from penstock.frugal.deadlines import Deadlines
 from penstock.frugal.errors import (
     DeadlineExceeded,
     Disconnected,
@@ -71,6 +72,7 @@ class NatsTransport:
         self._last_id = 0
         self._waiting: dict[int, asyncio.Future[Packet]] = {}
         self._opening: asyncio.Task[Subscription] | None = None
+        self._deadlines = Deadlines()
         self._is_closed = False
 
     @classmethod
@@ -139,10 +141,10 @@ class NatsTransport:
         """Send a request and return its answer."""
         if len(self._waiting) >= self._in_flight_max:
             raise TooManyCalls(f"{len(self._waiting):,} calls wait for answers, the most of this client")
-        loop = asyncio.get_running_loop()
-        waiter: asyncio.Future[Packet] = loop.create_future()
+        waiter: asyncio.Future[Packet] = asyncio.get_running_loop().create_future()
         self._waiting[operation_id] = waiter
-        timer = loop.call_later(left_s, self._on_deadline, operation_id)
+        limit = _Limit(self, waiter)
+        self._deadlines.add(limit, left_s)
         try:
             if self._opening is None or not self._opening.done() or _has_failed(self._opening):
                 await asyncio.wait_for(self.open(), left_s)
@@ -153,7 +155,7 @@ class NatsTransport:
                 raise
             raise DeadlineExceeded(f"NATS did not take the subscription of {self.subject!r} in time") from None
         finally:
-            timer.cancel()
+            self._deadlines.discard(limit)
             self._waiting.pop(operation_id, None)
             if not waiter.cancel() and not waiter.cancelled():
                 waiter.exception()  # else asyncio complains that the error was never retrieved
@@ -182,13 +184,11 @@ class NatsTransport:
         if self._connection.is_closed:
             raise TransportClosed("the NATS connection is closed")
 
-    def _on_deadline(self, operation_id: int) -> None:
-        waiter = self._waiting.get(operation_id)
-        if waiter is not None and not waiter.done():
-            if self._connection.is_closed:
-                waiter.set_exception(TransportClosed("the NATS connection was closed before the answer came"))
-            else:
-                waiter.set_exception(DeadlineExceeded(f"no answer came from {self.subject!r} in the time of the call"))
+    def over(self) -> TransportError:
+        """Return the error of a call whose time is over."""
+        if self._connection.is_closed:
+            return TransportClosed("the NATS connection was closed before the answer came")
+        return DeadlineExceeded(f"no answer came from {self.subject!r} in the time of the call")
 
     async def _on_answer(self, message: Msg) -> None:
         token = message.subject[len(self._inbox) + 1 :]
@@ -221,6 +221,20 @@ class NatsTransport:
                 await subscription.unsubscribe()
             except (TransportError, NatsError):
                 return
+
+
+class _Limit:
+    """The time of a call: when it is over, the call fails."""
+
+    __slots__ = ("_transport", "_waiter")
+
+    def __init__(self, transport: NatsTransport, waiter: asyncio.Future[Packet]) -> None:
+        self._transport = transport
+        self._waiter = waiter
+
+    def expire(self) -> None:
+        if not self._waiter.done():
+            self._waiter.set_exception(self._transport.over())
 
 
 async def _connected(servers: str | list[str], options: Mapping[str, Any]) -> StrictNatsClient:

@@ -26,6 +26,7 @@ from typing import Any
 from penstock.frugal.codecs import BINARY, Codec
 from penstock.frugal.context import Context
 from penstock.frugal.contracts import MethodType, ServiceType
+from penstock.frugal.deadlines import Deadlines
 from penstock.frugal.errors import (
     ApplicationError,
     CodecError,
@@ -84,6 +85,7 @@ class Processor:
     ) -> None:
         self.codec = codec
         self._now = now
+        self._deadlines = Deadlines()
         self._methods: dict[str, _Method] = {}
         for service, handler in services:
             for name, kind in service.methods.items():
@@ -199,13 +201,39 @@ class Processor:
                 return running
         else:
             running = method.proceed(ctx, _call_of(method, arguments, subject))
+        task = asyncio.current_task()
+        assert task is not None
+        limit = _Limit(task)
+        self._deadlines.add(limit, left_s)
         try:
-            async with asyncio.timeout(left_s) as limit:
-                return await running
-        except TimeoutError:
-            if not limit.expired():
-                raise  # the handler's own
-            raise _too_late(method) from None
+            return await running
+        except asyncio.CancelledError:
+            if limit.is_over and limit.is_alone():
+                raise _too_late(method) from None
+            raise
+        finally:
+            self._deadlines.discard(limit)
+            if limit.is_over:
+                task.uncancel()
+
+
+class _Limit:
+    """The time of a handler: when it is over, the task is cancelled. As `asyncio.timeout`, with a shared timer."""
+
+    __slots__ = ("_cancelling", "_task", "is_over")
+
+    def __init__(self, task: asyncio.Task[Any]) -> None:
+        self._task = task
+        self._cancelling = task.cancelling()
+        self.is_over = False
+
+    def expire(self) -> None:
+        self.is_over = True
+        self._task.cancel()
+
+    def is_alone(self) -> bool:
+        """True if nothing else has cancelled the task meanwhile."""
+        return self._task.cancelling() - 1 <= self._cancelling
 
 
 def _call_of(method: _Method, arguments: tuple[Any, ...], subject: str) -> Call:
