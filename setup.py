@@ -41,6 +41,7 @@ COMPILED = (
     "penstock.hot.encode",
     "penstock.hot.envelope",
     "penstock.hot.envelope_acks",
+    "penstock.hot.frugal_frames",
     "penstock.hot.message_group",
     "penstock.hot.header_codes",
     "penstock.hot.headers",

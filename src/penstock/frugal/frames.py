@@ -23,7 +23,6 @@ decoder trusts no size: each is checked against what is left, and against the li
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import lru_cache
 from struct import Struct
 from typing import NamedTuple
 
@@ -38,6 +37,7 @@ from penstock.frugal.context import (
     Context,
 )
 from penstock.frugal.errors import FrameError
+from penstock.hot.frugal_frames import decode_block, encode_block
 
 VERSION = 0
 FRAME_BYTES_MAX = 64 * 1024 * 1024
@@ -48,7 +48,6 @@ OPERATION_ID_MAX = 2**64 - 1
 
 _SMALL_BLOCK = 8 * HEADERS_MAX
 """A block of headers of so many bytes has no more headers than a context may have."""
-_NAMES_KEPT = 256
 _SIZE = Struct(">I")
 _HEAD = Struct(">IBI")  # size, version, size of the headers
 
@@ -62,23 +61,13 @@ class Frame(NamedTuple):
 
 def encode_frame(headers: Mapping[str, str], message: bytes) -> bytes:
     """Return the frame of headers and a Thrift message. FrameError: more than the limits allow."""
-    pieces: list[bytes] = []
-    for name, value in headers.items():
-        encoded = value.encode()
-        pieces += (_sized_name(name), len(encoded).to_bytes(4, "big"), encoded)
-    block = b"".join(pieces)
+    block = encode_block(headers if type(headers) is dict else dict(headers))
     if len(block) > _SMALL_BLOCK:
         _check_headers(len(headers), len(block) - 8 * len(headers))
     size = 5 + len(block) + len(message)
     if size > FRAME_BYTES_MAX:
         raise FrameError(f"{size:,} bytes are more than a frame may have ({FRAME_BYTES_MAX:,})", 0)
     return b"".join((_HEAD.pack(size, VERSION, len(block)), block, message))
-
-
-@lru_cache(_NAMES_KEPT)
-def _sized_name(name: str) -> bytes:
-    encoded = name.encode()
-    return _SIZE.pack(len(encoded)) + encoded
 
 
 def decode_frame(frame: bytes) -> Frame:
@@ -95,28 +84,8 @@ def decode_frame(frame: bytes) -> Frame:
     end = 9 + block_size
     if end > len(frame):
         raise FrameError(f"the headers have {block_size:,} bytes, and {len(frame) - _HEAD.size:,} are left", 5)
-    headers = _decode_small(frame, end) if block_size <= _SMALL_BLOCK else None
+    headers = decode_block(frame, 9, end) if block_size <= _SMALL_BLOCK else None
     return Frame(_decode_headers(frame, 9, end) if headers is None else headers, frame[end:])
-
-
-def _decode_small(frame: bytes, end: int) -> dict[str, str] | None:
-    """Return the headers of a block that is within the limits in any case, and fast; None: something is wrong."""
-    headers: dict[str, str] = {}
-    position = 9
-    try:
-        while position < end:
-            name_end = position + 4 + int.from_bytes(frame[position : position + 4], "big")
-            value = name_end + 4
-            if value > end:
-                return None
-            value_end = value + int.from_bytes(frame[name_end:value], "big")
-            if value_end > end:
-                return None
-            headers[frame[position + 4 : name_end].decode()] = frame[value:value_end].decode()
-            position = value_end
-    except UnicodeDecodeError:
-        return None
-    return headers
 
 
 def _decode_headers(frame: bytes, start: int, end: int) -> dict[str, str]:

@@ -17,6 +17,7 @@ from penstock.frugal.frames import (
     request_headers,
     take_answer_headers,
 )
+from tests import hot_modes
 
 PING = bytes.fromhex("800100010000000470696e670000000000")
 """Thrift's binary message of `ping()`: strict version, CALL, "ping", sequence 0, a struct without fields."""
@@ -184,3 +185,32 @@ def test_a_copy_of_a_context_has_its_deadline_and_headers_and_an_answer_of_its_o
     assert (copy.correlation_id, copy.deadline, dict(copy.headers)) == ("c1", 100.5, {"a": "c"})
     assert dict(copy.response_headers) == {}
     assert dict(ctx.headers) == {"a": "b"}
+
+
+@pytest.mark.parametrize("mode", ["plain", "compiled"])
+@settings(max_examples=200, deadline=None)
+@given(headers=st.dictionaries(st.text(max_size=8), st.text(max_size=20), max_size=6), data=st.data())
+def test_plain_and_compiled_blocks_are_the_same_also_of_hostile_bytes(mode, headers, data):
+    blocks = hot_modes.plain("frugal_frames") if mode == "plain" else hot_modes.running("frugal_frames")
+    block = blocks.encode_block(headers)
+    assert blocks.decode_block(b"head" + block + b"tail", 4, 4 + len(block)) == headers
+    changed = bytearray(block)
+    for _ in range(data.draw(st.integers(0, 3)) if changed else 0):
+        changed[data.draw(st.integers(0, len(changed) - 1))] = data.draw(st.integers(0, 255))
+    hostile = bytes(changed[: data.draw(st.integers(0, len(changed)))])
+    frame = (5 + len(hostile)).to_bytes(4, "big") + b"\0" + len(hostile).to_bytes(4, "big") + hostile
+    found = blocks.decode_block(frame, 9, len(frame))
+    if found is None:
+        with pytest.raises(FrameError):
+            decode_frame(frame)
+    else:
+        assert decode_frame(frame).headers == found
+
+
+@pytest.mark.parametrize("mode", ["plain", "compiled"])
+@pytest.mark.parametrize("size", ["7fffffff", "80000000", "ffffffff", "00000002"])
+@pytest.mark.parametrize("before", ["", "0000000161"], ids=["name", "value"])
+def test_a_size_beyond_the_block_is_never_followed(mode, size, before):
+    blocks = hot_modes.plain("frugal_frames") if mode == "plain" else hot_modes.running("frugal_frames")
+    block = bytes.fromhex(before + size + "62")
+    assert blocks.decode_block(block + b"c" * 100, 0, len(block)) is None
