@@ -35,7 +35,13 @@ from penstock.base.extras import how_to_install
 from penstock.base.typed_headers import media_type, thrift_media_type
 from penstock.frugal.contracts import Spec
 from penstock.frugal.errors import CodecError
-from penstock.frugal.json_protocol import decode_json, decode_json_message, encode_json, encode_json_message
+from penstock.frugal.json_protocol import (
+    OBJECTS_MAX,
+    decode_json,
+    decode_json_message,
+    encode_json,
+    encode_json_message,
+)
 from penstock.hot import thrift_objects
 from penstock.hot.thrift_objects import find_excess
 
@@ -43,8 +49,6 @@ DEPTH_MAX = 64
 """Structs in structs; Apache thrift's own limit."""
 NAME_BYTES_MAX = 1024
 """Most bytes of the name of a method or operation."""
-OBJECTS_MAX = 100_000
-"""Most structs and containers of one value; some tenths of a second to make."""
 _HEADERS_KEPT = 256
 """Headers of messages that are kept, encoded and decoded: those of a service are few."""
 _SPECS_KEPT = 1024
@@ -219,7 +223,7 @@ class _ThriftCodec:
         if value is None:
             raise CodecError("the value is None; give one of the type that the contract says")
         try:
-            if spec[0] == WireType.STRUCT:
+            if spec[0] == _STRUCT:
                 return encode(value, spec[1])
             if (bare := self._encode_special(spec, value)) is not None:
                 return bare
@@ -232,7 +236,7 @@ class _ThriftCodec:
         self._check_objects(data, spec[0])
         decode = _compiled(self.name).decode
         try:
-            if spec[0] == WireType.STRUCT:
+            if spec[0] == _STRUCT:
                 value = _decode_whole(decode, data, spec[1])
             elif (special := self._decode_special(spec, data)) is not None:
                 return special

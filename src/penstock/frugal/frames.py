@@ -138,7 +138,10 @@ def request_headers(ctx: Context, operation_id: int, now: float) -> dict[str, st
 
 def answer_headers(ctx: Context, operation_id: int) -> dict[str, str]:
     """Return the headers of the answer to a request that had this context and operation id."""
-    return {CORRELATION_ID: ctx.correlation_id, OPERATION_ID: str(operation_id), **ctx.response_headers}
+    headers = {CORRELATION_ID: ctx.correlation_id, OPERATION_ID: str(operation_id)}
+    if ctx.response_headers:
+        headers.update(ctx.response_headers)
+    return headers
 
 
 def received_context(headers: Mapping[str, str]) -> tuple[Context, int]:

@@ -40,6 +40,7 @@ from penstock.frugal.frames import (
 )
 
 _EXCEPTION_SPEC = struct_spec(ApplicationException)
+_CALL, _REPLY, _EXCEPTION, _ONEWAY = MessageKind.CALL, MessageKind.REPLY, MessageKind.EXCEPTION, MessageKind.ONEWAY
 ERROR_TEXT_MAX = 1024
 """Most characters of an error's text that an answer carries."""
 
@@ -124,7 +125,7 @@ class FrugalFraming:
         self, codec: Codec, method: MethodType, ctx: Context, operation_id: int, now: float, arguments: Any
     ) -> Packet:
         """Return the request; a oneway is a CALL too, as Frugal's Python says."""
-        message = codec.encode(method.name, MessageKind.CALL, 0, struct_spec(method.arguments), arguments)
+        message = codec.encode(method.name, _CALL, 0, struct_spec(method.arguments), arguments)
         return Packet(encode_frame(request_headers(ctx, operation_id, now), message))
 
     def decode_answer(self, codec: Codec, method: MethodType, ctx: Context, operation_id: int, packet: Packet) -> Any:
@@ -137,12 +138,12 @@ class FrugalFraming:
             )
         take_answer_headers(ctx, frame.headers)
         header, start = codec.decode_header(frame.message)
-        if header.kind is MessageKind.EXCEPTION:
+        if header.kind is _EXCEPTION:
             said = codec.decode_value(frame.message, start, _EXCEPTION_SPEC)
             raise answered_error(said.type, said.message or "the service gives no reason")
         if header.name != method.name:
             raise WrongMethodName(f"the answer to {method.name!r} is one to {header.name!r}")
-        if header.kind is not MessageKind.REPLY:
+        if header.kind is not _REPLY:
             raise InvalidMessageType(f"the answer to {method.name!r} is a {header.kind.name}")
         return codec.decode_value(frame.message, start, struct_spec(method.result))
 
@@ -155,19 +156,19 @@ class FrugalFraming:
         except CodecError as error:
             return Request(self, codec, ctx, operation_id, "", b"", problem=error)
         problem = None
-        if header.kind not in {MessageKind.CALL, MessageKind.ONEWAY}:
+        if header.kind is not _CALL and header.kind is not _ONEWAY:
             problem = InvalidMessageType(f"a {header.kind.name} is no request")
         return Request(self, codec, ctx, operation_id, header.name, frame.message, start, problem)
 
     def encode_result(self, request: Request, result: Any) -> Packet:
         """Return the answer with the struct of a result."""
-        message = request.codec.encode(request.method, MessageKind.REPLY, 0, struct_spec(type(result)), result)
+        message = request.codec.encode(request.method, _REPLY, 0, struct_spec(type(result)), result)
         return Packet(encode_frame(answer_headers(request.ctx, request.operation_id), message))
 
     def encode_error(self, request: Request, error: FrugalError, *, with_headers: bool = True) -> Packet:
         """Return the answer with an error, and with the headers that the handler and middleware have set."""
         said = ApplicationException(str(error)[:ERROR_TEXT_MAX], error_number(error))
-        message = request.codec.encode(request.method, MessageKind.EXCEPTION, 0, _EXCEPTION_SPEC, said)
+        message = request.codec.encode(request.method, _EXCEPTION, 0, _EXCEPTION_SPEC, said)
         ctx = request.ctx if with_headers else Context(request.ctx.correlation_id)
         return Packet(encode_frame(answer_headers(ctx, request.operation_id), message))
 

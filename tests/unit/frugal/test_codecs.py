@@ -21,7 +21,6 @@ from penstock.frugal.codecs import (
     COMPACT,
     JSON,
     NAME_BYTES_MAX,
-    OBJECTS_MAX,
     ApplicationException,
     MessageHeader,
     MessageKind,
@@ -30,6 +29,7 @@ from penstock.frugal.codecs import (
     struct_spec,
 )
 from penstock.frugal.errors import CodecError
+from penstock.frugal.json_protocol import OBJECTS_MAX
 from tests import hot_modes
 from tests.frugal_shop import NOTE, ORDER, PING, PLACE, Line, NotFound, Order, Tree
 
@@ -476,6 +476,14 @@ def test_a_value_has_a_limit_of_structs_and_containers(codec):
         codec.decode_bare(one_more, TREE)
     with pytest.raises(CodecError, match="more than 100,000 structs and containers"):
         codec.encode_bare(TREE, Tree(children=[Tree()] * (CHILDREN + 1)))
+
+
+def test_a_value_in_json_has_a_limit_of_structs_and_containers():
+    most = JSON.encode_bare(TREE, Tree(children=[Tree()] * CHILDREN))
+    assert len(JSON.decode_bare(most, TREE).children) == CHILDREN
+    one_more = JSON.encode_bare(TREE, Tree(children=[Tree()] * (CHILDREN + 1)))
+    with pytest.raises(CodecError, match="more than 100,000 structs and containers"):
+        JSON.decode_bare(one_more, TREE)
 
 
 def varint(number):
