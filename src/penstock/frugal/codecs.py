@@ -43,7 +43,7 @@ from penstock.frugal.json_protocol import (
     encode_json_message,
 )
 from penstock.hot import thrift_objects
-from penstock.hot.thrift_objects import find_excess
+from penstock.hot.thrift_objects import find_excess, has_texts_only
 
 DEPTH_MAX = 64
 """Structs in structs; Apache thrift's own limit."""
@@ -244,7 +244,12 @@ class _ThriftCodec:
                 value = _decode_whole(decode, b"".join((self._prefix(spec[0]), data, b"\0")), _boxed(spec)).value
                 if value is None:
                     raise CodecError("there is no value")
-            if not data.isascii() and _has_replacement(spec[0], spec[1], value):
+            # in the order of their costs: the last but one is for values with binary fields
+            if (
+                not data.isascii()
+                and not has_texts_only(data, spec[0], self.name == "compact")
+                and _has_replacement(spec[0], spec[1], value)
+            ):
                 self._check_texts(data, spec)
         except CodecError:
             raise

@@ -2,7 +2,7 @@
 cimport cython
 from libc.stdint cimport int64_t
 
-from penstock.hot cimport cells
+from penstock.hot cimport cells, subjects
 
 cdef int _BOOL
 cdef int _BYTE
@@ -31,8 +31,12 @@ cdef class ObjectCounter:
     cdef Py_ssize_t limit
     cdef int64_t size
     cdef bint is_compact
+    cdef bint is_text
 
     cdef int walk(self, int kind, int depth) except -1
+
+    @cython.locals(begin=Py_ssize_t)
+    cdef int _walk_string(self) except -1
 
     @cython.locals(text="const unsigned char*", byte=int, kind=int)
     cdef int _walk_struct(self, int depth) except -1
@@ -57,3 +61,6 @@ cdef class ObjectCounter:
 
 @cython.locals(counter=ObjectCounter, is_whole=bint)
 cpdef int find_excess(bytes text, int kind, Py_ssize_t limit, bint is_compact) except -1
+
+@cython.locals(counter=ObjectCounter)
+cpdef bint has_texts_only(bytes text, int kind, bint is_compact) except -1

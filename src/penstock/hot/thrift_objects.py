@@ -1,7 +1,8 @@
-"""Count the objects of a Thrift value, before any is made: structs and containers, in binary and compact protocol.
+"""Walk through a Thrift value in binary or compact protocol, and make nothing: count its objects, check its texts.
 
 Theory: a struct takes a byte at least, and some microseconds and hundreds of bytes of memory to make. So a message of
-1 MiB can hold a loop for seconds. This walk makes nothing, and stops at the limit.
+1 MiB can hold a loop for seconds. The count of structs and containers stops at the limit. And Apache thrift's decoder
+replaces what is no UTF-8: a look at the bytes costs much less than one at all texts of the decoded value.
 
 Rules: the walk needs no contract: types stand in the bytes. It checks each size against the bytes that are left. Where
 it cannot go on, the value is unreadable: a decoder that knew a way would not be bounded by this count.
@@ -9,7 +10,7 @@ it cannot go on, the value is unreadable: a decoder that knew a way would not be
 
 from __future__ import annotations
 
-from penstock.hot import cells
+from penstock.hot import cells, subjects
 
 WITHIN, EXCEEDS, UNREADABLE = 0, 1, 2
 _BOOL, _BYTE, _DOUBLE, _I16, _I32, _I64 = 2, 3, 4, 6, 8, 10
@@ -27,9 +28,9 @@ _int = int  # of C, when compiled
 
 
 class ObjectCounter:
-    """Walks through one value. `count` has the structs and containers so far."""
+    """Walks through one value. `count` has the structs and containers so far; `is_text`: all strings are UTF-8."""
 
-    __slots__ = ("at", "count", "end", "is_compact", "limit", "size", "text")
+    __slots__ = ("at", "count", "end", "is_compact", "is_text", "limit", "size", "text")
 
     def __init__(self, text: bytes, limit: _int, is_compact: bool) -> None:
         self.text = text
@@ -38,6 +39,7 @@ class ObjectCounter:
         self.count = 0
         self.limit = limit
         self.is_compact = is_compact
+        self.is_text = True
         self.size = 0  # the last number that was read
 
     def walk(self, kind: _int, depth: _int) -> bool:
@@ -50,12 +52,22 @@ class ObjectCounter:
                 return self._walk_struct(depth)
             return self._walk_map(depth) if kind == _MAP else self._walk_list(depth)
         if kind == _STRING:
-            return self._read_size() and self._skip(self.size)
+            return self._walk_string()
         if self.is_compact and kind in (_I16, _I32, _I64):
             return self._read_varint()
         if kind < 0 or kind > _UUID or _SIZES[kind] == 0:
             return False
         return self._skip(_SIZES[kind])
+
+    def _walk_string(self) -> bool:
+        if not self._read_size():
+            return False
+        begin = self.at
+        if not self._skip(self.size):
+            return False
+        if self.is_text:
+            self.is_text = subjects.is_text(self.text, begin, self.at)
+        return True
 
     def _walk_struct(self, depth: _int) -> bool:
         text = self.text
@@ -166,3 +178,9 @@ def find_excess(text: bytes, kind: _int, limit: _int, is_compact: bool) -> _int:
     if counter.count > limit:
         return EXCEEDS
     return WITHIN if is_whole else UNREADABLE
+
+
+def has_texts_only(text: bytes, kind: _int, is_compact: bool) -> bool:
+    """True if each string in a value of wire type `kind`, text or binary, is UTF-8; False also of what is unreadable."""
+    counter = ObjectCounter(text, len(text), is_compact)
+    return counter.walk(kind, 0) and counter.is_text

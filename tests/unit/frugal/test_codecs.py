@@ -540,3 +540,22 @@ def test_objects_are_counted_without_making_them(mode, codec, tree, data):
     limit = data.draw(st.integers(0, 20))
     plain = hot_modes.plain("thrift_objects").find_excess(hostile, WireType.STRUCT, limit, is_compact)
     assert module.find_excess(hostile, WireType.STRUCT, limit, is_compact) == plain
+
+
+@pytest.mark.parametrize("mode", ["plain", "compiled"])
+@pytest.mark.parametrize("codec", [BINARY, COMPACT], ids=lambda codec: codec.name)
+@settings(max_examples=100, deadline=None)
+@given(tree=TREES, data=st.data())
+def test_texts_are_checked_without_making_them(mode, codec, tree, data):
+    module = hot_modes.plain("thrift_objects") if mode == "plain" else hot_modes.running("thrift_objects")
+    encoded = codec.encode_bare(TREE, Tree(texts=["\ufffd", "€"], children=[tree]))
+    is_compact = codec is COMPACT
+    assert module.has_texts_only(encoded, WireType.STRUCT, is_compact)
+    assert not module.has_texts_only(encoded.replace("€".encode(), b"\xe2\x82A"), WireType.STRUCT, is_compact)
+    assert not module.has_texts_only(encoded[:-1], WireType.STRUCT, is_compact)
+    changed = bytearray(encoded)
+    for _ in range(data.draw(st.integers(0, 3))):
+        changed[data.draw(st.integers(0, len(changed) - 1))] = data.draw(st.integers(0, 255))
+    hostile = bytes(changed)
+    plain = hot_modes.plain("thrift_objects").has_texts_only(hostile, WireType.STRUCT, is_compact)
+    assert module.has_texts_only(hostile, WireType.STRUCT, is_compact) == plain
