@@ -75,9 +75,7 @@ class Workers:
             await self._refuse(job, ServiceDraining("the service stops: try another one, or again"))
         elif self._running < self._concurrency_max:
             self._running += 1
-            task = asyncio.get_running_loop().create_task(self._work(job))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._tasks.add(asyncio.get_running_loop().create_task(self._work(job)))
         elif len(self._waiting) < self._waiting_max:
             self._waiting.append(job)
         else:
@@ -108,30 +106,25 @@ class Workers:
         left, self._waiting = list(self._waiting), deque()
         for job in left:
             await self._refuse(job, ServiceDraining("the service stopped before the request's turn came"))
+        await asyncio.sleep(0)  # a task that is cancelled before it has begun could not answer
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _work(self, job: Job | None) -> None:
+        task: asyncio.Task[None] | None = asyncio.current_task()
+        assert task is not None
         try:
             while job is not None:
-                await self._process(job)
+                await self._answer(job, task)
                 job = self._waiting.popleft() if self._waiting else None
         finally:
             self._running -= 1  # in one step with the look at the queue: else a request could wait for no worker
-
-    async def _process(self, job: Job) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._task_of[id(job)] = task
-        try:
-            await self._answer(job, task)
-        finally:
-            del self._task_of[id(job)]
-            self._abandoned.discard(id(job))
+            self._tasks.discard(task)
 
     async def _answer(self, job: Job, task: asyncio.Task[None]) -> None:
+        self._task_of[id(job)] = task
         try:
             packet = await self._processor.answer(job.request, bytes_max=job.bytes_max, subject=job.subject)
             await job.reply(packet)
@@ -145,6 +138,9 @@ class Workers:
             await self._refuse(job, InternalError(f"{job.request.method!r} was cancelled"))
         except Exception:
             log.exception("the answer of %r was not sent", job.request.method)
+        finally:
+            del self._task_of[id(job)]
+            self._abandoned.discard(id(job))
 
     async def _refuse(self, job: Job, error: InternalError | ServiceDraining | ServiceOverloaded) -> None:
         try:

@@ -181,6 +181,6 @@ def find_excess(text: bytes, kind: _int, limit: _int, is_compact: bool) -> _int:
 
 
 def has_texts_only(text: bytes, kind: _int, is_compact: bool) -> bool:
-    """True if each string in a value of wire type `kind`, text or binary, is UTF-8; False also of what is unreadable."""
+    """True if each string in a value of wire type `kind` is UTF-8; False: one is not, or unreadable."""
     counter = ObjectCounter(text, len(text), is_compact)
     return counter.walk(kind, 0) and counter.is_text
