@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from penstock.base.errors import PenstockError
-from penstock.cli.idl.contracts import IncludeFolders
 from penstock.cli.terminal import output
 from penstock.cli.terminal.completing import complete_stream
 from penstock.cli.terminal.confirming import confirm
@@ -114,6 +113,16 @@ _TypeName = Annotated[
         show_default=False,
     ),
 ]
+_Include = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--include",
+        "-I",
+        metavar="DIR",
+        help="Also look for included files below this folder; may be given several times.",
+        show_default=False,
+    ),
+]
 _PatternArgument = Annotated[
     str, typer.Argument(metavar="SUBJECT", help="The pattern of subjects as `penstock schema list` shows it.")
 ]
@@ -151,7 +160,7 @@ def register(
             show_default=False,
         ),
     ] = None,
-    include: IncludeFolders = None,
+    include: _Include = None,
     framing: Annotated[
         FramingWord, typer.Option("--framing", help="What stands before a value in its message, with --type.")
     ] = FramingWord.BARE,
