@@ -42,6 +42,7 @@ COMPILED = (
     "penstock.hot.envelope",
     "penstock.hot.envelope_acks",
     "penstock.hot.message_group",
+    "penstock.hot.header_codes",
     "penstock.hot.headers",
     "penstock.hot.join",
     "penstock.hot.json_columns",

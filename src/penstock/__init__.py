@@ -133,7 +133,7 @@ if TYPE_CHECKING:
     from penstock.client.link.tls import TlsOptions as TlsOptions
     from penstock.client.publish.unseen import PublishWarning as PublishWarning
     from penstock.client.read.filters import Filter as Filter
-    from penstock.client.read.gathering import JsonWarning as JsonWarning
+    from penstock.client.read.gathering import DecodeWarning as DecodeWarning
     from penstock.client.values import (
         EARLIEST as EARLIEST,
     )
@@ -199,7 +199,7 @@ _MODULE_OF = {
     "IncompatibleSchema": "penstock.client.errors",
     "InvalidConfig": "penstock.client.errors",
     "InvalidSchema": "penstock.client.errors",
-    "JsonWarning": "penstock.client.read.gathering",
+    "DecodeWarning": "penstock.client.read.gathering",
     "LogTruncated": "penstock.client.errors",
     "MemberFenced": "penstock.client.errors",
     "MessageNotFound": "penstock.client.errors",
@@ -290,7 +290,7 @@ __all__ = [  # noqa: RUF022 (most used names first)
     "IncompatibleSchema",
     "InvalidConfig",
     "InvalidSchema",
-    "JsonWarning",
+    "DecodeWarning",
     "LogTruncated",
     "MemberFenced",
     "MessageNotFound",

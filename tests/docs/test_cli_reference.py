@@ -108,6 +108,7 @@ def test_the_commands_that_people_were_promised_are_there() -> None:
         for name in (
             "compaction",
             "compression",
+            "decode",
             "latency",
             "limits",
             "many",

@@ -33,7 +33,7 @@ from penstock.frugal.native import FRAMINGS
 from penstock.frugal.nats_transport import NatsTransport
 from penstock.frugal.server import Server
 from tests.frugal_shop import ORDER, PING, SHOP, BlockingShopClient, NotFound, Shop, ShopClient
-from tests.nats_servers import RunningNats, running_nats
+from tests.nats_servers import RunningNats, running_nats, silent_server
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:nats.*")
 
@@ -447,3 +447,13 @@ def test_a_request_has_a_plain_subject() -> None:
     for subject in ("", "a.*", "a b", "a..b"):
         with pytest.raises(ValueError, match="subject"):
             NatsTransport(Client(), subject)
+
+
+async def test_a_connection_that_is_not_made_in_time_is_closed() -> None:
+    async with silent_server() as (url, connections):
+        connect = NatsTransport.connecting(url, "shop", first_connect_timeout_s=0.05, error_cb=_silent)
+        connecting = asyncio.create_task(connect())
+        reader = await connections.get()
+        with pytest.raises(ServiceNotAvailable, match=r"0\.05 s"):
+            await connecting
+        assert await reader.read() == b""

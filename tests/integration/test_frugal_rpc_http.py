@@ -6,7 +6,7 @@ import asyncio
 import base64
 import ssl
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -327,3 +327,15 @@ async def test_https(tmp_path: Path) -> None:
             with pytest.raises(ServiceNotAvailable, match="certificate verify failed"):
                 await client.ping(Context())
     assert shop.pings == 3
+
+
+async def test_a_connection_that_comes_while_the_server_drains_is_closed() -> None:
+    """Not left to wait for a request, which nothing would answer."""
+    server = HttpServer([(SHOP, Shop())])
+    await server.start()
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    await server.drain()
+    async with asyncio.timeout(10):
+        with suppress(ConnectionResetError):  # or it was never accepted
+            assert await reader.read() == b""
+    writer.close()

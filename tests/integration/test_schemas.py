@@ -21,6 +21,7 @@ from tests.broker_process import BrokerProcess, eventually, running_broker
 from tests.cli_app import app
 from tests.extent import each_change
 from tests.integration.clusters import running_cluster
+from tests.integration.publishers import connected_to
 
 CONTRACT = """
 include "base.frugal"
@@ -264,3 +265,25 @@ def test_the_commands_take_contracts_and_arrow_files(broker: BrokerProcess, tmp_
     arrow = tmp_path / "x.arrow"
     arrow.write_bytes(pa.schema([("id", pa.int64())]).serialize().to_pybytes())
     assert "registered" in schema("register", "orders", str(arrow), "--subject", "orders.arrow")
+
+
+@each_change
+async def test_a_publisher_is_told_that_its_value_does_not_fit(broker: BrokerProcess) -> None:
+    async with aio.connect(broker.client_address) as client, connected_to(broker.nats_url) as connection:
+        await client.create_stream("orders", "orders.>", schema_check="refuse")
+        await client.register_schema(
+            "orders", Schema(SchemaKind.JSON_SCHEMA, '{"properties":{"id":{"type":"integer"}}}')
+        )
+
+        async def is_checked() -> bool:
+            answer = await connection.request("orders.a", b'{"id":"one"}', timeout=10)
+            return b"the value does not fit its schema: it does not have the form" in answer.data
+
+        await eventually(is_checked, "a value that does not fit is refused")
+        assert b'"seq":' in (await connection.request("orders.a", b'{"id":1}', timeout=10)).data
+        rows = [{"subject": "orders.a", "value": one} for one in (b'{"id":1}', b'{"id":"one"}')]
+        with pytest.raises(penstock.RemoteError, match=r"row 1, on 'orders\.a', does not fit its schema") as refused:
+            await client.append("orders", rows)
+        assert refused.value.code == "schema_mismatch"
+        await client.alter_stream("orders", schema_check="no")
+        assert b'"seq":' in (await connection.request("orders.a", b'{"id":"one"}', timeout=10)).data

@@ -253,6 +253,9 @@ SCHEMA_SEGMENT_BYTES = 16 * MIB  # of the stream of schemas
 SCHEMA_REGISTRATIONS_WAITING_MAX = 64  # one is checked at a time; further ones are refused
 SCHEMAS_PER_ANSWER_MAX = 500  # in one page of a list
 SCHEMA_TOMBSTONES_AT_ONCE = 1_000  # in one batch: of deleted streams, or of a forgotten subject
+SCHEMA_CHECK_REFRESH_MS = 1_000  # leaders of streams that check values look for new versions
+SCHEMA_CHECK_BYTES_MAX = 16 * MIB  # of the texts of one stream that a leader checks values by
+SCHEMA_CHECK_WAIT_MS = 10_000  # for an answer of the leader of the schemas; then it is asked again
 SCHEMA_REASONS_MAX = 20  # why a schema is incompatible, in one error; further ones are counted
 SCHEMA_REASON_CHARS_MAX = 300
 

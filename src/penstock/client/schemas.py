@@ -314,16 +314,6 @@ def operations_of(
 
 
 def _version(info: SchemaInfo, text: StoredText, *, is_new: bool = False) -> SchemaVersion | None:
-    """Return a version as the library shows it; None: this version of Penstock does not know its kind or form."""
-    from penstock.schemas.decoding import Framing
-    from penstock.schemas.kinds import Schema, SchemaKind
-    from penstock.schemas.registry import SchemaVersion, Typed
-    from penstock.schemas.thrift import ThriftProtocol
+    from penstock.schemas.registry import version_of  # which imports pyarrow
 
-    try:
-        typed = Typed(info.subject, info.message, Framing(info.framing), ThriftProtocol(info.protocol))
-        kind = SchemaKind(info.kind)
-    except ValueError:
-        return None
-    schema = Schema(kind, text.text, text.closure, info.type_name)
-    return SchemaVersion(typed, info.number, schema, info.hash, info.registered_us, info.by, info.is_forced, is_new)
+    return version_of(info, text, is_new=is_new)

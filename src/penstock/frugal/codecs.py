@@ -30,6 +30,7 @@ from typing import Any, Final, NamedTuple, NoReturn, Protocol
 
 from penstock.base.errors import OperationalError
 from penstock.base.extras import how_to_install
+from penstock.base.typed_headers import media_type, thrift_media_type
 from penstock.frugal.contracts import Spec
 from penstock.frugal.errors import CodecError
 from penstock.frugal.json_protocol import decode_json, decode_json_message, encode_json, encode_json_message
@@ -189,7 +190,7 @@ class _ThriftCodec:
 
     @property
     def content_type(self) -> str:
-        return f"application/vnd.apache.thrift.{self.name}"
+        return thrift_media_type(self.name)
 
     def encode_bare(self, spec: Spec, value: Any) -> bytes:
         encode = _compiled(self.name).encode
@@ -496,7 +497,7 @@ class JsonCodec:
     """Thrift's JSON protocol."""
 
     name = "json"
-    content_type = "application/vnd.apache.thrift.json"
+    content_type = thrift_media_type(name)
 
     def encode(self, name: str, kind: MessageKind, sequence: int, spec: Spec, value: Any) -> bytes:
         """Return a message."""
@@ -531,5 +532,5 @@ CODECS = {each.name: each for each in (BINARY, COMPACT, JSON)}
 
 def find_codec(content_type: str) -> Codec | None:
     """Return the codec of a media type; parameters of it do not count."""
-    kind = content_type.partition(";")[0].strip().lower()
+    kind = media_type(content_type)
     return next((each for each in CODECS.values() if each.content_type == kind), None)

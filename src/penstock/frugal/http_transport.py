@@ -34,6 +34,7 @@ import logging
 import ssl
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, Self
 from urllib.parse import urlsplit
 
@@ -363,22 +364,28 @@ class HttpServer:
     async def __aexit__(self, *_: object) -> None:
         await self.drain()
 
-    async def _on_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
+    def _on_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Begin a task, which is known at once: a drain that comes before it has begun ends it, too."""
         wire = _Wire(h11.SERVER, reader, writer)
-        is_one_too_many = len(self._connections) >= self._connections_max
-        if len(self._connections) >= 2 * self._connections_max:
+        if self._is_draining or len(self._connections) >= 2 * self._connections_max:
             wire.close()
             return
+        is_one_too_many = len(self._connections) >= self._connections_max
+        task = asyncio.get_running_loop().create_task(self._converse(wire, is_one_too_many=is_one_too_many))
         self._connections[task] = False
-        try:
+        task.add_done_callback(partial(self._ended, wire))
+
+    def _ended(self, wire: _Wire, task: asyncio.Task[None]) -> None:
+        del self._connections[task]
+        wire.close()
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("a connection ended: %s", error, exc_info=error)
+
+    async def _converse(self, wire: _Wire, *, is_one_too_many: bool) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        with contextlib.suppress(OSError, TimeoutError, h11.ProtocolError):  # gone, slow, no HTTP
             await self._serve(wire, task, is_one_too_many=is_one_too_many)
-        except (OSError, TimeoutError, h11.ProtocolError, asyncio.CancelledError):
-            pass  # the client is gone, is slow or does not speak HTTP; or the server stops
-        finally:
-            del self._connections[task]
-            wire.close()
 
     async def _serve(self, wire: _Wire, task: asyncio.Task[None], *, is_one_too_many: bool) -> None:
         while True:

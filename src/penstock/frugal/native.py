@@ -28,6 +28,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from penstock.base.typed_headers import CONTENT_TYPE, OPERATION
 from penstock.frugal.codecs import Codec, find_codec, struct_spec
 from penstock.frugal.context import HEADER_BYTES_MAX, HEADERS_MAX, TIMEOUT_MS_DEFAULT, Context
 from penstock.frugal.contracts import MethodType
@@ -54,8 +55,6 @@ from penstock.frugal.frames import read_timeout_ms
 from penstock.frugal.framing import ERROR_TEXT_MAX, FRUGAL, Framing, Packet, Request
 
 METHOD = "Frugal-Method"
-OPERATION = "Frugal-Operation"
-CONTENT_TYPE = "Content-Type"
 CORRELATION_ID = "Frugal-Correlation-Id"
 TIMEOUT_MS = "Frugal-Timeout-Ms"
 TOPIC = "Frugal-Topic-"

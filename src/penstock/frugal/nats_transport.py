@@ -19,10 +19,9 @@ between do not come again. A oneway has the inbox itself as its reply subject, a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Self
 
-import nats
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
@@ -30,6 +29,8 @@ from nats.errors import ConnectionClosedError, ConnectionDrainingError, MaxPaylo
 from nats.errors import Error as NatsError
 
 from penstock.base.subjects import subject_mistake
+from penstock.client.publish.nats_client import StrictNatsClient
+from penstock.client.publish.publishing import ended_by_cancel, give_back
 from penstock.frugal.errors import (
     DeadlineExceeded,
     Disconnected,
@@ -91,7 +92,7 @@ class NatsTransport:
         async def connect() -> Self:
             try:
                 async with asyncio.timeout(first_connect_timeout_s):
-                    connection = await nats.connect(servers, **options)
+                    connection = await ended_by_cancel(_connected(servers, options), give_back)
             except TimeoutError:
                 text = f"NATS was not reached in {first_connect_timeout_s:g} s"
                 raise ServiceNotAvailable(text) from None
@@ -99,7 +100,7 @@ class NatsTransport:
                 made = cls(connection, subject, in_flight_max=in_flight_max)
                 await made.open()
             except BaseException:
-                await connection.close()
+                await give_back(connection)
                 raise
             made._owns_connection = True
             return made
@@ -220,6 +221,17 @@ class NatsTransport:
                 await subscription.unsubscribe()
             except (TransportError, NatsError):
                 return
+
+
+async def _connected(servers: str | list[str], options: Mapping[str, Any]) -> StrictNatsClient:
+    """Connect to NATS. An attempt that fails or is cancelled leaves no socket, as that of `nats.connect` would."""
+    connection = StrictNatsClient()
+    try:
+        await connection.connect(servers, **options)
+    except BaseException:
+        await give_back(connection)
+        raise
+    return connection
 
 
 def _has_failed(task: asyncio.Task[Subscription]) -> bool:

@@ -160,6 +160,15 @@ cdef inline void put_number(unsigned char* target, Py_ssize_t at, int64_t value,
     memcpy(target + at, &value, width)
 
 
+cdef inline bint is_within(const unsigned char* target, Py_ssize_t at, const unsigned char* bounds) noexcept nogil:
+    cdef Py_ssize_t place
+    cdef const unsigned char* bound = bounds + 16 if target[at + 15] >= 128 else bounds
+    for place in range(15, -1, -1):
+        if target[at + place] != bound[place]:
+            return (target[at + place] > bound[place]) == (bound != bounds)
+    return False
+
+
 cdef inline void put_swapped(
     unsigned char* target, Py_ssize_t at, const unsigned char* text, Py_ssize_t begin, Py_ssize_t width
 ) noexcept nogil:

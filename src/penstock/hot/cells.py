@@ -125,6 +125,14 @@ def put_swapped(target: bytearray, at: int, text: bytes, begin: int, width: int)
     target[at : at + width] = text[begin : begin + width][::-1]
 
 
+def is_within(target: bytearray, at: int, bounds: bytes) -> bool:
+    """True if a number of 16 bytes, little-endian, signed, lies between two: below the first, above the second."""
+    number, above, below = (
+        int.from_bytes(text, "little", signed=True) for text in (target[at : at + 16], bounds[:16], bounds[16:32])
+    )
+    return below < number < above
+
+
 def put_repeated(target: bytearray, at: int, byte: int, count: int) -> None:
     """Write a byte `count` times."""
     target[at : at + count] = bytes((byte,)) * count

@@ -65,7 +65,7 @@ cdef class Column:
 
     cdef int add_fixed(self, const unsigned char* text, Py_ssize_t at) except -1
 
-    @cython.locals(size=Py_ssize_t, at=Py_ssize_t, is_negative=bint)
+    @cython.locals(size=Py_ssize_t, at=Py_ssize_t, is_negative=bint, bounds=bytes)
     cdef int add_decimal(self, const unsigned char* text, Py_ssize_t begin, Py_ssize_t end) except -1
 
     @cython.locals(child=Column, place=Py_ssize_t)

@@ -52,8 +52,8 @@ class Column:
     """A column of one kind, with the columns of its parts.
 
     `id` and `wire` are what the field's number and type are on the wire, `is_zigzag` whether its numbers are zigzag.
-    `filling`: the encoded default of a field that is missing. `is_needed`: such a row is refused. `name`: of the field,
-    where the encoding has names.
+    `filling`: the encoded default of a field that is missing; of a decimal its bounds. `is_needed`: such a row is
+    refused. `name`: of the field, where the encoding has names.
     """
 
     def __init__(
@@ -194,7 +194,10 @@ class Column:
         self.count += 1
 
     def add_decimal(self, text: _bytes, begin: _int, end: _int) -> int:
-        """Append a decimal: two's complement, big-endian, of at most 16 bytes; return NUMBER if there are more."""
+        """Append a decimal: two's complement, big-endian; return NUMBER if it has over 16 bytes, or too many digits.
+
+        `filling` has the bounds of its digits (`cells.is_within`).
+        """
         size = end - begin
         if size > 16:
             return cells.NUMBER
@@ -204,6 +207,9 @@ class Column:
         is_negative = size > 0 and text[begin] >= 128
         cells.put_repeated(self.values, at, 255 if is_negative else 0, 16)
         cells.put_swapped(self.values, at, text, begin, size)
+        bounds = self.filling
+        if bounds is not None and not cells.is_within(self.values, at, cells.data_of(bounds)):
+            return cells.NUMBER
         self.valid[self.count] = 1
         self.count += 1
         return cells.DECODED

@@ -57,7 +57,7 @@ COMMAND_FIELDS: Mapping[type[Command], Mapping[str, Version]] = {
     SetIntake: _ASKED,
 }
 
-CONFIG_FIELDS: Mapping[str, Version] = {"encryption": (0, 2), "suspend_deletion": (0, 3)}
+CONFIG_FIELDS: Mapping[str, Version] = {"encryption": (0, 2), "suspend_deletion": (0, 3), "schema_check": (0, 4)}
 
 OPERATIONS: Mapping[Operation, Version] = {Operation.MONITOR: (0, 3), Operation.REGISTER: (0, 4)}
 

@@ -120,6 +120,7 @@ class Node:
             self._router.schemas,
             self._router.publishing,
         )
+        self._schema_checks = self._router.schema_checks
         self._metrics_collector = NodeMetricsCollector(
             context, self._cluster, self._replicas, self._listener, self._router, self.meters
         )
@@ -377,7 +378,7 @@ class Node:
             self._upkeep.lead(partition)
         committed_end = partition.committed_end
         while not partition.ingest(group, self._context.now, self._outbox.step, must=must):
-            if not self._replicas.remote_dedup.request_missing(partition):
+            if not (self._schema_checks.knows(partition) or self._replicas.remote_dedup.request_missing(partition)):
                 return False
         if not self._is_stopped:  # else the log is about to be closed, and synced with that
             self._stored.append((partition, committed_end))
@@ -494,6 +495,7 @@ class Node:
         if now.elapsed_us < self._next_tick_us:
             return
         self._next_tick_us = now.elapsed_us + TICK_US
+        self._schema_checks.tick(self._partitions.values(), now)
         self._ingest_backlog.go_on(self._ingest)
         self._publishing.tick()
         self._audit.write_missing(self._partitions, self._storing.append_to)

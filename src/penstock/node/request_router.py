@@ -52,6 +52,7 @@ from penstock.node.api.in_flight_total import InFlightTotal
 from penstock.node.api.lookup_api import LookupApi
 from penstock.node.api.metadata_api import Handler, MetadataApi
 from penstock.node.api.offsets import GroupOffsets
+from penstock.node.api.schema_checks import SchemaChecks
 from penstock.node.api.schema_registry import SchemaRegistry
 from penstock.node.api.staged_publishing import StagedPublisher
 from penstock.node.api.status_report import StatusReport
@@ -97,6 +98,7 @@ class RequestRouter:
         bounds = CommitBounds(context, find, peers, budget.refusals)
         self.offsets = GroupOffsets(context, cluster, find, bounds, write=write)
         self.schemas = SchemaRegistry(context, cluster, find, write=write)
+        self.schema_checks = SchemaChecks(context, self.schemas, peers, backlog)
         self.publishing = StagedPublisher(context, cluster, find, write=write)
         self.report = StatusReport(context, cluster, replicas, listener, budget.meters)
         self.in_flight = InFlightTotal(self.storing.appends, backlog, budget)

@@ -209,7 +209,8 @@ def _logical(node: Node, kind: str, schema: Any) -> Node:
         digits, scale = schema.get("precision"), schema.get("scale", 0)
         fits = isinstance(digits, int) and isinstance(scale, int) and 0 <= scale <= digits <= DECIMAL_DIGITS_MAX
         if fits and digits > 0 and node.wire <= 16:
-            return replace(node, kind=cells.DECIMAL, type=pa.decimal128(digits, scale))
+            bounds = b"".join(bound.to_bytes(16, "little", signed=True) for bound in (10**digits, -(10**digits)))
+            return replace(node, kind=cells.DECIMAL, type=pa.decimal128(digits, scale), filling=bounds)
         return node
     found = _LOGICAL.get((kind, logical)) if isinstance(logical, str) else None
     return node if found is None else replace(node, type=found)

@@ -41,7 +41,7 @@ class Framing(StrEnum):
 
 
 class Reason(IntEnum):
-    """Why a row was refused; numbers are never reused."""
+    """Why a row was refused; numbers are never reused. Those from 64 up are of rows of a stream, not of values."""
 
     ENDS = cells.ENDS
     SIZE = cells.SIZE
@@ -56,6 +56,10 @@ class Reason(IntEnum):
     NUMBER = cells.NUMBER
     FORM = cells.FORM
     SYNTAX = cells.SYNTAX
+    SUBJECT = 64
+    VERSION = 65
+    CONTENT_TYPE = 66
+    CHANGED = 67
 
     @property
     def text(self) -> str:
@@ -77,6 +81,10 @@ _TEXTS = {
     Reason.NUMBER: "a number is larger than its type",
     Reason.FORM: "it does not have the form that the schema asks for",
     Reason.SYNTAX: "it is not JSON",
+    Reason.SUBJECT: "no schema for this subject",
+    Reason.VERSION: "the subject's schemas have no version of the header's hash",
+    Reason.CONTENT_TYPE: "its content type is none that is decoded to columns",
+    Reason.CHANGED: "a field of the version by which it was written does not fit the newest version's type",
 }
 
 

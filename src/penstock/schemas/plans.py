@@ -60,7 +60,8 @@ class Node:
     """A column of a plan. `kind`: of `hot.cells`; `type`: of the finished array; `children`: in the schema's order.
 
     `id`, `wire` and `flags` are what the reader of the encoding needs (`hot.typed_columns.Column`). `filling`: the
-    default of a missing field, in Thrift's binary protocol. `names`: of an enum's numbers, for all styles but NUMBER.
+    default of a missing field, in Thrift's binary protocol; of a decimal its bounds. `names`: of an enum's numbers, for
+    all styles but NUMBER.
     """
 
     name: str

@@ -14,13 +14,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from penstock.base.ids import StreamId, TimestampUs
 from penstock.base.subjects import overlap
 from penstock.idl.model import Program, Scope
 from penstock.schemas.decoding import Framing
-from penstock.schemas.kinds import Schema, compatible
+from penstock.schemas.kinds import Schema, SchemaKind, compatible
 from penstock.schemas.plans import SchemaError
+from penstock.schemas.rows import StoredText
 from penstock.schemas.thrift import ThriftProtocol
 
 HEADER = "Penstock-Schema"
@@ -67,9 +69,13 @@ class StreamSchemas:
     stream_id: StreamId
     versions: tuple[SchemaVersion, ...]
 
-    def newest(self) -> Mapping[str, SchemaVersion]:
-        """Return the newest version by pattern of subjects."""
-        return {each.typed.subject: each for each in self.versions}
+    def newest(self, pins: Mapping[str, int] | None = None) -> Mapping[str, SchemaVersion]:
+        """Return the newest version by pattern of subjects; of a pattern in `pins` the one of that number, if any."""
+        found = {each.typed.subject: each for each in self.versions}
+        for each in self.versions:
+            if (pins or {}).get(each.typed.subject) == each.number:
+                found[each.typed.subject] = each
+        return found
 
     def of_subjects(self, subjects: Sequence[str] | None) -> StreamSchemas:
         """Return the schemas that messages of these subjects or patterns may have; None: of all."""
@@ -77,6 +83,44 @@ class StreamSchemas:
             return self
         kept = tuple(each for each in self.versions if any(overlap(each.typed.subject, one) for one in subjects))
         return StreamSchemas(self.stream, self.stream_id, kept)
+
+
+class StoredInfo(Protocol):
+    """A version as it is stored or sent, without its text."""
+
+    @property
+    def subject(self) -> str: ...
+    @property
+    def number(self) -> int: ...
+    @property
+    def kind(self) -> str: ...
+    @property
+    def type_name(self) -> str: ...
+    @property
+    def message(self) -> str: ...
+    @property
+    def framing(self) -> str: ...
+    @property
+    def protocol(self) -> str: ...
+    @property
+    def hash(self) -> str: ...
+    @property
+    def registered_us(self) -> TimestampUs: ...
+    @property
+    def by(self) -> str: ...
+    @property
+    def is_forced(self) -> bool: ...
+
+
+def version_of(info: StoredInfo, text: StoredText, *, is_new: bool = False) -> SchemaVersion | None:
+    """Return a version with its text; None: this version of Penstock does not know its kind or form."""
+    try:
+        typed = Typed(info.subject, info.message, Framing(info.framing), ThriftProtocol(info.protocol))
+        kind = SchemaKind(info.kind)
+    except ValueError:
+        return None
+    schema = Schema(kind, text.text, text.closure, info.type_name)
+    return SchemaVersion(typed, info.number, schema, info.hash, info.registered_us, info.by, info.is_forced, is_new)
 
 
 def overlapping(subject: str, others: Iterable[str]) -> str | None:

@@ -187,6 +187,8 @@ def test_bad_values_are_refused() -> None:
         (array, b"\xff" * 9 + b"\x01", Reason.SIZE),
         (array, b"\x01\x7f", Reason.SIZE),
         ({"type": "bytes", "logicalType": "decimal", "precision": 9}, b"\x22" + bytes(17), Reason.NUMBER),
+        ({"type": "bytes", "logicalType": "decimal", "precision": 2}, b"\x02\x64", Reason.NUMBER),  # 100
+        ({"type": "bytes", "logicalType": "decimal", "precision": 2}, b"\x02\x9c", Reason.NUMBER),  # -100
     ):
         assert decode(schema, [value]).refused.first == ((0, reason),), (schema, value)
 
@@ -228,3 +230,15 @@ def test_enums_by_style() -> None:
 def test_schemas_that_are_none(text: str) -> None:
     with pytest.raises(SchemaError):
         avro_plan(text)
+
+
+@given(st.integers(1, 38), st.integers(-(10**39), 10**39))
+def test_a_decimal_is_taken_if_it_has_no_more_digits_than_its_type(digits: int, number: int) -> None:
+    number %= 10 ** (digits + 1) * (-1 if number < 0 else 1)
+    schema = json.dumps({"type": "bytes", "logicalType": "decimal", "precision": digits})
+    text = number.to_bytes(16, "big", signed=True) if abs(number) < 2**127 else b"\x7f" * 16
+    found = avro_decoder(avro_plan(schema)).decode(pa.array([b"\x20" + text]))
+    fits = abs(number) < 10**digits
+    assert found.refused.count == (0 if fits else 1)
+    assert found.table().column(0).to_pylist() == [Decimal(number) if fits else None]
+    found.table().validate(full=True)

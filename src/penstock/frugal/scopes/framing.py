@@ -16,12 +16,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from penstock.base.typed_headers import CONTENT_TYPE, OPERATION
 from penstock.frugal.codecs import Codec, MessageKind, find_codec
 from penstock.frugal.context import Context
 from penstock.frugal.contracts import OperationType
 from penstock.frugal.errors import CodecError
 from penstock.frugal.frames import decode_frame, encode_frame, received_context, request_headers
-from penstock.frugal.native import CONTENT_TYPE, OPERATION, decode_context, encode_context, is_native
+from penstock.frugal.native import decode_context, encode_context, is_native
 
 
 class Framing(StrEnum):

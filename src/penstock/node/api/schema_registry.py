@@ -139,6 +139,10 @@ class SchemaRegistry:
         self._log.create(call, request.timeout_ms, lambda found: SchemasStreamResponse(stream=found))
 
     def _list(self, call: Call, request: ListSchemasRequest) -> None:
+        self._outbox.reply(call.caller, self.list(request))
+
+    def list(self, request: ListSchemasRequest) -> ListSchemasResponse:
+        """Return a page of a stream's versions. RemoteError: not led here, not_yet, stream_changed."""
         registrar = self._of(request.stream_id, request.partition)
         self._stream_of(request.of_stream_id)
         versions = registrar.state.versions(request.of_stream_id)
@@ -146,17 +150,22 @@ class SchemaRegistry:
         begin = bisect_right([place for place, _ in versions], after)
         end = begin + limits.SCHEMAS_PER_ANSWER_MAX
         infos = tuple(_info(place, version) for place, version in versions[begin:end])
-        self._outbox.reply(call.caller, ListSchemasResponse(versions=infos, has_more=end < len(versions)))
+        return ListSchemasResponse(versions=infos, has_more=end < len(versions))
 
     def _text(self, call: Call, request: GetSchemaTextRequest) -> None:
+        text = self.text(request)
+        size = len(text.text.encode()) + sum(len(one.encode()) for _, one in text.closure)
+        self._outbox.reply(call.caller, text, looked_bytes=size)
+
+    def text(self, request: GetSchemaTextRequest) -> GetSchemaTextResponse:
+        """Return a text of a stream's schemas. RemoteError as of `list`, or schema_not_found."""
         registrar = self._of(request.stream_id, request.partition)
         state = self._stream_of(request.of_stream_id)
         text = registrar.state.text(request.text_hash)
         if text is None or not registrar.state.uses_text(request.of_stream_id, request.text_hash):
             what = f"no schema of stream {state.name!r} has the text {request.text_hash[:12]}…: it was forgotten"
             raise RemoteError(ErrorCode.SCHEMA_NOT_FOUND, f"{what}; list its schemas again")
-        response = GetSchemaTextResponse(kind=text.kind, text=text.text, closure=text.closure)
-        self._outbox.reply(call.caller, response, looked_bytes=text.size)
+        return GetSchemaTextResponse(kind=text.kind, text=text.text, closure=text.closure)
 
     def _register(self, call: Call, request: RegisterSchemasRequest) -> None:
         registrar = self._of(request.stream_id, request.partition)
