@@ -26,7 +26,6 @@ from penstock.cli.terminal.names import stream_name
 from penstock.cli.terminal.options import (
     DEFAULT_TIMEOUT,
     Debug,
-    IncludeFolders,
     Json,
     Server,
     StreamArgument,
