@@ -143,6 +143,7 @@ GIVEN: dict[str, tuple[str, ...]] = {
     "rolling-restart": ORDERS,
     "rotate-credentials": BILLING,
     "schedule-pipelines": ORDERS,
+    "schemas": (*ADMIN, "penstock user add ci --token --out ci.token"),
     "secret-files": ("touch cluster.secret admin.password billing.token",),
     "spark-cluster": (*ADMIN, "penstock stream create big-orders big.orders"),
     "sql": ORDERS,
