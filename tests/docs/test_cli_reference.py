@@ -93,10 +93,12 @@ def test_the_commands_that_people_were_promised_are_there() -> None:
             "keys",
             "pipeline",
             "idl",
+            "schema",
         )
     }
     pipeline = {f"penstock pipeline {name}" for name in ("archive", "audit", "replay", "run", "table")}
     idl = {f"penstock idl {name}" for name in ("compile", "check", "docs")}
+    schemas = {f"penstock schema {name}" for name in ("register", "list", "show", "forget")}
     groups = {f"penstock group {name}" for name in ("list", "show", "reset", "delete")}
     keys = {f"penstock keys {name}" for name in ("list", "new", "rewrap")}
     users = {f"penstock user {name}" for name in ("add", "list", "rotate", "limit", "delete")}
@@ -106,6 +108,7 @@ def test_the_commands_that_people_were_promised_are_there() -> None:
         for name in (
             "compaction",
             "compression",
+            "decode",
             "latency",
             "limits",
             "many",
@@ -120,7 +123,10 @@ def test_the_commands_that_people_were_promised_are_there() -> None:
             "tls",
         )
     }
-    assert set(COMMANDS) == {"penstock"} | stream | others | groups | keys | users | rules | bench | pipeline | idl
+    assert (
+        set(COMMANDS)
+        == {"penstock"} | stream | others | groups | keys | users | rules | bench | pipeline | idl | schemas
+    )
 
 
 @each_change

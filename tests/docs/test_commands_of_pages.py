@@ -16,7 +16,7 @@ import typer
 
 from penstock.broker.config.config import load
 from tests.cli_app import app
-from tests.docs.pages import PAGES, PYTHON, ROOT, Reader, Step, penstock_commands, settings_of, steps
+from tests.docs.pages import PAGES, PYTHON, ROOT, Reader, Step, blocks, penstock_commands, settings_of, steps
 from tests.extent import each_change
 
 
@@ -71,6 +71,10 @@ scope Orders prefix shop.{{{variable}}} {{ Placed: Order (stream = "orders") }}\
 
 Command = typer.core.TyperCommand | typer.core.TyperGroup
 PROGRAM: Command = typer.main.get_command(app)  # type: ignore[assignment]
+
+SALE = "".join(
+    text for language, text in blocks(PAGES["typed-columns"].read_text(encoding="utf-8")) if language == "json"
+)
 
 GIVEN: dict[str, tuple[str, ...]] = {
     "README": (),
@@ -141,11 +145,13 @@ GIVEN: dict[str, tuple[str, ...]] = {
     "rolling-restart": ORDERS,
     "rotate-credentials": BILLING,
     "schedule-pipelines": ORDERS,
+    "schemas": (*ADMIN, "penstock user add ci --token --out ci.token"),
     "secret-files": ("touch cluster.secret admin.password billing.token",),
     "spark-cluster": (*ADMIN, "penstock stream create big-orders big.orders"),
     "sql": ORDERS,
     "tls": (),
     "typed-events-in-spark": ORDERS[:2],
+    "typed-columns": (*SERVE, f"echo '{SALE}' > sale.json"),
     "verify": (*ORDERS, "mkdir disks", "for n in 1 2 3; do cp -r penstock-data disks/$n; done"),
 }
 """What a page takes for granted, by its name; SERVE if it is not named."""
@@ -165,6 +171,14 @@ ENDS: dict[tuple[str, str], tuple[int, str]] = {
     ("check-contracts", "penstock idl check old/contracts contracts --json"): (1, '"rule":"field-removed"'),
     ("expected-sequence", "python 1"): (1, f"nats.js.errors.BadRequestError: nats: {WRONG_SEQUENCE}"),
     ("more-partitions", "penstock stream show deliveries"): (0, "2, then 4"),
+    ("typed-columns", "penstock tail sales --no-follow --decode schema --format json"): (
+        0,
+        '"value":{"shop":"bern","total":7.5',
+    ),
+    (
+        "typed-columns",
+        """penstock sql 'SELECT "offset", decode_error FROM sales WHERE decode_error IS NOT NULL' --decode schema""",
+    ): (0, "1 of 3 values not decoded"),
     ("partitions", "penstock nats-config events"): (0, "{{partition(4,1)}}"),
     ("publish-many", "python 1"): (0, "9999"),
     ("publish-many", "python 2"): (0, "19999"),

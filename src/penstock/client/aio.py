@@ -523,7 +523,6 @@ class Client(OfThisProcess):
         LogTruncated (rows already read are no longer in the log: a memory stream after a restart, or a power loss),
         CorruptRange, CorruptionError (data was corrupted on the network), TimedOut, Unavailable.
         """
-        typed = await self._typed(stream, columns, decode, where, timeout)
         async with await self._reader(
             stream,
             start,
@@ -532,14 +531,15 @@ class Client(OfThisProcess):
             follow=follow,
             limit=limit,
             batch_rows_max=batch_rows_max,
-            columns=columns if typed is None else typed.fetched,
+            columns=columns,
             where=where,
+            decode=decode,
             read_from=read_from,
             timeout=timeout,
         ) as reader:
             while (found := await reader.next_batches()) is not None:
                 for batch in found:
-                    yield batch if typed is None else await asyncio.to_thread(typed.batch, batch)
+                    yield batch if reader.typed is None else await asyncio.to_thread(reader.typed.batch, batch)
 
     async def messages(
         self,
@@ -966,6 +966,7 @@ class Client(OfThisProcess):
         batch_rows_max: int = limits.READ_BATCH_ROWS_DEFAULT,
         columns: Iterable[str] | None = None,
         where: Filter | None = None,
+        decode: Literal["schema"] | StreamSchemas | bool | None = None,
         read_from: ReadFrom | Which | None = None,
         timeout: float = 10.0,
     ) -> Reader:
@@ -974,16 +975,18 @@ class Client(OfThisProcess):
         if not isinstance(where, Filter | None):
             raise TypeError(f"where is {a_kind(where)}; give a Filter, such as Filter(key=…) or Filter(subject=…)")
         info = await self._streams.now(stream, timeout)
+        typed = await self._typed(info, columns, decode, where, timeout)
         return Reader(
             self._link,
             await plans(self._link, info, partition, start, end, follow=follow, timeout_s=timeout),
             batch_rows_max=batch_rows_max,
-            columns=wanted,
+            columns=wanted if typed is None else typed.fetched,
             timeout_s=timeout,
             where=where,
             read_from=chosen,
             grows=info if follow and partition is None and end is None else None,
             limit=rows_left,
+            typed=typed,
         )
 
     async def _decoding(self, info: StreamInfo, decode: object, timeout: float) -> Decode | StreamSchemas | None:
@@ -992,13 +995,13 @@ class Client(OfThisProcess):
         return await self.schemas(info, timeout=timeout) if wanted == "schema" else wanted
 
     async def _typed(
-        self, stream: StreamName, columns: Iterable[str] | None, decode: object, where: Filter | None, timeout: float
+        self, info: StreamInfo, columns: Iterable[str] | None, decode: object, where: Filter | None, timeout: float
     ) -> TypedColumns | None:
         """Return the columns that take the place of `value` in batches. ValueError: `decode` is "json"."""
-        if decode_of(decode) is None:
+        schemas = await self._decoding(info, decode, timeout)
+        if schemas is None:
             return None
-        schemas = await self._decoding(await self._streams.now(stream, timeout), decode, timeout)
-        if schemas is None or isinstance(schemas, str):
+        if isinstance(schemas, str):
             raise ValueError(
                 "batches are decoded by schemas only; to_table(decode='json') infers types from all values"
             )

@@ -392,9 +392,7 @@ class Client(OfThisProcess):
         LogTruncated (rows already read are no longer in the log: a memory stream after a restart, or a power loss),
         CorruptRange, CorruptionError (data was corrupted on the network), TimedOut, Unavailable.
         """
-        wants = decode is not None and decode is not False
-        typed = self._thread.run(self._client._typed(stream, columns, decode, where, timeout)) if wants else None
-        found = self._thread.iterate(
+        return self._thread.iterate(
             answers(
                 lambda: self._client._reader(
                     stream,
@@ -404,14 +402,14 @@ class Client(OfThisProcess):
                     follow=follow,
                     limit=limit,
                     batch_rows_max=batch_rows_max,
-                    columns=columns if typed is None else typed.fetched,
+                    columns=columns,
                     where=where,
+                    decode=decode,
                     read_from=read_from,
                     timeout=timeout,
                 )
             )
         )
-        return found if typed is None else typed.batches(found)
 
     def messages(
         self,

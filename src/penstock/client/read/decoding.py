@@ -10,8 +10,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Sequence
-from contextlib import closing
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Literal
 
 from penstock.client.checks import wanted_columns
@@ -93,12 +92,6 @@ class TypedColumns:
         self.report.add(found.report)
         kept = [batch.column(name) for name in self._kept(batch.schema)]
         return pa.RecordBatch.from_arrays([*kept, *found.columns], schema=self.schema(batch.schema))
-
-    def batches(self, source: Generator[pa.RecordBatch, None, None]) -> Generator[pa.RecordBatch, None, None]:
-        """Yield the batches of `source` decoded; close it at the end."""
-        with closing(source):
-            for batch in source:
-                yield self.batch(batch)
 
     def table(self, table: pa.Table) -> pa.Table:
         """Return the table with the typed columns after the others; a dictionary is one for all chunks."""
