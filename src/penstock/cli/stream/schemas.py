@@ -34,6 +34,7 @@ from penstock.cli.terminal.options import (
     Yes,
     connected,
     examples,
+    seconds_of,
 )
 from penstock.cli.terminal.standard_streams import need_stdout
 
@@ -184,6 +185,7 @@ def register(
     hash, registered, by, forced[/bold].
     """
     need_stdout()
+    seconds_of(timeout)  # a mistake in it is told before those of the file
     how: dict[str, Any] = {"force": force, "check_only": check}
     kind = _kind(file, kind)
     is_of_scopes = kind is Kind.FRUGAL and type_name is None
