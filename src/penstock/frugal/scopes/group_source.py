@@ -96,6 +96,8 @@ class GroupSource:
         self._member: Member | None = None
         self._joined = ("", 0)  # member id and era of the core's partitions
         self._wake = asyncio.Event()
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_s = math.inf
         self._deliveries: asyncio.Queue[Delivery | None] = asyncio.Queue()  # at most `handlers_max`
         self._feeds: dict[Lease, asyncio.Task[None]] = {}
         self._room: dict[Lease, asyncio.Event] = {}
@@ -205,9 +207,8 @@ class GroupSource:
                 if self._is_draining and self._core.is_idle and self._beginning is None:
                     break
                 wake_s = min(step.wake_s, self._begin_after_s if self._begin_after_s > _now_s() else math.inf)
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout_at(None if math.isinf(wake_s) else wake_s):
-                        await self._wake.wait()
+                self._wake_at(wake_s)
+                await self._wake.wait()
                 if self._failure is not None:
                     break
         except Exception as error:  # noqa: BLE001 (the caller that waits for the next message gets it)
@@ -221,7 +222,20 @@ class GroupSource:
                 await self._stop(member)
             self._ended.set()
 
+    def _wake_at(self, when_s: float) -> None:
+        """Wake the task then, or before: a timer that is set already is not moved, as one a message costs too much."""
+        if when_s < self._timer_s:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer, self._timer_s = asyncio.get_running_loop().call_at(when_s, self._on_timer), when_s
+
+    def _on_timer(self) -> None:
+        self._timer, self._timer_s = None, math.inf
+        self._wake.set()
+
     async def _stop(self, member: Member) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
         tasks = [*self._feeds.values(), *self._tasks, *([self._beginning] if self._beginning else [])]
         for task in tasks:
             task.cancel()
