@@ -6,6 +6,7 @@ In a program of your own compile the contract (`penstock idl compile`), so that 
 import asyncio
 import os
 from pathlib import Path
+from typing import Any
 
 import nats
 
@@ -20,10 +21,10 @@ shop = load(Path(__file__).with_name("shop.frugal"))
 
 
 class OrdersService:
-    def __init__(self, events):
+    def __init__(self, events: Any) -> None:
         self.events = events
 
-    async def place(self, ctx, customer, cents):
+    async def place(self, ctx: Context, customer: str, cents: int) -> Any:
         if cents > 100_000:
             raise shop.OverLimit(limit=100_000)
         order = shop.Order(id=ctx.correlation_id, customer=customer, cents=cents)
@@ -31,14 +32,14 @@ class OrdersService:
         return order
 
 
-async def main():
+async def main() -> None:
     connection = await nats.connect(os.environ.get("NATS_URL", "nats://127.0.0.1:4222"))
     async with aio.connect() as client:
         provider = ScopeProvider(client=client)
         service = OrdersService(shop.OrderEventsPublisher(provider, create={}))
         handled = asyncio.Event()
 
-        async def on_order_placed(ctx, order):
+        async def on_order_placed(ctx: Context, order: Any) -> None:
             print("event:", order.customer, "ordered for", order.cents, "in", ctx.topic["region"])
             handled.set()
 

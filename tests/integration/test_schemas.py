@@ -281,8 +281,8 @@ async def test_a_publisher_is_told_that_its_value_does_not_fit(broker: BrokerPro
 
         await eventually(is_checked, "a value that does not fit is refused")
         assert b'"seq":' in (await connection.request("orders.a", b'{"id":1}', timeout=10)).data
+        rows = [{"subject": "orders.a", "value": one} for one in (b'{"id":1}', b'{"id":"one"}')]
         with pytest.raises(penstock.RemoteError, match=r"row 1, on 'orders\.a', does not fit its schema") as refused:
-            rows = [{"subject": "orders.a", "value": one} for one in (b'{"id":1}', b'{"id":"one"}')]
             await client.append("orders", rows)
         assert refused.value.code == "schema_mismatch"
         await client.alter_stream("orders", schema_check="no")

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from penstock.cli.idl.contracts import IncludeFolders, contracts_in, program_of, refuse
+from penstock.cli.idl.contracts import contracts_in, program_of, refuse
 from penstock.cli.terminal import output
 from penstock.cli.terminal.failure import FAILED, clearly, say
-from penstock.cli.terminal.options import Debug, Json, examples
+from penstock.cli.terminal.options import Debug, IncludeFolders, Json, examples
 from penstock.cli.terminal.standard_streams import need_stdout
 
 if TYPE_CHECKING:

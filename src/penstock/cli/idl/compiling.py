@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from penstock.cli.idl.contracts import ContractFile, IncludeFolders, program_of, refuse
+from penstock.cli.idl.contracts import ContractFile, program_of, refuse
 from penstock.cli.terminal.failure import clearly, say, say_note
-from penstock.cli.terminal.options import Debug, examples
+from penstock.cli.terminal.options import Debug, IncludeFolders, examples
 from penstock.cli.terminal.output import counted
 
 EXAMPLES = examples(

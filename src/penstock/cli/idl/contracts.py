@@ -25,16 +25,6 @@ FILES_MAX = 10_000
 ContractFile = Annotated[
     Path, typer.Argument(metavar="FILE", help="A Frugal or Thrift file: .frugal or .thrift.", show_default=False)
 ]
-IncludeFolders = Annotated[
-    list[Path] | None,
-    typer.Option(
-        "--include",
-        "-I",
-        metavar="DIR",
-        help="Also look for included files below this folder; may be given several times.",
-        show_default=False,
-    ),
-]
 
 
 def program_of(file: Path, include: Iterable[Path] | None) -> Program:

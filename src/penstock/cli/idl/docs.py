@@ -8,9 +8,9 @@ from typing import Annotated
 
 import typer
 
-from penstock.cli.idl.contracts import ContractFile, IncludeFolders, program_of, refuse
+from penstock.cli.idl.contracts import ContractFile, program_of, refuse
 from penstock.cli.terminal.failure import clearly, say_note
-from penstock.cli.terminal.options import Debug, examples
+from penstock.cli.terminal.options import Debug, IncludeFolders, examples
 
 EXAMPLES = examples(
     "penstock idl docs orders.frugal --out orders.html",

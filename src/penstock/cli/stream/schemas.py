@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from penstock.base.errors import PenstockError
-from penstock.cli.idl.contracts import IncludeFolders
 from penstock.cli.terminal import output
 from penstock.cli.terminal.completing import complete_stream
 from penstock.cli.terminal.confirming import confirm
@@ -27,6 +26,7 @@ from penstock.cli.terminal.names import stream_name
 from penstock.cli.terminal.options import (
     DEFAULT_TIMEOUT,
     Debug,
+    IncludeFolders,
     Json,
     Server,
     StreamArgument,

@@ -63,7 +63,7 @@ class InternalStream(NamedTuple):
     content: str  # in the plural, for error texts
 
 
-class _ReadRows(Query, Generic[S]):
+class ReadRows(Query, Generic[S]):
     """Reads a log from its beginning, in a disk thread."""
 
     def __init__(self, view: LogView, state: S) -> None:
@@ -100,9 +100,9 @@ def _strings(validity: memoryview, ends: memoryview, values: memoryview) -> list
 class Kept(Generic[S]):
     """The state of one leadership of a partition."""
 
-    def __init__(self, leadership: Leadership, reading: _ReadRows[S], end: int) -> None:
+    def __init__(self, leadership: Leadership, reading: ReadRows[S], end: int) -> None:
         self.leadership = leadership
-        self.reading: _ReadRows[S] | None = reading
+        self.reading: ReadRows[S] | None = reading
         self.end = end  # log end when the leadership began
         self.read: S | None = None
         self.failure: RemoteError | None = None
@@ -198,7 +198,7 @@ class InternalLog(Generic[S]):
 
     def _read(self, partition: Partition, leadership: Leadership) -> None:
         self.ended(partition)
-        reading = _ReadRows(partition.view(), self._fresh())
+        reading = ReadRows(partition.view(), self._fresh())
         kept = self._kept[partition.key] = Kept(leadership, reading, partition.log.log_end)
 
         def done(error: Exception | None) -> None:
