@@ -61,6 +61,7 @@ COMPILED = (
     "penstock.hot.split_by_key",
     "penstock.hot.subjects",
     "penstock.hot.thrift_columns",
+    "penstock.hot.thrift_objects",
     "penstock.hot.traces",
     "penstock.hot.typed_columns",
     "penstock.hot.unwrap",

@@ -165,6 +165,40 @@ async def test_a_closed_client_fails_its_calls() -> None:
         shop.gates["gate"].set()
 
 
+async def test_a_client_that_leaves_cancels_its_handler_and_no_other() -> None:
+    shop = Shop()
+    async with served(shop, server={"concurrency_max": 1}) as client:
+        left = asyncio.create_task(client.wait_for(Context(timeout_ms=LONG_MS), "left"))
+        async with asyncio.timeout(60):
+            await shop.begun["left"].wait()
+        waiting = asyncio.create_task(client.wait_for(Context(timeout_ms=LONG_MS), "waiting"))
+        left.cancel()  # closes its connection
+        async with asyncio.timeout(60):
+            await shop.cancelled["left"].wait()
+            await shop.begun["waiting"].wait()
+        shop.gates["waiting"].set()
+        async with asyncio.timeout(60):
+            assert await waiting == "waiting"
+            assert await client.count(Context(timeout_ms=LONG_MS), "abc") == 3
+
+
+async def test_a_request_behind_another_one_is_kept_while_that_is_answered() -> None:
+    shop = Shop()
+    async with HttpServer([(SHOP, shop)]) as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        bodies = [base64.b64encode(frame(method, **values)) for method, values in ((PING, {}), (PING, {}))]
+        writer.write(b"".join(post(each).replace(b"connection: close\r\n", b"") for each in bodies))
+        async with asyncio.timeout(60):
+            for _ in bodies:
+                head = await reader.readuntil(b"\r\n\r\n")
+                assert head.startswith(b"HTTP/1.1 200")
+                size = next(line for line in head.splitlines() if line.startswith(b"content-length: "))
+                await reader.readexactly(int(size.split()[1]))
+        writer.close()
+        await writer.wait_closed()
+    assert shop.pings == 2
+
+
 async def test_a_drain_answers_what_has_begun() -> None:
     shop = Shop()
     server = HttpServer([(SHOP, shop)])

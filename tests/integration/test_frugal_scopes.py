@@ -204,6 +204,22 @@ async def test_a_drain_that_takes_too_long_ends_and_says_so(connection: NatsConn
             await subscription.wait()
 
 
+async def test_waiting_for_a_subscription_ends_when_its_connection_is_closed(broker: BrokerProcess) -> None:
+    connected = await nats.connect(broker.nats_url)
+    provider, heard = ScopeProvider(connected), Heard()
+    subscription = await OrdersSubscriber(provider).subscribe_Counted("eu", heard)
+    waiting, other = (asyncio.create_task(subscription.wait()) for _ in range(2))
+    await OrdersPublisher(provider).publish_Counted(Context(), "eu", 5)
+    await heard.wait_for(1)
+    assert not waiting.done()
+    await connected.close()
+    async with asyncio.timeout(60):
+        for each in (waiting, other, subscription.wait()):
+            with pytest.raises(TransportClosed, match="the NATS connection was closed"):
+                await each
+    assert subscription.counts["handled"] == 1
+
+
 async def test_what_cannot_be_published_is_a_clear_error(connection: NatsConnection, broker: BrokerProcess) -> None:
     provider = ScopeProvider(connection)
     publisher = OrdersPublisher(provider)

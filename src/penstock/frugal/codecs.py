@@ -5,7 +5,9 @@ TApplicationException, or what a scope publishes. Each codec writes the bytes th
 doubles may have another form.
 
 Rules: a decoder trusts no byte. Sizes of texts and containers are checked against the bytes that are left, structs nest
-up to `DEPTH_MAX`, and each value takes a byte at least, so the work is bounded by the bytes. Texts are UTF-8; bytes
+up to `DEPTH_MAX`, and each value takes a byte at least, so the work is bounded by the bytes. A struct of a byte takes
+microseconds to make, so a value has `OBJECTS_MAX` structs and containers at most: more are refused before one is made,
+by a decoder and an encoder of binary and compact, and by a decoder of JSON. Texts are UTF-8; bytes
 behind the value are refused. Fields that a struct does not have, or has with another type, are skipped, as Thrift does;
 elements of a container that have another type are not. Whatever is wrong is a `CodecError`.
 
@@ -34,11 +36,15 @@ from penstock.base.typed_headers import media_type, thrift_media_type
 from penstock.frugal.contracts import Spec
 from penstock.frugal.errors import CodecError
 from penstock.frugal.json_protocol import decode_json, decode_json_message, encode_json, encode_json_message
+from penstock.hot import thrift_objects
+from penstock.hot.thrift_objects import find_excess
 
 DEPTH_MAX = 64
 """Structs in structs; Apache thrift's own limit."""
 NAME_BYTES_MAX = 1024
 """Most bytes of the name of a method or operation."""
+OBJECTS_MAX = 100_000
+"""Most structs and containers of one value; some tenths of a second to make."""
 _HEADERS_KEPT = 256
 """Headers of messages that are kept, encoded and decoded: those of a service are few."""
 _SPECS_KEPT = 1024
@@ -193,6 +199,22 @@ class _ThriftCodec:
         return thrift_media_type(self.name)
 
     def encode_bare(self, spec: Spec, value: Any) -> bytes:
+        """Return a value without a message header."""
+        bare = self._encode_bare(spec, value)
+        self._check_objects(bare, spec[0])
+        return bare
+
+    def _check_objects(self, data: bytes, wire_type: int) -> None:
+        """Raise CodecError for a value of too many objects. One that has fewer bytes cannot have them."""
+        if len(data) <= OBJECTS_MAX:
+            return
+        match find_excess(data, wire_type, OBJECTS_MAX, self.name == "compact"):
+            case thrift_objects.EXCEEDS:
+                raise CodecError(f"the value has more than {OBJECTS_MAX:,} structs and containers, the most of one")
+            case thrift_objects.UNREADABLE:
+                raise CodecError("the value has a size beyond its end, an unknown type, or nests too deep")
+
+    def _encode_bare(self, spec: Spec, value: Any) -> bytes:
         encode = _compiled(self.name).encode
         if value is None:
             raise CodecError("the value is None; give one of the type that the contract says")
@@ -206,6 +228,8 @@ class _ThriftCodec:
             raise CodecError(f"the value does not fit its type: {_text(error)}") from error
 
     def decode_bare(self, data: bytes, spec: Spec) -> Any:
+        """Return the value that all of the bytes are."""
+        self._check_objects(data, spec[0])
         decode = _compiled(self.name).decode
         try:
             if spec[0] == WireType.STRUCT:
@@ -261,28 +285,44 @@ def _text(error: Exception) -> str:
     return f"{error}" or type(error).__name__
 
 
+_STRING, _STRUCT, _MAP, _SET, _LIST, _UUID = 11, 12, 13, 14, 15, 16  # plain: each use of `WireType` takes a look-up
+
+
 def _has_replacement(wire_type: int, arguments: Any, value: Any) -> bool:
-    """Return whether a text in a value has the character that stands for bytes that are no UTF-8."""
+    """True if a text in a value has the character that stands for bytes that are no UTF-8."""
     if value is None:
         return False
-    match wire_type:
-        case WireType.STRING:
-            return arguments != "BINARY" and "\ufffd" in value
-        case WireType.STRUCT:
-            return any(
-                _has_replacement(field[1], field[3], getattr(value, field[2]))
-                for field in arguments[1]
-                if field is not None and field[1] >= WireType.STRING
-            )
-        case WireType.LIST | WireType.SET:
-            kind = arguments[0]
-            return kind >= WireType.STRING and any(_has_replacement(kind, arguments[1], each) for each in value)
-        case WireType.MAP:
-            return any(
-                _has_replacement(arguments[0], arguments[1], key) or _has_replacement(arguments[2], arguments[3], each)
-                for key, each in value.items()
-            )
+    if wire_type == _STRING:
+        return arguments != "BINARY" and "\ufffd" in value
+    if wire_type == _STRUCT:
+        for name, kind, inner in _fields_with_texts(arguments[0]):
+            held = getattr(value, name)
+            if held is not None and ("\ufffd" in held if kind == _STRING else _has_replacement(kind, inner, held)):
+                return True
+        return False
+    if wire_type in (_LIST, _SET):
+        return _may_have_texts(*arguments[:2]) and any(_has_replacement(*arguments[:2], each) for each in value)
+    if wire_type == _MAP:
+        return any(_has_replacement(*arguments[:2], key) for key in value) or any(
+            _has_replacement(*arguments[2:4], each) for each in value.values()
+        )
     return False
+
+
+@lru_cache(_SPECS_KEPT)
+def _fields_with_texts(kind: Any) -> tuple[tuple[str, int, Any], ...]:
+    """Return attribute, wire type and its arguments of the fields of a struct in which a text may be."""
+    fields = [field for field in kind.thrift_spec if field is not None]
+    return tuple((field[2], int(field[1]), field[3]) for field in fields if _may_have_texts(field[1], field[3]))
+
+
+def _may_have_texts(wire_type: int, arguments: Any) -> bool:
+    """True if a text may be in a value of the type; of what is deeper than an element, it may."""
+    if wire_type == _STRING:
+        return bool(arguments != "BINARY")
+    if wire_type in (_LIST, _SET):
+        return _may_have_texts(arguments[0], arguments[1])
+    return wire_type in (_STRUCT, _MAP)
 
 
 class _Raw:

@@ -8,7 +8,7 @@ wire goes what is left of it, in milliseconds.
 from __future__ import annotations
 
 import math
-import uuid
+import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Self
 
@@ -46,7 +46,7 @@ class Context:
     ) -> None:
         if type(timeout_ms) is not int or timeout_ms < 1:
             raise ValueError(f"timeout_ms is {timeout_ms!r}; give whole milliseconds, from 1 on")
-        self.correlation_id = uuid.uuid4().hex if correlation_id is None else correlation_id
+        self.correlation_id = _new_id() if correlation_id is None else correlation_id
         self.timeout_ms = timeout_ms
         self.deadline = math.inf  # of the monotonic clock, once the call is under way
         self.topic: Mapping[str, str] = {}
@@ -71,7 +71,7 @@ class Context:
         `reserved`: headers of Frugal's that this version does not know; they are passed on, and not shown.
         """
         made = cls.__new__(cls)
-        made.correlation_id = uuid.uuid4().hex if correlation_id is None else correlation_id
+        made.correlation_id = _new_id() if correlation_id is None else correlation_id
         made.timeout_ms = timeout_ms
         made.deadline = math.inf
         made.topic = dict(topic) if topic else {}
@@ -134,6 +134,11 @@ class Context:
 
     def __repr__(self) -> str:
         return f"Context({self.correlation_id!r}, timeout_ms={self.timeout_ms}, headers={dict(self._headers)!r})"
+
+
+def _new_id() -> str:
+    """Return 32 hexadecimal digits of chance. A UUID4 has so many; an object for it would cost more than its digits."""
+    return os.urandom(16).hex()
 
 
 def _check(name: str, value: str, held: Mapping[str, str]) -> None:

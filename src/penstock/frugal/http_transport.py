@@ -21,7 +21,8 @@
 Rules: the framing is frugal-v0; the native one is NATS's. A connection carries one call at a time and is used again; a
 client has `connections_max` of them, and calls beyond wait for one until their deadline. The server reads no more than
 its limits, gives a request `READ_TIMEOUT_S` to arrive, and answers only the content type of Frugal, which a page of
-another site cannot send without being asked for it first (CORS).
+another site cannot send without being asked for it first (CORS). When a client closes its connection before the
+answer, the handler of its request is cancelled.
 """
 
 from __future__ import annotations
@@ -112,6 +113,23 @@ class _Wire:
         for event in (head, h11.Data(data=body), h11.EndOfMessage()):
             self._writer.write(self.state.send(event))
         await self._writer.drain()
+
+    async def client_leaves(self) -> bool:
+        """Wait for the end of what the client sends, and return True; False: it sends more requests than are watched.
+
+        As with Go's server, a client that closes its sending half has left.
+        """
+        read = 0
+        try:
+            while read < _READ_BYTES:
+                data = await self._reader.read(_READ_BYTES - read)
+                if not data:
+                    return True
+                self.state.receive_data(data)  # the next request: it is read after this one is answered
+                read += len(data)
+        except OSError:
+            return True
+        return False
 
     def begin_again(self) -> bool:
         """Return whether the connection is ready for another request; else it must be closed."""
@@ -400,7 +418,7 @@ class HttpServer:
                 await _send(wire, error.error_status_hint, b"this is no HTTP request\n", is_frugal=False)
                 return
             if status == 200:
-                status, body = await self._answer(event, body)
+                status, body = await self._answer(wire, event, body)
             await _send(wire, status, body, is_frugal=status == 200)
             self._connections[task] = False
             if self._is_draining or not wire.begin_again():
@@ -429,7 +447,7 @@ class HttpServer:
             self.malformed += 1
             return 400, b"the body is no base64\n"
 
-    async def _answer(self, head: h11.Request, frame: bytes) -> tuple[int, bytes]:
+    async def _answer(self, wire: _Wire, head: h11.Request, frame: bytes) -> tuple[int, bytes]:
         """Return the status and body that answer a request's frame."""
         limit_text = next((bytes(value) for name, value in head.headers if name == PAYLOAD_LIMIT), b"0")
         if not (limit_text.isdigit() and len(limit_text) < 20):
@@ -446,13 +464,28 @@ class HttpServer:
             if not answered.done():
                 answered.set_result(packet)
 
-        await self._workers.submit(Job(request, reply, FRAME_BYTES_MAX, self._path))
+        job = Job(request, reply, FRAME_BYTES_MAX, self._path)
+        await self._workers.submit(job)
+        if not await _answered_first(answered, wire):
+            self._workers.abandon(job)
+            raise ConnectionResetError("the client has left before its answer")
         packet = await answered
         answer = _ONEWAY if packet is None else packet.data
         limit = int(limit_text)
         if 0 < limit < len(answer) - 4:
             return 413, f"the answer has {len(answer) - 4} bytes, more than {limit}\n".encode()
         return 200, base64.b64encode(answer)
+
+
+async def _answered_first(answered: asyncio.Future[Packet | None], wire: _Wire) -> bool:
+    """Wait for an answer; False: the client has closed its connection before."""
+    leaving = asyncio.ensure_future(wire.client_leaves())
+    try:
+        await asyncio.wait({answered, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        return answered.done() or not leaving.result()
+    finally:
+        leaving.cancel()
+        await asyncio.gather(leaving, return_exceptions=True)
 
 
 async def _send(wire: _Wire, status: int, body: bytes, *, is_frugal: bool) -> None:

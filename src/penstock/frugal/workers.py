@@ -6,7 +6,8 @@
 
 Rules: a worker is a task that answers a request and takes the next one that waits; there are `concurrency_max` at most.
 A request whose time is over in the queue is answered so without its handler. A drain lets all end that have begun or
-wait; after its time-out they are cancelled, and answered with `ServiceDraining`.
+wait; after its time-out they are cancelled, and answered with `ServiceDraining`. `abandon` cancels one request, whose
+caller is gone.
 """
 
 from __future__ import annotations
@@ -53,6 +54,8 @@ class Workers:
         self._waiting_max = waiting_max
         self._waiting: deque[Job] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._task_of: dict[int, asyncio.Task[None]] = {}  # by the id of the job that it processes
+        self._abandoned: set[int] = set()  # ids of jobs that are being cancelled
         self._running = 0  # workers that will look at the queue again; a task is in the set a little longer
         self._is_draining = False
 
@@ -82,6 +85,17 @@ class Workers:
             text = f"{self._running} requests are in progress and {len(self._waiting)} wait, the most of this service"
             await self._refuse(job, ServiceOverloaded(text))
 
+    def abandon(self, job: Job) -> None:
+        """Forget a request that no caller waits for: its handler is cancelled, or its turn never comes."""
+        for place, each in enumerate(self._waiting):
+            if each is job:
+                del self._waiting[place]
+                return
+        task = self._task_of.get(id(job))
+        if task is not None:
+            self._abandoned.add(id(job))
+            task.cancel()
+
     async def drain(self, timeout_s: float) -> None:
         """Take no more requests, and return when all are answered. May be called again."""
         try:
@@ -108,21 +122,29 @@ class Workers:
             self._running -= 1  # in one step with the look at the queue: else a request could wait for no worker
 
     async def _process(self, job: Job) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._task_of[id(job)] = task
+        try:
+            await self._answer(job, task)
+        finally:
+            del self._task_of[id(job)]
+            self._abandoned.discard(id(job))
+
+    async def _answer(self, job: Job, task: asyncio.Task[None]) -> None:
         try:
             packet = await self._processor.answer(job.request, bytes_max=job.bytes_max, subject=job.subject)
             await job.reply(packet)
         except asyncio.CancelledError:
-            if self._was_cancelled():
+            if id(job) in self._abandoned and task.uncancel() == 0:
+                return  # the worker goes on with the next request
+            if task.cancelling() > 0:
                 await self._refuse(job, ServiceDraining("the service stopped before the handler had ended"))
                 raise
             log.exception("the handler of %r was cancelled by its own doing", job.request.method)
             await self._refuse(job, InternalError(f"{job.request.method!r} was cancelled"))
         except Exception:
             log.exception("the answer of %r was not sent", job.request.method)
-
-    def _was_cancelled(self) -> bool:
-        task = asyncio.current_task()
-        return task is not None and task.cancelling() > 0
 
     async def _refuse(self, job: Job, error: InternalError | ServiceDraining | ServiceOverloaded) -> None:
         try:

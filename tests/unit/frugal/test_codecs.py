@@ -21,6 +21,7 @@ from penstock.frugal.codecs import (
     COMPACT,
     JSON,
     NAME_BYTES_MAX,
+    OBJECTS_MAX,
     ApplicationException,
     MessageHeader,
     MessageKind,
@@ -29,6 +30,7 @@ from penstock.frugal.codecs import (
     struct_spec,
 )
 from penstock.frugal.errors import CodecError
+from tests import hot_modes
 from tests.frugal_shop import NOTE, ORDER, PING, PLACE, Line, NotFound, Order, Tree
 
 ALL = list(CODECS.values())
@@ -457,3 +459,76 @@ def test_a_codec_is_found_by_its_media_type():
     assert [find_codec(each.content_type) for each in ALL] == ALL
     assert find_codec("Application/VND.apache.thrift.json; charset=utf-8") is JSON
     assert find_codec("application/json") is None
+
+
+CHILDREN = OBJECTS_MAX - 2  # with their list and the tree around it, they are the most
+
+
+@pytest.mark.parametrize("codec", [BINARY, COMPACT], ids=lambda codec: codec.name)
+def test_a_value_has_a_limit_of_structs_and_containers(codec):
+    tree = Tree(children=[Tree()] * CHILDREN)
+    encoded = codec.encode_bare(TREE, tree)
+    assert len(codec.decode_bare(encoded, TREE).children) == CHILDREN
+    one_more = encoded.replace(CHILDREN.to_bytes(4, "big"), (CHILDREN + 1).to_bytes(4, "big"), 1) + b"\0"
+    if codec is COMPACT:
+        one_more = bytes.fromhex("29fc") + varint(CHILDREN + 1) + b"\0" * (CHILDREN + 2)
+    with pytest.raises(CodecError, match="more than 100,000 structs and containers"):
+        codec.decode_bare(one_more, TREE)
+    with pytest.raises(CodecError, match="more than 100,000 structs and containers"):
+        codec.encode_bare(TREE, Tree(children=[Tree()] * (CHILDREN + 1)))
+
+
+def varint(number):
+    """Return a number of the compact protocol."""
+    head = [number >> shift & 127 | 128 for shift in range(0, number.bit_length() - 7, 7)]
+    return bytes((*head, number >> 7 * len(head)))
+
+
+@pytest.mark.parametrize("codec", [BINARY, COMPACT], ids=lambda codec: codec.name)
+def test_empty_structs_are_refused_before_one_is_made(codec):
+    head = bytes.fromhex("0f00020c000ffff0") if codec is BINARY else bytes.fromhex("29fc") + varint(0xFFFF0)
+    data = head + b"\0" * 0xFFFF1
+    tracemalloc.start()
+    with pytest.raises(CodecError, match="structs and containers"):
+        codec.decode_bare(data, TREE)
+    assert tracemalloc.get_traced_memory()[1] < 100_000
+    tracemalloc.stop()
+
+
+def test_a_type_that_is_none_does_not_hide_what_follows():
+    hidden = bytes.fromhex("0f0063 01 00000001 0f0002 0c") + CHILDREN.to_bytes(4, "big") + b"\0" * (CHILDREN + 1)
+    with pytest.raises(CodecError, match="unknown type"):
+        BINARY.decode_bare(hidden + b"\0" * 100, TREE)
+
+
+@pytest.mark.parametrize("codec", [BINARY, COMPACT], ids=lambda codec: codec.name)
+def test_many_numbers_and_texts_are_within_the_limit(codec):
+    numbers = (WireType.LIST, (WireType.I64, None, False))
+    assert codec.decode_bare(codec.encode_bare(numbers, [5] * 300_000), numbers) == [5] * 300_000
+
+
+def count_objects(tree):
+    """Count the structs and containers of a tree: what the walk over its bytes must find."""
+    inner = [*(tree.children or ()), *(tree.by_name or {}).values()]
+    own = [each for each in (tree.children, tree.by_name, tree.weights, tree.flags, tree.texts) if each is not None]
+    return 1 + len(own) + sum(map(count_objects, inner))
+
+
+@pytest.mark.parametrize("mode", ["plain", "compiled"])
+@pytest.mark.parametrize("codec", [BINARY, COMPACT], ids=lambda codec: codec.name)
+@settings(max_examples=100, deadline=None)
+@given(tree=TREES, data=st.data())
+def test_objects_are_counted_without_making_them(mode, codec, tree, data):
+    module = hot_modes.plain("thrift_objects") if mode == "plain" else hot_modes.running("thrift_objects")
+    encoded = codec.encode_bare(TREE, tree)
+    count, is_compact = count_objects(tree), codec is COMPACT
+    assert module.find_excess(encoded, WireType.STRUCT, count, is_compact) == module.WITHIN
+    assert module.find_excess(encoded, WireType.STRUCT, count - 1, is_compact) == module.EXCEEDS
+    assert module.find_excess(encoded[:-1], WireType.STRUCT, count, is_compact) == module.UNREADABLE
+    changed = bytearray(encoded)
+    for _ in range(data.draw(st.integers(0, 3))):
+        changed[data.draw(st.integers(0, len(changed) - 1))] = data.draw(st.integers(0, 255))
+    hostile = bytes(changed[: data.draw(st.integers(0, len(changed)))])
+    limit = data.draw(st.integers(0, 20))
+    plain = hot_modes.plain("thrift_objects").find_excess(hostile, WireType.STRUCT, limit, is_compact)
+    assert module.find_excess(hostile, WireType.STRUCT, limit, is_compact) == plain

@@ -13,7 +13,7 @@ import logging
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.frugal.complaints import Complaints
-from penstock.frugal.errors import CodecError, FrameError
+from penstock.frugal.errors import CodecError, FrameError, TransportClosed
 from penstock.frugal.scopes.subscriptions import DRAIN_TIMEOUT_S, Receiver, Subscription
 
 if TYPE_CHECKING:
@@ -27,6 +27,8 @@ PENDING_BYTES_MAX: Final = 64 * 1024 * 1024
 """Their bytes."""
 HANDLERS_MAX: Final = 1_024
 """Most handlers of one subscription at once."""
+CLOSED_LOOK_S: Final = 0.5
+"""Time between two looks of `wait` at the connection: nats-py tells its end to the one who connected, not to others."""
 
 
 async def _drained(raw: Any) -> None:
@@ -50,6 +52,7 @@ class NatsSubscription(Subscription):
         self._working: list[asyncio.Task[None]] = []
         self._raw: RawSubscription | None = None
         self._ended = asyncio.Event()
+        self._is_cut_off = False  # it ended with its connection
         self._complaints = Complaints(logging.getLogger(__name__), asyncio.get_running_loop().time)
 
     async def open(self) -> None:
@@ -131,5 +134,23 @@ class NatsSubscription(Subscription):
         self._ended.set()
 
     async def wait(self) -> None:
-        """Wait for the end."""
-        await self._ended.wait()
+        """Wait for the end. TransportClosed: the NATS connection was closed for good, and not this subscription."""
+        while not self._ended.is_set():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(CLOSED_LOOK_S):
+                    await self._ended.wait()
+            if self._raw is not None and self._nats.is_closed:
+                await self._end_with_connection()
+        if self._is_cut_off:
+            raise TransportClosed(f"the NATS connection was closed, which ends the subscription of {self.subject!r}")
+
+    async def _end_with_connection(self) -> None:
+        """Let handlers take what has come, and end."""
+        self._raw, self._is_cut_off = None, True
+        try:
+            async with asyncio.timeout(DRAIN_TIMEOUT_S):
+                await self._pending.join()
+        except TimeoutError:
+            self._complaints.tell("closed", f"{self._receiver}: a handler took longer than {DRAIN_TIMEOUT_S:g} s")
+        finally:
+            await self._end(None)
