@@ -301,10 +301,10 @@ def _has_replacement(wire_type: int, arguments: Any, value: Any) -> bool:
                 return True
         return False
     if wire_type in (_LIST, _SET):
-        return _may_have_texts(*arguments[:2]) and any(_has_replacement(*arguments[:2], each) for each in value)
+        return _may_have_texts(*arguments[:2]) and any(_has_replacement(arguments[0], arguments[1], each) for each in value)
     if wire_type == _MAP:
-        return any(_has_replacement(*arguments[:2], key) for key in value) or any(
-            _has_replacement(*arguments[2:4], each) for each in value.values()
+        return any(_has_replacement(arguments[0], arguments[1], key) for key in value) or any(
+            _has_replacement(arguments[2], arguments[3], each) for each in value.values()
         )
     return False
 

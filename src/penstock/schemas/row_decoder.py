@@ -97,7 +97,7 @@ _TOKENS = {"*": "[^.]+", ">": ".+"}
 
 @dataclass(frozen=True, slots=True)
 class _Route:
-    """What rows of one pattern and equal headers get: a decoder, or a reason."""
+    """A decoder, or a reason, for rows of one pattern and equal headers."""
 
     decoder: Decoder | None = None
     reason: int = 0
@@ -301,7 +301,7 @@ class RowDecoder:
 
 @dataclass(frozen=True, slots=True)
 class _Said:
-    """What a row's headers say. `operation`: "" for one that no schema names; `is_other_type`: no type of Thrift's.
+    """The content of a row's headers. `operation`: "" for one that no schema names; `is_other_type`: no type of Thrift's.
 
     `hash`: "" for one that no version has.
     """

@@ -191,7 +191,7 @@ class _Partition(Generic[T]):
 
     @property
     def settled(self) -> Mark:
-        """What may be committed."""
+        """Positions that may be committed."""
         return self.letters[0].before if self.letters else self.reached
 
     @property
