@@ -124,7 +124,8 @@ def stream_fields(name: str, scope: ScopeType, subjects: ScopeSubjects, create: 
         "subject": subjects.everything(naming[0].name) if len(naming) == 1 else subjects.everything()
     }
     if create.get("partitions", 1) != 1:
-        named = [each.annotations.get("partition_by") for each in (*naming, scope)]
+        annotations = [*(each.annotations for each in naming), scope.annotations]
+        named = [each.get("partition_by") for each in annotations]
         fields["partition_by"] = next((each for each in named if each), PartitionBy.KEY.value)
     fields.update(create)
     is_random = fields.get("group") is not None or (

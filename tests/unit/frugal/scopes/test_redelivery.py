@@ -424,7 +424,7 @@ class Members(RuleBasedStateMachine):
         self.writing: list[LetterBatch[int]] = []
         self.next: dict[int, set[int]] = {}  # offsets that a handler may get next, by partition
         self.commits: list[dict[int, Mark]] = []
-        self.retry_s: dict[Lease, float] = {}
+        self.retry_s: dict[tuple[Lease, int], float] = {}
         self.revoked: set[int] = set()
         for number in range(len(logs)):
             self.assign(number)
@@ -454,7 +454,7 @@ class Members(RuleBasedStateMachine):
             assert number not in self.revoked
             assert attempt.item in self.next[number], "out of order"
             self.next[number] = {attempt.item, self.wanted_from(number, attempt.item + 1)}
-            assert self.now_s >= self.retry_s.pop(attempt.lease, 0.0), "too early"
+            assert self.now_s >= self.retry_s.pop((attempt.lease, attempt.item), 0.0), "too early"
             assert 1 <= attempt.deliveries <= POLICY.attempts_max
             self.running.append(attempt)
         assert len(self.running) <= self.handlers
@@ -501,7 +501,7 @@ class Members(RuleBasedStateMachine):
         elif attempt.deliveries <= fate.failures:
             self.core.failed(attempt, "not yet", self.now_s)
             if attempt.deliveries < POLICY.attempts_max and self.leases.get(number) == attempt.lease:
-                self.retry_s[attempt.lease] = self.now_s + min(3.0, 2.0 ** (attempt.deliveries - 1))
+                self.retry_s[attempt.lease, offset] = self.now_s + min(3.0, 2.0 ** (attempt.deliveries - 1))
         else:
             self.settled[number].add(offset)
             self.core.handled(attempt, self.now_s)
@@ -536,7 +536,6 @@ class Members(RuleBasedStateMachine):
     def revoke(self, number: int) -> None:
         if number in self.leases:  # seldom
             self.revoked.add(number)
-            self.retry_s.pop(self.leases[number], None)
             self.core.revoke(number)
             self.step()
 
