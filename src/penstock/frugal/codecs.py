@@ -8,8 +8,8 @@ Rules: a decoder trusts no byte. Sizes of texts and containers are checked again
 up to `DEPTH_MAX`, and each value takes a byte at least, so the work is bounded by the bytes. A struct of a byte takes
 microseconds to make, so a value has `OBJECTS_MAX` structs and containers at most: more are refused before one is made,
 by encoders and decoders of binary and compact; JSON has a limit of its own, `json_protocol.JSON_OBJECTS_MAX`. Texts are
-UTF-8; bytes behind the value are refused. Fields that a struct does not have, or has with another type, are skipped, as Thrift does;
-elements of a container that have another type are not. Whatever is wrong is a `CodecError`.
+UTF-8; bytes behind the value are refused. Fields that a struct does not have, or has with another type, are skipped, as
+Thrift does; elements of a container that have another type are not. Whatever is wrong is a `CodecError`.
 
 | codec     | values by                               | media type (IANA)                       |
 |-----------|-----------------------------------------|-----------------------------------------|

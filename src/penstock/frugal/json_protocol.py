@@ -100,18 +100,15 @@ def decode_json(data: bytes, spec: Spec) -> Any:
 def _check_objects(tree: Any) -> None:
     """Raise CodecError if a tree has more than `JSON_OBJECTS_MAX` objects and arrays."""
     count = 0
-    waiting = [tree]
+    waiting: list[Any] = [tree]
     while waiting:
         each = waiting.pop()
-        if type(each) is dict:
-            inner = each.values()
-        elif type(each) is list:
-            inner = each
-        else:
+        if type(each) not in {dict, list}:
             continue
         count += 1
         if count > JSON_OBJECTS_MAX:
             raise CodecError(f"the value has more than {JSON_OBJECTS_MAX:,} objects and arrays, the most of one")
+        inner = each.values() if type(each) is dict else each
         waiting += [part for part in inner if type(part) in {dict, list}]
 
 
