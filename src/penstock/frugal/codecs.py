@@ -7,9 +7,9 @@ doubles may have another form.
 Rules: a decoder trusts no byte. Sizes of texts and containers are checked against the bytes that are left, structs nest
 up to `DEPTH_MAX`, and each value takes a byte at least, so the work is bounded by the bytes. A struct of a byte takes
 microseconds to make, so a value has `OBJECTS_MAX` structs and containers at most: more are refused before one is made,
-by a decoder and an encoder of binary and compact, and by a decoder of JSON. Texts are UTF-8; bytes
-behind the value are refused. Fields that a struct does not have, or has with another type, are skipped, as Thrift does;
-elements of a container that have another type are not. Whatever is wrong is a `CodecError`.
+by encoders and decoders of binary and compact; JSON has a limit of its own, `json_protocol.JSON_OBJECTS_MAX`. Texts are
+UTF-8; bytes behind the value are refused. Fields that a struct does not have, or has with another type, are skipped, as
+Thrift does; elements of a container that have another type are not. Whatever is wrong is a `CodecError`.
 
 | codec     | values by                               | media type (IANA)                       |
 |-----------|-----------------------------------------|-----------------------------------------|
@@ -301,10 +301,12 @@ def _has_replacement(wire_type: int, arguments: Any, value: Any) -> bool:
                 return True
         return False
     if wire_type in (_LIST, _SET):
-        return _may_have_texts(*arguments[:2]) and any(_has_replacement(arguments[0], arguments[1], each) for each in value)
+        kind, inner = arguments[0], arguments[1]
+        return _may_have_texts(kind, inner) and any(_has_replacement(kind, inner, each) for each in value)
     if wire_type == _MAP:
-        return any(_has_replacement(arguments[0], arguments[1], key) for key in value) or any(
-            _has_replacement(arguments[2], arguments[3], each) for each in value.values()
+        return any(
+            _has_replacement(arguments[0], arguments[1], key) or _has_replacement(arguments[2], arguments[3], each)
+            for key, each in value.items()
         )
     return False
 

@@ -481,7 +481,8 @@ async def _answered_first(answered: asyncio.Future[Packet | None], wire: _Wire) 
     """Wait for an answer; False: the client has closed its connection before."""
     leaving = asyncio.ensure_future(wire.client_leaves())
     try:
-        await asyncio.wait({answered, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        either: tuple[asyncio.Future[Any], ...] = (answered, leaving)
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         return answered.done() or not leaving.result()
     finally:
         leaving.cancel()

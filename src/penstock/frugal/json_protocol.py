@@ -34,6 +34,8 @@ from penstock.frugal.errors import CodecError
 
 _VERSION = 1
 _DEPTH_MAX = 64  # structs in structs, as `codecs.DEPTH_MAX`
+JSON_OBJECTS_MAX = 200_000
+"""Most objects and arrays of one value in JSON: each struct is one, and each field of it one more."""
 
 _BOOL, _BYTE, _DOUBLE, _I16, _I32, _I64, _STRING, _STRUCT, _MAP, _SET, _LIST, _UUID = (
     2, 3, 4, 6, 8, 10, 11, 12, 13, 14, 15, 16,
@@ -86,11 +88,28 @@ def decode_json(data: bytes, spec: Spec) -> Any:
     """Return the value that the bytes are. CodecError: they are none of the type."""
     try:
         tree = msgspec.json.decode(data)
+        if data.count(b"{") + data.count(b"[") > JSON_OBJECTS_MAX:  # some may stand in texts
+            _check_objects(tree)
         return _decode(spec[0], spec[1], tree, 0)
     except CodecError:
         raise
     except Exception as error:  # of the struct's own code, too
         raise CodecError(f"the bytes are no value of the type: {error}") from error
+
+
+def _check_objects(tree: Any) -> None:
+    """Raise CodecError if a tree has more than `JSON_OBJECTS_MAX` objects and arrays."""
+    count = 0
+    waiting: list[Any] = [tree]
+    while waiting:
+        each = waiting.pop()
+        if type(each) not in {dict, list}:
+            continue
+        count += 1
+        if count > JSON_OBJECTS_MAX:
+            raise CodecError(f"the value has more than {JSON_OBJECTS_MAX:,} objects and arrays, the most of one")
+        inner = each.values() if type(each) is dict else each
+        waiting += [part for part in inner if type(part) in {dict, list}]
 
 
 def _dump(tree: Any) -> bytes:

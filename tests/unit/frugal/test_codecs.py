@@ -30,6 +30,7 @@ from penstock.frugal.codecs import (
     struct_spec,
 )
 from penstock.frugal.errors import CodecError
+from penstock.frugal.json_protocol import JSON_OBJECTS_MAX
 from tests import hot_modes
 from tests.frugal_shop import NOTE, ORDER, PING, PLACE, Line, NotFound, Order, Tree
 
@@ -505,6 +506,19 @@ def test_a_type_that_is_none_does_not_hide_what_follows():
 def test_many_numbers_and_texts_are_within_the_limit(codec):
     numbers = (WireType.LIST, (WireType.I64, None, False))
     assert codec.decode_bare(codec.encode_bare(numbers, [5] * 300_000), numbers) == [5] * 300_000
+
+
+def test_json_has_a_limit_of_objects_and_arrays():
+    count = JSON_OBJECTS_MAX - 3  # beside the tree, its field and its list
+
+    def trees(count):
+        return b'{"2":{"lst":["rec",%d%b]}}' % (count, b",{}" * count)
+
+    assert len(JSON.decode_bare(trees(count), TREE).children) == count
+    with pytest.raises(CodecError, match="more than 200,000 objects and arrays"):
+        JSON.decode_bare(trees(count + 1), TREE)
+    text = "{" * (JSON_OBJECTS_MAX + 1)
+    assert JSON.decode_bare(JSON.encode_bare(TREE, Tree(name=text)), TREE).name == text
 
 
 def count_objects(tree):
