@@ -301,9 +301,9 @@ class RowDecoder:
 
 @dataclass(frozen=True, slots=True)
 class _Said:
-    """The content of a row's headers. `operation`: "" for one that no schema names; `is_other_type`: no type of Thrift's.
+    """The content of a row's headers. `operation`, `hash`: "" for one that no schema or version has.
 
-    `hash`: "" for one that no version has.
+    `is_other_type`: no type of Thrift's.
     """
 
     hash: str | None = None
