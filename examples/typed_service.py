@@ -11,11 +11,7 @@ from typing import Any
 import nats
 
 from penstock import aio
-from penstock.frugal.context import Context
-from penstock.frugal.nats_transport import NatsTransport
-from penstock.frugal.scopes import ScopeProvider
-from penstock.frugal.server import Server
-from penstock.idl.python.load import load
+from penstock.frugal import Context, NatsTransport, ScopeProvider, Server, load
 
 shop = load(Path(__file__).with_name("shop.frugal"))
 

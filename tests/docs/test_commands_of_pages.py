@@ -245,7 +245,8 @@ ENDS: dict[tuple[str, str], tuple[int, str]] = {
     ("typed-services", "python place.py anna 420000"): (0, "refused: the limit is 100000\n"),
     ("typed-services", "python balance.py"): (0, "anna owes 4300\n"),
     ("typed-services", "penstock idl check released/shop.frugal shop.frugal"): (1, "type-changed"),
-    ("typed-services", "python 1"): (0, "anna    100  None"),
+    ("typed-services", "penstock read order-events --decode schema"): (0, '"customer":"anna"'),
+    ("typed-services", "python 1"): (0, "1       1     anna    100      NaN\n"),
     ("table", "python 1"): (0, "b'11' None 1\nb'apple' b'11' 2\n"),
     ("table", "python 2"): (0, "b'12'\n"),
     ("table", "python 3"): (0, "b'apple' b'13'\n"),
@@ -452,6 +453,7 @@ ELSEWHERE: dict[str, dict[str, str]] = {
     },
     "typed-services": {
         "pip install *": INSTALLS,
+        "python 2": "tests/docs/test_typed_services.py::test_spark_reads_the_events_of_the_tutorial",
     },
     "write-from-spark": {
         "*": "tests/docs/test_write_from_spark.py::test_the_page_does_what_it_says",

@@ -33,7 +33,7 @@ from penstock.idl.linker import link
 from penstock.idl.python.files import write
 from penstock.idl.python.generate import generate
 from penstock.idl.python.load import load_text
-from tests.docs.pages import FILE, PAGES, steps
+from tests.docs.pages import FILE, PAGES, Reader, blocks, steps
 from tests.extent import needs_time
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -198,3 +198,39 @@ def test_the_bytes_on_the_page_are_those_of_the_code(shop: ModuleType) -> None:
         NATIVE.decode_request(BINARY, Packet(dumps()[3], native.headers)).decode_arguments(method.arguments)
         == arguments
     )
+
+
+@needs_time
+def test_spark_reads_the_events_of_the_tutorial(tmp_path: Path) -> None:
+    """The last program of typed-services.md."""
+    page = PAGES["typed-services"].read_text(encoding="utf-8")
+    by_name = {step.name: step for step in steps(page)}
+    reader = Reader(tmp_path)
+    try:
+        for name in (
+            "penstock serve",
+            "file shop.frugal",
+            "penstock idl compile shop.frugal --out .",
+            "penstock stream create order-events 'frugal.shop.*.OrderEvents.OrderPlaced'",
+            "file orders.py",
+            "file place.py",
+        ):
+            reader.run(by_name[name])
+        reader.start(by_name["python orders.py"], "orders: ready")
+        reader.run(by_name["python place.py anna 4200"])
+        reader.run(by_name["python place.py anna 100"])
+        reader.run(by_name["penstock schema register order-events shop.frugal"])
+        done = subprocess.run(
+            [sys.executable, "-W", "ignore", "-c", by_name["python 2"].text],
+            cwd=reader.folder,
+            env=reader.environment,
+            capture_output=True,
+            text=True,
+            timeout=240,
+            check=False,
+        )
+    finally:
+        reader.end()
+    shown = next(text for language, text in blocks(page) if language == "text" and text.startswith("+"))
+    assert done.returncode == 0, done.stderr
+    assert shown.strip() == done.stdout.strip()

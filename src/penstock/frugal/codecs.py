@@ -7,9 +7,9 @@ doubles may have another form.
 Rules: a decoder trusts no byte. Sizes of texts and containers are checked against the bytes that are left, structs nest
 up to `DEPTH_MAX`, and each value takes a byte at least, so the work is bounded by the bytes. A struct of a byte takes
 microseconds to make, so a value has `OBJECTS_MAX` structs and containers at most: more are refused before one is made,
-by a decoder and an encoder of binary and compact, and by a decoder of JSON. Texts are UTF-8; bytes
-behind the value are refused. Fields that a struct does not have, or has with another type, are skipped, as Thrift does;
-elements of a container that have another type are not. Whatever is wrong is a `CodecError`.
+by encoders and decoders of binary and compact; JSON has a limit of its own, `json_protocol.JSON_OBJECTS_MAX`. Texts are
+UTF-8; bytes behind the value are refused. Fields that a struct does not have, or has with another type, are skipped, as
+Thrift does; elements of a container that have another type are not. Whatever is wrong is a `CodecError`.
 
 | codec     | values by                               | media type (IANA)                       |
 |-----------|-----------------------------------------|-----------------------------------------|
@@ -35,13 +35,7 @@ from penstock.base.extras import how_to_install
 from penstock.base.typed_headers import media_type, thrift_media_type
 from penstock.frugal.contracts import Spec
 from penstock.frugal.errors import CodecError
-from penstock.frugal.json_protocol import (
-    OBJECTS_MAX,
-    decode_json,
-    decode_json_message,
-    encode_json,
-    encode_json_message,
-)
+from penstock.frugal.json_protocol import decode_json, decode_json_message, encode_json, encode_json_message
 from penstock.hot import thrift_objects
 from penstock.hot.thrift_objects import find_excess, has_texts_only
 
@@ -49,6 +43,8 @@ DEPTH_MAX = 64
 """Structs in structs; Apache thrift's own limit."""
 NAME_BYTES_MAX = 1024
 """Most bytes of the name of a method or operation."""
+OBJECTS_MAX = 100_000
+"""Most structs and containers of one value; some tenths of a second to make."""
 _HEADERS_KEPT = 256
 """Headers of messages that are kept, encoded and decoded: those of a service are few."""
 _SPECS_KEPT = 1024

@@ -480,9 +480,9 @@ class HttpServer:
 async def _answered_first(answered: asyncio.Future[Packet | None], wire: _Wire) -> bool:
     """Wait for an answer; False: the client has closed its connection before."""
     leaving = asyncio.ensure_future(wire.client_leaves())
-    both: set[asyncio.Future[Any]] = {answered, leaving}
     try:
-        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+        either: tuple[asyncio.Future[Any], ...] = (answered, leaving)
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         return answered.done() or not leaving.result()
     finally:
         leaving.cancel()

@@ -34,8 +34,8 @@ from penstock.frugal.errors import CodecError
 
 _VERSION = 1
 _DEPTH_MAX = 64  # structs in structs, as `codecs.DEPTH_MAX`
-OBJECTS_MAX = 100_000
-"""Most structs and containers of one value; some tenths of a second to make."""
+JSON_OBJECTS_MAX = 200_000
+"""Most objects and arrays of one value in JSON: each struct is one, and each field of it one more."""
 
 _BOOL, _BYTE, _DOUBLE, _I16, _I32, _I64, _STRING, _STRUCT, _MAP, _SET, _LIST, _UUID = (
     2, 3, 4, 6, 8, 10, 11, 12, 13, 14, 15, 16,
@@ -88,11 +88,28 @@ def decode_json(data: bytes, spec: Spec) -> Any:
     """Return the value that the bytes are. CodecError: they are none of the type."""
     try:
         tree = msgspec.json.decode(data)
-        return _decode(spec[0], spec[1], tree, _Limits())
+        if data.count(b"{") + data.count(b"[") > JSON_OBJECTS_MAX:  # some may stand in texts
+            _check_objects(tree)
+        return _decode(spec[0], spec[1], tree, 0)
     except CodecError:
         raise
     except Exception as error:  # of the struct's own code, too
         raise CodecError(f"the bytes are no value of the type: {error}") from error
+
+
+def _check_objects(tree: Any) -> None:
+    """Raise CodecError if a tree has more than `JSON_OBJECTS_MAX` objects and arrays."""
+    count = 0
+    waiting: list[Any] = [tree]
+    while waiting:
+        each = waiting.pop()
+        if type(each) not in {dict, list}:
+            continue
+        count += 1
+        if count > JSON_OBJECTS_MAX:
+            raise CodecError(f"the value has more than {JSON_OBJECTS_MAX:,} objects and arrays, the most of one")
+        inner = each.values() if type(each) is dict else each
+        waiting += [part for part in inner if type(part) in {dict, list}]
 
 
 def _dump(tree: Any) -> bytes:
@@ -180,40 +197,20 @@ def _check_range(wire_type: int, number: int) -> int:
     return number
 
 
-class _Limits:
-    """What one value may still have."""
-
-    __slots__ = ("depth", "objects")
-
-    def __init__(self) -> None:
-        self.depth = 0
-        self.objects = 0
-
-    def count(self) -> None:
-        """Count a struct or container before it is made."""
-        self.objects += 1
-        if self.objects > OBJECTS_MAX:
-            raise CodecError(f"the value has more than {OBJECTS_MAX:,} structs and containers, the most of one")
-
-
-def _decode(wire_type: int, arguments: Any, tree: Any, limits: _Limits) -> Any:
+def _decode(wire_type: int, arguments: Any, tree: Any, depth: int) -> Any:
     match wire_type:
         case 12:
-            limits.count()
-            return _decode_struct(arguments[0], arguments[1], tree, limits)
+            return _decode_struct(arguments[0], arguments[1], tree, depth + 1)
         case 14 | 15:
-            limits.count()
-            return _decode_elements(wire_type, arguments, tree, limits)
+            return _decode_elements(wire_type, arguments, tree, depth)
         case 13:
-            limits.count()
-            return _decode_map(arguments, tree, limits)
+            return _decode_map(arguments, tree, depth)
     return _decode_scalar(wire_type, arguments, tree)
 
 
-def _decode_struct(kind: type[Any], fields: Any, tree: Any, limits: _Limits) -> Any:
+def _decode_struct(kind: type[Any], fields: Any, tree: Any, depth: int) -> Any:
     """Return a struct. A field with an unknown id, or of another type, is skipped."""
-    limits.depth += 1
-    if limits.depth > _DEPTH_MAX:
+    if depth > _DEPTH_MAX:
         raise CodecError(f"structs nest deeper than {_DEPTH_MAX}")
     if type(tree) is not dict:
         raise CodecError(f"a struct is an object, not {_shown(tree)}")
@@ -227,25 +224,24 @@ def _decode_struct(kind: type[Any], fields: Any, tree: Any, limits: _Limits) -> 
         number = int(key)
         field = fields[number] if 0 <= number < len(fields) else None
         if field is not None and _NAMES[field[1]] == name:
-            values[field[2]] = _decode(field[1], field[3], inner, limits)
-    limits.depth -= 1
+            values[field[2]] = _decode(field[1], field[3], inner, depth)
     return kind(**values)
 
 
-def _decode_elements(wire_type: int, arguments: Any, tree: Any, limits: _Limits) -> Any:
+def _decode_elements(wire_type: int, arguments: Any, tree: Any, depth: int) -> Any:
     kind, inner, is_immutable = arguments[0], arguments[1], arguments[2]
     if type(tree) is not list or len(tree) < 2:
         raise CodecError(f"a list is [type, size, …], not {_shown(tree)}")
     _check_container(tree[1], len(tree) - 2)
     if len(tree) > 2 and tree[0] != _NAMES[kind]:
         raise CodecError(f"the elements are {_shown(tree[0])}, not {_NAMES[kind]}")
-    elements = [_decode(kind, inner, each, limits) for each in tree[2:]]
+    elements = [_decode(kind, inner, each, depth) for each in tree[2:]]
     if wire_type == _LIST:
         return tuple(elements) if is_immutable else elements
     return frozenset(elements) if is_immutable else set(elements)
 
 
-def _decode_map(arguments: Any, tree: Any, limits: _Limits) -> dict[Any, Any]:
+def _decode_map(arguments: Any, tree: Any, depth: int) -> dict[Any, Any]:
     key_type, key_arguments, kind, inner = arguments[:4]
     if type(tree) is not list or len(tree) != 4 or type(tree[3]) is not dict:
         raise CodecError(f"a map is [type, type, size, {{…}}], not {_shown(tree)}")
@@ -256,7 +252,7 @@ def _decode_map(arguments: Any, tree: Any, limits: _Limits) -> dict[Any, Any]:
             f"the entries are {_shown(tree[0])} to {_shown(tree[1])}, not {_NAMES[key_type]} to {_NAMES[kind]}"
         )
     made = {
-        _decode_key(key_type, key_arguments, key): _decode(kind, inner, each, limits) for key, each in entries.items()
+        _decode_key(key_type, key_arguments, key): _decode(kind, inner, each, depth) for key, each in entries.items()
     }
     if not arguments[4]:
         return made

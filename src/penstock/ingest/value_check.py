@@ -67,7 +67,7 @@ class ValueCheck:
 
 
 class KnownSchemas(NamedTuple):
-    """What a leader knows of its stream's schemas. `check`: None if there are none, so that nothing is checked.
+    """The schemas of a stream as a leader knows them. `check`: None if there are none, so that nothing is checked.
 
     `failure`: why they could not be fetched; what must be checked is refused then.
     """

@@ -43,7 +43,7 @@ class Numbered(NamedTuple):
 
 
 class Registration(NamedTuple):
-    """What was asked for, and what is known of the stream: everything that `judge` uses. Its texts are by hash."""
+    """A request and the known versions of its stream: everything that `judge` uses. Its texts are by hash."""
 
     stream: str
     stream_subject: str

@@ -97,7 +97,7 @@ _TOKENS = {"*": "[^.]+", ">": ".+"}
 
 @dataclass(frozen=True, slots=True)
 class _Route:
-    """What rows of one pattern and equal headers get: a decoder, or a reason."""
+    """A decoder, or a reason, for rows of one pattern and equal headers."""
 
     decoder: Decoder | None = None
     reason: int = 0
@@ -301,9 +301,9 @@ class RowDecoder:
 
 @dataclass(frozen=True, slots=True)
 class _Said:
-    """What a row's headers say. `operation`: "" for one that no schema names; `is_other_type`: no type of Thrift's.
+    """The content of a row's headers. `operation`, `hash`: "" for one that no schema or version has.
 
-    `hash`: "" for one that no version has.
+    `is_other_type`: no type of Thrift's.
     """
 
     hash: str | None = None

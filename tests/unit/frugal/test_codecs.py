@@ -21,6 +21,7 @@ from penstock.frugal.codecs import (
     COMPACT,
     JSON,
     NAME_BYTES_MAX,
+    OBJECTS_MAX,
     ApplicationException,
     MessageHeader,
     MessageKind,
@@ -29,7 +30,7 @@ from penstock.frugal.codecs import (
     struct_spec,
 )
 from penstock.frugal.errors import CodecError
-from penstock.frugal.json_protocol import OBJECTS_MAX
+from penstock.frugal.json_protocol import JSON_OBJECTS_MAX
 from tests import hot_modes
 from tests.frugal_shop import NOTE, ORDER, PING, PLACE, Line, NotFound, Order, Tree
 
@@ -478,14 +479,6 @@ def test_a_value_has_a_limit_of_structs_and_containers(codec):
         codec.encode_bare(TREE, Tree(children=[Tree()] * (CHILDREN + 1)))
 
 
-def test_a_value_in_json_has_a_limit_of_structs_and_containers():
-    most = JSON.encode_bare(TREE, Tree(children=[Tree()] * CHILDREN))
-    assert len(JSON.decode_bare(most, TREE).children) == CHILDREN
-    one_more = JSON.encode_bare(TREE, Tree(children=[Tree()] * (CHILDREN + 1)))
-    with pytest.raises(CodecError, match="more than 100,000 structs and containers"):
-        JSON.decode_bare(one_more, TREE)
-
-
 def varint(number):
     """Return a number of the compact protocol."""
     head = [number >> shift & 127 | 128 for shift in range(0, number.bit_length() - 7, 7)]
@@ -513,6 +506,19 @@ def test_a_type_that_is_none_does_not_hide_what_follows():
 def test_many_numbers_and_texts_are_within_the_limit(codec):
     numbers = (WireType.LIST, (WireType.I64, None, False))
     assert codec.decode_bare(codec.encode_bare(numbers, [5] * 300_000), numbers) == [5] * 300_000
+
+
+def test_json_has_a_limit_of_objects_and_arrays():
+    count = JSON_OBJECTS_MAX - 3  # beside the tree, its field and its list
+
+    def trees(count):
+        return b'{"2":{"lst":["rec",%d%b]}}' % (count, b",{}" * count)
+
+    assert len(JSON.decode_bare(trees(count), TREE).children) == count
+    with pytest.raises(CodecError, match="more than 200,000 objects and arrays"):
+        JSON.decode_bare(trees(count + 1), TREE)
+    text = "{" * (JSON_OBJECTS_MAX + 1)
+    assert JSON.decode_bare(JSON.encode_bare(TREE, Tree(name=text)), TREE).name == text
 
 
 def count_objects(tree):

@@ -100,7 +100,7 @@ def test_limits_of_versions() -> None:
 
 
 def test_other_kinds() -> None:
-    for kind, text in (("avro", '"long"'), ("json-schema", '{"type":"object"}')):
+    for kind, text in (("avro", '"long"'), ("json-schema", '{"type":"object","properties":{"x":{"type":"integer"}}}')):
         entries = (Wanted(Typed("s.a"), ""),)
         assert judge(Registration("s", "s.>", StoredText(kind, text), entries, {}, {}))[0].number == 1
     kept, version = stored(ONE)

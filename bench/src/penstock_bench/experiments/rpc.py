@@ -1,4 +1,4 @@
-"""`penstock bench rpc`: cost of a typed call over NATS, beside plain request/reply of nats-py with the same payload.
+"""Cost of a typed call over NATS (`tools/rpc_cost.py`), beside plain request/reply of nats-py with the same payload.
 
 Rules: One nats-server, one process that serves and one that calls; each has one connection. The same processes serve
 both sides of a comparison: plain messages are the very bytes that the typed call sends and receives. A call takes and

@@ -26,7 +26,6 @@ from penstock.cli.terminal.names import stream_name
 from penstock.cli.terminal.options import (
     DEFAULT_TIMEOUT,
     Debug,
-    IncludeFolders,
     Json,
     Server,
     StreamArgument,
@@ -34,6 +33,7 @@ from penstock.cli.terminal.options import (
     Yes,
     connected,
     examples,
+    seconds_of,
 )
 from penstock.cli.terminal.standard_streams import need_stdout
 
@@ -113,6 +113,16 @@ _TypeName = Annotated[
         show_default=False,
     ),
 ]
+_Include = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--include",
+        "-I",
+        metavar="DIR",
+        help="Also look for included files below this folder; may be given several times.",
+        show_default=False,
+    ),
+]
 _PatternArgument = Annotated[
     str, typer.Argument(metavar="SUBJECT", help="The pattern of subjects as `penstock schema list` shows it.")
 ]
@@ -150,7 +160,7 @@ def register(
             show_default=False,
         ),
     ] = None,
-    include: IncludeFolders = None,
+    include: _Include = None,
     framing: Annotated[
         FramingWord, typer.Option("--framing", help="What stands before a value in its message, with --type.")
     ] = FramingWord.BARE,
@@ -184,6 +194,7 @@ def register(
     hash, registered, by, forced[/bold].
     """
     need_stdout()
+    seconds_of(timeout)  # a mistake in it is told before those of the file
     how: dict[str, Any] = {"force": force, "check_only": check}
     kind = _kind(file, kind)
     is_of_scopes = kind is Kind.FRUGAL and type_name is None

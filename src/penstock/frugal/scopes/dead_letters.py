@@ -13,14 +13,16 @@ Rules: a dead letter has key, value and headers of the message, its subject behi
 | `Penstock-Dead-Offset`     | its offset there; with the two before it names the message                  |
 | `Penstock-Dead-Subject`    | its subject                                                                 |
 
-It is appended over the socket, not published, so it fits even if headers and value are as large as NATS takes. The
-append is acked before the message counts as settled. If only the answer was lost, it is appended twice.
+It is appended over the socket, not published, so it fits even if headers and value are as large as NATS takes. Those of
+a partition are appended in batches, in their order, and are acked before their messages count as settled. If only the
+answer was lost, they are appended twice.
 The stream is created if it does not exist: with the replicas, storage and encryption of the stream that it serves.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
@@ -140,7 +142,10 @@ class DeadLetters:
         except StreamExists:  # another client has created it meanwhile
             return await self._client.stream(self.stream, timeout=self._timeout_s)
 
-    async def write(self, delivery: Delivery, reason: str) -> None:
-        """Append a message; returns when it is committed there. Raises what `Client.append` does."""
-        row = dead_letter_row(self.stream, delivery, self._group, reason)
-        await self._client.append(self.stream, [row], timeout=self._timeout_s)
+    async def write(self, letters: Sequence[tuple[Delivery, str]]) -> None:
+        """Append messages with their reasons, in order; returns when all are committed there.
+
+        Raises what `Client.append` does; then some of them may be appended.
+        """
+        rows = [dead_letter_row(self.stream, delivery, self._group, reason) for delivery, reason in letters]
+        await self._client.append(self.stream, rows, timeout=self._timeout_s)

@@ -31,8 +31,8 @@ from penstock.frugal.scopes.dead_letters import DeadLetters
 from penstock.frugal.scopes.durable import Delivery
 from penstock.frugal.scopes.partition_feed import PartitionFeed, is_lasting
 from penstock.frugal.scopes.redelivery import (
-    DeadLetter,
     Lease,
+    LetterBatch,
     Mark,
     Phase,
     Redelivery,
@@ -96,6 +96,8 @@ class GroupSource:
         self._member: Member | None = None
         self._joined = ("", 0)  # member id and era of the core's partitions
         self._wake = asyncio.Event()
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_s = math.inf
         self._deliveries: asyncio.Queue[Delivery | None] = asyncio.Queue()  # at most `handlers_max`
         self._feeds: dict[Lease, asyncio.Task[None]] = {}
         self._room: dict[Lease, asyncio.Event] = {}
@@ -205,9 +207,8 @@ class GroupSource:
                 if self._is_draining and self._core.is_idle and self._beginning is None:
                     break
                 wake_s = min(step.wake_s, self._begin_after_s if self._begin_after_s > _now_s() else math.inf)
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout_at(None if math.isinf(wake_s) else wake_s):
-                        await self._wake.wait()
+                self._wake_at(wake_s)
+                await self._wake.wait()
                 if self._failure is not None:
                     break
         except Exception as error:  # noqa: BLE001 (the caller that waits for the next message gets it)
@@ -221,7 +222,20 @@ class GroupSource:
                 await self._stop(member)
             self._ended.set()
 
+    def _wake_at(self, when_s: float) -> None:
+        """Wake the task then, or before: a timer that is set already is not moved, as one a message costs too much."""
+        if when_s < self._timer_s:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer, self._timer_s = asyncio.get_running_loop().call_at(when_s, self._on_timer), when_s
+
+    def _on_timer(self) -> None:
+        self._timer, self._timer_s = None, math.inf
+        self._wake.set()
+
     async def _stop(self, member: Member) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
         tasks = [*self._feeds.values(), *self._tasks, *([self._beginning] if self._beginning else [])]
         for task in tasks:
             task.cancel()
@@ -257,8 +271,8 @@ class GroupSource:
             self._beginning = asyncio.get_running_loop().create_task(self._begin(member, info, fresh))
 
     def _carry_out(self, step: Step[Message], member: Member, info: StreamInfo) -> None:
-        for letter in step.write:
-            self._spawn(self._write(letter, info))
+        for batch in step.write:
+            self._spawn(self._write(batch, info))
         if step.commit is not None:
             self._spawn(self._commit(member, info, step.commit))
         for lease in step.release:
@@ -375,22 +389,24 @@ class GroupSource:
 
     # Dead letters and commits
 
-    async def _write(self, letter: DeadLetter[Message], info: StreamInfo) -> None:
-        message = letter.item
-        which = f"offset {message.offset} of partition {message.partition}"
-        delivery = Delivery(info.name, message, letter.deliveries)
+    async def _write(self, batch: LetterBatch[Message], info: StreamInfo) -> None:
+        first, partition = batch.letters[0].item.offset, batch.lease.partition
+        rows = [(Delivery(info.name, one.item, one.deliveries), one.reason) for one in batch.letters]
         try:
-            await self._dead_letters.write(delivery, letter.reason)
+            await self._dead_letters.write(rows)
         except Exception as error:  # noqa: BLE001 (it is told and tried again, whatever it is)
             self._counts["dead_letters_failed"] += 1
-            text = f"{self._label}: {which} cannot be written to stream {self._dead_letters.stream}, and its partition"
-            self._complaints.tell("unwritten", f"{text} waits: {type(error).__name__}: {error}", level=logging.ERROR)
-            self._core.not_written(letter, _now_s())
+            text = f"{self._label}: offset {first} of partition {partition} cannot be written to stream"
+            text = f"{text} {self._dead_letters.stream}, and its partition waits: {type(error).__name__}: {error}"
+            self._complaints.tell("unwritten", text, level=logging.ERROR)
+            self._core.not_written(batch, _now_s())
         else:
-            self._counts["dead_letters"] += 1
-            text = f"{self._label}: {which} is a dead letter after {letter.deliveries} deliveries: {letter.reason}"
-            self._complaints.tell("dead", text, level=logging.ERROR)
-            self._core.written(letter, _now_s())
+            self._counts["dead_letters"] += len(batch.letters)
+            for one in batch.letters:
+                where = f"{self._label}: offset {one.item.offset} of partition {partition}"
+                text = f"{where} is a dead letter after {one.deliveries} deliveries: {one.reason}"
+                self._complaints.tell("dead", text, level=logging.ERROR)
+            self._core.written(batch, _now_s())
         self._wake.set()
 
     async def _commit(self, member: Member, info: StreamInfo, marks: Mapping[int, Mark]) -> None:

@@ -3,7 +3,9 @@
 Rules: no IO, no clock, no randomness of its own: events and times come in, a `Step` goes out. In each partition one
 message is in hand at a time, in the order of the log. While it waits for its retry, those behind it wait, too, so the
 order of each key is kept; other partitions go on. A message is settled when its handler has returned, when no handler
-wants it, or when the dead-letter stream has acked it. Only settled messages are committed: each comes at least once.
+wants it, or when the dead-letter stream has acked it. Dead letters are written in batches, while those behind them are
+handled: up to `LETTERS_MAX`, and only while the stream takes them. Nothing at or behind a dead letter that is not
+acked is committed: each message comes at least once.
 A partition that is given back begins nothing more; it is released when what was settled is committed. A partition that
 is lost is forgotten at once: another member reads it. Handlers that still run then change nothing, but until they end
 no message of that partition is given to another handler of this process.
@@ -13,15 +15,19 @@ no message of that partition is given to another handler of this process.
 | READY               | a handler is free             | RUNNING                                                    |
 | RUNNING             | handled                       | settled; the next one is READY                             |
 | RUNNING             | failed, attempts are left     | WAITING, for an exponential back-off with jitter           |
-| RUNNING             | failed for good, or too often | WRITING: to the dead-letter stream                         |
+| RUNNING             | failed for good, or too often | a dead letter; the next one is READY                       |
 | WAITING             | its time has come             | READY                                                      |
-| WRITING             | written                       | settled; the next one is READY                             |
-| WRITING             | not written                   | WRITE_WAITING: for as long as the stream takes nothing     |
-| WRITE_WAITING       | its time has come             | WRITING                                                    |
+
+| the dead letters of a partition | event            | then                                                       |
+|---------------------------------|------------------|------------------------------------------------------------|
+| there are some, none is written | now              | a batch of all is written                                  |
+| a batch is written              | written          | settled; a batch of those that came meanwhile is written   |
+| a batch is written              | not written      | after a back-off the first alone; handlers wait until then |
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
@@ -40,6 +46,10 @@ PENDING_MESSAGES_MAX: Final = 512
 """Messages of one partition that were read and wait for a handler."""
 PENDING_BYTES_MAX: Final = 4 * 1024 * 1024
 """Their bytes; one larger message is taken alone."""
+LETTERS_MAX: Final = 512
+"""Dead letters of one partition that are not acked; more messages are not begun."""
+LETTERS_BYTES_MAX: Final = 4 * 1024 * 1024
+"""Their bytes, at which no more messages are begun."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +113,6 @@ class Phase(Enum):
     READY = "ready"
     RUNNING = "running"
     WAITING = "waiting"
-    WRITING = "writing"
-    WRITE_WAITING = "waiting to be written"
 
 
 class Lease(NamedTuple):
@@ -125,12 +133,19 @@ class Attempt(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter(Generic[T]):
-    """Write the message to the dead-letter stream. `failures`: how often that failed before."""
+    """A message that no handler could take, after so many deliveries."""
 
-    lease: Lease
     item: T
     reason: str
     deliveries: int
+
+
+@dataclass(frozen=True, slots=True)
+class LetterBatch(Generic[T]):
+    """Write the messages to the dead-letter stream, in order. `failures`: how often that failed before."""
+
+    lease: Lease
+    letters: tuple[DeadLetter[T], ...]
     failures: int
 
 
@@ -138,17 +153,26 @@ class DeadLetter(Generic[T]):
 class Step(Generic[T]):
     """Work of the driver, top to bottom."""
 
-    write: tuple[DeadLetter[T], ...] = ()  # acked before it is settled; then `written` or `not_written`
+    write: tuple[LetterBatch[T], ...] = ()  # acked before it is settled; then `written` or `not_written`
     commit: Mapping[int, Mark] | None = None  # one at a time; then `committed` or `not_committed`
     release: tuple[Lease, ...] = ()  # nothing more comes for these
     deliver: tuple[Attempt[T], ...] = ()  # then `handled` or `failed`
     wake_s: float = math.inf  # when to ask for a step at the latest
 
 
+@dataclass(frozen=True, slots=True)
+class _Unacked(Generic[T]):
+    """A dead letter that the stream has not acked."""
+
+    letter: DeadLetter[T]
+    before: Mark  # where its message begins: what may be committed until it is acked
+    size_bytes: int
+
+
 @dataclass(slots=True)
 class _Partition(Generic[T]):
     lease: Lease
-    settled: Mark
+    reached: Mark  # behind the last message that needs no handler any more
     committed: Mark
     rows: deque[Row[T]] = field(default_factory=deque)  # the first is in hand
     pending_bytes: int = 0
@@ -156,15 +180,42 @@ class _Partition(Generic[T]):
     deliveries: int = 0  # of the message in hand
     begun_s: float = 0.0  # when its first one began
     due_s: float = 0.0
-    reason: str = ""
-    failures: int = 0  # to write it
+    letters: deque[_Unacked[T]] = field(default_factory=deque)
+    letters_bytes: int = 0
+    writing: int = 0  # the first so many are at work
+    write_due_s: float = -math.inf
+    failures: int = 0  # to write the first, in a row
     is_revoked: bool = False
+    is_given_up: bool = False  # what still runs is not settled: dead letters before it were not written
     is_queued: bool = False  # for a handler
 
     @property
+    def settled(self) -> Mark:
+        """Positions that may be committed."""
+        return self.letters[0].before if self.letters else self.reached
+
+    @property
     def is_busy(self) -> bool:
-        """True while a handler or a write is at work."""
-        return self.phase in (Phase.RUNNING, Phase.WRITING)
+        """True while a handler is at work, or dead letters are not acked."""
+        return self.phase is Phase.RUNNING or bool(self.letters)
+
+    @property
+    def may_begin(self) -> bool:
+        """True if a handler may get the message in hand."""
+        return (
+            self.phase is Phase.READY
+            and bool(self.rows)
+            and not self.failures
+            and len(self.letters) < LETTERS_MAX
+            and self.letters_bytes < LETTERS_BYTES_MAX
+        )
+
+    def forget_letters(self) -> None:
+        """Leave the dead letters, and all behind them, to the partition's next reader."""
+        self.is_given_up = True
+        self.reached = self.settled
+        self.letters.clear()
+        self.letters_bytes = self.writing = self.failures = 0
 
 
 class Redelivery(Generic[T]):
@@ -202,8 +253,10 @@ class Redelivery(Generic[T]):
         if (part := self._partitions.get(partition)) is None:
             return
         part.is_revoked = True
-        if not part.is_busy:
+        if part.phase is not Phase.RUNNING:
             _drop_rows(part)
+        if part.failures and not part.writing:
+            part.forget_letters()
 
     def lose(self) -> None:
         """All partitions are lost: other members read them from their committed offsets on."""
@@ -217,20 +270,24 @@ class Redelivery(Generic[T]):
         if (part := self._of(lease)) is None or part.is_revoked:
             return
         for row in rows:
-            assert row.mark.offset > (part.rows[-1].mark if part.rows else part.settled).offset, row
+            assert row.mark.offset > (part.rows[-1].mark if part.rows else part.reached).offset, row
             part.rows.append(row)
             part.pending_bytes += row.size_bytes
 
     def handled(self, attempt: Attempt[T], now_s: float) -> None:
         """The handler has returned."""
         if (part := self._ended(attempt)) is not None:
-            self._settle(part, now_s)
+            if part.is_given_up:
+                part.phase = Phase.READY
+                _drop_rows(part)
+                return
+            self._settled += 1
+            self._go_on(part, now_s)
 
     def failed(self, attempt: Attempt[T], reason: str, now_s: float, *, is_final: bool = False) -> None:
         """The handler has raised; `is_final`: another attempt would, too."""
         if (part := self._ended(attempt)) is None:
             return
-        part.reason = reason
         pause_s = self._policy.pause_s(part.deliveries, self._random)
         is_over = (
             part.deliveries >= self._policy.attempts_max or now_s + pause_s - part.begun_s > self._policy.total_s_max
@@ -239,7 +296,10 @@ class Redelivery(Generic[T]):
             part.phase = Phase.READY
             _drop_rows(part)
         elif is_final or is_over:
-            part.phase, part.due_s = Phase.WRITE_WAITING, now_s
+            row = part.rows[0]
+            part.letters.append(_Unacked(DeadLetter(row.item, reason, part.deliveries), part.reached, row.size_bytes))
+            part.letters_bytes += row.size_bytes
+            self._go_on(part, now_s)
         else:
             part.phase, part.due_s = Phase.WAITING, now_s + pause_s
 
@@ -247,24 +307,28 @@ class Redelivery(Generic[T]):
         """The handler was cancelled by a stop: the message is not settled, and comes again to whom reads it next."""
         if (part := self._ended(attempt)) is not None:
             part.phase = Phase.READY
-            part.is_revoked = True
-            _drop_rows(part)
+            self.revoke(attempt.lease.partition)
 
-    def written(self, letter: DeadLetter[T], now_s: float) -> None:
-        """The dead-letter stream has acked the message."""
-        if (part := self._of(letter.lease)) is not None:
-            self._settle(part, now_s)
-
-    def not_written(self, letter: DeadLetter[T], now_s: float) -> None:
-        """It has not. The partition waits until it does."""
-        if (part := self._of(letter.lease)) is None:
+    def written(self, batch: LetterBatch[T], now_s: float) -> None:
+        """The dead-letter stream has acked the messages."""
+        if (part := self._of(batch.lease)) is None:
             return
+        assert part.writing == len(batch.letters), batch
+        for _ in batch.letters:
+            part.letters_bytes -= part.letters.popleft().size_bytes
+        part.writing = part.failures = 0
+        self._settled += len(batch.letters)
+        self._commit_due_s = min(self._commit_due_s, now_s + COMMIT_INTERVAL_S)
+
+    def not_written(self, batch: LetterBatch[T], now_s: float) -> None:
+        """It has not. The partition waits until it does."""
+        if (part := self._of(batch.lease)) is None:
+            return
+        part.writing = 0
         part.failures += 1
-        part.phase = Phase.WRITE_WAITING
-        part.due_s = now_s + self._policy.pause_s(part.failures, self._random)
+        part.write_due_s = now_s + self._policy.pause_s(part.failures, self._random)
         if part.is_revoked:
-            part.phase = Phase.READY
-            _drop_rows(part)
+            part.forget_letters()
 
     def committed(self, marks: Mapping[int, Mark]) -> None:
         """The commit of a step has succeeded."""
@@ -310,37 +374,45 @@ class Redelivery(Generic[T]):
 
     def step(self, now_s: float) -> Step[T]:
         """Return what is to be done now."""
-        write: list[DeadLetter[T]] = []
+        write: list[LetterBatch[T]] = []
         wake_s = math.inf
         for number, part in self._partitions.items():
             self._pass_over(part, now_s)
             if part.phase is Phase.WAITING and part.due_s <= now_s:
                 part.phase = Phase.READY
-            if part.phase is Phase.WRITE_WAITING and part.due_s <= now_s:
-                part.phase = Phase.WRITING
-                item = part.rows[0].item
-                write.append(DeadLetter(part.lease, item, part.reason, part.deliveries, part.failures))
-            if part.phase in (Phase.WAITING, Phase.WRITE_WAITING):
+            if part.phase is Phase.WAITING:
                 wake_s = min(wake_s, part.due_s)
-            elif part.phase is Phase.READY and part.rows and not part.is_queued and number not in self._handling:
+            elif part.may_begin and not part.is_queued and number not in self._handling:
                 part.is_queued = True
                 self._ready.append(part)
+            if part.letters and not part.writing:
+                if part.failures and part.write_due_s > now_s:
+                    wake_s = min(wake_s, part.write_due_s)
+                else:
+                    write.append(self._batch(part))
         commit, commit_s = self._commit(now_s)
         release = self._released()
         deliver = self._deliveries(now_s)
         return Step(tuple(write), commit, release, deliver, min(wake_s, commit_s))
 
+    def _batch(self, part: _Partition[T]) -> LetterBatch[T]:
+        """Return the dead letters to write next. After a failure the first alone, which may be what fails."""
+        part.writing = 1 if part.failures else len(part.letters)
+        letters = tuple(one.letter for one in itertools.islice(part.letters, part.writing))
+        return LetterBatch(part.lease, letters, part.failures)
+
     def _pass_over(self, part: _Partition[T], now_s: float) -> None:
         """Settle the messages at the front that no handler wants."""
         while part.phase is Phase.READY and part.rows and not part.rows[0].wanted:
-            self._settle(part, now_s)
+            self._settled += 1
+            self._go_on(part, now_s)
 
     def _deliveries(self, now_s: float) -> tuple[Attempt[T], ...]:
         found: list[Attempt[T]] = []
         while self._ready and len(self._handling) < self._handlers_max:
             part = self._ready.popleft()
             part.is_queued = False
-            if part.phase is not Phase.READY or not part.rows:  # it was revoked meanwhile
+            if not part.may_begin:  # it was revoked meanwhile, or waits for its dead letters
                 continue
             part.phase = Phase.RUNNING
             part.deliveries += 1
@@ -394,12 +466,12 @@ class Redelivery(Generic[T]):
         del self._handling[lease.partition]
         return self._of(lease)
 
-    def _settle(self, part: _Partition[T], now_s: float) -> None:
+    def _go_on(self, part: _Partition[T], now_s: float) -> None:
+        """No handler needs the message in hand any more: the next one is."""
         row = part.rows.popleft()
         part.pending_bytes -= row.size_bytes
-        part.settled = row.mark
-        part.phase, part.deliveries, part.failures, part.reason = Phase.READY, 0, 0, ""
-        self._settled += 1
+        part.reached = row.mark
+        part.phase, part.deliveries = Phase.READY, 0
         self._commit_due_s = min(self._commit_due_s, now_s + COMMIT_INTERVAL_S)
         if part.is_revoked:
             _drop_rows(part)

@@ -116,14 +116,17 @@ def stream_fields(name: str, scope: ScopeType, subjects: ScopeSubjects, create: 
     """Return the config of a stream that is created for a scope.
 
     Its subject is that of the one operation that names the stream, or that of all operations of the scope. Several
-    partitions are by key. What `create` says counts. UnsuitableStreamError: a key has no order in such a stream.
+    partitions are by what the annotation `partition_by` says, else by key. What `create` says counts.
+    UnsuitableStreamError: a key has no order in such a stream.
     """
     naming: Sequence[OperationType] = [each for each in scope.operations.values() if each.stream == name]
     fields: dict[str, Any] = {
         "subject": subjects.everything(naming[0].name) if len(naming) == 1 else subjects.everything()
     }
     if create.get("partitions", 1) != 1:
-        fields["partition_by"] = PartitionBy.KEY.value
+        annotations = [*(each.annotations for each in naming), scope.annotations]
+        named = [each.get("partition_by") for each in annotations]
+        fields["partition_by"] = next((each for each in named if each), PartitionBy.KEY.value)
     fields.update(create)
     is_random = fields.get("group") is not None or (
         fields.get("partitions", 1) != 1 and fields.get("partition_by") == PartitionBy.GROUP

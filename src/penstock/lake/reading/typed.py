@@ -35,7 +35,7 @@ Pins = Mapping[str, Mapping[str, int]]
 
 
 class Typed(NamedTuple):
-    """What the typed columns of a query or an archive are made by, in plain values for tasks.
+    """Plain values, for tasks, from which the typed columns of a query or an archive are made.
 
     `schemas`: JSON of `penstock.schemas.as_json`. `pins`: (stream, pattern of subjects, number), sorted.
     """

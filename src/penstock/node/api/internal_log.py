@@ -47,7 +47,7 @@ Write = Callable[[Partition, InternalCaller, bytearray], None]
 
 
 class RowState(Protocol):
-    """What the rows of a log come to."""
+    """The state that the rows of a log come to."""
 
     def take(self, rows: Iterable[tuple[bytes | None, bytes | None, int]]) -> None:
         """Apply the next rows of the log, each a key, value and timestamp."""

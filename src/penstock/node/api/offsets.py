@@ -52,7 +52,7 @@ from penstock.node.security.access import Call
 
 
 class _Coordinator:
-    """What the leadership of a partition of `__offsets` knows besides its rows."""
+    """Knowledge of the leadership of a partition of `__offsets` besides its rows."""
 
     def __init__(self, kept: Kept[CommittedOffsets], members: GroupMembers) -> None:
         self.kept = kept

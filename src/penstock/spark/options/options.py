@@ -161,7 +161,7 @@ LOSS_ADVICE = "Set failOnDataLoss to false to go on all the same"
 
 @dataclass(frozen=True)
 class Decode:
-    """How values become typed columns. `versions`: pinned ones; None: not given; empty: the newest."""
+    """Decoding of values to typed columns. `versions`: pinned ones; None: not given; empty: the newest."""
 
     versions: Mapping[str, Mapping[str, int]] | None = None
     checkpoint: str = ""

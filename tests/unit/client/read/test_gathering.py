@@ -49,7 +49,9 @@ async def test_columns_are_chosen_with_json(broker: FakeBroker, client: aio.Clie
 
 async def test_a_warning_at_the_callers_line_counts_what_is_no_json(broker: FakeBroker, client: aio.Client) -> None:
     broker.create("a").append(columns(b'{"total": 1}', b"oops", b"[]"))
-    with pytest.warns(penstock.DecodeWarning, match=r"2 of 3 values are not JSON objects") as caught:
+    with pytest.warns(
+        penstock.DecodeWarning, match=r"2 of 3 values are not JSON objects \(first: offset 1\)"
+    ) as caught:
         table = await client.to_table("a", decode="json")
     assert caught[0].filename == __file__
     assert table.column("total").to_pylist() == [1, None, None]

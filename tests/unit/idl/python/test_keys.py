@@ -60,6 +60,27 @@ def test_key(text: str, annotations: str, key: tuple[str, ...]) -> None:
         ("struct T { 1: i32 a }", " (key)", "2:11", "the key '' is not there"),
         ("typedef i32 T", ' (key = "a")', "2:11", '"Op" has a key, and its type is no struct'),
         ("struct T { 1: i32 a }", ' (stream = "no such.name")', "2:11", 'the stream of "Op": the name'),
+        (
+            "struct T { 1: i32 a (key) }",
+            ' (stream = "s", partition_by = "group")',
+            "2:11",
+            "puts a message into a log at random, and it has the key a",
+        ),
+        (
+            "struct T { 1: i32 a }",
+            ' (stream = "s", key = "a", partition_by = "group")',
+            "2:11",
+            "puts a message into a log at random, and it has the key a",
+        ),
+        ("struct T { 1: i32 a }", ' (partition_by = "key")', "2:11", "splits no stream"),
+        ("struct T { 1: i32 a }", ' (stream = "s", partition_by = "colour")', "2:11", "is not one of publisher"),
+        ("struct T { 1: i32 a }", ' (stream = "s", partition_by = "mapped")', "2:11", "a subject of its own"),
+        (
+            "struct T { 1: i32 a }",
+            ' (stream = "s", partition_by = "key") Two: T (stream = "s", partition_by = "group")',
+            "2:54",
+            "contradicts partition_by = 'key' of the same stream 's'",
+        ),
     ],
 )
 def test_mistakes(text: str, annotations: str, place: str, mistake: str) -> None:
@@ -68,3 +89,9 @@ def test_mistakes(text: str, annotations: str, place: str, mistake: str) -> None
     (found,) = caught.value.mistakes
     assert mistake in found.text
     assert str(found.position) == f"contract.frugal:{place}"
+
+
+@pytest.mark.parametrize("split", ["key", "range", "token:2"])
+def test_a_key_and_how_a_stream_is_split_that_fit_together(split: str) -> None:
+    assert _key("struct T { 1: i32 a (key) }", f' (stream = "s", partition_by = "{split}")') == ("a",)
+    assert _key("struct T { 1: i32 a }", ' (stream = "s", partition_by = "group")') == ()
