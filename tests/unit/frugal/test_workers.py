@@ -103,6 +103,21 @@ async def test_a_drain_has_a_time_out_and_then_refuses():
     await front.workers.drain(0)
 
 
+@pytest.mark.parametrize("steps", range(8))
+async def test_a_request_that_comes_at_the_end_of_a_drain_is_answered(steps):
+    shop = Shop()
+    front = Front(shop, concurrency_max=2)
+    await front.submit(WAIT_FOR, name="a")
+    await shop.begun["a"].wait()
+    draining = asyncio.create_task(front.workers.drain(0))
+    for _ in range(steps):
+        await asyncio.sleep(0)
+    await front.submit(WAIT_FOR, name="b")
+    async with asyncio.timeout(60):
+        await draining
+        assert [type(await front.answers.get()) for _ in range(2)] == [ServiceDraining] * 2
+
+
 async def test_a_handler_that_is_cancelled_by_its_own_doing_is_answered(caplog):
     class Odd(Shop):
         async def ping(self, ctx):
