@@ -1,9 +1,18 @@
-"""Deadlines with one timer, on an event loop whose time passes only when nothing else is to do."""
+"""Deadlines with one timer, and those of handlers, on an event loop whose time passes when nothing else is to do."""
 
 import asyncio
+import math
 import selectors
 
+import pytest
+
+from penstock.frugal.codecs import BINARY
+from penstock.frugal.context import Context
 from penstock.frugal.deadlines import TICK_S, Deadlines
+from penstock.frugal.errors import DeadlineExceeded
+from penstock.frugal.framing import FRUGAL
+from penstock.frugal.processor import Processor
+from tests.frugal_shop import SHOP, WAIT_FOR, Shop
 
 
 class Time(selectors.DefaultSelector):
@@ -34,8 +43,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 class Timed:
     """A call that notes when it expired."""
 
-    def __init__(self):
-        self.at = None
+    at = math.inf  # not yet
 
     def expire(self):
         self.at = asyncio.get_running_loop().time()
@@ -72,8 +80,8 @@ def test_a_call_that_is_discarded_does_not_expire():
         deadlines.discard(ended)
         deadlines.discard(ended)
         await asyncio.sleep(10)
-        assert ended.at is None
-        assert kept.at is not None
+        assert ended.at == math.inf
+        assert kept.at < 10
 
     run(work())
 
@@ -104,7 +112,7 @@ def test_the_next_event_loop_has_a_timer_of_its_own():
 
     run(begin())
     run(begin_again())
-    assert second.at is not None
+    assert second.at < 10
 
 
 def test_a_call_may_begin_another_one_as_it_expires():
@@ -119,5 +127,65 @@ def test_a_call_may_begin_another_one_as_it_expires():
         deadlines.add(Again(), 1.0)
         await asyncio.sleep(10)
         assert 2.0 <= later.at <= 2.0 + 2 * TICK_S
+
+    run(work())
+
+
+def running():
+    """Return the task that runs."""
+    task = asyncio.current_task()
+    assert task is not None
+    return task
+
+
+async def answer(shop, timeout_ms):
+    """Return the answer to a call of `waitFor`."""
+    processor = Processor([(SHOP, shop)], now=asyncio.get_running_loop().time)
+    arguments = WAIT_FOR.arguments(name="a")
+    sent = FRUGAL.encode_request(BINARY, WAIT_FOR, Context(timeout_ms=timeout_ms), 1, 0.0, arguments)
+    packet = await processor.answer(processor.accept(sent), bytes_max=1000)
+    return FRUGAL.decode_answer(BINARY, WAIT_FOR, Context(), 1, packet).success
+
+
+def test_a_handler_is_cancelled_when_its_time_is_over_and_its_task_goes_on():
+    async def work():
+        shop = Shop()
+        with pytest.raises(DeadlineExceeded, match="at the service"):
+            await answer(shop, 2_000)
+        assert 2.0 <= asyncio.get_running_loop().time() <= 2.0 + TICK_S + 1e-6
+        assert shop.cancelled["a"].is_set()
+        assert running().cancelling() == 0
+
+    run(work())
+
+
+def test_a_handler_that_ends_well_in_spite_of_its_deadline_is_answered():
+    class Stubborn(Shop):
+        async def wait_for(self, ctx, name):
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                return "just so"
+
+    async def work():
+        assert await answer(Stubborn(), 2_000) == "just so"
+        assert running().cancelling() == 0
+
+    run(work())
+
+
+def test_a_task_that_is_cancelled_as_the_time_is_over_stays_cancelled():
+    class Cancelling(Shop):
+        async def wait_for(self, ctx, name):
+            try:
+                await asyncio.sleep(60)
+            finally:
+                running().cancel()
+
+    async def work():
+        task = asyncio.create_task(answer(Cancelling(), 2_000))
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert task.cancelling() == 1
 
     run(work())
