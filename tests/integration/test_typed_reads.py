@@ -13,11 +13,14 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import penstock
-from penstock import aio
+from penstock import aio, frugal
 from penstock.broker.supervision.child import ReadyLine, serving
 from penstock.idl.model import Reference
+from penstock.idl.python.load import load_text
+from penstock.schemas.decoding import Reason
 from penstock.schemas.kinds import Schema, SchemaKind
 from penstock.schemas.plans import SchemaError
+from penstock.schemas.registry import StreamSchemas
 from penstock.schemas.report import DecodeReport
 from penstock.schemas.thrift import ThriftProtocol
 from tests.cli_app import app
@@ -180,3 +183,28 @@ def test_sql_has_typed_columns(run: Run) -> None:
     ]
     assert rows("SELECT count(*) AS n FROM split WHERE partition >= 0 AND id >= 0") == [{"n": 10}]
     assert "has no schemas" in run("sql", "SELECT * FROM bare", "--decode", "schema", code=1).stderr
+
+
+async def test_a_native_event_names_the_schema_that_it_was_written_by(broker: ReadyLine) -> None:
+    """A forced version cannot read old events: they are decoded by the version that their publisher names."""
+    contract = "struct Sale {{ 1: {} id }} scope Sales {{ Made: Sale }}"
+    first, second = (contract.format(kind) for kind in ("i64", "string"))
+    made = "frugal.Sales.Made"
+    async with aio.connect(broker.client) as client:
+        await client.create_stream("sales", "frugal.Sales.*")
+        for text, value, force in ((first, 7, False), (second, "eight", True)):
+            loaded = load_text(text)
+            (version,) = await client.register_contract("sales", text, force=force)
+            provider = frugal.ScopeProvider(client=client, framing="native")
+            await loaded.SalesPublisher(provider, stream="sales").publish_made(frugal.Context(), loaded.Sale(id=value))
+            assert version.typed.subject == made
+        table = await client.to_table("sales", decode="schema")
+        schemas = await client.schemas("sales")
+        hashes = [one.hash for one in schemas.versions]
+        for schema_hash, block in zip(hashes, table["headers"].to_pylist(), strict=True):
+            assert f"Penstock-Schema: {schema_hash}".encode() in block
+        assert table["id"].to_pylist() == ["7", "eight"]
+        before = StreamSchemas("sales", schemas.stream_id, schemas.versions[:1])
+        old = await client.to_table("sales", decode=before)
+        assert old["id"].to_pylist() == [7, None]
+        assert old["decode_error"].to_pylist() == [None, Reason.VERSION.text]

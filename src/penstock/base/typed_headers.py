@@ -8,6 +8,8 @@ from __future__ import annotations
 OPERATION = "Frugal-Operation"
 """The operation of a scope: the payload is the bare value (native framing of `penstock.frugal`)."""
 CONTENT_TYPE = "Content-Type"
+SCHEMA = "Penstock-Schema"
+"""The hash of the schema by which the value was written: 64 hex digits."""
 
 
 def thrift_media_type(protocol: str) -> str:

@@ -61,6 +61,7 @@ class OperationType:
     spec: Spec
     stream: str = ""
     key: tuple[str, ...] = ()
+    schema: str = ""  # fingerprint of the type of its message: the hash of the schema, if that is registered
     annotations: Mapping[str, str] = field(default_factory=dict)
 
 

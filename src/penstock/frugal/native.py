@@ -8,6 +8,7 @@ payload without Frugal. One table for calls and for scopes:
 | the method            | `Frugal-Method: place`                    | request                                   |
 | the operation         | `Frugal-Operation: OrderPlaced`           | message                                   |
 | the type of payload   | `Content-Type`                            | both, and answers                         |
+| its schema            | `Penstock-Schema`: `idl.fingerprint`      | message                                   |
 | correlation id        | `Frugal-Correlation-Id`                   | both, and answers                         |
 | time that is left     | `Frugal-Timeout-Ms: 4900`                 | both                                      |
 | variables of a topic  | `Frugal-Topic-region: eu`                 | message                                   |

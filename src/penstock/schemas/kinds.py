@@ -1,8 +1,9 @@
 """Schemas of streams: their kinds, their identity, and what they are as plans of columns.
 
 Rules: a schema is text and the text of the files that it includes, both bounded, so that a registry can keep it. Its
-hash is the SHA-256 of its canonical form: JSON without white space and with sorted keys, other text as it is. How
-contracts (FRUGAL, PROTOBUF) are parsed, and what the name of a type may be, `contracts` says.
+hash is the SHA-256 of its canonical form: JSON without white space and with sorted keys, an Arrow schema as it is, and
+of a contract (FRUGAL, PROTOBUF) the fingerprint of its type (`idl.fingerprint`), which comments and other declarations
+do not change. How contracts are parsed, and what the name of a type may be, `contracts` says.
 
 | kind          | `text`                                                       | `type_name` | values               |
 |---------------|--------------------------------------------------------------|-------------|----------------------|
@@ -26,6 +27,7 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.idl.compatibility import Mode
+from penstock.idl.fingerprint import fingerprint
 from penstock.idl.model import Program, Reference, Type
 from penstock.schemas import compatibility, contracts
 from penstock.schemas.avro import avro_decoder, avro_plan
@@ -75,20 +77,15 @@ class Schema:
         if len({name for name, _ in self.closure}) < len(sizes):
             raise SchemaError("two included files of the schema have one name")
 
-    def canonical(self) -> bytes:
-        """Return what the hash is made of. SchemaError: the schema should be JSON, and is not."""
+    def hash(self) -> str:
+        """Return the hash that names the schema: 64 hex digits. SchemaError: it has mistakes, or is no JSON."""
+        if self.kind in CONTRACTS:
+            return fingerprint(*self.contract())
         text = self.text
         if self.kind in (SchemaKind.JSON_SCHEMA, SchemaKind.AVRO):
             text = json.dumps(_parsed(self), sort_keys=True, separators=(",", ":"))
-        parts = [self.kind.value, self.type_name, text]
-        for name, included in sorted(self.closure):
-            parts += [name, included]
-        encoded = [part.encode(errors="surrogatepass") for part in parts]
-        return b"".join(b"%d:%b" % (len(part), part) for part in encoded)
-
-    def hash(self) -> str:
-        """Return the SHA-256 of the canonical form: 64 hex digits."""
-        return hashlib.sha256(self.canonical()).hexdigest()
+        encoded = [part.encode(errors="surrogatepass") for part in (self.kind.value, self.type_name, text)]
+        return hashlib.sha256(b"".join(b"%d:%b" % (len(part), part) for part in encoded)).hexdigest()
 
     def plan(self, enums: EnumStyle = EnumStyle.DICTIONARY) -> Plan:
         """Return the plan of the columns. SchemaError: the schema has mistakes."""

@@ -16,6 +16,7 @@ from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.subjects import overlap, subject_mistake
 from penstock.idl.compatibility import Mode
+from penstock.idl.fingerprint import fingerprint
 from penstock.idl.model import Program, Type
 from penstock.schemas import contracts
 from penstock.schemas.kinds import CONTRACTS, Schema, SchemaKind, compatible
@@ -118,7 +119,7 @@ class _Judging:
         asked = self._asked
         new = schema_of(asked.text, entry.type_name)
         self._check(new)
-        schema_hash = new.hash()
+        schema_hash = self._hash(new)
         before = asked.before.get(entry.typed.subject, {})
         form = _form(entry.typed)
         same = [number for number, one in before.items() if one.hash == schema_hash and _form(one) == form]
@@ -134,6 +135,12 @@ class _Judging:
         ]
         self.reasons += reasons
         return Numbered(max(before, default=0) + 1, schema_hash, is_new=True, is_forced=bool(reasons))
+
+    def _hash(self, schema: Schema) -> str:
+        """Return `Schema.hash`, for a contract without parsing it again."""
+        if schema.kind not in CONTRACTS:
+            return schema.hash()
+        return fingerprint(*self._contract(schema, self._text_hash))
 
     def _check(self, schema: Schema) -> None:
         """Raise SchemaError if the schema has mistakes."""

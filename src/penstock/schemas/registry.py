@@ -25,9 +25,6 @@ from penstock.schemas.plans import SchemaError
 from penstock.schemas.rows import StoredText
 from penstock.schemas.thrift import ThriftProtocol
 
-HEADER = "Penstock-Schema"
-"""The header with the hash of the schema by which a message's value was written: 64 hex digits."""
-
 
 @dataclass(frozen=True, slots=True)
 class Typed:

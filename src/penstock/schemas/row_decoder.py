@@ -37,14 +37,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.base.typed_headers import CONTENT_TYPE, OPERATION, media_type, thrift_media_type
+from penstock.base.typed_headers import CONTENT_TYPE, OPERATION, SCHEMA, media_type, thrift_media_type
 from penstock.hot.header_codes import HeaderCodes
 from penstock.idl.model import Reference
 from penstock.schemas.decoding import Decoder, Framing, Reason
 from penstock.schemas.kinds import Schema, SchemaKind
 from penstock.schemas.plans import EnumStyle, SchemaError
 from penstock.schemas.projection import projected
-from penstock.schemas.registry import HEADER, SchemaVersion, StreamSchemas
+from penstock.schemas.registry import SchemaVersion, StreamSchemas
 from penstock.schemas.report import Counted, DecodeReport, places
 from penstock.schemas.thrift import ThriftProtocol
 
@@ -324,7 +324,7 @@ class _Headers:
             raise SchemaError(f"{len(versions):,} versions of schemas are too many for one stream")
         known = (self._hashes, self._operations, list(_PROTOCOLS))
         self._codes = HeaderCodes(
-            [name.encode() for name in (HEADER, OPERATION, CONTENT_TYPE)],
+            [name.encode() for name in (SCHEMA, OPERATION, CONTENT_TYPE)],
             [
                 {text.encode(): step * place for place, text in enumerate(texts, 1)}
                 for step, texts in zip(self._steps, known, strict=True)

@@ -80,16 +80,15 @@ def test_the_hash_is_that_of_what_is_meant() -> None:
     others = [
         Schema(SchemaKind.AVRO, '{"name":"F","size":5,"type":"fixed"}'),
         Schema(SchemaKind.JSON_SCHEMA, one.text),
-        Schema(SchemaKind.FRUGAL, one.text),
-        Schema(SchemaKind.FRUGAL, one.text, (("a", "b"),)),
-        Schema(SchemaKind.FRUGAL, one.text, (("ab", ""),)),
-        Schema(SchemaKind.FRUGAL, one.text, (), "T"),
+        contract("struct Point { 1: i32 x }"),
+        contract("struct Point { 1: i64 x }"),
     ]
     assert one.hash() == same.hash()
     assert len(one.hash()) == 64
     assert len({each.hash() for each in (one, *others)}) == 1 + len(others)
-    files = (("a", "1"), ("b", "2"))
-    assert Schema(SchemaKind.FRUGAL, "", files).hash() == Schema(SchemaKind.FRUGAL, "", files[::-1]).hash()
+    point = contract("struct Point { 1: i32 x }").hash()
+    assert point == contract("/** x */ struct Point { 1: i32 x } struct Other { }").hash()
+    assert point == contract("struct Point { 1: i32 x } scope Moves { Moved: Point }", "Moves.Moved").hash()
     with pytest.raises(SchemaError, match="no JSON"):
         Schema(SchemaKind.AVRO, "{").hash()
 

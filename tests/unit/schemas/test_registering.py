@@ -94,7 +94,8 @@ def test_operations_of_one_contract() -> None:
 
 
 def test_limits_of_versions() -> None:
-    full = {"s.a": [ONE] + [f"{WIDER} // {number}" for number in range(1, limits.SCHEMA_VERSIONS_PER_SUBJECT_MAX)]}
+    wider = (WIDER.replace("2:", f"{number}:") for number in range(3, limits.SCHEMA_VERSIONS_PER_SUBJECT_MAX + 2))
+    full = {"s.a": [ONE, *wider]}
     assert refusal(WIDER, before=full).code == "too_large"
     assert judged(ONE, before=full)[0].number == 1
 

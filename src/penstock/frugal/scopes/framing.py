@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from penstock.base.typed_headers import CONTENT_TYPE, OPERATION
+from penstock.base.typed_headers import CONTENT_TYPE, OPERATION, SCHEMA
 from penstock.frugal.codecs import Codec, MessageKind, find_codec
 from penstock.frugal.context import Context
 from penstock.frugal.contracts import OperationType
@@ -53,6 +53,8 @@ def encode_message(
     """Return a message of a scope. CodecError: it does not fit its type. FrameError: too many headers."""
     if framing is Framing.NATIVE:
         made = encode_context(ctx, now, content_type=codec.content_type, operation=operation.name)
+        if operation.schema:
+            made[SCHEMA] = operation.schema
         return EncodedMessage(codec.encode_bare(operation.spec, message), made)
     body = codec.encode(operation.name, MessageKind.CALL, 0, operation.spec, message)
     return EncodedMessage(encode_frame(request_headers(ctx, operation_id, now), body), {})

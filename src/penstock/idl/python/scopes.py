@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from penstock.base.partitioning import PartitionBy, parse_split
 from penstock.base.subjects import stream_name_mistake
+from penstock.idl.fingerprint import fingerprint
 from penstock.idl.model import Operation, Scope
 from penstock.idl.python import names
 from penstock.idl.python.keys import annotation as annotation_value
@@ -70,6 +71,7 @@ def _operation_lines(module: Module, scope: Scope, operation: Operation, splits:
         f"{quoted(operation.name)}: {module.use(_CONTRACTS, 'OperationType')}(",
         f"    name={quoted(operation.name)},",
         f"    spec=({wire_type}, {arguments}),",
+        f"    schema={quoted(fingerprint(module.program, operation.type))},",
     ]
     stream = annotation_value(operation.annotations, "stream")
     stream = annotation_value(scope.annotations, "stream") if stream is None else stream
