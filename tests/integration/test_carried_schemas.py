@@ -10,6 +10,7 @@ import pytest
 import penstock
 from penstock import aio
 from penstock.schemas.kinds import Schema, SchemaKind
+from tests.broker_process import BrokerProcess, eventually
 from tests.cli_process import command
 from tests.extent import each_change
 from tests.integration.test_backup import rows_of, two, verify
@@ -95,3 +96,39 @@ async def test_a_copy_has_the_schemas_of_its_source(tmp_path: Path) -> None:
         assert "stream other does not get all schemas, for 1 pattern of subjects ('orders.>'): it has other" in errors
         assert [one.schema for one in (await there.schemas("other")).versions] == [json_schema("boolean")]
         assert await rows_of(there, "other") == await rows_of(here, "orders")
+
+
+@each_change
+async def test_rows_of_copies_and_restores_are_not_checked(
+    broker: BrokerProcess, client: aio.Client, tmp_path: Path
+) -> None:
+    misfit, server, folder = {"subject": "orders.a", "value": '{"id":"x"}'}, broker.client_address, tmp_path / "backup"
+    restore = ("restore", str(folder), "--stream", "orders", "--as", "restored")
+
+    async def carry() -> None:
+        await command(server, "stream", "copy", "orders", "copied")
+        await command(server, "backup", str(folder))
+        await command(server, *restore)
+
+    async def is_checked(stream: str) -> bool:
+        try:
+            await client.append(stream, [misfit])
+        except penstock.RemoteError as error:
+            return error.code == "schema_mismatch"
+        return False
+
+    await client.create_stream("orders", "orders.>", schema_check="refuse")
+    await client.register_schema("orders", json_schema("integer"))
+    await carry()
+    # The leader has read schemas that were registered later, so it checks those streams, too.
+    await client.create_stream("later", "orders.>", schema_check="refuse")
+    await client.register_schema("later", json_schema("integer"))
+    await eventually(lambda: is_checked("later"), "values of the later stream are checked")
+    await client.alter_stream("orders", schema_check="no")
+    await client.append("orders", [misfit] * 3)
+    await carry()
+    for stream in ("copied", "restored"):
+        assert [row[0] for row in await rows_of(client, stream)] == [row[0] for row in await rows_of(client, "orders")]
+        assert (await client.stream(stream)).config.schema_check == "refuse"
+        await client.resume_stream(stream)
+        await eventually(lambda name=stream: is_checked(name), "values of the stream are checked once it is open")  # type: ignore[misc]
