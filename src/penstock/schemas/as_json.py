@@ -97,6 +97,7 @@ def _version(found: Mapping[str, Any], texts: Sequence[Mapping[str, Any]]) -> Sc
 def _text(found: Any) -> str:
     if not isinstance(found, str):
         raise TypeError(f"{found!r} is no text")
+    found.encode()  # a lone surrogate is no text either: it cannot be sent
     return found
 
 
