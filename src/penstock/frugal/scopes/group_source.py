@@ -21,7 +21,7 @@ from typing import Any, Final
 from penstock.base.ids import LeaderEpoch, PartitionId
 from penstock.client.aio import Client
 from penstock.client.consume.members import Member
-from penstock.client.consume.positions import GroupPositions, mark_of, start_of
+from penstock.client.consume.positions import mark_of, start_of
 from penstock.client.consume.progress import ReadMark
 from penstock.client.errors import MemberFenced, TimedOut
 from penstock.client.read.reading import plan
@@ -85,7 +85,7 @@ class GroupSource:
     ) -> None:
         """`is_wanted`: whether a handler gets the message; the others are passed over."""
         self._client = client
-        self._positions: GroupPositions = client._positions  # noqa: SLF001 (group membership has no public name)
+        self._positions = client.groups.positions
         self._wanted = wanted
         self._dead_letters = dead_letters
         self._is_wanted = is_wanted
