@@ -68,8 +68,10 @@ if TYPE_CHECKING:
     from penstock.frugal.scopes import MessageRejected as MessageRejected
     from penstock.frugal.scopes import MissingKeyError as MissingKeyError
     from penstock.frugal.scopes import Published as Published
+    from penstock.frugal.scopes import PublishOptions as PublishOptions
     from penstock.frugal.scopes import RetryPolicy as RetryPolicy
     from penstock.frugal.scopes import ScopeProvider as ScopeProvider
+    from penstock.frugal.scopes import SubscribeOptions as SubscribeOptions
     from penstock.frugal.scopes import Subscription as Subscription
     from penstock.frugal.scopes import UnsuitableStreamError as UnsuitableStreamError
     from penstock.frugal.server import Server as Server
@@ -116,6 +118,7 @@ _MODULE_OF = {
     "Proceed": "penstock.frugal.middleware",
     "Processor": "penstock.frugal.processor",
     "ProtocolError": "penstock.frugal.errors",
+    "PublishOptions": "penstock.frugal.scopes",
     "Published": "penstock.frugal.scopes",
     "RequestTooLarge": "penstock.frugal.errors",
     "ResponseTooLarge": "penstock.frugal.errors",
@@ -125,6 +128,7 @@ _MODULE_OF = {
     "ServiceDraining": "penstock.frugal.errors",
     "ServiceNotAvailable": "penstock.frugal.errors",
     "ServiceOverloaded": "penstock.frugal.errors",
+    "SubscribeOptions": "penstock.frugal.scopes",
     "Subscription": "penstock.frugal.scopes",
     "TooManyCalls": "penstock.frugal.errors",
     "TransportClosed": "penstock.frugal.errors",
@@ -174,6 +178,7 @@ __all__ = [
     "Proceed",
     "Processor",
     "ProtocolError",
+    "PublishOptions",
     "Published",
     "RequestTooLarge",
     "ResponseTooLarge",
@@ -183,6 +188,7 @@ __all__ = [
     "ServiceDraining",
     "ServiceNotAvailable",
     "ServiceOverloaded",
+    "SubscribeOptions",
     "Subscription",
     "TooManyCalls",
     "TransportClosed",

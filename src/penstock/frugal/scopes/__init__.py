@@ -10,6 +10,7 @@
 | `provider`             | what publishers and subscribers share: connections, codec, framing, middleware     |
 | `publisher`            | `ScopePublisher`, the base of generated publishers                                 |
 | `subscriber`           | `ScopeSubscriber`, the base of generated subscribers                               |
+| `options`              | types of the keyword arguments of both                                             |
 | `subjects`             | the subjects of a scope                                                            |
 | `framing`              | messages as bytes, and back                                                        |
 | `keys`                 | the key of a message                                                               |
@@ -27,6 +28,7 @@
 from penstock.frugal.scopes.durable import Delivery, DurableSource
 from penstock.frugal.scopes.framing import Framing
 from penstock.frugal.scopes.keys import MissingKeyError
+from penstock.frugal.scopes.options import PublishOptions, SubscribeOptions
 from penstock.frugal.scopes.provider import ScopeProvider
 from penstock.frugal.scopes.publisher import Published, ScopePublisher
 from penstock.frugal.scopes.redelivery import RetryPolicy
@@ -41,11 +43,13 @@ __all__ = [
     "Handler",
     "MessageRejected",
     "MissingKeyError",
+    "PublishOptions",
     "Published",
     "RetryPolicy",
     "ScopeProvider",
     "ScopePublisher",
     "ScopeSubscriber",
+    "SubscribeOptions",
     "Subscription",
     "UnsuitableStreamError",
 ]

@@ -11,11 +11,16 @@ import asyncio
 import logging
 from collections.abc import Mapping
 
+from penstock.base.typed_headers import OPERATION
+from penstock.client.values import Message
 from penstock.frugal.complaints import Complaints
 from penstock.frugal.errors import CodecError, FrameError
+from penstock.frugal.native import METHOD
 from penstock.frugal.scopes.dead_letters import original_subject
 from penstock.frugal.scopes.durable import Delivery, DurableSource
 from penstock.frugal.scopes.subscriptions import DRAIN_TIMEOUT_S, MessageRejected, Receiver, Subscription
+
+_NATIVE = (METHOD.encode(), OPERATION.encode())  # in the header block of each native message
 
 
 class DurableSubscription(Subscription):
@@ -59,7 +64,7 @@ class DurableSubscription(Subscription):
             self._source.handled(delivery)
             return
         try:
-            ctx, message = self._receiver.decode(subject, stored.value, stored.headers)
+            ctx, message = self._receiver.decode(subject, stored.value, _headers_of(stored))
         except (FrameError, CodecError) as error:
             self._counts["malformed"] += 1
             self._source.failed(delivery, f"not decoded: {error}", is_final=True)
@@ -107,3 +112,9 @@ class DurableSubscription(Subscription):
         for task in ended:
             if not task.cancelled():
                 task.result()
+
+
+def _headers_of(stored: Message) -> dict[str, str]:
+    """Return the headers of a native message as a plain dict, parsed once; none of a frame, whose context is in it."""
+    block = stored.header_block
+    return dict(stored.headers) if block is not None and any(name in block for name in _NATIVE) else {}

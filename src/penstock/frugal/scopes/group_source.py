@@ -1,9 +1,11 @@
 """A durable source over a consumer group: several members share the partitions of a stream, and commit offsets.
 
-Rules: one task owns the redelivery core; it takes events and carries out steps. Reading, dead letters and commits run
-beside it, and each ends in an event. A partition is begun from the group's committed offset, and is given back when its
-handler has ended and what was settled is committed. While the coordinator or a leader does not answer, handlers go on
-with what was read, and commits are tried again; a member that is fenced forgets its partitions and joins again.
+Rules: one task looks at the group and steps the redelivery core; reading, dead letters and commits run beside it, and
+each ends in an event that wakes it. When a handler has ended, the core is stepped at once instead, so that the next
+message is there without a turn of the event loop; after `GIVEN_AT_ONCE` messages the loop gets its turn. A partition is
+begun from the group's committed offset, and is given back when its handler has ended and what was settled is committed.
+While the coordinator or a leader does not answer, handlers go on with what was read, and commits are tried again; a
+member that is fenced forgets its partitions and joins again.
 Retries, back-off and dead letters: see `redelivery`.
 """
 
@@ -21,7 +23,7 @@ from typing import Any, Final
 from penstock.base.ids import LeaderEpoch, PartitionId
 from penstock.client.aio import Client
 from penstock.client.consume.members import Member
-from penstock.client.consume.positions import GroupPositions, mark_of, start_of
+from penstock.client.consume.positions import mark_of, start_of
 from penstock.client.consume.progress import ReadMark
 from penstock.client.errors import MemberFenced, TimedOut
 from penstock.client.read.reading import plan
@@ -53,6 +55,10 @@ COUNTS: Final = (
     "fenced",  # times that the member lost its partitions
     "troubles",  # answers that did not come
 )
+GIVEN_AT_ONCE: Final = 16
+"""Messages given to handlers that do not wait, before others get their turn of the event loop."""
+ROOM_SHARE: Final = 0.5
+"""Share of a partition's room that is free when it is read on: not a turn of the event loop for each message."""
 BEGIN_AGAIN_S: Final = 0.5
 """After partitions could not be begun because a broker did not answer."""
 _CLOSE_S: Final = 5.0  # for the last commit of a source that stops at once
@@ -85,7 +91,7 @@ class GroupSource:
     ) -> None:
         """`is_wanted`: whether a handler gets the message; the others are passed over."""
         self._client = client
-        self._positions: GroupPositions = client._positions  # noqa: SLF001 (group membership has no public name)
+        self._positions = client.groups.positions
         self._wanted = wanted
         self._dead_letters = dead_letters
         self._is_wanted = is_wanted
@@ -99,6 +105,7 @@ class GroupSource:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_s = math.inf
         self._deliveries: asyncio.Queue[Delivery | None] = asyncio.Queue()  # at most `handlers_max`
+        self._given = 0  # since the last turn of the event loop
         self._feeds: dict[Lease, asyncio.Task[None]] = {}
         self._room: dict[Lease, asyncio.Event] = {}
         self._beginning: asyncio.Task[None] | None = None
@@ -150,6 +157,11 @@ class GroupSource:
 
     async def next(self) -> Delivery | None:
         """Wait for the next message; None: the source has ended. Raises what ended it, if something went wrong."""
+        while self._given >= GIVEN_AT_ONCE:  # noqa: ASYNC110 (the next turn of the loop sets it to 0)
+            await asyncio.sleep(0)
+        if not self._given:
+            asyncio.get_running_loop().call_soon(self._turned)
+        self._given += 1
         found = await self._deliveries.get()
         if found is None:
             self._deliveries.put_nowait(None)  # for the other handlers
@@ -159,18 +171,34 @@ class GroupSource:
 
     def handled(self, delivery: Delivery) -> None:
         """The handler has returned."""
-        self._core.handled(delivery.receipt, _now_s())
-        self._wake.set()
+        now_s = _now_s()
+        self._core.handled(delivery.receipt, now_s)
+        self._go_on(now_s)
 
     def failed(self, delivery: Delivery, reason: str, *, is_final: bool = False) -> None:
         """The handler has raised."""
-        self._core.failed(delivery.receipt, reason, _now_s(), is_final=is_final)
-        self._wake.set()
+        now_s = _now_s()
+        self._core.failed(delivery.receipt, reason, now_s, is_final=is_final)
+        self._go_on(now_s)
 
     def abandoned(self, delivery: Delivery) -> None:
         """The handler was cancelled."""
         self._core.abandoned(delivery.receipt)
         self._wake.set()
+
+    def _turned(self) -> None:
+        self._given = 0
+
+    def _go_on(self, now_s: float) -> None:
+        """Carry out what follows from the end of a handler; leave it to the task if there is more to look at."""
+        member, info = self._member, self._info
+        is_calm = not (self._is_draining or self._failure or self._wake.is_set())
+        if is_calm and member is not None and info is not None and self._joined == (member.member_id, member.era):
+            step = self._core.step(now_s)
+            self._carry_out(step, member, info)
+            self._wake_at(step.wake_s)
+        else:
+            self._wake.set()
 
     async def drain(self) -> None:
         """Give out nothing more; return once handlers have ended, their work is committed, and the group is left."""
@@ -281,7 +309,7 @@ class GroupSource:
         for attempt in step.deliver:
             self._deliveries.put_nowait(Delivery(info.name, attempt.item, attempt.deliveries, attempt))
         for lease, room in self._room.items():
-            if self._core.has_room(lease):
+            if not room.is_set() and self._core.has_room(lease, share=ROOM_SHARE):
                 room.set()
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:

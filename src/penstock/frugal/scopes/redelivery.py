@@ -344,11 +344,13 @@ class Redelivery(Generic[T]):
 
     # What there is
 
-    def has_room(self, lease: Lease) -> bool:
-        """True if more messages of the partition may be read."""
+    def has_room(self, lease: Lease, *, share: float = 0.0) -> bool:
+        """True if more messages of the partition may be read, with this share of its room to spare."""
         if (part := self._of(lease)) is None or part.is_revoked:
             return False
-        return len(part.rows) < PENDING_MESSAGES_MAX and (part.pending_bytes < PENDING_BYTES_MAX or not part.rows)
+        used = 1 - share
+        is_light = part.pending_bytes < PENDING_BYTES_MAX * used or not part.rows
+        return is_light and len(part.rows) < PENDING_MESSAGES_MAX * used
 
     @property
     def partitions(self) -> frozenset[int]:

@@ -28,6 +28,7 @@ from penstock.idl.model import (
 from penstock.idl.parser import NESTING_MAX
 from penstock.idl.python import names
 from penstock.idl.python.names import Taken
+from penstock.idl.python.text import LINE_CHARS_MAX
 
 TEXT_CHARS_MAX = 16 << 20
 """Most characters of the Python text of one program: short typedefs and constants can name large ones many times."""
@@ -193,7 +194,7 @@ class Module:
             block = blocks[_block(module, own)]
             plain = sorted((name for name, local in imported if name == local), key=_isort)
             if plain:
-                block.append(f"from {module} import {', '.join(plain)}")
+                block += _import_from(module, plain)
             block += [f"from {module} import {name} as {local}" for name, local in imported if name != local]
         lines = ["from __future__ import annotations", ""]
         for block in blocks:
@@ -224,8 +225,16 @@ def stem(file: str) -> str:
     return name.rpartition(".")[0] or name
 
 
-def _isort(name: str) -> tuple[int, str]:
-    return (0 if name.isupper() else 1 if name[:1].isupper() else 2), name
+def _isort(name: str) -> tuple[int, str, str]:
+    return (0 if name.isupper() else 1 if name[:1].isupper() else 2), name.lower(), name
+
+
+def _import_from(module: str, plain: list[str]) -> list[str]:
+    """Return an import of names, as formatters leave it: each on its own line if they are too many for one."""
+    line = f"from {module} import {', '.join(plain)}"
+    if len(line) <= LINE_CHARS_MAX:
+        return [line]
+    return [f"from {module} import (", *(f"    {each}," for each in plain), ")"]
 
 
 def _block(module: str, own: set[str]) -> int:

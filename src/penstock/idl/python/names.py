@@ -42,8 +42,13 @@ OF_EXCEPTION: Final = OF_STRUCT | {"args", "add_note", "with_traceback"}
 OF_ENUM: Final = frozenset({*dir(IntEnum), *dir(int), "mro", "name", "value", "is_integer"})
 OF_METHOD: Final = frozenset({"self", "ctx"})
 """Parameters that each method has."""
-OF_PUBLISHER: Final = OF_METHOD | {"message", "options"}
-OF_SUBSCRIBER: Final = frozenset({"self", "handler", "queue", "options"})
+PUBLISH_OPTIONS: Final = frozenset({"headers", "key", "message_id", "nowait", "stream", "timeout"})
+SUBSCRIBE_OPTIONS: Final = frozenset(
+    {"dead_letters", "group", "handlers", "pending", "retry", "session", "start", "stream", "timeout"}
+)
+"""Keyword arguments of both; a variable of a scope that had such a name would hide one, so it gets an underscore."""
+OF_PUBLISHER: Final = OF_METHOD | {"message", "options"} | PUBLISH_OPTIONS
+OF_SUBSCRIBER: Final = frozenset({"self", "handler", "queue", "options"}) | SUBSCRIBE_OPTIONS
 OF_PROTOCOL: Final = frozenset({"_abc_impl", "_is_protocol", "_is_runtime_protocol"})
 OF_CLIENT: Final = frozenset({"close", "codec", "framing", "middleware", "service", "subject", "transport"})
 """Names that base classes of clients have, or may get; methods of services are named otherwise."""

@@ -124,10 +124,10 @@ def _write_publisher(module: Module, scope: Scope) -> None:
         kind = annotation(module, module.program, operation.type)
         context = module.use("penstock.frugal.context", "Context")
         items = ["self", f"ctx: {context}", *(f"{each}: {text}" for each in variables), f"message: {kind}"]
-        items.append(f"**options: {module.use('typing', 'Any')}")
+        items.append(_options(module, "PublishOptions"))
         method = names.operation_names(scope, "publish")[operation.name]
         body += ["", *call(f"async def {method}(", items, f") -> {module.use(_SCOPES, 'Published')}:")]
-        options = "`options`: those of `ScopePublisher._publish`, such as `key` and `timeout`."
+        options = "`options`: `PublishOptions`, such as `key` and `timeout`."
         body += indented(docstring(_operation_text("Publish", operation, options)))
         values = f"({', '.join(variables)}{',' if len(variables) == 1 else ''})"
         arguments = [f"{described_by}.operations[{quoted(operation.name)}]", "ctx", values, "message", "**options"]
@@ -149,11 +149,11 @@ def _write_subscriber(module: Module, scope: Scope) -> None:
         returned = f"{module.use('collections.abc', 'Awaitable')}[None] | None"
         items = ["self", f"handler: {called}[[{context}, {kind}], {returned}]", "*"]
         items += [*(f'{each}: {text} = "*"' for each in variables), f'queue: {text} = ""']
-        items.append(f"**options: {module.use('typing', 'Any')}")
+        items.append(_options(module, "SubscribeOptions"))
         method = names.operation_names(scope, "subscribe")[operation.name]
         body += ["", *call(f"async def {method}(", items, f") -> {module.use(_SCOPES, 'Subscription')}:")]
         more = "A variable that is not given is any token. " if variables else ""
-        options = f"{more}`options`: those of `ScopeSubscriber._subscribe`, such as `group`."
+        options = f"{more}`options`: `SubscribeOptions`, such as `group`."
         body += indented(docstring(_operation_text("Subscribe to", operation, options)))
         values = f"({', '.join(variables)}{',' if len(variables) == 1 else ''})"
         arguments = [
@@ -170,3 +170,8 @@ def _write_subscriber(module: Module, scope: Scope) -> None:
 
 def _operation_text(verb: str, operation: Operation, options: str) -> str:
     return described(operation.comment or f"{verb} {operation.name}.", operation.annotations, options)
+
+
+def _options(module: Module, kind: str) -> str:
+    """Return the parameter of all further keyword arguments."""
+    return f"**options: {module.use('typing', 'Unpack')}[{module.use(_SCOPES, kind)}]"

@@ -10,10 +10,11 @@ scope Orders prefix shop.{region} {
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Unpack
 
 from penstock.frugal.context import Context
 from penstock.frugal.contracts import OperationType, ScopeType
+from penstock.frugal.scopes.options import PublishOptions, SubscribeOptions
 from penstock.frugal.scopes.publisher import Published, ScopePublisher
 from penstock.frugal.scopes.subscriber import ScopeSubscriber
 from penstock.frugal.scopes.subscriptions import Handler, Subscription
@@ -51,24 +52,34 @@ ORDERS = ScopeType("Orders", "shop.{region}", ("region",), {each.name: each for 
 class OrdersPublisher(ScopePublisher):
     _scope = ORDERS
 
-    async def publish_Placed(self, ctx: Context, region: str, message: Order, **options: Any) -> Published:
+    async def publish_Placed(
+        self, ctx: Context, region: str, message: Order, **options: Unpack[PublishOptions]
+    ) -> Published:
         return await self._publish(PLACED, ctx, (region,), message, **options)
 
-    async def publish_Counted(self, ctx: Context, region: str, message: int, **options: Any) -> Published:
+    async def publish_Counted(
+        self, ctx: Context, region: str, message: int, **options: Unpack[PublishOptions]
+    ) -> Published:
         return await self._publish(COUNTED, ctx, (region,), message, **options)
 
-    async def publish_Noted(self, ctx: Context, region: str, message: list[str], **options: Any) -> Published:
+    async def publish_Noted(
+        self, ctx: Context, region: str, message: list[str], **options: Unpack[PublishOptions]
+    ) -> Published:
         return await self._publish(NOTED, ctx, (region,), message, **options)
 
 
 class OrdersSubscriber(ScopeSubscriber):
     _scope = ORDERS
 
-    async def subscribe_Placed(self, region: str, handler: Handler, **options: Any) -> Subscription:
+    async def subscribe_Placed(
+        self, region: str, handler: Handler, **options: Unpack[SubscribeOptions]
+    ) -> Subscription:
         return await self._subscribe(PLACED, (region,), handler, **options)
 
-    async def subscribe_Counted(self, region: str, handler: Handler, **options: Any) -> Subscription:
+    async def subscribe_Counted(
+        self, region: str, handler: Handler, **options: Unpack[SubscribeOptions]
+    ) -> Subscription:
         return await self._subscribe(COUNTED, (region,), handler, **options)
 
-    async def subscribe_Noted(self, region: str, handler: Handler, **options: Any) -> Subscription:
+    async def subscribe_Noted(self, region: str, handler: Handler, **options: Unpack[SubscribeOptions]) -> Subscription:
         return await self._subscribe(NOTED, (region,), handler, **options)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import defaultdict
-from typing import Any
 
 import pytest
 
@@ -18,8 +17,11 @@ from penstock import aio
 from penstock.client.values import Message
 from penstock.frugal.context import Context
 from penstock.frugal.scopes.dead_letters import DELIVERIES, GROUP, REASON, STREAM
+from penstock.frugal.scopes.group_source import GIVEN_AT_ONCE
+from penstock.frugal.scopes.options import SubscribeOptions
 from penstock.frugal.scopes.provider import ScopeProvider
 from penstock.frugal.scopes.redelivery import RetryPolicy
+from penstock.frugal.scopes.subscriber import DURABLE_HANDLERS
 from penstock.testing import Cluster
 from tests.extent import needs_time
 from tests.unit.frugal.scopes.contract import Order, OrdersPublisher, OrdersSubscriber, order
@@ -75,7 +77,7 @@ class Shop:
     async def consume(self) -> None:
         async with aio.connect(timeout=60) as client:
             subscriber = OrdersSubscriber(self.provider(client), create=CREATE)
-            options: dict[str, Any] = {"group": "billing", "retry": QUICK, "session": 5.0, "timeout": 20.0}
+            options: SubscribeOptions = {"group": "billing", "retry": QUICK, "session": 5.0, "timeout": 20.0}
             async with await subscriber.subscribe_Placed("*", self.handle, **options) as subscription:
                 await subscription.wait()
 
@@ -112,8 +114,51 @@ class Shop:
         self.cluster.run(self.main())
 
 
-async def is_read(client: aio.Client) -> bool:
-    offsets = await client.groups.offsets(NAME, "orders")
+MANY = 200
+
+
+async def _handle_without_waiting() -> list[int]:
+    """Handle many messages of one partition; return for each how many were handled until the loop got its turn."""
+    handled: list[int] = []
+    turns: list[int] = []
+    done = asyncio.Event()
+
+    def handle(_ctx: Context, message: Order) -> None:
+        handled.append(message.number)
+        before = len(handled)
+        asyncio.get_running_loop().call_soon(lambda: turns.append(len(handled) - before))
+        if len(handled) == MANY:
+            done.set()
+
+    async with aio.connect(timeout=60) as client:
+        provider = ScopeProvider(client=client)
+        publisher = OrdersPublisher(provider, create={})
+        for number in range(MANY):
+            await publisher.publish_Placed(Context(), "eu", order(number), nowait=True)
+        await publisher.flush()
+        async with await OrdersSubscriber(provider).subscribe_Placed("eu", handle, group="billing") as subscription:
+            await done.wait()
+        assert subscription.counts["handled"] == MANY
+        assert await is_read(client, "billing.shop.eu.Orders.Placed")
+    assert handled == list(range(MANY))
+    return turns
+
+
+def test_handlers_that_do_not_wait_leave_the_loop_its_turns_and_need_none_for_each_message() -> None:
+    turns: list[int] = []
+    cluster = Cluster(1, brokers=1, faults=False, limit_s=900.0)
+
+    async def main() -> None:
+        turns.extend(await _handle_without_waiting())
+
+    cluster.run(main())
+    assert len(turns) == MANY
+    # In a turn each handler may begin one more; a callback runs in the turn after the one that it was asked for in.
+    assert 1 < max(turns) <= 2 * (GIVEN_AT_ONCE + DURABLE_HANDLERS)
+
+
+async def is_read(client: aio.Client, group: str = NAME) -> bool:
+    offsets = await client.groups.offsets(group, "orders")
     return all(one.offset == one.committed_end for one in offsets)
 
 

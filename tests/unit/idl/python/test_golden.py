@@ -10,6 +10,7 @@ import pytest
 
 from penstock.idl.files import FileReader
 from penstock.idl.linker import link
+from penstock.idl.python import names
 from penstock.idl.python.files import write
 from penstock.idl.python.generate import generate
 from tests.extent import each_change
@@ -21,9 +22,9 @@ USE = """
 import asyncio
 from collections.abc import Callable
 
+from penstock.frugal import PublishOptions, ScopeProvider
 from penstock.frugal.client import RpcTransport
 from penstock.frugal.context import Context
-from penstock.frugal.scopes import ScopeProvider
 from shop.money import Amount, Currency
 from shop.orders import (
     Closed, Customer, Line, Order, OrderEventsPublisher, OrderEventsSubscriber, OrdersBlockingClient, OrdersClient,
@@ -67,6 +68,9 @@ async def call(transport: RpcTransport, provider: ScopeProvider) -> Amount | Non
 
     async with await OrderEventsSubscriber(provider).subscribe_order_placed(heard, region="eu", group="billing"):
         pass
+    receipt = Receipt(order=7, payment=Payment(card="4"))
+    given: PublishOptions = {"key": b"ann", "message_id": "1", "headers": {"Nats-TTL": "1h"}, "nowait": True}
+    await OrderEventsPublisher(provider).publish_order_paid(Context(), "eu", "a", receipt, **given)
     return Payment(cash=Amount(units=found)).cash
 
 
@@ -74,12 +78,19 @@ def wait(client: OrdersBlockingClient) -> Receipt:
     return client.Place(Context(), Order(id=1, customer=Customer(id="a")), Payment(card="4"), note="now")
 """
 
+_PUBLISH = "OrderEventsPublisher(ScopeProvider()).publish_counted(Context(), 'eu', 'a', 7"
+_SUBSCRIBE = "OrderEventsSubscriber(ScopeProvider()).subscribe_counted(lambda ctx, count: None"
 MISUSE = {
     'Order(id="7", customer=Customer(id="ann"))': "arg-type",
     "Order(id=7)": "call-arg",
     "Payment(card=1)": "arg-type",
     "Payment(card='4').card = '5'": "misc",
     "LIMIT = 3": "misc",
+    f"a = {_PUBLISH}, timeot=3.0)": "call-arg",
+    f"b = {_PUBLISH}, timeout='3')": "arg-type",
+    f"c = {_SUBSCRIBE}, group=3)": "arg-type",
+    f"d = {_SUBSCRIBE}, groups='billing')": "call-arg",
+    f"e = {_SUBSCRIBE}, retry=3)": "arg-type",
 }
 
 
@@ -134,3 +145,16 @@ def test_ruff_leaves_the_code_as_it_is(tmp_path: Path) -> None:
     for command in (["format", "--diff"], ["check", "--select=E4,E7,E9,F,I,B,UP"]):
         found = _run(tmp_path, "ruff", *command, *options, ".")
         assert found.returncode == 0, found.stdout + found.stderr
+
+
+@each_change
+def test_mypy_accepts_variables_that_have_the_names_of_options(tmp_path: Path) -> None:
+    variables = sorted({"message", *names.PUBLISH_OPTIONS, *names.SUBSCRIBE_OPTIONS})
+    prefix = ".".join(f"{{{each}}}" for each in variables)
+    (tmp_path / "hard.frugal").write_text(f"scope Hard prefix {prefix} {{ Counted: i64 }}\n", encoding="utf-8")
+    write(generate(link(str(tmp_path / "hard.frugal"), FileReader([str(tmp_path)]), [str(tmp_path)])), tmp_path)
+    use = "from hard import HardPublisher, HardSubscriber\n"
+    (tmp_path / "use.py").write_text(use, encoding="utf-8")
+    options = ["--strict", f"--config-file={ROOT / 'pyproject.toml'}", f"--cache-dir={tmp_path / 'cache'}"]
+    found = _run(tmp_path, "mypy", *options, "use.py")
+    assert found.returncode == 0, found.stdout
