@@ -72,14 +72,16 @@ class OrdersSubscriber(ScopeSubscriber):
     _scope = ORDERS
 
     async def subscribe_Placed(
-        self, region: str, handler: Handler, **options: Unpack[SubscribeOptions]
+        self, region: str, handler: Handler, *, queue: str = "", **options: Unpack[SubscribeOptions]
     ) -> Subscription:
-        return await self._subscribe(PLACED, (region,), handler, **options)
+        return await self._subscribe(PLACED, (region,), handler, queue=queue, **options)
 
     async def subscribe_Counted(
-        self, region: str, handler: Handler, **options: Unpack[SubscribeOptions]
+        self, region: str, handler: Handler, *, queue: str = "", **options: Unpack[SubscribeOptions]
     ) -> Subscription:
-        return await self._subscribe(COUNTED, (region,), handler, **options)
+        return await self._subscribe(COUNTED, (region,), handler, queue=queue, **options)
 
-    async def subscribe_Noted(self, region: str, handler: Handler, **options: Unpack[SubscribeOptions]) -> Subscription:
-        return await self._subscribe(NOTED, (region,), handler, **options)
+    async def subscribe_Noted(
+        self, region: str, handler: Handler, *, queue: str = "", **options: Unpack[SubscribeOptions]
+    ) -> Subscription:
+        return await self._subscribe(NOTED, (region,), handler, queue=queue, **options)
