@@ -1,4 +1,4 @@
-"""Which versions the other stream gets, and what is noted in place of a failure."""
+"""Schemas carried over to another stream: the versions that it gets, and the notes in place of failures."""
 
 from __future__ import annotations
 
