@@ -200,7 +200,10 @@ ENDS: dict[tuple[str, str], tuple[int, str]] = {
     ("append-once", "python 3"): (0, "producer_fenced"),
     ("call-service", "python 1"): (0, "4200\n100\nat most 100000\n"),
     ("call-service", "python 2"): (0, "4200\n"),
-    ("call-service", "python 3"): (0, "after 3 tries: nobody listens on 'services.nowhere'\nstart billing.py first\n"),
+    ("call-service", "python 3"): (
+        0,
+        "after 3 tries: no server is subscribed to 'services.nowhere'\nstart billing.py first\n",
+    ),
     ("call-service", "python 4"): (0, "place services.orders orders\n"),
     ("check-contracts", "penstock idl check old/contracts contracts"): (1, "2 of 3 changes in 1 contract break"),
     ("check-contracts", "penstock idl check old/contracts contracts --mode backward"): (1, "1 of 3 changes"),

@@ -168,9 +168,26 @@ async def test_a_cancelled_call_is_forgotten(parts: Parts) -> None:
 
 async def test_nobody_listens(parts: Parts) -> None:
     client = await parts.client()
-    with pytest.raises(ServiceNotAvailable, match="nobody listens on 'shop'") as raised:
+    with pytest.raises(ServiceNotAvailable, match="no server is subscribed to 'shop'") as raised:
         await client.ping(Context(timeout_ms=LONG_MS))
     assert not raised.value.may_be_done
+
+
+async def test_the_ack_of_a_stream_is_no_answer(parts: Parts, caplog: pytest.LogCaptureFixture) -> None:
+    """Penstock and JetStream ack what they store on its reply subject, also a request."""
+    connection = await parts.connection()
+
+    async def stores(message: Any) -> None:
+        await message.respond(b'{"stream":"everything","seq":1}')
+
+    await connection.subscribe(">", cb=stores)
+    await connection.flush()
+    client = await parts.client()
+    with pytest.raises(DeadlineExceeded, match="its requests are stored by the stream 'everything'"):
+        await client.ping(Context(timeout_ms=500))
+    await parts.serve(Shop())
+    await client.ping(Context(timeout_ms=LONG_MS))
+    assert caplog.text.count("give services a subject that no stream stores") == 1
 
 
 async def test_an_empty_reply_is_service_not_available(parts: Parts) -> None:

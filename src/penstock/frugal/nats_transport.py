@@ -8,6 +8,7 @@ A request goes to the service's subject, with the reply subject `<inbox>.<operat
 | an answer to a call that waits            | the call has it                                             |
 | status 503, or nothing in it              | `ServiceNotAvailable`: no server listens on the subject     |
 | an answer to a call that is over          | dropped, and counted in `late_answers`                      |
+| the ack of a stream that stores requests  | dropped, with one warning: the answer comes, too            |
 | another subject                           | dropped, and counted in `stray_messages`                    |
 | nothing                                   | `DeadlineExceeded`, also while NATS is not connected        |
 | the end of the transport                  | `TransportClosed`                                           |
@@ -19,9 +20,11 @@ between do not come again. A oneway has the inbox itself as its reply subject, a
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Self
 
+import msgspec
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
@@ -47,6 +50,8 @@ IN_FLIGHT_MAX = 10_000
 """Most calls of one client that wait for an answer, unless it says another number."""
 FIRST_CONNECT_TIMEOUT_S = 10.0
 """Time for the first connection to NATS, unless it says another one."""
+_log = logging.getLogger(__name__)
+_JSON = b'{"'
 _STATUS = "Status"
 _NO_RESPONDERS = "503"
 
@@ -65,6 +70,7 @@ class NatsTransport:
         self.subject = subject
         self.late_answers = 0
         self.stray_messages = 0
+        self._stored_by = ""  # the stream that stores requests, if one does
         self._connection = connection
         self._owns_connection = False
         self._inbox = inbox or connection.new_inbox()
@@ -188,7 +194,16 @@ class NatsTransport:
         """Return the error of a call whose time is over."""
         if self._connection.is_closed:
             return TransportClosed("the NATS connection was closed before the answer came")
-        return DeadlineExceeded(f"no answer came from {self.subject!r} in the time of the call")
+        text = f"no answer came from {self.subject!r} in the time of the call"
+        stored = f"; its requests are stored by the stream {self._stored_by!r}" if self._stored_by else ""
+        return DeadlineExceeded(text + stored)
+
+    def _note_ack(self, stream: str) -> None:
+        """Take the ack of a stream, which is no answer: a stream should not store requests."""
+        if not self._stored_by:
+            _log.warning("the stream %r stores requests to %r: give services a subject that no stream stores",
+                         stream, self.subject)  # fmt: skip
+        self._stored_by = stream
 
     async def _on_answer(self, message: Msg) -> None:
         token = message.subject[len(self._inbox) + 1 :]
@@ -200,8 +215,11 @@ class NatsTransport:
             self.late_answers += 1
             return
         headers = message.headers or {}
+        if not headers and message.data.startswith(_JSON) and (stream := _stream_of_ack(message.data)) is not None:
+            self._note_ack(stream)
+            return
         if headers.get(_STATUS) == _NO_RESPONDERS or not (message.data or headers):
-            waiter.set_exception(ServiceNotAvailable(f"nobody listens on {self.subject!r}"))
+            waiter.set_exception(ServiceNotAvailable(f"no server is subscribed to {self.subject!r}"))
         else:
             waiter.set_result(Packet(message.data, headers))
 
@@ -246,6 +264,15 @@ async def _connected(servers: str | list[str], options: Mapping[str, Any]) -> St
         await give_back(connection)
         raise
     return connection
+
+
+def _stream_of_ack(data: bytes) -> str | None:
+    """Return the stream whose ack a message is, of Penstock's or JetStream's; None: it is none."""
+    try:
+        found = msgspec.json.decode(data)
+    except msgspec.DecodeError:
+        return None
+    return found["stream"] if isinstance(found, dict) and isinstance(found.get("stream"), str) else None
 
 
 def _has_failed(task: asyncio.Task[Subscription]) -> bool:
