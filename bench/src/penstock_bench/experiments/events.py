@@ -48,6 +48,8 @@ _STREAM, _SUBJECT = "meters", "frugal.plant.Meters.Measured"
 _IN_FLIGHT = 100
 _MESSAGE_SECONDS = 3e-4  # for the time estimate
 _MESSAGE_BYTES = 1_000  # on the disk, at most
+Took = tuple[float, float]
+"""Seconds by the clock, and of this process's CPU."""
 
 
 def experiment(messages: int = 10_000, rounds: int | None = None) -> Experiment:
@@ -65,6 +67,8 @@ def experiment(messages: int = 10_000, rounds: int | None = None) -> Experiment:
             Row(_PLAIN, f"nats-py's publish_async, {flight}", "/s", "per_s", _PLAIN),
             Row(_TYPED, f"typed durable publish, {flight}", "/s", "per_s", _TYPED),
             Row("publish", "durable publish, typed by plain", "×", "per_s", _TYPED, _PLAIN, 0.8, at_least=True),
+            Row(f"{_PLAIN}-cpu", "nats-py's publish_async: CPU of a message, client", "µs", "cpu_us", _PLAIN),
+            Row(f"{_TYPED}-cpu", "typed durable publish: CPU of a message, client", "µs", "cpu_us", _TYPED),
             Row(_HANDLED, "events handled, one partition", "/s", "per_s", _HANDLED, reach=10_000, at_least=True),
         ),
     )
@@ -81,9 +85,10 @@ class TurnTask(msgspec.Struct, frozen=True):
 
 
 class TurnTaken(msgspec.Struct, frozen=True):
-    """Seconds of a turn."""
+    """Seconds of a turn, by the clock and of the client's CPU."""
 
     seconds: float
+    cpu_seconds: float
 
 
 @contextmanager
@@ -95,7 +100,7 @@ def _begin(folder: Path, *, messages: int) -> Iterator[Turn]:
         def turn(name: str, round_number: int) -> dict[str, float]:
             task = TurnTask(url, brokers.client.server, name, f"round{round_number + 1}", messages)
             taken = worker.run(take, task, timeout_s=2 * BENCH_STALL_S)
-            return {"per_s": messages / taken.seconds}
+            return {"per_s": messages / taken.seconds, "cpu_us": 1e6 * taken.cpu_seconds / messages}
 
         yield turn
 
@@ -109,7 +114,8 @@ def contract() -> ModuleType:
 def take(task: TurnTask) -> Iterator[TurnTaken]:
     """Take a turn."""
     turns = {_PLAIN: _publish_plain, _TYPED: _publish_typed, _HANDLED: _handle}
-    yield TurnTaken(asyncio.run(turns[task.turn](task)))
+    seconds, cpu_seconds = asyncio.run(turns[task.turn](task))
+    yield TurnTaken(seconds, cpu_seconds)
 
 
 def _reading() -> object:
@@ -119,41 +125,41 @@ def _reading() -> object:
     )  # fmt: skip
 
 
-async def _publish_plain(task: TurnTask) -> float:
+async def _publish_plain(task: TurnTask) -> Took:
     operation = contract().Meters.operations["Measured"]
     ctx = Context("0" * 32)
     payload = encode_message(Framing.FRUGAL, BINARY, ctx, operation, _reading(), operation_id=1, now=0.0).payload
     connection = await nats.connect(task.nats_url)
     jetstream = connection.jetstream(publish_async_max_pending=_IN_FLIGHT)
-    began = time.perf_counter()
+    began = _now()
     for _ in range(task.messages):
         await jetstream.publish_async(_SUBJECT, payload)
     await jetstream.publish_async_completed()
-    took_s = time.perf_counter() - began
+    took = _since(began)
     await connection.close()
-    return took_s
+    return took
 
 
-async def _publish_typed(task: TurnTask) -> float:
+async def _publish_typed(task: TurnTask) -> Took:
     reading = _reading()
     async with await penstock.aio.connect(task.broker) as client:
         publisher = contract().MetersPublisher(ScopeProvider(client=client))
         ctx = Context("0" * 32)
         window = asyncio.Semaphore(_IN_FLIGHT)
-        began = time.perf_counter()
+        began = _now()
         for _ in range(task.messages):
             await window.acquire()
             (await publisher.publish_measured(ctx, reading, nowait=True)).add_done_callback(lambda _: window.release())
         await publisher.flush()
-        return time.perf_counter() - began
+        return _since(began)
 
 
-async def _handle(task: TurnTask) -> float:
-    times: list[float] = []
+async def _handle(task: TurnTask) -> Took:
+    times: list[Took] = []
     done = asyncio.Event()
 
     def count(ctx: Context, message: object) -> None:
-        times.append(time.perf_counter())
+        times.append(_now())
         if len(times) == task.messages + 1:
             done.set()
 
@@ -161,4 +167,14 @@ async def _handle(task: TurnTask) -> float:
         subscriber = contract().MetersSubscriber(ScopeProvider(client=client))
         async with await subscriber.subscribe_measured(count, group=task.group):
             await done.wait()
-    return times[task.messages] - times[0]
+    (began_s, began_cpu_s), (ended_s, ended_cpu_s) = times[0], times[task.messages]
+    return ended_s - began_s, ended_cpu_s - began_cpu_s
+
+
+def _now() -> Took:
+    return time.perf_counter(), time.process_time()
+
+
+def _since(began: Took) -> Took:
+    now_s, cpu_s = _now()
+    return now_s - began[0], cpu_s - began[1]

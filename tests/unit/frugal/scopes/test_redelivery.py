@@ -347,14 +347,21 @@ def test_a_lost_partition_is_not_handled_twice_at_once_by_one_process() -> None:
 def test_what_waits_for_a_handler_is_bounded_in_number_and_bytes() -> None:
     made = core()
     lease = made.assign(0, Mark(0, 1))
-    made.fetched(lease, [row(number) for number in range(PENDING_MESSAGES_MAX - 1)])
+    half = PENDING_MESSAGES_MAX // 2
+    made.fetched(lease, [row(number) for number in range(half - 1)])
+    assert made.has_room(lease, share=0.5)
+    made.fetched(lease, [row(number) for number in range(half - 1, PENDING_MESSAGES_MAX - 1)])
     assert made.has_room(lease)
+    assert not made.has_room(lease, share=0.5)
     made.fetched(lease, [row(PENDING_MESSAGES_MAX - 1)])
     assert not made.has_room(lease)
     large = made.assign(1, Mark(0, 1))
     assert made.has_room(large)
     made.fetched(large, [row(0, size=2 * PENDING_BYTES_MAX)])
     assert not made.has_room(large)
+    (attempt,) = (one for one in made.step(0.0).deliver if one.lease == large)
+    made.handled(attempt, 0.0)
+    assert made.has_room(large, share=0.5)
 
 
 @pytest.mark.parametrize(
