@@ -32,8 +32,8 @@ class ValueCheck:
         from penstock.schemas.row_decoder import RowDecoder
 
         self._decoder = RowDecoder(schemas, enums=EnumStyle.NUMBER)
-        self._reasons = list(Reason)
-        self._unmarked = self._reasons.index(Reason.SUBJECT)
+        self._reasons = Reason
+        self._unmarked = int(Reason.SUBJECT)
 
     def of_group(self, group: MessageGroup) -> bytes | None:
         """Return the marks of a group's messages, which have no envelopes; None if all fit."""
@@ -52,18 +52,15 @@ class ValueCheck:
         batch = pa.record_batch(
             [subjects, rows.column("value"), rows.column("headers")], ["subject", "value", "headers"]
         )
-        found = self._decoder.decode(batch)
-        if not found.report.refused:
+        reasons = self._decoder.reasons(batch)
+        reasons = pc.if_else(pc.equal(reasons, self._unmarked), pa.scalar(0, pa.uint8()), reasons)
+        if not pc.max(reasons).as_py():
             return None
-        indices = found.columns[-1].indices
-        indices = pc.if_else(pc.equal(indices, self._unmarked), pa.scalar(None, indices.type), indices)
-        if indices.null_count == len(indices):
-            return None
-        return bytes(pc.fill_null(pc.add(indices, 1), 0).cast(pa.uint8()).buffers()[1])[: len(rows)]
+        return bytes(reasons.buffers()[1])[: len(rows)]
 
     def reason(self, mark: int) -> str:
         """Return the reason that a mark stands for, in words."""
-        return self._reasons[mark - 1].text
+        return self._reasons(mark).text
 
 
 class KnownSchemas(NamedTuple):

@@ -58,7 +58,7 @@ _ERROR_TYPE = pa.dictionary(pa.int8(), pa.string())
 _REASONS = pa.array([reason.text for reason in Reason], pa.string())
 _NUMBERS = pa.array([int(reason) for reason in Reason], pa.uint8())
 _PROTOCOLS = {thrift_media_type(each): each for each in ThriftProtocol}
-_CODES_END = 1 << 31
+_CODES_END = 1 << 31  # codes have 4 bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +163,15 @@ class RowDecoder:
         columns = zip(*parts, strict=True) if parts else [[] for _ in self.schema]
         chunked = [pa.chunked_array(list(each), kind) for each, kind in zip(columns, self.schema.types, strict=True)]
         return DecodedRows(chunked, report)
+
+    def reasons(self, batch: pa.RecordBatch) -> pa.Array:
+        """Return the number of each row's `Reason`, 0 for one that decodes or is null: uint8. No column is made.
+
+        A row of an older version that decodes has none, also if the newest version's columns do not take it.
+        """
+        subjects, values, blocks = (_plain(_column(batch, name)) for name in NEEDED)
+        parts = [_refused_part(*each, values) for each in self._split(subjects, blocks)]
+        return _joined([part.reasons for part in parts], parts, pa.uint8())
 
     def _decoded(self, batch: pa.RecordBatch, rows_before: int) -> DecodedRows:
         subjects, values, blocks = (_plain(_column(batch, name)) for name in NEEDED)
@@ -320,7 +329,7 @@ class _Headers:
         self._operations = list(dict.fromkeys(each.typed.message for each in versions if each.typed.message))
         self._steps = (1, len(self._hashes) + 2, (len(self._hashes) + 2) * (len(self._operations) + 2))
         self.end = self._steps[2] * (len(_PROTOCOLS) + 2)
-        if self.end * (len(versions) + 1) >= _CODES_END:
+        if self.end >= _CODES_END:
             raise SchemaError(f"{len(versions):,} versions of schemas are too many for one stream")
         known = (self._hashes, self._operations, list(_PROTOCOLS))
         self._codes = HeaderCodes(
@@ -364,6 +373,17 @@ class _Headers:
         if place == 1:
             return step * (len(self._operations) + 1)
         return step * _place(list(_PROTOCOLS), media_type(text))
+
+
+def _refused_part(route: _Route, rows: pa.Array | None, values: pa.Array) -> _Part:
+    """Return the reasons of a route's rows, without their columns."""
+    values = values if rows is None else values.take(rows)
+    if route.decoder is None:
+        reasons = pc.if_else(values.is_valid(), pa.scalar(route.reason, pa.uint8()), pa.scalar(0, pa.uint8()))
+    else:
+        codes = route.decoder.decode(values).refused.codes
+        reasons = codes.combine_chunks() if len(values) else pa.array([], pa.uint8())
+    return _Part(rows, len(values), None, reasons, -1)
 
 
 def _place(known: list[str], text: str) -> int:

@@ -270,3 +270,18 @@ def test_what_it_cannot_decode() -> None:
     one = decoder(version(frugal(POINT, "Point"), "a"))
     with pytest.raises(ValueError, match="have no 'headers'; decoding takes subject, value, headers"):
         one.decode(rows().drop_columns(["headers"]))
+
+
+def test_reasons_alone_are_those_of_the_columns() -> None:
+    made = decoder(version(frugal(POINT, "Point"), "a.*"), version(frugal("struct P { }", "P"), "b.*"))
+    batch = rows(("a.1", b"?", None), ("b.1", b"?", None), ("c", b"?", None), ("a.1", None, None), ("b.1", b"\0", None))
+    said = made.decode(batch).columns[-1].to_pylist()
+    assert [None if one == 0 else Reason(one).text for one in made.reasons(batch).to_pylist()] == said
+    assert said[3:] == [None, None]
+    assert len(made.reasons(batch.slice(0, 0))) == 0
+
+
+def test_a_stream_may_have_as_many_operations_as_versions() -> None:
+    point = frugal(POINT, "Point")
+    versions = [version(point, f"a.{number}", message=f"Moved{number}") for number in range(1_000)]
+    assert decoder(*versions).reasons(rows(("a.999", b"?", None))).to_pylist() != [0]

@@ -2,14 +2,16 @@
 
 Rules: every leader of a stream whose config has a `schema_check` checks its messages. It fetches the stream's schemas
 when it has none, and looks for new versions every SCHEMA_CHECK_REFRESH_MS. Texts are fetched up to
-SCHEMA_CHECK_BYTES_MAX, the newest first; a message that names a version beyond that does not fit. While the leader of
-`__schemas` does not answer, the last known schemas count. So a version counts here a moment after it is registered:
-until then its values are checked by those before it, with which it is compatible. Contracts are parsed in a thread.
+SCHEMA_CHECK_BYTES_MAX, the newest first; a message that names a version beyond that does not fit, and a stream whose
+newest ones are beyond it takes no messages. While the leader of `__schemas` does not answer, the last known schemas
+count. So a version counts here a moment after it is registered: until then its values are checked by those before it,
+with which it is compatible. Contracts are parsed in a thread.
 
 | known here                         | `schema_check: refuse`                           | `count`           |
 |------------------------------------|--------------------------------------------------|-------------------|
 | nothing yet                        | messages wait, SCHEMA_CHECK_WAIT_MS at most      | stored            |
-| nothing after that                 | messages are refused as unavailable              | stored            |
+| nothing after that, or no way to   | messages are refused as unavailable              | stored            |
+| check by them                      |                                                  |                   |
 | that the stream has no schemas     | messages are stored                              | stored            |
 | its schemas                        | values that do not fit are refused               | stored, counted   |
 
@@ -220,12 +222,17 @@ class SchemaChecks:
             self._made(stream, number, (), KnownSchemas(None))
             return
         texts = stream.texts
+        newest = {one.subject: one.text_hash for one in versions}
+        if any(one not in texts for one in newest.values()):
+            most = limits.SCHEMA_CHECK_BYTES_MAX
+            text = f"the stream's schemas have more than {most:,} bytes, the most by which values are checked"
+            self._made(stream, number, versions, KnownSchemas(None, failure=text))
+            return
         making = _Making(stream.stream_id, [(one, texts[one.text_hash]) for one in versions if one.text_hash in texts])
 
         def done(error: Exception | None) -> None:
-            if error is not None:
-                self._outbox.notice(f"values of stream {stream.stream_id} are not checked: {error}")
-            self._made(stream, number, versions, KnownSchemas(making.check))
+            failure = "" if error is None else f"the stream's schemas cannot be used to check values: {error}"
+            self._made(stream, number, versions, KnownSchemas(making.check, failure=failure))
 
         self._outbox.work(Lane.QUERY, making.run, done)
 
@@ -233,6 +240,8 @@ class SchemaChecks:
         if not self._is_current(stream, number):
             return
         stream.is_asking, stream.versions, stream.known, stream.texts = False, versions, known, {}
+        if known.failure:
+            self._outbox.notice(f"values of stream {stream.stream_id}: {known.failure}")
         self._backlog.may_go_on = True  # partitions with waiting messages take them from here; others at the next tick
 
 
@@ -249,7 +258,9 @@ class _Making:
         from penstock.schemas.registry import StreamSchemas, version_of  # which imports pyarrow
 
         known = [found for one, text in self._versions if (found := version_of(one, text)) is not None]
+        if not known:
+            raise PenstockError("this version of Penstock does not know their kinds")
         try:
-            self.check = ValueCheck(StreamSchemas("", self._stream_id, tuple(known))) if known else None
+            self.check = ValueCheck(StreamSchemas("", self._stream_id, tuple(known)))
         except RecursionError as error:
             raise PenstockError("a schema is nested too deep") from error

@@ -169,3 +169,17 @@ def test_messages_wait_for_schemas_but_not_for_ever() -> None:
     brokers.run(3_000)
     brokers.publish("late.a", GOOD, reply="r")
     assert late.values("late") == [GOOD]
+
+
+def test_what_cannot_be_checked_is_not_stored() -> None:
+    """Schemas that are too large for the check do not open the stream."""
+    broker = with_check("refuse", has_schema=False)
+    broker.ask(SchemasStreamRequest(), SchemasStreamResponse)
+    for number in range(limits.SCHEMA_CHECK_BYTES_MAX // 700_000 + 2):
+        text = SCHEMA.replace("{", f'{{"description":"{number}{"x" * 700_000}",', 1)
+        answer(broker, register(broker, f"orders.{number}", text=text, kind="json-schema"))
+    for _ in range(3):
+        refresh(broker)
+    broker.publish("orders.1", GOOD, reply="r")
+    assert broker.values("orders") == []
+    assert "the most by which values are checked" in told(broker)[-1]
