@@ -8,6 +8,8 @@ from penstock.idl.files import texts
 from penstock.idl.linker import link
 from penstock.idl.mistakes import IdlError
 from penstock.idl.streams import FIELDS_SEARCHED_MAX
+from penstock.schemas.contracts import frugal_program
+from penstock.schemas.plans import SchemaError
 
 KEYED = "struct T { 1: i32 from (key) }\n"
 
@@ -77,3 +79,8 @@ def test_the_search_for_keys_ends() -> None:
     assert mistakes(wide + scope) == []  # no field is marked, so there is nothing to search for
     (found,) = mistakes(KEYED + wide + scope)
     assert f"looks at more than {FIELDS_SEARCHED_MAX:,} fields" in found
+
+
+def test_the_registry_refuses_what_the_compiler_refuses() -> None:
+    with pytest.raises(SchemaError, match=r"contract\.frugal:2:11: partition_by = .* splits no stream"):
+        frugal_program(KEYED + 'scope S { A: T (partition_by = "key") }', ())
