@@ -176,7 +176,7 @@ struct S { 1: required L l = [1], 2: optional E e = E.A; 3: map<i32, S> m, 4: b.
 union U { 1: S s, 2: double d = 1.5e3 }
 exception X { 1: string why }
 service V extends b.V { oneway void f(1: i32 a), S g(1: S s = {}) throws (1: X x) (a) }
-scope P prefix a.{b}.c { One: S (key = "l"), Two: i64 (t) () }
+scope P prefix a.{b}.c { One: S (key = "e"), Two: i64 (t) () }
 """
 OTHER = "struct B { 1: i32 x } service V { void p() }"
 PIECES = [

@@ -14,7 +14,7 @@ in which they need each other.
 | constant, default   | see `constants`                                                                           |
 | service             | extends a service, not itself; no method twice, those that it inherits included           |
 | `throws`            | exceptions                                                                                |
-| operation           | any type                                                                                  |
+| operation           | any type; its stream, key and split: see `streams`                                        |
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ from penstock.idl.model import (
     Typedef,
 )
 from penstock.idl.parser import NESTING_MAX
+from penstock.idl.streams import check_streams
 
 TYPE_PARTS_MAX = 1_000
 """Most parts of one type, with the typedefs in it written out: a tower of `map<T, T>` doubles with each typedef."""
@@ -67,6 +68,7 @@ def check_all(programs: list[Program], mistakes: Mistakes) -> None:
         return  # what follows relies on types that there are
     _Services(mistakes).check(programs)
     Constants(mistakes).check(programs)
+    check_streams(programs, mistakes)
 
 
 def references(type_: Type) -> Iterator[Reference]:

@@ -223,3 +223,16 @@ def test_text_of_a_contract_does_not_control_the_terminal(folder: Path) -> None:
     done = run(write("a.frugal", "struct \x1b[31mS {}"), "a.frugal")
     assert done.exit_code == 2
     assert "\x1b" not in done.stderr
+
+
+def test_a_contradiction_is_told_as_by_the_compiler(folder: Path) -> None:
+    scope = 'scope Orders {\n  Placed: Order (partition_by = "key")\n  Paid: Order (stream = "s", key = "id")\n}\n'
+    old, new = write("old.frugal", OLD), write("new.frugal", OLD + scope)
+    done = run(old, new)
+    compiled = CliRunner().invoke(app, ["idl", "compile", new, "--out", "code"])
+    documented = CliRunner().invoke(app, ["idl", "docs", new, "--out", "page.html"])
+    assert done.exit_code == compiled.exit_code == documented.exit_code == 2
+    lines = done.stderr.splitlines()
+    assert [each.partition(": ")[0] for each in lines] == ["new.frugal:5:3", "new.frugal:6:3"]
+    assert done.stderr == compiled.stderr == documented.stderr
+    assert not Path("code").exists()
