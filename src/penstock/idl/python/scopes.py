@@ -7,21 +7,11 @@
 | subscriber                                          | "OrdersSubscriber.subscribe_order_placed(handler, region=)" |
 
 Annotations: `(stream = "orders")` on the operation, or on the scope for all of its operations, names the stream that
-keeps the messages; `(key)` on a field their key (`keys`). `(partition_by = "key")` beside `stream` says how a stream
-that is created for it splits them, in the words of a stream's config.
-
-| `partition_by`         | is a mistake                                                                     |
-|------------------------|----------------------------------------------------------------------------------|
-| without `stream`       | always: nothing is split                                                         |
-| `group`                | if the message has a key: those of a key would be in no order                    |
-| `publisher`, `mapped`  | always: the messages would be on other subjects than the scope's                 |
-| any                    | if another operation says something else of the same stream                      |
+keeps the messages; which annotations contradict each other, `penstock.idl.streams` says.
 """
 
 from __future__ import annotations
 
-from penstock.base.partitioning import PartitionBy, parse_split
-from penstock.base.subjects import stream_name_mistake
 from penstock.idl.fingerprint import fingerprint
 from penstock.idl.model import Operation, Scope
 from penstock.idl.python import names
@@ -38,18 +28,17 @@ _SCOPES = "penstock.frugal.scopes"
 
 def write_scopes(module: Module) -> None:
     """Write the scopes of the file."""
-    splits: dict[str, str] = {}  # how each stream is split
     for scope in module.program.document.scopes:
         module.place = scope.position
         name = module.naming.of(scope)
-        module.write(["", *_description(module, scope, name, splits)])
+        module.write(["", *_description(module, scope, name)])
         module.write(docstring(scope.comment))
         module.write(module.alias_lines(name))
         _write_publisher(module, scope)
         _write_subscriber(module, scope)
 
 
-def _description(module: Module, scope: Scope, name: str, splits: dict[str, str]) -> list[str]:
+def _description(module: Module, scope: Scope, name: str) -> list[str]:
     """Return the lines that make the `ScopeType`."""
     variables = [quoted(each) for each in scope.variables]
     lines = [
@@ -58,13 +47,13 @@ def _description(module: Module, scope: Scope, name: str, splits: dict[str, str]
         f"    prefix={quoted(scope.prefix)},",
         f"    variables=({', '.join(variables)}{',' if len(variables) == 1 else ''}),",
     ]
-    entries = [line for each in scope.operations for line in _operation_lines(module, scope, each, splits)]
+    entries = [line for each in scope.operations for line in _operation_lines(module, scope, each)]
     lines += ["    operations={", *indented(entries, " " * 8), "    },"] if entries else ["    operations={},"]
     lines += [f"    comment={quoted(scope.comment)},"] if scope.comment else []
     return [*lines, *annotation_lines(scope.annotations), ")"]
 
 
-def _operation_lines(module: Module, scope: Scope, operation: Operation, splits: dict[str, str]) -> list[str]:
+def _operation_lines(module: Module, scope: Scope, operation: Operation) -> list[str]:
     module.place = operation.position
     wire_type, arguments = spec(module, module.program, operation.type)
     lines = [
@@ -76,41 +65,11 @@ def _operation_lines(module: Module, scope: Scope, operation: Operation, splits:
     stream = annotation_value(operation.annotations, "stream")
     stream = annotation_value(scope.annotations, "stream") if stream is None else stream
     if stream is not None:
-        if (mistake := stream_name_mistake(stream)) is not None:
-            module.mistake(f'the stream of "{operation.name}": {mistake}')
         lines.append(f"    stream={quoted(stream)},")
     key = find_key(module, operation)
-    _check_split(module, scope, operation, stream, key, splits)
     if key:
         lines.append(f"    key=({', '.join(map(quoted, key))}{',' if len(key) == 1 else ''}),")
     return [*lines, *annotation_lines(operation.annotations), "),"]
-
-
-def _check_split(
-    module: Module, scope: Scope, operation: Operation, stream: str | None, key: tuple[str, ...], splits: dict[str, str]
-) -> None:
-    """Note a `partition_by` that contradicts the rest. See the table above."""
-    split = annotation_value(operation.annotations, "partition_by")
-    split = annotation_value(scope.annotations, "partition_by") if split is None else split
-    if split is None:
-        return
-    which = f'partition_by = {split!r} of "{operation.name}"'
-    if not stream:
-        module.mistake(f'{which} splits no stream; name one: (stream = "…")')
-        return
-    try:
-        parsed = parse_split(split)
-    except ValueError as error:
-        module.mistake(f'partition_by of "{operation.name}": {error}')
-        return
-    if parsed.has_subjects:
-        text = "gives each partition a subject of its own, which subscribers of the scope do not hear"
-        module.mistake(f'{which} {text}; use "key"')
-    elif parsed.how is PartitionBy.GROUP and key:
-        text = f"puts a message into a log at random, and it has the key {'.'.join(key)}, whose messages are in order"
-        module.mistake(f'{which} {text}; use "key"')
-    elif splits.setdefault(stream, split) != split:
-        module.mistake(f"{which} contradicts partition_by = {splits[stream]!r} of the same stream {stream!r}")
 
 
 def _write_publisher(module: Module, scope: Scope) -> None:
