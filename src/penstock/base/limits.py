@@ -256,6 +256,7 @@ SCHEMA_TOMBSTONES_AT_ONCE = 1_000  # in one batch: of deleted streams, or of a f
 SCHEMA_CHECK_REFRESH_MS = 1_000  # leaders of streams that check values look for new versions
 SCHEMA_CHECK_BYTES_MAX = 64 * MIB  # of the texts of one stream that a leader checks values by
 SCHEMA_CHECK_WAIT_MS = 10_000  # for an answer of the leader of the schemas; then it is asked again
+SCHEMA_COMPARED_BYTES_MAX = 8 * MIB  # of the texts that one registration is compared with: some seconds of a thread
 SCHEMA_REASONS_MAX = 20  # why a schema is incompatible, in one error; further ones are counted
 SCHEMA_REASON_CHARS_MAX = 300
 

@@ -31,7 +31,7 @@ class ValueCheck:
         from penstock.schemas.plans import EnumStyle
         from penstock.schemas.row_decoder import RowDecoder
 
-        self._decoder = RowDecoder(schemas, enums=EnumStyle.NUMBER)
+        self._decoder = RowDecoder(schemas, enums=EnumStyle.NUMBER, decodes_unknown=True)
         self._reasons = Reason
         self._unmarked = int(Reason.SUBJECT)
 

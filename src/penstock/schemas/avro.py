@@ -74,6 +74,19 @@ def avro_plan(schema: str | bytes, enums: EnumStyle = EnumStyle.DICTIONARY) -> P
     return Plan(Node("", cells.STRUCT, pa.struct([(VALUE, node.type)]), (node,)), is_value=True)
 
 
+def avro_layout(schema: str) -> object:
+    """Return what the bytes of values depend on, and the names of columns: equal for schemas that read each other's.
+
+    SchemaError as `avro_plan`.
+    """
+    return _layout(avro_plan(schema).root)
+
+
+def _layout(node: Node) -> object:
+    names = None if node.names is None else tuple(sorted(node.names.items()))
+    return (node.name, node.kind, node.type, node.id, node.wire, node.flags, names, *map(_layout, node.children))
+
+
 def avro_decoder(plan: Plan, framing: Framing = Framing.BARE) -> Decoder:
     """Return a decoder of values, BARE or CONFLUENT."""
     if framing not in (Framing.BARE, Framing.CONFLUENT):
@@ -148,6 +161,8 @@ class _Making:
             return _logical(node, kind, schema)
         if kind == "enum":
             symbols = schema["symbols"]
+            if len(set(map(str, symbols))) < len(symbols) or ("default" in schema and schema["default"] not in symbols):
+                raise SchemaError(f"{name}: an enum has a symbol twice, or a default that is none of its symbols")
             names = None if self._enums is EnumStyle.NUMBER else dict(enumerate(map(str, symbols)))
             flags = avro_columns.ENUM
             return Node(name, cells.INT32, self._enums.type, wire=len(symbols), flags=flags, names=names)

@@ -22,6 +22,7 @@ its values, FULL if both. Each reason has the path of the field, as `order.lines
 | enum                                    | one whose symbols it has; any, if it has a default                         |
 | fixed                                   | one of its name and size                                                   |
 | union                                   | what some branch takes; of a writer's union, every branch                  |
+| a logical type                          | the same one; a decimal of the same precision and scale                    |
 """
 
 from __future__ import annotations
@@ -215,8 +216,12 @@ class _Comparing:
         self._count += 1
         if self._count > COMPARISONS_MAX or depth > 4 * PLAN_DEPTH_MAX:
             raise SchemaError("the Avro schemas are too large to compare")
+        logical, written_logical = _logical(reader), _logical(writer)
         reader, space = self._readers.resolved(reader, space)
         writer, written_in = self._writers.resolved(writer, written_in)
+        logical, written_logical = logical or _logical(reader), written_logical or _logical(writer)
+        if logical != written_logical and not isinstance(reader, list) and not isinstance(writer, list):
+            return [f"{path} is {logical or 'plain'}, and {written_logical or 'plain'} in the other"]
         if isinstance(reader, str) or isinstance(writer, str):
             return self._compared(reader, space, writer, written_in, path, depth)
         pair = (id(reader), id(writer))
@@ -273,6 +278,15 @@ class _Comparing:
             elif "default" not in field:
                 found.append(f"{below} has no default, and the other does not have it")
         return found
+
+
+def _logical(schema: Any) -> str:
+    """Return the logical type of a schema with what its values depend on: "decimal(9, 2)"; empty for none."""
+    if not isinstance(schema, dict) or not isinstance(schema.get("logicalType"), str):
+        return ""
+    if schema["logicalType"] != "decimal":
+        return str(schema["logicalType"])
+    return f"decimal({schema.get('precision')}, {schema.get('scale', 0)})"
 
 
 def _kind(schema: Any) -> str:

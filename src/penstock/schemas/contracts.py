@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Sequence
+from functools import lru_cache
 
 from penstock.idl import protobuf
 from penstock.idl.compatibility import Mode, breaking, compare_types
@@ -23,8 +24,17 @@ CONTRACT = "contract.frugal"
 """The path of a contract in its errors, and in includes that name it."""
 
 
+PROGRAMS_KEPT = 8
+"""Contracts that are not parsed again: each operation of one is a schema of its own, with the same text."""
+
+
 def frugal_program(text: str, closure: Sequence[tuple[str, str]]) -> Program:
     """Return the program of a `.frugal` or `.thrift` file and its includes. SchemaError: its mistakes."""
+    return _frugal_program(text, tuple(closure))
+
+
+@lru_cache(PROGRAMS_KEPT)
+def _frugal_program(text: str, closure: tuple[tuple[str, str], ...]) -> Program:
     try:
         return link(CONTRACT, texts({**dict(closure), CONTRACT: text}))
     except IdlError as error:

@@ -60,6 +60,7 @@ class Reason(IntEnum):
     VERSION = 65
     CONTENT_TYPE = 66
     CHANGED = 67
+    UNVERSIONED = 68
 
     @property
     def text(self) -> str:
@@ -84,6 +85,7 @@ _TEXTS = {
     Reason.SUBJECT: "no schema for this subject",
     Reason.VERSION: "the subject's schemas have no version of the header's hash",
     Reason.CONTENT_TYPE: "its content type is none that is decoded to columns",
+    Reason.UNVERSIONED: "no header says which version it was written by, and Avro's bytes differ between versions",
     Reason.CHANGED: "a field of the version by which it was written does not fit the newest version's type",
 }
 

@@ -112,6 +112,7 @@ class _Judging:
         self._asked = asked
         self._text_hash = asked.text.hash()
         self._programs: dict[str, Program] = {}
+        self._compared_bytes = 0
         self.reasons: list[str] = []
 
     def version(self, entry: Wanted) -> Numbered:
@@ -161,6 +162,13 @@ class _Judging:
         text = self._asked.texts.get(before.text_hash)
         if text is None:
             return [*found, "its text is not there any more"]
+        if new.kind is not SchemaKind.FRUGAL or before.text_hash not in self._programs:
+            self._compared_bytes += text.size
+        if self._compared_bytes > limits.SCHEMA_COMPARED_BYTES_MAX:
+            what = f"the versions before it have more than {limits.SCHEMA_COMPARED_BYTES_MAX:,} bytes to compare with"
+            raise RemoteError(
+                ErrorCode.TOO_LARGE, f"nothing was registered: {what}; forget subjects with many versions"
+            )
         try:
             old = schema_of(text, before.type_name)
             if old.kind is not new.kind or new.kind not in CONTRACTS:

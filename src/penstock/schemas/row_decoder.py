@@ -7,7 +7,7 @@ decoded together; no Python object is made for a row.
 | which                | from                                                                                       |
 |----------------------|--------------------------------------------------------------------------------------------|
 | type                 | the pattern that the subject matches                                                       |
-| version              | the header `Penstock-Schema`, else the newest                                              |
+| version              | the header `Penstock-Schema`, else the newest; of Avro only if all have the same bytes     |
 | framing              | `BARE` with the header `Frugal-Operation` (native framing), else the version's             |
 | protocol (of Thrift) | the header `Content-Type` if it is one of Thrift's, else the version's                     |
 
@@ -40,6 +40,7 @@ import pyarrow.compute as pc
 from penstock.base.typed_headers import CONTENT_TYPE, OPERATION, SCHEMA, media_type, thrift_media_type
 from penstock.hot.header_codes import HeaderCodes
 from penstock.idl.model import Reference
+from penstock.schemas.avro import avro_layout
 from penstock.schemas.decoding import Decoder, Framing, Reason
 from penstock.schemas.kinds import Schema, SchemaKind
 from penstock.schemas.plans import EnumStyle, SchemaError
@@ -85,6 +86,12 @@ class _Pattern:
     newest: SchemaVersion
     type: int
     versions: dict[str, SchemaVersion] = field(default_factory=dict)  # by hash; the last of equal ones
+    must_be_named: bool = False  # a message that does not name its version may be any of them
+
+    def note_differences(self) -> None:
+        """See if the versions are of Avro and differ in their bytes, of which none says which version it is of."""
+        if self.newest.schema.kind is SchemaKind.AVRO and len(self.versions) > 1:
+            self.must_be_named = len({_avro_layout(each.schema) for each in self.versions.values()}) > 1
 
     @property
     def regex(self) -> str:
@@ -143,6 +150,8 @@ class RowDecoder:
         for version in schemas.versions:
             owner = next(each for each in self._patterns if each.subject == version.typed.subject)
             owner.versions[version.hash] = version
+        for each in self._patterns:
+            each.note_differences()
         self._headers = _Headers(schemas.versions)
         self._decoders: dict[tuple[str, int, Framing, ThriftProtocol], Decoder] = {}
         self._routes: dict[int, _Route] = {}
@@ -266,6 +275,8 @@ class RowDecoder:
         if pattern == len(self._patterns):
             return _Route(reason=Reason.SUBJECT)
         owner, said = self._patterns[pattern], self._headers.said(code)
+        if said.hash is None and owner.must_be_named:
+            return _Route(reason=Reason.UNVERSIONED)
         version = owner.newest if said.hash is None else owner.versions.get(said.hash)
         if version is None and self._decodes_unknown and owner.newest.schema.kind is not SchemaKind.AVRO:
             version = owner.newest
@@ -384,6 +395,13 @@ def _refused_part(route: _Route, rows: pa.Array | None, values: pa.Array) -> _Pa
         codes = route.decoder.decode(values).refused.codes
         reasons = codes.combine_chunks() if len(values) else pa.array([], pa.uint8())
     return _Part(rows, len(values), None, reasons, -1)
+
+
+def _avro_layout(schema: Schema) -> object:
+    try:
+        return avro_layout(schema.text)
+    except SchemaError as error:  # one that this version of Penstock does not read any more
+        return str(error)
 
 
 def _place(known: list[str], text: str) -> int:

@@ -68,6 +68,13 @@ def test_a_subject_that_is_not_utf_8_does_no_harm() -> None:
     assert (stored, told) == (1, ["the subject is not valid UTF-8"])
 
 
+def test_a_version_that_is_not_known_here_yet_is_checked_by_the_newest() -> None:
+    """It is compatible with that; else a publisher that is quicker than the leader would be refused for good."""
+    headers = b"NATS/1.0\r\nPenstock-Schema: " + b"0" * 64 + b"\r\n\r\n"
+    assert errors(group_of([message(b"a.b", GOOD, headers)]))[0] == 1
+    assert errors(group_of([message(b"a.b", BAD, headers)]))[0] == 0
+
+
 def test_what_does_not_fit_is_refused_with_the_reason() -> None:
     group = group_of([message(b"a.b", BAD), message(b"a.b", GOOD), message(b"a.b", b"{"), message(b"a.c.d", BAD)])
     text = "the value does not fit its schema: "

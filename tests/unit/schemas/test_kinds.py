@@ -228,6 +228,20 @@ def test_fastavro_agrees(reader: Any, writer: Any, reason: str | None) -> None:
     assert (refused == 0) == (reason is None)
 
 
+def test_logical_types_of_avro_are_compared() -> None:
+    def of(kind: str, **logical: Any) -> Schema:
+        return Schema(SchemaKind.AVRO, json.dumps(avro(("a", {"type": kind, **logical}, {}))))
+
+    money = of("bytes", logicalType="decimal", precision=9, scale=2)
+    assert compatible(money, money) == []
+    assert compatible(money, of("bytes", logicalType="decimal", precision=9, scale=4)) != []
+    assert compatible(of("long", logicalType="timestamp-millis"), of("long", logicalType="timestamp-micros")) != []
+    assert compatible(of("long"), of("long", logicalType="timestamp-millis")) != []
+    for symbols, more in ((["A", "A"], {}), (["A"], {"default": "B"})):
+        with pytest.raises(SchemaError, match="symbol twice"):
+            Schema(SchemaKind.AVRO, json.dumps({"type": "enum", "name": "E", "symbols": symbols, **more})).plan()
+
+
 def test_modes() -> None:
     old = Schema(SchemaKind.AVRO, json.dumps(avro(("a", "int", {}))))
     new = Schema(SchemaKind.AVRO, json.dumps(avro(("a", "long", {}), ("b", "int", {"default": 0}))))

@@ -153,7 +153,7 @@ def test_rows_of_an_older_version_have_the_columns_of_the_newest() -> None:
     one = decoder(version(old, "a", 1), version(new, "a", 2))
     said = {"Penstock-Schema": old.hash()}
     batch = rows(
-        ("a", encoded(new, {"n": 2**40, "m": "é", "t": 5}), None),
+        ("a", encoded(new, {"n": 2**40, "m": "é", "t": 5}), {"Penstock-Schema": new.hash()}),
         ("a", encoded(old, {"n": 7, "gone": "x", "t": 8}), said),
         ("a", encoded(old, {"n": 9, "gone": "x", "t": 2**40}), {"Penstock-Schema": old.hash().upper()}),
         ("a", encoded(new, {"n": 1, "m": "", "t": 6}), {"Penstock-Schema": new.hash()}),
@@ -167,6 +167,25 @@ def test_rows_of_an_older_version_have_the_columns_of_the_newest() -> None:
     ]
     report = one.decode(batch).report
     assert (report.decoded, report.versions) == (3, {("a", 1): 1, ("a", 2): 2})
+
+
+def test_avro_values_that_name_no_version_are_not_guessed_at() -> None:
+    """Avro's bytes do not say what they are: with the wrong schema two names would change places."""
+
+    def avro(*names: str, **more: Any) -> Schema:
+        fields = [{"name": name, "type": "string", **more} for name in names]
+        return Schema(SchemaKind.AVRO, json.dumps({"type": "record", "name": "R", "fields": fields}))
+
+    value = b"\x06bob\x0aalice"
+    old, new = avro("to", "frm"), avro("frm", "to")
+    two = decoder(version(old, "a", 1), version(new, "a", 2))
+    batch = rows(("a", value, None), ("a", value, {"Penstock-Schema": old.hash()}))
+    assert [each["decode_error"] for each in found(two, batch)] == [Reason.UNVERSIONED.text, None]
+    assert found(two, batch)[1] == {"frm": "alice", "to": "bob", "decode_error": None}
+    confluent = decoder(version(old, "a", 1, framing="confluent"), version(new, "a", 2, framing="confluent"))
+    assert found(confluent, rows(("a", bytes(5) + value, None)))[0]["decode_error"] == Reason.UNVERSIONED.text
+    same = decoder(version(old, "a", 1), version(avro("to", "frm", doc="the name"), "a", 2))
+    assert found(same, rows(("a", value, None)))[0] == {"to": "bob", "frm": "alice", "decode_error": None}
 
 
 def test_several_types_are_structs_named_by_them() -> None:

@@ -62,6 +62,7 @@ class _Stream:
     asked_us: int = -_REFRESH_US  # elapsed time of the last round
     round: int = 0  # answers of earlier rounds are ignored
     is_asking: bool = False
+    is_making: bool = False  # a thread makes the check, which may take longer than any answer
     # Of this round:
     is_listed: bool = False  # the list is complete
     listed: list[SchemaInfo] = field(default_factory=list)
@@ -136,7 +137,7 @@ class SchemaChecks:
                 self._backlog.may_go_on = True
             for partition in those:
                 partition.values = stream.known
-            overdue = stream.is_asking and now.elapsed_us >= stream.asked_us + _WAIT_US
+            overdue = stream.is_asking and not stream.is_making and now.elapsed_us >= stream.asked_us + _WAIT_US
             if overdue or (not stream.is_asking and now.elapsed_us >= stream.asked_us + _REFRESH_US):
                 self._ask(stream)
 
@@ -228,12 +229,16 @@ class SchemaChecks:
             text = f"the stream's schemas have more than {most:,} bytes, the most by which values are checked"
             self._made(stream, number, versions, KnownSchemas(None, failure=text))
             return
-        making = _Making(stream.stream_id, [(one, texts[one.text_hash]) for one in versions if one.text_hash in texts])
+        making = MakeCheck(
+            stream.stream_id, [(one, texts[one.text_hash]) for one in versions if one.text_hash in texts]
+        )
 
         def done(error: Exception | None) -> None:
+            stream.is_making = False
             failure = "" if error is None else f"the stream's schemas cannot be used to check values: {error}"
             self._made(stream, number, versions, KnownSchemas(making.check, failure=failure))
 
+        stream.is_making = True
         self._outbox.work(Lane.QUERY, making.run, done)
 
     def _made(self, stream: _Stream, number: int, versions: tuple[SchemaInfo, ...], known: KnownSchemas) -> None:
@@ -245,7 +250,7 @@ class SchemaChecks:
         self._backlog.may_go_on = True  # partitions with waiting messages take them from here; others at the next tick
 
 
-class _Making:
+class MakeCheck:
     """The task of a disk thread: makes a check of a stream's versions."""
 
     def __init__(self, stream_id: StreamId, versions: list[tuple[SchemaInfo, StoredText]]) -> None:

@@ -17,6 +17,7 @@ from penstock.messages import (
     SchemasStreamRequest,
     SchemasStreamResponse,
 )
+from penstock.node.api.schema_checks import MakeCheck
 from penstock.schemas.rows import SCHEMAS_STREAM
 from tests.extent import each_change
 from tests.unit.node.api.test_schema_registry import answer, asked, register
@@ -183,3 +184,18 @@ def test_what_cannot_be_checked_is_not_stored() -> None:
     broker.publish("orders.1", GOOD, reply="r")
     assert broker.values("orders") == []
     assert "the most by which values are checked" in told(broker)[-1]
+
+
+def test_schemas_that_take_long_to_parse_are_parsed_once() -> None:
+    broker = with_check("refuse", has_schema=False)
+    broker.ask(SchemasStreamRequest(), SchemasStreamResponse)
+    broker.hung = (MakeCheck,)
+    typed(broker)
+    for _ in range(3 * limits.SCHEMA_CHECK_WAIT_MS // limits.SCHEMA_CHECK_REFRESH_MS):
+        refresh(broker)
+    assert len(broker.disk) == 1
+    broker.hung = ()
+    broker.turn()
+    refresh(broker)
+    broker.publish("orders.a", BAD, GOOD)
+    assert broker.values("orders") == [GOOD]
