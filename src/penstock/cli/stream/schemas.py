@@ -233,7 +233,10 @@ def _told(stream: str, version: SchemaVersion, *, is_check: bool) -> str:
         return f"{where} has this schema already: version {version.number}"
     forced = ", forced: it is not compatible with all before it" if version.is_forced else ""
     does = "would be registered" if is_check else "is registered"
-    return f"{where}: version {version.number} {does}{forced}"
+    told = f"{where}: version {version.number} {does}{forced}"
+    if version.schema.kind == Kind.AVRO.value and version.number > 1:
+        told += f"; messages written by it need the header Penstock-Schema: {version.hash}"
+    return told
 
 
 def _kind(file: Path, kind: Kind | None) -> Kind:
