@@ -239,7 +239,10 @@ ENDS: dict[tuple[str, str], tuple[int, str]] = {
     ("read-replicas", "python 1"): (0, "0 b'1'\n1 b'1'\n2\n"),
     ("read-replicas", "penstock stream show news"): (0, "observed by"),
     ("services-over-http", "python 1"): (0, "4200\n"),
-    ("typed-events", "python 1"): (0, "'Frugal-Timeout-Ms': '5000', 'Frugal-Topic-region': 'eu', 'tenant': 'acme', 'Penstock-Schema': '50c865e2"),
+    ("typed-events", "python 1"): (
+        0,
+        "'Frugal-Timeout-Ms': '5000', 'Frugal-Topic-region': 'eu', 'tenant': 'acme', 'Penstock-Schema': '50c865e2",
+    ),
     ("write-service", "python ask.py"): (
         0,
         "4200 EUR\nthe call has no header 'authorization'",

@@ -164,7 +164,11 @@ def _contracts(versions: list[Path]) -> Iterator[_Paths]:
         return
     if len(folders) < len(versions):
         raise typer.BadParameter(f"{folders[0]} is a folder, so the others have to be folders, too")
-    names = {name for folder in folders for name in contracts_in(folder)}
+    listed = [list(contracts_in(folder)) for folder in folders]
+    for folder, found in zip(folders[:-1], listed, strict=False):
+        if not found:  # a wrong path in CI would pass for ever
+            raise typer.BadParameter(f"{folder} has no contracts, so there is nothing to compare with")
+    names = {name for found in listed for name in found}
     for name in sorted(names):
         paths = (folder / name for folder in folders)
         yield tuple(path if path.is_file() else None for path in paths)

@@ -236,3 +236,11 @@ def test_a_contradiction_is_told_as_by_the_compiler(folder: Path) -> None:
     assert [each.partition(": ")[0] for each in lines] == ["new.frugal:5:3", "new.frugal:6:3"]
     assert done.stderr == compiled.stderr == documented.stderr
     assert not Path("code").exists()
+
+
+def test_an_old_folder_without_contracts_is_a_mistake(folder: Path) -> None:
+    """A wrong path in CI would pass for ever."""
+    write("new/a.frugal", OLD)
+    (folder / "old").mkdir()
+    result = run("old", "new")
+    assert (result.exit_code, "old has no contracts" in result.output) == (2, True)
