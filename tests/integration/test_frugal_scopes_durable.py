@@ -17,7 +17,18 @@ from penstock.frugal.codecs import BINARY, COMPACT, MessageKind
 from penstock.frugal.context import Context
 from penstock.frugal.frames import encode_frame
 from penstock.frugal.middleware import Call, Proceed
-from penstock.frugal.scopes.dead_letters import DELIVERIES, GROUP, OFFSET, PARTITION, REASON, STREAM, SUBJECT
+from penstock.frugal.scopes.dead_letters import (
+    DELIVERIES,
+    GROUP,
+    HEADER,
+    OFFSET,
+    PARTITION,
+    REASON,
+    STREAM,
+    SUBJECT,
+    DeadLetters,
+)
+from penstock.frugal.scopes.durable import Delivery
 from penstock.frugal.scopes.keys import MissingKeyError
 from penstock.frugal.scopes.provider import ScopeProvider
 from penstock.frugal.scopes.redelivery import RetryPolicy
@@ -171,7 +182,7 @@ async def test_what_was_handled_is_committed_and_what_fails_comes_again_and_then
         "frugal.shop.eu.Orders.Placed",
     ]
     assert failed.headers["trace"] == "t"
-    assert "Nats-Msg-Id" in failed.headers
+    assert HEADER + "Nats-Msg-Id" in failed.headers
     assert (rejected.headers[REASON], rejected.headers[DELIVERIES]) == ("rejected: it is of last year", "1")
     # A handler that can take them reads the dead letters as it reads the stream.
     repaired = Handled()
@@ -224,6 +235,61 @@ async def test_frames_of_old_publishers_are_read_and_hostile_ones_never_stop_a_p
     assert [one.value for one in letters] == [*hostile, b"\xff"]
     assert all(one.headers[REASON].startswith("not decoded: ") for one in letters)
     await old.close()
+
+
+async def test_messages_that_the_dead_letter_stream_would_refuse_are_dead_letters_and_delete_none(
+    provider: ScopeProvider,
+) -> None:
+    client = provider.client
+    await client.create_stream(
+        "orders", "frugal.>", allow_message_ttl=True, allow_rollup=True, max_message_bytes=70_000
+    )
+    await client.create_stream("orders-dead", "penstock.dead.orders-dead.>", allow_rollup=True, max_message_bytes=2_000)
+    subject = "frugal.shop.eu.Orders.Placed"
+    poison = [
+        {"subject": subject, "value": b"0", "headers": {"Nats-TTL": "1h"}},
+        {"subject": subject, "value": b"1", "headers": {"pad": "x" * 65_000}},
+        {"subject": subject, "value": b"2" * 69_000},
+        {"subject": subject, "value": b"3", "headers": {"Nats-Rollup": "sub", "trace": "t"}},
+        {"subject": subject, "value": b"4"},
+    ]
+    handled = Handled()
+    async with await OrdersSubscriber(provider).subscribe_Placed("*", handled, group="g", retry=QUICK) as subscription:
+        await client.append("orders", poison[:3])
+        await counted(subscription, dead_letters=3)
+        await client.append("orders", poison[3:4])  # alone: a rollup removes what is before it in its own stream
+        await client.append("orders", poison[4:])
+        await counted(subscription, dead_letters=5, dead_letters_failed=0)
+    letters = await dead(client)
+    assert [one.headers[OFFSET] for one in letters] == ["0", "1", "2", "3", "4"]
+    assert [one.value for one in letters] == [b"0", b"1", b"", b"3", b"4"]
+    assert letters[0].headers[HEADER + "Nats-TTL"] == "1h"
+    assert letters[1].headers[REASON].endswith("(left out: the last 1 of 1 headers)")
+    assert letters[2].headers[REASON].endswith("(left out: the value of 69000 bytes)")
+    assert (letters[3].headers[HEADER + "Nats-Rollup"], letters[3].headers["trace"]) == ("sub", "t")
+
+
+async def test_a_dead_letter_that_fits_no_more_is_written_shorter(provider: ScopeProvider) -> None:
+    client = provider.client
+    source = await client.create_stream("orders", "frugal.>")
+    letters = DeadLetters(client, "orders-dead", "g", timeout_s=30)
+    await letters.open(source)
+    created = await client.stream("orders-dead")
+    assert created.config.max_message_bytes > source.config.max_message_bytes
+    first, second, third = [
+        (Delivery("orders", Message(offset, 0, "frugal.a", None, b"x" * 900, None, 0), 1), "no") for offset in range(3)
+    ]
+    await client.alter_stream("orders-dead", max_message_bytes=1_000)
+    await letters.write([first])  # refused as it was; then it is written without its value
+    await client.alter_stream("orders-dead", max_message_bytes=2_000)
+    await letters.open(source)
+    await client.alter_stream("orders-dead", max_message_bytes=1_000)
+    with pytest.raises(penstock.RemoteError, match="over the limit of 1000"):
+        await letters.write([second, third])  # the first alone comes next; but they fit from now on
+    await letters.write([second, third])
+    written = await dead(client)
+    assert [one.headers[OFFSET] for one in written] == ["0", "1", "2"]
+    assert {(one.value, one.headers[REASON]) for one in written} == {(b"", "no (left out: the value of 900 bytes)")}
 
 
 async def test_a_dead_letter_stream_that_takes_nothing_stops_the_commit_and_is_tried_again(

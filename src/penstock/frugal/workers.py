@@ -5,9 +5,11 @@
            └─▶ the queue is full ▶ ServiceOverloaded, at once
 
 Rules: a worker is a task that answers a request and takes the next one that waits; there are `concurrency_max` at most.
-A request whose time is over in the queue is answered so without its handler. A drain lets all end that have begun or
-wait; after its time-out they are cancelled, and answered with `ServiceDraining`. `abandon` cancels one request, whose
-caller is gone.
+A request whose time is over in the queue is answered so without its handler. From its first moment on a drain refuses
+what comes, with `ServiceDraining`, and lets all end that have begun or wait; after its time-out they are cancelled, and
+answered so. `abandon` cancels one request, whose caller is gone.
+A worker that was cancelled ends with its request, and a fresh one takes the next: a cancellation that the handler
+swallowed, or that has not arrived yet, would hit a request that it is not meant for.
 """
 
 from __future__ import annotations
@@ -74,8 +76,7 @@ class Workers:
         if self._is_draining:
             await self._refuse(job, ServiceDraining("the service stops: try another one, or again"))
         elif self._running < self._concurrency_max:
-            self._running += 1
-            self._tasks.add(asyncio.get_running_loop().create_task(self._work(job)))
+            self._begin(job)
         elif len(self._waiting) < self._waiting_max:
             self._waiting.append(job)
         else:
@@ -90,19 +91,19 @@ class Workers:
                 del self._waiting[place]
                 return
         task = self._task_of.get(id(job))
-        if task is not None:
+        if task is not None and id(job) not in self._abandoned:
             self._abandoned.add(id(job))
             task.cancel()
 
     async def drain(self, timeout_s: float) -> None:
         """Take no more requests, and return when all are answered. May be called again."""
+        self._is_draining = True
         try:
             async with asyncio.timeout(timeout_s):
                 while self._tasks:
                     await asyncio.wait(self._tasks)
         except TimeoutError:
             log.warning("%d requests are cancelled, and %d that wait", self._running, len(self._waiting))
-        self._is_draining = True
         left, self._waiting = list(self._waiting), deque()
         for job in left:
             await self._refuse(job, ServiceDraining("the service stopped before the request's turn came"))
@@ -112,16 +113,22 @@ class Workers:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
+    def _begin(self, job: Job) -> None:
+        self._running += 1
+        self._tasks.add(asyncio.get_running_loop().create_task(self._work(job)))
+
     async def _work(self, job: Job | None) -> None:
         task: asyncio.Task[None] | None = asyncio.current_task()
         assert task is not None
         try:
             while job is not None:
                 await self._answer(job, task)
-                job = self._waiting.popleft() if self._waiting else None
+                job = self._waiting.popleft() if self._waiting and not task.cancelling() else None
         finally:
             self._running -= 1  # in one step with the look at the queue: else a request could wait for no worker
             self._tasks.discard(task)
+            if self._waiting:  # this worker was cancelled
+                self._begin(self._waiting.popleft())
 
     async def _answer(self, job: Job, task: asyncio.Task[None]) -> None:
         self._task_of[id(job)] = task
@@ -129,8 +136,8 @@ class Workers:
             packet = await self._processor.answer(job.request, bytes_max=job.bytes_max, subject=job.subject)
             await job.reply(packet)
         except asyncio.CancelledError:
-            if id(job) in self._abandoned and task.uncancel() == 0:
-                return  # the worker goes on with the next request
+            if id(job) in self._abandoned:
+                return
             if task.cancelling() > 0:
                 await self._refuse(job, ServiceDraining("the service stopped before the handler had ended"))
                 raise

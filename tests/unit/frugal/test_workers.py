@@ -35,7 +35,9 @@ class Front:
             if then is not None:
                 await then()
 
-        await self.workers.submit(Job(self.processor.accept(packet), reply, 1000))
+        job = Job(self.processor.accept(packet), reply, 1000)
+        await self.workers.submit(job)
+        return job
 
 
 async def test_requests_wait_their_turn_in_order():
@@ -116,6 +118,74 @@ async def test_a_request_that_comes_at_the_end_of_a_drain_is_answered(steps):
     async with asyncio.timeout(60):
         await draining
         assert [type(await front.answers.get()) for _ in range(2)] == [ServiceDraining] * 2
+
+
+class Stubborn(Shop):
+    """Its handler of "stubborn" swallows its cancellation, and those of "own…" ask for one."""
+
+    async def wait_for(self, ctx, name):
+        if name.startswith("own"):
+            task = asyncio.current_task()
+            assert task is not None
+            task.cancel()
+        try:
+            return await super().wait_for(ctx, name)
+        except asyncio.CancelledError:
+            if name != "stubborn":
+                raise
+            return name
+
+
+async def test_a_handler_that_swallows_its_cancellation_strands_no_request():
+    shop = Stubborn()
+    front = Front(shop)
+    first = await front.submit(WAIT_FOR, name="stubborn")
+    second = await front.submit(WAIT_FOR, name="b")
+    await front.submit(WAIT_FOR, name="c")
+    await shop.begun["stubborn"].wait()
+    front.workers.abandon(first)
+    front.workers.abandon(first)  # once more, before the first cancellation has arrived
+    async with asyncio.timeout(60):
+        assert await front.answers.get() == "stubborn"
+        await shop.begun["b"].wait()
+        front.workers.abandon(second)  # is one cancellation again, not the second
+        await shop.begun["c"].wait()
+        shop.gates["c"].set()
+        assert await front.answers.get() == "c"
+    await front.workers.drain(60)
+    assert (front.workers.running, front.workers.waiting, front.answers.empty()) == (0, 0, True)
+
+
+async def test_a_worker_that_its_handler_cancels_hands_its_queue_on():
+    shop = Stubborn()
+    front = Front(shop)
+    for name in ("own", "b", "own, and waits", "c"):
+        await front.submit(WAIT_FOR, name=name)
+        if name != "own, and waits":  # there the cancellation arrives in the handler, else behind it
+            shop.gates[name].set()
+    async with asyncio.timeout(60):
+        answers = [await front.answers.get() for _ in range(4)]
+    assert [answers[0], answers[1], answers[3]] == ["own", "b", "c"]
+    assert type(answers[2]) is ServiceDraining
+    await front.workers.drain(60)
+    assert (front.workers.running, front.workers.waiting) == (0, 0)
+
+
+async def test_a_drain_refuses_from_its_first_moment_on():
+    """Else a service under load would never be drained: it would answer what comes until the time-out."""
+    shop = Shop()
+    front = Front(shop, concurrency_max=2)
+    await front.submit(WAIT_FOR, name="a")
+    await shop.begun["a"].wait()
+    draining = asyncio.create_task(front.workers.drain(60))
+    await asyncio.sleep(0)
+    await front.submit(PING)
+    assert type(await front.answers.get()) is ServiceDraining
+    assert not draining.done()
+    shop.gates["a"].set()
+    async with asyncio.timeout(60):
+        await draining
+        assert await front.answers.get() == "a"
 
 
 async def test_a_handler_that_is_cancelled_by_its_own_doing_is_answered(caplog):

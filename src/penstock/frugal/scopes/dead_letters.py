@@ -13,14 +13,20 @@ Rules: a dead letter has key, value and headers of the message, its subject behi
 | `Penstock-Dead-Offset`     | its offset there; with the two before it names the message                  |
 | `Penstock-Dead-Subject`    | its subject                                                                 |
 
-It is appended over the socket, not published, so it fits even if headers and value are as large as NATS takes. Those of
-a partition are appended in batches, in their order, and are acked before their messages count as settled. If only the
-answer was lost, they are appended twice.
-The stream is created if it does not exist: with the replicas, storage and encryption of the stream that it serves.
+Headers that ask a broker for something, such as `Nats-TTL`, `Nats-Rollup`, `Nats-Msg-Id` and `Penstock-Key`, stand
+behind `Penstock-Dead-Header-`: the dead-letter stream would refuse them, or remove other letters for them.
+What does not fit into the stream is left out, and the reason ends with what that was: headers from the last one on,
+then the value. A letter that is refused nevertheless is tried again without its headers, then without its value, so
+that none blocks its partition for ever; what is left out can be read where it comes from.
+Letters are appended over the socket, not published, in batches, in the order of their partition, and are acked before
+their messages count as settled. If only the answer was lost, they are appended twice.
+The stream is created if it does not exist: with the replicas, storage and encryption of the stream that it serves, and
+room for its largest message.
 """
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Sequence
 from typing import Any, Final
@@ -28,6 +34,7 @@ from typing import Any, Final
 import msgspec
 
 from penstock.base import limits
+from penstock.base.errors import ErrorCode, RemoteError
 from penstock.client.aio import Client
 from penstock.client.errors import StreamExists, StreamNotFound
 from penstock.client.values import Message
@@ -41,16 +48,24 @@ STREAM: Final = "Penstock-Dead-Stream"
 PARTITION: Final = "Penstock-Dead-Partition"
 OFFSET: Final = "Penstock-Dead-Offset"
 SUBJECT: Final = "Penstock-Dead-Subject"
+HEADER: Final = "Penstock-Dead-Header-"
+"""In front of the name of a header that asked a broker for something."""
 
 REASON_CHARS_MAX: Final = 1_000
 """Longer reasons are cut."""
 SUFFIX: Final = "-dead"
 """Behind a stream's name: the stream of its dead letters."""
-_HEADER_BYTES: Final = 16 * 1024  # what ours take at most, with room
+_NOTE_BYTES: Final = 128  # behind the reason: what was left out
 _PREFIX: Final = "penstock.dead."
 _TOO_LONG: Final = "too-long"  # in the place of a subject that is too long with the prefix; the header has it
 _BLANK = re.compile(r"[\x00-\x1f\x7f]+")
-_VERSION_LINE, _BLOCK_END = b"NATS/1.0\r\n", b"\r\n\r\n"
+_VERSION_LINE, _LINE_END, _BLOCK_END = b"NATS/1.0\r\n", b"\r\n", b"\r\n\r\n"
+_REQUEST = re.compile(
+    rb"nats-(batch-|expected-|incr|msg-id|rollup|schedule|ttl)|penstock-(ack|key|tombstone)", re.IGNORECASE
+)
+"""Begins of the names that `penstock.hot.headers` honours or refuses; more generous, for brokers of later versions."""
+_REFUSALS: Final = (ErrorCode.BAD_REQUEST, ErrorCode.TOO_LARGE)
+"""Errors that the same row gets again."""
 
 
 def dead_letter_subject(stream: str, subject: str) -> str:
@@ -67,11 +82,49 @@ def original_subject(message: Message) -> str:
     return message.headers.get(SUBJECT, rest) if rest == _TOO_LONG else rest
 
 
-def dead_letter_row(stream: str, delivery: Delivery, group: str, reason: str) -> dict[str, Any]:
-    """Return the row that is appended to the dead-letter stream."""
+def dead_letter_row(
+    stream: str,
+    delivery: Delivery,
+    group: str,
+    reason: str,
+    *,
+    bytes_max: int = limits.MESSAGE_BYTES_MAX,
+    keeps_headers: bool = True,
+    keeps_value: bool = True,
+) -> dict[str, Any]:
+    """Return the row that is appended to the dead-letter stream, which takes `bytes_max` of headers and value.
+
+    What does not fit, or is not to be kept, is left out; the reason says so.
+    """
+    message = delivery.message
+    value, theirs, reason = message.value, _lines_of(message), shown_reason(reason)
+    kept, left_out = theirs, []
+    ours = _own_lines(delivery, group, reason)
+    frame = len(_VERSION_LINE) + len(ours) + len(_LINE_END)
+    headers_max = min(bytes_max - len(value or b""), limits.HEADER_BLOCK_BYTES_MAX)
+    is_all_kept = (keeps_headers or not theirs) and (keeps_value or not value)
+    if not is_all_kept or frame + sum(map(len, theirs)) > headers_max:
+        frame += _NOTE_BYTES
+        if value and (not keeps_value or frame + len(value) > bytes_max):
+            left_out.append(f"the value of {len(value)} bytes")
+            value = b""  # None would be a tombstone
+        headers_max = min(bytes_max - len(value or b""), limits.HEADER_BLOCK_BYTES_MAX)
+        kept = _fitting(theirs, headers_max - frame) if keeps_headers else []
+        if len(kept) < len(theirs):
+            left_out.append(f"the last {len(theirs) - len(kept)} of {len(theirs)} headers")
+        ours = _own_lines(delivery, group, f"{reason} (left out: {', '.join(left_out)})")
+    return {
+        "subject": dead_letter_subject(stream, original_subject(message)),
+        "key": message.key,
+        "value": value,
+        "headers": _VERSION_LINE + ours + b"".join(kept) + _LINE_END,
+    }
+
+
+def _own_lines(delivery: Delivery, group: str, reason: str) -> bytes:
     message = delivery.message
     ours = {
-        REASON: shown_reason(reason),
+        REASON: reason,
         DELIVERIES: str(delivery.deliveries),
         GROUP: group,
         STREAM: delivery.stream,
@@ -79,13 +132,13 @@ def dead_letter_row(stream: str, delivery: Delivery, group: str, reason: str) ->
         OFFSET: str(message.offset),
         SUBJECT: original_subject(message),
     }
-    lines = b"".join(f"{name}: {value}\r\n".encode() for name, value in ours.items())
-    return {
-        "subject": dead_letter_subject(stream, original_subject(message)),
-        "key": message.key,
-        "value": message.value,
-        "headers": _VERSION_LINE + lines + _lines_of(message) + b"\r\n",
-    }
+    return b"".join(f"{name}: {value}\r\n".encode() for name, value in ours.items())
+
+
+def _fitting(lines: Sequence[bytes], bytes_max: int) -> list[bytes]:
+    """Return the first lines, as many as fit."""
+    used = itertools.accumulate(map(len, lines))
+    return [line for line, end in zip(lines, used, strict=True) if end <= bytes_max]
 
 
 def shown_reason(reason: str) -> str:
@@ -96,13 +149,13 @@ def shown_reason(reason: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode() or "unknown"
 
 
-def _lines_of(message: Message) -> bytes:
+def _lines_of(message: Message) -> list[bytes]:
     """Return the lines of a message's header block; none if NATS passed on something that is no block."""
     block = message.header_block
     if not block or not block.startswith(b"NATS/1.0") or not block.endswith(_BLOCK_END):
-        return b""
-    _, _, rest = block.partition(b"\r\n")  # the first line may have a status
-    return rest[:-2]
+        return []
+    _, *lines = block[: block.index(_BLOCK_END)].split(_LINE_END)  # the first line may have a status
+    return [(HEADER.encode() if _REQUEST.match(line) else b"") + line + _LINE_END for line in lines]
 
 
 class DeadLetters:
@@ -113,6 +166,7 @@ class DeadLetters:
         self.stream = stream
         self._group = group
         self._timeout_s = timeout_s
+        self._bytes_max = limits.MESSAGE_BYTES_MAX
 
     async def open(self, source: StreamInfo) -> None:
         """Look the stream up, or create it. ValueError: its subject is another. RemoteError, Unavailable, TimedOut."""
@@ -124,6 +178,7 @@ class DeadLetters:
         if found.config.subject != wanted:
             text = f"stream {self.stream} is on {found.config.subject!r}, and takes no dead letters"
             raise ValueError(f"{text}: name another one, or create it on {wanted!r}")
+        self._bytes_max = found.config.max_message_bytes
 
     async def _create(self, source: StreamInfo) -> StreamInfo:
         config = source.config
@@ -132,7 +187,9 @@ class DeadLetters:
             "min_isr": config.min_isr,
             "durability": config.durability,
             "storage": config.storage,
-            "max_message_bytes": min(limits.MESSAGE_BYTES_MAX, config.max_message_bytes + _HEADER_BYTES),
+            "max_message_bytes": min(
+                limits.MESSAGE_BYTES_MAX, config.max_message_bytes + limits.HEADER_BLOCK_BYTES_MAX
+            ),
         }
         if config.encryption is not msgspec.UNSET:
             wanted["encryption"] = config.encryption
@@ -145,7 +202,34 @@ class DeadLetters:
     async def write(self, letters: Sequence[tuple[Delivery, str]]) -> None:
         """Append messages with their reasons, in order; returns when all are committed there.
 
-        Raises what `Client.append` does; then some of them may be appended.
+        Raises what `Client.append` does; then some of them may be appended. One message alone is not refused for what
+        it holds, as long as the stream takes what happened to it.
         """
-        rows = [dead_letter_row(self.stream, delivery, self._group, reason) for delivery, reason in letters]
+        try:
+            await self._append([self._row(*letter) for letter in letters])
+        except RemoteError as error:
+            if error.code not in _REFUSALS:
+                raise
+            found = await self._client.stream(self.stream, timeout=self._timeout_s)  # as it is by now
+            self._bytes_max = found.config.max_message_bytes
+            if len(letters) > 1:
+                raise
+            await self._append_less(*letters[0])
+
+    async def _append_less(self, delivery: Delivery, reason: str) -> None:
+        """Append a message that was refused: as it fits by now, else without its headers, else without its value."""
+        for keeps in ({}, {"keeps_headers": False}):
+            try:
+                await self._append([self._row(delivery, reason, **keeps)])
+            except RemoteError as error:
+                if error.code not in _REFUSALS:
+                    raise
+            else:
+                return
+        await self._append([self._row(delivery, reason, keeps_headers=False, keeps_value=False)])
+
+    def _row(self, delivery: Delivery, reason: str, **keeps: bool) -> dict[str, Any]:
+        return dead_letter_row(self.stream, delivery, self._group, reason, bytes_max=self._bytes_max, **keeps)
+
+    async def _append(self, rows: list[dict[str, Any]]) -> None:
         await self._client.append(self.stream, rows, timeout=self._timeout_s)
