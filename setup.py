@@ -35,14 +35,18 @@ from setuptools.command.build_ext import build_ext
 
 COMPILED = (
     "penstock.hot.acks",
+    "penstock.hot.avro_columns",
     "penstock.hot.columns",
     "penstock.hot.crc",
     "penstock.hot.encode",
     "penstock.hot.envelope",
     "penstock.hot.envelope_acks",
+    "penstock.hot.frugal_frames",
     "penstock.hot.message_group",
+    "penstock.hot.header_codes",
     "penstock.hot.headers",
     "penstock.hot.join",
+    "penstock.hot.json_columns",
     "penstock.hot.keyhash",
     "penstock.hot.keymap",
     "penstock.hot.last_offsets",
@@ -51,18 +55,23 @@ COMPILED = (
     "penstock.hot.message_ids",
     "penstock.hot.refusals",
     "penstock.hot.numbers",
+    "penstock.hot.protobuf_columns",
     "penstock.hot.row_objects",
     "penstock.hot.rows",
     "penstock.hot.scan",
     "penstock.hot.split_by_key",
     "penstock.hot.subjects",
+    "penstock.hot.thrift_columns",
+    "penstock.hot.thrift_objects",
     "penstock.hot.traces",
+    "penstock.hot.typed_columns",
     "penstock.hot.unwrap",
     "penstock.hot.classification",
 )
 """Every module that is compiled."""
 
 WRITTEN_TWICE = (
+    "penstock.hot.cells",
     "penstock.hot.cython",
     "penstock.hot.load",
     "penstock.hot.memory",

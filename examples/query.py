@@ -14,7 +14,7 @@ import penstock
 def main() -> None:
     """Sum the totals of all orders in three ways."""
     with penstock.connect() as client:
-        orders = client.to_table("shop", json=True)  # pyarrow.Table: offset, timestamp, subject, key, headers, total
+        orders = client.to_table("shop", decode="json")  # pyarrow.Table: offset, …, headers, total
 
     found = duckdb.execute("SELECT subject, count(*), sum(total) FROM orders GROUP BY subject ORDER BY subject")
     for subject, count, total in found.fetchall():

@@ -177,7 +177,7 @@ class FakeBroker:
         await self.stop()
 
     async def start(self, port: int = 0) -> None:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", port)
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", port)
         host, port = self._server.sockets[0].getsockname()
         self.address = f"{host}:{port}"
 
@@ -200,12 +200,14 @@ class FakeBroker:
         self.streams[name] = stream
         return stream
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
-        self._writers.add(writer)
+        self._writers.add(writer)  # not in the task, which may be cancelled before it begins
+        task = asyncio.get_running_loop().create_task(self._serve(reader, writer))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         decoder = FrameDecoder(limits.HELLO_BYTES_MAX)
         try:
             while data := await reader.read(2**18):
@@ -219,7 +221,6 @@ class FakeBroker:
             pass
         finally:
             self._writers.discard(writer)
-            self._tasks.discard(task)
             writer.close()
 
     async def _answer(self, frame: Frame, writer: asyncio.StreamWriter) -> None:

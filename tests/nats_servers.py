@@ -181,3 +181,21 @@ async def listening(urls: str, *, wait_up: bool = True, **options: Any) -> Async
         await listener.link.stop(2000)
         async with asyncio.timeout(TIMEOUT_S):
             await task
+
+
+@asynccontextmanager
+async def silent_server() -> AsyncIterator[tuple[str, asyncio.Queue[asyncio.StreamReader]]]:
+    """The URL of a server that says nothing, and the connections that are made to it."""
+    connections: asyncio.Queue[asyncio.StreamReader] = asyncio.Queue()
+    writers: list[asyncio.StreamWriter] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writers.append(writer)
+        connections.put_nowait(reader)
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server, asyncio.timeout(TIMEOUT_S):
+        host, port = server.sockets[0].getsockname()
+        yield f"nats://{host}:{port}", connections
+        for writer in writers:
+            writer.close()

@@ -49,7 +49,7 @@ suppress_warnings = [
 highlight_language = "none"
 autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"
-_OPTIONAL = ("deltalake", "fastavro", "pandas", "py4j", "pyiceberg", "pyspark")
+_OPTIONAL = ("deltalake", "fastavro", "pandas", "py4j", "pyiceberg", "pyspark", "thrift")
 autodoc_mock_imports = [name for name in _OPTIONAL if importlib.util.find_spec(name) is None]
 
 _LINK = re.compile(r"\]\(([^)\s#:]+)(#[^)\s]*)?\)")
@@ -59,7 +59,7 @@ _INDEX = """<!doctype html>
 """
 _ALL_DECISIONS = "\n```{toctree}\n:hidden:\n:glob:\n\n/docs/adr/0*\n```\n"
 _PROJECT = ("README", "CHANGELOG", "ROADMAP", "CONTRIBUTING", "CODE_OF_CONDUCT", "SECURITY", "ARCHITECTURE", "GLOSSARY")
-_API = ("penstock", "aio", "spark", "testing")
+_API = ("penstock", "aio", "frugal", "spark", "testing")
 _MADE_BY_CALLS = {"Client", "Consumer", "Producer", "Table"}  # not by their constructors, which are internal
 
 

@@ -70,7 +70,13 @@ if TYPE_CHECKING:
         GroupInUse as GroupInUse,
     )
     from penstock.client.errors import (
+        IncompatibleSchema as IncompatibleSchema,
+    )
+    from penstock.client.errors import (
         InvalidConfig as InvalidConfig,
+    )
+    from penstock.client.errors import (
+        InvalidSchema as InvalidSchema,
     )
     from penstock.client.errors import (
         LogTruncated as LogTruncated,
@@ -127,7 +133,7 @@ if TYPE_CHECKING:
     from penstock.client.link.tls import TlsOptions as TlsOptions
     from penstock.client.publish.unseen import PublishWarning as PublishWarning
     from penstock.client.read.filters import Filter as Filter
-    from penstock.client.read.gathering import JsonWarning as JsonWarning
+    from penstock.client.read.gathering import DecodeWarning as DecodeWarning
     from penstock.client.values import (
         EARLIEST as EARLIEST,
     )
@@ -159,6 +165,18 @@ if TYPE_CHECKING:
         Truncation as Truncation,
     )
     from penstock.messages import StreamInfo as StreamInfo
+    from penstock.schemas.kinds import (
+        Schema as Schema,
+    )
+    from penstock.schemas.kinds import (
+        SchemaKind as SchemaKind,
+    )
+    from penstock.schemas.registry import (
+        SchemaVersion as SchemaVersion,
+    )
+    from penstock.schemas.registry import (
+        StreamSchemas as StreamSchemas,
+    )
 
 __version__ = "0.4.0.dev0"  # of both distributions, read by their builds: docs/how-to/release.md
 
@@ -178,8 +196,10 @@ _MODULE_OF = {
     "Producer": "penstock.client.blocking.client",
     "CorruptRange": "penstock.client.errors",
     "GroupInUse": "penstock.client.errors",
+    "IncompatibleSchema": "penstock.client.errors",
     "InvalidConfig": "penstock.client.errors",
-    "JsonWarning": "penstock.client.read.gathering",
+    "InvalidSchema": "penstock.client.errors",
+    "DecodeWarning": "penstock.client.read.gathering",
     "LogTruncated": "penstock.client.errors",
     "MemberFenced": "penstock.client.errors",
     "MessageNotFound": "penstock.client.errors",
@@ -221,6 +241,10 @@ _MODULE_OF = {
     "PubAck": "penstock.client.values",
     "Truncation": "penstock.client.values",
     "StreamInfo": "penstock.messages",
+    "Schema": "penstock.schemas.kinds",
+    "SchemaKind": "penstock.schemas.kinds",
+    "SchemaVersion": "penstock.schemas.registry",
+    "StreamSchemas": "penstock.schemas.registry",
 }
 
 __all__ = [  # noqa: RUF022 (most used names first)
@@ -251,6 +275,10 @@ __all__ = [  # noqa: RUF022 (most used names first)
     "PubAck",
     "StreamConfig",
     "StreamInfo",
+    "Schema",
+    "SchemaKind",
+    "SchemaVersion",
+    "StreamSchemas",
     "Truncation",
     "PenstockError",
     "RemoteError",
@@ -259,8 +287,10 @@ __all__ = [  # noqa: RUF022 (most used names first)
     "CorruptionError",
     "CorruptRange",
     "GroupInUse",
+    "IncompatibleSchema",
     "InvalidConfig",
-    "JsonWarning",
+    "InvalidSchema",
+    "DecodeWarning",
     "LogTruncated",
     "MemberFenced",
     "MessageNotFound",

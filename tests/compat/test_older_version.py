@@ -220,6 +220,27 @@ async def test_a_copy_waits_for_the_last_broker_and_an_older_client_reads_a_susp
 
 
 @needs_time
+@pytest.mark.parametrize("older", [RELEASED], indirect=True)
+async def test_schemas_and_their_permission_wait_for_the_last_broker(cluster: ClusterProcesses, older: Path) -> None:
+    schema = penstock.Schema(penstock.SchemaKind.AVRO, '{"type":"record","name":"Order","fields":[]}')
+    await cluster.all_live()
+    async with cluster.client(1) as client:
+        await client.create_stream("orders", "orders.>", replicas=3)
+    for number, broker in cluster.brokers.items():
+        async with await broker.client() as client:
+            with pytest.raises(RemoteError) as raised:
+                await client.register_schema("orders", schema)
+            assert raised.value.code == ErrorCode.UNSUPPORTED_VERSION, raised.value
+            assert (await client.schemas("orders")).versions == ()
+        upgrade(broker)
+        start_again(broker)
+        await cluster.all_live()
+        await cluster.in_sync("orders", {1, 2, 3}, number)
+    async with cluster.client(1) as client:
+        assert (await client.register_schema("orders", schema)).number == 1
+
+
+@needs_time
 async def test_what_is_new_can_be_used_once_all_are_upgraded(cluster: ClusterProcesses) -> None:
     await cluster.all_live()
     # A user needs brokers that know each other; those of the version before have no such setting.

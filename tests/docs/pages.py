@@ -2,11 +2,13 @@
 
 Rules: a code block without language, or of `sh`, holds commands only, one a line; lines that end with `\\`, `|` or
 `&&`, and `for` up to `done`, continue. What a program prints, and a piece of a config, is a block of `text`. A Python
-block that continues the one before it is one program with it.
+block that continues the one before it is one program with it. A block whose first line is a comment with the name of a
+file, such as `# shop.py` or `// shop.frugal`, is that file.
 
 Theory: the reader runs a page in a folder of its own, as the commands stand. Only addresses differ: each port of the
 page is a free port of this machine, and the defaults of brokers and clients (7422, 8422, 4222) are set by variables.
-A command that repeats until Ctrl-C (`--every`, `--follow`) runs once.
+A command that repeats until Ctrl-C (`--every`, `--follow`) runs once; a program that serves until then goes on to the
+end of the page, or until the page starts it again.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from textwrap import dedent
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -43,24 +45,45 @@ PAGES = {
     )
 }
 PYTHON = "python "  # begins the name of each program
+FILE = "file "  # begins the name of each file
 TIMEOUT_S = 60
-_PROGRAMS = {"penstock", "curl", "kill", "umask", "python3", "chmod", "echo", "cp", "mkdir", "touch", "for", "printf"}
+_PROGRAMS = {
+    "penstock",
+    "curl",
+    "kill",
+    "umask",
+    "python3",
+    "chmod",
+    "echo",
+    "cp",
+    "mkdir",
+    "touch",
+    "for",
+    "printf",
+    "git",
+    "sed",
+}
 _NOT_EVERYWHERE = ("curl", "jq")
 _OF_SHELL = ("", "sh", "bash")
+_NAMED = re.compile(r"(?:#|//) ([\w./-]+\.(?:py|frugal|thrift|proto))\n")
 _OPERATORS = re.compile(r"[|&;<>()]|\$")
 _BEGINS_COMMAND = {"|", "&&", "||", ";", "(", "do", "exec"}
 
 
 class Step(NamedTuple):
-    """A command line, or a program."""
+    """A command line, a program or a file."""
 
     name: str
-    """The command line itself, or `python 2` for the second program of the page."""
+    """The command line itself, `python 2` for the second program of the page, or `file shop.py`."""
     text: str
 
     @property
+    def is_file(self) -> bool:
+        return self.text is not self.name and self.name.startswith(FILE)
+
+    @property
     def is_program(self) -> bool:
-        return self.text is not self.name
+        return self.text is not self.name and not self.is_file
 
 
 def blocks(page: str) -> Iterator[tuple[str, str]]:
@@ -70,10 +93,12 @@ def blocks(page: str) -> Iterator[tuple[str, str]]:
 
 
 def steps(page: str) -> list[Step]:
-    """The commands and programs of a page, in order."""
+    """The commands, programs and files of a page, in order."""
     found: list[Step] = []
     for language, text in blocks(page):
-        if language == "python":
+        if (named := _NAMED.match(text)) is not None:
+            found.append(Step(f"{FILE}{named[1]}", text))
+        elif language == "python":
             if text.startswith(CONTINUES):
                 before = found.pop()
                 found.append(before._replace(text=before.text + text))
@@ -176,7 +201,14 @@ class Reader:
         """The port of this machine that stands for a port of the page."""
         if host == "other":
             return self._first_port + 39
-        for first, count, place in ((7422, 25, 0), (8422, 5, 25), (8222, 1, 30), (4222, 1, 31), (4318, 1, 32)):
+        for first, count, place in (
+            (7422, 25, 0),
+            (8422, 5, 25),
+            (8222, 1, 30),
+            (4222, 1, 31),
+            (4318, 1, 32),
+            (8080, 1, 33),
+        ):
             if 0 <= port - first < count:
                 return self._first_port + place + port - first
         raise AssertionError(f"no port stands for {port}")
@@ -188,12 +220,19 @@ class Reader:
             lambda found: f"127.0.0.1:{self._port(int(found[2]), found[1])}",
             text,
         )
-        text = re.sub(r"(-p|--nats-monitor-port|-m) (\d{4})\b", lambda one: f"{one[1]} {self._port(int(one[2]))}", text)
+        text = re.sub(
+            r"(-p |--nats-monitor-port |-m |port=)(\d{4})\b", lambda one: f"{one[1]}{self._port(int(one[2]))}", text
+        )
         return text.replace("nats.connect()", f'nats.connect("nats://127.0.0.1:{self._port(4222)}")')
 
     def run(self, step: Step, code: int = 0, said: str = "") -> None:
-        """Run a step to its exit with `code`, after it said `said`; or start a server."""
+        """Run a step to its exit with `code`, after it said `said`; or start a server, or write a file."""
         text = self.here(step.text)
+        if step.is_file:
+            file = self.folder / step.name.removeprefix(FILE)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text, encoding="utf-8")
+            return
         if step.is_program:
             _check(step, warm.python(_pasted(text), self.environment, cwd=self.folder), code, said)
             return
@@ -209,6 +248,8 @@ class Reader:
             self._serve(text, self._merged([str(find_nats_server()), *words[1:]]), "Server is ready")
         elif words[:2] == ["penstock", "serve"]:
             self.serve(words[1:])
+        elif words[0] == "python":
+            _check(step, self._file(words), code, said)
         elif words[0] == "penstock" and is_plain(text):
             stdin = subprocess.PIPE
             running = warm.penstock(_once(words[1:]), self.environment, text=True, cwd=self.folder, stdin=stdin)
@@ -251,6 +292,30 @@ class Reader:
         """Start the broker that pages name `other:7422`."""
         listen = {"PENSTOCK_LISTEN": f"127.0.0.1:{self._port(7422, 'other')}", "PENSTOCK_NATS_PORT": "0"}
         self.serve(["serve", "--data-dir", "other"], listen | {"PENSTOCK_HTTP": "off"})
+
+    def start(self, step: Step, ready: str) -> None:
+        """Start a program that serves until Ctrl-C, and wait until it said `ready`; or start it anew."""
+        if (old := self._servers.pop(step.name, None)) is not None:
+            old.end()
+        self._serve(step.name, self._file(shlex.split(self.here(step.text)), text=False), ready)
+
+    def wait(self, server: str, said: str) -> None:
+        """Wait until a program that serves said something."""
+        stdout = self._servers[server].stdout
+        assert stdout is not None
+        stdout.wait_for(said)
+
+    def _file(self, words: list[str], *, text: bool = True) -> subprocess.Popen[Any]:
+        """Run `python FILE …`."""
+        return subprocess.Popen(
+            [sys.executable, "-W", "error", *words[1:]],
+            cwd=self.folder,
+            env=self.environment | {"PYTHONUNBUFFERED": "1"},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=text,
+        )
 
     def _serve(self, name: str, process: subprocess.Popen[bytes], ready: str) -> None:
         server = self._servers[name] = _Server()
@@ -313,11 +378,13 @@ def _once(words: list[str]) -> list[str]:
 
 
 def _pasted(program: str) -> str:
-    """A program that does what the pasted block does."""
+    """A program that does what the pasted block does, in an interpreter that imports from its folder."""
+    path = 'import sys; sys.path.insert(0, "")'
     if not program.startswith(ASYNCIO):
-        return program
+        return f"{path}\n{program}"
     flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
-    return f"""import asyncio, types
+    return f"""{path}
+import asyncio, types
 code = compile({program!r}, "page", "exec", flags={flags})
 asyncio.run(types.FunctionType(code, globals())())
 """

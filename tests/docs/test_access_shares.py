@@ -18,6 +18,11 @@ LIMITS = {
     "message ids of a partition": (limits.DEDUP_IDS_MAX, limits.DEDUP_IDS_DEFAULT),
     "committed offsets of a partition of `__offsets`": (limits.OFFSETS_KEPT_MAX, limits.OFFSETS_PARTITIONS),
     "groups with members of a partition of `__offsets`": (limits.GROUPS_IN_USE_MAX,),
+    "versions of schemas, and bytes of their texts": (
+        limits.SCHEMA_VERSIONS_KEPT_MAX,
+        limits.SCHEMA_TEXTS_BYTES_MAX // limits.MIB,
+    ),
+    "changes of schemas that wait": (limits.SCHEMA_REGISTRATIONS_WAITING_MAX,),
     "members of a group, and partitions of its streams": (limits.GROUP_MEMBERS_MAX, limits.GROUP_PARTITIONS_MAX),
     "known producers of a partition": (limits.PRODUCERS_MAX,),
     "known queries that publish staged rows into a partition": (limits.PUBLISHED_QUERIES_MAX,),

@@ -13,7 +13,13 @@ import penstock.ops
 from penstock.broker.config.config import load
 from penstock.broker.config.settings import SETTINGS
 from tests.cli_app import app
-from tests.docs.reference.cli_reference import cli_reference, commands, config_reference, errors_page
+from tests.docs.reference.cli_reference import (
+    cli_reference,
+    commands,
+    config_reference,
+    contract_changes_page,
+    errors_page,
+)
 from tests.docs.reference.python_reference import python_reference
 from tests.docs.reference.spark_reference import spark_reference
 from tests.extent import each_change
@@ -28,6 +34,7 @@ REMAKE = "python -m tests.docs.reference docs/reference"
     [
         ("cli.md", cli_reference),
         ("config.md", config_reference),
+        ("contract-changes.md", contract_changes_page),
         ("errors.md", errors_page),
         ("python.md", python_reference),
         ("spark.md", spark_reference),
@@ -85,9 +92,13 @@ def test_the_commands_that_people_were_promised_are_there() -> None:
             "import",
             "keys",
             "pipeline",
+            "idl",
+            "schema",
         )
     }
     pipeline = {f"penstock pipeline {name}" for name in ("archive", "audit", "replay", "run", "table")}
+    idl = {f"penstock idl {name}" for name in ("compile", "check", "docs")}
+    schemas = {f"penstock schema {name}" for name in ("register", "list", "show", "forget")}
     groups = {f"penstock group {name}" for name in ("list", "show", "reset", "delete")}
     keys = {f"penstock keys {name}" for name in ("list", "new", "rewrap")}
     users = {f"penstock user {name}" for name in ("add", "list", "rotate", "limit", "delete")}
@@ -97,6 +108,7 @@ def test_the_commands_that_people_were_promised_are_there() -> None:
         for name in (
             "compaction",
             "compression",
+            "decode",
             "latency",
             "limits",
             "many",
@@ -111,7 +123,10 @@ def test_the_commands_that_people_were_promised_are_there() -> None:
             "tls",
         )
     }
-    assert set(COMMANDS) == {"penstock"} | stream | others | groups | keys | users | rules | bench | pipeline
+    assert (
+        set(COMMANDS)
+        == {"penstock"} | stream | others | groups | keys | users | rules | bench | pipeline | idl | schemas
+    )
 
 
 @each_change

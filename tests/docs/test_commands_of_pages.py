@@ -1,7 +1,8 @@
 """Every command and program of the README, the how-to pages and the tutorials runs, in the order of its page.
 
 Rules: a page's commands run in one folder, against a broker, and end with exit code 0 (or as ENDS says) without a
-traceback. What cannot run here is in ELSEWHERE, with the test that runs it or the reason; its `penstock` commands are
+traceback. Programs that serve until Ctrl-C are in SERVERS; a step that needs what one of them did is in HEARD. What
+cannot run here is in ELSEWHERE, with the test that runs it or the reason; its `penstock` commands are
 parsed. GIVEN has what a page takes for granted, in commands as on the page.
 """
 
@@ -16,7 +17,7 @@ import typer
 
 from penstock.broker.config.config import load
 from tests.cli_app import app
-from tests.docs.pages import PAGES, PYTHON, ROOT, Reader, Step, penstock_commands, settings_of, steps
+from tests.docs.pages import FILE, PAGES, PYTHON, ROOT, Reader, Step, blocks, penstock_commands, settings_of, steps
 from tests.extent import each_change
 
 
@@ -66,8 +67,33 @@ async def main():
 asyncio.run(main())
 """
 
+CONTRACT = """printf 'namespace py shop\n\nstruct Order {{ 1: required string id (key); {fields} }}\n\n\
+scope Orders prefix shop.{{{variable}}} {{ Placed: Order (stream = "orders") }}\n' > contracts/orders.frugal"""
+
+TYPED = (
+    *SERVE,
+    "file typed-services/shop.frugal",
+    "penstock idl compile shop.frugal --out .",
+    "penstock stream create order-events 'frugal.shop.*.OrderEvents.OrderPlaced'",
+)
+"""The contract of the tutorial."""
+DESCRIPTORS = """from pathlib import Path
+from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
+file = FileDescriptorProto(name="shop.proto", package="shop", syntax="proto3")
+order = file.message_type.add(name="Order")
+for number, (name, kind) in enumerate([("id", 9), ("customer", 9), ("cents", 3)], 1):
+    order.field.add(name=name, number=number, type=kind, label=1)
+Path("shop.pb").write_bytes(FileDescriptorSet(file=[file]).SerializeToString())
+"""
+"""What `protoc` writes of a message Order."""
+TYPED_ORDERS = (*TYPED, "file typed-services/orders.py", "python orders.py")
+
 Command = typer.core.TyperCommand | typer.core.TyperGroup
 PROGRAM: Command = typer.main.get_command(app)  # type: ignore[assignment]
+
+SALE = "".join(
+    text for language, text in blocks(PAGES["typed-columns"].read_text(encoding="utf-8")) if language == "json"
+)
 
 GIVEN: dict[str, tuple[str, ...]] = {
     "README": (),
@@ -78,11 +104,26 @@ GIVEN: dict[str, tuple[str, ...]] = {
         "penstock stream create readings 'readings.>'",
         """echo '{"type": "record", "name": "reading", "fields": [{"name": "celsius", "type": "int"}]}' """
         "> reading.avsc",
+        "penstock stream create measured 'measured.>'",
+        "penstock schema register measured reading.avsc",
     ),
     "audit-log": ADMIN,
     "backup": ORDERS,
+    "call-service": TYPED_ORDERS,
+    "check-contracts": (
+        "mkdir -p contracts && git init -q -b main .",
+        CONTRACT.format(variable="region", fields="2: i32 amount; 3: string note"),
+        "mkdir -p releases && cp -r contracts releases/1 && cp -r contracts releases/2",
+        "mkdir -p tmp && git add contracts && git -c user.name=me -c user.email=me@example.com commit -q -m one",
+        CONTRACT.format(variable="country", fields="2: i64 amount; 4: optional bool sent"),
+    ),
     "clock-ahead": ORDERS,
     "cluster": (),
+    "compile-contracts": (
+        "file typed-services/shop.frugal",
+        "mkdir contracts && cp shop.frugal contracts && git init -q .",
+        DESCRIPTORS,
+    ),
     "compose": CLUSTER,
     "compression": ORDERS,
     "consumer-groups": ORDERS[:2],
@@ -94,6 +135,7 @@ GIVEN: dict[str, tuple[str, ...]] = {
     ),
     "doctor": ORDERS,
     "duplicates": ORDERS,
+    "durable-events": TYPED[:-1],
     "embedded-nats-login": ADMIN,
     "encryption": (),
     "expected-sequence": ORDERS[:2],
@@ -104,6 +146,7 @@ GIVEN: dict[str, tuple[str, ...]] = {
         appended("trades", 120_000, subject="trades.a"),
     ),
     "monitor": ADMIN,
+    "move-from-frugal": (*SERVE, "file typed-services/shop.frugal"),
     "move-from-jetstream": (
         "nats-server -a 127.0.0.1 -p 4222 -js -sd jetstream",
         IN_JETSTREAM,
@@ -129,13 +172,23 @@ GIVEN: dict[str, tuple[str, ...]] = {
     "rolling-restart": ORDERS,
     "rotate-credentials": BILLING,
     "schedule-pipelines": ORDERS,
+    "schemas": (*ADMIN, "penstock user add ci --token --out ci.token"),
     "secret-files": ("touch cluster.secret admin.password billing.token",),
+    "services-over-http": TYPED,
     "spark-cluster": (*ADMIN, "penstock stream create big-orders big.orders"),
     "sql": ORDERS,
     "tls": (),
+    "typed-columns": (*SERVE, f"echo '{SALE}' > sale.json"),
+    "typed-events-in-spark": ORDERS[:2],
+    "typed-events": TYPED,
+    "typed-services": (),
     "verify": (*ORDERS, "mkdir disks", "for n in 1 2 3; do cp -r penstock-data disks/$n; done"),
+    "write-service": TYPED,
 }
 """What a page takes for granted, by its name; SERVE if it is not named."""
+
+GIVEN_SERVERS = {"python orders.py": "orders: ready"}
+"""The programs of GIVEN that serve until Ctrl-C, and what each prints when it is ready."""
 
 WRONG_SEQUENCE = "BadRequestError: code=400 err_code=10071 description='wrong last sequence: 2'"
 
@@ -145,8 +198,38 @@ ENDS: dict[tuple[str, str], tuple[int, str]] = {
     ("append-once", "python 1"): (0, "0 1000"),
     ("append-once", "python 2"): (0, "2000"),
     ("append-once", "python 3"): (0, "producer_fenced"),
+    ("call-service", "python 1"): (0, "4200\n100\nat most 100000\n"),
+    ("call-service", "python 2"): (0, "4200\n"),
+    ("call-service", "python 3"): (
+        0,
+        "after 3 tries: no server is subscribed to 'services.nowhere'\nstart billing.py first\n",
+    ),
+    ("call-service", "python 4"): (0, "place services.orders orders\n"),
+    ("check-contracts", "penstock idl check old/contracts contracts"): (1, "2 of 3 changes in 1 contract break"),
+    ("check-contracts", "penstock idl check old/contracts contracts --mode backward"): (1, "1 of 3 changes"),
+    ("check-contracts", "penstock idl check releases/1 releases/2 contracts"): (1, "2 of 3 changes"),
+    ("check-contracts", "penstock idl check old/contracts contracts --allow field-removed:Order.note"): (1, "1 of 3"),
+    ("check-contracts", "penstock idl check old/contracts contracts --json"): (1, '"rule":"field-removed"'),
+    ("compile-contracts", "penstock idl compile wrong.frugal --out src"): (2, "wrong.frugal:4:5: there is no type"),
+    ("compile-contracts", "python src/client.py"): (0, "Order(id='1', customer='anna', cents=4200, note=None) place\n"),
+    ("compile-contracts", "python 1"): (0, "Order(id='1', customer='anna', cents=4200, note=None)\n"),
+    ("compile-contracts", "python 2"): (0, "id: string\ncustomer: string\ncents: int64\n"),
+    ("durable-events", "python mailer.py"): (0, "mail to anna\nmail to carl\n2 handled, 2 dead letters\n"),
+    ("durable-events", "penstock read order-events-dead --format json"): (
+        0,
+        "the mail server is down",
+    ),
+    ("durable-events", "python repair.py"): (0, "mail for order 1"),
     ("expected-sequence", "python 1"): (1, f"nats.js.errors.BadRequestError: nats: {WRONG_SEQUENCE}"),
     ("more-partitions", "penstock stream show deliveries"): (0, "2, then 4"),
+    ("typed-columns", "penstock tail sales --no-follow --decode schema --format json"): (
+        0,
+        '"value":{"shop":"bern","total":7.5',
+    ),
+    (
+        "typed-columns",
+        """penstock sql 'SELECT "offset", decode_error FROM sales WHERE decode_error IS NOT NULL' --decode schema""",
+    ): (0, "1 of 3 values not decoded"),
     ("partitions", "penstock nats-config events"): (0, "{{partition(4,1)}}"),
     ("publish-many", "python 1"): (0, "9999"),
     ("publish-many", "python 2"): (0, "19999"),
@@ -155,16 +238,46 @@ ENDS: dict[tuple[str, str], tuple[int, str]] = {
     ("publish-many", "python 5"): (0, "100000"),
     ("read-replicas", "python 1"): (0, "0 b'1'\n1 b'1'\n2\n"),
     ("read-replicas", "penstock stream show news"): (0, "observed by"),
+    ("services-over-http", "python 1"): (0, "4200\n"),
+    ("typed-events", "python 1"): (
+        0,
+        "'Frugal-Timeout-Ms': '5000', 'Frugal-Topic-region': 'eu', 'tenant': 'acme', 'Penstock-Schema': '50c865e2",
+    ),
+    ("write-service", "python ask.py"): (
+        0,
+        "4200 EUR\nthe call has no header 'authorization'",
+    ),
+    ("typed-services", "python place.py anna 4200"): (0, "customer='anna', cents=4200, note=None)"),
+    ("typed-services", "python place.py anna 420000"): (0, "refused: the limit is 100000\n"),
+    ("typed-services", "python balance.py"): (0, "anna owes 4300\n"),
+    ("typed-services", "penstock idl check released/shop.frugal shop.frugal"): (1, "type-changed"),
+    ("typed-services", "penstock read order-events --decode schema"): (0, '"customer":"anna"'),
+    ("typed-services", "python 1"): (0, "1       1     anna    100      NaN\n"),
     ("table", "python 1"): (0, "b'11' None 1\nb'apple' b'11' 2\n"),
     ("table", "python 2"): (0, "b'12'\n"),
     ("table", "python 3"): (0, "b'apple' b'13'\n"),
 }
 """The exit code of a step and what it prints, where the page says it."""
 
+SERVERS: dict[tuple[str, str], str] = {
+    ("services-over-http", "python http_service.py"): "billing: ready",
+    ("typed-services", "python orders.py"): "orders: ready",
+    ("typed-services", "python billing.py"): "billing: ready",
+    ("write-service", "python billing_service.py"): "billing: ready",
+}
+"""The programs that serve until Ctrl-C, by page and command, and what each prints when it is ready."""
+
+HEARD: dict[tuple[str, str], tuple[str, str]] = {
+    ("typed-services", "python place.py anna 100"): ("python billing.py", "anna in eu owes 4200"),
+    ("typed-services", "python balance.py"): ("python billing.py", "anna in eu owes 4300"),
+}
+"""By page and step: the server that must have printed something before the step, and what."""
+
 MACHINES = "other machines"
 CONTAINERS = "starts containers, as tests/integration/test_image.py and test_deploy.py do where there is Docker"
 MINUTES = "takes minutes"
 INSTALLS = "installs programs on this machine"
+NOT_OURS = "a program that Penstock does not bring"
 SPARK = "starts Spark, which tests/spark runs"
 
 ELSEWHERE: dict[str, dict[str, str]] = {
@@ -216,6 +329,9 @@ ELSEWHERE: dict[str, dict[str, str]] = {
     "change-broker-address": {
         "penstock serve *": MACHINES,
     },
+    "call-service": {
+        "nats micro *": NOT_OURS,
+    },
     "chaos": {
         "make chaos*": MINUTES,
     },
@@ -223,6 +339,10 @@ ELSEWHERE: dict[str, dict[str, str]] = {
         "nats-server -a 10.0.0.9 *": MACHINES,
         "penstock serve --id 1 --cluster 1@10.*": MACHINES,
         "penstock status --server 10.*": MACHINES,
+    },
+    "compile-contracts": {
+        "protoc *": NOT_OURS,
+        "buf *": NOT_OURS,
     },
     "compose": {
         "cd deploy/compose": CONTAINERS,
@@ -245,7 +365,7 @@ ELSEWHERE: dict[str, dict[str, str]] = {
         "* --data-dir /var/lib/penstock": MACHINES,
     },
     "embedded-nats-login": {
-        "nats-top *": "a program that Penstock does not bring",
+        "nats-top *": NOT_OURS,
     },
     "fuzz": {
         "*": MINUTES,
@@ -285,6 +405,9 @@ ELSEWHERE: dict[str, dict[str, str]] = {
     },
     "replay": {
         "penstock pipeline replay *": SPARK,
+    },
+    "typed-events-in-spark": {
+        "python *": "tests/docs/test_typed_events_in_spark.py::test_the_page_does_what_it_says",
     },
     "schedule-pipelines": {
         "sudo *": INSTALLS,
@@ -334,6 +457,10 @@ ELSEWHERE: dict[str, dict[str, str]] = {
     "tracing": {
         "pip install *": INSTALLS,
     },
+    "typed-services": {
+        "pip install *": INSTALLS,
+        "python 2": "tests/docs/test_typed_services.py::test_spark_reads_the_events_of_the_tutorial",
+    },
     "write-from-spark": {
         "*": "tests/docs/test_write_from_spark.py::test_the_page_does_what_it_says",
     },
@@ -350,6 +477,14 @@ def steps_of(page: str) -> list[Step]:
     return steps(PAGES[page].read_text(encoding="utf-8"))
 
 
+def given(line: str) -> Step:
+    """The step of a line of GIVEN: a command, a program, or `file PAGE/NAME`, a file of another page."""
+    if line.startswith(FILE):
+        page, _, name = line.removeprefix(FILE).partition("/")
+        return next(step for step in steps_of(page) if step.name == f"{FILE}{name}")
+    return Step(PYTHON if "import" in line else line, line)
+
+
 RUN = [page for page in PAGES if any(not elsewhere(page, step) for step in steps_of(page))]
 
 
@@ -360,12 +495,20 @@ def test_the_commands_of_a_page_run(tmp_path: Path, page: str) -> None:
     reader = Reader(tmp_path)
     try:
         for line in GIVEN.get(page, SERVE):
-            reader.run(Step(PYTHON if "import" in line else line, line))
+            if line in GIVEN_SERVERS:
+                reader.start(Step(line, line), GIVEN_SERVERS[line])
+            else:
+                reader.run(given(line))
         if "other:7422" in text:
             reader.other_broker()
         for step in steps(text):
-            if not elsewhere(page, step):
-                code, said = ENDS.get((page, step.name), (0, ""))
+            place = (page, step.name)
+            if place in HEARD:
+                reader.wait(*HEARD[place])
+            if place in SERVERS:
+                reader.start(step, SERVERS[place])
+            elif not elsewhere(page, step):
+                code, said = ENDS.get(place, (0, ""))
                 reader.run(step, code, said)
     finally:
         reader.end()
@@ -378,7 +521,7 @@ def test_what_does_not_run_can_be_parsed(tmp_path: Path, monkeypatch: pytest.Mon
         (tmp_path / name).write_text("a secret that is long enough for all of it\n")
     for step in steps_of(page):
         patterns = elsewhere(page, step)
-        if step.is_program or not (patterns or "--every" in step.name or "--follow" in step.name):
+        if step.is_program or step.is_file or not (patterns or "--every" in step.name or "--follow" in step.name):
             continue
         for words in penstock_commands(step.name):
             parse(words)
@@ -413,7 +556,9 @@ def test_every_linked_file_is_there(page: str) -> None:
 def test_the_tables_name_what_there_is() -> None:
     used = {(page, pattern) for page in PAGES for step in steps_of(page) for pattern in elsewhere(page, step)}
     assert {(page, pattern) for page, patterns in ELSEWHERE.items() for pattern in patterns} - used == set()
-    assert [(page, name) for page, name in ENDS if name not in {step.name for step in steps_of(page)}] == []
+    named = (*ENDS, *SERVERS, *HEARD)
+    assert [(page, name) for page, name in named if name not in {step.name for step in steps_of(page)}] == []
+    assert {(page, server) for (page, _), (server, _) in HEARD.items()} - SERVERS.keys() == set()
     assert set(GIVEN) - set(RUN) == set()
 
 

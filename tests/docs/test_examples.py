@@ -74,6 +74,11 @@ def test_the_examples_do_what_they_say(tmp_path: Path) -> None:
             f"Polars: total {sum(range(250)) + 69}",
             "pandas: {'shop.eu': 2, 'shop.file': 250, 'shop.us': 1}",
         ]
+        assert run_example(broker, "typed_service.py") == [
+            "call: Order(id='order-1', customer='anna', cents=4200)",
+            "refused: the limit is 100000",
+            "event: anna ordered for 4200 in eu",
+        ]
 
 
 @each_change
@@ -106,7 +111,8 @@ def test_an_example_is_short_and_in_the_table(program: Path) -> None:
     assert f"| [{program.name}]({program.name}) |" in (EXAMPLES / "README.md").read_text(encoding="utf-8")
 
 
-def test_there_are_five_examples() -> None:
+def test_there_are_six_examples() -> None:
     assert [one.name for one in PROGRAMS] == [
         "append_once.py", "consume.py", "publish.py", "query.py", "spark_stream.py",
+        "typed_service.py",
     ]  # fmt: skip

@@ -109,6 +109,7 @@ def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
     for page, shown in (
         ("penstock", ("penstock.Client.create_stream", "penstock.StreamConfig")),
         ("aio", ("penstock.aio.Client.publish", "penstock.aio.connect")),
+        ("frugal", ("penstock.frugal.server.Server.drain", "penstock.frugal.scopes.ScopePublisher")),
         ("spark", ("penstock.spark.archive", "penstock.spark.session")),
         ("testing", ("penstock.testing.Cluster.kill",)),
     ):

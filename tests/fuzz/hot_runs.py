@@ -7,6 +7,7 @@ plain data, the errors that may come included; any other exception is a finding.
 |------------|-------------------------------------------------------------------------------------------------|
 | scan       | where the reads end, then NATS protocol                                                         |
 | headers    | a NATS header block                                                                             |
+| codes      | the same, as the headers of rows: whole, cut and null                                           |
 | ingest     | the stream's rules, then NATS protocol: scanned, sorted, encoded, acked or refused              |
 | enveloped  | the stream's rules, then an envelope (its checksum mended), alone and between others; as ingest |
 | message    | whether to mend the checksum, then a batch message                                              |
@@ -90,6 +91,19 @@ def headers(modules: Modules, data: bytes) -> object:
     return values, fields.unsupported, module.unsupported(data)
 
 
+def header_codes(modules: Modules, data: bytes) -> object:
+    """What codes the headers of rows have: of the block, of its halves, and of none."""
+    names = (b"Nats-Msg-Id", b"Penstock-Key", b"A")
+    known: tuple[dict[bytes, int], ...] = ({b"1": 1}, {b"k": 8}, {b"1": 64, b"": 128})
+    codes = modules("header_codes").HeaderCodes(names, known, lambda place, value: 2 * 8**place + len(value) % 2)
+    middle = len(data) // 2
+    ends = struct.pack("<4i", 0, middle, middle, len(data))
+    valid = memoryview(bytes((0b101,)))
+    found = [codes.read(each, memoryview(ends), memoryview(data), 0, 3) for each in (None, valid)]
+    whole = codes.read(None, memoryview(struct.pack("<2i", 0, len(data))), memoryview(data), 0, 1)
+    return bytes(whole), list(map(bytes, found))
+
+
 def ingest(modules: Modules, data: bytes) -> object:
     """From the bytes of NATS to a batch message and its acks."""
     if len(data) < 2:
@@ -145,6 +159,7 @@ def _sorted(modules: Modules, group: Any, flags: int, bytes_max: int, more: int)
         known_lasts,
         40,
         *allows,
+        bytes(row % 3 for row in range(len(group))) if more & 9 == 9 else None,
     )
     if found.needs_ids or found.needs_lasts:
         return [found.needs_ids, found.needs_lasts]

@@ -61,6 +61,7 @@ _WIRE = (*_FRAMES, b"".join(_FRAMES[:9]), *map(_hmsg, _BLOCKS), b"".join(_hmsg(b
 SEEDS: dict[str, tuple[bytes, ...]] = {
     "scan": (*(b"\x80" + frames for frames in _WIRE), *(b"\x00" + frames for frames in _WIRE)),
     "headers": _BLOCKS,
+    "codes": _BLOCKS,
     "ingest": (
         *(bytes((0x80, flags)) + frames for frames in _WIRE for flags in (0, 1, 3, 5, 0x19)),
         *(bytes((0x80, flags)) + frames for frames in _ENVELOPED for flags in (1, 5, 0x80)),

@@ -9,11 +9,13 @@ from tests.fuzz import (
     targets_config,
     targets_groups,
     targets_hot,
+    targets_idl,
     targets_log,
     targets_metadata,
     targets_nats,
     targets_node,
     targets_raft,
+    targets_values,
     targets_wire,
 )
 from tests.fuzz.target import Target
@@ -40,6 +42,8 @@ TARGETS: dict[str, Target] = _by_name(
         targets_config,
         targets_node,
         targets_hot,
+        targets_idl,
+        targets_values,
     )
     for target in module.TARGETS
 )

@@ -15,6 +15,9 @@ from penstock.groups.membership import Generation
 from penstock.groups.offsets import CommittedOffsets
 from penstock.groups.rows import GroupPosition
 from penstock.ingest import producers, published
+from penstock.schemas import rows as schema_rows
+from penstock.schemas.kept import KeptSchemas
+from penstock.schemas.rows import StoredText, StoredVersion, VersionKey
 from tests.batch_samples import SMALL, message_of, with_header
 from tests.fuzz.parts import joined, parted
 from tests.fuzz.shapes import DEEP_JSON, made_json, maker_of
@@ -22,6 +25,9 @@ from tests.fuzz.target import Cover, Modules, Target
 
 _position = maker_of(GroupPosition)
 _generation = maker_of(Generation)
+_text = maker_of(StoredText)
+_version = maker_of(StoredVersion)
+_VERSION = b'{"kind":"avro","text_hash":"%b","hash":"' + b"c" * 64 + b'","registered_us":5}'
 _GROUPS = (b"g", b"group.1", b"x" * 128, b"x" * 129, "é".encode(), b"a/b", b"")
 _NUMBERS = (b"0", b"1", b"7", b"01", b"9" * 19, b"9" * 20, b"-1", b"")
 
@@ -71,6 +77,60 @@ def made_offsets_rows(chance: Random) -> bytes:
             value = b"null"
         elif kind < 0.12:
             value = b'{"offset":1,"x":' + DEEP_JSON + b"}"
+        elif kind < 0.13:
+            value = DEEP_JSON
+        parts += (key, value)
+    return joined(parts)
+
+
+def schemas_rows(modules: Modules, data: bytes) -> object:
+    """Rows of `__schemas`: what they say, or nothing; tombstones for all that is there leave nothing."""
+    parts = parted(data)
+    kept = KeptSchemas()
+    known = 0
+    places: list[VersionKey] = []
+    for key, value in zip(parts[::2], parts[1::2], strict=False):
+        text_hash, place = schema_rows.decode_text_key(key), schema_rows.decode_version_key(key)
+        assert text_hash is None or place is None
+        if text_hash is not None:
+            assert schema_rows.encode_text_key(text_hash) == key
+        if place is not None:
+            assert schema_rows.encode_version_key(place) == key
+            places.append(place)
+        if (text := schema_rows.decode_text(value)) is not None:
+            assert schema_rows.decode_text(schema_rows.encode_value(text)) == text
+            assert (len(text.hash()), text.size >= 0) == (64, True)
+        if (version := schema_rows.decode_version(value)) is not None:
+            assert schema_rows.decode_version(schema_rows.encode_value(version)) == version
+        known += place is not None and version is not None
+        kept.take([(key, None if value == b"null" else value, 5)])
+    assert len(kept) <= known
+    there = [place for one in {place.stream_id for place in places} for place, _ in kept.versions(one)]
+    assert len(there) == len(kept)
+    for place in there:
+        kept.uses_text(place.stream_id, "0" * 64)
+    assert len(kept.left_over(lambda _: True, 5)) == min(5, len(kept))
+    kept.take((key, value, 6) for key, value in kept.tombstones(there))
+    assert len(kept) == 0
+    return f"{min(known, 5)} {min(len(there), 5)}"
+
+
+def made_schemas_rows(chance: Random) -> bytes:
+    """Keys and values, each sound or nearly."""
+    pick = chance.choice
+    parts: list[bytes] = []
+    for _ in range(1 + int(chance.random() * 6)):
+        text_hash = pick((b"0", b"a")) * 64
+        if chance.random() < 0.6:
+            number = b"1" if chance.random() < 0.7 else pick(_NUMBERS)
+            key = b"v1/version/%b/%b/%b" % (pick((b"7", b"7", b"0")), pick((b"a.>", b"b/c", b"\xff")), number)
+            value = made_json(chance, _version) if chance.random() < 0.3 else _VERSION % text_hash
+        else:
+            key = b"v1/text/" + text_hash
+            value = made_json(chance, _text)
+        kind = chance.random()
+        if kind < 0.1:
+            value = b"null"
         elif kind < 0.13:
             value = DEEP_JSON
         parts += (key, value)
@@ -167,6 +227,17 @@ TARGETS: tuple[Target, ...] = (
             Cover("penstock.groups.offsets", ("CommittedOffsets",), {"CommittedOffsets.__contains__": "one"}),
         ),
         pieces=(b"v1/offset/", b"v1/group/", b"/", b"{", b"}", b'"offset":', b"null", b"\\ud800", b"[["),
+        memory_bytes=4 * 1024 * 1024,
+    ),
+    Target(
+        "schemas_rows",
+        schemas_rows,
+        made_schemas_rows,
+        (
+            Cover("penstock.schemas.rows"),
+            Cover("penstock.schemas.kept", ("KeptSchemas",)),
+        ),
+        pieces=(b"v1/text/", b"v1/version/", b"/", b"{", b"}", b'"text_hash":', b"null", b"\\ud800", b"[["),
         memory_bytes=4 * 1024 * 1024,
     ),
     Target(

@@ -129,6 +129,7 @@ def _target(
 TARGETS: tuple[Target, ...] = (
     _target("scan", hot_runs.scan, _scanned, _hot("scan")),
     _target("headers", hot_runs.headers, made_block, _hot("headers")),
+    _target("codes", hot_runs.header_codes, made_block, _hot("header_codes")),
     _target("ingest", hot_runs.ingest, _ingested, _hot("classification"), _hot("refusals")),
     _target("enveloped", hot_runs.enveloped, _flagged(made_envelope, *range(256)), _hot("unwrap")),
     _target("message", hot_runs.message, _messages, _hot("message")),

@@ -13,8 +13,8 @@ from nats.js.errors import APIError
 
 from penstock import InvalidConfig, RemoteError, aio, partitions_of
 from penstock.base.config import StreamConfig
+from penstock.batch.schema import PARTITION_KEY
 from penstock.cli.access.nats_config import mapping
-from penstock.client.read.batches import PARTITION_KEY
 from penstock.hot.keymap import KeyMap
 from tests.broker_process import BrokerProcess, running_broker, running_nats
 from tests.extent import each_change, needs_time

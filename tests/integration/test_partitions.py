@@ -7,7 +7,7 @@ import pytest
 
 import penstock
 from penstock import aio
-from penstock.client.read.batches import PARTITION_KEY
+from penstock.batch.schema import PARTITION_KEY
 from penstock.hot.keyhash import partition_of as partition_of_key
 from tests.broker_process import BrokerProcess
 from tests.extent import each_change, needs_time

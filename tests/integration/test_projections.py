@@ -13,8 +13,8 @@ import penstock
 from penstock import aio
 from penstock.base.subjects import matches
 from penstock.batch.reader import segment_files
+from penstock.batch.schema import PARTITION_KEY
 from penstock.client.bulk.ranges import LogRange, read_range_async
-from penstock.client.read.batches import PARTITION_KEY
 from tests.broker_process import BrokerProcess, eventually, running_broker
 from tests.extent import each_change, needs_time
 

@@ -170,7 +170,7 @@ def test_verdicts(
         lasts = mode("last_offsets").LastOffsets(subjects_max, known_from) if known else None
         found = mode("classification").classify(
             group, b"s", acks, bytes_max, skips_reserved, log_end, acks_env, ids, tracks_ids, lasts, log_start,
-            allows_ttls, allows_rollups,
+            allows_ttls, allows_rollups, False, marks(group) if has_others else None,
         )  # fmt: skip
         refused = [
             [(one.row, one.verdict, one.number, one.partition, one.is_answered, one.enveloped) for one in ones]
@@ -193,6 +193,11 @@ def test_verdicts(
 
     compiled, plain = in_both(sort)
     assert compiled == plain
+
+
+def marks(group: Any) -> bytes:
+    """Each third message has a value that does not fit."""
+    return bytes(row % 3 == 2 for row in range(len(group)))
 
 
 def know_others(mode: Any, ids: Any) -> None:
@@ -232,8 +237,9 @@ def test_refusals(
             if ids is not None:
                 know_others(mode, ids)
             found = mode("classification").classify(
-                group, b"s", acks, bytes_max, skips_reserved, 7, acks_env, ids, has_others, None, 0
-            )
+                group, b"s", acks, bytes_max, skips_reserved, 7, acks_env, ids, has_others, None, 0,
+                mistyped=marks(group) if has_others else None,
+            )  # fmt: skip
         asked: list[tuple[int, bytes | None]] = []
 
         def body_of(verdict: int, quoted: bytes | None) -> bytes:

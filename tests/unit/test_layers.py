@@ -8,7 +8,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "src" / "penstock"
 
-OUTER = {"doctor", "cli", "aio", "broker", "client", "lake", "ops", "vfs", "spark", "testing"}
+OUTER = {"doctor", "cli", "aio", "broker", "client", "frugal", "lake", "ops", "vfs", "spark", "testing"}
 """What talks to the world; all else is a core, or below the cores."""
 
 

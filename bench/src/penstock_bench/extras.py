@@ -8,6 +8,8 @@ Rules: `required` checks the packages of a run before it begins, so that a missi
 | `matplotlib`      | `matplotlib`     | `bench`            | `--html`             |
 | `confluent_kafka` | `confluent-kafka`| `bench-kafka`      | Kafka                |
 | `grpc`            | `grpcio`         | `bench-liftbridge` | Liftbridge           |
+| `thrift`          | `thrift`         | `frugal`           | decode               |
+| `polars`          | `polars`         | `polars`           | decode               |
 """
 
 from __future__ import annotations
@@ -22,11 +24,15 @@ HISTOGRAMS = "hdrh"
 PLOTS = "matplotlib"
 KAFKA = "confluent_kafka"
 LIFTBRIDGE = "grpc"
+THRIFT = "thrift"
+POLARS = "polars"
 _FROM = {
     HISTOGRAMS: ("hdrhistogram", "bench"),
     PLOTS: ("matplotlib", "bench"),
     KAFKA: ("confluent-kafka", "bench-kafka"),
     LIFTBRIDGE: ("grpcio", "bench-liftbridge"),
+    THRIFT: ("thrift", "frugal"),
+    POLARS: ("polars", "polars"),
 }
 
 

@@ -13,6 +13,7 @@ match, if the request names those subjects. `admin` allows everything; `monitor`
 | `alter`          | changing config, partitions and intake                                         |
 | `delete`         | deleting the stream, or its oldest messages                                    |
 | `commit_offsets` | consumer groups: offsets and members; archives: their reports                  |
+| `register`       | registering schemas that are compatible; with `alter`: others, forgetting them |
 | `monitor`        | seeing the state of brokers, all streams and groups; no messages, no changes   |
 | `admin`          | all of this, users, rules, and the state of brokers                            |
 """
@@ -41,6 +42,7 @@ class Operation(StrEnum):
     ALTER = "alter"
     DELETE = "delete"
     COMMIT_OFFSETS = "commit_offsets"
+    REGISTER = "register"
     MONITOR = "monitor"
     ADMIN = "admin"
 

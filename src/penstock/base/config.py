@@ -94,6 +94,14 @@ class SuspendDeletion(StrEnum):
     COPYING = "copying"  # set by a copy, restore or import into the stream, which sets `no` when it is complete
 
 
+class SchemaCheck(StrEnum):
+    """Handling of messages whose values do not fit the registered schema of their subject."""
+
+    NO = "no"  # they are stored; nothing is checked
+    COUNT = "count"  # they are stored, and counted
+    REFUSE = "refuse"  # they are refused, with the reason
+
+
 class StreamConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The config of one stream. `None` means no limit.
 
@@ -131,6 +139,7 @@ class StreamConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     observers: int = 0  # read replicas per partition, in addition to `replicas`
     encryption: Encryption | msgspec.UnsetType = msgspec.UNSET  # of files with messages; UNSET: none. Cannot be altered
     suspend_deletion: SuspendDeletion | msgspec.UnsetType = msgspec.UNSET  # UNSET: no
+    schema_check: SchemaCheck | msgspec.UnsetType = msgspec.UNSET  # of values before they are stored; UNSET: no
 
     @property
     def split(self) -> PartitionSplit:
@@ -161,6 +170,8 @@ class StreamConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             msgspec.structs.force_setattr(self, "encryption", msgspec.UNSET)
         if self.suspend_deletion is SuspendDeletion.NO:
             msgspec.structs.force_setattr(self, "suspend_deletion", msgspec.UNSET)
+        if self.schema_check is SchemaCheck.NO:
+            msgspec.structs.force_setattr(self, "schema_check", msgspec.UNSET)
 
     @property
     def is_encrypted(self) -> bool:
@@ -171,6 +182,11 @@ class StreamConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     def is_deletion_suspended(self) -> bool:
         """True if brokers delete none of its messages, except by a purge or with the stream."""
         return self.suspend_deletion is not msgspec.UNSET
+
+    @property
+    def checks_schemas(self) -> bool:
+        """True if values are checked before they are stored."""
+        return self.schema_check is not msgspec.UNSET
 
     @property
     def is_internal(self) -> bool:
@@ -201,6 +217,7 @@ ALTERABLE = frozenset(
         "retain",
         "observers",
         "suspend_deletion",
+        "schema_check",
         "partitions",  # can only increase, alone or with
         "range_bounds",
     }

@@ -91,6 +91,10 @@ class ErrorCode(StrEnum):
     QUOTA_EXCEEDED = "quota_exceeded"  # the user has reached a quota; `user`, `streams` and `streams_max` describe it
     USER_NOT_FOUND = "user_not_found"
     USER_EXISTS = "user_exists"
+    INVALID_SCHEMA = "invalid_schema"  # it has mistakes, or its subject is not one for it
+    INCOMPATIBLE_SCHEMA = "incompatible_schema"  # with a version before it; `reasons` lists why
+    SCHEMA_NOT_FOUND = "schema_not_found"
+    SCHEMA_MISMATCH = "schema_mismatch"  # a value does not fit the schema of its subject; `row` and `reason` say which
     CHANGE_REFUSED = "change_refused"  # of the cluster's members: unsafe, or unsafe at present
 
 

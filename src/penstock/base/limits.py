@@ -240,6 +240,26 @@ GROUPS_IN_USE_MAX = 1_000  # groups with members, per partition of the stream of
 PRODUCERS_PER_ANSWER_MAX = 1_000  # per partition, in one page of a list
 GROUP_STREAMS_PER_ANSWER_MAX = 4_096  # pairs of group and stream in one page of a list
 
+# Schemas
+SCHEMA_BYTES_MAX = 768 * KIB  # text and closure of one, as UTF-8: a request and a row with them stay below their limits
+SCHEMA_FILES_MAX = 100  # included by one contract
+SCHEMA_ENTRIES_MAX = 256  # subjects registered by one request: the operations of a large contract
+SCHEMA_NAME_CHARS_MAX = 1_024  # of a type, an included file, or an operation
+SCHEMA_VERSIONS_PER_SUBJECT_MAX = 100  # a new one is compared with all of them
+SCHEMA_VERSIONS_PER_STREAM_MAX = 1_000
+SCHEMA_VERSIONS_KEPT_MAX = 20_000  # in the cluster, shared by users: some 20 MB in memory at their leader
+SCHEMA_TEXTS_BYTES_MAX = 128 * MIB  # of all texts, shared by users, in memory at their leader
+SCHEMA_SEGMENT_BYTES = 16 * MIB  # of the stream of schemas
+SCHEMA_REGISTRATIONS_WAITING_MAX = 64  # one is checked at a time; further ones are refused
+SCHEMAS_PER_ANSWER_MAX = 500  # in one page of a list
+SCHEMA_TOMBSTONES_AT_ONCE = 1_000  # in one batch: of deleted streams, or of a forgotten subject
+SCHEMA_CHECK_REFRESH_MS = 1_000  # leaders of streams that check values look for new versions
+SCHEMA_CHECK_BYTES_MAX = 64 * MIB  # of the texts of one stream that a leader checks values by
+SCHEMA_CHECK_WAIT_MS = 10_000  # for an answer of the leader of the schemas; then it is asked again
+SCHEMA_COMPARED_BYTES_MAX = 8 * MIB  # of the texts that one registration is compared with: some seconds of a thread
+SCHEMA_REASONS_MAX = 20  # why a schema is incompatible, in one error; further ones are counted
+SCHEMA_REASON_CHARS_MAX = 300
+
 # Staging, and publishing as runs
 STAGED_BYTES_MAX = 8 * GIB  # per partition: beyond it the oldest staged rows are removed
 STAGED_AGE_MS = 24 * 3_600_000  # unpublished rows are removed after it

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 FORMAT_VERSION = 1
 
+PARTITION_KEY = b"penstock.partition"
+"""Key of the partition number in the metadata of a schema: 8 hexadecimal digits."""
+
 _STREAM_ID_POSITION = 144
 _STREAM_ID_DIGITS = 16
 _PARTITION_POSITION = 92

@@ -92,6 +92,8 @@ COMMANDS: dict[str, _Place | _Extra] = {
     "stream": _Place("stream.streams", DATA_PANEL),
     "group": _Place("stream.groups", DATA_PANEL),
     "pipeline": _Place("pipeline.command", DATA_PANEL),
+    "schema": _Place("stream.schemas", DATA_PANEL),
+    "idl": _Place("idl.command", DATA_PANEL),
 }
 """Commands by name, in the order of the help."""
 

@@ -58,10 +58,21 @@ from penstock.client.link.tls import ClientTls, TlsOptions, plain, settled
 from penstock.client.publish.publications import Publications
 from penstock.client.publish_format import Ack, Acked, Value, a_kind, published
 from penstock.client.read import batches
+from penstock.client.read.decoding import Decode, TypedColumns, decode_of
 from penstock.client.read.filters import Filter
 from penstock.client.read.gathering import Gathering, WantedColumns, pandas_of, polars_of, warned
 from penstock.client.read.reading import Reader, answers, find_place, partition_number, partition_numbers, plans
 from penstock.client.read.tailing import last_messages
+from penstock.client.schemas import (
+    ContractPath,
+    FramingName,
+    ProtocolName,
+    Schemas,
+    contract_of,
+    entry_of,
+    operations_of,
+    text_of,
+)
 from penstock.client.streams.named_streams import NamedStreams
 from penstock.client.users import Users
 from penstock.client.values import (
@@ -105,6 +116,11 @@ if TYPE_CHECKING:
     import pandas
     import polars
     import pyarrow as pa
+
+    from penstock.schemas.decoding import Framing
+    from penstock.schemas.kinds import Schema
+    from penstock.schemas.registry import SchemaVersion, StreamSchemas
+    from penstock.schemas.thrift import ThriftProtocol
 
 
 def connect(
@@ -171,6 +187,7 @@ class Client(OfThisProcess):
         self.staging = Staging(link, self._streams)
         self._appender = Appender(link, self._streams)
         self.users = Users(link)
+        self._schemas = Schemas(link, self._streams)
         self._publications = Publications(link, self._streams, name, nats_urls, nats_options)
 
     @property
@@ -402,6 +419,77 @@ class Client(OfThisProcess):
         """Return the cluster's id. Stored offsets are meaningless in another cluster. Unavailable: it has no id yet."""
         return await self._link.cluster_id(timeout)
 
+    # Schemas
+
+    async def register_schema(
+        self,
+        stream: StreamName,
+        schema: Schema,
+        *,
+        subject: str | None = None,
+        message: str = "",
+        framing: Framing | FramingName = "bare",
+        protocol: ThriftProtocol | ProtocolName = "binary",
+        force: bool = False,
+        check_only: bool = False,
+        timeout: float = 10.0,
+    ) -> SchemaVersion:
+        """Register the schema of the values on `subject` (a pattern; None: all subjects of the stream).
+
+        Returns its version: a new one, or an earlier one with the same schema (`is_new`). A new version has to be
+        compatible with all before it, in both directions, unless `force`. `check_only`: register nothing.
+        `framing`: what stands before a value in its message; `protocol`: of Thrift; `message`: the name in Thrift's
+        message begin. IncompatibleSchema, InvalidSchema, StreamNotFound, NotAuthorized.
+        """
+        found = await self._schemas.register(
+            stream,
+            text_of(schema),
+            entry_of(schema, subject, message, framing, protocol),
+            force=force,
+            check_only=check_only,
+            timeout_s=timeout,
+        )
+        return found[0]
+
+    async def register_contract(
+        self,
+        stream: StreamName,
+        contract: ContractPath,
+        operations: Iterable[str] | None = None,
+        *,
+        include: Iterable[ContractPath] = (),
+        protocol: ThriftProtocol | ProtocolName = "binary",
+        force: bool = False,
+        check_only: bool = False,
+        timeout: float = 10.0,
+    ) -> list[SchemaVersion]:
+        """Register the scopes of a Frugal contract: each operation with the type and the subjects of its messages.
+
+        `contract`: a `Path` to its file, or its text as a str. `operations`: names such as "Orders.Placed"; None: those
+        whose subjects the stream stores. `include`: folders of included files, besides the file's own. All operations
+        are registered or none. Else as `register_schema`.
+        """
+        text = contract_of(contract, include)
+        return await self._schemas.register(
+            stream,
+            text,
+            operations_of(text, operations, protocol),
+            force=force,
+            check_only=check_only,
+            timeout_s=timeout,
+        )
+
+    async def schemas(self, stream: StreamName, *, timeout: float = 10.0) -> StreamSchemas:
+        """Return the schemas of a stream, all versions, by subjects and number; it may have none. StreamNotFound."""
+        return await self._schemas.of(stream, timeout)
+
+    async def forget_schema(self, stream: StreamName, subject: str, *, timeout: float = 10.0) -> int:
+        """Forget all versions for a pattern of subjects as it was registered, and return how many there were.
+
+        Messages stay, and have no type any more. RemoteError schema_not_found; StreamNotFound, NotAuthorized.
+        """
+        return await self._schemas.forget(stream, subject, timeout)
+
     # Reading
 
     async def read(
@@ -416,6 +504,7 @@ class Client(OfThisProcess):
         batch_rows_max: int = limits.READ_BATCH_ROWS_DEFAULT,
         columns: Iterable[str] | None = None,
         where: Filter | None = None,
+        decode: Literal["schema"] | StreamSchemas | bool | None = None,
         read_from: ReadFrom | Which | None = None,
         timeout: float = 10.0,
     ) -> AsyncGenerator[pa.RecordBatch, None]:
@@ -427,6 +516,8 @@ class Client(OfThisProcess):
         All partitions are read unless `partition` names one, including partitions added while it follows: in turn, each
         in order. A batch has rows of one partition only, whose number `batch.schema.metadata[b"penstock.partition"]`
         has in hex. `where` returns only matching messages; a rare subject, or `columns` without `value`, costs less.
+        `decode`: True or "schema" puts typed columns, by the schemas that the stream has when the call is made, and
+        `decode_error` in place of `value`; a `StreamSchemas`: by these.
         `read_from`: which replicas to read from, as a `ReadFrom` or its word; None: the setting of the client.
         Raises StreamNotFound, StreamChanged, OffsetOutOfRange (also if retention overtakes a slow reader),
         LogTruncated (rows already read are no longer in the log: a memory stream after a restart, or a power loss),
@@ -442,12 +533,13 @@ class Client(OfThisProcess):
             batch_rows_max=batch_rows_max,
             columns=columns,
             where=where,
+            decode=decode,
             read_from=read_from,
             timeout=timeout,
         ) as reader:
             while (found := await reader.next_batches()) is not None:
                 for batch in found:
-                    yield batch
+                    yield batch if reader.typed is None else await asyncio.to_thread(reader.typed.batch, batch)
 
     async def messages(
         self,
@@ -574,15 +666,16 @@ class Client(OfThisProcess):
         columns: Iterable[str] | None = None,
         where: Filter | None = None,
         limit: int | None = None,
-        json: bool = False,
+        decode: Decode | StreamSchemas | bool | None = None,
         progress: bool | None = None,
         timeout: float = 10.0,
     ) -> pa.Table:
         """Read like `read` into one pyarrow table; with several partitions it has a column `partition`.
 
-        `json`: the column `value` becomes columns of JSON, of types inferred from all values; a `JsonWarning` counts
-        what fits in none of them. `progress`: show a bar if it takes more than two seconds; None: only on a terminal
-        and in a notebook.
+        `decode`: the column `value` becomes columns. "schema" or True: those of the stream's schemas, and
+        `decode_error`; a `StreamSchemas`: of these. "json": fields of JSON, of types inferred from all values. A
+        `DecodeWarning` counts what is in none of them. `progress`: show a bar if it takes more than two seconds; None:
+        only on a terminal and in a notebook. SchemaError: the stream has no schemas.
         """
         gathering = await self._gathering(
             stream,
@@ -592,7 +685,7 @@ class Client(OfThisProcess):
             columns=columns,
             where=where,
             limit=limit,
-            json=json,
+            decode=decode,
             progress=progress,
             timeout=timeout,
         )
@@ -611,7 +704,7 @@ class Client(OfThisProcess):
         columns: Iterable[str] | None = None,
         where: Filter | None = None,
         limit: int | None = None,
-        json: bool = False,
+        decode: Decode | StreamSchemas | bool | None = None,
         progress: bool | None = None,
         timeout: float = 10.0,
     ) -> pandas.DataFrame:
@@ -626,7 +719,7 @@ class Client(OfThisProcess):
                 columns=columns,
                 where=where,
                 limit=limit,
-                json=json,
+                decode=decode,
                 progress=progress,
                 timeout=timeout,
             )
@@ -642,7 +735,7 @@ class Client(OfThisProcess):
         columns: Iterable[str] | None = None,
         where: Filter | None = None,
         limit: int | None = None,
-        json: bool = False,
+        decode: Decode | StreamSchemas | bool | None = None,
         progress: bool | None = None,
         timeout: float = 10.0,
     ) -> polars.DataFrame:
@@ -657,7 +750,7 @@ class Client(OfThisProcess):
                 columns=columns,
                 where=where,
                 limit=limit,
-                json=json,
+                decode=decode,
                 progress=progress,
                 timeout=timeout,
             )
@@ -673,12 +766,13 @@ class Client(OfThisProcess):
         columns: Iterable[str] | None = None,
         where: Filter | None = None,
         limit: int | None = None,
-        json: bool = False,
+        decode: Decode | StreamSchemas | bool | None = None,
         progress: bool | None = None,
         timeout: float = 10.0,
     ) -> Gathering:
         info = await self._streams.now(stream, timeout)
-        wanted = WantedColumns(info, columns, json=json)
+        schemas = await self._decoding(info, decode, timeout)
+        wanted = WantedColumns(info, columns, schemas, None if where is None else where.subjects)
         reader = await self._reader(
             info,
             start,
@@ -872,6 +966,7 @@ class Client(OfThisProcess):
         batch_rows_max: int = limits.READ_BATCH_ROWS_DEFAULT,
         columns: Iterable[str] | None = None,
         where: Filter | None = None,
+        decode: Literal["schema"] | StreamSchemas | bool | None = None,
         read_from: ReadFrom | Which | None = None,
         timeout: float = 10.0,
     ) -> Reader:
@@ -880,17 +975,37 @@ class Client(OfThisProcess):
         if not isinstance(where, Filter | None):
             raise TypeError(f"where is {a_kind(where)}; give a Filter, such as Filter(key=…) or Filter(subject=…)")
         info = await self._streams.now(stream, timeout)
+        typed = await self._typed(info, columns, decode, where, timeout)
         return Reader(
             self._link,
             await plans(self._link, info, partition, start, end, follow=follow, timeout_s=timeout),
             batch_rows_max=batch_rows_max,
-            columns=wanted,
+            columns=wanted if typed is None else typed.fetched,
             timeout_s=timeout,
             where=where,
             read_from=chosen,
             grows=info if follow and partition is None and end is None else None,
             limit=rows_left,
+            typed=typed,
         )
+
+    async def _decoding(self, info: StreamInfo, decode: object, timeout: float) -> Decode | StreamSchemas | None:
+        """Return by what values are decoded: the schemas themselves where the caller wants those of the stream."""
+        wanted = decode_of(decode)
+        return await self.schemas(info, timeout=timeout) if wanted == "schema" else wanted
+
+    async def _typed(
+        self, info: StreamInfo, columns: Iterable[str] | None, decode: object, where: Filter | None, timeout: float
+    ) -> TypedColumns | None:
+        """Return the columns that take the place of `value` in batches. ValueError: `decode` is "json"."""
+        schemas = await self._decoding(info, decode, timeout)
+        if schemas is None:
+            return None
+        if isinstance(schemas, str):
+            raise ValueError(
+                "batches are decoded by schemas only; to_table(decode='json') infers types from all values"
+            )
+        return TypedColumns(schemas, columns, subjects=None if where is None else where.subjects)
 
     async def _get(self, stream: StreamName, which: dict[str, Any], partition: int, timeout: float) -> Message:
         """Return the message with that `offset`, or the latest with that `key` or `subject`, as given in `which`."""

@@ -18,6 +18,8 @@
 | `NotEnoughReplicas` | too few brokers, or in-sync replicas; nothing was stored                     |
 | `StorageFailed`     | the broker's disk failed or is full                                          |
 | `StagedLost`        | the rows to publish are no longer staged; nothing was published              |
+| `InvalidSchema`     | a schema has mistakes, or its subjects are not of the stream, or overlap     |
+| `IncompatibleSchema`| a schema does not go with versions before it; `details` has the `reasons`    |
 | `Unauthenticated`   | no credentials, wrong credentials, or a login that is no longer valid        |
 | `NotAuthorized`     | the user has no permission; `details` has the `operation`                    |
 | `TimedOut`          | the call's time-out passed; also a `TimeoutError`                            |
@@ -69,6 +71,14 @@ class LogTruncated(RemoteError):  # noqa: N818
     Discard everything derived from rows from `end_offset` on, then read again from there (from EARLIEST if `end_offset`
     is below `log_start`).
     """
+
+
+class InvalidSchema(RemoteError, ValueError):  # noqa: N818
+    """A schema has mistakes, or its subjects are not those of the stream, or overlap others. Nothing was registered."""
+
+
+class IncompatibleSchema(RemoteError, ValueError):  # noqa: N818
+    """A schema is not compatible with versions before it; `details` has `reasons`. Nothing was registered."""
 
 
 class Unauthenticated(RemoteError, PermissionError):  # noqa: N818
@@ -165,6 +175,8 @@ _BY_CODE: dict[str, type[RemoteError]] = {
     ErrorCode.NOT_ENOUGH_REPLICAS: NotEnoughReplicas,
     ErrorCode.STORAGE_FAILED: StorageFailed,
     ErrorCode.STAGED_LOST: StagedLost,
+    ErrorCode.INVALID_SCHEMA: InvalidSchema,
+    ErrorCode.INCOMPATIBLE_SCHEMA: IncompatibleSchema,
     ErrorCode.UNAUTHENTICATED: Unauthenticated,
     ErrorCode.NOT_AUTHORIZED: NotAuthorized,
 }

@@ -39,7 +39,7 @@ from penstock.messages import (
     UserInfo,
 )
 
-Operations = Literal["read", "append", "create", "alter", "delete", "commit_offsets", "monitor", "admin"]
+Operations = Literal["read", "append", "create", "alter", "delete", "commit_offsets", "register", "monitor", "admin"]
 
 
 class NewCredential:

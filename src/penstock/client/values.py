@@ -7,6 +7,7 @@ parser accepts any input.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
@@ -22,6 +23,7 @@ from penstock.messages import StreamInfo
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _VERSION_LINE = b"NATS/1.0"
+_HEADER_NAME = re.compile(r"[!-9;-~]+")  # printable ASCII without space and colon
 TOMBSTONE_HEADER = "Penstock-Tombstone"
 
 
@@ -211,7 +213,7 @@ def check_header_name(name: str) -> None:
     """Raise ValueError unless `name` is a valid header name; TypeError unless it is text."""
     if not isinstance(name, str):
         raise TypeError(f"the header name {name!r} is {type(name).__name__}; give text")
-    if not name or any(not "!" <= char <= "~" or char == ":" for char in name):
+    if _HEADER_NAME.fullmatch(name) is None:
         raise ValueError(f"the header name {name!r} may hold only printable ASCII without spaces and colons")
 
 

@@ -13,6 +13,7 @@ from penstock.doctor.gaps import causes, events, label
 from penstock.groups.rows import OFFSETS_STREAM
 from penstock.messages import BrokerInfo, GapInfo, PartitionHealth, PartitionInfo, StreamInfo
 from penstock.messages.streams import NATS_NOT_CONNECTED
+from penstock.schemas.rows import SCHEMAS_STREAM
 
 _RECENT_GAP_US = 24 * 3_600_000_000  # older ones are history
 _REPLICAS_USUAL = 3
@@ -181,6 +182,7 @@ _ELSEWHERE = "set `rack` of brokers, or add some elsewhere"
 
 _KEPT = {
     OFFSETS_STREAM: ("where consumer groups are", "a group whose copies are lost begins anew"),
+    SCHEMAS_STREAM: ("the schemas of streams", "typed readers find no schema any more where they are lost"),
     AUDIT_STREAM: ("who did what", "what was done is not told any more where they are lost"),
 }
 _SOON = "it gets more by itself once all brokers are of this version and those that hold it are in sync"

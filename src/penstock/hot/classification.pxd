@@ -71,6 +71,7 @@ cdef class Classified:
     cdef bint _tracks_ids
     cdef LastOffsets _lasts
     cdef int64_t _log_start
+    cdef bytes _mistyped
     cdef Py_ssize_t _noted
     cdef Py_ssize_t _key
     cdef Py_ssize_t _key_end
@@ -134,6 +135,9 @@ cdef class Classified:
     @cython.locals(fields=HeaderFields, says_so=bint)
     cdef int _of_tombstone(self, const unsigned char* text, Py_ssize_t value_bytes) except? -3
 
+    @cython.locals(fields=HeaderFields)
+    cdef int _of_value(self, Py_ssize_t row) except? -3
+
     @cython.locals(fields=HeaderFields, policy=int)
     cdef int _level(self, const unsigned char* text, Py_ssize_t row) except -2
 
@@ -193,6 +197,7 @@ cpdef Classified classify(
     bint allows_ttls = *,
     bint allows_rollups = *,
     bint competes = *,
+    bytes mistyped = *,
 )
 
 @cython.locals(out=Classified, opened=OpenedEnvelopes)

@@ -23,6 +23,7 @@ the offset of the first; the id of a message that becomes a row is known from th
 | ROLLUP_DISABLED | has a rollup, and the stream does not allow it             |                        |
 | BAD_TOMBSTONE   | is a tombstone with a value, or has an invalid mark        |                        |
 | COMPETING       | needs one log's state, in a group of competing streams     |                        |
+| MISTYPED        | has a value that does not fit the schema of its subject    | its mark in `mistyped` |
 | CLOSED          | came while nothing is stored                               |                        |
 | ELSEWHERE       | is a duplicate of a message in another partition           | sequence of the first  |
 
@@ -81,7 +82,8 @@ ROLLUP_DISABLED = 20
 BAD_TOMBSTONE = 21
 COMPETING = 22
 ELSEWHERE = 23
-LAST = ELSEWHERE
+MISTYPED = 24
+LAST = MISTYPED
 
 _DUPLICATE = -1
 _UNDECIDED = -2
@@ -145,10 +147,10 @@ class Classified:
     are refused as UNKNOWN_LAST.
     """
 
-    __slots__ = ("_fields", "_has_envelopes", "_ids", "_key", "_key_end", "_lasts", "_log_start", "_noted", "_number",
-                 "_opened", "_partition", "_tracks_ids", "allows_rollups", "allows_ttls", "asks_older", "competes",
-                 "controls", "duplicates", "elsewhere", "flow_replies", "group", "has_ids", "has_rollups", "has_ttls",
-                 "needs_ids", "needs_lasts", "other_stream", "refused", "reserved", "rollup_row", "rows",
+    __slots__ = ("_fields", "_has_envelopes", "_ids", "_key", "_key_end", "_lasts", "_log_start", "_mistyped", "_noted",
+                 "_number", "_opened", "_partition", "_tracks_ids", "allows_rollups", "allows_ttls", "asks_older",
+                 "competes", "controls", "duplicates", "elsewhere", "flow_replies", "group", "has_ids", "has_rollups",
+                 "has_ttls", "needs_ids", "needs_lasts", "other_stream", "refused", "reserved", "rollup_row", "rows",
                  "undelivered")  # fmt: skip
 
     _opened: Any  # None if `_has_envelopes` is False
@@ -171,6 +173,7 @@ class Classified:
         self._tracks_ids = tracks_ids
         self._lasts = lasts
         self._log_start = log_start
+        self._mistyped: bytes | None = None
         self._noted = 0  # number of rows that `lasts` includes
         self.needs_lasts = self.asks_older = False
         self.duplicates: list[RefusedMessage] = []
@@ -235,6 +238,8 @@ class Classified:
                 verdict = self._of_key(group.data, row)
             if verdict == 0 and fields.tombstone >= 0:
                 verdict = self._of_tombstone(text, value_end - value)
+            if verdict == 0 and self._mistyped is not None:
+                verdict = self._of_value(row)
             if verdict != 0:
                 self._turn_away(row, verdict, reply, reply_end)
                 continue
@@ -312,6 +317,14 @@ class Classified:
             return 0
         says_so = memory.equals(text, fields.tombstone, fields.tombstone_end, _ONE)
         return 0 if says_so and value_bytes == 0 else BAD_TOMBSTONE
+
+    def _of_value(self, row: int) -> int:
+        """Return a verdict if the message's value is marked; a tombstone has none."""
+        fields = self._fields
+        if self._mistyped is None or (fields.tombstone >= 0 and fields.tombstone_end > fields.tombstone):
+            return 0
+        self._number = self._mistyped[row]
+        return MISTYPED if self._number > 0 else 0
 
     def _level(self, text: bytes, row: int) -> int:
         """Return the ack level of a message, from a header or from its envelope."""
@@ -588,13 +601,15 @@ def classify(
     allows_ttls: bool = False,
     allows_rollups: bool = False,
     competes: bool = False,
+    mistyped: bytes | None = None,
 ) -> Classified:
     """Check `group` for a log from `log_start` to `log_end`, of a stream with this name and these rules.
 
     `ids` are the log's message ids; None: not loaded yet, or without `tracks_ids` unused. `lasts` are the last offsets
-    of its subjects; None: not loaded, because no message has needed them. The rows are added to both.
+    of its subjects; None: not loaded, because no message has needed them. The rows are added to both. `mistyped`: a
+    byte for each message, 0 if its value, without an envelope, fits; None: all fit. IndexError: it has another length.
     """
-    if _all_pass(group, acks_replies, message_bytes_max, skips_reserved):
+    if mistyped is None and _all_pass(group, acks_replies, message_bytes_max, skips_reserved):
         out = Classified(group, group, None, None, False, lasts, log_start)
         out.note_rows(log_end)
         return out
@@ -603,6 +618,9 @@ def classify(
         group = opened.group
     out = Classified(group, MessageGroup(group.data), opened, ids, tracks_ids, lasts, log_start)
     out.allows_ttls, out.allows_rollups, out.competes = allows_ttls, allows_rollups, competes
+    if mistyped is not None and len(mistyped) != group.count:
+        raise IndexError(f"{len(mistyped)} marks for {group.count} messages")
+    out._mistyped = mistyped  # noqa: SLF001 (of its own module)
     out.take(name, acks_replies, message_bytes_max, skips_reserved, log_end, False, acks_envelopes)
     out.note_rows(log_end)
     if out.needs_ids or out.needs_lasts:

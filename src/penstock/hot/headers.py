@@ -7,7 +7,7 @@ blank line: NATS ignores text after it, too. A line without a colon is no header
 |-----------------------------------------------------------|--------------------------------------------------------|
 | it is honoured                                            | its value's begin and end, without surrounding space   |
 | another one that begins with a name in _REQUESTS          | `unsupported`: a JetStream request not supported here  |
-| Penstock sets it on messages that it relays               | ignored: it tells the message's origin                 |
+| Penstock sets it on messages that it relays or publishes  | ignored: it tells the message's origin or form         |
 | any other one that begins with `Penstock-`                | `unsupported`: a request of a later version            |
 | any other one that begins with `Nats-`                    | ignored: JetStream stores it, too                      |
 
@@ -37,11 +37,12 @@ _TOLD = (
     b"Nats-Scheduler",
     b"Penstock-Offset",
     b"Penstock-Partition",
+    b"Penstock-Schema",
     b"Penstock-Stream",
     b"Penstock-Timestamp",
 )
-"""Headers set by JetStream's scheduler or by `penstock relay`, which tell a message's origin. Without this list, the
-next one would take these names for requests.
+"""Headers set by JetStream's scheduler, by `penstock relay` or by a typed publisher, which tell a message's origin or
+form. Without this list, the next one would take these names for requests.
 """
 _REQUESTS = (
     b"Nats-Batch-",

@@ -50,6 +50,10 @@ cdef inline bytes part(object buffer, Py_ssize_t begin, Py_ssize_t end):
         PyBuffer_Release(&view)
 
 
+cdef inline bytes copied(const unsigned char* text, Py_ssize_t begin, Py_ssize_t end):
+    return PyBytes_FromStringAndSize(<const char*>text + begin, end - begin)
+
+
 cdef inline Py_ssize_t find_byte(const unsigned char* text, int byte, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
     cdef const unsigned char* hit
     if begin >= end:

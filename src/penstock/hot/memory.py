@@ -23,6 +23,11 @@ def part(buffer: bytes | bytearray | memoryview, begin: int, end: int) -> bytes:
     return bytes(view[begin:end])
 
 
+def copied(text: bytes, begin: int, end: int) -> bytes:
+    """Return a copy of text[begin:end], which is not checked."""
+    return text[begin:end]
+
+
 def find_byte(text: bytes, byte: int, begin: int, end: int) -> int:
     """Return the first position of the byte within [begin, end), or -1."""
     return text.find(byte, begin, end)

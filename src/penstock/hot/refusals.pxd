@@ -8,6 +8,7 @@ from penstock.hot.classification cimport RefusedMessage
 cdef int _UNSUPPORTED
 cdef int _BAD_SUBJECT
 cdef int _ELSEWHERE
+cdef int _MISTYPED
 cdef int _KINDS
 cdef dict _ACK_ERRORS
 cdef unsigned char _NUMBER

@@ -11,6 +11,7 @@ the number of such bodies is limited, and further ones get a general text.
 | UNSUPPORTED | the names of its headers that are not supported        |
 | BAD_SUBJECT | its subject                                            |
 | ELSEWHERE   | the partition that has the first message: all of these |
+| MISTYPED    | its mark, which stands for a reason                    |
 | any other   | nothing                                                |
 
 An enveloped message gets the same body within an ack; see `envelope_acks`. ELSEWHERE is no refusal: an enveloped
@@ -34,6 +35,7 @@ from penstock.hot.message_group import MessageGroup
 _UNSUPPORTED = classification.UNSUPPORTED
 _BAD_SUBJECT = classification.BAD_SUBJECT
 _ELSEWHERE = classification.ELSEWHERE
+_MISTYPED = classification.MISTYPED
 _KINDS = classification.LAST + 1
 _ACK_ERRORS = {
     classification.WRONG_SEQUENCE: envelope_acks.INCORRECT_OFFSET,
@@ -103,6 +105,8 @@ def quoted_of(group: MessageGroup, one: RefusedMessage) -> bytes | None:
         return headers.asked_for(group.data, group.numbers[at + places.HEADERS], group.numbers[at + places.HEADERS + 1])
     if one.verdict == _BAD_SUBJECT:
         return group.subject(one.row)
+    if one.verdict == _MISTYPED:
+        return b"%d" % one.number
     return b"%d" % one.partition if one.verdict == _ELSEWHERE else None
 
 

@@ -30,6 +30,8 @@ sequence, message id, last id, rollup, size.
 | delivers                                  |                                                                      |
 | every other `Penstock-` name              | refused: it requests something of a later version                    |
 
+With a schema check, a message whose value does not fit is refused after all of these, or counted (`value_check`).
+
 A subject is also refused if the socket API would refuse it: nats-server lets `orders.*` and control characters pass.
 
 A message delivered by a JetStream consumer is acked in JetStream's form, and gets no answer if it is refused, so that
@@ -54,7 +56,7 @@ from dataclasses import dataclass
 import msgspec
 
 from penstock.base import limits
-from penstock.base.config import Acks, StreamConfig
+from penstock.base.config import Acks, SchemaCheck, StreamConfig
 from penstock.base.subjects import RESERVED_PREFIXES, begins_with_wildcard, subject_mistake
 from penstock.batch.header import row_flags
 from penstock.hot import classification, envelope_acks, refusals, subjects, unwrap
@@ -64,6 +66,7 @@ from penstock.hot.message_group import MessageGroup, TooLarge
 from penstock.hot.message_ids import MessageIds
 from penstock.ingest import acks
 from penstock.ingest.last_sequences import LastSequences
+from penstock.ingest.value_check import ValueCheck
 from penstock.messages.streams import CONSUMER_CONTROL
 
 BodyOf = Callable[[int, bytes | None], bytes]
@@ -97,6 +100,7 @@ class AdmissionRules:
     allows_ttls: bool
     allows_rollups: bool
     competes: bool = False
+    refuses_misfits: bool = False  # if values are checked at all; else they are counted
 
     @property
     def dedup(self) -> tuple[int | None, int]:
@@ -119,6 +123,7 @@ class AdmissionRules:
             allows_ttls=config.allow_message_ttl,
             allows_rollups=config.allow_rollup,
             competes=config.competes,
+            refuses_misfits=config.schema_check is SchemaCheck.REFUSE,
         )
 
 
@@ -149,6 +154,7 @@ class Admission(msgspec.Struct):
     needs_lasts: bool = False
     asks_older: bool = False
     undelivered: dict[bytes, str] = {}
+    misfits: int = 0  # rows that are stored though their values do not fit the schema
 
     def drop(self, reason: str, count: int = 1) -> None:
         """Count messages that are not stored."""
@@ -169,20 +175,23 @@ def admit(
     log_start: int = 0,
     ids: MessageIds | None = None,
     lasts: LastSequences | None = None,
+    values: ValueCheck | None = None,
 ) -> Admission:
     """Return the rows of `group` for a log from `log_start` to `log_end`. Pure, except that `ids` and `lasts` record
-    the rows.
+    the rows. `values`: checks their values; None: they are not checked.
     """
     offsets = None if lasts is None else lasts.offsets
+    mistyped = values.of_group(_opened(group)) if values is not None and rules.refuses_misfits else None
     found = classify(
         group, rules.name, rules.acks_replies, rules.message_bytes_max, rules.skips_reserved, log_end,
         rules.acks_envelopes, ids, rules.dedup_window_us is not None, offsets, log_start, rules.allows_ttls,
-        rules.allows_rollups, rules.competes,
+        rules.allows_rollups, rules.competes, mistyped,
     )  # fmt: skip
     if found.needs_ids or found.needs_lasts:
         return Admission(found.rows, needs_ids=found.needs_ids, needs_lasts=found.needs_lasts)
+    misfits = 0 if values is None or rules.refuses_misfits else _count(values.of_group(found.rows))
     if found.rows is group and not group.too_large:
-        return Admission(group)
+        return Admission(group, misfits=misfits)
 
     def body(verdict: int, quoted: bytes | None) -> bytes:
         if verdict == classification.UNKNOWN_LAST:
@@ -191,11 +200,24 @@ def admit(
         if verdict == classification.ELSEWHERE:
             assert quoted is not None
             return acks.elsewhere_body(rules.name, quoted)
+        if verdict == classification.MISTYPED:
+            assert values is not None
+            reason = "" if quoted is None else f": {values.reason(int(quoted))}"
+            return acks.error_body(rules.name, acks.bad_request(f"the value does not fit its schema{reason}"))
         return _body(verdict, quoted, rules)
 
     admission = _admission(group, found, rules, REFUSED, body)
-    admission.asks_older = found.asks_older
+    admission.asks_older, admission.misfits = found.asks_older, misfits
     return admission
+
+
+def _opened(group: MessageGroup) -> MessageGroup:
+    opened = unwrap.unwrap(group)
+    return group if opened is None else opened.group
+
+
+def _count(marks: bytes | None) -> int:
+    return 0 if marks is None else len(marks) - marks.count(0)
 
 
 def refuse_all(group: MessageGroup, rules: AdmissionRules, error: acks.AckError, reason: str) -> Admission:

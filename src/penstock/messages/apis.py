@@ -90,6 +90,18 @@ from penstock.messages.replicas import (
     ReplicaRangeRequest,
     ReplicaRangeResponse,
 )
+from penstock.messages.schemas import (
+    ForgetSchemasRequest,
+    ForgetSchemasResponse,
+    GetSchemaTextRequest,
+    GetSchemaTextResponse,
+    ListSchemasRequest,
+    ListSchemasResponse,
+    RegisterSchemasRequest,
+    RegisterSchemasResponse,
+    SchemasStreamRequest,
+    SchemasStreamResponse,
+)
 from penstock.messages.session import ApiVersions, HelloRequest, HelloResponse, StatusRequest, StatusResponse
 from penstock.messages.staging import (
     ListPublishedRequest,
@@ -160,6 +172,11 @@ class Api(IntEnum):
     TEST_ACCESS = 35
     APPEND_AT = 36
     EXPORT_USERS = 37
+    SCHEMAS_STREAM = 38
+    REGISTER_SCHEMAS = 39
+    LIST_SCHEMAS = 40
+    GET_SCHEMA_TEXT = 41
+    FORGET_SCHEMAS = 42
     # Between the brokers of a cluster:
     PEER_HELLO = 64
     RAFT = 65
@@ -209,7 +226,7 @@ _TABLE = (
     ApiSpec(Api.HELLO, HelloRequest, HelloResponse, 1, 1, True),
     ApiSpec(Api.METADATA, MetadataRequest, MetadataResponse, 1, 1, True),
     ApiSpec(Api.CREATE_STREAM, CreateStreamRequest, CreateStreamResponse, 1, 2, True),
-    ApiSpec(Api.ALTER_STREAM, AlterStreamRequest, AlterStreamResponse, 1, 2, True),
+    ApiSpec(Api.ALTER_STREAM, AlterStreamRequest, AlterStreamResponse, 1, 3, True),
     ApiSpec(Api.DELETE_STREAM, DeleteStreamRequest, DeleteStreamResponse, 1, 1, True),
     ApiSpec(Api.FIND_STREAMS, FindStreamsRequest, FindStreamsResponse, 1, 1, True),
     ApiSpec(Api.FETCH, FetchRequest, FetchResponse, 1, 3, True, Target.LEADER, QuotaKind.FETCH),
@@ -241,6 +258,11 @@ _TABLE = (
     ApiSpec(Api.TEST_ACCESS, TestAccessRequest, TestAccessResponse, 1, 1, True),
     ApiSpec(Api.APPEND_AT, AppendAtRequest, AppendAtResponse, 1, 2, True, Target.LEADER, QuotaKind.APPEND),
     ApiSpec(Api.EXPORT_USERS, ExportUsersRequest, ExportUsersResponse, 1, 1, True),
+    ApiSpec(Api.SCHEMAS_STREAM, SchemasStreamRequest, SchemasStreamResponse, 1, 1, True),
+    ApiSpec(Api.REGISTER_SCHEMAS, RegisterSchemasRequest, RegisterSchemasResponse, 1, 1, True, Target.LEADER),
+    ApiSpec(Api.LIST_SCHEMAS, ListSchemasRequest, ListSchemasResponse, 1, 1, True, Target.LEADER),
+    ApiSpec(Api.GET_SCHEMA_TEXT, GetSchemaTextRequest, GetSchemaTextResponse, 1, 1, True, Target.LEADER),
+    ApiSpec(Api.FORGET_SCHEMAS, ForgetSchemasRequest, ForgetSchemasResponse, 1, 1, True, Target.LEADER),
     ApiSpec(Api.PEER_HELLO, PeerHelloRequest, PeerHelloResponse, 1, 1, True),
     ApiSpec(Api.RAFT, RaftRequest, RaftResponse, 1, 1, True),
     ApiSpec(Api.REPLICA_FETCH, ReplicaFetchRequest, ReplicaFetchResponse, 1, 1, True),
@@ -265,8 +287,8 @@ API_OF_REQUEST: dict[type[Request], ApiSpec] = {spec.request: spec for spec in _
 """By type, for requests to send."""
 
 
-_OF_BOTH = frozenset({Api.HELLO, Api.LIST_OFFSETS, Api.PEER_HELLO})
-"""Requests of clients and of brokers: hello, and the log end at a partition's leader."""
+_OF_BOTH = frozenset({Api.HELLO, Api.LIST_OFFSETS, Api.LIST_SCHEMAS, Api.GET_SCHEMA_TEXT, Api.PEER_HELLO})
+"""Requests of clients and of brokers: hello, the log end at a partition's leader, the schemas of a stream."""
 
 
 def is_asked_by_clients(api: int) -> bool:

@@ -336,7 +336,9 @@ class AlterStreamRequest(Request, frozen=True, kw_only=True):
     keep_suspended: bool = False  # leave `suspend_deletion` as it is if it is `yes`, which only a user sets
 
     def version_needed(self) -> int:
-        """2 for `suspend_deletion`, which older brokers do not know."""
+        """3 for `schema_check`, 2 for `suspend_deletion`, which older brokers do not know."""
+        if "schema_check" in self.changes:
+            return 3
         return 2 if self.keep_suspended or "suspend_deletion" in self.changes else 1
 
 

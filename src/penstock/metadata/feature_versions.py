@@ -57,9 +57,9 @@ COMMAND_FIELDS: Mapping[type[Command], Mapping[str, Version]] = {
     SetIntake: _ASKED,
 }
 
-CONFIG_FIELDS: Mapping[str, Version] = {"encryption": (0, 2), "suspend_deletion": (0, 3)}
+CONFIG_FIELDS: Mapping[str, Version] = {"encryption": (0, 2), "suspend_deletion": (0, 3), "schema_check": (0, 4)}
 
-OPERATIONS: Mapping[Operation, Version] = {Operation.MONITOR: (0, 3)}
+OPERATIONS: Mapping[Operation, Version] = {Operation.MONITOR: (0, 3), Operation.REGISTER: (0, 4)}
 
 _NUMBERS = re.compile(r"\d+(?:\.\d+)*")
 
@@ -73,8 +73,11 @@ def version_of(text: str) -> Version:
 def unsupported_reason(brokers: Iterable[BrokerState], command: Command) -> RemoteError | None:
     """Return the error if a broker is too old for the command, else None."""
     needed, what = max(_new_in(command), default=((), ""))
-    if not needed:
-        return None
+    return older_broker_error(brokers, needed, what) if needed else None
+
+
+def older_broker_error(brokers: Iterable[BrokerState], needed: Version, what: str) -> RemoteError | None:
+    """Return the error if a broker is older than the version that knows `what`, else None."""
     # A broker without a version has not registered since the metadata was that of a single broker: it is this one.
     known = ((one, version_of(one.broker_version)) for one in brokers if one.broker_version)
     older = sorted((one.broker_id, one.broker_version) for one, version in known if version < needed)

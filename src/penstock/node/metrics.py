@@ -22,6 +22,8 @@ COUNTERS = {
     "bytes_in": Metric("penstock_bytes_in_total", _COUNTER, "Bytes of these messages in the logs."),
     "acks_made": Metric("penstock_acks_total", _COUNTER, "Acks sent over NATS: messages reported as stored."),
     "duplicates": Metric("penstock_duplicates_total", _COUNTER, "Messages and batches that were stored already."),
+    "misfits": Metric("penstock_schema_misfits_total", _COUNTER,
+                      "Messages stored though their values do not fit the schema of their subject."),
     "dropped": Metric("penstock_dropped_total", _COUNTER, "Messages from NATS that were refused or dropped."),
     "fetched_bytes": Metric("penstock_fetched_bytes_total", _COUNTER, "Bytes of batches sent to clients."),
     "replicated_bytes": Metric("penstock_replicated_bytes_total", _COUNTER, "Bytes fetched by the followers here."),

@@ -114,11 +114,13 @@ class Node:
             self._router.lookups,
             self._router.verifying,
         )
-        self._storing, self._offsets, self._publishing = (
+        self._storing, self._offsets, self._schemas, self._publishing = (
             self._router.storing,
             self._router.offsets,
+            self._router.schemas,
             self._router.publishing,
         )
+        self._schema_checks = self._router.schema_checks
         self._metrics_collector = NodeMetricsCollector(
             context, self._cluster, self._replicas, self._listener, self._router, self.meters
         )
@@ -158,6 +160,7 @@ class Node:
         self._fetches.give_up(STOPPING)
         self._replicas.remote_dedup.stop()
         self._offsets.stop()
+        self._schemas.stop(STOPPING)
 
     def hand_over(self, now: Now, done: Callable[[], None]) -> None:
         """Transfer the metadata leadership before a stop; call `done` once transferred, or if no broker can take it."""
@@ -375,7 +378,7 @@ class Node:
             self._upkeep.lead(partition)
         committed_end = partition.committed_end
         while not partition.ingest(group, self._context.now, self._outbox.step, must=must):
-            if not self._replicas.remote_dedup.request_missing(partition):
+            if not (self._schema_checks.knows(partition) or self._replicas.remote_dedup.request_missing(partition)):
                 return False
         if not self._is_stopped:  # else the log is about to be closed, and synced with that
             self._stored.append((partition, committed_end))
@@ -492,6 +495,7 @@ class Node:
         if now.elapsed_us < self._next_tick_us:
             return
         self._next_tick_us = now.elapsed_us + TICK_US
+        self._schema_checks.tick(self._partitions.values(), now)
         self._ingest_backlog.go_on(self._ingest)
         self._publishing.tick()
         self._audit.write_missing(self._partitions, self._storing.append_to)
@@ -560,6 +564,7 @@ class Node:
         self._fetches.callers_disconnected(callers)
         self._lookups.callers_disconnected(callers)
         self._verifying.callers_disconnected(callers)
+        self._schemas.callers_disconnected(callers)
         self._replicas.callers_disconnected(callers)
 
     def _closed(self, partition: Partition, error: RemoteError) -> None:
@@ -570,6 +575,7 @@ class Node:
         self._publishing.grown(partition)
         self._listener.remove(partition)
         self._offsets.ended(partition)
+        self._schemas.ended(partition)
         self.meters.forget(partition.key)
 
     def _resigned(self, partition: Partition) -> None:
@@ -580,3 +586,4 @@ class Node:
         self._fetches.refuse(partition.key, error)
         self._publishing.refuse(partition.key, error)
         self._offsets.ended(partition)
+        self._schemas.ended(partition)

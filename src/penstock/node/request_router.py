@@ -10,6 +10,7 @@
 | append, append once, stage, list producers    | `storing`                                       |
 | publish staged, list published, staged stream | `publishing`                                    |
 | all requests about consumer groups            | `offsets`                                       |
+| all requests about schemas                    | `schemas`                                       |
 | truncate, report archived, verify             | `truncations`, `archives`, `verifying`          |
 | peers: fetch, progress, ranges, ids           | `leader_replication`, `repairs`, `remote_dedup` |
 | peers: all others                             | `peer_requests`, through `cluster`              |
@@ -51,6 +52,8 @@ from penstock.node.api.in_flight_total import InFlightTotal
 from penstock.node.api.lookup_api import LookupApi
 from penstock.node.api.metadata_api import Handler, MetadataApi
 from penstock.node.api.offsets import GroupOffsets
+from penstock.node.api.schema_checks import SchemaChecks
+from penstock.node.api.schema_registry import SchemaRegistry
 from penstock.node.api.staged_publishing import StagedPublisher
 from penstock.node.api.status_report import StatusReport
 from penstock.node.api.user_api import UserApi
@@ -94,6 +97,8 @@ class RequestRouter:
         write = self.storing.append_to
         bounds = CommitBounds(context, find, peers, budget.refusals)
         self.offsets = GroupOffsets(context, cluster, find, bounds, write=write)
+        self.schemas = SchemaRegistry(context, cluster, find, write=write)
+        self.schema_checks = SchemaChecks(context, self.schemas, peers, backlog)
         self.publishing = StagedPublisher(context, cluster, find, write=write)
         self.report = StatusReport(context, cluster, replicas, listener, budget.meters)
         self.in_flight = InFlightTotal(self.storing.appends, backlog, budget)
@@ -121,6 +126,7 @@ class RequestRouter:
             **self.storing.handlers,
             **self.publishing.handlers,
             **self.offsets.handlers,
+            **self.schemas.handlers,
             **dict.fromkeys(PEER_REQUESTS, self._peer_request),
             **metadata.handlers,
             **UserApi(context, access).handlers,

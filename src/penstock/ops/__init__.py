@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from penstock.ops.backup.users import RestoredUsers as RestoredUsers
     from penstock.ops.backup.verifying import VerifiedBackup as VerifiedBackup
     from penstock.ops.backup.verifying import VerifiedPartition as VerifiedPartition
+    from penstock.ops.backup.verifying import VerifiedSchemas as VerifiedSchemas
     from penstock.ops.backup.verifying import VerifiedUsers as VerifiedUsers
     from penstock.ops.backup.verifying import verify_backup as verify_backup
     from penstock.ops.copy import Copied as Copied
@@ -87,6 +88,7 @@ _MODULE_OF = {  # most used names first
     "RestoredUsers": "backup.users",
     "VerifiedBackup": "backup.verifying",
     "VerifiedPartition": "backup.verifying",
+    "VerifiedSchemas": "backup.verifying",
     "VerifiedUsers": "backup.verifying",
     "Verified": "verify.results",
     "VerifiedReplica": "verify.results",

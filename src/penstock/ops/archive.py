@@ -11,6 +11,7 @@ import os
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent import futures
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,7 +19,7 @@ import pyarrow as pa
 
 from penstock.base import limits
 from penstock.client.blocking.client import Client
-from penstock.lake.archiving.decoding import COLUMNS
+from penstock.lake.archiving.decoding import archived_types
 from penstock.lake.archiving.job import Archived, ArchiveJob, chosen_streams, rejects_of
 from penstock.lake.archiving.plan import decoded, plan_of
 from penstock.lake.archiving.tasks import Batch, drop_files, write_task
@@ -34,8 +35,9 @@ class ArchiveOptions(NamedTuple):
 
     `format`: "parquet", or with the extra `lake` "delta" or "iceberg". `name`: up to 64 letters, digits, `.`, `-` and
     `_`; default: the folder's name and a random id. A batch has at most `max_batch` messages, a file about `file_bytes`
-    bytes. `decode`: "avro" adds the column `data` with the values decoded by the Avro `schema`. `fail_on_data_loss`:
-    False continues behind messages that were deleted from the log before they were archived.
+    bytes. `decode` adds the column `data` with the decoded values: "schema" by the registered schemas, "avro" by the
+    Avro `schema`. `fail_on_data_loss`: False continues behind messages that were deleted from the log before they were
+    archived.
     """
 
     format: str = "parquet"
@@ -78,10 +80,10 @@ def archive_stream(
         streams, to, format=chosen.format, name=chosen.name, max_batch=chosen.max_batch, min_batch=1, max_delay_s=0.0,
         trigger_s=0.0, file_bytes=chosen.file_bytes, fail_on_data_loss=chosen.fail_on_data_loss, timeout_s=timeout,
     )  # fmt: skip
-    plan = decoded(plan, chosen.decode, chosen.schema)
+    there = chosen_streams(client, plan)  # before the folder is made
+    plan = decoded(plan, chosen.decode, chosen.schema, partial(archived_types, client, list(there.streams), timeout))
     stopping = stop or threading.Event()
-    chosen_streams(client, plan)  # before the folder is made
-    how = fetching.Fetching(COLUMNS, (), plan.fail_on_data_loss, timeout)
+    how = fetching.Fetching(plan.columns, (), plan.fail_on_data_loss, timeout, typed=plan.typed)
     runner = _Threads(client, how, stopping)
     job = ArchiveJob(client, plan, runner, plan.open_table(), rejects_of(plan), runner.check_stop)
     return job.run(once=True, report=report)

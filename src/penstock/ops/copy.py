@@ -2,7 +2,8 @@
 
 Rules: the copy is paused, so that it stores no other messages; rows keep their offsets and times. A run continues at
 the end of the copy, and ends with a comparison of the copied rows by checksums. Deletion in the copy is suspended
-meanwhile. Offsets that the source has deleted before they were copied are a hole, which is reported.
+meanwhile. Offsets that the source has deleted before they were copied are a hole, which is reported. The copy gets the
+schemas of the source, before the rows and after the ranges are known: so it has those by which the rows were written.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from penstock.client.read.filters import Filter
 from penstock.client.values import EARLIEST, LATEST, Message, Start
 from penstock.commitlog.verify.checksums import RangeSums
 from penstock.messages import StreamInfo
-from penstock.ops import placed_rows
+from penstock.ops import carried_schemas, placed_rows
 from penstock.ops.errors import ArgumentError
 from penstock.ops.placed_rows import FutureTimes, RowTimes
 from penstock.ops.progress import Progress
@@ -94,6 +95,7 @@ def copy_stream(
     limits = {} if like is None else {field: getattr(config, field) for field in placed_rows.NO_LIMITS}
     with placed_rows.unfinished_said(made.config, told):
         spans = [job.span(made, number, start, end) for number in range(max(1, len(info.partitions)))]
+        job.copy_schemas(made)
     total = sum(one.end - one.begin for one in spans)
     with (
         placed_rows.deletion_suspended(there, made, timeout, told, **limits),
@@ -200,6 +202,13 @@ class _Job(NamedTuple):
         is_start = first == at.log_start
         end = max(lacks, stop.offset)
         return _Span(placer, partition, placer.start if has_rows else first, lacks, end, latest_us, is_start)
+
+    def copy_schemas(self, made: StreamInfo) -> None:
+        """Register the source's schemas that the copy lacks; note what is refused."""
+        found = carried_schemas.read_schemas(self.here, self.source, self.timeout_s, self.progress.note)
+        if found is not None:
+            note = self.progress.note
+            carried_schemas.register_schemas(self.there, made, found.versions, self.timeout_s, note)
 
     def _hole(self, made: StreamInfo, partition: int, end: int, first: int, log_start: int) -> None:
         """Report offsets that the copy, which ends at `end`, will lack. OperationalError: the source still has some."""

@@ -5,7 +5,7 @@ the query names are fetched. Conditions on `offset`, `timestamp`, `partition` an
 narrow what is fetched; DuckDB's filter runs on what comes. DuckDB reaches no file and no network, and its memory is
 limited; beyond it, it spills to a temporary folder.
 
-DuckDB sees a stream through a view, over a dataset whose columns of JSON are `c0`, `c1`, ...: publishers choose names
+DuckDB sees a stream through a view, over a dataset whose decoded columns are `c0`, `c1`, ...: publishers choose names
 of fields, and pyarrow prints names in filters unescaped. SQL does not tell names apart by case: the view has `id` and
 `ID_1` for the fields `id` and `ID`.
 """
@@ -28,6 +28,7 @@ from penstock.base.subjects import subject_mistake
 from penstock.client.checks import COLUMNS, place_of, require
 from penstock.client.errors import StreamNotFound
 from penstock.client.places import LastMessages
+from penstock.client.read.decoding import NEEDED, Decode, TypedColumns, decode_of
 from penstock.client.read.filters import Filter
 from penstock.client.read.json_columns import JsonColumns
 from penstock.client.values import EARLIEST, LATEST, Headers, OffsetAt, Start
@@ -62,7 +63,7 @@ class QueryOptions(NamedTuple):
     start: Start = EARLIEST
     end: Start | None = None  # None: where the log ends now
     subject: str | None = None  # a pattern
-    json: bool = False  # fields of JSON values are columns in place of `value`
+    decode: Decode | None = None  # columns in place of `value`: of JSON's fields, or by each stream's schemas
     memory_bytes: int = limits.SQL_MEMORY_BYTES_DEFAULT
 
 
@@ -154,7 +155,7 @@ def _queried(
         yield QueryResult(schema, (batch.rename_columns(names) for batch in batches), notes)
         for table in tables:
             notes += [f"{table.name}: {sentence}" for sentence in table.sentences()]
-        if tables and not options.json and _JSON_OF_BYTES.search(query):
+        if tables and options.decode is None and _JSON_OF_BYTES.search(query):
             notes.append(f"value is a BLOB, in which SQL finds no JSON: {_JSON_ADVICE}")
     except (duckdb.Error, OSError, RuntimeError, ValueError) as error:
         if (cause := next((table.error for table in tables if table.error), None)) is not None:
@@ -178,7 +179,9 @@ def _queried(
 
 
 _JSON_OF_BYTES = re.compile(r"\bvalue\b\"?\s*(?:->|::\s*json)|\bjson\w*\(\s*(?:\w+\.)?\"?value\b", re.IGNORECASE)
-_JSON_ADVICE = "write decode(value)->>'field', or use --decode json (json=True), which makes its fields columns"
+_JSON_ADVICE = (
+    "write decode(value)->>'field', or use --decode json (decode=\"json\" in Python), which makes its fields columns"
+)
 
 
 def _check_statement(connection: duckdb.DuckDBPyConnection, query: str) -> None:
@@ -267,7 +270,7 @@ class _Table:
 
         self.name = info.name
         self.error: Exception | None = None  # of reading: DuckDB would only pass on its text
-        self._decoder = JsonColumns()
+        self._decoder = _decoder_of(client, info, options, timeout_s)
         self._client = client
         self._info = info
         self._options = options
@@ -281,9 +284,9 @@ class _Table:
             raise ArgumentError(f"{text}: give a time, or conditions on partition and offset in the query")
         self._ranges = {number: self._range(number) for number in range(max(1, len(info.partitions)))}
         schema = plain_schema(arrow_schema(), has_partition=self._has_partition)
-        self._log_names = [name for name in schema.names if not (options.json and name == "value")]
+        self._log_names = [name for name in schema.names if not (self._decoder and name == "value")]
         self._fields: list[str] = []
-        if options.json:
+        if self._decoder is not None:
             self._infer()
             schema = self._decoder.schema(schema)
             self._fields = schema.names[len(self._log_names) :]
@@ -308,7 +311,7 @@ class _Table:
         shown = self._shown[len(self._log_names) :]
         renamed = [f"{name!r} is {new}" for name, new in zip(self._fields, shown, strict=True) if name != new]
         said = [f"SQL does not tell names apart by case: {', '.join(renamed[:_NAMES_SAID_MAX])}"] if renamed else []
-        return [*said, *self._decoder.report.sentences()]
+        return [*said, *([] if self._decoder is None else self._decoder.report.sentences())]
 
     def dataset(self) -> Any:
         """Return the pyarrow dataset, whose `scanner` DuckDB calls with the columns and the filter that it needs."""
@@ -359,6 +362,9 @@ class _Table:
         return self._client.offsets(self._info, place, partition=partition, timeout=self._timeout_s)
 
     def _infer(self) -> None:
+        """Infer the columns from the first values, unless schemas say them."""
+        if not isinstance(self._decoder, JsonColumns):
+            return
         found: list[pa.RecordBatch] = []
         rows = size = 0
         for batch in chain.from_iterable(self._read(number, ["value"], _Bounds()) for number in self._ranges):
@@ -373,15 +379,16 @@ class _Table:
         import pyarrow as pa
 
         logs = [name for name in COLUMNS if name in schema.names and name in self._log_names]
-        decodes = self._options.json and any(name not in self._log_names for name in schema.names)
-        columns = [*dict.fromkeys(["offset", *logs, *(["value"] if decodes else [])])]
+        decoder = self._decoder if any(name not in self._log_names for name in schema.names) else None
+        needed = () if decoder is None else NEEDED if isinstance(decoder, TypedColumns) else ("value",)
+        columns = [*dict.fromkeys(["offset", *logs, *needed])]
         try:
             for number in self._ranges:
                 if not bounds.has_partition(number):
                     continue
                 for batch in self._read(number, columns, bounds):
                     rows = plain(batch, has_partition=self._has_partition)
-                    rows = self._decoder.batch(rows) if decodes else rows
+                    rows = rows if decoder is None else decoder.batch(rows)
                     found = dict(zip(self._names(rows), rows.columns, strict=True))
                     if "headers" in found:
                         found["headers"] = headers_maps(found["headers"])
@@ -391,7 +398,7 @@ class _Table:
             raise
 
     def _names(self, rows: pa.RecordBatch) -> list[str]:
-        """Return the names in `self.schema` of the columns of a batch: those of JSON come last."""
+        """Return the names in `self.schema` of the columns of a batch: the decoded ones come last."""
         logs = [name for name in rows.schema.names if name in self._log_names]
         return [*logs, *(f"c{number}" for number in range(rows.num_columns - len(logs)))]
 
@@ -409,6 +416,22 @@ class _Table:
         yield from self._client.read(
             self._info, start, end=end, partition=partition, columns=columns, where=where, timeout=self._timeout_s
         )
+
+
+def _decoder_of(
+    client: Client, info: StreamInfo, options: QueryOptions, timeout_s: float
+) -> JsonColumns | TypedColumns | None:
+    """Return what decodes the values of a stream. SchemaError: by schemas, and it has none."""
+    decode = decode_of(options.decode)
+    if decode is None:
+        return None
+    if decode == "json":
+        return JsonColumns()
+    from penstock.schemas.plans import EnumStyle
+
+    schemas = client.schemas(info, timeout=timeout_s) if decode == "schema" else decode
+    subjects = None if options.subject is None else [options.subject]
+    return TypedColumns(schemas, subjects=subjects, enums=EnumStyle.STRING)
 
 
 def _quoted(name: str) -> str:

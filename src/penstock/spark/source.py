@@ -7,6 +7,7 @@ An unsupported version of PySpark or pyarrow is reported before everything else.
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import (
@@ -22,10 +23,12 @@ from penstock.access import Operation
 from penstock.base.errors import ConfigError
 from penstock.lake.reading import permissions
 from penstock.lake.reading.columns import checked_columns, ddl_of
+from penstock.lake.reading.typed import Typed
 from penstock.spark import brokers
-from penstock.spark.options.options import SinkOptions, sink_options, source_options
-from penstock.spark.options.sql_tables import is_table, options_with, table_schema
+from penstock.spark.options.options import SinkOptions, SourceOptions, sink_options, source_options
+from penstock.spark.options.sql_tables import is_table, options_with, table_schema, with_options
 from penstock.spark.options.where import EVERYWHERE
+from penstock.spark.reading.typed import announced, planned, requested
 from penstock.spark.runtime import worker_garbage
 from penstock.spark.runtime.versions import check_versions
 
@@ -41,6 +44,7 @@ class DefaultSource(DataSource):
     def __init__(self, options: dict[str, str]) -> None:
         check_versions()
         super().__init__(options)
+        self._typed: Typed | None = None  # with the option `decode`, once Spark has requested the schema
         worker_garbage.exempt_loaded()  # in the worker that answers for the schema, and does nothing else
 
     @classmethod
@@ -50,15 +54,22 @@ class DefaultSource(DataSource):
 
     def schema(self) -> str | StructType:
         """Return the schema of a reader if the user gives none. Raise ConfigError if an option is invalid."""
-        names = source_options(self.options).columns
+        options = source_options(self.options)
+        names = options.columns
+        if options.decode is not None:
+            self._typed = planned(options, options.decode)
+            made = announced(options, self._typed)
+            pins = {"schemaVersions": json.dumps(self._typed.numbers())}
+            return with_options(made, self.options, pins) if is_table(self.options) else made
         return table_schema(names, self.options) if is_table(self.options) else ddl_of(names)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of `spark.read`. A user's schema selects the columns to fetch. Raise ConfigError."""
         from penstock.spark.reading.batch_reader import BatchReader
 
-        columns, names = _columns(schema)
-        return BatchReader(source_options(options_with(self.options, schema)), columns, names)
+        options = source_options(options_with(self.options, schema))
+        typed = self._typed_columns(options)
+        return BatchReader(options, *_columns(schema, typed), typed)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return the reader of `spark.readStream`. Raise ConfigError, also for options that only `spark.read` takes."""
@@ -71,7 +82,12 @@ class DefaultSource(DataSource):
         options = source_options(options_with(self.options, schema))
         if options.where != EVERYWHERE:
             raise ConfigError(["where: only spark.read takes it; a query takes assign, subject and startingOffsets"])
-        return StreamReader(options, *_columns(schema))
+        typed = self._typed_columns(options)
+        return StreamReader(options, *_columns(schema, typed), typed)
+
+    def _typed_columns(self, options: SourceOptions) -> Typed | None:
+        """Return what typed columns are made by: as announced, or with a user's schema as planned now."""
+        return self._typed if self._typed or options.decode is None else planned(options, options.decode)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Return the writer of `df.write`. Raise ConfigError, or NotAuthorized without the permission to append."""
@@ -102,8 +118,10 @@ class DefaultSource(DataSource):
         return options
 
 
-def _columns(schema: StructType) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _columns(schema: StructType, typed: Typed | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the columns to read, and the user's spelling of them, which may differ in case."""
+    if typed is not None:
+        return requested(schema, typed)
     names = tuple(schema.fieldNames())
     return checked_columns(names, [field.dataType.simpleString() for field in schema.fields]), names
 

@@ -1,5 +1,5 @@
 """Generates docs/reference: cli.md from the commands' help, config.md and metrics.md from their tables, errors.md
-from the table of error codes, python.md, spark.md.
+from the table of error codes, contract-changes.md from that of rules, python.md, spark.md.
 
     python -m tests.docs.reference docs/reference
 
@@ -17,6 +17,7 @@ import typer
 
 from penstock.broker.config.settings import SETTINGS, Setting
 from tests.cli_app import app
+from tests.docs.reference.contract_changes import contract_changes
 from tests.docs.reference.errors_reference import errors_reference
 from tests.docs.reference.metrics_reference import metrics_reference
 from tests.docs.reference.python_reference import python_reference
@@ -211,11 +212,17 @@ def errors_page() -> str:
     return f"{errors_reference()}\n{_MADE}"
 
 
+def contract_changes_page() -> str:
+    """Return the text of docs/reference/contract-changes.md."""
+    return f"{contract_changes()}\n{_MADE}"
+
+
 def main(folder: Path) -> None:
     """Write the files into `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "cli.md").write_text(cli_reference(), encoding="utf-8")
     (folder / "config.md").write_text(config_reference(), encoding="utf-8")
+    (folder / "contract-changes.md").write_text(contract_changes_page(), encoding="utf-8")
     (folder / "errors.md").write_text(errors_page(), encoding="utf-8")
     (folder / "metrics.md").write_text(metrics_reference(), encoding="utf-8")
     (folder / "python.md").write_text(python_reference(), encoding="utf-8")

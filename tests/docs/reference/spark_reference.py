@@ -84,6 +84,7 @@ Groups do not expire: the lag of an abandoned checkpoint's group grows, for aler
 _COLUMNS = """## Columns
 
 All may be null for Spark; names, not case-sensitive, and types are Kafka's where they mean the same.
+With the option `decode`, [typed columns and `decode_error`](../how-to/typed-events-in-spark.md#columns) follow.
 
 | column | type | what |
 |---|---|---|"""

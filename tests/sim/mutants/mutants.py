@@ -187,7 +187,7 @@ CLUSTER_MUTANTS = (
     ),
     Mutant(
         "the first offset of a group counts after a failover",
-        "penstock.node.api.offsets",
+        "penstock.node.api.internal_log",
         "                    last[key] = value, timestamp_us",
         "                    last.setdefault(key, (value, timestamp_us))",
     ),

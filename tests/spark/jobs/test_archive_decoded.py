@@ -6,6 +6,7 @@ import io
 import json
 from collections.abc import Iterable
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from pyspark.sql import SparkSession
 
 import penstock
 from penstock.base.errors import ConfigError
-from penstock.lake.archiving.decoding import avro_decoder, avro_type, parsed_avro, rejects_schema
+from penstock.lake.archiving.decoding import archived_types, avro_decoder, avro_type, parsed_avro, rejects_schema
 from penstock.lake.archiving.plan import decoded, plan_of
 from penstock.lake.progress import BatchDone
 from penstock.lake.tables.formats import open_table
@@ -161,7 +162,7 @@ def test_what_was_rejected_is_there_once_though_a_job_was_killed(
         file_bytes=2**20,
         fail_on_data_loss=True,
     )
-    plan = decoded(plan, "avro", AVRO)
+    plan = decoded(plan, "avro", AVRO, partial(archived_types, client, ["datums"], 10.0))
     rejects = open_table(tmp_path / "_rejects", "parquet", rejects_schema())
     with pytest.raises(Killed):
         job_of(spark, broker, plan, RejectsThenDies(plan.open_table()), rejects).run(once=True)
@@ -180,7 +181,9 @@ def test_avro_is_read_bare_and_as_single_objects() -> None:
     data, reasons = decode(pa.array(values, pa.binary()))
     assert [one and one["city"] for one in data.to_pylist()] == ["Oslo", "Bergen", None, None, None]
     assert [one is None for one in reasons.to_pylist()] == [True, True, True, False, False]
-    assert "there are bytes behind it" in reasons.to_pylist()[4]
+    assert reasons.to_pylist()[4] == "bytes follow the value"
+    data, reasons = decode(pa.array([b"\xc3\x01" + mark + datum("Bergen", 2.0)] * 1_000, pa.binary()))
+    assert (data[999]["city"].as_py(), reasons.null_count) == ("Bergen", 1_000)
 
 
 def test_an_avro_schema_has_column_types_or_is_refused() -> None:

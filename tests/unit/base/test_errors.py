@@ -17,6 +17,8 @@ import pytest
 
 import penstock
 from penstock.base.errors import ConfigError, CorruptionError, ErrorCode, OperationalError, PenstockError, RemoteError
+from penstock.idl.mistakes import Mistake
+from penstock.idl.model import Position
 
 
 def test_a_remote_error_has_a_stable_code_and_its_numbers() -> None:
@@ -69,6 +71,14 @@ def _is_loaded_once(kind: type[PenstockError]) -> bool:
     return getattr(sys.modules[kind.__module__], kind.__qualname__, kind) is kind
 
 
+def _argument(name: str, annotation: str) -> Any:
+    if "Mistake" in annotation:
+        return [Mistake(Position("a.frugal", 1, 2), "wrong"), Mistake(Position("a.frugal", 3, 4), "wrong")]
+    if name == "mistakes":
+        return ["a: wrong", "b: wrong"]
+    return 7 if "int" in annotation else name
+
+
 def _one_of(kind: type[PenstockError]) -> PenstockError:
     """An error of that class, with a value for each argument of its `__init__`."""
     if isinstance(kind.__init__, types.WrapperDescriptorType):
@@ -79,9 +89,7 @@ def _one_of(kind: type[PenstockError]) -> PenstockError:
         if parameter.kind is parameter.VAR_KEYWORD:
             given |= {"offset": 9, "appended": [1, 2]}
         elif parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
-            rest.append(
-                ["a: wrong", "b: wrong"] if name == "mistakes" else 7 if "int" in str(parameter.annotation) else name
-            )
+            rest.append(_argument(name, str(parameter.annotation)))
         elif parameter.kind is parameter.KEYWORD_ONLY:
             given[name] = f"{name} of it"
     return kind(*rest, **given)

@@ -19,6 +19,7 @@ from penstock.client.values import encode_headers
 from penstock.ops.jetstream.source import JetStream
 from penstock.ops.relay.nats_output import NatsOutput
 from tests.extent import each_change
+from tests.nats_servers import silent_server
 
 INFO = b'INFO {"server_id":"X","version":"2.10.0","max_payload":1000,"headers":true}\r\n'
 PONG = b"PONG\r\n"
@@ -52,6 +53,22 @@ async def test_a_connection_that_is_made_while_the_client_is_closed_is_given_bac
         await ended.wait()
         with pytest.raises(penstock.Unavailable, match="closed"):
             await publisher.publish(publisher.future(), "s", b"x", None, timeout_s=9.0)
+
+
+async def test_a_connection_that_is_made_when_its_loop_ends_is_closed() -> None:
+    """The loop's end cancels every task, so the one that makes the connection is cancelled while it closes it, too."""
+    async with silent_server() as (url, connections):
+        publisher = Publisher([url], "test", {})
+        before = asyncio.all_tasks()
+        publishing = asyncio.create_task(publisher.publish(publisher.future(), "s", b"x", None, timeout_s=9.0))
+        reader = await connections.get()
+        while running := asyncio.all_tasks() - before:
+            for task in running:
+                task.cancel()
+            await asyncio.sleep(0)
+        assert publishing.cancelled()
+        assert await reader.read() == b""
+        await publisher.close()
 
 
 async def test_a_refused_inbox_is_seen_though_a_ping_overtakes_the_subscription() -> None:

@@ -15,7 +15,13 @@ from tests.extent import each_change, needs_time
 
 ROOT = Path(__file__).resolve().parents[3]
 SECONDS_MAX = 180
-BOTH_WAYS = ("tests/unit/hot", "tests/unit/batch", "tests/unit/ingest", "tests/property/test_batch_damage.py")
+BOTH_WAYS = (
+    "tests/unit/hot",
+    "tests/unit/batch",
+    "tests/unit/ingest",
+    "tests/unit/schemas",
+    "tests/property/test_batch_damage.py",
+)
 """Tests of what the hot path does: run compiled by the test run itself, and plain by this file."""
 
 RUNS_PLAIN = os.environ.get("PENSTOCK_PLAIN") == "1"

@@ -28,6 +28,7 @@ CALLS = (
     "scan.scan(b'PING\\r\\n', 0, 6, None)",
     "scan.scan(None, 0, 0, scan.Frames())",
     "classification.classify(None, b's', True, 1, False, 0, True, None, False, None, 0)",
+    "classification.classify(held, b's', True, 1, False, 0, True, None, False, None, 0, mistyped=b'')",
     "classification.close(None, b's', True, False, True)",
     "refusals.answers(None, [], lambda *_: b'', 1, b'')",
     "refusals.answers(held, None, lambda *_: b'', 1, b'')",

@@ -82,6 +82,7 @@ STORED = [
     "Penstock-Offset",
     "Penstock-Partition",
     "Penstock-Stream",
+    "Penstock-Schema",
     "Penstock-Timestamp",
 ]
 RULES = AdmissionRules.of(StreamConfig(name="orders", subject="orders.>", allow_message_ttl=True, allow_rollup=True))

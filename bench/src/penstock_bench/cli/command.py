@@ -35,6 +35,7 @@ for _name, _command, _examples in (
     ("replicated", goals.replicated, goals.REPLICATED_EXAMPLES),
     ("partitions", experiments.partitions, experiments.PARTITIONS_EXAMPLES),
     ("tls", experiments.tls, experiments.TLS_EXAMPLES),
+    ("decode", experiments.decode, experiments.DECODE_EXAMPLES),
     ("read-replicas", experiments.read_replicas, experiments.READ_REPLICAS_EXAMPLES),
     ("scale", experiments.scale, experiments.SCALE_EXAMPLES),
     ("many", experiments.many, experiments.MANY_EXAMPLES),

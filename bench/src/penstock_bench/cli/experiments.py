@@ -21,6 +21,10 @@ TLS_EXAMPLES = examples(
     "penstock bench tls",
     "penstock bench tls --messages 50000 --rounds 3",
 )
+DECODE_EXAMPLES = examples(
+    "penstock bench decode",
+    "penstock bench decode --messages 100000 --rounds 3",
+)
 READ_REPLICAS_EXAMPLES = examples(
     "penstock bench read-replicas",
     "penstock bench read-replicas --consumers 200 --rounds 3",
@@ -96,6 +100,27 @@ def tls(
 
     plan = experiment(messages, rounds=rounds)
     run_experiment("tls", plan, folder, json_file)
+
+
+@clearly
+def decode(
+    messages: Annotated[
+        int, typer.Option("--messages", metavar="N", min=1_000, max=10_000_000, help="Messages of each stream.")
+    ] = 1_000_000,
+    rounds: Rounds = None,
+    json_file: JsonFile = None,
+    folder: Dir = None,
+    debug: Debug = False,
+) -> None:
+    """Measure reading a stream into typed columns, beside decoding its messages one by one, and JSON beside Polars.
+
+    Streams of Frugal's messages and of JSON, each with its schema, with the same flat structs. Needs the extras
+    `frugal` and `polars`.
+    """
+    from penstock_bench.experiments.decoding import experiment
+
+    plan = experiment(messages, rounds)
+    run_experiment("decode", plan, folder, json_file)
 
 
 @clearly

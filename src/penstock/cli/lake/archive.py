@@ -41,7 +41,8 @@ EXAMPLES = examples(
     "penstock archive orders --to lake --every 15m",
     "# all streams of a pattern, as a Delta table",
     "penstock archive 'orders-*' --to lake --format delta",
-    "# also decode values to columns",
+    "# also decode values to columns, by the registered schemas or by your own",
+    "penstock archive readings --to lake --decode schema",
     "penstock archive readings --to lake --decode avro --schema reading.avsc",
     "# how far it is",
     "penstock group list",
@@ -62,7 +63,7 @@ def archive(
     format: Format = "parquet",  # noqa: A002
     decode: Annotated[
         str,
-        typer.Option("--decode", metavar="avro", help="Decode values into the additional column data."),
+        typer.Option("--decode", metavar="schema|avro", help="Decode values into the additional column data."),
     ] = "",
     schema: _Schema = None,
     max_batch: MaxBatch = limits.ARCHIVE_BATCH_ROWS_DEFAULT,
@@ -86,7 +87,8 @@ def archive(
     two batches; its exit code is 1 if the last run failed.
 
     With --decode each row also has the struct [bold]data[/bold]. Values that cannot be decoded go to a second table, in
-    _rejects, with the reason. The first run fixes the schema. JSON is decoded by `penstock pipeline archive`.
+    _rejects, with the reason. The first run fixes the schema: of schema those that are registered (`penstock schema`),
+    of avro that of --schema. JSON without a registered schema is decoded by `penstock pipeline archive`.
 
     json: an object for each batch, with [bold]event, number, rows, size_bytes, seconds, lag[/bold], with --decode
     [bold]rejected[/bold], and one at the end of a run with [bold]event, name, rows, files, batches, rejected,

@@ -15,12 +15,19 @@ import typer
 
 from penstock.base import limits
 from penstock.base.units import counted
-from penstock.cli.messages.rows import JsonValues, Look, print_json_lines, print_raw, print_table
+from penstock.cli.messages.rows import JsonValues, Look, print_json_lines, print_raw, print_table, print_typed_lines
 from penstock.cli.terminal.failure import say_note
 from penstock.cli.terminal.standard_streams import need_stdout
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from penstock.client.blocking.client import Client
+    from penstock.client.read.decoding import TypedColumns
+    from penstock.client.read.filters import Filter
+    from penstock.client.read.json_columns import JsonReport
+    from penstock.messages import StreamInfo
+    from penstock.schemas.report import DecodeReport
 
 
 class Format(StrEnum):
@@ -38,6 +45,7 @@ class Decode(StrEnum):
     """Decoding of values."""
 
     JSON = "json"
+    SCHEMA = "schema"
 
 
 SUFFIXES = {
@@ -77,8 +85,10 @@ DecodeOption = Annotated[
     Decode | None,
     typer.Option(
         "--decode",
-        metavar="json",
-        help="Fields of JSON values become columns; in the format json, the value is JSON instead of text.",
+        metavar="json|schema",
+        help="json: fields of JSON values become columns; in the format json, the value is JSON instead of text.  "
+        "schema: so for values of any kind, by the schemas registered for the stream; decode_error is the reason if "
+        "one does not decode.",
     ),
 ]
 Wide = Annotated[bool, typer.Option("--wide", help="Show cells of a table in full, wider than the terminal.")]
@@ -113,11 +123,33 @@ class Destination(NamedTuple):
             raise typer.BadParameter("raw prints values as they are: leave out --decode")
         return cls(chosen, path, force, decode, look)
 
-    def write(self, batches: Iterator[pa.RecordBatch], *, has_partition: bool, follow: bool) -> None:
+    def typed(self, client: Client, info: StreamInfo, where: Filter | None, timeout_s: float) -> TypedColumns | None:
+        """Return the columns by the stream's schemas, if those are wanted. SchemaError: it has none."""
+        if self.decode is not Decode.SCHEMA:
+            return None
+        from penstock.client.read.decoding import TypedColumns
+        from penstock.schemas.plans import EnumStyle
+
+        subjects = None if where is None else where.subjects
+        return TypedColumns(client.schemas(info, timeout=timeout_s), subjects=subjects, enums=EnumStyle.STRING)
+
+    def write(
+        self,
+        batches: Iterator[pa.RecordBatch],
+        *,
+        has_partition: bool,
+        follow: bool,
+        typed: TypedColumns | None = None,
+    ) -> None:
         """Write all messages; then tell what could not be decoded, also if it is interrupted."""
         with self.opened() as out:
             if self.shape is Format.RAW:
                 print_raw(batches, out or sys.stdout.buffer)
+            elif self.shape is Format.JSON and typed is not None:
+                try:
+                    print_typed_lines(batches, out, typed)
+                finally:
+                    _say_report(typed.report)
             elif self.shape is Format.JSON:
                 values = None if self.decode is None else JsonValues()
                 try:
@@ -126,10 +158,16 @@ class Destination(NamedTuple):
                     if values is not None and values.others:
                         say_note(f"{counted(values.others, 'value')} not JSON: left as text")
             else:
-                self._write_columns(batches, out, has_partition=has_partition, follow=follow)
+                self._write_columns(batches, out, has_partition=has_partition, follow=follow, typed=typed)
 
     def _write_columns(
-        self, batches: Iterator[pa.RecordBatch], out: BinaryIO | None, *, has_partition: bool, follow: bool
+        self,
+        batches: Iterator[pa.RecordBatch],
+        out: BinaryIO | None,
+        *,
+        has_partition: bool,
+        follow: bool,
+        typed: TypedColumns | None,
     ) -> None:
         from penstock.batch.schema import arrow_schema
         from penstock.client.read.json_columns import JsonColumns
@@ -137,7 +175,9 @@ class Destination(NamedTuple):
 
         rows: Iterator[pa.RecordBatch] = (files.plain(batch, has_partition=has_partition) for batch in batches)
         schema, decoder = files.plain_schema(arrow_schema(), has_partition=has_partition), JsonColumns()
-        if self.decode is not None:
+        if typed is not None:
+            rows, schema = map(typed.batch, rows), typed.schema(schema)
+        elif self.decode is not None:
             inferred = 1 if follow else limits.DECODE_INFERRED_ROWS
             as_text = follow and self.shape is Format.TABLE  # the first row tells little of those that come
             rows = decoder.batches(rows, inferred_rows=inferred, as_text=as_text)
@@ -149,8 +189,7 @@ class Destination(NamedTuple):
             else:
                 self.write_file(rows, schema, out)
         finally:
-            for sentence in decoder.report.sentences():
-                say_note(sentence)
+            _say_report(decoder.report if typed is None else typed.report)
 
     def write_file(self, batches: Iterator[pa.RecordBatch], schema: pa.Schema, out: BinaryIO | None) -> None:
         """Write batches of `schema` as CSV, Parquet or Arrow; `out` None is stdout."""
@@ -187,6 +226,11 @@ class Destination(NamedTuple):
             if is_of_part or (error.filename is None and error.errno in _OF_FILES):
                 error.filename = str(self.path)
             raise
+
+
+def _say_report(report: JsonReport | DecodeReport) -> None:
+    for sentence in report.sentences():
+        say_note(sentence)
 
 
 def suffix_format(path: Path) -> Format:

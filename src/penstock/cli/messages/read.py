@@ -68,6 +68,8 @@ EXAMPLES = examples(
     "penstock read orders --output orders.parquet",
     "# the fields of JSON values as columns",
     "penstock read orders --decode json --output orders.csv",
+    "# typed columns by the stream's schemas",
+    "penstock read orders --decode schema --output orders.parquet",
 )
 
 
@@ -141,7 +143,8 @@ def read(
     csv: the same columns; keys and values that are not UTF-8 are base64 after 'base64:'. parquet, arrow: bytes.
 
     With --decode json, the first 10,000 messages determine the columns; what does not fit is null, and is counted on
-    stderr. A field named like a column of the log gets the prefix data_.
+    stderr. A field named like a column of the log gets the prefix data_. With --decode schema the columns are those of
+    the stream's schemas (penstock schema list), and decode_error: why a message has none, which is counted, too.
 
     A message is printed if it passes all filters (--key, --subject, --header). The broker applies --subject, so a user
     with permission for only some subjects can read those; the command itself applies --key and --header.
@@ -172,6 +175,7 @@ def read(
         connected(ctx, server, timeout or DEFAULT_TIMEOUT, **reads) as (client, seconds),
     ):
         info = client.stream(stream, timeout=seconds)
+        typed = target.typed(client, info, wanted.where, seconds)
         told, is_patient = ShownProgress(), timeout is None
         reading = Reading(client, info, wanted, for_ever=is_patient, timeout_s=seconds, progress=told)
         printed = _Printed()
@@ -181,7 +185,8 @@ def read(
         ):
             rows = printed.limited(batches, limit)
             rows = rows if reading.consuming is None or limit is None else reading.consuming.counted(rows)
-            target.write(rows, has_partition=partition is None and len(info.partitions) > 1, follow=follow)
+            has_partition = partition is None and len(info.partitions) > 1
+            target.write(rows, has_partition=has_partition, follow=follow, typed=typed)
         why = "" if printed.rows or follow or limit == 0 else _why_nothing(info.name, reading)
     if target.path is not None:
         say_note(f"{target.path}: {counted(printed.rows, 'message')}, {format_bytes(target.path.stat().st_size)}")

@@ -30,6 +30,7 @@ from penstock.cli.terminal.output import cut, exact_time_text, shown_bytes, time
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from penstock.client.read.decoding import TypedColumns
     from penstock.client.values import Message
 
 _LOG_COLUMNS: dict[str, tuple[str, int, int | None]] = {
@@ -91,6 +92,36 @@ def print_json_lines(
         found = (which | json_row(message) for message in messages_of(batch))
         lines = b"".join(_encode(row if values is None else values.put(row)) + b"\n" for row in found)
         out.write(_for_terminal(lines) if is_terminal else lines)
+        out.flush()
+
+
+def print_typed_lines(batches: Iterator[pa.RecordBatch], out: BinaryIO | None, typed: TypedColumns) -> None:
+    """Print messages with their values as objects; `decode_error` where one does not decode, and its value as it is."""
+    from penstock.client.read.batches import messages_of, partition_of
+    from penstock.ops.reading.files import values_of
+
+    is_terminal = out is None and sys.stdout.isatty()
+    out = out or sys.stdout.buffer
+    encode = msgspec.json.Encoder(enc_hook=str, decimal_format="number").encode
+    *names, error_name = typed.added.names
+    for batch in batches:
+        partition = partition_of(batch)
+        which = {} if partition is None else {"partition": partition}
+        decoded = typed.batch(batch)
+        fields = zip(*(values_of(decoded.column(name)) for name in names), strict=True) if names else repeat(())
+        lines = []
+        for message, value, error in zip(
+            messages_of(batch), fields, decoded.column(error_name).to_pylist(), strict=False
+        ):
+            row = which | json_row(message)
+            if error is not None:
+                row[error_name] = error
+            elif message.value is not None:
+                row.pop("value_base64", None)
+                row["value"] = dict(zip(names, value, strict=True))
+            lines.append(encode(row) + b"\n")
+        text = b"".join(lines)
+        out.write(_for_terminal(text) if is_terminal else text)
         out.flush()
 
 

@@ -40,6 +40,8 @@ EXAMPLES = examples(
     "penstock sql 'SELECT count(*) FROM \"web-orders\"' --from '1h ago'",
     "# the fields of JSON values are columns",
     "penstock sql 'SELECT city, sum(amount) FROM orders GROUP BY ALL' --decode json",
+    "# typed columns by the schemas that are registered for the stream",
+    "penstock sql 'SELECT customer, sum(total) FROM orders GROUP BY ALL' --decode schema",
     "# the result as a file",
     "penstock sql 'SELECT * FROM orders' --decode json --output orders.parquet",
 )
@@ -70,8 +72,10 @@ def sql(
     """Query streams with SQL: each table is the stream of that name.
 
     Columns: [bold]offset, timestamp, subject, key, value, headers[/bold], and partition if the stream has several;
-    key and value are BLOBs: decode(value) is text. headers is a MAP of lists: headers['Colour'][1]. With --decode json
-    the fields of JSON values are columns in place of value, inferred from the first 10,000 messages.
+    key and value are BLOBs: decode(value) is text. headers is a MAP of lists: headers['Colour'][1].
+
+    With --decode json the fields of JSON values are columns in place of value, inferred from the first 10,000 messages.
+    With --decode schema the columns are those of the stream's schemas, and decode_error tells why a row has none.
 
     json: BLOBs are text; what is not UTF-8 is in NAME_base64.
 
@@ -94,7 +98,7 @@ def sql(
         places.parse_place(start, "--from"),
         None if end is None else places.parse_place(end, "--to"),
         subject,
-        decode is not None,
+        None if decode is None else decode.value,
         memory_bytes,
     )
     text = sys.stdin.read() if query == "-" else query

@@ -90,7 +90,9 @@ def tail(
     wanted = TailOptions(count, not no_follow, partition, filter_of(key, subject, headers=header))
     with as_bad_parameter(), connected(ctx, server, timeout or DEFAULT_TIMEOUT) as (client, seconds):
         info = client.stream(stream, timeout=seconds)
+        typed = target.typed(client, info, wanted.where, seconds)
         told = ShownProgress()
         found = Tail(client, info, wanted, for_ever=timeout is None, timeout_s=seconds, progress=told)
         with closing(found.batches) as batches:
-            target.write(batches, has_partition=partition is None and len(info.partitions) > 1, follow=True)
+            has_partition = partition is None and len(info.partitions) > 1
+            target.write(batches, has_partition=has_partition, follow=True, typed=typed)

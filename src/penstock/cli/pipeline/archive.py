@@ -31,7 +31,8 @@ EXAMPLES = examples(
     "penstock pipeline archive orders --to lake",
     "# and new messages, a batch each 5 minutes",
     "penstock pipeline archive orders --to lake --continuous --trigger 5m",
-    "# also decode values to columns",
+    "# also decode values to columns, by the registered schemas or as JSON",
+    "penstock pipeline archive readings --to lake --decode schema",
     "penstock pipeline archive orders --to lake --decode json",
     "# on a cluster whose workers can reach the folder, too",
     "penstock pipeline archive orders --to /mnt/lake --master spark://spark:7077",
@@ -70,7 +71,7 @@ def archive(
     format: Format = "parquet",  # noqa: A002
     decode: Annotated[
         str,
-        typer.Option("--decode", metavar="json|avro", help="Decode values into the additional column data."),
+        typer.Option("--decode", metavar="schema|json|avro", help="Decode values into the additional column data."),
     ] = "",
     schema: _Schema = None,
     once: Once = True,
@@ -101,7 +102,8 @@ def archive(
 
     With --decode each row also has the struct [bold]data[/bold]. Values that cannot be decoded go to a second table, in
     _rejects, with the reason: the run continues, and the lines of each batch and of the end have their number. The
-    first run fixes the schema.
+    first run fixes the schema: of schema, those that are registered (`penstock schema`); of json and avro that of
+    --schema.
 
     json: an object for each batch, with [bold]event, number, rows, size_bytes, seconds, lag[/bold], with --decode
     [bold]rejected[/bold], and one at the end with [bold]event, name, rows, files, batches, rejected, ends[/bold].

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from penstock.client.blocking.client import Client
 
 COMPLETION_TIMEOUT_S = 1.0
-OPERATIONS = ("read", "append", "create", "alter", "delete", "commit_offsets", "monitor", "admin")
+OPERATIONS = ("read", "append", "create", "alter", "delete", "commit_offsets", "register", "monitor", "admin")
 
 
 def complete_stream(ctx: typer.Context, incomplete: str) -> list[str]:

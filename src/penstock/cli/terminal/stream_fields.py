@@ -7,7 +7,16 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from penstock.base.config import Acks, Compression, Durability, Encryption, Retain, Storage, SuspendDeletion
+from penstock.base.config import (
+    Acks,
+    Compression,
+    Durability,
+    Encryption,
+    Retain,
+    SchemaCheck,
+    Storage,
+    SuspendDeletion,
+)
 from penstock.base.partitioning import parse_split
 from penstock.base.units import format_duration_ms, format_short_bytes, parse_bytes, parse_duration_ms
 
@@ -101,6 +110,15 @@ FIELDS = (
         "'yes': retention, compaction, message TTLs and rollups delete nothing until it is 'no' again; a purge still "
         "does. 'copying' is the same, set by a copy, restore or import, which sets 'no' when it is complete.",
         _one_of(*SuspendDeletion),
+    ),
+    Field(
+        "schema_check",
+        "--schema-check",
+        "|".join(SchemaCheck),
+        "Messages whose values do not fit the registered schema of their subject (see 'penstock schema register'): "
+        "'no' stores them, 'count' stores and counts them, 'refuse' refuses them with the reason. A subject without a "
+        "schema is not checked.",
+        _one_of(*SchemaCheck),
     ),
     Field(
         "max_message_bytes", "--max-message-bytes", "SIZE", "Refuse larger messages.", parse_bytes, format_short_bytes
@@ -282,5 +300,5 @@ def shown(name: str, value: Any) -> str:
     if name not in _BY_NAME:
         return repr(value)
     if value is msgspec.UNSET:
-        return str(SuspendDeletion.NO if name == "suspend_deletion" else Encryption.NONE)
+        return "none" if name == "encryption" else "no"
     return UNLIMITED if value is None else _BY_NAME[name].show(value)

@@ -43,9 +43,11 @@ from penstock.client.link.read_from import ReadFrom, Which
 from penstock.client.link.tls import TlsOptions
 from penstock.client.publish_format import Ack, Acked, Value
 from penstock.client.read.batches import messages_of
+from penstock.client.read.decoding import Decode
 from penstock.client.read.filters import Filter
 from penstock.client.read.gathering import pandas_of, polars_of
 from penstock.client.read.reading import answers
+from penstock.client.schemas import ContractPath, FramingName, ProtocolName
 from penstock.client.users import NewCredential, Operations
 from penstock.client.values import (
     EARLIEST,
@@ -65,6 +67,11 @@ if TYPE_CHECKING:
     import pandas
     import polars
     import pyarrow as pa
+
+    from penstock.schemas.decoding import Framing
+    from penstock.schemas.kinds import Schema
+    from penstock.schemas.registry import SchemaVersion, StreamSchemas
+    from penstock.schemas.thrift import ThriftProtocol
 
 
 def connect(
@@ -274,6 +281,84 @@ class Client(OfThisProcess):
         """Return the cluster's id. Stored offsets are meaningless in another cluster. Unavailable: it has no id yet."""
         return self._thread.run(self._client.cluster_id(timeout=timeout))
 
+    # Schemas
+
+    def register_schema(
+        self,
+        stream: StreamName,
+        schema: Schema,
+        *,
+        subject: str | None = None,
+        message: str = "",
+        framing: Framing | FramingName = "bare",
+        protocol: ThriftProtocol | ProtocolName = "binary",
+        force: bool = False,
+        check_only: bool = False,
+        timeout: float = 10.0,
+    ) -> SchemaVersion:
+        """Register the schema of the values on `subject` (a pattern; None: all subjects of the stream).
+
+        Returns its version: a new one, or an earlier one with the same schema (`is_new`). A new version has to be
+        compatible with all before it, in both directions, unless `force`. `check_only`: register nothing.
+        `framing`: what stands before a value in its message; `protocol`: of Thrift; `message`: the name in Thrift's
+        message begin. IncompatibleSchema, InvalidSchema, StreamNotFound, NotAuthorized.
+        """
+        return self._thread.run(
+            self._client.register_schema(
+                stream,
+                schema,
+                subject=subject,
+                message=message,
+                framing=framing,
+                protocol=protocol,
+                force=force,
+                check_only=check_only,
+                timeout=timeout,
+            )
+        )
+
+    def register_contract(
+        self,
+        stream: StreamName,
+        contract: ContractPath,
+        operations: Iterable[str] | None = None,
+        *,
+        include: Iterable[ContractPath] = (),
+        protocol: ThriftProtocol | ProtocolName = "binary",
+        force: bool = False,
+        check_only: bool = False,
+        timeout: float = 10.0,
+    ) -> list[SchemaVersion]:
+        """Register the scopes of a Frugal contract: each operation with the type and the subjects of its messages.
+
+        `contract`: a `Path` to its file, or its text as a str. `operations`: names such as "Orders.Placed"; None: those
+        whose subjects the stream stores. `include`: folders of included files, besides the file's own. All operations
+        are registered or none. Else as `register_schema`.
+        """
+        return self._thread.run(
+            self._client.register_contract(
+                stream,
+                contract,
+                operations,
+                include=include,
+                protocol=protocol,
+                force=force,
+                check_only=check_only,
+                timeout=timeout,
+            )
+        )
+
+    def schemas(self, stream: StreamName, *, timeout: float = 10.0) -> StreamSchemas:
+        """Return the schemas of a stream, all versions, by subjects and number; it may have none. StreamNotFound."""
+        return self._thread.run(self._client.schemas(stream, timeout=timeout))
+
+    def forget_schema(self, stream: StreamName, subject: str, *, timeout: float = 10.0) -> int:
+        """Forget all versions for a pattern of subjects as it was registered, and return how many there were.
+
+        Messages stay, and have no type any more. RemoteError schema_not_found; StreamNotFound, NotAuthorized.
+        """
+        return self._thread.run(self._client.forget_schema(stream, subject, timeout=timeout))
+
     # Reading
 
     def read(
@@ -288,6 +373,7 @@ class Client(OfThisProcess):
         batch_rows_max: int = limits.READ_BATCH_ROWS_DEFAULT,
         columns: Iterable[str] | None = None,
         where: Filter | None = None,
+        decode: Literal["schema"] | StreamSchemas | bool | None = None,
         read_from: ReadFrom | Which | None = None,
         timeout: float = 10.0,
     ) -> Generator[pa.RecordBatch, None, None]:
@@ -299,6 +385,8 @@ class Client(OfThisProcess):
         All partitions are read unless `partition` names one, including partitions added while it follows: in turn, each
         in order. A batch has rows of one partition only, whose number `batch.schema.metadata[b"penstock.partition"]`
         has in hex. `where` returns only matching messages; a rare subject, or `columns` without `value`, costs less.
+        `decode`: True or "schema" puts typed columns, by the schemas that the stream has when the call is made, and
+        `decode_error` in place of `value`; a `StreamSchemas`: by these.
         `read_from`: which replicas to read from, as a `ReadFrom` or its word; None: the setting of the client.
         Raises StreamNotFound, StreamChanged, OffsetOutOfRange (also if retention overtakes a slow reader),
         LogTruncated (rows already read are no longer in the log: a memory stream after a restart, or a power loss),
@@ -316,6 +404,7 @@ class Client(OfThisProcess):
                     batch_rows_max=batch_rows_max,
                     columns=columns,
                     where=where,
+                    decode=decode,
                     read_from=read_from,
                     timeout=timeout,
                 )
@@ -407,15 +496,16 @@ class Client(OfThisProcess):
         columns: Iterable[str] | None = None,
         where: Filter | None = None,
         limit: int | None = None,
-        json: bool = False,
+        decode: Decode | StreamSchemas | bool | None = None,
         progress: bool | None = None,
         timeout: float = 10.0,
     ) -> pa.Table:
         """Read like `read` into one pyarrow table; with several partitions it has a column `partition`.
 
-        `json`: the column `value` becomes columns of JSON, of types inferred from all values; a `JsonWarning` counts
-        what fits in none of them. `progress`: show a bar if it takes more than two seconds; None: only on a terminal
-        and in a notebook.
+        `decode`: the column `value` becomes columns. "schema" or True: those of the stream's schemas, and
+        `decode_error`; a `StreamSchemas`: of these. "json": fields of JSON, of types inferred from all values. A
+        `DecodeWarning` counts what is in none of them. `progress`: show a bar if it takes more than two seconds; None:
+        only on a terminal and in a notebook. SchemaError: the stream has no schemas.
         """
         gathering = self._thread.run(
             self._client._gathering(
@@ -426,7 +516,7 @@ class Client(OfThisProcess):
                 columns=columns,
                 where=where,
                 limit=limit,
-                json=json,
+                decode=decode,
                 progress=progress,
                 timeout=timeout,
             )
@@ -443,7 +533,7 @@ class Client(OfThisProcess):
         columns: Iterable[str] | None = None,
         where: Filter | None = None,
         limit: int | None = None,
-        json: bool = False,
+        decode: Decode | StreamSchemas | bool | None = None,
         progress: bool | None = None,
         timeout: float = 10.0,
     ) -> pandas.DataFrame:
@@ -458,7 +548,7 @@ class Client(OfThisProcess):
                 columns=columns,
                 where=where,
                 limit=limit,
-                json=json,
+                decode=decode,
                 progress=progress,
                 timeout=timeout,
             )
@@ -474,7 +564,7 @@ class Client(OfThisProcess):
         columns: Iterable[str] | None = None,
         where: Filter | None = None,
         limit: int | None = None,
-        json: bool = False,
+        decode: Decode | StreamSchemas | bool | None = None,
         progress: bool | None = None,
         timeout: float = 10.0,
     ) -> polars.DataFrame:
@@ -489,7 +579,7 @@ class Client(OfThisProcess):
                 columns=columns,
                 where=where,
                 limit=limit,
-                json=json,
+                decode=decode,
                 progress=progress,
                 timeout=timeout,
             )
@@ -933,17 +1023,17 @@ class Table(OfThisProcess, Mapping[bytes, Message]):
         """Return the messages as they are now."""
         return self._table.values()
 
-    def to_table(self, *, json: bool = False) -> pa.Table:
-        """Return the messages as a pyarrow table; `json` is that of `Client.to_table`."""
-        return self._table.to_table(json=json)
+    def to_table(self, *, decode: Literal["json"] | StreamSchemas | None = None) -> pa.Table:
+        """Return the messages as a pyarrow table; `decode`: "json", or the schemas that `Client.schemas` returned."""
+        return self._table.to_table(decode=decode)
 
-    def to_pandas(self, *, json: bool = False) -> pandas.DataFrame:
+    def to_pandas(self, *, decode: Literal["json"] | StreamSchemas | None = None) -> pandas.DataFrame:
         """Return the messages as a pandas DataFrame. ImportError without the extra `pandas`."""
-        return self._table.to_pandas(json=json)
+        return self._table.to_pandas(decode=decode)
 
-    def to_polars(self, *, json: bool = False) -> polars.DataFrame:
+    def to_polars(self, *, decode: Literal["json"] | StreamSchemas | None = None) -> polars.DataFrame:
         """Return the messages as a Polars DataFrame. ImportError without the extra `polars`."""
-        return self._table.to_polars(json=json)
+        return self._table.to_polars(decode=decode)
 
     def __repr__(self) -> str:
         return repr(self._table)

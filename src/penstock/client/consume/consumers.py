@@ -432,11 +432,13 @@ class Consumer(OfThisProcess):
         else:
             assert self._info is not None
             offsets = whole_numbers(offsets)
+            epochs = {}  # of leaders that hold what this consumer has not read
             for number, offset in self._progress.beyond(offsets).items():
                 link, stream_id = self._committed.link, self._info.stream_id
-                await find_place(link, stream_id, PartitionId(number), offset, self._wanted.timeout_s)
+                found = await find_place(link, stream_id, PartitionId(number), offset, self._wanted.timeout_s)
+                epochs[number] = found.leader_epoch
             for number, offset in offsets.items():
-                self._progress.seek(number, offset)
+                self._progress.seek(number, offset, epochs.get(number))
         await self._commit_or_fail()
 
     async def close(self) -> None:

@@ -64,15 +64,16 @@ class Groups:
     """`client.groups`: consumer groups and their committed offsets."""
 
     def __init__(self, positions: GroupPositions) -> None:
-        self._positions = positions
+        self.positions = positions
+        """Requests of members that read partitions by themselves: heartbeats, and offsets fetched and committed."""
 
     async def all(self, *, lag: bool = False, timeout: float = 10.0) -> list[Group]:
         """Return all groups and the streams in which they have committed offsets, in order.
 
         `lag`: with their lag, which costs a request for each of them.
         """
-        found = await self._positions.all(timeout)
-        infos = {info.stream_id: info for info in await self._positions.streams.all(timeout)} if found else {}
+        found = await self.positions.all(timeout)
+        infos = {info.stream_id: info for info in await self.positions.streams.all(timeout)} if found else {}
         groups = _named(found, {stream_id: info.name for stream_id, info in infos.items()})
         if lag:
             turns = asyncio.Semaphore(_READS_AT_ONCE)
@@ -86,7 +87,7 @@ class Groups:
         if info is None:
             return group
         async with turns:
-            offsets = (await self._positions.read(group.group, info.stream_id, timeout_s)).offsets
+            offsets = (await self.positions.read(group.group, info.stream_id, timeout_s)).offsets
         lag = 0
         for part in info.partitions:
             if part.log_start is None or part.committed_end is None:
@@ -98,8 +99,8 @@ class Groups:
     async def offsets(self, group: str, stream: StreamName, *, timeout: float = 10.0) -> list[GroupOffset]:
         """Return the group's committed offset and lag in each partition of a stream. StreamNotFound."""
         check_group(group)
-        info = await self._positions.streams.now(stream, timeout)
-        found = await self._positions.read(group, info.stream_id, timeout)
+        info = await self.positions.streams.now(stream, timeout)
+        found = await self.positions.read(group, info.stream_id, timeout)
         ends = await self._places(info, partition_numbers(info, None), EARLIEST, timeout)
         owners = found.owners
         return [
@@ -110,8 +111,8 @@ class Groups:
     async def members(self, group: str, stream: StreamName, *, timeout: float = 10.0) -> list[GroupConsumer]:
         """Return the group's members that read a stream, those that joined first first. StreamNotFound."""
         check_group(group)
-        info = await self._positions.streams.now(stream, timeout)
-        found = await self._positions.read(group, info.stream_id, timeout)
+        info = await self.positions.streams.now(stream, timeout)
+        found = await self.positions.read(group, info.stream_id, timeout)
         members = sorted(found.members, key=lambda one: (one.joined_us or 0, one.member_id))
         return [
             GroupConsumer(
@@ -133,13 +134,13 @@ class Groups:
         (the group has members).
         """
         check_group(group)
-        info = await self._positions.streams.now(stream, timeout)
+        info = await self.positions.streams.now(stream, timeout)
         epochs = {int(one.partition): one.leader_epoch for one in info.partitions}
         marks: dict[int, ReadMark | None] = {
             partition_number(info, number): ReadMark(Offset(offset), epochs[number])
             for number, offset in whole_numbers(offsets).items()
         }
-        await self._positions.commit(group, info.stream_id, marks, timeout)
+        await self.positions.commit(group, info.stream_id, marks, timeout)
 
     async def reset(
         self,
@@ -157,37 +158,37 @@ class Groups:
         offsets. StreamNotFound, OffsetOutOfRange, GroupInUse (it has members; also with `dry_run`).
         """
         check_group(group)
-        info = await self._positions.streams.now(stream, timeout)
+        info = await self.positions.streams.now(stream, timeout)
         to = fixed_place_of(to)
         places = await self._places(info, partition_numbers(info, partition, to), to, timeout)
         if dry_run:
-            if members := (await self._positions.read(group, info.stream_id, timeout)).members:
+            if members := (await self.positions.read(group, info.stream_id, timeout)).members:
                 raise specific(in_use(group, len(members)))
         else:
             marks: dict[int, ReadMark | None] = {
                 number: ReadMark(at.offset, at.leader_epoch) for number, at in places.items()
             }
-            await self._positions.commit(group, info.stream_id, marks, timeout)
+            await self.positions.commit(group, info.stream_id, marks, timeout)
         return [GroupOffset(number, at.offset, None, at.log_start, at.committed_end) for number, at in places.items()]
 
     async def delete(self, group: str, stream: StreamName | None = None, *, timeout: float = 10.0) -> list[Group]:
         """Delete a group's committed offsets, in a stream or in all; return the groups. GroupInUse: it has members."""
         check_group(group)
-        wanted = None if stream is None else (await self._positions.streams.now(stream, timeout)).stream_id
+        wanted = None if stream is None else (await self.positions.streams.now(stream, timeout)).stream_id
         gone = []
-        for one in await self._positions.all(timeout):
+        for one in await self.positions.all(timeout):
             if one.group == group and wanted in (None, one.stream_id):
-                found = (await self._positions.read(group, one.stream_id, timeout)).offsets
+                found = (await self.positions.read(group, one.stream_id, timeout)).offsets
                 if found:
-                    await self._positions.commit(group, one.stream_id, dict.fromkeys(found), timeout)
+                    await self.positions.commit(group, one.stream_id, dict.fromkeys(found), timeout)
                 gone.append(one)
-        names = {info.stream_id: info.name for info in await self._positions.streams.all(timeout)} if gone else {}
+        names = {info.stream_id: info.name for info in await self.positions.streams.all(timeout)} if gone else {}
         return _named(gone, names)
 
     async def _places(
         self, info: StreamInfo, numbers: list[PartitionId], place: Start, timeout_s: float
     ) -> dict[int, ListOffsetsResponse]:
-        link = self._positions.link
+        link = self.positions.link
         found = await asyncio.gather(*(find_place(link, info.stream_id, one, place, timeout_s) for one in numbers))
         return {int(number): one for number, one in zip(numbers, found, strict=True)}
 

@@ -90,14 +90,18 @@ class Progress:
         if offset < 0:
             raise ValueError(f"the offset {offset} is negative; offsets count from 0")
 
-    def seek(self, partition: int, offset: int) -> None:
-        """Set the processed position to `offset`, whatever is in hand. ValueError: the partition is not read here."""
+    def seek(self, partition: int, offset: int, leader_epoch: LeaderEpoch | None = None) -> None:
+        """Set the processed position to `offset`, whatever is in hand. ValueError: the partition is not read here.
+
+        `leader_epoch`: the epoch of a leader that has `offset`, if it lies beyond what was delivered: in the epoch of
+        that, the log may end before it, and its next reader would take the log for truncated.
+        """
         self._check(partition, offset)
         epoch = self._done[partition].leader_epoch
         if self._in_hand is not None and self._in_hand[0] == partition:
             epoch = self._in_hand[1].leader_epoch
             self._in_hand = None
-        self._done[partition] = ReadMark(offset, epoch)
+        self._done[partition] = ReadMark(offset, epoch if leader_epoch is None else leader_epoch)
 
     def forget(self, partition: int) -> None:
         """Stop tracking a partition; nothing more of it will be committed."""

@@ -25,7 +25,7 @@ import asyncio
 import weakref
 from collections.abc import ItemsView, Iterator, Mapping, ValuesView
 from types import TracebackType
-from typing import TYPE_CHECKING, TypeVar, overload
+from typing import TYPE_CHECKING, Literal, TypeVar, overload
 
 from penstock.base import limits, notebook
 from penstock.base.errors import OperationalError, PenstockError
@@ -46,6 +46,8 @@ if TYPE_CHECKING:
     import pandas
     import polars
     import pyarrow as pa
+
+    from penstock.schemas.registry import StreamSchemas
 
 T = TypeVar("T")
 
@@ -133,17 +135,17 @@ class Table(OfThisProcess, Mapping[bytes, Message]):
         self._check_open()
         return dict(self._latest).values()
 
-    def to_table(self, *, json: bool = False) -> pa.Table:
-        """Return the messages as a pyarrow table; `json` is that of `Client.to_table`."""
-        return table_of(self.values(), has_partition=self._has_partition, json=json)
+    def to_table(self, *, decode: Literal["json"] | StreamSchemas | None = None) -> pa.Table:
+        """Return the messages as a pyarrow table; `decode`: "json", or the schemas that `Client.schemas` returned."""
+        return table_of(self.values(), has_partition=self._has_partition, decode=decode)
 
-    def to_pandas(self, *, json: bool = False) -> pandas.DataFrame:
+    def to_pandas(self, *, decode: Literal["json"] | StreamSchemas | None = None) -> pandas.DataFrame:
         """Return the messages as a pandas DataFrame. ImportError without the extra `pandas`."""
-        return pandas_of(self.to_table(json=json))
+        return pandas_of(self.to_table(decode=decode))
 
-    def to_polars(self, *, json: bool = False) -> polars.DataFrame:
+    def to_polars(self, *, decode: Literal["json"] | StreamSchemas | None = None) -> polars.DataFrame:
         """Return the messages as a Polars DataFrame. ImportError without the extra `polars`."""
-        return polars_of(self.to_table(json=json))
+        return polars_of(self.to_table(decode=decode))
 
     def __repr__(self) -> str:
         state = "closed" if self._is_closed else f"keys={len(self._latest)}"

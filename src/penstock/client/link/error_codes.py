@@ -93,6 +93,16 @@ ERROR_CODES: dict[Code, CodeMeaning] = {
         "the stream was deleted, and perhaps recreated", _NO, _LEADER, "no: it is another one"
     ),
     Code.INVALID_CONFIG: CodeMeaning("the config cannot work; the message lists every mistake", _NO, _TELLS, _CORRECT),
+    Code.INVALID_SCHEMA: CodeMeaning(
+        "a schema has mistakes, or its subjects are not those of the stream, or overlap others", _NO, _TELLS, _CORRECT
+    ),
+    Code.INCOMPATIBLE_SCHEMA: CodeMeaning(
+        "a schema is not compatible with versions before it; `details`: `reasons`", _NO, _TELLS, "no, unless forced"
+    ),
+    Code.SCHEMA_NOT_FOUND: CodeMeaning("the stream has no such schema", _NO, _TELLS, _CORRECT),
+    Code.SCHEMA_MISMATCH: CodeMeaning(
+        "a value does not fit the schema of its subject; `details`: `row`, `subject`, `reason`", _NO, _TELLS, _CORRECT
+    ),
     Code.READ_ONLY: CodeMeaning(
         "the log is corrupted, or the stream is paused, read-only or sealed", _NO, _TELLS, "once it is not"
     ),

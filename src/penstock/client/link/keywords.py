@@ -8,7 +8,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Literal, TypedDict
 
-from penstock.base.config import Acks, Compression, Durability, Encryption, Retain, Storage, SuspendDeletion
+from penstock.base.config import (
+    Acks,
+    Compression,
+    Durability,
+    Encryption,
+    Retain,
+    SchemaCheck,
+    Storage,
+    SuspendDeletion,
+)
 from penstock.client.link.read_from import ReadFrom, Which
 from penstock.client.values import Envelope
 
@@ -37,6 +46,7 @@ class StreamChanges(TypedDict, total=False):
     retain: Retain | Literal["limits", "until-archived"]
     observers: int
     suspend_deletion: SuspendDeletion | Literal["no", "yes", "copying"]
+    schema_check: SchemaCheck | Literal["no", "count", "refuse"]
     partitions: int
     range_bounds: tuple[str, ...]
 

@@ -56,6 +56,7 @@ from penstock.messages import (
     QuotaKind,
     Request,
     Response,
+    SchemasStreamResponse,
     StagedStreamRequest,
     StagedStreamResponse,
     StreamInfo,
@@ -503,6 +504,7 @@ class Link:
                 CreateStreamResponse(stream=stream)
                 | AlterStreamResponse(stream=stream)
                 | OffsetsStreamResponse(stream=stream)
+                | SchemasStreamResponse(stream=stream)
                 | StagedStreamResponse(stream=stream)
             ):
                 self.view.learn_stream(stream, address, now_s)

@@ -24,6 +24,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from nats.aio.client import Client
+from nats.aio.transport import TcpTransport
 from nats.errors import ConnectionClosedError, ConnectionDrainingError, OutboundBufferLimitError
 from nats.errors import Error as NatsError
 from nats.protocol.parser import AWAITING_MSG_PAYLOAD, CRLF_SIZE, MAX_CONTROL_LINE_SIZE, Parser
@@ -193,7 +194,11 @@ class StrictNatsClient(Client):
         if not self.is_connected:  # nats-py would write pending bytes to a connection that is not encrypted yet
             self._pending = []
             self._pending_data_size = 0
-        await super()._close(status, do_cbs)
+        try:
+            await super()._close(status, do_cbs)
+        finally:  # nats-py leaves the socket open if it is cancelled here, as the end of an event loop does
+            if isinstance(self._transport, TcpTransport):
+                self._transport.close()  # type: ignore[no-untyped-call]
 
     def _must_begin_tls(self) -> bool:
         """True if TLS is requested and has not started."""

@@ -214,7 +214,7 @@ class Publisher:
                 if self._unconfirmed:
                     await asyncio.wait_for(self._echo(), CLOSE_FLUSH_S)
             self._nats = None
-            await _give_back(connection)
+            await give_back(connection)
 
     async def _all_ended(self) -> None:
         """Wait until all that are in flight now have ended."""
@@ -410,7 +410,7 @@ class Publisher:
         try:
             async with asyncio.timeout_at(deadline_s), self._connecting:
                 if self._nats is None or self._nats.is_closed:
-                    self._nats = await ended_by_cancel(self._connect(), _give_back)
+                    self._nats = await ended_by_cancel(self._connect(), give_back)
                 return self._nats
         except Unavailable:
             raise
@@ -443,7 +443,7 @@ class Publisher:
             if self._is_closed:
                 raise Unavailable("the client was closed meanwhile")
         except BaseException:
-            await _give_back(connection)  # a partly made connection has tasks and a socket too
+            await give_back(connection)  # a partly made connection has tasks and a socket too
             raise
         return connection
 
@@ -559,7 +559,8 @@ def _post(connection: StrictNatsClient, outgoing: Outgoing, reply: str) -> bool:
         raise Unavailable(f"NATS does not take the message: {error}") from None
 
 
-async def _give_back(connection: StrictNatsClient) -> None:
+async def give_back(connection: StrictNatsClient) -> None:
+    """Close a connection, within a time; what fails at that counts for nothing."""
     with contextlib.suppress(Exception):  # a server that accepts no bytes must not block closing
         async with asyncio.timeout(_CLOSE_S):
             await connection.close()

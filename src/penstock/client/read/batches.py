@@ -16,7 +16,7 @@ from penstock.base.errors import CorruptionError, ErrorCode, RemoteError
 from penstock.base.ids import LeaderEpoch
 from penstock.batch import codec, joining
 from penstock.batch.header import BatchHeader
-from penstock.batch.schema import FORMAT_VERSION
+from penstock.batch.schema import FORMAT_VERSION, PARTITION_KEY
 from penstock.client.values import Message
 from penstock.hot import row_objects
 
@@ -75,10 +75,6 @@ def batches_of(
         position, offset = position + header.size_bytes, header.end_offset
     if len(view) and offset != covers.end:
         raise CorruptionError(source, position, f"batches up to offset {covers.end}", f"up to {offset}")
-
-
-PARTITION_KEY = b"penstock.partition"
-"""Key in a batch's schema metadata if its stream has several partitions, as in segments: 8 hexadecimal digits."""
 
 
 def of_partition(batch: pa.RecordBatch, partition: int) -> pa.RecordBatch:

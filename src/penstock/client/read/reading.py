@@ -45,6 +45,7 @@ from penstock.client.link.link import Link
 from penstock.client.link.read_from import ReadFrom, ReplicaChoice
 from penstock.client.read import batches, projecting
 from penstock.client.read.batches import OffsetRange
+from penstock.client.read.decoding import TypedColumns
 from penstock.client.read.filters import Filter
 from penstock.client.read.projecting import FetchedColumns, ProjectedFetches
 from penstock.client.values import EARLIEST, LastMessages, Place, Start, microseconds_of
@@ -281,10 +282,11 @@ class Reader:
         read_from: ReadFrom | None = None,
         grows: StreamInfo | None = None,
         limit: int | None = None,
+        typed: TypedColumns | None = None,
     ) -> None:
         """`grows`: the stream whose added partitions are read, too; None: the reader ends with `what`.
 
-        `limit`: it ends after that many rows; None: it does not.
+        `limit`: it ends after that many rows; None: it does not. `typed`: decodes the batches, outside the reader.
         """
         assert what
         self._read_from = link.read_from if read_from is None else read_from
@@ -305,6 +307,7 @@ class Reader:
         self.covered_ends: dict[PartitionId, int] = {}  # the end of the last answer, perhaps in a gap
         self._moved = asyncio.Event()  # set with each answer; a waiter clears it
         self._corrupt: _Corrupt | None = None  # found by the iterator that was returned last
+        self.typed = typed
         self._rows_left = limit
         self._fetch_rows_max = END_OF_LOG if limit is None or where is not None else limit
 
@@ -529,10 +532,10 @@ async def checked_range(
 
 
 async def answers(begin: Callable[[], Awaitable[Reader]]) -> AsyncGenerator[Iterator[pa.RecordBatch], None]:
-    """Yield the batches of one answer at a time; the reader ends with this generator."""
+    """Yield the batches of one answer at a time, decoded as they are taken; the reader ends with this generator."""
     async with await begin() as reader:
         while (found := await reader.next_batches()) is not None:
-            yield found
+            yield found if reader.typed is None else map(reader.typed.batch, found)
 
 
 class _Turns:

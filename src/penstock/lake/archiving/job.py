@@ -362,7 +362,7 @@ class ArchiveJob:
             return Batch(tasks, rows)
         rejects = rows._replace(root=str(plan.root / REJECTS), is_rejects=True)
         begins = {key: begin.offset for key, begin in rejects_from.items()}
-        return Batch(tasks, rows, rejects, begins, plan.decode, plan.schema)
+        return Batch(tasks, rows, rejects, begins, plan.decode, plan.schema, plan.typed)
 
     def _say_rejected(self, bad: int, before: int) -> None:
         """Warn of the first rejected values of a run: their `data` is null in the archive."""

@@ -18,8 +18,17 @@ import pyarrow as pa
 
 from penstock.base import limits
 from penstock.base.errors import ConfigError
-from penstock.lake.archiving.decoding import DECODERS, avro_type, parsed_avro, rows_schema
+from penstock.lake.archiving.decoding import (
+    COLUMNS,
+    DECODERS,
+    avro_type,
+    data_columns,
+    data_of,
+    parsed_avro,
+    rows_schema,
+)
 from penstock.lake.reading.selection import Selection, selection_of
+from penstock.lake.reading.typed import Typed
 from penstock.lake.tables.folder import other_in
 from penstock.lake.tables.formats import FORMATS, open_table
 from penstock.lake.tables.manifest import ArchiveManifest, read_about
@@ -50,6 +59,12 @@ class Plan:
     decode: str = ""
     schema: str = ""
     data: pa.DataType | None = None  # of the column `data`; None: nothing is decoded
+    typed: Typed | None = None  # with registered schemas: what rows are decoded by
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Columns to fetch."""
+        return COLUMNS if self.typed is None else data_columns(self.typed)
 
     def open_table(self) -> Table:
         """Return the archive's table. Raise ConfigError if the folder holds an archive of another format."""
@@ -66,17 +81,23 @@ class JsonDecoder(NamedTuple):
     data_type: Callable[[str], pa.DataType]
 
 
-def decoded(plan: Plan, decode: str, schema: str, json: JsonDecoder | None = None) -> Plan:
+Types = Callable[[str], tuple[str, Typed]]
+"""Function from the schemas that an archive has kept, or "", to those that it keeps, and what rows are decoded by."""
+
+
+def decoded(plan: Plan, decode: str, schema: str, types: Types, json: JsonDecoder | None = None) -> Plan:
     """Return the plan with the decoder and schema of the first run. The first run infers a missing JSON schema.
 
-    Raise ConfigError if the arguments are invalid or differ from those of the first run, or if values are JSON and
-    `json` is None.
+    `types`: as of `archived_types`. Raise ConfigError if the arguments are invalid or differ from those of the first
+    run, or if values are JSON and `json` is None.
     """
     about = read_about(plan.root)
     if decode and decode not in DECODERS:
         raise ConfigError([f"decode: it is {decode!r}; there are {', '.join(DECODERS)}"])
     if schema and not decode and about is None:
         raise ConfigError(["schema: nothing is decoded by it; give decode, too"])
+    if decode == "schema" and schema:
+        raise ConfigError(["schema: with decode schema it is the registered ones; leave it out"])
     if decode == "avro" and not schema and about is None:
         raise ConfigError(["schema: Avro cannot be read without one"])
     if about is not None:
@@ -87,6 +108,9 @@ def decoded(plan: Plan, decode: str, schema: str, json: JsonDecoder | None = Non
         decode, schema = about.decode, about.schema
     if not decode:
         return plan
+    if decode == "schema":
+        schema, typed = types(schema)
+        return _storable(replace(plan, decode=decode, schema=schema, data=data_of(typed), typed=typed))
     if decode == "avro":
         return _storable(replace(plan, decode=decode, schema=schema, data=avro_type(parsed_avro(schema))))
     if json is None:

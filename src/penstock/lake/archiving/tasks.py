@@ -11,9 +11,10 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from penstock.lake.archiving.decoding import DecodedWriter, avro_decoder
+from penstock.lake.archiving.decoding import DecodedWriter, avro_decoder, struct_of
 from penstock.lake.reading.pieces import Piece
 from penstock.lake.reading.positions import Key
+from penstock.lake.reading.typed import Typed
 from penstock.lake.tables.data_files import LakeWriter, Writing, place_of
 from penstock.lake.tables.table import LakeFile
 
@@ -30,13 +31,14 @@ class Batch(NamedTuple):
     rejects_from: Mapping[Key, int] = {}
     decode: str = ""
     schema: str = ""
+    typed: Typed | None = None
 
 
 Runner = Callable[[Batch], list[LakeFile]]
 """Function that carries out all tasks of a batch, and returns their files, synced to disk."""
 
 Read = Callable[[Piece], Iterator[pa.RecordBatch]]
-"""Function from a piece to its rows, with the columns of an archive."""
+"""Function from a piece to its rows, with the columns of an archive and those of `Batch.typed`."""
 
 
 def packed(pieces: Sequence[Piece], sizes: Mapping[Key, float], file_bytes: int) -> list[list[Piece]]:
@@ -61,12 +63,12 @@ def drop_files(batch: Batch, files: Iterable[LakeFile]) -> None:
 
 
 def write_task(batch: Batch, number: int, read: Read) -> list[LakeFile]:
-    """Carry out one task of a batch without a decoder, or with Avro: fetch, decode and write. Return its files."""
+    """Carry out one task of a batch, but not one of JSON: fetch, decode and write. Return its files."""
     rows = (found for piece in batch.tasks[number] for found in read(piece))
     if batch.decode:
-        assert batch.decode == "avro"
+        assert batch.decode in ("avro", "schema")
         assert batch.rejects is not None
-        return _written_avro(batch, batch.rejects, rows)
+        return _decoded(batch, batch.rejects, rows)
     writer = LakeWriter(batch.rows)
     try:
         for found in rows:
@@ -77,12 +79,12 @@ def write_task(batch: Batch, number: int, read: Read) -> list[LakeFile]:
         raise
 
 
-def _written_avro(batch: Batch, rejects: Writing, rows: Iterator[pa.RecordBatch]) -> list[LakeFile]:
-    decode = avro_decoder(batch.schema)
+def _decoded(batch: Batch, rejects: Writing, rows: Iterator[pa.RecordBatch]) -> list[LakeFile]:
+    decode = None if batch.typed is not None else avro_decoder(batch.schema)
     writer = DecodedWriter(batch.rows, rejects, batch.rejects_from)
     try:
         for found in rows:
-            writer.add(found, *decode(found.column("value")))
+            writer.add(*(struct_of(found) if decode is None else (found, *decode(found.column("value")))))
         return list(writer.finish())
     except BaseException:
         writer.drop()

@@ -215,3 +215,20 @@ def _text(names: pa.Array) -> pa.Array:
         return names.cast(pa.string())
     except pa.ArrowInvalid:  # a header's name is not UTF-8: rare, and no reason to fail the query
         return pa.array([None if one is None else one.decode(errors="replace") for one in names.to_pylist()])
+
+
+_FIRST_LINE = b"NATS/1.0\r\n"
+
+
+def header_blocks(headers: pa.Array) -> pa.Array:
+    """Return NATS header blocks of parsed headers: the reverse of `parsed_headers`."""
+    import pyarrow.compute as pc
+
+    pairs = headers.flatten()
+    parts = [pairs.field("key").cast(pa.binary()), b": ", pairs.field("value"), _LINE_END]
+    lines = pc.binary_join_element_wise(*parts, b"")
+    counts = pc.fill_null(pc.list_value_length(headers), 0)
+    offsets = pa.concat_arrays([pa.array([0], pa.int32()), pc.cumulative_sum(counts).cast(pa.int32())])
+    joined = pc.binary_join(pa.ListArray.from_arrays(offsets, lines), b"")
+    blocks = pc.binary_join_element_wise(_FIRST_LINE, joined, _LINE_END, b"")
+    return pc.if_else(headers.is_valid(), blocks, pa.scalar(None, pa.binary()))

@@ -68,7 +68,8 @@ class AppendApi:
     def _append(self, call: Call, request: Appending) -> None:
         partition = users_own(self._find.led(request.stream_id, request.partition))
         allowed = call.auth.appended_subjects(partition.stream)
-        rules = _rules_of(partition.stream, partition.key.partition)._replace(allowed=allowed)
+        rules = _rules_of(partition.stream, partition.key.partition)
+        rules = rules._replace(allowed=allowed, values=partition.refusing_check())
         self.appends.add(call, partition.key, CheckAppend(call.raw, rules, _producer_of(request)))
 
     def _append_at(self, call: Call, request: AppendAtRequest) -> None:

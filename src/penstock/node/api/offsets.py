@@ -1,17 +1,8 @@
 """Offsets of consumer groups: stored in `__offsets`, served from memory by the leader of the group's partition there.
 
-Rules: the state in memory is a function of the log: a leadership reads the log at the first request, keeps the state
-current, and drops it at its end. Only committed rows are served: after a failover, not before all that the new
-leadership found is committed. A commit is answered once its row is committed, like an append; if the leadership ends
-first, the client learns that the outcome is unknown, and commits again. No other component writes to these logs. An
-offset beyond the end of its log is refused (`commit_bounds`).
-
-| known          | since                                         | a request                         |
-|----------------|-----------------------------------------------|-----------------------------------|
-| nothing        | the leadership began                          | gets `not_yet`; the log is read   |
-| being read     |                                               | gets `not_yet`                    |
-| all            | the log is read, and what was read committed  | is answered                       |
-| nothing        | the log could not be read                     | gets the error; the next one reads|
+Rules: `InternalLog` keeps the state of each leadership. A commit is answered once its row is committed, like an append;
+if the leadership ends first, the client learns that the outcome is unknown, and commits again. An offset beyond the end
+of its log is refused (`commit_bounds`).
 
 The number of offsets is bounded: a commit that would exceed OFFSETS_KEPT_MAX is refused, and so is one of a user whose
 share is used up (`FairShares`; the row names the user, so that every leader can count). Commits under way count. A
@@ -30,19 +21,14 @@ from penstock.base import limits
 from penstock.base.clock import Now
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import LeaderEpoch, Offset, PartitionId, PartitionKey, StreamId, TimestampUs
-from penstock.batch import codec
-from penstock.commitlog import LogView
 from penstock.groups.offsets import CommittedOffsets
-from penstock.groups.rows import OFFSETS_STREAM, SUBJECT, GroupPosition, OffsetKey, encode_key, encode_value
+from penstock.groups.rows import OFFSETS_STREAM, GroupPosition, OffsetKey, encode_key, encode_value
 from penstock.hot.keyhash import partition_of
-from penstock.hot.message_group import MessageGroup
 from penstock.messages import (
     AppendResponse,
     CommitOffsetsRequest,
     CommitOffsetsResponse,
     CommittedOffset,
-    CreateStreamRequest,
-    CreateStreamResponse,
     FetchOffsetsRequest,
     FetchOffsetsResponse,
     GroupHeartbeatRequest,
@@ -55,68 +41,28 @@ from penstock.messages import (
 )
 from penstock.metadata.image import ClusterImage
 from penstock.node.api.commit_bounds import CommitBounds
-from penstock.node.api.group_members import GroupMembers, Rows
+from penstock.node.api.group_members import GroupMembers
+from penstock.node.api.internal_log import InternalLog, InternalStream, Kept, Write
 from penstock.node.context import Context
 from penstock.node.control.cluster import Cluster
 from penstock.node.partition.internal_streams import offsets_config
-from penstock.node.partition.log_queries import Query
 from penstock.node.partition.partition import Partition
-from penstock.node.partition.partition_errors import as_remote_error
 from penstock.node.replicas.partition_lookup import PartitionLookup
 from penstock.node.security.access import Call
-from penstock.node.step import InternalCaller, Lane
-from penstock.replication.leader import Leadership
-
-_KEY = 7  # index of the key column's first buffer; for the value column _VALUE
-_VALUE = 10
 
 
-class ReadOffsets(Query):
-    """Reads a log of `__offsets` from its beginning, in a disk thread."""
+class _Coordinator:
+    """Knowledge of the leadership of a partition of `__offsets` besides its rows."""
 
-    def __init__(self, view: LogView) -> None:
-        super().__init__(view)
-        self.offsets = CommittedOffsets()
-
-    def run(self) -> None:
-        """Raise RemoteError (corrupt_range), OSError or QueryGivenUpError."""
-        view = self._view
-        last: dict[bytes | None, tuple[bytes, int]] = {}
-        for _, data in self._batches(view.log_start, view.log_end):
-            codec.check_values(data)
-            columns = codec.buffers(data)
-            rows = _strings(*columns[_KEY : _KEY + 3]), _strings(*columns[_VALUE : _VALUE + 3]), codec.timestamps(data)
-            for key, value, timestamp_us in zip(*rows, strict=True):
-                if value is not None:
-                    last[key] = value, timestamp_us
-                else:
-                    last.pop(key, None)
-        self.offsets.take((key, value, timestamp_us) for key, (value, timestamp_us) in last.items())
-
-
-def _strings(validity: memoryview, ends: memoryview, values: memoryview) -> list[bytes | None]:
-    """Return a checked column's values, straight from its buffers: most batches have one row; Arrow is slow for it."""
-    bounds, text = ends.cast("i"), bytes(values)
-    found: list[bytes | None] = [text[begin:end] for begin, end in pairwise(bounds)]
-    if validity:
-        for row in range(len(found)):
-            if not validity[row >> 3] >> (row & 7) & 1:
-                found[row] = None
-    return found
-
-
-class _Kept:
-    """The state of one leadership of a partition of `__offsets`."""
-
-    def __init__(self, leadership: Leadership, reading: ReadOffsets, end: int) -> None:
-        self.leadership = leadership
-        self.reading: ReadOffsets | None = reading
-        self.end = end  # log end when the leadership began
-        self.offsets: CommittedOffsets | None = None
-        self.failure: RemoteError | None = None
+    def __init__(self, kept: Kept[CommittedOffsets], members: GroupMembers) -> None:
+        self.kept = kept
+        self.members = members
         self.begun: set[OffsetKey] = set()  # places with a row under way: an initial position for them is ignored
         self.swept_at = -1  # image index of the last search for offsets in deleted streams
-        self.members: GroupMembers | None = None  # set together with `offsets`
+
+    @property
+    def offsets(self) -> CommittedOffsets:
+        return self.kept.state
 
 
 class GroupOffsets:
@@ -129,16 +75,16 @@ class GroupOffsets:
         find: PartitionLookup,
         bounds: CommitBounds,
         *,
-        write: Callable[[Partition, InternalCaller, bytearray], None],
+        write: Write,
     ) -> None:
         """`write` appends one batch to a partition led here."""
         self._bounds = bounds
         self._outbox = context.outbox
         self._cluster = cluster
         self._find = find
-        self._encryption = context.settings.internal_encryption
-        self._write = write
-        self._kept: dict[PartitionKey, _Kept] = {}
+        stream = InternalStream(offsets_config(context.settings.internal_encryption), "offsets")
+        self._log = InternalLog(context, cluster, find, stream, CommittedOffsets, write)
+        self._coordinators: dict[PartitionKey, _Coordinator] = {}
         self.handlers: dict[type, Callable[[Call, Any], None]] = {
             OffsetsStreamRequest: self._stream,
             CommitOffsetsRequest: self._commit,
@@ -154,29 +100,7 @@ class GroupOffsets:
     # The stream
 
     def _stream(self, call: Call, request: OffsetsStreamRequest) -> None:
-        if OFFSETS_STREAM in self._image.names:
-            self._outbox.reply(call.caller, self._found())
-            return
-
-        def made(response: Response | RemoteError) -> None:
-            if isinstance(response, CreateStreamResponse):
-                self._outbox.reply(call.caller, OffsetsStreamResponse(stream=response.stream))
-            elif isinstance(response, RemoteError) and response.code == ErrorCode.STREAM_EXISTS:
-                # A broker of another version created it differently; this broker may learn of it a moment later.
-                self._outbox.reply(call.caller, RemoteError(ErrorCode.NOT_YET, "the offsets are being made; ask again"))
-            else:
-                self._outbox.reply(call.caller, response)
-
-        config = offsets_config(self._encryption)
-        create = CreateStreamRequest(config=config, timeout_ms=request.timeout_ms)
-        self._cluster.link.administer(create, made, authorize=call.authorize)
-
-    def _found(self) -> OffsetsStreamResponse | RemoteError:
-        state = self._image.by_name(OFFSETS_STREAM)
-        if state.config.is_internal:
-            return OffsetsStreamResponse(stream=self._cluster.info(state))
-        text = f"a user created a stream named {OFFSETS_STREAM!r} before that name was reserved"
-        return RemoteError(ErrorCode.STREAM_EXISTS, f"offsets cannot be stored: {text}; delete it")
+        self._log.create(call, request.timeout_ms, lambda found: OffsetsStreamResponse(stream=found))
 
     # Requests
 
@@ -198,18 +122,16 @@ class GroupOffsets:
 
         self._bounds.judge(request.offsets, judged, sharer)
 
-    def _checked(self, request: CommitOffsetsRequest, now: Now, asker: str) -> tuple[Partition, _Kept]:
+    def _checked(self, request: CommitOffsetsRequest, now: Now, asker: str) -> tuple[Partition, _Coordinator]:
         """Return the partition of `__offsets` for the group. Raise RemoteError if the member may not commit now."""
         partition = self._of_group(request.stream_id, request.partition, request.group)
         kept = self._known(partition)
-        assert kept.members is not None
         kept.members.check_commit(request, now.elapsed_us, asker)
         return partition, kept
 
     def _commit_judged(self, caller: Hashable, request: CommitOffsetsRequest, now: Now, asker: str, by: str) -> None:
         """Commit offsets that lie within their logs. Leaders may have been asked meanwhile, so check the rest again."""
         partition, kept = self._checked(request, now, asker)
-        assert kept.offsets is not None
         rows, places, added = [], list[OffsetKey](), 0
         for one in request.offsets:
             place = OffsetKey(request.group, one.stream_id, one.partition)
@@ -240,12 +162,10 @@ class GroupOffsets:
             else:
                 self._outbox.reply(caller, response)
 
-        self._append(partition, kept, rows, heard, lambda: shares.remove(by, added))
+        self._log.append(partition, kept.kept, rows, heard, lambda: shares.remove(by, added))
 
     def _fetch(self, call: Call, request: FetchOffsetsRequest) -> None:
         kept = self._known(self._of_group(request.stream_id, request.partition, request.group))
-        assert kept.offsets is not None
-        assert kept.members is not None
         found = kept.offsets.of(request.group, request.of_stream_id)
         by = None if call.auth.is_free or call.auth.may_monitor else call.auth.asker
         members = kept.members.having(request.group, request.of_stream_id, call.now.elapsed_us, by)
@@ -263,7 +183,6 @@ class GroupOffsets:
 
     def _heartbeat(self, call: Call, request: GroupHeartbeatRequest) -> None:
         kept = self._known(self._of_group(request.stream_id, request.partition, request.group))
-        assert kept.members is not None
         if not request.is_leaving:
             for stream_id in request.stream_ids:
                 self._check_there(stream_id, 0)
@@ -271,9 +190,7 @@ class GroupOffsets:
         self._outbox.reply(call.caller, kept.members.heartbeat(request, call.now, by, sharer, call.origin))
 
     def _list(self, call: Call, request: ListGroupsRequest) -> None:
-        kept = self._known(self._of_offsets(request.stream_id, request.partition))
-        assert kept.offsets is not None
-        assert kept.members is not None
+        kept = self._known(self._log.led(request.stream_id, request.partition))
         after = (request.after_group, int(request.after_stream_id))
         found = kept.offsets.page(after, limits.GROUP_STREAMS_PER_ANSWER_MAX)
         groups = tuple(
@@ -288,14 +205,8 @@ class GroupOffsets:
         )
         self._outbox.reply(call.caller, ListGroupsResponse(groups=groups))
 
-    def _of_offsets(self, stream_id: int, number: int) -> Partition:
-        partition = self._find.led(stream_id, number)
-        if not (partition.stream.config.is_internal and partition.stream.name == OFFSETS_STREAM):
-            raise RemoteError(ErrorCode.BAD_REQUEST, f"{partition.label} holds no offsets of groups")
-        return partition
-
     def _of_group(self, stream_id: int, number: int, group: str) -> Partition:
-        partition = self._of_offsets(stream_id, number)
+        partition = self._log.led(stream_id, number)
         wanted = partition_of(group.encode(), len(partition.stream.partitions))
         if number != wanted:
             text = f"the offsets of group {group!r} are in partition {wanted} of {OFFSETS_STREAM!r}, not in {number}"
@@ -335,22 +246,22 @@ class GroupOffsets:
 
     # State of the leaderships
 
-    def _known(self, partition: Partition) -> _Kept:
+    def _known(self, partition: Partition) -> _Coordinator:
         """Return the state of a partition's leadership. Raise RemoteError: not_yet, or why the log cannot be read."""
-        leadership = partition.leadership
-        if leadership is None:  # the only replica may be unregistered, as on a full disk
-            raise RemoteError(ErrorCode.NOT_YET, f"{partition.label} is not led now; ask again in a moment")
-        kept = self._kept.get(partition.key)
-        if kept is None or kept.leadership is not leadership or kept.failure is not None:
-            self._read(partition, leadership)
-            if kept is not None and kept.leadership is leadership and kept.failure is not None:
-                raise kept.failure
-            raise _being_read(partition)
-        if kept.offsets is None or partition.committed_end < kept.end:
-            raise _being_read(partition)
-        if kept.swept_at < 0:
-            self._sweep(partition, kept)
-        return kept
+        kept = self._log.known(partition)
+        found = self._coordinators.get(partition.key)
+        if found is None or found.kept is not kept:
+            members = GroupMembers(
+                kept.state,
+                kept.leadership.leader_epoch,
+                lambda rows, heard: self._log.append(partition, kept, rows, heard),
+                self._partitions_of,
+                lambda group, stream_id: self._readable(kept.state, group, stream_id),
+            )
+            found = self._coordinators[partition.key] = _Coordinator(kept, members)
+        if found.swept_at < 0:
+            self._sweep(partition, found)
+        return found
 
     def known(self) -> list[CommittedOffsets]:
         """Return the offsets of all partitions led here; logs that are not in memory are being read."""
@@ -364,65 +275,19 @@ class GroupOffsets:
                 continue
             with contextlib.suppress(RemoteError):  # led by another broker, or being read
                 offsets = self._known(self._find.led(state.stream_id, number)).offsets
-                assert offsets is not None
                 found.append(offsets)
         return found
 
-    def _read(self, partition: Partition, leadership: Leadership) -> None:
-        self.ended(partition)
-        reading = ReadOffsets(partition.view())
-        kept = self._kept[partition.key] = _Kept(leadership, reading, partition.log.log_end)
-
-        def done(error: Exception | None) -> None:
-            kept.reading = None
-            if error is None:
-                kept.offsets = reading.offsets
-                kept.members = GroupMembers(
-                    reading.offsets,
-                    kept.leadership.leader_epoch,
-                    lambda rows, heard: self._append(partition, kept, rows, heard),
-                    self._partitions_of,
-                    lambda group, stream_id: self._readable(reading.offsets, group, stream_id),
-                )
-            else:
-                kept.failure = as_remote_error(error)
-
-        self._outbox.work(Lane.READ, reading.run, done)
-
     def ended(self, partition: Partition) -> None:
         """Drop the state of a partition no longer led here."""
-        kept = self._kept.pop(partition.key, None)
-        if kept is not None and kept.reading is not None:
-            kept.reading.give_up()
+        self._log.ended(partition)
+        self._coordinators.pop(partition.key, None)
 
     def stop(self) -> None:
         """Cancel reads because the broker stops."""
-        for kept in self._kept.values():
-            if kept.reading is not None:
-                kept.reading.give_up()
+        self._log.stop()
 
-    # Writes
-
-    def _append(
-        self,
-        partition: Partition,
-        kept: _Kept,
-        rows: Rows,
-        heard: Callable[[Response | RemoteError], None],
-        arrived: Callable[[], None] = lambda: None,
-    ) -> None:
-        """Append rows; they are applied once committed, in log order. `arrived` is called just before that."""
-
-        def written(response: Response | RemoteError) -> None:
-            arrived()
-            if isinstance(response, AppendResponse):
-                assert kept.offsets is not None
-                kept.offsets.take((key, value, response.timestamp_us) for key, value in rows)
-            heard(response)
-
-        self._write(partition, InternalCaller(written), _encoded(rows))
-
-    def _sweep(self, partition: Partition, kept: _Kept) -> None:
+    def _sweep(self, partition: Partition, kept: _Coordinator) -> None:
         """Write tombstones for offsets in deleted streams.
 
         Nothing is searched if the image has not changed since the last time: a client may repeat a refused commit at
@@ -435,7 +300,6 @@ class GroupOffsets:
         def is_gone(stream_id: int) -> bool:
             return stream_id <= image.index and StreamId(stream_id) not in image.streams
 
-        assert kept.offsets is not None
         places = kept.offsets.left_over(is_gone, limits.OFFSETS_PER_COMMIT_MAX)
         kept.swept_at = image.index if len(places) < limits.OFFSETS_PER_COMMIT_MAX else 0  # 0: there may be more
 
@@ -444,13 +308,4 @@ class GroupOffsets:
                 kept.swept_at = 0  # they are still there
 
         if places:
-            self._append(partition, kept, [(encode_key(place), None) for place in places], heard)
-
-
-def _encoded(rows: Rows) -> bytearray:
-    group = MessageGroup.of([SUBJECT] * len(rows), [value for _, value in rows], keys=[key for key, _ in rows])
-    return codec.encode(group, 0, len(rows), base_offset=0, timestamp_us=0, leader_epoch=0)[0]
-
-
-def _being_read(partition: Partition) -> RemoteError:
-    return RemoteError(ErrorCode.NOT_YET, f"the offsets in {partition.label} are being read; ask again in a moment")
+            self._log.append(partition, kept.kept, [(encode_key(place), None) for place in places], heard)

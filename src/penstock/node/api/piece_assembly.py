@@ -21,7 +21,7 @@ from penstock.commitlog import LogView
 from penstock.hot.rows import HeaderRequests
 from penstock.ingest.published import RunPiece
 from penstock.messages import StagedRange
-from penstock.node.partition.log_queries import RowRules
+from penstock.node.partition.log_queries import RowRules, check_fit
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -56,6 +56,8 @@ class AssemblePiece:
             self.message = codec.encode_arrow(_joined(parts))
             rows = codec.check_values(self.message)
         self.asked = self._rules.check(rows)
+        if self._rules.values is not None:
+            check_fit(codec.read_rows(self.message), self._rules.values)
 
     def _parts(self, staged: StagedRange) -> list[tuple[Buffer, int, int]]:
         """Return the batches that hold the rows, with the first row and the row end to take from each."""

@@ -222,7 +222,7 @@ class StagedPublisher:
         if publish.assembled is None:
             publish.is_waiting = not self._is_staged(key, publish)
             if not publish.is_waiting:
-                self._assemble(key, publish)
+                self._assemble(partition, publish)
             return False
         if publish.error is not None:
             raise as_remote_error(publish.error)
@@ -275,14 +275,16 @@ class StagedPublisher:
             raise RemoteError(ErrorCode.BAD_REQUEST, text)
         return replica
 
-    def _assemble(self, key: PartitionKey, publish: _Publish) -> None:
+    def _assemble(self, partition: Partition, publish: _Publish) -> None:
+        """Assemble a request's rows in a disk thread, when one is free. RemoteError not_yet."""
+        key = partition.key
         if self._at_work >= limits.PUBLISHES_AT_WORK_MAX:
             if key not in self._to_assemble:
                 self._to_assemble.put(publish.user, key)
             return
         request = publish.request
         config = self._cluster.image.by_id(request.stream_id).config
-        rules = RowRules.of(config, request.partition)
+        rules = RowRules.of(config, request.partition)._replace(values=partition.refusing_check())
         view = self._staged(request).view()
         publish.assembled = work = AssemblePiece(view, request.staged, rules, publish.piece)
         publish.is_at_work = True

@@ -1,7 +1,7 @@
 """Adds replicas to Penstock's internal streams as brokers join, up to the default of a new stream.
 
-Rules: a cluster may begin with one broker, and then its internal streams (`__offsets`, `__audit`) have one replica.
-They get the defaults of a new stream step by step: one more replica, only when all live ones are in sync; then
+Rules: a cluster may begin with one broker, and then its internal streams (`__offsets`, `__schemas`, `__audit`) have one
+replica. They get the defaults of a new stream step by step: one more replica, only when all live ones are in sync; then
 `min_isr`, when as many are. Each step is a command that follows from the applied image: a new metadata leader continues
 with the next one. Staged rows (`__staged-…`) stay with their target stream.
 """
@@ -19,6 +19,7 @@ from penstock.groups.rows import OFFSETS_STREAM
 from penstock.metadata.commands import AddReplicas, AlterStream
 from penstock.metadata.feature_versions import unsupported_reason
 from penstock.metadata.image import ClusterImage, StreamState
+from penstock.schemas.rows import SCHEMAS_STREAM
 
 
 class ExpansionCandidates(Protocol):
@@ -36,7 +37,7 @@ class ExpansionCandidates(Protocol):
 
 def next_step(image: ClusterImage, candidates: ExpansionCandidates) -> AddReplicas | AlterStream | None:
     """Return the next command; None if there is nothing to do now."""
-    for name in (OFFSETS_STREAM, AUDIT_STREAM):
+    for name in (OFFSETS_STREAM, SCHEMAS_STREAM, AUDIT_STREAM):
         state = image.by_name(name) if name in image.names else None
         if state is None or not state.config.is_internal:  # a user may have created a stream of that name long ago
             continue

@@ -4,6 +4,8 @@
 needed, with as many replicas as any other stream. No leader subscribes for it: its rows come over the socket, from
 another broker's checked request. One that an earlier version has created is altered once all brokers support that.
 
+`__schemas` holds the schemas of streams (`penstock.schemas.rows`), in the same way, in one partition.
+
 `__staged-<id>` holds the rows staged for the stream of that id (see `staging`). It has as many partitions, each on the
 replicas of the target's partition: so the leader of that partition has the staged rows on its own disk. It is deleted
 when its target is.
@@ -22,6 +24,8 @@ from penstock.messages import AlterStreamRequest, CreateStreamRequest, Request
 from penstock.metadata.commands import AlterStream, DeleteStream
 from penstock.metadata.image import ClusterImage, StreamState
 from penstock.node.partition.partition import Partition
+from penstock.schemas.rows import SCHEMAS_STREAM
+from penstock.schemas.rows import SUBJECT as SCHEMAS_SUBJECT
 
 
 def offsets_config(encryption: Encryption = Encryption.NONE) -> StreamConfig:
@@ -32,6 +36,19 @@ def offsets_config(encryption: Encryption = Encryption.NONE) -> StreamConfig:
         acks=Acks.NEVER,
         segment_bytes=limits.OFFSETS_SEGMENT_BYTES,
         partitions=limits.OFFSETS_PARTITIONS,
+        dedup_window_ms=None,
+        compact=True,
+        encryption=encryption,
+    )
+
+
+def schemas_config(encryption: Encryption = Encryption.NONE) -> StreamConfig:
+    """Return the config with which `__schemas` is created."""
+    return StreamConfig(
+        name=SCHEMAS_STREAM,
+        subject=SCHEMAS_SUBJECT.decode(),
+        acks=Acks.NEVER,
+        segment_bytes=limits.SCHEMA_SEGMENT_BYTES,
         dedup_window_ms=None,
         compact=True,
         encryption=encryption,
@@ -113,9 +130,15 @@ def _lets_others_lead(request: Request) -> bool:
 
 def users_own(partition: Partition) -> Partition:
     """Return the partition; raise RemoteError read_only if its stream is internal."""
-    if partition.stream.config.is_internal:
-        raise _not_for_users(partition.stream.name)
+    users_own_stream(partition.stream)
     return partition
+
+
+def users_own_stream(state: StreamState) -> StreamState:
+    """Return the stream; raise RemoteError read_only if it is internal."""
+    if state.config.is_internal:
+        raise _not_for_users(state.name)
+    return state
 
 
 def _not_for_users(name: str) -> RemoteError:

@@ -26,6 +26,7 @@ from penstock.commitlog import LogView
 from penstock.hot.keymap import KeyMap, key_map_of
 from penstock.hot.message_group import MessageGroup
 from penstock.hot.rows import BatchRows, HeaderRequests
+from penstock.ingest.value_check import ValueCheck
 from penstock.metadata.image import StreamState
 
 if TYPE_CHECKING:
@@ -228,6 +229,7 @@ class RowRules(NamedTuple):
     allows_rollups: bool
     own: OwnKeys | None = None
     allowed: tuple[str, ...] | None = None  # subjects on which the client may append; None: all of the stream's
+    values: ValueCheck | None = None  # refuses rows whose values do not fit their schemas; None: values are not checked
 
     @classmethod
     def of(cls, config: StreamConfig, partition: int, own: OwnKeys | None = None) -> RowRules:
@@ -282,6 +284,18 @@ def _check_allowed(rows: pa.RecordBatch, patterns: tuple[str, ...]) -> None:
         raise RemoteError(ErrorCode.NOT_AUTHORIZED, text, operation="append", subject=subject)
 
 
+def check_fit(rows: pa.RecordBatch, values: ValueCheck) -> None:
+    """Raise RemoteError (schema_mismatch) if the value of a row does not fit the schema of its subject."""
+    marks = values.of_rows(rows)
+    if marks is None:
+        return
+    row = next(row for row, mark in enumerate(marks) if mark)
+    subject = rows.column("subject")[row].as_py()
+    text = f"nothing was stored: the value of row {row}, on {subject!r}, does not fit its schema"
+    reason = values.reason(marks[row])
+    raise RemoteError(ErrorCode.SCHEMA_MISMATCH, f"{text}: {reason}", row=row, subject=subject, reason=reason)
+
+
 class CheckAppend:
     """Checks that a client's batch can be stored: layout, CRC, every row, the stream's rules.
 
@@ -334,6 +348,8 @@ class CheckAppend:
         asked = self.rules.check(rows, are_placed=self.keeps_numbers)
         if self.rules.own is not None:
             self.rules.own.check(codec.read_rows(self.raw))  # the broker assigns its numbers, so they need no check
+        if self.rules.values is not None:
+            check_fit(codec.read_rows(self.raw), self.rules.values)
         if self.rules.allowed is not None:
             if asked.rollup_row >= 0:
                 text = "nothing was stored: a rollup of all removes messages on subjects on which you may not append"

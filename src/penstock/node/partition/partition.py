@@ -21,7 +21,7 @@ from types import MappingProxyType
 
 from penstock.base import limits
 from penstock.base.clock import Now
-from penstock.base.config import Durability, Intake, Retain, Storage
+from penstock.base.config import Durability, Intake, Retain, SchemaCheck, Storage
 from penstock.base.errors import ErrorCode, OperationalError, RemoteError
 from penstock.base.ids import PartitionKey, StreamId
 from penstock.batch import codec
@@ -35,6 +35,7 @@ from penstock.ingest.dedup import Dedup
 from penstock.ingest.last_sequences import BEFORE_ALL, LastSequences, ReadState
 from penstock.ingest.producers import ProducerBatch, Producers
 from penstock.ingest.published import PublishedRuns
+from penstock.ingest.value_check import SCHEMAS_UNKNOWN, KnownSchemas, ValueCheck
 from penstock.messages.streams import CONSUMER_CONTROL
 from penstock.metadata.image import StreamState
 from penstock.node.partition.counters import PartitionCounters
@@ -74,8 +75,8 @@ class Partition:
         "fresh_us", "impediment", "in_flight", "is_mute", "key", "keys", "lasts", "leader_epoch", "leadership",
         "leads", "led_epoch", "listened_us", "log", "mending", "mending_fails", "meters", "names_checked_us",
         "owes_name_check", "producers", "published", "refusal", "rollup_at", "sid", "stall", "stream", "subscribed",
-        "terms", "traffic", "trouble", "truncated", "undelivered_told", "unheard", "unheard_told_us", "vfs", "visit_us",
-        "when_idle",
+        "terms", "traffic", "trouble", "truncated", "undelivered_told", "unheard", "unheard_told_us", "values", "vfs",
+        "visit_us", "when_idle",
     )  # fmt: skip
 
     def __init__(self, stream: StreamState, key: PartitionKey, log: Log, vfs: Vfs, budget: InFlightBudget) -> None:
@@ -91,6 +92,7 @@ class Partition:
         )
         self.producers: Producers | None = None  # of this leadership; None until a producer appends
         self.published: PublishedRuns | None = None  # of this leadership; None until a staged run is published
+        self.values: KnownSchemas | None = None  # of a stream that checks values; None until they are known here
         self.is_mute = False  # it leads, but the metadata leader may have elected another leader by now
         self.leads = False  # the log has this leadership's epoch entry, which is written before the first message
         self.traffic: PartitionCounters  # set when `leads` becomes True
@@ -351,6 +353,8 @@ class Partition:
         if admission is None:
             return False
         self._tell_refused(admission, step)
+        if admission.misfits:
+            self.counters["misfits"] += admission.misfits
         if admission.unheard:
             self._tell_unheard(admission, now, step)
         rows = admission.rows
@@ -380,18 +384,25 @@ class Partition:
 
     def _admit(self, group: MessageGroup, now: Now, step: Step, *, must: bool) -> Admission | None:
         """Admit or refuse the messages of `group`; return None if they must wait until message ids or last offsets are
-        read from the log. With `must` they do not wait: they are refused.
+        read from the log, or schemas known. With `must` they do not wait: they are refused.
         """
         rules = self._rules
         if (closed := self.unavailable_reason()) is not None:
             return refuse_all(group, rules, *closed)
+        if self.lacks_schemas and not must:
+            return None
+        if (unchecked := self._why_unchecked()) is not None:
+            return refuse_all(group, rules, acks.unavailable(unchecked), OVER_BUDGET)
         dedup, lasts = self.dedup, self.lasts
         now_us = self.timestamp_us(now)
         ids = None if dedup is None else dedup.ids(now_us)
         log_start = 0 if lasts is None else self.log_start
         if self.keys is not None and self.key.partition >= self.stream.counts[0]:
             log_start = BEFORE_ALL
-        admission = admit(group, rules, log_start=log_start, log_end=self.log.log_end, ids=ids, lasts=lasts)
+        values = self.value_check
+        admission = admit(
+            group, rules, log_start=log_start, log_end=self.log.log_end, ids=ids, lasts=lasts, values=values
+        )
         if lasts is not None and admission.asks_older:
             read_older(lasts, self.view(), self.log_start, step)
         if not (admission.needs_ids or admission.needs_lasts):
@@ -408,6 +419,32 @@ class Partition:
         if admission.needs_lasts:
             self.lasts = read_end(self.view(), self.log.log_end, step)
         return None
+
+    @property
+    def lacks_schemas(self) -> bool:
+        """True if values must be checked, and it is not known here by which schemas."""
+        return self.values is None and self.stream.config.schema_check is SchemaCheck.REFUSE
+
+    def refusing_check(self) -> ValueCheck | None:
+        """Return the check of rows that a client appends; None: their values are not refused. RemoteError not_yet."""
+        if self.stream.config.schema_check is not SchemaCheck.REFUSE:
+            return None
+        if (why := self._why_unchecked()) is not None:
+            raise RemoteError(ErrorCode.NOT_YET, f"nothing was stored: {why}; ask again in a moment")
+        return self.value_check
+
+    def _why_unchecked(self) -> str | None:
+        """Return why values that must be checked cannot be; None if they can, or need not be."""
+        if self.stream.config.schema_check is not SchemaCheck.REFUSE:
+            return None
+        return SCHEMAS_UNKNOWN if self.values is None else self.values.failure or None
+
+    @property
+    def value_check(self) -> ValueCheck | None:
+        """The check of values before they are stored; None: they are not checked."""
+        if self.values is None or not self.stream.config.checks_schemas:
+            return None
+        return self.values.check
 
     def unavailable_reason(self) -> tuple[acks.AckError, str] | None:
         """Return the error for publishers and the reason to count; None if the partition takes messages."""

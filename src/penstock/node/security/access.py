@@ -22,6 +22,9 @@ Who may monitor gets the state of such a broker, but no stored data.
 | commit offsets, group heartbeat | `commit_offsets` on each stream, for the group; only for own members     |
 | report archived                 | `commit_offsets`                                                         |
 | fetch offsets, list groups      | `commit_offsets`, `read` or `monitor`                                    |
+| register schemas                | `register` on the subjects; to force: also `alter`                       |
+| forget schemas                  | `register` and `alter` on the subjects                                   |
+| list schemas, get schema text   | any on the stream                                                        |
 | metadata, find streams          | none; the answer holds the streams on which the user has a permission    |
 | status                          | `monitor`                                                                |
 | verify, append at               | `admin`                                                                  |
@@ -61,19 +64,24 @@ from penstock.messages import (
     FetchOffsetsRequest,
     FetchRequest,
     FindStreamsRequest,
+    ForgetSchemasRequest,
     GetRequest,
+    GetSchemaTextRequest,
     GroupHeartbeatRequest,
     HelloRequest,
     ListGroupsRequest,
     ListOffsetsRequest,
     ListProducersRequest,
     ListPublishedRequest,
+    ListSchemasRequest,
     ListUsersRequest,
     MetadataRequest,
     OffsetsStreamRequest,
     PublishStagedRequest,
+    RegisterSchemasRequest,
     ReportArchivedRequest,
     Request,
+    SchemasStreamRequest,
     SetIntakeRequest,
     StagedStreamRequest,
     StageRequest,
@@ -330,7 +338,7 @@ class Authorization:
             raise not_authorized(self.who, Operation.ADMIN, "")
 
     def may_see(self, state: StreamState) -> bool:
-        """True if the caller has any permission on the stream, or may have groups and the stream is `__offsets`."""
+        """True if the caller has any permission on the stream, or if it is `__offsets` or `__schemas` and of use."""
         return self.is_free or self._judge().sees(state)
 
     def seen_names(self, names: list[str]) -> list[str]:
@@ -461,6 +469,27 @@ class Authorization:
         if not self._judge().has_groups:
             raise not_authorized(self.who, Operation.COMMIT_OFFSETS, "")
 
+    def _having_schemas(self, request: SchemasStreamRequest) -> None:
+        if not self._judge().registers:
+            raise not_authorized(self.who, Operation.REGISTER, "")
+
+    def _registering(self, request: RegisterSchemasRequest) -> None:
+        subjects = tuple(entry.subject for entry in request.entries)
+        self._need_register(request.of_stream_id, subjects, is_alteration=request.force)
+
+    def _forgetting(self, request: ForgetSchemasRequest) -> None:
+        self._need_register(request.of_stream_id, (request.subject,), is_alteration=True)
+
+    def _need_register(self, stream_id: int, subjects: tuple[str, ...], *, is_alteration: bool) -> None:
+        state = self._state(stream_id)
+        self._need(Operation.REGISTER, state, subjects)
+        if is_alteration:
+            self._need(Operation.ALTER, state, subjects)
+
+    def _reading_schemas(self, request: ListSchemasRequest | GetSchemaTextRequest) -> None:
+        if not self.may_see(self._state(request.of_stream_id)):
+            raise stream_deleted(request.of_stream_id)
+
     def _altering_user(self, request: AlterUserRequest) -> None:
         if not self._is_own(request):
             self.need_admin()
@@ -515,6 +544,11 @@ class Authorization:
         GroupHeartbeatRequest: _joining,
         FetchOffsetsRequest: _asking_offsets,
         ListGroupsRequest: _allowing,
+        SchemasStreamRequest: _having_schemas,
+        RegisterSchemasRequest: _registering,
+        ForgetSchemasRequest: _forgetting,
+        ListSchemasRequest: _reading_schemas,
+        GetSchemaTextRequest: _reading_schemas,
         MetadataRequest: _allowing,
         FindStreamsRequest: _allowing,
         ListUsersRequest: _allowing,

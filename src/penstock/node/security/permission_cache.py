@@ -14,6 +14,7 @@ from penstock.access.rules import OF_CLUSTER, Scope, is_admin, may_monitor, name
 from penstock.base import limits
 from penstock.groups.rows import OFFSETS_STREAM
 from penstock.metadata.image import ClusterImage, StreamState
+from penstock.schemas.rows import SCHEMAS_STREAM
 
 _Rules = tuple[Rule, ...]
 _SHOWS = tuple(one for one in Operation if one not in OF_CLUSTER)  # operations of which one makes a stream visible
@@ -30,6 +31,11 @@ class PermissionCache:
         by_operation = {one: tuple(rule for rule in self.rules if rule.operation is one) for one in _SHOWS}
         self._by_operation: dict[Operation, _Rules] = {one: rules for one, rules in by_operation.items() if rules}
         self.has_groups = Operation.COMMIT_OFFSETS in self._by_operation or Operation.READ in self._by_operation
+        self.registers = Operation.REGISTER in self._by_operation
+        # Internal streams that hold something for this user: groups; schemas of the streams that it sees.
+        self._shared = frozenset(
+            ({OFFSETS_STREAM} if self.has_groups else set()) | ({SCHEMAS_STREAM} if self._by_operation else set())
+        )
         self._scopes: dict[tuple[Operation, int], Scope] = {}
         self._is_seen: dict[int, bool] = {}
         self._names: tuple[object, list[str]] = (None, [])  # visible names of one image
@@ -67,9 +73,9 @@ class PermissionCache:
         if found is None:
             if len(self._is_seen) >= limits.PERMISSION_CACHE_STREAMS_MAX:
                 self._is_seen.clear()
-            is_where_groups_are = state.name == OFFSETS_STREAM and self.has_groups
+            is_shared = state.name in self._shared
             name, subject = state.name, state.config.subject
-            found = is_where_groups_are or any(self.scope_of(one, name, subject) for one in self._by_operation)
+            found = is_shared or any(self.scope_of(one, name, subject) for one in self._by_operation)
             self._is_seen[state.stream_id] = found
         return found
 
@@ -82,7 +88,7 @@ class PermissionCache:
     def _seen(self, image: ClusterImage, names: list[str]) -> set[str]:
         if self.may_monitor:
             return set(names)
-        found = {OFFSETS_STREAM} & set(names) if self.has_groups else set()
+        found = {name for name in self._shared if name in image.names}
         for rule in self.rules:
             if rule.subject:
                 return {name for name in names if self.sees(image.by_name(name))}  # that applies all rules

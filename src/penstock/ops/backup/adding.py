@@ -1,4 +1,4 @@
-"""Copies the new committed messages of streams, the offsets of groups and the users into a backup."""
+"""Copies the new committed messages of streams, their schemas, the offsets of groups and the users into a backup."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ from penstock.client.bulk.raw_batches import raw_batches
 from penstock.client.errors import LogTruncated
 from penstock.client.values import LATEST
 from penstock.messages import StreamInfo, UserExport
+from penstock.ops import carried_schemas
+from penstock.ops.backup import schemas as backup_schemas
 from penstock.ops.backup import users as backup_users
 from penstock.ops.backup.files import (
     FILE_BYTES,
@@ -99,7 +101,7 @@ class Backup:
         progress: Progress | None = None,
         stop: threading.Event | None = None,
     ) -> BackedUp:
-        """Add what is new: rows and group offsets of `streams`, or those of all streams, and all users.
+        """Add what is new: rows, group offsets and schemas of `streams`, or those of all streams, and all users.
 
         An interrupted run keeps its complete files, and the next one continues. If `stop` is set, the run ends soon,
         with StoppedError. StreamNotFound. OperationalError: the
@@ -152,8 +154,10 @@ class _Run(NamedTuple):
             for entry, info in entries:
                 self._check_stop()
                 copied.append(self._copy(entry, info, advance))
+                self._copy_schemas(entry, info)
                 entry.backed_up = _now()
                 write_manifest(self.folder, self.manifest)
+        backup_schemas.delete_unlisted(self.folder, self.manifest)
         users = None if streams else self._users()
         if users is not None:
             backup_users.write_users(self.folder, self.manifest, users, _now())
@@ -246,6 +250,12 @@ class _Run(NamedTuple):
             size_bytes += sum(one.size_bytes for one in added)
             advance(offsets)
         return BackedUpStream(entry.name, rows, size_bytes, offsets)
+
+    def _copy_schemas(self, entry: StreamBackup, info: StreamInfo) -> None:
+        """Replace the stream's schemas; after its rows, so that those by which they were written are there."""
+        found = carried_schemas.read_schemas(self.client, info, self.timeout_s, self.progress.note)
+        if found is not None:
+            backup_schemas.write_schemas(self.folder, entry, found)
 
     def _copy_partition(self, entry: StreamBackup, info: StreamInfo, place: _Place) -> None:
         partition, writer = place.partition, None

@@ -2,6 +2,7 @@
 
     backup/penstock-backup.json                               the manifest, replaced as a whole
     backup/streams/7-orders/0/00000000000000000000.arrows     batches in the format of a segment file
+    backup/schemas/5f0c….json                                 versions of a stream's schemas
     backup/users/6f1c….json                                   users, their verifiers, rules and quotas
 
 Rules: a file is written under a temporary name, synced, and renamed before the manifest lists it; so each listed file
@@ -66,6 +67,15 @@ class PartitionBackup(msgspec.Struct):
     files: list[BackupFile] = msgspec.field(default_factory=list)
 
 
+class SchemasBackup(msgspec.Struct, frozen=True):
+    """A file with versions of a stream's schemas."""
+
+    path: str
+    versions: _Number
+    size_bytes: _Number
+    sha256: str
+
+
 class StreamBackup(msgspec.Struct):
     """One stream, identified by its id: a stream that was deleted and created again has an entry of its own."""
 
@@ -75,6 +85,7 @@ class StreamBackup(msgspec.Struct):
     intake: Intake = Intake.OPEN
     backed_up: str = ""  # time of the last backup, RFC 3339
     partitions: list[PartitionBackup] = msgspec.field(default_factory=list)
+    schemas: list[SchemasBackup] = msgspec.field(default_factory=list)  # older versions of Penstock ignore them
 
 
 class GroupBackup(msgspec.Struct, frozen=True):
@@ -136,6 +147,7 @@ def _check_paths(folder: Path, manifest: Manifest) -> None:
     """Raise OperationalError if the manifest lists a path outside of the folder: such a file must not be read."""
     root = folder.resolve()
     files = [file.path for stream in manifest.streams for part in stream.partitions for file in part.files]
+    files += [file.path for stream in manifest.streams for file in stream.schemas]
     files += [] if manifest.access is None else [manifest.access.path]
     strange = [stream.name for stream in manifest.streams if "/" in stream.name]  # stream names become folder names
     strange += [path for path in files if not _is_below(root, path)]
@@ -158,6 +170,31 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
         sync(out)
     part.replace(folder / MANIFEST)
     sync_folder_if_possible(folder)
+
+
+def write_whole(folder: Path, path: Path, data: bytes) -> None:
+    """Write a file of the backup, complete and durable before it has its name; `path` is relative to the folder."""
+    private_folder(folder, path.parent)
+    for left in (folder / path.parent).glob("*.part"):  # left by a run that was killed
+        left.unlink()
+    part = (folder / path).with_suffix(".part")
+    with private_file(part) as out:
+        out.write(data)
+        sync(out)
+    part.replace(folder / path)
+    sync_folder_if_possible(part.parent)
+
+
+def read_whole(folder: Path, file: AccessBackup | SchemasBackup) -> bytes:
+    """Return a file's content. Raise CorruptionError if it differs from its manifest entry. Raise OSError."""
+    path = folder / file.path
+    if not path.is_file():
+        raise CorruptionError(str(path), 0, f"a file of {file.size_bytes} bytes", "none")
+    with path.open("rb") as opened:
+        data = opened.read(file.size_bytes + 1)
+    if (sha := hashlib.sha256(data).hexdigest()) != file.sha256:
+        raise CorruptionError(str(path), 0, f"a file with the SHA-256 {file.sha256}", sha)
+    return data
 
 
 def private_file(path: Path) -> IO[bytes]:

@@ -1,8 +1,9 @@
-"""Creates streams from a backup, with their offsets, times and groups; and its users.
+"""Creates streams from a backup, with their offsets, times, schemas and groups; and its users.
 
 Rules: every check comes before the first change. A stream is paused, and deletion in it suspended, until it has all
-rows and was compared with the backup; then it gets the offsets of groups, and its intake. A run that was interrupted is
-continued.
+rows and was compared with the backup; then it gets the offsets of groups, and its intake. Schemas come before the rows:
+rows that are put are not checked, and the leaders know the schemas when the stream accepts messages, which may be. A
+run that was interrupted is continued.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from contextlib import contextmanager, suppress
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -25,8 +26,9 @@ from penstock.client.errors import StreamNotFound
 from penstock.client.read.batches import messages_of
 from penstock.commitlog.verify.checksums import RangeSums
 from penstock.messages import StreamInfo, UserExport
-from penstock.ops import placed_rows
+from penstock.ops import carried_schemas, placed_rows
 from penstock.ops.backup import files as backup_files
+from penstock.ops.backup import schemas as backup_schemas
 from penstock.ops.backup import users as backup_users
 from penstock.ops.backup.files import BackupFile, Manifest, PartitionBackup, StreamBackup
 from penstock.ops.backup.restored_already import ExistingStream, RestoredState
@@ -34,6 +36,9 @@ from penstock.ops.backup.users import RestoredUsers
 from penstock.ops.errors import ArgumentError
 from penstock.ops.placed_rows import FutureTimes, RowTimes
 from penstock.ops.progress import Progress
+
+if TYPE_CHECKING:
+    from penstock.schemas.registry import SchemaVersion
 
 
 class RestoredStream(NamedTuple):
@@ -163,6 +168,8 @@ class RestorePlan:
                 backup_files.check_file(self._target.folder, part, file)
                 done += file.size_bytes
                 advance(done)
+        for job in self._jobs:
+            job.schemas()
 
     def run(self) -> Restored:
         """Create streams and users, and put the rows. RemoteError, OperationalError: run a new plan to continue."""
@@ -184,6 +191,7 @@ class RestorePlan:
             for job, info in zip(self._jobs, self._there, strict=True):
                 assert info is not None, "`create` comes first"
                 info = job.altered(info)
+                job.register_schemas(info)
                 with job.deletion_suspended(info):
                     rows = job.fill(info, advance)
                 restored.append(job.finish(info, rows, self._manifest))
@@ -275,6 +283,15 @@ class _Job(NamedTuple):
         """Create the stream, paused."""
         progress = self.target.progress
         return placed_rows.create_target(self.client, self._config(), self.timeout_s, progress, source="the backup")
+
+    def schemas(self) -> list[SchemaVersion]:
+        """Return the schemas of the stream in the backup. CorruptionError: a file of them."""
+        return backup_schemas.read_schemas(self.target.folder, self.entry)
+
+    def register_schemas(self, info: StreamInfo) -> None:
+        """Register the schemas that the stream lacks; note what is refused."""
+        note = self.target.progress.note
+        carried_schemas.register_schemas(self.client, info, self.schemas(), self.timeout_s, note)
 
     def altered(self, info: StreamInfo) -> StreamInfo:
         """Return the stream as it is now: others may have altered it while earlier ones were filled."""

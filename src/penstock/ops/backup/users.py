@@ -17,17 +17,9 @@ import msgspec
 from penstock.access import Credential, CredentialKind, Operation, Quotas, Rule
 from penstock.access.rules import EVERYTHING, is_admin
 from penstock.access.users import EVERYBODY
-from penstock.base.errors import CorruptionError, ErrorCode, OperationalError, RemoteError
+from penstock.base.errors import ErrorCode, OperationalError, RemoteError
 from penstock.messages import UserExport
-from penstock.ops.backup.files import (
-    AccessBackup,
-    Manifest,
-    private_file,
-    private_folder,
-    sync,
-    write_manifest,
-)
-from penstock.vfs.real import sync_folder_if_possible
+from penstock.ops.backup.files import AccessBackup, Manifest, read_whole, write_manifest, write_whole
 
 if TYPE_CHECKING:
     from penstock.client.blocking.client import Client
@@ -90,15 +82,7 @@ def write_users(folder: Path, manifest: Manifest, users: Sequence[UserExport], b
         data = msgspec.json.format(msgspec.json.encode(_File(tuple(map(_kept, users)))), indent=1)
         sha = hashlib.sha256(data).hexdigest()
         path = Path("users") / f"{sha[:16]}.json"
-        private_folder(folder, path.parent)
-        for left in (folder / path.parent).glob("*.part"):  # left by a run that was killed
-            left.unlink()
-        part = (folder / path).with_suffix(".part")
-        with private_file(part) as out:
-            out.write(data)
-            sync(out)
-        part.replace(folder / path)
-        sync_folder_if_possible(part.parent)
+        write_whole(folder, path, data)
         manifest.access = AccessBackup(path.as_posix(), len(users), len(data), sha, backed_up)
     write_manifest(folder, manifest)
     kept = None if manifest.access is None else folder / manifest.access.path
@@ -109,13 +93,7 @@ def write_users(folder: Path, manifest: Manifest, users: Sequence[UserExport], b
 
 def read_users(folder: Path, access: AccessBackup) -> list[UserExport]:
     """Return the users. Raise CorruptionError if the file differs from its manifest entry. Raise OSError."""
-    path = folder / access.path
-    if not path.exists():
-        raise CorruptionError(str(path), 0, f"a file of {access.size_bytes} bytes", "none")
-    data = path.read_bytes()
-    if (sha := hashlib.sha256(data).hexdigest()) != access.sha256:
-        raise CorruptionError(str(path), 0, f"a file with the SHA-256 {access.sha256}", sha)
-    return [_exported(one) for one in msgspec.json.decode(data, type=_File).users]
+    return [_exported(one) for one in msgspec.json.decode(read_whole(folder, access), type=_File).users]
 
 
 class RestoredUsers(NamedTuple):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from penstock.base.errors import CorruptionError
 from penstock.ops.backup.files import Manifest, PartitionBackup, StreamBackup, check_file, read_manifest
+from penstock.ops.backup.schemas import read_schemas
 from penstock.ops.backup.users import read_users
 from penstock.ops.progress import Progress
 
@@ -39,18 +41,33 @@ class VerifiedUsers(NamedTuple):
     position: int = 0
 
 
+class VerifiedSchemas(NamedTuple):
+    """Result for the schemas of a stream. `versions` is their count; `verdict`: "sound" or "damaged"."""
+
+    stream: str
+    versions: int
+    verdict: str
+    file: str = ""
+    position: int = 0
+    expected: str = ""
+    found: str = ""
+
+
 class VerifiedBackup(NamedTuple):
-    """Result for a backup. `users` is None if it has none, or if only one stream was verified."""
+    """Result for a backup. `users` is None if it has none, or if only one stream was verified.
+
+    `schemas` has the streams with schemas.
+    """
 
     partitions: list[VerifiedPartition]
     users: VerifiedUsers | None
+    schemas: Sequence[VerifiedSchemas] = ()
 
     @property
-    def damaged(self) -> list[VerifiedPartition | VerifiedUsers]:
+    def damaged(self) -> list[VerifiedPartition | VerifiedSchemas | VerifiedUsers]:
         """All that is not sound."""
-        return [
-            one for one in (*self.partitions, self.users) if one is not None and one.verdict != "sound"
-        ]  # fmt: skip
+        everything = (*self.partitions, *self.schemas, self.users)
+        return [one for one in everything if one is not None and one.verdict != "sound"]
 
 
 def verify_backup(folder: str | Path, stream: str | None = None, *, progress: Progress | None = None) -> VerifiedBackup:
@@ -78,7 +95,8 @@ def verify_backup(folder: str | Path, stream: str | None = None, *, progress: Pr
                 done += file.size_bytes
                 advance(done)
             found.append(_verdict(entry, partition, mistake))
-    return VerifiedBackup(found, None if stream is not None else _users(folder, manifest))
+    schemas = [_schemas(folder, entry) for entry in wanted if entry.schemas]
+    return VerifiedBackup(found, None if stream is not None else _users(folder, manifest), schemas)
 
 
 def _verdict(entry: StreamBackup, partition: PartitionBackup, mistake: CorruptionError | None) -> VerifiedPartition:
@@ -88,6 +106,16 @@ def _verdict(entry: StreamBackup, partition: PartitionBackup, mistake: Corruptio
         return VerifiedPartition(*counts, "sound")
     where = (mistake.file, mistake.position, str(mistake.expected), str(mistake.found))
     return VerifiedPartition(*counts, "damaged", *where)
+
+
+def _schemas(folder: Path, entry: StreamBackup) -> VerifiedSchemas:
+    versions = sum(file.versions for file in entry.schemas)
+    try:
+        read_schemas(folder, entry)
+    except CorruptionError as error:
+        where = (error.file, error.position, str(error.expected), str(error.found))
+        return VerifiedSchemas(entry.name, versions, "damaged", *where)
+    return VerifiedSchemas(entry.name, versions, "sound")
 
 
 def _users(folder: Path, manifest: Manifest) -> VerifiedUsers | None:

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from penstock.base import limits
 from penstock.base.errors import ConfigError
-from penstock.lake.archiving.decoding import COLUMNS
+from penstock.lake.archiving.decoding import COLUMNS, archived_types, data_columns
 from penstock.lake.archiving.job import Archived, ArchiveJob, check_unlocked, chosen_streams, rejects_of
 from penstock.lake.archiving.plan import JsonDecoder, decoded, plan_of
 from penstock.lake.archiving.tasks import Batch, write_task
@@ -67,8 +67,9 @@ def archive(
     committed offsets of the group `archive-NAME` are the archive's progress. The first run fixes `name`: up to 64
     letters, digits, `.`, `-` and `_`; by default the folder's name and a random id.
 
-    `decode`: "json" or "avro" adds the column `data`, a struct with the decoded value. `schema` is DDL for JSON
-    (default: inferred from the first messages), an Avro schema for Avro; the first run fixes both. If a value cannot be
+    `decode`: "schema", "json" or "avro" adds the column `data`, a struct with the decoded value. With "schema" it is
+    decoded by the registered schemas of the streams. `schema` is DDL for JSON (default: inferred from the first
+    messages), an Avro schema for Avro; the first run fixes both. If a value cannot be
     decoded, its `data` is null, and a second table of the same format, in the folder `_rejects`, gets a row with the
     reason; `Archived.rejected` and `BatchDone.rejected` count such values, and the first ones of a run cause a warning.
 
@@ -92,11 +93,12 @@ def archive(
     assert source is not None
     # Check everything that needs no Spark before Spark starts, which takes seconds.
     client = brokers.client(source.servers, plan.timeout_s)
-    chosen_streams(client, plan)
+    there = chosen_streams(client, plan)
     check_unlocked(plan)
+    types = partial(archived_types, client, list(there.streams), plan.timeout_s)
     session = session_of(spark, f"archive {stream}")
     runner = SparkRunner(session, source)
-    plan = decoded(plan, decode, schema, JsonDecoder(runner.inferred_json, data_type))
+    plan = decoded(plan, decode, schema, types, JsonDecoder(runner.inferred_json, data_type))
     return ArchiveJob(client, plan, runner, plan.open_table(), rejects_of(plan)).run(once=once, report=report)
 
 
@@ -123,7 +125,8 @@ class SparkRunner:
         """Return a DataFrame; its `collect` has the tasks write the files, and returns a row of JSON for each file."""
         count = len(batch.tasks)
         if batch.decode != "json":
-            how = fetching.fetching_of(self._source, COLUMNS, PARAMETER_ADVICE)
+            columns = COLUMNS if batch.typed is None else data_columns(batch.typed)
+            how = fetching.fetching_of(self._source, columns, PARAMETER_ADVICE, batch.typed)
             return self._spark.range(0, count, 1, count).mapInArrow(partial(write_tasks, batch, how), _TOLD)
         rows = self._spark.read.format("penstock").options(**self._range_options(batch)).load()
         found = with_json(rows.select(*COLUMNS), batch.schema).coalesce(count)

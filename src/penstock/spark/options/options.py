@@ -24,7 +24,15 @@ from penstock.client.link.tls import CA_VARIABLE, CERT_VARIABLE, KEY_VARIABLE, T
 from penstock.lake.reading.columns import COLUMNS, default_columns, known_column
 from penstock.lake.reading.selection import Selection, listed, split_globs
 from penstock.spark.brokers import Servers
-from penstock.spark.options.positions import Boundary, Earliest, Latest, Moment, Offsets, Positions
+from penstock.spark.options.positions import (
+    Boundary,
+    Earliest,
+    Latest,
+    Moment,
+    Offsets,
+    Positions,
+    schema_versions,
+)
 from penstock.spark.options.where import EVERYWHERE, Bounds, bounds_of, moment_of
 
 T = TypeVar("T")
@@ -71,6 +79,20 @@ SOURCE_OPTIONS = (
     ),
     Option("columns", "", "columns to fetch, separated by commas; a narrow `.schema()` does the same"),
     Option("includeHeaders", "false", "true adds the column `headers`"),
+    Option(
+        "decode", "",
+        "`schema`: typed columns of the values, by the registered schemas of their subjects, and `decode_error`",
+    ),
+    Option(
+        "schemaVersions", "newest; in a query that goes on those that it began with, if `checkpointLocation` is given",
+        'with `decode`: `newest`, or JSON such as `{"orders": {"orders.*.placed": 1}}`: whose columns there are; the '
+        "JSON in a checkpoint or in the progress of a query is accepted, too",
+    ),
+    Option(
+        "checkpointLocation", "",
+        "with `decode`, for a streaming query: the folder of its checkpoint, on a disk of the driver, from which the "
+        "versions of the schemas are read when the query goes on",
+    ),
     Option(
         "startingOffsets", "earliest; for a streaming query latest",
         '`earliest`, `latest`, or JSON such as `{"orders": {"0": 23, "1": -2}}`, where -2 is earliest and -1 latest; '
@@ -124,7 +146,7 @@ SINK_OPTIONS = (
 
 _IGNORED = frozenset(
     {
-        *("path", "checkpointlocation", "queryname", "serialization.format", "mergeschema", "__partition_columns"),
+        *("path", "queryname", "checkpointlocation", "serialization.format", "mergeschema", "__partition_columns"),
         *("provider", "owner", "location", "comment", "external", "is_managed_location", "collation", "header"),
     }
 )
@@ -135,6 +157,14 @@ _OF_TABLE = "option."
 
 
 LOSS_ADVICE = "Set failOnDataLoss to false to go on all the same"
+
+
+@dataclass(frozen=True)
+class Decode:
+    """Decoding of values to typed columns. `versions`: pinned ones; None: not given; empty: the newest."""
+
+    versions: Mapping[str, Mapping[str, int]] | None = None
+    checkpoint: str = ""
 
 
 @dataclass(frozen=True)
@@ -156,6 +186,8 @@ class SourceOptions:
     timeout_s: float
     archive: str = ""
     where: Bounds = EVERYWHERE
+    decode: Decode | None = None
+    takes_all_columns: bool = True  # False: the option `columns` names them
 
 
 def source_options(options: Mapping[str, str]) -> SourceOptions:
@@ -163,7 +195,8 @@ def source_options(options: Mapping[str, str]) -> SourceOptions:
     reader = _Reader(options, SOURCE_OPTIONS)
     where = reader.get("where", bounds_of, default=EVERYWHERE)
     selection = _selection(reader, where.subjects)
-    columns = reader.get("columns", _columns)
+    decode = _decode(reader)
+    columns = reader.get("columns", _columns if decode is None else _any_columns)
     headers = reader.get("includeHeaders", _flag, default=False)
     parsed = SourceOptions(
         servers=servers_of(reader),
@@ -181,6 +214,8 @@ def source_options(options: Mapping[str, str]) -> SourceOptions:
         timeout_s=reader.get("timeout", seconds, default=60.0),
         archive=reader.text("archive"),
         where=where,
+        decode=decode,
+        takes_all_columns=not columns,
     )
     if parsed.max_offsets and parsed.min_offsets and parsed.min_offsets > parsed.max_offsets:
         reader.mistakes.append("minOffsetsPerTrigger: it is more than maxOffsetsPerTrigger")
@@ -333,6 +368,34 @@ def _columns(text: str) -> tuple[str, ...]:
             raise ValueError(f"there is no column {name!r}; there are {', '.join(COLUMNS)}")
         found[known] = None
     return tuple(found)
+
+
+def _any_columns(text: str) -> tuple[str, ...]:
+    """Return the names of columns, of which those of the schemas are not known yet."""
+    return tuple(dict.fromkeys(known_column(name) or name for name in listed(text)))
+
+
+# Typed columns
+
+
+def _decode(reader: _Reader) -> Decode | None:
+    how = reader.get("decode", _decoding)
+    versions = reader.get("schemaVersions", _versions)
+    if how is None:
+        if versions is not None:
+            reader.mistakes.append("schemaVersions: nothing is decoded by them; give decode, too")
+        return None
+    return Decode(versions, reader.text("checkpointLocation"))
+
+
+def _decoding(text: str) -> str:
+    if text.lower() != "schema":
+        raise ValueError(f"it is {text!r}; there is schema; of JSON without a schema, use from_json")
+    return "schema"
+
+
+def _versions(text: str) -> dict[str, dict[str, int]]:
+    return {} if text.lower() == "newest" else schema_versions(_json(text))
 
 
 # Start and end

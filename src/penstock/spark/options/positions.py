@@ -5,7 +5,7 @@ holds the cluster id and the stream ids, to detect another stream of the same na
 to detect that a log was truncated and written again. If a batch does not begin at the end of the previous one, because
 a partition was added or its log was truncated, the batch's end offset also holds its begin, so that a replay reads the
 same rows. The checkpoint holds the query's consumer group, too, unless the options name one: so a query keeps its group
-after a restart.
+after a restart. With typed columns it holds the versions of the schemas that these are of, in `schemas`.
 
     {"orders": {"begins": {"1": 0}, "cluster": "c-1f", "epochs": {"0": 3, "1": 3}, "group": "spark-5f0c91ab", "id": 7,
                 "offsets": {"0": 4711, "1": 12}}}
@@ -23,6 +23,12 @@ from penstock.lake.reading.positions import Key, Position
 
 EARLIEST_OFFSET, LATEST_OFFSET = -2, -1
 """Kafka's numbers for earliest and latest."""
+
+SCHEMAS = "schemas"
+"""Field of a stream's offset: numbers of the schemas' versions, by pattern of subjects."""
+
+NEWER_SCHEMAS = "newer_schemas"
+"""Field of the latest offset that a query reports: versions that it does not use. Checkpoints do not have it."""
 
 LOG_STARTS = "log_starts"
 """Field of the latest offset that a query reports: log start offsets by partition. Checkpoints do not have it."""
@@ -69,6 +75,7 @@ class Positions(NamedTuple):
     cluster: str = ""  # cluster id; empty: unknown
     gone: frozenset[str] = frozenset()  # streams deleted or no longer selected; reported
     group: str = ""  # empty: the query's options name one, or the checkpoint is older than this field
+    schemas: Mapping[str, Mapping[str, int]] = MappingProxyType({})  # versions of typed columns, by stream and pattern
 
     def to_json(self) -> dict[str, Any]:
         """Return the canonical form: equal positions give equal text."""
@@ -85,6 +92,7 @@ class Positions(NamedTuple):
                 "id": self.stream_ids[name],
                 "offsets": {str(key.partition): self.positions[key].offset for key in keys},
             }
+            out[name] |= {SCHEMAS: dict(sorted(self.schemas[name].items()))} if self.schemas.get(name) else {}
         return out
 
     @classmethod
@@ -105,11 +113,25 @@ class Positions(NamedTuple):
                 for name, one in found.items()
                 for number, offset in one.get("begins", {}).items()
             }
+            schemas = schema_versions({name: one[SCHEMAS] for name, one in found.items() if SCHEMAS in one})
         except (AttributeError, KeyError, TypeError, ValueError):
             text = "the checkpoint was not written by this source; begin with another checkpointLocation"
             raise ConfigError([f"checkpointLocation: {text}: {found!r}"]) from None
-        return cls(stream_ids, positions, begins, max(clusters, default=""), gone, max(groups, default=""))
+        return cls(stream_ids, positions, begins, max(clusters, default=""), gone, max(groups, default=""), schemas)
 
     def of(self, key: Key, stream_id: int) -> Position | None:
         """Return the position of a partition of the stream with this id; None if it is new."""
         return self.positions.get(key) if self.stream_ids.get(key.stream) == stream_id else None
+
+
+def schema_versions(found: Mapping[str, Any]) -> dict[str, dict[str, int]]:
+    """Return numbers of versions by stream and pattern, from JSON of such, or of a checkpoint. Raise ValueError."""
+    out = {}
+    for stream, of in found.items():
+        numbers = of.get(SCHEMAS, {}) if isinstance(of, dict) and "offsets" in of and "id" in of else of
+        if not isinstance(numbers, dict) or not all(type(one) is int and one >= 1 for one in numbers.values()):
+            example = '{"orders": {"orders.*.placed": 1}}'
+            raise ValueError(f"{of!r} of {stream} is not a version for each pattern of subjects, as {example}")
+        if numbers:
+            out[stream] = dict(numbers)
+    return out

@@ -1,7 +1,8 @@
 """Streams as tables of SQL: `CREATE TABLE orders USING penstock OPTIONS (stream 'orders')`.
 
 Rules: Spark 4.3 passes a table's options to a Python source only when the table is created; later it passes only the
-columns. Spark keeps the metadata of a column, so the first column holds the options in its metadata `penstock`. Options
+columns. Spark keeps the metadata of a column, so the first column holds the options in its metadata `penstock`. With
+typed columns the versions of their schemas are among them: a table keeps the columns that it was created with. Options
 hold no secrets.
 """
 
@@ -27,8 +28,15 @@ def is_table(options: Mapping[str, str]) -> bool:
 
 def table_schema(names: Sequence[str], options: Mapping[str, str]) -> StructType:
     """Return the schema of these columns, with the table's options in the metadata of the first one."""
-    schema = from_arrow_schema(arrow_schema(names))
+    return with_options(from_arrow_schema(arrow_schema(names)), options, {})
+
+
+def with_options(schema: StructType, options: Mapping[str, str], pinned: Mapping[str, str]) -> StructType:
+    """Return a schema with the table's options in the metadata of its first column; `pinned`: instead of the user's."""
     kept = {name[len(_OF_TABLE) :]: text for name, text in options.items() if name.lower().startswith(_OF_TABLE)}
+    kept = {name: text for name, text in kept.items() if name.lower() not in {one.lower() for one in pinned}} | dict(
+        pinned
+    )
     schema.fields[0].metadata = {_METADATA: json.dumps(kept, sort_keys=True)}
     return schema
 

@@ -22,6 +22,7 @@ from penstock.lake.reading.data_loss import check_there
 from penstock.lake.reading.pieces import Piece, cut, ordered, row_bytes
 from penstock.lake.reading.positions import Key, Position
 from penstock.lake.reading.selection import Chosen, choose
+from penstock.lake.reading.typed import Typed
 from penstock.messages import StreamInfo
 from penstock.spark import brokers
 from penstock.spark.options.options import LOSS_ADVICE, SourceOptions
@@ -46,10 +47,12 @@ class Task(InputPartition):
 class BatchReader(DataSourceReader):
     """Plans the ranges on the driver, and reads them in the tasks. `names`: the columns as the user wrote them."""
 
-    def __init__(self, options: SourceOptions, columns: Sequence[str], names: Sequence[str] = ()) -> None:
+    def __init__(
+        self, options: SourceOptions, columns: Sequence[str], names: Sequence[str] = (), typed: Typed | None = None
+    ) -> None:
         self._options = options
         self._names = tuple(names or columns)
-        self._fetching = fetching.fetching_of(options, columns)
+        self._fetching = fetching.fetching_of(options, columns, typed=typed)
 
     def partitions(self) -> list[InputPartition]:
         """Return one task for each piece; one empty task if there is nothing to read."""
@@ -110,7 +113,7 @@ class BatchReader(DataSourceReader):
 
     def _read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if isinstance(partition, LakeTask):
-            return read_files(self._fetching.what.columns, partition, self._fetching.what.subjects)
+            return read_files(self._fetching.what, partition)
         assert isinstance(partition, Task)
         piece = partition.piece
         return fetching.read(self._fetching, piece) if piece.start < piece.end else iter(())

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from penstock.lake.reading import fetching
 from penstock.lake.reading.pieces import Piece
+from penstock.lake.reading.typed import Typed
 from penstock.spark import brokers
 from penstock.spark.options.options import LOSS_ADVICE, SourceOptions
 
@@ -20,10 +21,12 @@ class Fetching(NamedTuple):
     what: fetching.Fetching
 
 
-def fetching_of(options: SourceOptions, columns: Sequence[str], advice: str = LOSS_ADVICE) -> Fetching:
+def fetching_of(
+    options: SourceOptions, columns: Sequence[str], advice: str = LOSS_ADVICE, typed: Typed | None = None
+) -> Fetching:
     """Return the fetch parameters of a query's tasks."""
     subjects = options.selection.subjects
-    what = fetching.Fetching(tuple(columns), subjects, options.fail_on_data_loss, options.timeout_s, advice)
+    what = fetching.Fetching(tuple(columns), subjects, options.fail_on_data_loss, options.timeout_s, advice, typed)
     return Fetching(options.servers, what)
 
 

@@ -26,15 +26,18 @@ from penstock.base.errors import ConfigError, CorruptionError
 from penstock.client.blocking.client import Client
 from penstock.client.read.filters import Filter
 from penstock.client.values import microseconds_of
-from penstock.lake.reading.columns import LOG_APPEND_TIME, arrow_schema
+from penstock.lake.reading.columns import LOG_APPEND_TIME, arrow_schema, header_blocks
 from penstock.lake.reading.data_loss import DataLossError
 from penstock.lake.reading.divergence import checked_cluster, held_end
+from penstock.lake.reading.fetching import Fetching, say_refused
 from penstock.lake.reading.pieces import PIECE_BYTES
 from penstock.lake.reading.positions import Key, Position
 from penstock.lake.reading.selection import Chosen
+from penstock.lake.reading.typed import NEEDED, TypedColumns
 from penstock.lake.tables.formats import open_table
 from penstock.lake.tables.manifest import read_about
 from penstock.lake.tables.table import LakeFile, Range
+from penstock.schemas.report import DecodeReport
 from penstock.spark.options.positions import EARLIEST_OFFSET, Boundary, Earliest, Moment, Offsets
 
 
@@ -176,8 +179,32 @@ def _parts(file: LakeFile, wanted: Iterable[Wanted]) -> Iterator[tuple[Range, in
 # In a task
 
 
-def read_files(columns: tuple[str, ...], task: LakeTask, subjects: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
-    """Yield the wanted rows of a task's files in Spark's schema; empty `subjects`: rows on all subjects.
+def read_files(how: Fetching, task: LakeTask) -> Iterator[pa.RecordBatch]:
+    """Yield the wanted rows of a task's files in Spark's schema, with typed columns if some are requested.
+
+    Their values are decoded here, whatever the archive has decoded them to. Raise DataLossError if a file was deleted,
+    CorruptionError if it is invalid or a page's checksum is wrong.
+    """
+    if how.typed is None or not (typed := TypedColumns(how.typed)).names_in(how.columns):
+        for _, rows in _of_files(how.columns, task, how.subjects):
+            yield rows
+        return
+    report = DecodeReport()
+    needed = dict.fromkeys(["offset", *NEEDED, *[name for name in how.columns if name not in typed.schema.names]])
+    for topic, rows in _of_files(tuple(needed), task, how.subjects):
+        blocks = header_blocks(rows.column("headers"))
+        log = pa.RecordBatch.from_arrays(
+            [rows.column("offset"), rows.column("subject"), rows.column("value"), blocks],
+            ["offset", "subject", "value", "headers"],
+        )
+        yield typed.together(rows, typed.decode(topic, log, report), how.columns)
+    say_refused(report, "archived messages")
+
+
+def _of_files(
+    columns: tuple[str, ...], task: LakeTask, subjects: tuple[str, ...]
+) -> Iterator[tuple[str, pa.RecordBatch]]:
+    """Yield the wanted rows of a task's files, each with its stream; empty `subjects`: rows on all subjects.
 
     Raise DataLossError if a file was deleted, CorruptionError if it is invalid or a page's checksum is wrong.
     """
@@ -186,7 +213,8 @@ def read_files(columns: tuple[str, ...], task: LakeTask, subjects: tuple[str, ..
             with pq.ParquetFile(piece.path, page_checksum_verification=True) as file:
                 for number in range(file.metadata.num_row_groups):
                     if _may_hold(file, number, piece):
-                        yield from _rows(file, number, piece, columns, subjects)
+                        for rows in _rows(file, number, piece, columns, subjects):
+                            yield piece.topic, rows
         except FileNotFoundError:
             raise DataLossError(f"{piece.path} is missing, although the archive's table names it") from None
         except (pa.ArrowInvalid, OSError) as error:

@@ -36,19 +36,21 @@ from penstock.client.bulk.wait_for_data import wait_for_more
 from penstock.client.errors import NotAuthorized, StreamNotFound
 from penstock.lake.reading import permissions
 from penstock.lake.reading.columns import as_announced
-from penstock.lake.reading.data_loss import passed_over
+from penstock.lake.reading.data_loss import passed_over, warn
 from penstock.lake.reading.divergence import checked_cluster
 from penstock.lake.reading.pieces import cut, log_starts_of, ordered, piece_of, row_bytes, share
 from penstock.lake.reading.positions import Key, Position
 from penstock.lake.reading.selection import Chosen, choose, is_selected
+from penstock.lake.reading.typed import Typed, newer_than, registered
 from penstock.messages import StreamInfo
 from penstock.spark import brokers
 from penstock.spark.options.options import LOSS_ADVICE, SourceOptions
-from penstock.spark.options.positions import LOG_STARTS, Boundary, Earliest, Latest, Positions
+from penstock.spark.options.positions import LOG_STARTS, NEWER_SCHEMAS, Boundary, Earliest, Latest, Positions
 from penstock.spark.reading import fetching
 from penstock.spark.reading.batch_reader import Task
 from penstock.spark.reading.history import History, LakeTask, Wanted, read_files
 from penstock.spark.reading.planning import find
+from penstock.spark.reading.typed import check_versions_of
 
 _log = logging.getLogger(__name__)
 
@@ -64,10 +66,12 @@ _CHOOSE_S = 10.0  # interval between two look-ups of the streams that match a pa
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans the batches of one query on the driver. Tasks have copies of it and call only `read`."""
 
-    def __init__(self, options: SourceOptions, columns: Sequence[str], names: Sequence[str] = ()) -> None:
+    def __init__(
+        self, options: SourceOptions, columns: Sequence[str], names: Sequence[str] = (), typed: Typed | None = None
+    ) -> None:
         self._options = options
         self._names = tuple(names or columns)  # the columns as the user wrote them
-        self._fetching = fetching.fetching_of(options, columns)
+        self._fetching = fetching.fetching_of(options, columns, typed=typed)
         self._tells_group = options.group != ""
         self._last_batch_s = time.monotonic()
         self._available: Positions | None = None  # with Trigger.AvailableNow: the query's end
@@ -75,6 +79,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._chosen_s = 0.0
         self._said_gone: set[str] = set()
         self._cluster = ""
+        self._typed = typed
+        self._pins = {} if typed is None else typed.numbers()
+        self._keeps_pins = typed is None  # checked against the checkpoint
+        self._newer: dict[str, dict[str, int]] = {}  # versions of schemas that are newer than the query's
         self._agreed: dict[Key, tuple[Position, LeaderEpoch]] = {}  # last checked position, and the leader epoch then
 
     # Start and end of batches
@@ -88,7 +96,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             places = self._with_archive(chosen, where, places)
         cluster = self._client().cluster_id(timeout=self._options.timeout_s)
         group = new_group() if self._options.group is None else ""
-        return Positions(chosen.stream_ids, places, cluster=cluster, group=group).to_json()
+        return Positions(chosen.stream_ids, places, cluster=cluster, group=group, schemas=self._pins).to_json()
 
     def _with_archive(self, chosen: Chosen, where: Boundary, places: Mapping[Key, Position]) -> dict[Key, Position]:
         """Return the start of a query that also reads an archive. A start time does not limit archived messages."""
@@ -114,6 +122,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the end of the batch that begins at `start`; `start` itself if there are too few messages."""
         begin = Positions.of_json(start)
         self._cluster = self._checked_cluster(begin)
+        self._check_versions(begin)
         give_up_s = time.monotonic() + WAIT_S
         while True:
             ends = self._ends()
@@ -156,7 +165,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         stream_ids = {**begin.stream_ids, **ends.stream_ids}
         # Partitions of deleted streams, and those whose leader does not answer, keep their position.
         kept = {key: at for key, at in begin.positions.items() if begin.of(key, stream_ids[key.stream]) is not None}
-        return Positions(stream_ids, {**kept, **positions}, begins, self._cluster, gone, begin.group)
+        return Positions(stream_ids, {**kept, **positions}, begins, self._cluster, gone, begin.group, self._pins)
 
     def _say_gone(self, name: str) -> None:
         """Raise DataLossError, or warn, if a stream of the query was deleted or no longer matches the selection."""
@@ -178,6 +187,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _checked_cluster(self, begin: Positions) -> str:
         what, instead = "the checkpoint of this query", "begin with another checkpointLocation"
         return checked_cluster(self._client(), begin.cluster, what, instead, self._options.timeout_s)
+
+    def _check_versions(self, noted: Positions) -> None:
+        """Raise ConfigError if the query would go on with other typed columns than it began with."""
+        if not self._keeps_pins and self._typed is not None:
+            check_versions_of(noted.schemas, self._typed, self._options.decode)
+            self._keeps_pins = True
 
     def _check_cut(self, key: Key, known: Position, now: LeaderEpoch) -> Position:
         """Return the next position of a partition whose leader changed or whose high watermark is below the position.
@@ -251,6 +266,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not self._options.archive:  # with an archive, messages deleted from the log can still be read
             for name, info in streams.items():
                 told[name][LOG_STARTS] = {str(key.partition): start for key, start in log_starts_of(info).items()}
+        for name, newer in self._newer.items():
+            if name in told:
+                told[name][NEWER_SCHEMAS] = newer
         return told
 
     def _begin(self, begin: Positions, key: Key, stream_id: int) -> Position:
@@ -277,6 +295,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return tasks for the ranges between two offsets."""
         begin, finish = Positions.of_json(start), Positions.of_json(end)
         self._checked_cluster(finish)
+        self._check_versions(finish)  # Spark replays the last batch before it asks for the next one
         options = self._options
         firsts = {key: _first(begin, finish, key) for key in finish.positions}
         moved = [key for key, last in finish.positions.items() if firsts[key].offset < last.offset]
@@ -304,7 +323,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if isinstance(partition, LakeTask):
-            return read_files(self._fetching.what.columns, partition, self._fetching.what.subjects)
+            return read_files(self._fetching.what, partition)
         assert isinstance(partition, Task)
         return fetching.read(self._fetching, partition.piece)
 
@@ -338,7 +357,29 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 permissions.check(self._client(), Operation.READ, chosen.streams, timeout_s, selection.subjects)
             self._chosen = chosen
             self._chosen_s = time.monotonic()
+            self._look_for_newer_schemas()
         return self._chosen
+
+    def _look_for_newer_schemas(self) -> None:
+        """Warn once of each version that was registered since the query's columns were fixed."""
+        if self._typed is None:
+            return
+        try:
+            names = [name for name in self._pins if self._chosen is None or name in self._chosen.streams]
+            now = registered(self._client(), names, self._options.timeout_s)
+        except PenstockError as error:
+            _log.warning("it is not known if the schemas have newer versions: %s", error)
+            return
+        newer = newer_than(self._typed, now)
+        for name, numbers in newer.items():
+            for subject, number in numbers.items():
+                if self._newer.get(name, {}).get(subject) != number:
+                    pinned = self._pins[name][subject]
+                    warn(
+                        f"stream {name}: version {number} of the schema for {subject} is registered; this query keeps "
+                        f"the columns of version {pinned} until it is started with schemaVersions newest"
+                    )
+        self._newer = newer
 
 
 def new_group() -> str:

@@ -28,36 +28,38 @@ async def client(broker: FakeBroker) -> AsyncIterator[aio.Client]:
 
 async def test_json_becomes_columns_in_each_kind_of_table(broker: FakeBroker, client: aio.Client) -> None:
     broker.create("a").append(columns(b'{"total": 1}', b'{"total": 2.5, "who": "ann"}'))
-    table = await client.to_table("a", json=True)
+    table = await client.to_table("a", decode="json")
     assert table.column_names == ["offset", "timestamp", "subject", "key", "headers", "total", "who"]
     assert table.column("total").to_pylist() == [1.0, 2.5]
-    assert (await client.to_pandas("a", json=True))["total"].sum() == 3.5
-    assert (await client.to_polars("a", json=True))["who"].to_list() == [None, "ann"]
-    with pytest.raises(ValueError, match="json=True needs the column 'value'"):
-        await client.to_table("a", columns=["offset"], json=True)
+    assert (await client.to_pandas("a", decode="json"))["total"].sum() == 3.5
+    assert (await client.to_polars("a", decode="json"))["who"].to_list() == [None, "ann"]
+    with pytest.raises(ValueError, match="decode needs the column 'value'"):
+        await client.to_table("a", columns=["offset"], decode="json")
     with pytest.raises(ValueError, match="columns are"):
-        await client.to_table("a", columns=["value", "nothing"], json=True)
+        await client.to_table("a", columns=["value", "nothing"], decode="json")
 
 
 async def test_columns_are_chosen_with_json(broker: FakeBroker, client: aio.Client) -> None:
     stream = broker.create("a", partitions=2)
     stream.append(columns(b'{"total": 1}'))
     stream.grow(2)
-    table = await client.to_table("a", columns=["value", "offset", "partition"], json=True)
+    table = await client.to_table("a", columns=["value", "offset", "partition"], decode="json")
     assert table.to_pylist() == [{"offset": 0, "partition": 0, "total": 1}]
 
 
 async def test_a_warning_at_the_callers_line_counts_what_is_no_json(broker: FakeBroker, client: aio.Client) -> None:
     broker.create("a").append(columns(b'{"total": 1}', b"oops", b"[]"))
-    with pytest.warns(penstock.JsonWarning, match=r"2 of 3 values are not JSON objects \(first: offset 1\)") as caught:
-        table = await client.to_table("a", json=True)
+    with pytest.warns(
+        penstock.DecodeWarning, match=r"2 of 3 values are not JSON objects \(first: offset 1\)"
+    ) as caught:
+        table = await client.to_table("a", decode="json")
     assert caught[0].filename == __file__
     assert table.column("total").to_pylist() == [1, None, None]
-    with pytest.warns(penstock.JsonWarning) as caught:
-        await client.to_pandas("a", json=True)
+    with pytest.warns(penstock.DecodeWarning) as caught:
+        await client.to_pandas("a", decode="json")
     assert caught[0].filename == __file__
-    with warnings.catch_warnings(action="error"), pytest.raises(penstock.JsonWarning):
-        await client.to_table("a", json=True)
+    with warnings.catch_warnings(action="error"), pytest.raises(penstock.DecodeWarning):
+        await client.to_table("a", decode="json")
 
 
 async def test_a_table_of_a_part(broker: FakeBroker, client: aio.Client) -> None:
@@ -111,8 +113,8 @@ async def test_a_table_by_keys_is_a_table(broker: FakeBroker, client: aio.Client
     async with await client.table("a") as table:
         read = await client.to_table("a")
         assert table.to_table().equals(read)
-        assert table.to_polars(json=True)["n"].to_list() == [1, 2]
-        assert table.to_pandas(json=True)["n"].sum() == 3
+        assert table.to_polars(decode="json")["n"].to_list() == [1, 2]
+        assert table.to_pandas(decode="json")["n"].sum() == 3
 
 
 async def test_the_blocking_face_decodes_on_the_callers_thread(broker: FakeBroker) -> None:
@@ -123,8 +125,8 @@ async def test_the_blocking_face_decodes_on_the_callers_thread(broker: FakeBroke
     def call() -> int:
         with blocking.connect(broker.address) as client:
             assert [one.text for one in client.tail("a", 1)] == ["oops"]
-            with pytest.warns(penstock.JsonWarning) as caught:
-                total = client.to_pandas("a", json=True)["total"].sum()
+            with pytest.warns(penstock.DecodeWarning) as caught:
+                total = client.to_pandas("a", decode="json")["total"].sum()
             assert caught[0].filename == __file__
             assert client.to_table("a", limit=1, progress=True).num_rows == 1
             return int(total)

@@ -16,8 +16,9 @@ from penstock.batch.header import COMPRESSION_FLAGS, INCOMPRESSIBLE, MAY_HOLD_ID
 from penstock.batch.schema import SCHEMA_BYTES
 from penstock.commitlog import Log, LogConfig, LogState, LogView, Survey
 from penstock.commitlog.files.batch_walk import Walk
+from penstock.groups.offsets import CommittedOffsets
 from penstock.groups.rows import GroupPosition, OffsetKey, encode_key, encode_value
-from penstock.node.api.offsets import ReadOffsets
+from penstock.node.api.internal_log import ReadRows
 from penstock.node.partition.dedup import ReadIds
 from penstock.node.partition.last_sequences import ReadLasts
 from penstock.node.partition.log_queries import FindOffset, GetMessage
@@ -244,9 +245,9 @@ def test_what_a_start_reads_of_a_log_is_read_of_what_is_compressed() -> None:
 
 
 def _read_at_a_start(view: LogView) -> tuple[dict[int, GroupPosition], int, list[tuple[int, int]]]:
-    offsets = ReadOffsets(view)
+    offsets = ReadRows(view, CommittedOffsets())
     offsets.run()
-    positions = {partition: one.position for partition, one in offsets.offsets.of("billing", 7).items()}
+    positions = {partition: one.position for partition, one in offsets.state.of("billing", 7).items()}
     ids = ReadIds(view, 0, 10_000)
     ids.run()
     batches = view.batches(0, view.log_end, wants=lambda header: bool(header.producer_id))

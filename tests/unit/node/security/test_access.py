@@ -39,7 +39,9 @@ from penstock.messages import (
     FetchResponse,
     FindStreamsRequest,
     FindStreamsResponse,
+    ForgetSchemasRequest,
     GetRequest,
+    GetSchemaTextRequest,
     GroupHeartbeatRequest,
     HelloRequest,
     HelloResponse,
@@ -48,6 +50,7 @@ from penstock.messages import (
     ListOffsetsRequest,
     ListProducersRequest,
     ListPublishedRequest,
+    ListSchemasRequest,
     ListUsersRequest,
     ListUsersResponse,
     MetadataRequest,
@@ -56,8 +59,12 @@ from penstock.messages import (
     OffsetsStreamRequest,
     OffsetsStreamResponse,
     PublishStagedRequest,
+    RegisterSchemasRequest,
     ReportArchivedRequest,
     Request,
+    SchemaEntry,
+    SchemasStreamRequest,
+    SchemasStreamResponse,
     SetIntakeRequest,
     StagedRange,
     StagedStreamRequest,
@@ -70,6 +77,7 @@ from penstock.messages import (
 )
 from penstock.metadata.persistence.snapshot import encode_image
 from penstock.node.security.access import Authorization
+from penstock.schemas.rows import StoredText
 from tests.extent import each_change
 from tests.unit.node.harness import Broker, batch_of
 from tests.unit.node.staging import QUERY, staged_stream
@@ -114,6 +122,9 @@ def broker() -> Broker:
     broker.append("orders", b"1")
     broker.request(CreateStreamRequest(config=StreamConfig(name="copied", subject="copied"), is_paused=True))
     broker.ask(OffsetsStreamRequest(), OffsetsStreamResponse)
+    broker.ask(SchemasStreamRequest(), SchemasStreamResponse)
+    broker.request(registration(broker))
+    broker.request(registration(broker))
     broker.request(ListGroupsRequest(**offsets(broker)))  # from here on what these ask for is in memory
     broker.request(ListProducersRequest(stream_id=stream_id(broker)))
     broker.request(ListPublishedRequest(stream_id=stream_id(broker)))
@@ -189,6 +200,27 @@ def plain(make: Callable[[Broker], Request]) -> Callable[[Broker], tuple[Request
 
 def rows(make: Callable[[Broker], Request]) -> Callable[[Broker], tuple[Request, bytes]]:
     return lambda broker: (make(broker), ROWS)
+
+
+REGISTER = Operation.REGISTER
+SEEING = (READ, APPEND, COMMIT, REGISTER, Operation.ALTER)
+
+
+def schemas(broker: Broker) -> dict[str, int]:
+    return {"stream_id": stream_id(broker, "__schemas"), "partition": 0}
+
+
+def registration(broker: Broker, *, force: bool = False) -> RegisterSchemasRequest:
+    schema = '{"type":"record","name":"Order","fields":[]}'
+    entries = (SchemaEntry(subject="orders.>"),)
+    of = stream_id(broker)
+    return RegisterSchemasRequest(
+        **schemas(broker), of_stream_id=of, kind="avro", text=schema, entries=entries, force=force
+    )
+
+
+def text_hash(broker: Broker) -> str:
+    return StoredText("avro", registration(broker).text).hash()
 
 
 COMMIT_NEARLY = (*off(COMMIT), Rule(COMMIT, stream="orders", group="shipping"))
@@ -288,6 +320,28 @@ CASES = {
     "offsets stream": Case(
         plain(lambda b: OffsetsStreamRequest()), (*on(COMMIT), *on(READ)), (Rule(APPEND, stream="orders"),)
     ),
+    "schemas stream": Case(plain(lambda b: SchemasStreamRequest()), on(REGISTER), (*on(READ)[:1], MONITOR)),
+    "register schemas": Case(plain(lambda b: registration(b)), on(REGISTER), off(REGISTER)),
+    "register schemas by force": Case(
+        plain(lambda b: registration(b, force=True)),
+        (Rule(Operation.ADMIN),),
+        (*on(REGISTER)[:-1], *on(Operation.ALTER)[:-1]),
+    ),
+    "list schemas": Case(
+        plain(lambda b: ListSchemasRequest(**schemas(b), of_stream_id=stream_id(b))),
+        (*(rule for operation in SEEING for rule in on(operation)), MONITOR),
+        (Rule(READ, stream="orders2"), Rule(READ, subject="others.>")),
+    ),
+    "get schema text": Case(
+        plain(lambda b: GetSchemaTextRequest(**schemas(b), of_stream_id=stream_id(b), text_hash=text_hash(b))),
+        (*on(READ), *on(REGISTER), MONITOR),
+        (Rule(READ, stream="orders2"),),
+    ),
+    "forget schemas": Case(
+        plain(lambda b: ForgetSchemasRequest(**schemas(b), of_stream_id=stream_id(b), subject="orders.>")),
+        (Rule(Operation.ADMIN),),
+        (*on(REGISTER)[:-1], *on(Operation.ALTER)[:-1]),
+    ),
     "status": Case(plain(lambda b: StatusRequest()), (MONITOR, Rule(Operation.ADMIN)), on(READ)[:1]),
     "verify": Case(plain(lambda b: VerifyRequest(stream_id=stream_id(b))), *ADMIN_ONLY),
     "create user": Case(plain(lambda b: user("eve")), *ADMIN_ONLY),
@@ -384,6 +438,7 @@ def test_every_request_of_clients_is_tried_here() -> None:
     broker = Broker().start()
     broker.create("orders")
     broker.create("copied")
+    broker.ask(SchemasStreamRequest(), SchemasStreamResponse)
     broker.ask(OffsetsStreamRequest(), OffsetsStreamResponse)
     staged_stream(broker)
     for case in CASES.values():
@@ -405,7 +460,7 @@ def test_streams_with_which_nothing_may_be_done_are_not_there(broker) -> None:
         broker.create("prices")
     allow(broker, Rule(READ, stream="orders"))
     with asking(broker, "bob"):
-        assert set(broker.streams()) == {"__offsets", "orders"}
+        assert set(broker.streams()) == {"__offsets", "__schemas", "orders"}
         assert not broker.ask(MetadataRequest(names=("prices",)), MetadataResponse).streams
         assert not broker.ask(FindStreamsRequest(subject="prices.x"), FindStreamsResponse).streams
         refused = broker.refusal(DeleteStreamRequest(name="prices"))
@@ -748,12 +803,12 @@ def test_pages_of_streams_tell_of_none_that_is_not_for_him(broker) -> None:
             if (after := page.next_after) is None:
                 break
             assert after == seen[-1]
-    assert seen == ["__offsets", "alpha", "payroll", "zeta"]
+    assert seen == ["__offsets", "__schemas", "alpha", "payroll", "zeta"]
     allow(broker)
     with asking(broker, "ann"):
         broker.request(ChangeRulesRequest(name="bob", drop=(Rule(READ, subject="payroll.eu.>"),)))
     with asking(broker, "bob"):
-        page = broker.ask(MetadataRequest(streams_max=1, after="__offsets"), MetadataResponse)
+        page = broker.ask(MetadataRequest(streams_max=1, after="__schemas"), MetadataResponse)
         assert page.next_after == "alpha"
         page = broker.ask(MetadataRequest(streams_max=1, after="alpha"), MetadataResponse)
         assert ([info.name for info in page.streams], page.next_after) == (["zeta"], None)
@@ -851,7 +906,7 @@ def test_a_token_makes_no_other_credential(broker) -> None:
 def test_who_has_groups_sees_where_they_are(broker) -> None:
     allow(broker, Rule(COMMIT, stream="orders"))
     with asking(broker, "bob"):
-        assert set(broker.streams()) == {"__offsets", "orders"}
+        assert set(broker.streams()) == {"__offsets", "__schemas", "orders"}
         request = FetchRequest(stream_id=stream_id(broker, "__offsets"), offset=0)
         assert broker.refusal(request).code == ErrorCode.NOT_AUTHORIZED
 

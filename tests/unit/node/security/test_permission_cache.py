@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from penstock.access import Operation, Rule
 from penstock.access.rules import rule_mistake, scope
 from penstock.groups.rows import OFFSETS_STREAM
-from penstock.messages import OffsetsStreamRequest, OffsetsStreamResponse
+from penstock.messages import OffsetsStreamRequest, OffsetsStreamResponse, SchemasStreamRequest, SchemasStreamResponse
 from penstock.node.security.permission_cache import PermissionCache
+from penstock.schemas.rows import SCHEMAS_STREAM
 from tests.unit.node.harness import Broker
 
 NAMES = {"orders": "orders.>", "orders-eu": "eu.*", "x": "x"}
@@ -31,6 +32,7 @@ def started() -> Broker:
     for name, subject in NAMES.items():
         broker.create(name, subject)
     broker.ask(OffsetsStreamRequest(), OffsetsStreamResponse)
+    broker.ask(SchemasStreamRequest(), SchemasStreamResponse)
     return broker
 
 
@@ -48,7 +50,8 @@ def test_what_is_kept_is_what_the_rules_say(own: list[Rule], of_all: list[Rule])
         assert {one: judge.scope(one, state) for one in Operation} == scopes
         assert {one: judge.scope(one, state) for one in Operation} == scopes  # now from what is kept
         has_groups = any(one.operation in (Operation.READ, Operation.COMMIT_OFFSETS) for one in (*own, *of_all))
-        if any(scopes.values()) or (state.name == OFFSETS_STREAM and has_groups):
+        of_use = {OFFSETS_STREAM: has_groups, SCHEMAS_STREAM: bool(own or of_all)}
+        if any(scopes.values()) or of_use.get(state.name):
             seen.append(state.name)
         assert judge.sees(state) == (state.name in seen)
     assert judge.seen_names(IMAGE, sorted(IMAGE.names)) == sorted(seen)
@@ -66,7 +69,14 @@ def test_names_that_are_new_are_seen() -> None:
     broker = started()
     judge = PermissionCache((Rule(Operation.READ, subject=">"),), ())
     image = broker.node.image
-    assert judge.seen_names(image, sorted(image.names)) == [OFFSETS_STREAM, "orders", "orders-eu", "x"]
+    assert judge.seen_names(image, sorted(image.names)) == [OFFSETS_STREAM, SCHEMAS_STREAM, "orders", "orders-eu", "x"]
     broker.create("later")
     image = broker.node.image
-    assert judge.seen_names(image, sorted(image.names)) == [OFFSETS_STREAM, "later", "orders", "orders-eu", "x"]
+    assert judge.seen_names(image, sorted(image.names)) == [
+        OFFSETS_STREAM,
+        SCHEMAS_STREAM,
+        "later",
+        "orders",
+        "orders-eu",
+        "x",
+    ]

@@ -1,0 +1,22 @@
+"""NATS headers that tell how a message's value is written, and the media types of Thrift's protocols.
+
+Rules: names match exactly. Parameters of a media type do not count, nor does its case.
+"""
+
+from __future__ import annotations
+
+OPERATION = "Frugal-Operation"
+"""The operation of a scope: the payload is the bare value (native framing of `penstock.frugal`)."""
+CONTENT_TYPE = "Content-Type"
+SCHEMA = "Penstock-Schema"
+"""The hash of the schema by which the value was written: 64 hex digits."""
+
+
+def thrift_media_type(protocol: str) -> str:
+    """Return the media type of one of Thrift's protocols: "binary", "compact" or "json"."""
+    return f"application/vnd.apache.thrift.{protocol}"
+
+
+def media_type(content_type: str) -> str:
+    """Return the media type of a `Content-Type`, in lower case and without parameters."""
+    return content_type.partition(";")[0].strip().lower()

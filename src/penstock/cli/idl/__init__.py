@@ -1,0 +1,1 @@
+"""Commands for contracts in an IDL: Frugal and Thrift files."""

@@ -1,0 +1,583 @@
+"""Codecs: values as Thrift's binary, compact and JSON protocols, with a message header or bare.
+
+A message is a header (name, kind, sequence number) and a value: the struct of a method's arguments or result, a
+TApplicationException, or what a scope publishes. Each codec writes the bytes that Apache Thrift writes; in JSON,
+doubles may have another form.
+
+Rules: a decoder trusts no byte. Sizes of texts and containers are checked against the bytes that are left, structs nest
+up to `DEPTH_MAX`, and each value takes a byte at least, so the work is bounded by the bytes. A struct of a byte takes
+microseconds to make, so a value has `OBJECTS_MAX` structs and containers at most: more are refused before one is made,
+by encoders and decoders of binary and compact; JSON has a limit of its own, `json_protocol.JSON_OBJECTS_MAX`. Texts are
+UTF-8; bytes behind the value are refused. Fields that a struct does not have, or has with another type, are skipped, as
+Thrift does; elements of a container that have another type are not. Whatever is wrong is a `CodecError`.
+
+| codec     | values by                               | media type (IANA)                       |
+|-----------|-----------------------------------------|-----------------------------------------|
+| `BINARY`  | Apache thrift's C code (extra `frugal`) | `application/vnd.apache.thrift.binary`  |
+| `COMPACT` | Apache thrift's C code (extra `frugal`) | `application/vnd.apache.thrift.compact` |
+| `JSON`    | `json_protocol`                         | `application/vnd.apache.thrift.json`    |
+
+The C code replaces bytes that are no UTF-8 with U+FFFD. So a text with that character is looked at again, as bytes.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import cache, lru_cache
+from io import BytesIO
+from typing import Any, Final, NamedTuple, NoReturn, Protocol
+
+from penstock.base.errors import OperationalError
+from penstock.base.extras import how_to_install
+from penstock.base.typed_headers import media_type, thrift_media_type
+from penstock.frugal.contracts import Spec
+from penstock.frugal.errors import CodecError
+from penstock.frugal.json_protocol import decode_json, decode_json_message, encode_json, encode_json_message
+from penstock.hot import thrift_objects
+from penstock.hot.thrift_objects import find_excess, has_texts_only
+
+DEPTH_MAX = 64
+"""Structs in structs; Apache thrift's own limit."""
+NAME_BYTES_MAX = 1024
+"""Most bytes of the name of a method or operation."""
+OBJECTS_MAX = 100_000
+"""Most structs and containers of one value; some tenths of a second to make."""
+_HEADERS_KEPT = 256
+"""Headers of messages that are kept, encoded and decoded: those of a service are few."""
+_SPECS_KEPT = 1024
+_KEPT_BYTES = 128
+"""A longer header is not kept."""
+
+
+class MessageKind(IntEnum):
+    """Kind of a message: Thrift's TMessageType."""
+
+    CALL = 1
+    REPLY = 2
+    EXCEPTION = 3
+    ONEWAY = 4
+
+
+class WireType(IntEnum):
+    """Thrift's TType: the first part of a `Spec`."""
+
+    BOOL = 2
+    BYTE = 3
+    DOUBLE = 4
+    I16 = 6
+    I32 = 8
+    I64 = 10
+    STRING = 11
+    STRUCT = 12
+    MAP = 13
+    SET = 14
+    LIST = 15
+    UUID = 16
+
+
+class MessageHeader(NamedTuple):
+    """Header in front of a message's value. `sequence` is 0 with Frugal."""
+
+    name: str
+    kind: MessageKind
+    sequence: int = 0
+
+
+class Codec(Protocol):
+    """A protocol of Thrift. `data` is bytes; specs are those of `contracts`. Errors: `CodecError`."""
+
+    @property
+    def name(self) -> str:
+        """Return the codec's name: "binary"."""
+
+    @property
+    def content_type(self) -> str:
+        """Return the media type of bare values and messages."""
+
+    def encode(self, name: str, kind: MessageKind, sequence: int, spec: Spec, value: Any) -> bytes:
+        """Return a message."""
+
+    def decode_header(self, data: bytes) -> tuple[MessageHeader, int]:
+        """Return a message's header, and where its value begins."""
+
+    def decode_value(self, data: bytes, start: int, spec: Spec) -> Any:
+        """Return a message's value, which begins at `start` and reaches to the end."""
+
+    def encode_bare(self, spec: Spec, value: Any) -> bytes:
+        """Return a value without a message header."""
+
+    def decode_bare(self, data: bytes, spec: Spec) -> Any:
+        """Return the value that all of the bytes are."""
+
+
+def struct_spec(kind: type[Any]) -> Spec:
+    """Return the spec of a struct of generated code."""
+    return _kept_spec(kind)
+
+
+def _spec(kind: Any) -> Spec:
+    return (WireType.STRUCT, [kind, kind.thrift_spec])
+
+
+_kept_spec: Callable[..., Spec] = lru_cache(_SPECS_KEPT)(_spec)
+
+
+@dataclass(slots=True)
+class ApplicationException:
+    """Thrift's TApplicationException: the value of a message of kind EXCEPTION."""
+
+    message: str | None = None
+    type: int = 0
+
+    thrift_spec = (
+        None,
+        (1, WireType.STRING, "message", "UTF8", None),
+        (2, WireType.I32, "type", None, 0),
+    )
+
+
+# Values
+
+
+@dataclass(frozen=True, slots=True)
+class _Compiled:
+    """Functions of Thrift's C code: encode(value, [class, spec]) and decode(None, input, [class, spec])."""
+
+    encode: Callable[[Any, Any], bytes]
+    decode: Callable[[None, _Input, Any], Any]
+
+
+class _Input:
+    """Input of Thrift's C code: the bytes, and the sizes that are the most of a text and of a container."""
+
+    __slots__ = ("container_length_limit", "cstringio_buf", "string_length_limit")
+
+    def __init__(self, data: bytes) -> None:
+        self.cstringio_buf = BytesIO(data)
+        self.container_length_limit = self.string_length_limit = len(data)  # a value takes a byte at least
+
+    @property
+    def trans(self) -> _Input:
+        return self
+
+    def cstringio_refill(self, partly: bytes, size: int) -> NoReturn:
+        raise EOFError(f"{size:,} bytes are needed, and {len(partly):,} are left")
+
+
+@cache
+def _compiled(name: str) -> _Compiled:
+    try:
+        from thrift.protocol import fastbinary
+    except ImportError:
+        raise OperationalError(f"Apache thrift is not installed, or not compiled: {how_to_install('frugal')}") from None
+    return _Compiled(getattr(fastbinary, f"encode_{name}"), getattr(fastbinary, f"decode_{name}"))
+
+
+class _Box:
+    """A struct of one field: the C code reads and writes structs only."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any = None) -> None:
+        self.value = value
+
+
+def _boxed(spec: Spec) -> list[Any]:
+    return [_Box, (None, (1, spec[0], "value", spec[1], None))]
+
+
+class _ThriftCodec:
+    """Common part of binary and compact: values by the C code."""
+
+    name: str
+
+    @property
+    def content_type(self) -> str:
+        return thrift_media_type(self.name)
+
+    def encode_bare(self, spec: Spec, value: Any) -> bytes:
+        """Return a value without a message header."""
+        bare = self._encode_bare(spec, value)
+        self._check_objects(bare, spec[0])
+        return bare
+
+    def _check_objects(self, data: bytes, wire_type: int) -> None:
+        """Raise CodecError for a value of too many objects. One that has fewer bytes cannot have them."""
+        if len(data) <= OBJECTS_MAX:
+            return
+        match find_excess(data, wire_type, OBJECTS_MAX, self.name == "compact"):
+            case thrift_objects.EXCEEDS:
+                raise CodecError(f"the value has more than {OBJECTS_MAX:,} structs and containers, the most of one")
+            case thrift_objects.UNREADABLE:
+                raise CodecError("the value has a size beyond its end, an unknown type, or nests too deep")
+
+    def _encode_bare(self, spec: Spec, value: Any) -> bytes:
+        encode = _compiled(self.name).encode
+        if value is None:
+            raise CodecError("the value is None; give one of the type that the contract says")
+        try:
+            if spec[0] == _STRUCT:
+                return encode(value, spec[1])
+            if (bare := self._encode_special(spec, value)) is not None:
+                return bare
+            return encode(_Box(value), _boxed(spec))[len(self._prefix(spec[0])) : -1]
+        except Exception as error:  # of the struct's own code, too
+            raise CodecError(f"the value does not fit its type: {_text(error)}") from error
+
+    def decode_bare(self, data: bytes, spec: Spec) -> Any:
+        """Return the value that all of the bytes are."""
+        self._check_objects(data, spec[0])
+        decode = _compiled(self.name).decode
+        try:
+            if spec[0] == _STRUCT:
+                value = _decode_whole(decode, data, spec[1])
+            elif (special := self._decode_special(spec, data)) is not None:
+                return special
+            else:
+                value = _decode_whole(decode, b"".join((self._prefix(spec[0]), data, b"\0")), _boxed(spec)).value
+                if value is None:
+                    raise CodecError("there is no value")
+            # in the order of their costs: the last but one is for values with binary fields
+            if (
+                not data.isascii()
+                and not has_texts_only(data, spec[0], self.name == "compact")
+                and _has_replacement(spec[0], spec[1], value)
+            ):
+                self._check_texts(data, spec)
+        except CodecError:
+            raise
+        except Exception as error:  # of the struct's own code, too
+            raise CodecError(f"the bytes are no value of the type: {_text(error)}") from error
+        return value
+
+    def decode_value(self, data: bytes, start: int, spec: Spec) -> Any:
+        return self.decode_bare(data[start:], spec)
+
+    def _prefix(self, wire_type: int) -> bytes:
+        """Return the beginning of a struct of one field, with id 1."""
+        raise NotImplementedError
+
+    def _encode_special(self, spec: Spec, value: Any) -> bytes | None:
+        """Return a value that has another form in a struct than alone."""
+
+    def _decode_special(self, spec: Spec, data: bytes) -> Any:
+        """Return the value of what `_encode_special` makes; None: it has no form of its own."""
+
+    def _check_texts(self, data: bytes, spec: Spec) -> None:
+        """Raise CodecError if a text is no UTF-8: read it all again, with texts as bytes."""
+        raw = _with_bytes(spec[0], spec[1], {})
+        if spec[0] == WireType.STRUCT:
+            value = _compiled(self.name).decode(None, _Input(data), raw)
+        else:
+            whole = b"".join((self._prefix(spec[0]), data, b"\0"))
+            value = _compiled(self.name).decode(None, _Input(whole), _boxed((spec[0], raw))).value
+        _decode_texts(spec[0], spec[1], value)
+
+
+def _decode_whole(decode: Callable[[None, _Input, Any], Any], data: bytes, arguments: Any) -> Any:
+    source = _Input(data)
+    value = decode(None, source, arguments)
+    read = source.cstringio_buf.tell()
+    if read != len(data):
+        raise CodecError(f"{len(data) - read:,} bytes follow the value")
+    return value
+
+
+def _text(error: Exception) -> str:
+    return f"{error}" or type(error).__name__
+
+
+_STRING, _STRUCT, _MAP, _SET, _LIST, _UUID = 11, 12, 13, 14, 15, 16  # plain: each use of `WireType` takes a look-up
+
+
+def _has_replacement(wire_type: int, arguments: Any, value: Any) -> bool:
+    """True if a text in a value has the character that stands for bytes that are no UTF-8."""
+    if value is None:
+        return False
+    if wire_type == _STRING:
+        return arguments != "BINARY" and "\ufffd" in value
+    if wire_type == _STRUCT:
+        for name, kind, inner in _fields_with_texts(arguments[0]):
+            held = getattr(value, name)
+            if held is not None and ("\ufffd" in held if kind == _STRING else _has_replacement(kind, inner, held)):
+                return True
+        return False
+    if wire_type in (_LIST, _SET):
+        kind, inner = arguments[0], arguments[1]
+        return _may_have_texts(kind, inner) and any(_has_replacement(kind, inner, each) for each in value)
+    if wire_type == _MAP:
+        return any(
+            _has_replacement(arguments[0], arguments[1], key) or _has_replacement(arguments[2], arguments[3], each)
+            for key, each in value.items()
+        )
+    return False
+
+
+@lru_cache(_SPECS_KEPT)
+def _fields_with_texts(kind: Any) -> tuple[tuple[str, int, Any], ...]:
+    """Return attribute, wire type and its arguments of the fields of a struct in which a text may be."""
+    fields = [field for field in kind.thrift_spec if field is not None]
+    return tuple((field[2], int(field[1]), field[3]) for field in fields if _may_have_texts(field[1], field[3]))
+
+
+def _may_have_texts(wire_type: int, arguments: Any) -> bool:
+    """True if a text may be in a value of the type; of what is deeper than an element, it may."""
+    if wire_type == _STRING:
+        return bool(arguments != "BINARY")
+    if wire_type in (_LIST, _SET):
+        return _may_have_texts(arguments[0], arguments[1])
+    return wire_type in (_STRUCT, _MAP)
+
+
+class _Raw:
+    """A struct whose texts are bytes. Equal to itself only, so that none is lost in a set."""
+
+
+def _with_bytes(wire_type: int, arguments: Any, seen: dict[int, list[Any]]) -> Any:
+    """Return the arguments of a type with texts as bytes and structs as `_Raw`."""
+    match wire_type:
+        case WireType.STRING:
+            return "BINARY"
+        case WireType.LIST | WireType.SET:
+            return (arguments[0], _with_bytes(arguments[0], arguments[1], seen), arguments[2])
+        case WireType.MAP:
+            key, value = arguments[0], arguments[2]
+            return (
+                key,
+                _with_bytes(key, arguments[1], seen),
+                value,
+                _with_bytes(value, arguments[3], seen),
+                arguments[4],
+            )
+        case WireType.STRUCT:
+            known = seen.get(id(arguments[1]))
+            if known is None:
+                known = seen[id(arguments[1])] = [_Raw]
+                known.append(
+                    tuple(
+                        field and (field[0], field[1], field[2], _with_bytes(field[1], field[3], seen), None)
+                        for field in arguments[1]
+                    )
+                )
+            return known
+    return arguments
+
+
+def _decode_texts(wire_type: int, arguments: Any, value: Any) -> None:
+    """Decode each text of a value that was read `_with_bytes`."""
+    match wire_type:
+        case WireType.STRING if arguments != "BINARY":
+            try:
+                value.decode()
+            except UnicodeDecodeError as error:
+                raise CodecError(f"a text is no UTF-8: {error}") from None
+        case WireType.STRUCT:
+            for field in arguments[1]:
+                if field is not None and hasattr(value, field[2]):
+                    _decode_texts(field[1], field[3], getattr(value, field[2]))
+        case WireType.LIST | WireType.SET:
+            for each in value:
+                _decode_texts(arguments[0], arguments[1], each)
+        case WireType.MAP:
+            for key, each in value.items():
+                _decode_texts(arguments[0], arguments[1], key)
+                _decode_texts(arguments[2], arguments[3], each)
+
+
+# Messages
+
+
+class BinaryCodec(_ThriftCodec):
+    """Thrift's binary protocol. Writes the strict form of a header, and reads the old one too."""
+
+    name = "binary"
+
+    def encode(self, name: str, kind: MessageKind, sequence: int, spec: Spec, value: Any) -> bytes:
+        """Return a message."""
+        return _binary_head(name, kind, sequence) + self.encode_bare(spec, value)
+
+    def decode_header(self, data: bytes) -> tuple[MessageHeader, int]:
+        """Return a message's header, and where its value begins."""
+        end = 12 + int.from_bytes(data[4:8], "big")
+        if end <= _KEPT_BYTES and len(data) > end and data[0] == 0x80:
+            return _kept_binary_header(data[:end])
+        return _binary_header(data)
+
+    def _prefix(self, wire_type: int) -> bytes:
+        return bytes((wire_type, 0, 1))
+
+
+@lru_cache(_HEADERS_KEPT)
+def _binary_head(name: str, kind: MessageKind, sequence: int) -> bytes:
+    encoded = _encode_name(name)
+    return _BINARY_HEAD.pack(_BINARY_VERSION | kind, len(encoded)) + encoded + _I32.pack(sequence)
+
+
+def _binary_header(data: bytes) -> tuple[MessageHeader, int]:
+    try:
+        (first,) = _U32.unpack_from(data)
+        if first >> 31 == 0:  # the old form: size, name, kind, sequence
+            name, after = _decode_name(data, 4, first)
+            kind = data[after]
+            after += 1
+        elif first & 0xFFFF0000 != _BINARY_VERSION:
+            raise CodecError(f"the message begins with {data[:4].hex()}, which is no version that is known")
+        else:
+            name, after = _decode_name(data, 8, _U32.unpack_from(data, 4)[0])
+            kind = first & 0xFF
+        (sequence,) = _I32.unpack_from(data, after)
+    except (struct.error, IndexError):
+        raise CodecError(f"the message ends in its header, after {len(data)} bytes") from None
+    return MessageHeader(name, _decode_kind(kind), sequence), after + 4
+
+
+_kept_binary_header = lru_cache(_HEADERS_KEPT)(_binary_header)
+
+
+_U32 = struct.Struct(">I")
+_I32 = struct.Struct(">i")
+_BINARY_HEAD = struct.Struct(">II")
+_BINARY_VERSION: Final = 0x80010000
+
+
+class CompactCodec(_ThriftCodec):
+    """Thrift's compact protocol."""
+
+    name = "compact"
+
+    def encode(self, name: str, kind: MessageKind, sequence: int, spec: Spec, value: Any) -> bytes:
+        """Return a message."""
+        encoded = _encode_name(name)
+        head = bytes((_COMPACT_ID, _COMPACT_VERSION | kind << 5))
+        numbers = _varint(sequence & 0xFFFFFFFF) + _varint(len(encoded))
+        return b"".join((head, numbers, encoded, self.encode_bare(spec, value)))
+
+    def decode_header(self, data: bytes) -> tuple[MessageHeader, int]:
+        """Return a message's header, and where its value begins."""
+        try:
+            if data[0] != _COMPACT_ID or data[1] & 0x1F != _COMPACT_VERSION:
+                raise CodecError(f"the message begins with {data[:2].hex()}, which is no version that is known")
+            sequence, after = _decode_varint(data, 2)
+            size, after = _decode_varint(data, after)
+        except IndexError:
+            raise CodecError(f"the message ends in its header, after {len(data)} bytes") from None
+        name, after = _decode_name(data, after, size)
+        signed = sequence - (1 << 32) if sequence >> 31 else sequence
+        return MessageHeader(name, _decode_kind(data[1] >> 5), signed), after
+
+    def _prefix(self, wire_type: int) -> bytes:
+        return bytes((0x10 | _COMPACT_TYPES[wire_type],))
+
+    def _encode_special(self, spec: Spec, value: Any) -> bytes | None:
+        if spec[0] != WireType.BOOL:
+            return None
+        return b"\1" if value else b"\2"
+
+    def _decode_special(self, spec: Spec, data: bytes) -> Any:
+        if spec[0] != WireType.BOOL:
+            return None
+        if data not in {b"\0", b"\1", b"\2"}:
+            raise CodecError(f"{data[:4].hex() or 'nothing'} is no bool")
+        return data == b"\1"
+
+
+_COMPACT_ID = 0x82
+_COMPACT_VERSION = 1
+_COMPACT_TYPES = {3: 3, 4: 7, 6: 4, 8: 5, 10: 6, 11: 8, 15: 9, 14: 10, 13: 11, 12: 12, 16: 13}
+"""The compact protocol's number of each wire type; a bool's is its value."""
+
+
+def _varint(number: int) -> bytes:
+    encoded = bytearray()
+    while number >= 0x80:
+        encoded.append(number & 0x7F | 0x80)
+        number >>= 7
+    encoded.append(number)
+    return bytes(encoded)
+
+
+def _decode_varint(data: bytes, position: int) -> tuple[int, int]:
+    """Return an unsigned number of 32 bits, and the position behind it."""
+    number = 0
+    for index in range(5):
+        byte = data[position + index]
+        number |= (byte & 0x7F) << 7 * index
+        if byte < 0x80:
+            if number >> 32:
+                break
+            return number, position + index + 1
+    raise CodecError(f"the number at byte {position} has more than 32 bits")
+
+
+def _encode_name(name: str) -> bytes:
+    try:
+        encoded = name.encode()
+    except UnicodeEncodeError:
+        raise CodecError(f"the name {name!r} has no form in UTF-8") from None
+    if len(encoded) > NAME_BYTES_MAX:
+        raise CodecError(f"the name has {len(encoded):,} bytes, more than {NAME_BYTES_MAX:,}")
+    return encoded
+
+
+def _decode_name(data: bytes, start: int, size: int) -> tuple[str, int]:
+    if size > NAME_BYTES_MAX:
+        raise CodecError(f"the name has {size:,} bytes, more than {NAME_BYTES_MAX:,}")
+    end = start + size
+    if end > len(data):
+        raise CodecError(f"the name has {size} bytes, and {len(data) - start} are left")
+    try:
+        return data[start:end].decode(), end
+    except UnicodeDecodeError as error:
+        raise CodecError(f"the name is no UTF-8: {error}") from None
+
+
+def _decode_kind(number: int) -> MessageKind:
+    if not MessageKind.CALL <= number <= MessageKind.ONEWAY:
+        raise CodecError(f"a message of kind {number} is not known")
+    return MessageKind(number)
+
+
+class JsonCodec:
+    """Thrift's JSON protocol."""
+
+    name = "json"
+    content_type = thrift_media_type(name)
+
+    def encode(self, name: str, kind: MessageKind, sequence: int, spec: Spec, value: Any) -> bytes:
+        """Return a message."""
+        _encode_name(name)
+        return encode_json_message(name, kind, sequence, spec, value)
+
+    def decode_header(self, data: bytes) -> tuple[MessageHeader, int]:
+        """Return a message's header, and where its value begins."""
+        name, kind, sequence, start = decode_json_message(data)
+        _encode_name(name)
+        return MessageHeader(name, _decode_kind(kind), sequence), start
+
+    def decode_value(self, data: bytes, start: int, spec: Spec) -> Any:
+        """Return a message's value, which begins at `start` and reaches to the last bracket."""
+        return decode_json(data[start : data.rindex(b"]")], spec)
+
+    def encode_bare(self, spec: Spec, value: Any) -> bytes:
+        """Return a value without a message header."""
+        return encode_json(spec, value)
+
+    def decode_bare(self, data: bytes, spec: Spec) -> Any:
+        """Return the value that all of the bytes are."""
+        return decode_json(data, spec)
+
+
+BINARY: Codec = BinaryCodec()
+COMPACT: Codec = CompactCodec()
+JSON: Codec = JsonCodec()
+CODECS = {each.name: each for each in (BINARY, COMPACT, JSON)}
+"""The codecs by name: "binary", "compact", "json"."""
+
+
+def find_codec(content_type: str) -> Codec | None:
+    """Return the codec of a media type; parameters of it do not count."""
+    kind = media_type(content_type)
+    return next((each for each in CODECS.values() if each.content_type == kind), None)

@@ -1,0 +1,235 @@
+"""Dead letters: messages that no handler could take, in a stream of their own.
+
+Rules: a dead letter has key, value and headers of the message, its subject behind the prefix of the dead-letter stream,
+`penstock.dead.<stream>.`, and in front of its headers what happened:
+
+| header                     | value                                                                       |
+|----------------------------|-----------------------------------------------------------------------------|
+| `Penstock-Dead-Reason`     | the error of the last delivery, or why the message could not be decoded     |
+| `Penstock-Dead-Deliveries` | how often it was given to a handler                                         |
+| `Penstock-Dead-Group`      | the consumer group whose handler it was                                     |
+| `Penstock-Dead-Stream`     | the stream that it comes from                                               |
+| `Penstock-Dead-Partition`  | its partition there                                                         |
+| `Penstock-Dead-Offset`     | its offset there; with the two before it names the message                  |
+| `Penstock-Dead-Subject`    | its subject                                                                 |
+
+Headers that ask a broker for something, such as `Nats-TTL`, `Nats-Rollup`, `Nats-Msg-Id` and `Penstock-Key`, stand
+behind `Penstock-Dead-Header-`: the dead-letter stream would refuse them, or remove other letters for them.
+What does not fit into the stream is left out, and the reason ends with what that was: headers from the last one on,
+then the value. A letter that is refused nevertheless is tried again without its headers, then without its value, so
+that none blocks its partition for ever; what is left out can be read where it comes from.
+Letters are appended over the socket, not published, in batches, in the order of their partition, and are acked before
+their messages count as settled. If only the answer was lost, they are appended twice.
+The stream is created if it does not exist: with the replicas, storage and encryption of the stream that it serves, and
+room for its largest message.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+
+from penstock.base import limits
+from penstock.base.errors import ErrorCode, RemoteError
+from penstock.client.aio import Client
+from penstock.client.errors import StreamExists, StreamNotFound
+from penstock.client.values import Message
+from penstock.frugal.scopes.durable import Delivery
+from penstock.messages import StreamInfo
+
+REASON: Final = "Penstock-Dead-Reason"
+DELIVERIES: Final = "Penstock-Dead-Deliveries"
+GROUP: Final = "Penstock-Dead-Group"
+STREAM: Final = "Penstock-Dead-Stream"
+PARTITION: Final = "Penstock-Dead-Partition"
+OFFSET: Final = "Penstock-Dead-Offset"
+SUBJECT: Final = "Penstock-Dead-Subject"
+HEADER: Final = "Penstock-Dead-Header-"
+"""In front of the name of a header that asked a broker for something."""
+
+REASON_CHARS_MAX: Final = 1_000
+"""Longer reasons are cut."""
+SUFFIX: Final = "-dead"
+"""Behind a stream's name: the stream of its dead letters."""
+_NOTE_BYTES: Final = 128  # behind the reason: what was left out
+_PREFIX: Final = "penstock.dead."
+_TOO_LONG: Final = "too-long"  # in the place of a subject that is too long with the prefix; the header has it
+_BLANK = re.compile(r"[\x00-\x1f\x7f]+")
+_VERSION_LINE, _LINE_END, _BLOCK_END = b"NATS/1.0\r\n", b"\r\n", b"\r\n\r\n"
+_REQUEST = re.compile(
+    rb"nats-(batch-|expected-|incr|msg-id|rollup|schedule|ttl)|penstock-(ack|key|tombstone)", re.IGNORECASE
+)
+"""Begins of the names that `penstock.hot.headers` honours or refuses; more generous, for brokers of later versions."""
+_REFUSALS: Final = (ErrorCode.BAD_REQUEST, ErrorCode.TOO_LARGE)
+"""Errors that the same row gets again."""
+
+
+def dead_letter_subject(stream: str, subject: str) -> str:
+    """Return the subject of a dead letter in its stream; `>` gives the pattern of the stream."""
+    made = f"{_PREFIX}{stream}.{subject}"
+    return made if len(made.encode()) <= limits.SUBJECT_BYTES_MAX else f"{_PREFIX}{stream}.{_TOO_LONG}"
+
+
+def original_subject(message: Message) -> str:
+    """Return the subject on which a message was published, also if it is a dead letter."""
+    if not message.subject.startswith(_PREFIX):
+        return message.subject
+    _, _, rest = message.subject.removeprefix(_PREFIX).partition(".")
+    return message.headers.get(SUBJECT, rest) if rest == _TOO_LONG else rest
+
+
+def dead_letter_row(
+    stream: str,
+    delivery: Delivery,
+    group: str,
+    reason: str,
+    *,
+    bytes_max: int = limits.MESSAGE_BYTES_MAX,
+    keeps_headers: bool = True,
+    keeps_value: bool = True,
+) -> dict[str, Any]:
+    """Return the row that is appended to the dead-letter stream, which takes `bytes_max` of headers and value.
+
+    What does not fit, or is not to be kept, is left out; the reason says so.
+    """
+    message = delivery.message
+    value, theirs, reason = message.value, _lines_of(message), shown_reason(reason)
+    kept, left_out = theirs, []
+    ours = _own_lines(delivery, group, reason)
+    frame = len(_VERSION_LINE) + len(ours) + len(_LINE_END)
+    headers_max = min(bytes_max - len(value or b""), limits.HEADER_BLOCK_BYTES_MAX)
+    is_all_kept = (keeps_headers or not theirs) and (keeps_value or not value)
+    if not is_all_kept or frame + sum(map(len, theirs)) > headers_max:
+        frame += _NOTE_BYTES
+        if value and (not keeps_value or frame + len(value) > bytes_max):
+            left_out.append(f"the value of {len(value)} bytes")
+            value = b""  # None would be a tombstone
+        headers_max = min(bytes_max - len(value or b""), limits.HEADER_BLOCK_BYTES_MAX)
+        kept = _fitting(theirs, headers_max - frame) if keeps_headers else []
+        if len(kept) < len(theirs):
+            left_out.append(f"the last {len(theirs) - len(kept)} of {len(theirs)} headers")
+        ours = _own_lines(delivery, group, f"{reason} (left out: {', '.join(left_out)})")
+    return {
+        "subject": dead_letter_subject(stream, original_subject(message)),
+        "key": message.key,
+        "value": value,
+        "headers": _VERSION_LINE + ours + b"".join(kept) + _LINE_END,
+    }
+
+
+def _own_lines(delivery: Delivery, group: str, reason: str) -> bytes:
+    message = delivery.message
+    ours = {
+        REASON: reason,
+        DELIVERIES: str(delivery.deliveries),
+        GROUP: group,
+        STREAM: delivery.stream,
+        PARTITION: str(message.partition),
+        OFFSET: str(message.offset),
+        SUBJECT: original_subject(message),
+    }
+    return b"".join(f"{name}: {value}\r\n".encode() for name, value in ours.items())
+
+
+def _fitting(lines: Sequence[bytes], bytes_max: int) -> list[bytes]:
+    """Return the first lines, as many as fit."""
+    used = itertools.accumulate(map(len, lines))
+    return [line for line, end in zip(lines, used, strict=True) if end <= bytes_max]
+
+
+def shown_reason(reason: str) -> str:
+    """Return a reason as one line that a header takes."""
+    text = _BLANK.sub(" ", reason).strip()
+    if len(text) > REASON_CHARS_MAX:
+        text = text[: REASON_CHARS_MAX - 3] + "..."
+    return text.encode("utf-8", "backslashreplace").decode() or "unknown"
+
+
+def _lines_of(message: Message) -> list[bytes]:
+    """Return the lines of a message's header block; none if NATS passed on something that is no block."""
+    block = message.header_block
+    if not block or not block.startswith(b"NATS/1.0") or not block.endswith(_BLOCK_END):
+        return []
+    _, *lines = block[: block.index(_BLOCK_END)].split(_LINE_END)  # the first line may have a status
+    return [(HEADER.encode() if _REQUEST.match(line) else b"") + line + _LINE_END for line in lines]
+
+
+class DeadLetters:
+    """The dead-letter stream of one subscription."""
+
+    def __init__(self, client: Client, stream: str, group: str, *, timeout_s: float) -> None:
+        self._client = client
+        self.stream = stream
+        self._group = group
+        self._timeout_s = timeout_s
+        self._bytes_max = limits.MESSAGE_BYTES_MAX
+
+    async def open(self, source: StreamInfo) -> None:
+        """Look the stream up, or create it. ValueError: its subject is another. RemoteError, Unavailable, TimedOut."""
+        try:
+            found = await self._client.stream(self.stream, timeout=self._timeout_s)
+        except StreamNotFound:
+            found = await self._create(source)
+        wanted = dead_letter_subject(self.stream, ">")
+        if found.config.subject != wanted:
+            text = f"stream {self.stream} is on {found.config.subject!r}, and takes no dead letters"
+            raise ValueError(f"{text}: name another one, or create it on {wanted!r}")
+        self._bytes_max = found.config.max_message_bytes
+
+    async def _create(self, source: StreamInfo) -> StreamInfo:
+        config = source.config
+        wanted: dict[str, Any] = {
+            "replicas": config.replicas,
+            "min_isr": config.min_isr,
+            "durability": config.durability,
+            "storage": config.storage,
+            "max_message_bytes": min(
+                limits.MESSAGE_BYTES_MAX, config.max_message_bytes + limits.HEADER_BLOCK_BYTES_MAX
+            ),
+        }
+        if config.encryption is not msgspec.UNSET:
+            wanted["encryption"] = config.encryption
+        subject = dead_letter_subject(self.stream, ">")
+        try:
+            return await self._client.create_stream(self.stream, subject, timeout=self._timeout_s, **wanted)
+        except StreamExists:  # another client has created it meanwhile
+            return await self._client.stream(self.stream, timeout=self._timeout_s)
+
+    async def write(self, letters: Sequence[tuple[Delivery, str]]) -> None:
+        """Append messages with their reasons, in order; returns when all are committed there.
+
+        Raises what `Client.append` does; then some of them may be appended. One message alone is not refused for what
+        it holds, as long as the stream takes what happened to it.
+        """
+        try:
+            await self._append([self._row(*letter) for letter in letters])
+        except RemoteError as error:
+            if error.code not in _REFUSALS:
+                raise
+            found = await self._client.stream(self.stream, timeout=self._timeout_s)  # as it is by now
+            self._bytes_max = found.config.max_message_bytes
+            if len(letters) > 1:
+                raise
+            await self._append_less(*letters[0])
+
+    async def _append_less(self, delivery: Delivery, reason: str) -> None:
+        """Append a message that was refused: as it fits by now, else without its headers, else without its value."""
+        for keeps in ({}, {"keeps_headers": False}):
+            try:
+                await self._append([self._row(delivery, reason, **keeps)])
+            except RemoteError as error:
+                if error.code not in _REFUSALS:
+                    raise
+            else:
+                return
+        await self._append([self._row(delivery, reason, keeps_headers=False, keeps_value=False)])
+
+    def _row(self, delivery: Delivery, reason: str, **keeps: bool) -> dict[str, Any]:
+        return dead_letter_row(self.stream, delivery, self._group, reason, bytes_max=self._bytes_max, **keeps)
+
+    async def _append(self, rows: list[dict[str, Any]]) -> None:
+        await self._client.append(self.stream, rows, timeout=self._timeout_s)

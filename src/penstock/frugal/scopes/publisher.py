@@ -1,0 +1,216 @@
+"""Publishers of scopes: typed messages to NATS, or through a stream that acks them.
+
+Rules: an operation is durable if its contract names a stream, or if the publisher or the call does. Then `publish`
+returns once the message is stored, at least once: it is sent again until the ack comes, with one message id, so the
+stream stores it once while it knows the id. A message that no stream keeps is gone with NATS's next breath: at most
+once, no ack. Middleware is around the publish and its ack; with `nowait`, around the sending.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final
+
+from penstock.base.errors import RemoteError
+from penstock.client.errors import StreamChanged, StreamNotFound, TimedOut
+from penstock.client.publish_format import MESSAGE_ID_HEADER
+from penstock.client.values import PubAck
+from penstock.frugal.context import Context
+from penstock.frugal.contracts import OperationType, ScopeType
+from penstock.frugal.errors import Disconnected, RequestTooLarge, TransportClosed
+from penstock.frugal.middleware import Call, Middleware, Side, chain
+from penstock.frugal.scopes.framing import EncodedMessage, encode_message
+from penstock.frugal.scopes.keys import key_of
+from penstock.frugal.scopes.provider import ScopeProvider
+from penstock.frugal.scopes.streams import KeptStream
+from penstock.frugal.scopes.subjects import ScopeSubjects
+
+PUBLISH_TIMEOUT_S: Final = 30.0
+"""Duration for which a durable publish waits for its ack, all tries together."""
+PUBLISH_RETRIES: Final = 5
+"""Number of times that a message is sent again within that time without an ack; more often while no leader listens."""
+
+TRACE: Final = "traceparent"
+_TRACE = re.compile(r"[0-9a-f-]{1,128}")  # W3C: a version may have more fields
+
+Published = PubAck | asyncio.Future[PubAck | None] | None
+"""Result of a publish: the ack of a durable one, with `nowait` its future; None if no stream keeps it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Publication(Call):
+    """A call of a publisher with what its end needs; `dataclasses.replace` keeps that."""
+
+    operation: OperationType | None = None
+    variables: tuple[str, ...] = ()
+    stream: str = ""
+    key: bytes | str | None = None
+    message_id: str = ""
+    headers: Mapping[str, str] | None = None
+    timeout_s: float = PUBLISH_TIMEOUT_S
+    nowait: bool = False
+
+
+class ScopePublisher:
+    """Base of the publishers of generated code, which say in `_scope` what they publish.
+
+    `stream`: a stream that keeps all operations, in place of those that the contract names; "": none does. `create`:
+    fields of a `StreamConfig`, with which a missing stream is created; its subject is the scope's.
+    ValueError: the scope makes no subject.
+    """
+
+    _scope: ClassVar[ScopeType]
+
+    def __init__(
+        self,
+        provider: ScopeProvider,
+        *,
+        middleware: Sequence[Middleware] = (),
+        stream: str | None = None,
+        create: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._provider = provider
+        self._subjects = ScopeSubjects(self._scope)
+        self._stream = stream
+        self._create = create
+        self._send = chain((*provider.middleware, *middleware), self._send_out)
+        self._operation_ids = itertools.count(1)
+
+    async def flush(self, *, timeout: float = 60.0) -> None:
+        """Wait until all that was published with `nowait` is acked; raise the first failure."""
+        await self._provider.client.flush(timeout=timeout)
+
+    async def _publish(
+        self,
+        operation: OperationType,
+        ctx: Context,
+        variables: tuple[str, ...],
+        message: Any,
+        *,
+        stream: str | None = None,
+        key: bytes | str | None = None,
+        message_id: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        timeout: float = PUBLISH_TIMEOUT_S,
+        nowait: bool = False,
+    ) -> Published:
+        """Publish a message of an operation.
+
+        `stream`: keep it there; "": in none. `key`: in place of the one that the contract names. `message_id`: that of
+        an earlier try whose outcome is unknown; default: a new one. `headers`: NATS headers, such as `Nats-TTL`.
+        `nowait`: return the future of the ack once the message is sent; it waits only while 4,096 have no ack.
+        ValueError: a variable that makes no subject, MissingKeyError, UnsuitableStreamError. CodecError, FrameError: it
+        does not fit its type, or has too many headers. RequestTooLarge, TransportClosed, Disconnected. Of a durable
+        one: what `Client.publish` raises; the message id of a TimedOut is in its `details`.
+        """
+        subject = self._subjects.published(operation.name, variables)
+        kept_by = next((each for each in (stream, self._stream, operation.stream) if each is not None), "")
+        call = _Publication(
+            Side.PUBLISHER,
+            self._scope.name,
+            operation.name,
+            (message,),
+            subject=subject,
+            is_oneway=not kept_by,
+            is_idempotent=bool(kept_by),  # its message id makes it so
+            annotations=operation.annotations,
+            operation=operation,
+            variables=variables,
+            stream=kept_by,
+            key=key,
+            message_id=(message_id or self._provider.new_id()) if kept_by else "",
+            headers=headers,
+            timeout_s=timeout,
+            nowait=nowait,
+        )
+        published: Published = await self._send(ctx, call)
+        return published
+
+    async def _send_out(self, ctx: Context, call: Call) -> Published:
+        if not isinstance(call, _Publication) or call.operation is None:
+            raise TypeError("a middleware must pass on the call that it got, or dataclasses.replace of it")
+        # Here, not before: other publishes may have used the same context while middleware waited.
+        ctx.topic = dict(zip(self._scope.variables, call.variables, strict=True))
+        encoded = encode_message(
+            self._provider.framing,
+            self._provider.codec,
+            ctx,
+            call.operation,
+            call.arguments[0],
+            operation_id=next(self._operation_ids),
+            now=asyncio.get_running_loop().time(),
+        )
+        if call.stream:
+            return await self._send_durable(ctx, call, call.operation, encoded)
+        await self._send_plain(call, encoded)
+        return None
+
+    async def _send_plain(self, call: _Publication, encoded: EncodedMessage) -> None:
+        from nats import errors
+
+        nats = self._provider.nats
+        headers = {**encoded.headers, **(call.headers or {})}
+        size = len(encoded.payload) + _block_bytes(headers)
+        if size > nats.max_payload:
+            raise RequestTooLarge(f"{call}: the message has {size:,} bytes; the NATS server takes {nats.max_payload:,}")
+        try:
+            await nats.publish(call.subject, encoded.payload, headers=headers or None)
+        except (errors.ConnectionClosedError, errors.ConnectionDrainingError) as error:
+            raise TransportClosed(f"{call}: the connection to NATS is closed: {error}") from error
+        except (errors.Error, OSError) as error:
+            raise Disconnected(f"{call}: NATS does not take the message: {error}") from error
+
+    async def _send_durable(
+        self, ctx: Context, call: _Publication, operation: OperationType, encoded: EncodedMessage
+    ) -> Published:
+        kept = self._provider.streams.known(call.stream) or await self._find(call)
+        kept.check_subject(call.subject)
+        key = call.key if call.key is not None else key_of(call.owner, operation, call.arguments[0])
+        if key is not None and kept.competes:
+            raise kept.no_keys(str(call))
+        headers = {**_trace(ctx), **encoded.headers, **(call.headers or {})}
+        if not kept.competes:  # such a stream refuses ids: a repeated message may go to another log
+            headers[MESSAGE_ID_HEADER] = call.message_id
+        client = self._provider.client
+        publish = client.publish_nowait if call.nowait else client.publish
+        try:
+            return await publish(
+                call.subject,
+                encoded.payload,
+                key=key,
+                headers=headers,
+                stream=None if kept.is_grouped else call.stream,  # another stream of its group would not answer
+                retries=PUBLISH_RETRIES,
+                timeout=call.timeout_s,
+            )
+        except (StreamNotFound, StreamChanged):
+            self._provider.streams.forget(call.stream)
+            raise
+        except TimedOut as error:
+            raise _with_id(error, call.message_id) from None
+
+    async def _find(self, call: _Publication) -> KeptStream:
+        streams = self._provider.streams
+        return await streams.find(call.stream, self._scope, self._subjects, self._create, call.timeout_s)
+
+
+def _trace(ctx: Context) -> dict[str, str]:
+    """Return the trace of a context as a NATS header, where brokers look for it; in frugal-v0 it is in the frame."""
+    trace = ctx.headers.get(TRACE, "")
+    return {TRACE: trace} if _TRACE.fullmatch(trace) else {}
+
+
+def _with_id(error: RemoteError, message_id: str) -> RemoteError:
+    error.details["message_id"] = message_id
+    return error
+
+
+def _block_bytes(headers: Mapping[str, str]) -> int:
+    """Return the size of a NATS header block."""
+    if not headers:
+        return 0
+    return len("NATS/1.0\r\n\r\n") + sum(len(name.encode()) + len(text.encode()) + 4 for name, text in headers.items())

@@ -1,0 +1,107 @@
+"""Values against the schemas of their subjects, before they are stored."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from penstock.base.config import SchemaCheck, StreamConfig
+from penstock.base.ids import StreamId, TimestampUs
+from penstock.hot.message_group import MessageGroup
+from penstock.ingest.admission import AdmissionRules, admit
+from penstock.ingest.value_check import ValueCheck
+from penstock.schemas.decoding import Reason
+from penstock.schemas.kinds import Schema, SchemaKind
+from penstock.schemas.plans import SchemaError
+from penstock.schemas.registry import SchemaVersion, StreamSchemas, Typed
+from tests.envelopes import enveloped
+from tests.envelopes import message as in_protobuf
+from tests.groups import Message, group_of
+
+SCHEMA = Schema(SchemaKind.JSON_SCHEMA, '{"type":"object","properties":{"x":{"type":"integer"}},"required":["x"]}')
+GOOD, BAD = b'{"x":1}', b'{"x":"one"}'
+
+
+def check_of(*subjects: str) -> ValueCheck:
+    versions = [SchemaVersion(Typed(one), 1, SCHEMA, SCHEMA.hash(), TimestampUs(0)) for one in subjects]
+    return ValueCheck(StreamSchemas("s", StreamId(1), tuple(versions)))
+
+
+def rules(schema_check: SchemaCheck) -> AdmissionRules:
+    return AdmissionRules.of(StreamConfig(name="s", subject="a.>", schema_check=schema_check))
+
+
+def errors(group: MessageGroup, *, check: SchemaCheck = SchemaCheck.REFUSE) -> tuple[int, list[str], int]:
+    """Rows that are stored, what refused messages are told, and how many are stored though they do not fit."""
+    admission = admit(group, rules(check), log_end=0, values=check_of("a.*"))
+    told = [line for line in b"".join(admission.errors).split(b"\r\n") if line.startswith(b"{")]
+    return len(admission.rows), [json.loads(one)["error"]["description"] for one in told], admission.misfits
+
+
+def message(subject: bytes, value: bytes, headers: bytes | None = None) -> Message:
+    return subject, b"r", headers, value
+
+
+def test_marks_stand_for_reasons() -> None:
+    check = check_of("a.*")
+    assert check.of_group(group_of([message(b"a.b", GOOD)])) is None
+    assert check.of_group(group_of([])) is None
+    marks = check.of_group(group_of([message(b"a.b", GOOD), message(b"a.b", BAD), message(b"a.b", b"{")]))
+    assert marks is not None
+    assert marks[0] == 0
+    assert [check.reason(one) for one in marks[1:]] == [Reason.FORM.text, Reason.ENDS.text]
+
+
+def test_a_subject_without_a_schema_is_not_checked() -> None:
+    check = check_of("a.*")
+    assert check.of_group(group_of([message(b"b", b"?")])) is None
+    marks = check.of_group(group_of([message(b"b", b"?"), message(b"a.b", b"?"), message(b"a.b.c", b"?")]))
+    assert marks is not None
+    assert [bool(one) for one in marks] == [False, True, False]
+
+
+def test_a_subject_that_is_not_utf_8_does_no_harm() -> None:
+    assert check_of("a.*").of_group(group_of([message(b"a.\xff", GOOD), message(b"\xff\xfe", BAD)])) is None
+    assert check_of("a.*").of_group(group_of([message(b"a.\xff", BAD)])) is not None
+    stored, told, _ = errors(group_of([message(b"a.\xff", BAD), message(b"a.b", GOOD)]))
+    assert (stored, told) == (1, ["the subject is not valid UTF-8"])
+
+
+def test_a_version_that_is_not_known_here_yet_is_checked_by_the_newest() -> None:
+    """It is compatible with that; else a publisher that is quicker than the leader would be refused for good."""
+    headers = b"NATS/1.0\r\nPenstock-Schema: " + b"0" * 64 + b"\r\n\r\n"
+    assert errors(group_of([message(b"a.b", GOOD, headers)]))[0] == 1
+    assert errors(group_of([message(b"a.b", BAD, headers)]))[0] == 0
+
+
+def test_what_does_not_fit_is_refused_with_the_reason() -> None:
+    group = group_of([message(b"a.b", BAD), message(b"a.b", GOOD), message(b"a.b", b"{"), message(b"a.c.d", BAD)])
+    text = "the value does not fit its schema: "
+    assert errors(group) == (2, [text + Reason.FORM.text, text + Reason.ENDS.text], 0)
+    assert errors(group, check=SchemaCheck.COUNT) == (4, [], 2)
+    assert errors(group_of([message(b"a.b", GOOD)]), check=SchemaCheck.COUNT) == (1, [], 0)
+
+
+def test_other_refusals_come_first_and_are_not_counted() -> None:
+    headers = b"NATS/1.0\r\nPenstock-Ack: ?\r\n\r\n"
+    group = group_of([message(b"a.b", BAD, headers)])
+    assert (
+        errors(group) == errors(group, check=SchemaCheck.COUNT) == (0, ["Penstock-Ack must be none, leader or all"], 0)
+    )
+
+
+def test_a_tombstone_has_no_value_to_check() -> None:
+    assert errors(group_of([message(b"a.b", b"", b"NATS/1.0\r\nPenstock-Tombstone: 1\r\n\r\n")])) == (1, [], 0)
+    assert errors(group_of([message(b"a.b", b"")]))[0] == 0
+
+
+def test_a_value_in_an_envelope_is_checked_without_it() -> None:
+    assert errors(group_of([message(b"a.b", enveloped(in_protobuf({"value": GOOD})))]))[0] == 1
+    assert errors(group_of([message(b"a.b", enveloped(in_protobuf({"value": BAD})))]))[0] == 0
+    assert errors(group_of([message(b"a.b", enveloped(in_protobuf({"value": BAD})))]), check=SchemaCheck.COUNT)[2] == 1
+
+
+def test_a_stream_without_schemas_has_no_check() -> None:
+    with pytest.raises(SchemaError, match="has no schemas"):
+        check_of()

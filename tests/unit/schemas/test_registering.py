@@ -1,0 +1,110 @@
+"""What a registration leads to: numbers, reasons, and what cannot be forced."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.base import limits
+from penstock.base.errors import RemoteError
+from penstock.schemas.decoding import Framing
+from penstock.schemas.kinds import Schema, SchemaKind
+from penstock.schemas.registering import Numbered, Registration, Wanted, judge
+from penstock.schemas.registry import Typed
+from penstock.schemas.rows import StoredText, StoredVersion
+
+ONE = "struct A { 1: required i64 x } scope S { Made: A, Gone: i64 }"
+WIDER = "struct A { 1: required i64 x, 2: optional string y } scope S { Made: A, Gone: i64 }"
+OTHER = "struct A { 1: required string x } scope S { Made: A, Gone: i64 }"
+
+
+def stored(text: str, type_name: str = "A", **more: object) -> tuple[StoredText, StoredVersion]:
+    kept = StoredText("frugal", text)
+    schema_hash = Schema(SchemaKind.FRUGAL, text, (), type_name).hash()
+    version = StoredVersion("frugal", kept.hash(), schema_hash, 0, type_name, **more)  # type: ignore[arg-type]
+    return kept, version
+
+
+def judged(
+    text: str, *entries: Wanted, before: dict[str, list[str]] | None = None, force: bool = False
+) -> tuple[Numbered, ...]:
+    """The numbers for a text, after the texts that a subject has in its versions."""
+    versions: dict[str, dict[int, StoredVersion]] = {}
+    texts: dict[str, StoredText] = {}
+    for subject, old in (before or {}).items():
+        for number, one in enumerate(old, 1):
+            kept, version = stored(one)
+            versions.setdefault(subject, {})[number] = version
+            texts[kept.hash()] = kept
+    asked = entries or (Wanted(Typed("s.a"), "A"),)
+    return judge(Registration("s", "s.>", StoredText("frugal", text), asked, versions, texts, force))
+
+
+def refusal(
+    text: str, *entries: Wanted, before: dict[str, list[str]] | None = None, force: bool = False
+) -> RemoteError:
+    with pytest.raises(RemoteError) as raised:
+        judged(text, *entries, before=before, force=force)
+    return raised.value
+
+
+def test_numbers_rise_and_the_same_schema_has_its_own() -> None:
+    (first,) = judged(ONE)
+    assert (first.number, first.is_new, first.is_forced) == (1, True, False)
+    assert first.hash == Schema(SchemaKind.FRUGAL, ONE, (), "A").hash()
+    assert judged(WIDER, before={"s.a": [ONE]})[0][::2] == (2, True)
+    assert judged(ONE, before={"s.a": [ONE, WIDER]})[0][::2] == (1, False)
+    assert judged(ONE, before={"s.a": [ONE, WIDER]}, force=True)[0][::2] == (3, True)
+    assert judged(WIDER, before={"s.a": [ONE, WIDER]}, force=True)[0][::2] == (2, False)
+
+
+def test_each_version_before_is_compared() -> None:
+    error = refusal(ONE, before={"s.a": [OTHER, WIDER, OTHER]})
+    assert error.code == "incompatible_schema"
+    assert [one.partition(": A.x")[0] for one in error.details["reasons"]] == ["s.a: version 1", "s.a: version 3"]
+    (forced,) = judged(ONE, before={"s.a": [OTHER]}, force=True)
+    assert (forced.number, forced.is_forced) == (2, True)
+
+
+def test_reasons_are_bounded() -> None:
+    fields = ", ".join(f"{number}: i64 f{number}" for number in range(1, 60))
+    other = fields.replace("i64", "string")
+    error = refusal(f"struct A {{ {fields} }}", before={"s.a": [f"struct A {{ {other} }}"]})
+    assert len(error.details["reasons"]) == limits.SCHEMA_REASONS_MAX
+    assert error.details["more"] == 59 - limits.SCHEMA_REASONS_MAX
+    assert f"and {error.details['more']} more" in error.message
+
+
+def test_a_version_whose_text_is_lost_or_unreadable_is_incompatible() -> None:
+    kept, version = stored(ONE)
+    asked = (Wanted(Typed("s.a"), "A"),)
+    lost = Registration("s", "s.>", StoredText("frugal", WIDER), asked, {"s.a": {1: version}}, {})
+    with pytest.raises(RemoteError, match="its text is not there any more"):
+        judge(lost)
+    later = StoredText("later", ONE)
+    unknown = lost._replace(texts={kept.hash(): later})
+    with pytest.raises(RemoteError, match="knows no schemas of the kind 'later'"):
+        judge(unknown)
+
+
+def test_operations_of_one_contract() -> None:
+    made = Wanted(Typed("s.made", "Made", Framing.FRUGAL), "S.Made")
+    gone = Wanted(Typed("s.gone", "Gone", Framing.FRUGAL), "S.Gone")
+    assert [each.number for each in judged(ONE, made, gone)] == [1, 1]
+    assert refusal(ONE, made, Wanted(Typed("s.x"), "S.Lost")).code == "invalid_schema"
+
+
+def test_limits_of_versions() -> None:
+    wider = (WIDER.replace("2:", f"{number}:") for number in range(3, limits.SCHEMA_VERSIONS_PER_SUBJECT_MAX + 2))
+    full = {"s.a": [ONE, *wider]}
+    assert refusal(WIDER, before=full).code == "too_large"
+    assert judged(ONE, before=full)[0].number == 1
+
+
+def test_other_kinds() -> None:
+    for kind, text in (("avro", '"long"'), ("json-schema", '{"type":"object","properties":{"x":{"type":"integer"}}}')):
+        entries = (Wanted(Typed("s.a"), ""),)
+        assert judge(Registration("s", "s.>", StoredText(kind, text), entries, {}, {}))[0].number == 1
+    kept, version = stored(ONE)
+    change = Registration("s", "s.>", StoredText("avro", '"long"'), entries, {"s.a": {1: version}}, {kept.hash(): kept})
+    with pytest.raises(RemoteError, match="the schema was frugal, and is avro"):
+        judge(change)
