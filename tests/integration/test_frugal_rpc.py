@@ -30,6 +30,7 @@ from penstock.frugal.errors import (
 )
 from penstock.frugal.framing import FRUGAL
 from penstock.frugal.native import FRAMINGS
+from penstock.frugal.nats_barrier import reach
 from penstock.frugal.nats_transport import NatsTransport
 from penstock.frugal.server import Server
 from tests.frugal_shop import ORDER, PING, SHOP, BlockingShopClient, NotFound, Shop, ShopClient
@@ -133,7 +134,7 @@ async def test_a_timed_out_call_cancels_its_handler_and_its_late_answer_is_dropp
     connection = await parts.connection()
     asked = asyncio.Queue[Any]()
     await connection.subscribe("shop", cb=asked.put)
-    await connection.flush()
+    await reach(connection)
     client = await parts.client()
     with pytest.raises(DeadlineExceeded, match="no answer came from 'shop'"):
         await client.ping(Context(timeout_ms=50))
@@ -181,7 +182,7 @@ async def test_the_ack_of_a_stream_is_no_answer(parts: Parts, caplog: pytest.Log
         await message.respond(b'{"stream":"everything","seq":1}')
 
     await connection.subscribe(">", cb=stores)
-    await connection.flush()
+    await reach(connection)
     client = await parts.client()
     with pytest.raises(DeadlineExceeded, match="its requests are stored by the stream 'everything'"):
         await client.ping(Context(timeout_ms=500))
@@ -197,7 +198,7 @@ async def test_an_empty_reply_is_service_not_available(parts: Parts) -> None:
         await message.respond(b"")
 
     await connection.subscribe("shop", cb=empty)
-    await connection.flush()
+    await reach(connection)
     client = await parts.client()
     with pytest.raises(ServiceNotAvailable):
         await client.ping(Context(timeout_ms=LONG_MS))
@@ -391,7 +392,7 @@ async def test_hostile_messages_while_calls_go_on(parts: Parts, caplog: pytest.L
         await connection.publish("shop", data, reply=f"{inbox}.{number}", headers=headers)
         await client.ping(Context())
     await connection.publish("shop", frame)  # no reply subject
-    await connection.flush()
+    await reach(connection)
     await client.ping(Context())
     assert shop.pings == len(hostile) * 5 + 1
     assert (server.stats.malformed, server.stats.no_reply) == (6 * 5, 1)

@@ -35,6 +35,7 @@ from penstock.frugal.discovery import Discovery, Identity
 from penstock.frugal.errors import FrameError
 from penstock.frugal.framing import Packet
 from penstock.frugal.middleware import Middleware
+from penstock.frugal.nats_barrier import reach
 from penstock.frugal.processor import MethodStats, Processor
 from penstock.frugal.workers import CONCURRENCY_DEFAULT, WAITING_DEFAULT, Job, Workers
 
@@ -139,7 +140,7 @@ class Server:
             for subject, verb in self._discovery.requests():
                 answer = partial(self._on_discovery, self._discovery, verb)
                 self._subscriptions.append(await self._connection.subscribe(subject, cb=answer))
-        await self._connection.flush()
+        await reach(self._connection)
 
     async def drain(self, timeout_s: float = DRAIN_TIMEOUT_S) -> None:
         """Take no more requests, and return when those that came are answered; after the time-out, cancel them."""
@@ -147,7 +148,7 @@ class Server:
         await asyncio.gather(*(self._unsubscribe(each) for each in subscriptions))
         await self._workers.drain(timeout_s)
         with contextlib.suppress(NatsError, TimeoutError):  # the last answers are in nats-py's buffer
-            await asyncio.wait_for(self._connection.flush(), FLUSH_TIMEOUT_S)
+            await asyncio.wait_for(reach(self._connection), FLUSH_TIMEOUT_S)
         self._end.set()
 
     async def _unsubscribe(self, subscription: Subscription) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.frugal.complaints import Complaints
 from penstock.frugal.errors import CodecError, FrameError, TransportClosed
+from penstock.frugal.nats_barrier import reach
 from penstock.frugal.scopes.subscriptions import DRAIN_TIMEOUT_S, Receiver, Subscription
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ class NatsSubscription(Subscription):
         self._raw = await self._nats.subscribe(self.subject, queue=self._queue, cb=self._received)
         self._working = [asyncio.get_running_loop().create_task(self._work()) for _ in range(self._handlers)]
         try:
-            await self._nats.flush()
+            await reach(self._nats)
         except BaseException:
             await self.unsubscribe()
             raise
