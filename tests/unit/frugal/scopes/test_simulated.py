@@ -16,7 +16,7 @@ import penstock
 from penstock import aio
 from penstock.client.values import Message
 from penstock.frugal.context import Context
-from penstock.frugal.scopes.dead_letters import DELIVERIES, GROUP, REASON, STREAM
+from penstock.frugal.scopes.dead_letters import DELIVERIES, GROUP, HEADER, REASON, STREAM
 from penstock.frugal.scopes.group_source import GIVEN_AT_ONCE
 from penstock.frugal.scopes.options import SubscribeOptions
 from penstock.frugal.scopes.provider import ScopeProvider
@@ -98,7 +98,7 @@ class Shop:
     def check(self, stored: list[Message], dead: list[Message]) -> None:
         ids = [message.headers["Nats-Msg-Id"] for message in stored]
         assert sorted(ids) == sorted(f"order-{number}" for number in range(self.messages))
-        letters = {int(one.headers["Nats-Msg-Id"].removeprefix("order-")) for one in dead}
+        letters = {int(one.headers[HEADER + "Nats-Msg-Id"].removeprefix("order-")) for one in dead}
         assert letters == {number for number in range(self.messages) if number % 7 == 3}
         handled = {number for numbers in self.handled.values() for number in numbers}
         assert handled == set(range(self.messages)) - letters
