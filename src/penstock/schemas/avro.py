@@ -46,7 +46,7 @@ _PRIMITIVES: dict[str, tuple[int, pa.DataType]] = {
     "string": (cells.TEXT, pa.string()),
     "bytes": (cells.BINARY, pa.binary()),
 }
-_LOGICAL: dict[tuple[str, str], pa.DataType] = {
+LOGICAL: dict[tuple[str, str], pa.DataType] = {
     ("int", "date"): pa.date32(),
     ("int", "time-millis"): pa.time32("ms"),
     ("long", "time-micros"): pa.time64("us"),
@@ -227,5 +227,5 @@ def _logical(node: Node, kind: str, schema: Any) -> Node:
             bounds = b"".join(bound.to_bytes(16, "little", signed=True) for bound in (10**digits, -(10**digits)))
             return replace(node, kind=cells.DECIMAL, type=pa.decimal128(digits, scale), filling=bounds)
         return node
-    found = _LOGICAL.get((kind, logical)) if isinstance(logical, str) else None
+    found = LOGICAL.get((kind, logical)) if isinstance(logical, str) else None
     return node if found is None else replace(node, type=found)

@@ -33,6 +33,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from penstock.idl.compatibility import Mode
+from penstock.schemas.avro import LOGICAL
 from penstock.schemas.json_values import JSON_TEXT
 from penstock.schemas.plans import PLAN_DEPTH_MAX, SchemaError
 
@@ -183,6 +184,8 @@ class _Names:
                 return schema, full_name(schema, space).rpartition(".")[0]
             elif isinstance(schema, dict) and schema["type"] in ("array", "map"):
                 return schema, space
+            elif isinstance(schema, dict) and (logical := _logical(schema)):
+                return _Plain(schema["type"], logical), space
             elif isinstance(schema, dict):
                 schema = schema["type"]
             elif isinstance(schema, str) and (found := self._named(schema, space)) is not None:
@@ -216,12 +219,8 @@ class _Comparing:
         self._count += 1
         if self._count > COMPARISONS_MAX or depth > 4 * PLAN_DEPTH_MAX:
             raise SchemaError("the Avro schemas are too large to compare")
-        logical, written_logical = _logical(reader), _logical(writer)
         reader, space = self._readers.resolved(reader, space)
         writer, written_in = self._writers.resolved(writer, written_in)
-        logical, written_logical = logical or _logical(reader), written_logical or _logical(writer)
-        if logical != written_logical and not isinstance(reader, list) and not isinstance(writer, list):
-            return [f"{path} is {logical or 'plain'}, and {written_logical or 'plain'} in the other"]
         if isinstance(reader, str) or isinstance(writer, str):
             return self._compared(reader, space, writer, written_in, path, depth)
         pair = (id(reader), id(writer))
@@ -240,6 +239,9 @@ class _Comparing:
             if any(not self.reasons(branch, space, writer, written_in, path, depth + 1) for branch in reader):
                 return []
             return [f"{path} is {_shown(writer)} in the other, which no branch takes"]
+        logical, written_logical = _logical(reader), _logical(writer)
+        if logical != written_logical:
+            return [f"{path} is {logical or 'plain'}, and {written_logical or 'plain'} in the other"]
         kind, written = _kind(reader), _kind(writer)
         if kind != written:
             takes = isinstance(reader, str) and kind in _PROMOTED.get(written, ())
@@ -280,13 +282,32 @@ class _Comparing:
         return found
 
 
+class _Plain(str):
+    """A primitive type with a logical one."""
+
+    logical: str
+
+    __slots__ = ("logical",)
+
+    def __new__(cls, name: str, logical: str) -> _Plain:
+        made = super().__new__(cls, name)
+        made.logical = logical
+        return made
+
+
 def _logical(schema: Any) -> str:
-    """Return the logical type of a schema with what its values depend on: "decimal(9, 2)"; empty for none."""
+    """Return the logical type of a schema with what its values depend on: "decimal(9, 2)"; empty for none.
+
+    One that Avro does not know, or that does not go with its type, is none.
+    """
+    if isinstance(schema, _Plain):
+        return str(schema.logical)
     if not isinstance(schema, dict) or not isinstance(schema.get("logicalType"), str):
         return ""
-    if schema["logicalType"] != "decimal":
-        return str(schema["logicalType"])
-    return f"decimal({schema.get('precision')}, {schema.get('scale', 0)})"
+    kind, logical = schema["type"], schema["logicalType"]
+    if logical == "decimal":
+        return f"decimal({schema.get('precision')}, {schema.get('scale', 0)})" if kind in ("bytes", "fixed") else ""
+    return str(logical) if (kind, logical) in LOGICAL else ""
 
 
 def _kind(schema: Any) -> str:

@@ -120,6 +120,7 @@ class _Judging:
         asked = self._asked
         new = schema_of(asked.text, entry.type_name)
         self._check(new)
+        new.decoder(entry.typed.framing, entry.typed.protocol)  # SchemaError: its values are not framed so
         schema_hash = self._hash(new)
         before = asked.before.get(entry.typed.subject, {})
         form = _form(entry.typed)

@@ -294,7 +294,10 @@ class RowDecoder:
                 framing = Framing.BARE
         key = typed.subject, version.number, framing, protocol
         if key not in self._decoders:
-            self._decoders[key] = version.schema.decoder(framing, protocol, self._enums, typed.message)
+            try:
+                self._decoders[key] = version.schema.decoder(framing, protocol, self._enums, typed.message)
+            except SchemaError:  # of a version that this Penstock reads no more, or that was never to be registered
+                return _Route(reason=Reason.FRAME)
         return _Route(self._decoders[key], 0, version, owner.type)
 
     def _pattern(self, newest: SchemaVersion) -> _Pattern:

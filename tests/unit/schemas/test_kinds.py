@@ -234,6 +234,16 @@ def test_logical_types_of_avro_are_compared() -> None:
 
     money = of("bytes", logicalType="decimal", precision=9, scale=2)
     assert compatible(money, money) == []
+    when = {"type": "long", "logicalType": "timestamp-millis"}
+
+    def nullable(kind: Any) -> Schema:
+        return Schema(SchemaKind.AVRO, json.dumps(avro(("a", ["null", kind], {"default": None}))))
+
+    assert compatible(nullable(when), nullable(when)) == []
+    assert compatible(nullable({"type": when}), nullable(when)) == []
+    assert compatible(of("long", logicalType="timestamp-millis"), nullable(when), Mode.BACKWARD) == []
+    assert compatible(nullable("long"), nullable(when)) != []
+    assert compatible(of("string", logicalType="uuid"), of("string")) == []  # it changes no column
     assert compatible(money, of("bytes", logicalType="decimal", precision=9, scale=4)) != []
     assert compatible(of("long", logicalType="timestamp-millis"), of("long", logicalType="timestamp-micros")) != []
     assert compatible(of("long"), of("long", logicalType="timestamp-millis")) != []

@@ -108,3 +108,10 @@ def test_other_kinds() -> None:
     change = Registration("s", "s.>", StoredText("avro", '"long"'), entries, {"s.a": {1: version}}, {kept.hash(): kept})
     with pytest.raises(RemoteError, match="the schema was frugal, and is avro"):
         judge(change)
+
+
+def test_a_framing_that_the_kind_does_not_have_is_refused() -> None:
+    """Else the first message would raise where it is checked."""
+    entries = (Wanted(Typed("s.a", framing=Framing.FRUGAL), ""),)
+    with pytest.raises(RemoteError, match="Avro values are not framed as frugal-v0"):
+        judge(Registration("s", "s.>", StoredText("avro", '"long"'), entries, {}, {}))
