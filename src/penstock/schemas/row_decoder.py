@@ -278,7 +278,8 @@ class RowDecoder:
         if said.hash is None and owner.must_be_named:
             return _Route(reason=Reason.UNVERSIONED)
         version = owner.newest if said.hash is None else owner.versions.get(said.hash)
-        if version is None and self._decodes_unknown and owner.newest.schema.kind is not SchemaKind.AVRO:
+        is_unknown = said.hash == ""  # else it is the version of another pattern
+        if version is None and self._decodes_unknown and is_unknown and owner.newest.schema.kind is not SchemaKind.AVRO:
             version = owner.newest
         if version is None:
             return _Route(reason=Reason.VERSION)

@@ -304,3 +304,11 @@ def test_a_stream_may_have_as_many_operations_as_versions() -> None:
     point = frugal(POINT, "Point")
     versions = [version(point, f"a.{number}", message=f"Moved{number}") for number in range(1_000)]
     assert decoder(*versions).reasons(rows(("a.999", b"?", None))).to_pylist() != [0]
+
+
+def test_the_version_of_another_pattern_is_none_of_this_one() -> None:
+    point, size = frugal(POINT, "Point"), frugal("struct Size { 1: i64 y }", "Size")
+    made = decoder(version(point, "a"), version(size, "b"), decodes_unknown=True)
+    value = thrift(point, {"x": 1})
+    batch = rows(("a", value, {"Penstock-Schema": size.hash()}), ("a", value, {"Penstock-Schema": "0" * 64}))
+    assert made.reasons(batch).to_pylist() == [Reason.VERSION, 0]
