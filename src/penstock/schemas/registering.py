@@ -21,10 +21,8 @@ from penstock.idl.model import Program, Type
 from penstock.schemas import contracts
 from penstock.schemas.kinds import CONTRACTS, Schema, SchemaKind, compatible
 from penstock.schemas.plans import SchemaError
-from penstock.schemas.protobuf import protobuf_plan
 from penstock.schemas.registry import Typed, overlapping
 from penstock.schemas.rows import StoredText, StoredVersion
-from penstock.schemas.thrift import thrift_plan
 
 
 class Wanted(NamedTuple):
@@ -119,8 +117,7 @@ class _Judging:
         """Return the version of an entry; note why it is not compatible. SchemaError, RemoteError too_large."""
         asked = self._asked
         new = schema_of(asked.text, entry.type_name)
-        self._check(new)
-        new.decoder(entry.typed.framing, entry.typed.protocol)  # SchemaError: its values are not framed so
+        new.decoder(entry.typed.framing, entry.typed.protocol)  # SchemaError: mistakes, or a framing it does not have
         schema_hash = self._hash(new)
         before = asked.before.get(entry.typed.subject, {})
         form = _form(entry.typed)
@@ -143,15 +140,6 @@ class _Judging:
         if schema.kind not in CONTRACTS:
             return schema.hash()
         return fingerprint(*self._contract(schema, self._text_hash))
-
-    def _check(self, schema: Schema) -> None:
-        """Raise SchemaError if the schema has mistakes."""
-        if schema.kind is SchemaKind.FRUGAL:
-            thrift_plan(*self._contract(schema, self._text_hash))
-        elif schema.kind is SchemaKind.PROTOBUF:
-            protobuf_plan(self._contract(schema, self._text_hash)[0], schema.type_name)
-        else:
-            schema.plan()
 
     def _differences(self, before: StoredVersion, new: Schema, typed: Typed) -> list[str]:
         """Return why a schema does not go with a version before it."""

@@ -20,7 +20,7 @@ from penstock.base.ids import StreamId, TimestampUs
 from penstock.base.subjects import overlap
 from penstock.idl.model import Program, Scope
 from penstock.schemas.decoding import Framing
-from penstock.schemas.kinds import Schema, SchemaKind, compatible
+from penstock.schemas.kinds import Schema, SchemaKind
 from penstock.schemas.plans import SchemaError
 from penstock.schemas.rows import StoredText
 from penstock.schemas.thrift import ThriftProtocol
@@ -123,15 +123,6 @@ def version_of(info: StoredInfo, text: StoredText, *, is_new: bool = False) -> S
 def overlapping(subject: str, others: Iterable[str]) -> str | None:
     """Return the first other pattern that some subject matches together with this one; None: there is none."""
     return next((other for other in others if other != subject and overlap(subject, other)), None)
-
-
-def refusals(before: Sequence[SchemaVersion], new: Schema) -> list[str]:
-    """Return why a new version is not compatible with those before it, oldest first; nothing: it is with all.
-
-    SchemaError: the new schema has mistakes.
-    """
-    new.plan()
-    return [f"version {version.number}: {reason}" for version in before for reason in compatible(version.schema, new)]
 
 
 def operations(program: Program) -> list[tuple[Typed, str]]:

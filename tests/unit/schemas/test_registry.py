@@ -10,7 +10,7 @@ from penstock.idl.linker import link
 from penstock.schemas.decoding import Framing
 from penstock.schemas.kinds import Schema, SchemaKind
 from penstock.schemas.plans import SchemaError
-from penstock.schemas.registry import SchemaVersion, StreamSchemas, Typed, operations, overlapping, refusals
+from penstock.schemas.registry import SchemaVersion, StreamSchemas, Typed, operations, overlapping
 
 
 def version(subject: str, number: int, text: str = "struct P { 1: i32 x }") -> SchemaVersion:
@@ -28,15 +28,6 @@ def test_the_newest_version_by_pattern() -> None:
 def test_patterns_do_not_overlap() -> None:
     assert overlapping("a.*", ["a.*", "b.>"]) is None
     assert overlapping("*.c", ["a.*", "b.>"]) == "a.*"
-
-
-def test_a_version_must_be_compatible_with_all_before_it() -> None:
-    before = [version("a", 1), version("a", 2, "struct P { }")]
-    (reason,) = refusals(before, version("a", 3, "struct P { 1: string x }").schema)
-    assert reason.startswith("version 1: P.x: ")
-    assert refusals(before, version("a", 3, "struct P { 1: optional i32 x }").schema) == []
-    with pytest.raises(SchemaError, match="mistakes"):
-        refusals([], version("a", 1, "struct").schema)
 
 
 def test_operations_of_scopes() -> None:
