@@ -7,6 +7,7 @@ something else: of another type, beyond its bounds, missing, twice, one too many
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from functools import cache
 from random import Random
@@ -26,6 +27,8 @@ HOSTILE: tuple[Any, ...] = (
 )
 """What no field expects, or not always."""
 
+_MATCHING = ("a", "archive-1", "0" * 64, "0123456789abcdef" * 4)
+"""Texts that match the patterns of fields."""
 _TEXTS = ("a", "orders", "orders.>", "a.b", "x1", "127.0.0.1:7422", "0", "key", "é", f"{INTERNAL_NAME_PREFIX}offsets")
 _COUNTS = (0, 0, 1, 1, 1, 2, 3, 5)
 
@@ -56,8 +59,10 @@ def _text(kind: inspect.StrType) -> Make:
     widest = "x" * min(high or 40, 1_024)
     choices = tuple(text for text in _TEXTS if len(text) >= low and (high is None or len(text) <= high))
     if kind.pattern is not None:
-        choices = ("a", "archive-1", "x" * min(high or 20, 64))
-    choices = (*choices, widest)
+        choices = tuple(text for text in (*_MATCHING, "x" * min(high or 20, 64)) if re.search(kind.pattern, text))
+        assert choices, f"add a text that matches {kind.pattern} to _MATCHING"
+    else:
+        choices = (*choices, widest)
 
     def make(chance: Random, rate: float) -> Any:
         if rate and chance.random() < rate:

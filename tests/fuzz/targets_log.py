@@ -84,7 +84,7 @@ def lineage(modules: Modules, data: bytes) -> object:
     found = lineages.read(vfs, "log")
     assert len(found.entries) * 24 <= len(data)
     told = (BatchLineage(2, 9, 1, (LineageEntry(2, 2), LineageEntry(4, 7))), BatchLineage(9, 9, 0, ()))
-    doubt = lineages.is_in_doubt(found, told)
+    doubt = lineages.is_in_doubt(found, told, 1, 50)
     entries = lineages.recover(vfs, "log", found, 1, 50, told)
     again = lineages.read(vfs, "log")
     if again.mistake is None and len(again.entries) == len(entries):

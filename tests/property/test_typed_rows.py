@@ -165,6 +165,8 @@ def drawn(draw: st.DrawFn) -> Row:
         return Row(
             subject, b"", {**more, "Penstock-Schema": draw(st.sampled_from(["0" * 64, "", "é"]))}, None, Reason.VERSION
         )
+    if pattern == "gone" and not hashes:
+        return Row(subject, draw(st.binary(max_size=20)), more, None, Reason.UNVERSIONED)
     if kind == "garbage":
         data = draw(st.binary(max_size=20))
         typed = version.typed

@@ -209,7 +209,7 @@ class Log:
         if found.mistake is not None:
             self.notices = (*self.notices, str(found.mistake))
         entries = found.entries
-        self._is_lineage_sure = not lineages.is_in_doubt(found, told)
+        self._is_lineage_sure = not lineages.is_in_doubt(found, told, self.log_start, self.log_end)
         if self._state is LogState.WRITABLE:
             known = None
             if not self._is_lineage_sure:

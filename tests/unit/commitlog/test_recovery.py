@@ -481,6 +481,23 @@ def test_a_damaged_lineage_is_kept_aside_and_written_anew() -> None:
     assert [entry.leader_epoch for entry in open_log(disk).lineage] == [1, 2, 3, 4]
 
 
+def test_a_lineage_without_the_batches_that_a_lost_checkpoint_brings_back_is_rebuilt() -> None:
+    disk = MemoryVfs()
+    log = open_log(disk, LogConfig(segment_bytes=4096))
+    for epoch in (1, 2):
+        log.start_epoch(epoch)
+        append(log, 1, size_bytes=5000)
+    flush(log)
+    log.raise_start(1)
+    log.close()
+    disk.open(LINEAGE).truncate(0)
+    assert open_log(disk).lineage == (LineageEntry(2, 1),), "of the batches from the log's start on"
+    disk.remove(f"{DIRECTORY}/checkpoint")
+    again = open_log(disk)
+    assert again.log_start == 0
+    assert again.lineage == (LineageEntry(1, 0), LineageEntry(2, 1))
+
+
 def test_a_torn_lineage_entry_is_dropped_quietly() -> None:
     disk, _ = closed_log(2)
     log = open_log(disk)

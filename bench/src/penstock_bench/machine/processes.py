@@ -10,6 +10,8 @@ successor (a broker restarts its nats-server) was not measured.
 from __future__ import annotations
 
 import re
+import socket
+import struct
 import subprocess
 import threading
 import time
@@ -72,7 +74,7 @@ def children_of(process_id: int) -> list[int]:
 
 def listening_on(address: Address) -> int | None:
     """Return the id of the process that listens on a loopback address (Linux); None if unknown or another user's."""
-    sockets = _listening_sockets(address.port) if address.is_loopback else set()
+    sockets = _listening_sockets(address) if address.is_loopback else set()
     if not sockets:
         return None
     for path in Path("/proc").glob("[0-9]*/fd/*"):
@@ -85,18 +87,28 @@ def listening_on(address: Address) -> int | None:
     return None
 
 
-def _listening_sockets(port: int) -> set[str]:
-    """Return `socket:[NUMBER]` of every socket that listens on this port."""
-    found = set()
+def _listening_sockets(address: Address) -> set[str]:
+    """Return `socket:[NUMBER]` of every socket that listens on this address, or on its port of all addresses."""
+    found, hosts = set(), {"0" * 8, "0" * 32}
+    for family, *_, (host, *_) in socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM):
+        hosts.add(_in_table(socket.inet_pton(family, str(host))))
+        if family == socket.AF_INET:  # of a socket for both families
+            hosts.add(_in_table(bytes(10) + b"\xff\xff" + socket.inet_pton(family, str(host))))
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         try:
             lines = Path(table).read_text().splitlines()[1:]
         except OSError:
             continue
         for words in map(str.split, lines):
-            if words[3] == _LISTEN and int(words[1].rpartition(":")[2], 16) == port:
+            host, _, port = words[1].rpartition(":")
+            if words[3] == _LISTEN and host in hosts and int(port, 16) == address.port:
                 found.add(f"socket:[{words[9]}]")
     return found
+
+
+def _in_table(host: bytes) -> str:
+    """Return an address as the kernel's tables write it: words of 32 bits, of which each has this machine's order."""
+    return "".join(f"{word:08X}" for word in struct.unpack(f"={len(host) // 4}I", host))
 
 
 class Child:

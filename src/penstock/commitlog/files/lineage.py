@@ -141,9 +141,13 @@ class BatchLineage(NamedTuple):
     entries: tuple[LineageEntry, ...]
 
 
-def is_in_doubt(found: LineageRead, told: Iterable[BatchLineage]) -> bool:
-    """True if the lineage contradicts the scanned batches, so that it must be rebuilt from all batches."""
+def is_in_doubt(found: LineageRead, told: Iterable[BatchLineage], log_start: int, log_end: int) -> bool:
+    """True if the lineage must be rebuilt from all batches: it contradicts those that were scanned, or begins after
+    the log. The latter: it was rebuilt from the batches that the log still had, and a lost checkpoint brought back more.
+    """
     if found.mistake is not None:
+        return True
+    if found.entries and log_start < min(found.entries[0].start_offset, log_end):
         return True
     return any(one.epoch_before not in (0, _epoch_below(found.entries, one.begin)) for one in told)
 

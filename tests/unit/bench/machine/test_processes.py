@@ -101,7 +101,24 @@ def test_who_listens_on_an_address_of_this_machine_is_found(host: str) -> None:
     with socket.create_server((host, 0), family=family) as server:
         address = Address(host, server.getsockname()[1])
         assert listening_on(address) == os.getpid()
-    assert listening_on(address) is None
+    assert listening_on(address) != os.getpid()
+
+
+def test_a_listener_on_another_address_of_the_port_is_not_meant() -> None:
+    with socket.create_server(("127.0.0.2", 0)) as server:
+        port = server.getsockname()[1]
+        assert listening_on(Address("127.0.0.1", port)) != os.getpid()
+        assert listening_on(Address("127.0.0.2", port)) == os.getpid()
+
+
+@pytest.mark.parametrize("host", ["::", "0.0.0.0", "::ffff:127.0.0.1"])
+def test_a_listener_on_all_addresses_is_found_by_each(host: str) -> None:
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as server:
+        if ":" in host:
+            server.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        server.bind((host, 0))
+        server.listen()
+        assert listening_on(Address("127.0.0.1", server.getsockname()[1])) == os.getpid()
 
 
 def test_who_listens_elsewhere_is_not_looked_for() -> None:
