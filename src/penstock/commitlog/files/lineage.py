@@ -143,7 +143,7 @@ class BatchLineage(NamedTuple):
 
 def is_in_doubt(found: LineageRead, told: Iterable[BatchLineage], log_start: int, log_end: int) -> bool:
     """True if the lineage must be rebuilt from all batches: it contradicts those that were scanned, or begins after
-    the log. The latter: it was rebuilt from the batches that the log still had, and a lost checkpoint brought back more.
+    the log: it was rebuilt from the batches that were left, and then a lost checkpoint brought earlier ones back.
     """
     if found.mistake is not None:
         return True
