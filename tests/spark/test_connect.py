@@ -12,7 +12,7 @@ from tests.broker_process import BrokerProcess
 from tests.extent import needs_time
 from tests.spark.reading.test_source import filled
 
-TIMEOUT_S = 240
+TIMEOUT_S = 600
 
 # A process of its own: one that has a classic session cannot have one of Connect, too.
 SCRIPT = """
