@@ -120,6 +120,13 @@ class Context:
             return self.timeout_ms
         return max(0, math.ceil((self.deadline - now) * 1_000))
 
+    def passed_on(self) -> dict[str, str]:
+        """Return the headers of a request in a frame, besides its ids and its time. Read only."""
+        if self._reserved or self.topic:
+            topic = {TOPIC + name: value for name, value in self.topic.items()}
+            return {**topic, **self._reserved, **self._headers}
+        return self._headers
+
     def copy(self) -> Self:
         """Return a context for another call: same correlation id, request headers and deadline, no response headers."""
         made = self.received(

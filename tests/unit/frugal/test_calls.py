@@ -28,12 +28,13 @@ from penstock.frugal.errors import (
     UnknownMethod,
     WrongMethodName,
 )
-from penstock.frugal.frames import decode_frame, encode_frame
+from penstock.frugal.frames import decode_frame
 from penstock.frugal.framing import FRUGAL, Packet
 from penstock.frugal.local_transport import LocalTransport
 from penstock.frugal.middleware import Side
 from penstock.frugal.native import FRAMINGS, NATIVE
 from penstock.frugal.processor import Processor
+from tests.frugal_frames import encode_frame
 from tests.frugal_shop import COUNT, NOTE, ORDER, PING, PLACE, SHOP, NotFound, Shop, ShopClient, result_of
 
 WAYS = [(framing, codec) for framing in FRAMINGS for codec in CODECS.values()]
