@@ -16,7 +16,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
+
+import msgspec
 
 from penstock.frugal.codecs import ApplicationException, Codec, MessageKind, struct_spec
 from penstock.frugal.context import Context
@@ -41,7 +43,7 @@ ERROR_TEXT_MAX = 1024
 _NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
 
-class Packet(NamedTuple):
+class Packet(msgspec.Struct, frozen=True, gc=False):
     """Content of one message of a transport: bytes, and NATS headers; frugal-v0 has none."""
 
     data: bytes
@@ -59,7 +61,7 @@ class Packet(NamedTuple):
 _HEADER_BLOCK_BYTES = len(b"NATS/1.0\r\n\r\n")
 
 
-class Request(NamedTuple):
+class Request(msgspec.Struct, frozen=True):
     """A received request whose arguments are still bytes: `data` from `start` on.
 
     `problem`: why it cannot be read; it is answered with that.
