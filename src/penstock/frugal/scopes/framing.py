@@ -12,9 +12,10 @@ frugal-v0 the codec is agreed beforehand, as with Frugal; in native framing the 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
+
+import msgspec
 
 from penstock.base.typed_headers import CONTENT_TYPE, OPERATION, SCHEMA
 from penstock.frugal.codecs import Codec, MessageKind, find_codec
@@ -32,8 +33,7 @@ class Framing(StrEnum):
     NATIVE = "native"
 
 
-@dataclass(frozen=True, slots=True)
-class EncodedMessage:
+class EncodedMessage(msgspec.Struct, frozen=True):
     """A message for NATS; `headers` may be empty."""
 
     payload: bytes
