@@ -44,7 +44,7 @@ Published = PubAck | asyncio.Future[PubAck | None] | None
 
 
 class _Sending(msgspec.Struct, frozen=True):
-    """What the end of a publish needs besides the message."""
+    """Parts of a publish that its end needs, besides context, subject and message."""
 
     operation: OperationType
     variables: tuple[str, ...]
