@@ -189,9 +189,14 @@ def _received(correlation_id: str | None, timeout_ms: int, headers: Mapping[str,
             shown[name] = value
         elif name.startswith(TOPIC):
             topic[name.removeprefix(TOPIC)] = value
-        elif name not in _KNOWN:
+        elif is_reserved(name):
             reserved[name] = value
     return Context.received(correlation_id, shown, timeout_ms=timeout_ms, topic=topic, reserved=reserved)
+
+
+def is_reserved(name: str) -> bool:
+    """True for a header that is Frugal's own and has no meaning in this version: it is passed on."""
+    return name.startswith("_") and name not in _KNOWN and not name.startswith(TOPIC)
 
 
 _KNOWN = frozenset((CORRELATION_ID, OPERATION_ID, TIMEOUT))

@@ -410,6 +410,16 @@ async def test_a_frame_without_a_request_is_answered(packet, error, what):
         FRUGAL.decode_answer(BINARY, PING, Context(), 1, answer)
 
 
+def test_headers_of_a_native_request_do_not_pass_for_what_frugal_says_itself():
+    """A handler that passes its context on, in frugal-v0, would send the caller's `_opid` in place of its own."""
+    named = {"_opid": "x", "_cid": "x", "_timeout": "1", "_topic_region": "eu", "_new": "kept"}
+    request = NATIVE.decode_request(BINARY, Packet(b"\0", {"Frugal-Method": "ping", **named}))
+    ctx = request.ctx.copy()
+    ctx.correlation_id = "c"
+    sent = decode_frame(FRUGAL.encode_request(BINARY, PING, ctx, 7, 0.0, PING.arguments()).data)
+    assert sent.headers == {"_cid": "c", "_opid": "7", "_timeout": "5000", "_new": "kept"}
+
+
 async def test_a_native_request_of_an_unknown_type_is_answered():
     processor = Processor([(SHOP, Shop())], now=Clock())
     packet = Packet(b"<ping/>", {"Frugal-Method": "ping", "Content-Type": "text/xml"})
