@@ -278,7 +278,10 @@ def _getter(names: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
     """Return what takes these attributes of a struct."""
     if len(names) > 1:
         return attrgetter(*names)
-    return lambda struct: tuple([getattr(struct, name) for name in names])
+    if not names:
+        return lambda _: ()
+    only = attrgetter(*names)  # gives no tuple
+    return lambda struct: (only(struct),)
 
 
 def _find_handler(service: ServiceType, handler: object, name: str) -> Callable[..., Any]:
