@@ -14,11 +14,11 @@ from nats.aio.client import Client as NatsConnection
 from penstock.frugal.codecs import BINARY, COMPACT, JSON, Codec, MessageKind
 from penstock.frugal.context import Context
 from penstock.frugal.errors import CodecError, RequestTooLarge, TransportClosed
-from penstock.frugal.frames import encode_frame
 from penstock.frugal.middleware import Call, Proceed, Side
 from penstock.frugal.scopes.provider import ScopeProvider
 from penstock.frugal.scopes.subscriptions import Subscription
 from tests.broker_process import BrokerProcess, eventually
+from tests.frugal_frames import encode_frame
 from tests.unit.frugal.scopes.contract import COUNTED, OrdersPublisher, OrdersSubscriber, order
 
 HEADERS = {"_opid": "1", "_cid": "c1", "_timeout": "5000"}

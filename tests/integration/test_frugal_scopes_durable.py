@@ -15,7 +15,6 @@ from penstock import aio
 from penstock.client.values import Message, PubAck
 from penstock.frugal.codecs import BINARY, COMPACT, MessageKind
 from penstock.frugal.context import Context
-from penstock.frugal.frames import encode_frame
 from penstock.frugal.middleware import Call, Proceed
 from penstock.frugal.scopes.dead_letters import (
     DELIVERIES,
@@ -35,6 +34,7 @@ from penstock.frugal.scopes.redelivery import RetryPolicy
 from penstock.frugal.scopes.streams import UnsuitableStreamError
 from penstock.frugal.scopes.subscriptions import MessageRejected, Subscription
 from tests.broker_process import BrokerProcess, eventually, running_broker
+from tests.frugal_frames import encode_frame
 from tests.unit.frugal.scopes.contract import PLACED, OrdersPublisher, OrdersSubscriber, order
 
 QUICK = RetryPolicy(attempts_max=3, wait_s=0.02, wait_s_max=0.05)

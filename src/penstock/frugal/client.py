@@ -127,16 +127,17 @@ class ServiceClient:
         if names is None:
             names = self._names[method.name] = argument_names(method.arguments)
         struct = method.arguments(**dict(zip(names, arguments, strict=True)))
-        operation_id = self._transport.next_operation_id()
+        transport = self._transport
+        operation_id = transport.next_operation_id()
         packet = self._framing.encode_request(self._codec, method, ctx, operation_id, now, struct)
-        size, most = packet.size, self._transport.request_bytes_max
+        size, most = packet.size, transport.request_bytes_max
         if size > most:
             name = self._name_of(method)
             raise RequestTooLarge(f"the request to {name} has {size:,} bytes, and {most:,} fit into a message")
         if method.result is None:
-            await self._transport.send(packet, left_s)
+            await transport.send(packet, left_s)
             return None
-        answer = await self._transport.request(operation_id, packet, left_s)
+        answer = await transport.request(operation_id, packet, left_s)
         result = self._framing.decode_answer(self._codec, method, ctx, operation_id, answer)
         for field in method.exceptions.values():
             if (error := getattr(result, field)) is not None:

@@ -26,7 +26,7 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
-from functools import cache, lru_cache
+from functools import cached_property, lru_cache
 from io import BytesIO
 from typing import Any, Final, NamedTuple, NoReturn, Protocol
 
@@ -50,6 +50,7 @@ _HEADERS_KEPT = 256
 _SPECS_KEPT = 1024
 _KEPT_BYTES = 128
 """A longer header is not kept."""
+_STRING, _STRUCT, _MAP, _SET, _LIST, _UUID = 11, 12, 13, 14, 15, 16  # plain: each use of `WireType` takes a look-up
 
 
 class MessageKind(IntEnum):
@@ -113,16 +114,12 @@ class Codec(Protocol):
         """Return the value that all of the bytes are."""
 
 
-def struct_spec(kind: type[Any]) -> Spec:
-    """Return the spec of a struct of generated code."""
-    return _kept_spec(kind)
-
-
 def _spec(kind: Any) -> Spec:
-    return (WireType.STRUCT, [kind, kind.thrift_spec])
+    return (_STRUCT, [kind, kind.thrift_spec])
 
 
-_kept_spec: Callable[..., Spec] = lru_cache(_SPECS_KEPT)(_spec)
+struct_spec: Callable[..., Spec] = lru_cache(_SPECS_KEPT)(_spec)
+"""Returns the spec of a struct of generated code."""
 
 
 @dataclass(slots=True)
@@ -167,7 +164,6 @@ class _Input:
         raise EOFError(f"{size:,} bytes are needed, and {len(partly):,} are left")
 
 
-@cache
 def _compiled(name: str) -> _Compiled:
     try:
         from thrift.protocol import fastbinary
@@ -193,58 +189,67 @@ class _ThriftCodec:
     """Common part of binary and compact: values by the C code."""
 
     name: str
+    _is_compact = False
 
     @property
     def content_type(self) -> str:
         return thrift_media_type(self.name)
 
+    @cached_property
+    def _compiled(self) -> _Compiled:
+        return _compiled(self.name)
+
     def encode_bare(self, spec: Spec, value: Any) -> bytes:
         """Return a value without a message header."""
-        bare = self._encode_bare(spec, value)
-        self._check_objects(bare, spec[0])
+        encode = self._compiled.encode
+        try:
+            if spec[0] == _STRUCT and value is not None:
+                bare = encode(value, spec[1])
+            else:
+                bare = self._encode_other(encode, spec, value)
+        except CodecError:
+            raise
+        except Exception as error:  # of the struct's own code, too
+            raise CodecError(f"the value does not fit its type: {_text(error)}") from error
+        if len(bare) > OBJECTS_MAX:
+            self._check_objects(bare, spec[0])
         return bare
 
     def _check_objects(self, data: bytes, wire_type: int) -> None:
         """Raise CodecError for a value of too many objects. One that has fewer bytes cannot have them."""
-        if len(data) <= OBJECTS_MAX:
-            return
-        match find_excess(data, wire_type, OBJECTS_MAX, self.name == "compact"):
+        match find_excess(data, wire_type, OBJECTS_MAX, self._is_compact):
             case thrift_objects.EXCEEDS:
                 raise CodecError(f"the value has more than {OBJECTS_MAX:,} structs and containers, the most of one")
             case thrift_objects.UNREADABLE:
                 raise CodecError("the value has a size beyond its end, an unknown type, or nests too deep")
 
-    def _encode_bare(self, spec: Spec, value: Any) -> bytes:
-        encode = _compiled(self.name).encode
+    def _encode_other(self, encode: Callable[[Any, Any], bytes], spec: Spec, value: Any) -> bytes:
         if value is None:
             raise CodecError("the value is None; give one of the type that the contract says")
-        try:
-            if spec[0] == _STRUCT:
-                return encode(value, spec[1])
-            if (bare := self._encode_special(spec, value)) is not None:
-                return bare
-            return encode(_Box(value), _boxed(spec))[len(self._prefix(spec[0])) : -1]
-        except Exception as error:  # of the struct's own code, too
-            raise CodecError(f"the value does not fit its type: {_text(error)}") from error
+        if (bare := self._encode_special(spec, value)) is not None:
+            return bare
+        return encode(_Box(value), _boxed(spec))[len(self._prefix(spec[0])) : -1]
 
     def decode_bare(self, data: bytes, spec: Spec) -> Any:
         """Return the value that all of the bytes are."""
-        self._check_objects(data, spec[0])
-        decode = _compiled(self.name).decode
+        wire_type, arguments = spec
+        if len(data) > OBJECTS_MAX:
+            self._check_objects(data, wire_type)
+        decode = self._compiled.decode
         try:
-            if spec[0] == _STRUCT:
-                value = _decode_whole(decode, data, spec[1])
+            if wire_type == _STRUCT:
+                value = _decode_whole(decode, data, arguments)
             elif (special := self._decode_special(spec, data)) is not None:
                 return special
             else:
-                value = _decode_whole(decode, b"".join((self._prefix(spec[0]), data, b"\0")), _boxed(spec)).value
+                value = _decode_whole(decode, b"".join((self._prefix(wire_type), data, b"\0")), _boxed(spec)).value
                 if value is None:
                     raise CodecError("there is no value")
             # in the order of their costs: the last but one is for values with binary fields
             if (
                 not data.isascii()
-                and not has_texts_only(data, spec[0], self.name == "compact")
-                and _has_replacement(spec[0], spec[1], value)
+                and not has_texts_only(data, wire_type, self._is_compact)
+                and _has_replacement(wire_type, arguments, value)
             ):
                 self._check_texts(data, spec)
         except CodecError:
@@ -270,10 +275,10 @@ class _ThriftCodec:
         """Raise CodecError if a text is no UTF-8: read it all again, with texts as bytes."""
         raw = _with_bytes(spec[0], spec[1], {})
         if spec[0] == WireType.STRUCT:
-            value = _compiled(self.name).decode(None, _Input(data), raw)
+            value = self._compiled.decode(None, _Input(data), raw)
         else:
             whole = b"".join((self._prefix(spec[0]), data, b"\0"))
-            value = _compiled(self.name).decode(None, _Input(whole), _boxed((spec[0], raw))).value
+            value = self._compiled.decode(None, _Input(whole), _boxed((spec[0], raw))).value
         _decode_texts(spec[0], spec[1], value)
 
 
@@ -288,9 +293,6 @@ def _decode_whole(decode: Callable[[None, _Input, Any], Any], data: bytes, argum
 
 def _text(error: Exception) -> str:
     return f"{error}" or type(error).__name__
-
-
-_STRING, _STRUCT, _MAP, _SET, _LIST, _UUID = 11, 12, 13, 14, 15, 16  # plain: each use of `WireType` takes a look-up
 
 
 def _has_replacement(wire_type: int, arguments: Any, value: Any) -> bool:
@@ -447,6 +449,7 @@ class CompactCodec(_ThriftCodec):
     """Thrift's compact protocol."""
 
     name = "compact"
+    _is_compact = True
 
     def encode(self, name: str, kind: MessageKind, sequence: int, spec: Spec, value: Any) -> bytes:
         """Return a message."""

@@ -53,8 +53,9 @@ class Context:
         self._headers: dict[str, str] = {}
         self._reserved: dict[str, str] = {}
         self._response_headers: dict[str, str] = {}
-        for name, value in headers.items() if isinstance(headers, Mapping) else headers:
-            self.set_header(name, value)
+        if headers:
+            for name, value in headers.items() if isinstance(headers, Mapping) else headers:
+                self.set_header(name, value)
 
     @classmethod
     def received(
@@ -111,14 +112,21 @@ class Context:
 
     def begin(self, now: Callable[[], float]) -> None:
         """Begin the call: from now on the time runs. A context whose time runs already keeps its deadline."""
-        if math.isinf(self.deadline):
+        if self.deadline == math.inf:
             self.deadline = now() + self.timeout_ms / 1_000
 
     def left_ms(self, now: float) -> int:
         """Return the milliseconds that are left, 0 if none; before `begin`, the whole time."""
-        if math.isinf(self.deadline):
+        if self.deadline == math.inf:
             return self.timeout_ms
         return max(0, math.ceil((self.deadline - now) * 1_000))
+
+    def passed_on(self) -> dict[str, str]:
+        """Return the headers of a request in a frame, besides its ids and its time. Read only."""
+        if self._reserved or self.topic:
+            topic = {TOPIC + name: value for name, value in self.topic.items()}
+            return {**topic, **self._reserved, **self._headers}
+        return self._headers
 
     def copy(self) -> Self:
         """Return a context for another call: same correlation id, request headers and deadline, no response headers."""

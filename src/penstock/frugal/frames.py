@@ -37,7 +37,7 @@ from penstock.frugal.context import (
     Context,
 )
 from penstock.frugal.errors import FrameError
-from penstock.hot.frugal_frames import decode_block, encode_block
+from penstock.hot.frugal_frames import NONE, read_frame, write_frame
 
 VERSION = 0
 FRAME_BYTES_MAX = 64 * 1024 * 1024
@@ -46,8 +46,9 @@ TIMEOUT_MS_MAX = 24 * 60 * 60 * 1_000
 """A received `_timeout` counts up to a day: what is longer is taken for that."""
 OPERATION_ID_MAX = 2**64 - 1
 
-_SMALL_BLOCK = 8 * HEADERS_MAX
-"""A block of headers of so many bytes has no more headers than a context may have."""
+_SMALL_FRAME = 8 * HEADERS_MAX
+"""A frame of so many bytes has no more headers than a context may have."""
+_SENT_TIMEOUT_MS_MAX = 2**63 - 1
 _SIZE = Struct(">I")
 _HEAD = Struct(">IBI")  # size, version, size of the headers
 
@@ -59,19 +60,66 @@ class Frame(NamedTuple):
     message: bytes
 
 
-def encode_frame(headers: Mapping[str, str], message: bytes) -> bytes:
-    """Return the frame of headers and a Thrift message. FrameError: more than the limits allow."""
-    block = encode_block(headers if type(headers) is dict else dict(headers))
-    if len(block) > _SMALL_BLOCK:
-        _check_headers(len(headers), len(block) - 8 * len(headers))
-    size = 5 + len(block) + len(message)
-    if size > FRAME_BYTES_MAX:
-        raise FrameError(f"{size:,} bytes are more than a frame may have ({FRAME_BYTES_MAX:,})", 0)
-    return b"".join((_HEAD.pack(size, VERSION, len(block)), block, message))
+def encode_request(ctx: Context, operation_id: int, now: float, message: bytes) -> bytes:
+    """Return the frame of a request, or of a scope's message; its time is what is left, 1 ms at least.
+
+    FrameError: more than the limits allow.
+    """
+    left_ms = ctx.left_ms(now) or 1
+    others = ctx.passed_on()
+    frame = write_frame(ctx.correlation_id, operation_id, min(left_ms, _SENT_TIMEOUT_MS_MAX), others, message)
+    return frame if len(frame) <= _SMALL_FRAME else _checked(frame, 3 + len(others))
+
+
+def encode_answer(ctx: Context, operation_id: int, message: bytes) -> bytes:
+    """Return the frame of the answer to a request that had this context and operation id. FrameError: as above."""
+    others = ctx.response_headers
+    frame = write_frame(ctx.correlation_id, operation_id, NONE, dict(others) if others else None, message)
+    return frame if len(frame) <= _SMALL_FRAME else _checked(frame, 2 + len(others))
+
+
+def _checked(frame: bytes, header_count: int) -> bytes:
+    """Return a frame that was written. FrameError: it exceeds the limits."""
+    if len(frame) - 4 > FRAME_BYTES_MAX:
+        raise FrameError(f"{len(frame) - 4:,} bytes are more than a frame may have ({FRAME_BYTES_MAX:,})", 0)
+    _check_headers(header_count, _SIZE.unpack_from(frame, 5)[0] - 8 * header_count)
+    return frame
+
+
+def decode_request(frame: bytes) -> tuple[Context, int, bytes]:
+    """Return context, operation id and Thrift message of a request, or of a scope's message.
+
+    FrameError: it is no frame, exceeds the limits, or its `_opid` is missing or no u64. A `_timeout` that is no number
+    is Frugal's default, as in Frugal.
+    """
+    if (found := read_frame(frame)) is None:
+        decoded = decode_frame(frame)
+        return *received_context(decoded.headers), decoded.message
+    correlation_id, operation_id, timeout_ms, others, start = found
+    timeout_ms = TIMEOUT_MS_DEFAULT if timeout_ms == NONE else min(timeout_ms or 1, TIMEOUT_MS_MAX)
+    if others:
+        return _received(correlation_id, timeout_ms, others), operation_id, frame[start:]
+    return Context.received(correlation_id, {}, timeout_ms=timeout_ms), operation_id, frame[start:]
+
+
+def decode_answer(frame: bytes) -> tuple[str, Mapping[str, str], bytes]:
+    """Return operation id, the user's headers and the Thrift message of an answer.
+
+    FrameError: it is no frame, or exceeds the limits. The operation id may be any text; "": there is none.
+    """
+    if (found := read_frame(frame)) is None:
+        headers, message = decode_frame(frame)
+        return headers.get(OPERATION_ID, ""), _shown(headers), message
+    _, operation_id, _, others, start = found
+    return str(operation_id), _shown(others) if others else {}, frame[start:]
+
+
+def _shown(headers: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in headers.items() if not name.startswith("_")}
 
 
 def decode_frame(frame: bytes) -> Frame:
-    """Return headers and message of a frame. FrameError: it is none, or exceeds the limits."""
+    """Return headers and message of any frame. FrameError: it is none, or exceeds the limits."""
     if len(frame) < _HEAD.size:
         raise FrameError(f"{len(frame)} bytes are no frame, which has {_HEAD.size} at least", 0)
     size, version, block_size = _HEAD.unpack_from(frame)
@@ -84,8 +132,7 @@ def decode_frame(frame: bytes) -> Frame:
     end = 9 + block_size
     if end > len(frame):
         raise FrameError(f"the headers have {block_size:,} bytes, and {len(frame) - _HEAD.size:,} are left", 5)
-    headers = decode_block(frame, 9, end) if block_size <= _SMALL_BLOCK else None
-    return Frame(_decode_headers(frame, 9, end) if headers is None else headers, frame[end:])
+    return Frame(_decode_headers(frame, 9, end), frame[end:])
 
 
 def _decode_headers(frame: bytes, start: int, end: int) -> dict[str, str]:
@@ -122,39 +169,18 @@ def _check_headers(count: int, size: int, position: int = 5) -> None:
         raise FrameError(f"more than {HEADER_BYTES_MAX:,} bytes of headers, the most of one context", position)
 
 
-def request_headers(ctx: Context, operation_id: int, now: float) -> dict[str, str]:
-    """Return the headers of a request, or of a scope's message; its time is what is left, 1 ms at least."""
-    headers = {
-        CORRELATION_ID: ctx.correlation_id,
-        OPERATION_ID: str(operation_id),
-        TIMEOUT: str(ctx.left_ms(now) or 1),
-    }
-    if ctx.topic:
-        headers.update({TOPIC + name: value for name, value in ctx.topic.items()})
-    headers.update(ctx.reserved)
-    headers.update(ctx.headers)
-    return headers
-
-
-def answer_headers(ctx: Context, operation_id: int) -> dict[str, str]:
-    """Return the headers of the answer to a request that had this context and operation id."""
-    headers = {CORRELATION_ID: ctx.correlation_id, OPERATION_ID: str(operation_id)}
-    if ctx.response_headers:
-        headers.update(ctx.response_headers)
-    return headers
-
-
 def received_context(headers: Mapping[str, str]) -> tuple[Context, int]:
-    """Return the context of a request or of a scope's message, and its operation id.
+    """Return the context of a request or of a scope's message with these headers, and its operation id.
 
-    FrameError: `_opid` is missing or no u64. A `_timeout` that is no number is Frugal's default, as in Frugal.
+    FrameError: `_opid` is missing or no u64.
     """
     operation_id = read_operation_id(headers)
-    correlation_id = headers.get(CORRELATION_ID)
     timeout = headers.get(TIMEOUT)
     timeout_ms = TIMEOUT_MS_DEFAULT if timeout is None else read_timeout_ms(timeout)
-    if len(headers) == 1 + (correlation_id is not None) + (timeout is not None):
-        return Context.received(correlation_id, {}, timeout_ms=timeout_ms), operation_id
+    return _received(headers.get(CORRELATION_ID), timeout_ms, headers), operation_id
+
+
+def _received(correlation_id: str | None, timeout_ms: int, headers: Mapping[str, str]) -> Context:
     shown: dict[str, str] = {}
     topic: dict[str, str] = {}
     reserved: dict[str, str] = {}
@@ -163,10 +189,14 @@ def received_context(headers: Mapping[str, str]) -> tuple[Context, int]:
             shown[name] = value
         elif name.startswith(TOPIC):
             topic[name.removeprefix(TOPIC)] = value
-        elif name not in _KNOWN:
+        elif is_reserved(name):
             reserved[name] = value
-    ctx = Context.received(correlation_id, shown, timeout_ms=timeout_ms, topic=topic, reserved=reserved)
-    return ctx, operation_id
+    return Context.received(correlation_id, shown, timeout_ms=timeout_ms, topic=topic, reserved=reserved)
+
+
+def is_reserved(name: str) -> bool:
+    """True for a header that is Frugal's own and has no meaning in this version: it is passed on."""
+    return name.startswith("_") and name not in _KNOWN and not name.startswith(TOPIC)
 
 
 _KNOWN = frozenset((CORRELATION_ID, OPERATION_ID, TIMEOUT))
@@ -190,12 +220,3 @@ def read_timeout_ms(text: str) -> int:
     if text.startswith("-"):
         return 1
     return min(max(1, int(digits[:20])), TIMEOUT_MS_MAX)
-
-
-def take_answer_headers(ctx: Context, headers: Mapping[str, str]) -> None:
-    """Give a context the user's headers of the answer."""
-    if len(headers) > 2 or not _IDS.issuperset(headers):
-        ctx.answered({name: value for name, value in headers.items() if not name.startswith("_")})
-
-
-_IDS = frozenset((CORRELATION_ID, OPERATION_ID))

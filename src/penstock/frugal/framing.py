@@ -16,10 +16,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
+
+import msgspec
 
 from penstock.frugal.codecs import ApplicationException, Codec, MessageKind, struct_spec
-from penstock.frugal.context import OPERATION_ID, Context
+from penstock.frugal.context import Context
 from penstock.frugal.contracts import MethodType
 from penstock.frugal.errors import (
     BadSequenceId,
@@ -30,14 +32,7 @@ from penstock.frugal.errors import (
     answered_error,
     error_number,
 )
-from penstock.frugal.frames import (
-    answer_headers,
-    decode_frame,
-    encode_frame,
-    received_context,
-    request_headers,
-    take_answer_headers,
-)
+from penstock.frugal.frames import decode_answer, decode_request, encode_answer, encode_request
 
 _EXCEPTION_SPEC = struct_spec(ApplicationException)
 _CALL, _REPLY, _EXCEPTION, _ONEWAY = MessageKind.CALL, MessageKind.REPLY, MessageKind.EXCEPTION, MessageKind.ONEWAY
@@ -48,7 +43,7 @@ ERROR_TEXT_MAX = 1024
 _NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
 
-class Packet(NamedTuple):
+class Packet(msgspec.Struct, frozen=True, gc=False):
     """Content of one message of a transport: bytes, and NATS headers; frugal-v0 has none."""
 
     data: bytes
@@ -66,7 +61,7 @@ class Packet(NamedTuple):
 _HEADER_BLOCK_BYTES = len(b"NATS/1.0\r\n\r\n")
 
 
-class Request(NamedTuple):
+class Request(msgspec.Struct, frozen=True):
     """A received request whose arguments are still bytes: `data` from `start` on.
 
     `problem`: why it cannot be read; it is answered with that.
@@ -126,51 +121,49 @@ class FrugalFraming:
     ) -> Packet:
         """Return the request; a oneway is a CALL too, as Frugal's Python says."""
         message = codec.encode(method.name, _CALL, 0, struct_spec(method.arguments), arguments)
-        return Packet(encode_frame(request_headers(ctx, operation_id, now), message))
+        return Packet(encode_request(ctx, operation_id, now, message))
 
     def decode_answer(self, codec: Codec, method: MethodType, ctx: Context, operation_id: int, packet: Packet) -> Any:
         """Return the struct of the result, and give the context the headers of the answer."""
         assert method.result is not None
-        frame = decode_frame(packet.data)
-        if frame.headers.get(OPERATION_ID) != str(operation_id):
-            raise BadSequenceId(
-                f"the answer to operation {operation_id} says that it is one to {frame.headers.get(OPERATION_ID)!r}"
-            )
-        take_answer_headers(ctx, frame.headers)
-        header, start = codec.decode_header(frame.message)
+        said_id, headers, message = decode_answer(packet.data)
+        if said_id != str(operation_id):
+            raise BadSequenceId(f"the answer to operation {operation_id} says that it is one to {said_id!r}")
+        if headers:
+            ctx.answered(headers)
+        header, start = codec.decode_header(message)
         if header.kind is _EXCEPTION:
-            said = codec.decode_value(frame.message, start, _EXCEPTION_SPEC)
+            said = codec.decode_value(message, start, _EXCEPTION_SPEC)
             raise answered_error(said.type, said.message or "the service gives no reason")
         if header.name != method.name:
             raise WrongMethodName(f"the answer to {method.name!r} is one to {header.name!r}")
         if header.kind is not _REPLY:
             raise InvalidMessageType(f"the answer to {method.name!r} is a {header.kind.name}")
-        return codec.decode_value(frame.message, start, struct_spec(method.result))
+        return codec.decode_value(message, start, struct_spec(method.result))
 
     def decode_request(self, codec: Codec, packet: Packet) -> Request:
         """Return a received request. FrameError: it is no frame, or has no operation id."""
-        frame = decode_frame(packet.data)
-        ctx, operation_id = received_context(frame.headers)
+        ctx, operation_id, message = decode_request(packet.data)
         try:
-            header, start = codec.decode_header(frame.message)
+            header, start = codec.decode_header(message)
         except CodecError as error:
             return Request(self, codec, ctx, operation_id, "", b"", problem=error)
         problem = None
         if header.kind is not _CALL and header.kind is not _ONEWAY:
             problem = InvalidMessageType(f"a {header.kind.name} is no request")
-        return Request(self, codec, ctx, operation_id, header.name, frame.message, start, problem)
+        return Request(self, codec, ctx, operation_id, header.name, message, start, problem)
 
     def encode_result(self, request: Request, result: Any) -> Packet:
         """Return the answer with the struct of a result."""
         message = request.codec.encode(request.method, _REPLY, 0, struct_spec(type(result)), result)
-        return Packet(encode_frame(answer_headers(request.ctx, request.operation_id), message))
+        return Packet(encode_answer(request.ctx, request.operation_id, message))
 
     def encode_error(self, request: Request, error: FrugalError, *, with_headers: bool = True) -> Packet:
         """Return the answer with an error, and with the headers that the handler and middleware have set."""
         said = ApplicationException(str(error)[:ERROR_TEXT_MAX], error_number(error))
         message = request.codec.encode(request.method, _EXCEPTION, 0, _EXCEPTION_SPEC, said)
         ctx = request.ctx if with_headers else Context(request.ctx.correlation_id)
-        return Packet(encode_frame(answer_headers(ctx, request.operation_id), message))
+        return Packet(encode_answer(ctx, request.operation_id, message))
 
 
 FRUGAL = FrugalFraming()

@@ -52,7 +52,7 @@ from penstock.frugal.errors import (
     answered_error,
     error_number,
 )
-from penstock.frugal.frames import read_timeout_ms
+from penstock.frugal.frames import is_reserved, read_timeout_ms
 from penstock.frugal.framing import ERROR_TEXT_MAX, FRUGAL, Framing, Packet, Request
 
 METHOD = "Frugal-Method"
@@ -136,7 +136,8 @@ def _split(headers: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
     reserved: dict[str, str] = {}
     for name, value in headers.items():
         if name.startswith("_"):
-            reserved[name] = value
+            if is_reserved(name):  # else a frame that the context is passed on in would say it twice
+                reserved[name] = value
         elif not _is_own(name):
             shown[name] = value
     return shown, reserved

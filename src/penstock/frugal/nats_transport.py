@@ -76,8 +76,9 @@ class NatsTransport:
         self._inbox = inbox or connection.new_inbox()
         self._in_flight_max = in_flight_max
         self._last_id = 0
-        self._waiting: dict[int, asyncio.Future[Packet]] = {}
+        self._waiting: dict[int, _Waiter] = {}
         self._opening: asyncio.Task[Subscription] | None = None
+        self._is_open = False
         self._deadlines = Deadlines()
         self._is_closed = False
 
@@ -136,6 +137,7 @@ class NatsTransport:
         if self._opening is None or _has_failed(self._opening):
             self._opening = asyncio.ensure_future(self._subscribe())
         await asyncio.shield(self._opening)
+        self._is_open = True
 
     async def _subscribe(self) -> Subscription:
         try:
@@ -147,12 +149,12 @@ class NatsTransport:
         """Send a request and return its answer."""
         if len(self._waiting) >= self._in_flight_max:
             raise TooManyCalls(f"{len(self._waiting):,} calls wait for answers, the most of this client")
-        waiter: asyncio.Future[Packet] = asyncio.get_running_loop().create_future()
+        waiter = _Waiter(loop=asyncio.get_running_loop())
+        waiter.transport = self
         self._waiting[operation_id] = waiter
-        limit = _Limit(self, waiter)
-        self._deadlines.add(limit, left_s)
+        self._deadlines.add(waiter, left_s)
         try:
-            if self._opening is None or not self._opening.done() or _has_failed(self._opening):
+            if not self._is_open:
                 await asyncio.wait_for(self.open(), left_s)
             await self._publish(packet, f"{self._inbox}.{operation_id}")
             return await waiter
@@ -161,7 +163,7 @@ class NatsTransport:
                 raise
             raise DeadlineExceeded(f"NATS did not take the subscription of {self.subject!r} in time") from None
         finally:
-            self._deadlines.discard(limit)
+            self._deadlines.discard(waiter)
             self._waiting.pop(operation_id, None)
             if not waiter.cancel() and not waiter.cancelled():
                 waiter.exception()  # else asyncio complains that the error was never retrieved
@@ -241,18 +243,15 @@ class NatsTransport:
                 return
 
 
-class _Limit:
-    """The time of a call: when it is over, the call fails."""
+class _Waiter(asyncio.Future[Packet]):
+    """The answer of a call: when the time of the call is over, it fails."""
 
-    __slots__ = ("_transport", "_waiter")
-
-    def __init__(self, transport: NatsTransport, waiter: asyncio.Future[Packet]) -> None:
-        self._transport = transport
-        self._waiter = waiter
+    __slots__ = ("transport",)
+    transport: NatsTransport
 
     def expire(self) -> None:
-        if not self._waiter.done():
-            self._waiter.set_exception(self._transport.over())
+        if not self.done():
+            self.set_exception(self.transport.over())
 
 
 async def _connected(servers: str | list[str], options: Mapping[str, Any]) -> StrictNatsClient:

@@ -19,8 +19,10 @@ import asyncio
 import dataclasses
 import inspect
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
+from types import CoroutineType
 from typing import Any
 
 from penstock.frugal.codecs import BINARY, Codec
@@ -41,6 +43,7 @@ from penstock.frugal.errors import (
 from penstock.frugal.framing import Packet, Request
 from penstock.frugal.middleware import Call, Middleware, Proceed, Side, chain
 from penstock.frugal.native import framing_of
+from penstock.frugal.steps import rest_of
 
 log = logging.getLogger("penstock.frugal")
 
@@ -59,7 +62,7 @@ class MethodStats:
 class _Method:
     service: ServiceType
     kind: MethodType
-    argument_names: tuple[str, ...]
+    arguments_of: Callable[[Any], tuple[Any, ...]]
     handler: Callable[..., Any]
     proceed: Proceed | None  # the handler with the middleware around it; None: there is none
     stats: MethodStats
@@ -94,8 +97,8 @@ class Processor:
                     raise ValueError(f"{both} have a method {name!r}: give each its own subject")
                 found = _find_handler(service, handler, name)
                 proceed = chain(middleware, _calling(found)) if middleware else None
-                names = argument_names(kind.arguments)
-                self._methods[name] = _Method(service, kind, names, found, proceed, MethodStats())
+                arguments = _getter(argument_names(kind.arguments))
+                self._methods[name] = _Method(service, kind, arguments, found, proceed, MethodStats())
 
     @property
     def stats(self) -> Mapping[str, MethodStats]:
@@ -165,7 +168,16 @@ class Processor:
         except CodecError as error:
             raise ProtocolError(f"the arguments of {kind.name!r} cannot be read: {error}") from None
         try:
-            value = await self._run(method, request.ctx, arguments, subject)
+            running = self._begin(method, request.ctx, arguments, subject)
+            if type(running) is CoroutineType:
+                try:
+                    waits_for = running.send(None)
+                except StopIteration as end:
+                    value = end.value
+                else:
+                    value = await self._within_time(method, request.ctx, rest_of(running, waits_for))
+            else:
+                value = running
         except Exception as error:
             if self._is_answer(error, request.ctx):
                 raise
@@ -189,24 +201,26 @@ class Processor:
             return isinstance(error, _OverAtService) or self._now() >= ctx.deadline
         return isinstance(error, ApplicationError) and not error.was_answered
 
-    async def _run(self, method: _Method, ctx: Context, struct: Any, subject: str) -> Any:
-        """Return what the handler returns. _OverAtService: the time of the request is over."""
-        left_s = ctx.deadline - self._now()
-        if left_s <= 0:
+    def _begin(self, method: _Method, ctx: Context, struct: Any, subject: str) -> Any:
+        """Call the handler; return what it returns, or a coroutine of that. _OverAtService: the time is over."""
+        if ctx.deadline <= self._now():
             raise _too_late(method)
-        arguments = tuple([getattr(struct, name) for name in method.argument_names])
-        if method.proceed is None:
-            running = method.handler(ctx, *arguments)
-            if not inspect.isawaitable(running):
-                return running
-        else:
-            running = method.proceed(ctx, _call_of(method, arguments, subject))
+        arguments = method.arguments_of(struct)
+        if method.proceed is not None:
+            return _awaiting(method.proceed(ctx, _call_of(method, arguments, subject)))
+        running = method.handler(ctx, *arguments)
+        if type(running) is CoroutineType or not inspect.isawaitable(running):
+            return running
+        return _awaiting(running)
+
+    async def _within_time(self, method: _Method, ctx: Context, rest: Awaitable[Any]) -> Any:
+        """Return what a handler that waits returns in the end. _OverAtService: the time of the request is over."""
         task = asyncio.current_task()
         assert task is not None
         limit = _Limit(task)
-        self._deadlines.add(limit, left_s)
+        self._deadlines.add(limit, ctx.deadline - self._now())
         try:
-            return await running
+            return await rest
         except asyncio.CancelledError:
             if limit.is_over and limit.is_alone():
                 raise _too_late(method) from None
@@ -215,6 +229,10 @@ class Processor:
             self._deadlines.discard(limit)
             if limit.is_over:
                 task.uncancel()
+
+
+async def _awaiting(what: Awaitable[Any]) -> Any:
+    return await what
 
 
 class _Limit:
@@ -254,6 +272,16 @@ def argument_names(kind: type[Any]) -> tuple[str, ...]:
     if dataclasses.is_dataclass(kind):
         return tuple(each.name for each in dataclasses.fields(kind))
     return tuple(each[2] for each in kind.thrift_spec if each is not None)
+
+
+def _getter(names: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
+    """Return what takes these attributes of a struct."""
+    if len(names) > 1:
+        return attrgetter(*names)
+    if not names:
+        return lambda _: ()
+    only = attrgetter(*names)  # gives no tuple
+    return lambda struct: (only(struct),)
 
 
 def _find_handler(service: ServiceType, handler: object, name: str) -> Callable[..., Any]:

@@ -4,25 +4,31 @@
            └─▶ all are busy ─────▶ waits its turn, in order of reception
            └─▶ the queue is full ▶ ServiceOverloaded, at once
 
-Rules: a worker is a task that answers a request and takes the next one that waits; there are `concurrency_max` at most.
+Rules: a worker is a task that answers a request and takes the next one that waits; `concurrency_max` requests are in
+progress at most. Handlers that never wait are run by one worker, one after the other; once a handler waits, other
+workers take the requests behind it.
 A request whose time is over in the queue is answered so without its handler. From its first moment on a drain refuses
 what comes, with `ServiceDraining`, and lets all end that have begun or wait; after its time-out they are cancelled, and
 answered so. `abandon` cancels one request, whose caller is gone.
-A worker that was cancelled ends with its request, and a fresh one takes the next: a cancellation that the handler
-swallowed, or that has not arrived yet, would hit a request that it is not meant for.
+A worker ends with its request, and a fresh one takes the next, if it was cancelled, since a cancellation that the
+handler swallowed, or that has not arrived yet, would hit a request that it is not meant for; and if the handler has set
+a context variable, since the next one would see it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import NamedTuple
+
+import msgspec
 
 from penstock.frugal.errors import InternalError, ServiceDraining, ServiceOverloaded
 from penstock.frugal.framing import Packet, Request
 from penstock.frugal.processor import Processor
+from penstock.frugal.steps import rest_of
 
 log = logging.getLogger("penstock.frugal")
 
@@ -35,13 +41,15 @@ Reply = Callable[[Packet | None], Awaitable[None]]
 """Sends an answer; None: none is due."""
 
 
-class Job(NamedTuple):
-    """A request, and where its answer goes."""
+class Job(msgspec.Struct, eq=False):
+    """A request, and where its answer goes. `task` processes it."""
 
     request: Request
     reply: Reply
     bytes_max: int
     subject: str = ""
+    task: asyncio.Task[None] | None = None
+    is_abandoned: bool = False
 
 
 class Workers:
@@ -54,46 +62,46 @@ class Workers:
         self._processor = processor
         self._concurrency_max = concurrency_max
         self._waiting_max = waiting_max
-        self._waiting: deque[Job] = deque()
+        self._waiting: deque[Job] = deque()  # also those that a worker takes in a moment
         self._tasks: set[asyncio.Task[None]] = set()
-        self._task_of: dict[int, asyncio.Task[None]] = {}  # by the id of the job that it processes
-        self._abandoned: set[int] = set()  # ids of jobs that are being cancelled
-        self._running = 0  # workers that will look at the queue again; a task is in the set a little longer
+        self._coming = 0  # workers that have not begun yet
+        self._begun = 0  # requests in progress
+        self._context: contextvars.Context | None = None  # of each new worker
         self._is_draining = False
 
     @property
     def running(self) -> int:
         """The number of requests whose handlers run."""
-        return self._running
+        return min(self._begun + len(self._waiting), self._concurrency_max)
 
     @property
     def waiting(self) -> int:
         """The number of requests that wait."""
-        return len(self._waiting)
+        return max(0, self._begun + len(self._waiting) - self._concurrency_max)
 
     async def submit(self, job: Job) -> None:
         """Run a request, or let it wait, or refuse it; returns at once unless it is refused."""
         if self._is_draining:
             await self._refuse(job, ServiceDraining("the service stops: try another one, or again"))
-        elif self._running < self._concurrency_max:
-            self._begin(job)
-        elif len(self._waiting) < self._waiting_max:
+        elif self._begun + len(self._waiting) < self._concurrency_max + self._waiting_max:
             self._waiting.append(job)
+            if not self._coming:
+                self._add_workers(1)
         else:
             self.overloaded += 1
-            text = f"{self._running} requests are in progress and {len(self._waiting)} wait, the most of this service"
+            text = f"{self.running} requests are in progress and {self.waiting} wait, the most of this service"
             await self._refuse(job, ServiceOverloaded(text))
 
     def abandon(self, job: Job) -> None:
         """Forget a request that no caller waits for: its handler is cancelled, or its turn never comes."""
-        for place, each in enumerate(self._waiting):
-            if each is job:
-                del self._waiting[place]
-                return
-        task = self._task_of.get(id(job))
-        if task is not None and id(job) not in self._abandoned:
-            self._abandoned.add(id(job))
-            task.cancel()
+        if job.task is None:
+            for place, each in enumerate(self._waiting):
+                if each is job:
+                    del self._waiting[place]
+                    return
+        elif not job.is_abandoned:
+            job.is_abandoned = True
+            job.task.cancel()
 
     async def drain(self, timeout_s: float) -> None:
         """Take no more requests, and return when all are answered. May be called again."""
@@ -103,7 +111,7 @@ class Workers:
                 while self._tasks:
                     await asyncio.wait(self._tasks)
         except TimeoutError:
-            log.warning("%d requests are cancelled, and %d that wait", self._running, len(self._waiting))
+            log.warning("%d requests are cancelled, and %d that wait", self.running, self.waiting)
         left, self._waiting = list(self._waiting), deque()
         for job in left:
             await self._refuse(job, ServiceDraining("the service stopped before the request's turn came"))
@@ -113,30 +121,47 @@ class Workers:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _begin(self, job: Job) -> None:
-        self._running += 1
-        self._tasks.add(asyncio.get_running_loop().create_task(self._work(job)))
+    def _add_workers(self, most: int) -> None:
+        """Begin workers for the requests that wait, so many at most."""
+        if self._context is None:
+            self._context = contextvars.copy_context()
+        loop = asyncio.get_running_loop()
+        wanted = min(most, len(self._waiting), self._concurrency_max - self._begun)
+        while self._coming < wanted:
+            self._coming += 1
+            self._tasks.add(loop.create_task(self._work(), context=self._context.copy()))
 
-    async def _work(self, job: Job | None) -> None:
+    async def _work(self) -> None:
         task: asyncio.Task[None] | None = asyncio.current_task()
         assert task is not None
+        context = contextvars.copy_context()
+        self._coming -= 1
         try:
-            while job is not None:
-                await self._answer(job, task)
-                job = self._waiting.popleft() if self._waiting and not task.cancelling() else None
+            while (
+                self._waiting and self._begun < self._concurrency_max and not task.cancelling() and _is_still(context)
+            ):
+                answering = self._answer(self._waiting.popleft(), task)
+                self._begun += 1
+                try:
+                    waits_for = answering.send(None)
+                    self._add_workers(len(self._waiting))
+                    await rest_of(answering, waits_for)
+                except StopIteration:
+                    continue
+                finally:
+                    self._begun -= 1
         finally:
-            self._running -= 1  # in one step with the look at the queue: else a request could wait for no worker
             self._tasks.discard(task)
-            if self._waiting:  # this worker was cancelled
-                self._begin(self._waiting.popleft())
+            if self._waiting:  # this worker must not take the next
+                self._add_workers(1)
 
     async def _answer(self, job: Job, task: asyncio.Task[None]) -> None:
-        self._task_of[id(job)] = task
+        job.task = task
         try:
             packet = await self._processor.answer(job.request, bytes_max=job.bytes_max, subject=job.subject)
             await job.reply(packet)
         except asyncio.CancelledError:
-            if id(job) in self._abandoned:
+            if job.is_abandoned:
                 return
             if task.cancelling() > 0:
                 await self._refuse(job, ServiceDraining("the service stopped before the handler had ended"))
@@ -146,11 +171,18 @@ class Workers:
         except Exception:
             log.exception("the answer of %r was not sent", job.request.method)
         finally:
-            del self._task_of[id(job)]
-            self._abandoned.discard(id(job))
+            job.task = None
 
     async def _refuse(self, job: Job, error: InternalError | ServiceDraining | ServiceOverloaded) -> None:
         try:
             await job.reply(self._processor.refuse(job.request, error, bytes_max=job.bytes_max))
         except Exception:
             log.exception("the refusal of %r was not sent", job.request.method)
+
+
+def _is_still(context: contextvars.Context) -> bool:
+    """True if no context variable was set since this copy was made."""
+    try:
+        return contextvars.copy_context() == context  # the same map, unless one was set
+    except Exception:  # noqa: BLE001 (values that were set may refuse to be compared)
+        return False

@@ -28,12 +28,13 @@ from penstock.frugal.errors import (
     UnknownMethod,
     WrongMethodName,
 )
-from penstock.frugal.frames import decode_frame, encode_frame
+from penstock.frugal.frames import decode_frame
 from penstock.frugal.framing import FRUGAL, Packet
 from penstock.frugal.local_transport import LocalTransport
 from penstock.frugal.middleware import Side
 from penstock.frugal.native import FRAMINGS, NATIVE
 from penstock.frugal.processor import Processor
+from tests.frugal_frames import encode_frame
 from tests.frugal_shop import COUNT, NOTE, ORDER, PING, PLACE, SHOP, NotFound, Shop, ShopClient, result_of
 
 WAYS = [(framing, codec) for framing in FRAMINGS for codec in CODECS.values()]
@@ -116,7 +117,7 @@ async def test_arguments_of_another_shape(framing):
         ctx = Context()
         ctx.begin(made.clock)
         packet = FRAMINGS[framing].encode_request(BINARY, COUNT, ctx, 1, made.clock(), COUNT.arguments(customer="x"))
-        cut = packet._replace(data=packet.data[:-1])
+        cut = Packet(packet.data[:-1], packet.headers)
         if framing == "frugal-v0":
             frame = decode_frame(packet.data)
             cut = Packet(encode_frame(frame.headers, frame.message[:-1]))
@@ -407,6 +408,16 @@ async def test_a_frame_without_a_request_is_answered(packet, error, what):
     answer = await processor.answer(processor.accept(packet), bytes_max=1000)
     with pytest.raises(error, match=what):
         FRUGAL.decode_answer(BINARY, PING, Context(), 1, answer)
+
+
+def test_headers_of_a_native_request_do_not_pass_for_what_frugal_says_itself():
+    """A handler that passes its context on, in frugal-v0, would send the caller's `_opid` in place of its own."""
+    named = {"_opid": "x", "_cid": "x", "_timeout": "1", "_topic_region": "eu", "_new": "kept"}
+    request = NATIVE.decode_request(BINARY, Packet(b"\0", {"Frugal-Method": "ping", **named}))
+    ctx = request.ctx.copy()
+    ctx.correlation_id = "c"
+    sent = decode_frame(FRUGAL.encode_request(BINARY, PING, ctx, 7, 0.0, PING.arguments()).data)
+    assert sent.headers == {"_cid": "c", "_opid": "7", "_timeout": "5000", "_new": "kept"}
 
 
 async def test_a_native_request_of_an_unknown_type_is_answered():

@@ -7,17 +7,18 @@ from hypothesis import strategies as st
 from penstock.frugal.context import HEADER_BYTES_MAX, HEADERS_MAX, TIMEOUT_MS_DEFAULT, Context
 from penstock.frugal.errors import FrameError
 from penstock.frugal.frames import (
+    FRAME_BYTES_MAX,
     TIMEOUT_MS_MAX,
     Frame,
-    answer_headers,
+    decode_answer,
     decode_frame,
-    encode_frame,
+    decode_request,
+    encode_answer,
+    encode_request,
     read_timeout_ms,
-    received_context,
-    request_headers,
-    take_answer_headers,
 )
 from tests import hot_modes
+from tests.frugal_frames import encode_frame, frame_of
 
 PING = bytes.fromhex("800100010000000470696e670000000000")
 """Thrift's binary message of `ping()`: strict version, CALL, "ping", sequence 0, a struct without fields."""
@@ -50,9 +51,13 @@ def test_golden_frames(name):
 
 
 def test_of_two_headers_of_one_name_the_last_counts():
-    block = bytes.fromhex("0000000161000000013100000001610000000132")
-    frame = b"\0" + len(block).to_bytes(4, "big") + block
-    assert decode_frame(len(frame).to_bytes(4, "big") + frame).headers == {"a": "2"}
+    twice = (
+        encode_frame({"_opid": "1", "_cid": "1", "a": "1"}, b"")[9:]
+        + encode_frame({"_opid": "2", "_cid": "2", "a": "2"}, b"")[9:]
+    )
+    assert decode_frame(frame_of(twice)).headers == {"_opid": "2", "_cid": "2", "a": "2"}
+    ctx, operation_id, _ = decode_request(frame_of(twice))
+    assert (operation_id, ctx.correlation_id, dict(ctx.headers)) == (2, "2", {"a": "2"})
 
 
 @pytest.mark.parametrize(
@@ -83,23 +88,46 @@ def test_header_bombs_are_refused():
     many = b"\0\0\0\0\0\0\0\0" * (HEADERS_MAX + 1)
     large = (HEADER_BYTES_MAX + 1).to_bytes(4, "big") + b"x" * (HEADER_BYTES_MAX + 1) + b"\0\0\0\0"
     for block, what in ((many, "more than 256 headers"), (large, "more than 65,536 bytes")):
-        frame = b"\0" + len(block).to_bytes(4, "big") + block
+        for decode in (decode_frame, decode_request, decode_answer):
+            with pytest.raises(FrameError, match=what):
+                decode(frame_of(block))
+    many_set = Context("c", headers={str(number): "" for number in range(HEADERS_MAX)})
+    large_set = Context("c", headers={"a": "x" * (HEADER_BYTES_MAX - 1)})
+    for ctx, what in ((many_set, "more than 256 headers"), (large_set, "more than 65,536 bytes")):
         with pytest.raises(FrameError, match=what):
-            decode_frame(len(frame).to_bytes(4, "big") + frame)
-    with pytest.raises(FrameError, match="more than 256 headers"):
-        encode_frame({str(number): "" for number in range(HEADERS_MAX + 1)}, b"")
-    with pytest.raises(FrameError, match="more than 65,536 bytes"):
-        encode_frame({"a": "x" * HEADER_BYTES_MAX}, b"")
-    assert decode_frame(encode_frame({"a": "x" * (HEADER_BYTES_MAX - 1)}, b"")).message == b""
+            encode_request(ctx, 1, 0.0, b"")
+        for name, value in ctx.headers.items():
+            ctx.set_response_header(name, value)
+        with pytest.raises(FrameError, match=what):
+            encode_answer(ctx, 1, b"")
+    with pytest.raises(FrameError, match="more than a frame may have"):
+        encode_answer(Context("c"), 1, bytes(FRAME_BYTES_MAX))
+    own_bytes = len("_cid") + len("c") + len("_opid") + len("1")
+    ctx = Context("c")
+    ctx.set_response_header("a", "x" * (HEADER_BYTES_MAX - own_bytes - 1))
+    assert decode_answer(encode_answer(ctx, 1, b"m")) == ("1", ctx.response_headers, b"m")
 
 
 TEXT = st.text(max_size=20)
 
 
+NAME = TEXT.filter(lambda name: bool(name) and not name.startswith("_"))
+
+
 @settings(max_examples=100, deadline=None)
-@given(st.dictionaries(TEXT, TEXT, max_size=8), st.binary(max_size=60))
-def test_a_frame_decodes_to_what_was_encoded(headers, message):
-    assert decode_frame(encode_frame(headers, message)) == Frame(headers, message)
+@given(TEXT, st.dictionaries(NAME, TEXT, max_size=4), st.integers(0, 2**64 - 1), st.binary(max_size=60))
+def test_a_frame_decodes_to_what_was_encoded(correlation_id, headers, operation_id, message):
+    ctx = Context(correlation_id, timeout_ms=7, headers=headers)
+    frame = encode_request(ctx, operation_id, 0.0, message)
+    own = {"_cid": correlation_id, "_opid": str(operation_id), "_timeout": "7"}
+    assert frame == encode_frame({**own, **headers}, message)
+    assert decode_frame(frame) == Frame({**own, **headers}, message)
+    received, *rest = decode_request(frame)
+    assert (received.correlation_id, received.timeout_ms, dict(received.headers)) == (correlation_id, 7, headers)
+    assert rest == [operation_id, message]
+    for name, value in headers.items():
+        ctx.set_response_header(name, value)
+    assert decode_answer(encode_answer(ctx, operation_id, message)) == (str(operation_id), headers, message)
 
 
 @settings(max_examples=300, deadline=None)
@@ -116,28 +144,32 @@ def test_changed_bytes_are_a_frame_or_a_frame_error(headers, data):
             assert 0 <= error.position <= len(changed)  # noqa: PT017
         else:
             assert changed.endswith(decoded.message)
+            assert decode_answer(changed)[2] == decoded.message
 
 
 def test_a_request_tells_what_time_is_left_and_its_receiver_has_the_same_context():
     ctx = Context("c1", timeout_ms=500, headers={"tenant": "a"})
     ctx.begin(lambda: 100.0)
-    headers = request_headers(ctx, 7, now=100.2)
-    assert headers == {"_cid": "c1", "_opid": "7", "_timeout": "300", "tenant": "a"}
-    received, operation_id = received_context(headers)
-    assert (received.correlation_id, received.timeout_ms, dict(received.headers), operation_id) == (
+    frame = encode_request(ctx, 7, 100.2, PING)
+    assert decode_frame(frame).headers == {"_cid": "c1", "_opid": "7", "_timeout": "300", "tenant": "a"}
+    received, operation_id, message = decode_request(frame)
+    assert (received.correlation_id, received.timeout_ms, dict(received.headers), operation_id, message) == (
         "c1",
         300,
         {"tenant": "a"},
         7,
+        PING,
     )
-    assert request_headers(ctx, 8, now=200.0)["_timeout"] == "1"
+    assert decode_frame(encode_request(ctx, 8, 200.0, PING)).headers["_timeout"] == "1"
+    assert decode_frame(encode_request(Context(timeout_ms=10**30), 8, 0.0, PING)).headers["_timeout"] == str(2**63 - 1)
 
 
 def test_reserved_headers_are_passed_on_and_not_shown():
-    received, _ = received_context({"_opid": "1", "_cid": "c", "_new": "x", "_topic_region": "eu", "a": "b"})
+    sent = {"_opid": "1", "_cid": "c", "_new": "x", "_topic_region": "eu", "a": "b"}
+    received, _, _ = decode_request(encode_frame(sent, PING))
     assert dict(received.headers) == {"a": "b"}
     assert dict(received.topic) == {"region": "eu"}
-    assert request_headers(received.copy(), 2, now=0.0) == {
+    assert decode_frame(encode_request(received.copy(), 2, 0.0, PING)).headers == {
         "_cid": "c",
         "_opid": "2",
         "_timeout": str(TIMEOUT_MS_DEFAULT),
@@ -150,21 +182,20 @@ def test_reserved_headers_are_passed_on_and_not_shown():
 def test_an_answer_has_the_ids_of_its_request_and_the_headers_of_the_handler():
     ctx = Context("c1")
     ctx.set_response_header("cached", "yes")
-    headers = answer_headers(ctx, 7)
-    assert headers == {"_cid": "c1", "_opid": "7", "cached": "yes"}
-    asked = Context("c1")
-    take_answer_headers(asked, headers)
-    assert dict(asked.response_headers) == {"cached": "yes"}
+    frame = encode_answer(ctx, 7, PING)
+    assert decode_frame(frame).headers == {"_cid": "c1", "_opid": "7", "cached": "yes"}
+    assert decode_answer(frame) == ("7", {"cached": "yes"}, PING)
+    assert decode_answer(encode_frame({"_new": "x"}, PING)) == ("", {}, PING)
 
 
 @pytest.mark.parametrize("text", [None, "", "-1", "+1", "1.0", " 1", "٣", "18446744073709551616", "0" * 30, "1" * 5000])
 def test_an_operation_id_is_a_u64(text):
     with pytest.raises(FrameError, match="_opid"):
-        received_context({} if text is None else {"_opid": text})
+        decode_request(encode_frame({} if text is None else {"_opid": text}, PING))
 
 
 def test_the_largest_operation_id():
-    assert received_context({"_opid": "18446744073709551615"})[1] == 2**64 - 1
+    assert decode_request(encode_frame({"_opid": "18446744073709551615"}, PING))[1] == 2**64 - 1
 
 
 @pytest.mark.parametrize(
@@ -173,6 +204,7 @@ def test_the_largest_operation_id():
 )
 def test_a_timeout_is_clamped(text, wanted):
     assert read_timeout_ms(text) == wanted
+    assert decode_request(encode_frame({"_opid": "1", "_timeout": text[:100]}, PING))[0].timeout_ms == wanted
 
 
 def test_a_copy_of_a_context_has_its_deadline_and_headers_and_an_answer_of_its_own():
@@ -187,30 +219,68 @@ def test_a_copy_of_a_context_has_its_deadline_and_headers_and_an_answer_of_its_o
     assert dict(ctx.headers) == {"a": "b"}
 
 
-@pytest.mark.parametrize("mode", ["plain", "compiled"])
+MODES = [
+    pytest.param(hot_modes.running("frugal_frames"), id="running"),
+    pytest.param(hot_modes.plain("frugal_frames"), id="plain"),
+]
+OWN = st.sampled_from(["_cid", "_opid", "_timeout", "_topic_x", "_new", "a"])
+VALUE = st.one_of(st.text(max_size=20), st.integers(-10, 10**25).map(str))
+
+
+@pytest.mark.parametrize("frames", MODES)
 @settings(max_examples=200, deadline=None)
-@given(headers=st.dictionaries(st.text(max_size=8), st.text(max_size=20), max_size=6), data=st.data())
-def test_plain_and_compiled_blocks_are_the_same_also_of_hostile_bytes(mode, headers, data):
-    blocks = hot_modes.plain("frugal_frames") if mode == "plain" else hot_modes.running("frugal_frames")
-    block = blocks.encode_block(headers)
-    assert blocks.decode_block(b"head" + block + b"tail", 4, 4 + len(block)) == headers
-    changed = bytearray(block)
-    for _ in range(data.draw(st.integers(0, 3)) if changed else 0):
+@given(
+    correlation_id=st.text(max_size=8),
+    operation_id=st.integers(0, 2**64 - 1),
+    timeout_ms=st.integers(-1, 2**63 - 1),
+    others=st.none() | st.dictionaries(st.text(max_size=8), st.text(max_size=20), max_size=6),
+    message=st.binary(max_size=40),
+)
+def test_plain_and_compiled_frames_are_the_same(frames, correlation_id, operation_id, timeout_ms, others, message):
+    wanted = [("_cid", correlation_id), ("_opid", str(operation_id))]
+    wanted += [("_timeout", str(timeout_ms))] if timeout_ms >= 0 else []
+    pieces = [encode_frame({name: value}, b"")[9:] for name, value in [*wanted, *(others or {}).items()]]
+    frame = frames.write_frame(correlation_id, operation_id, timeout_ms, others, message)
+    assert frame == frame_of(b"".join(pieces), message)
+
+
+@pytest.mark.parametrize("frames", MODES)
+def test_a_text_without_utf_8_is_an_error_either_way(frames):
+    for correlation_id, others in (("\ud800", None), ("c", {"\ud800": ""}), ("c", {"a": "\ud800"})):
+        with pytest.raises(UnicodeEncodeError):
+            frames.write_frame(correlation_id, 1, 1, others, b"")
+
+
+@pytest.mark.parametrize("frames", MODES)
+@settings(max_examples=300, deadline=None)
+@given(headers=st.dictionaries(OWN | st.text(max_size=8), VALUE, max_size=6), data=st.data())
+def test_what_is_read_at_once_is_what_the_exact_decoder_reads(frames, headers, data):
+    changed = bytearray(encode_frame(headers, PING))
+    for _ in range(data.draw(st.integers(0, 3))):
         changed[data.draw(st.integers(0, len(changed) - 1))] = data.draw(st.integers(0, 255))
-    hostile = bytes(changed[: data.draw(st.integers(0, len(changed)))])
-    frame = (5 + len(hostile)).to_bytes(4, "big") + b"\0" + len(hostile).to_bytes(4, "big") + hostile
-    found = blocks.decode_block(frame, 9, len(frame))
-    if found is None:
-        with pytest.raises(FrameError):
-            decode_frame(frame)
-    else:
-        assert decode_frame(frame).headers == found
+    frame = bytes(changed[: data.draw(st.sampled_from([len(changed), data.draw(st.integers(0, len(changed)))]))])
+    if (found := frames.read_frame(frame)) is None:
+        return
+    exact = decode_frame(frame)
+    correlation_id, operation_id, timeout_ms, others, start = found
+    assert exact.message == frame[start:]
+    own = {name: exact.headers.pop(name, None) for name in ("_cid", "_opid", "_timeout")}
+    assert own["_cid"] == correlation_id
+    assert int(own["_opid"]) == operation_id
+    assert timeout_ms == (-1 if own["_timeout"] is None else int(own["_timeout"]))
+    assert (others or {}) == exact.headers
 
 
-@pytest.mark.parametrize("mode", ["plain", "compiled"])
+@pytest.mark.parametrize("frames", MODES)
+@pytest.mark.parametrize("message", [b"", PING])
+def test_frames_as_they_are_nearly_always_are_read_at_once(frames, message):
+    frame = encode_frame({"_cid": "c", "_opid": "9" * 18, "_timeout": "5000", "a": "b"}, message)
+    assert frames.read_frame(frame) == ("c", int("9" * 18), 5000, {"a": "b"}, len(frame) - len(message))
+
+
+@pytest.mark.parametrize("frames", MODES)
 @pytest.mark.parametrize("size", ["7fffffff", "80000000", "ffffffff", "00000002"])
 @pytest.mark.parametrize("before", ["", "0000000161"], ids=["name", "value"])
-def test_a_size_beyond_the_block_is_never_followed(mode, size, before):
-    blocks = hot_modes.plain("frugal_frames") if mode == "plain" else hot_modes.running("frugal_frames")
-    block = bytes.fromhex(before + size + "62")
-    assert blocks.decode_block(block + b"c" * 100, 0, len(block)) is None
+def test_a_size_beyond_the_block_is_never_followed(frames, size, before):
+    good = encode_frame({"_opid": "1"}, b"")[9:]
+    assert frames.read_frame(frame_of(good + bytes.fromhex(before + size + "62"), b"c" * 100)) is None

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from penstock.frugal.codecs import CODECS
 from penstock.frugal.context import Context
 from penstock.frugal.errors import FrameError, FrugalError
-from penstock.frugal.frames import encode_frame
 from penstock.frugal.framing import Packet
 from penstock.frugal.native import FRAMINGS, NATIVE
 from penstock.frugal.processor import Processor
 from tests.extent import examples
+from tests.frugal_frames import encode_frame
 from tests.frugal_shop import COUNT, ORDER, PLACE, SHOP, Shop
 
 

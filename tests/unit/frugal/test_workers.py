@@ -1,6 +1,7 @@
 """Requests in progress: how many at a time, who waits, who is refused, and what a drain does."""
 
 import asyncio
+import contextvars
 
 import pytest
 
@@ -217,6 +218,88 @@ async def test_a_reply_that_fails_does_not_end_the_worker(caplog):
     await front.workers.drain(60)
     assert "the answer of 'ping' was not sent" in caplog.text
     caplog.clear()
+
+
+class Curious(Shop):
+    """Notes the task of each handler, and what the one before has left in a context variable."""
+
+    def __init__(self):
+        super().__init__()
+        self.tasks = []
+        self.left = []
+
+    async def ping(self, ctx):
+        self.tasks.append(asyncio.current_task())
+        await super().ping(ctx)
+
+    async def wait_for(self, ctx, name):
+        self.tasks.append(asyncio.current_task())
+        self.left.append(LEFT.get())
+        LEFT.set(Odd() if name == "odd" else name)
+        return name if name in {"now", "odd"} else await super().wait_for(ctx, name)
+
+
+class Odd:
+    """A value that refuses comparison, as those of some libraries do."""
+
+    def __eq__(self, other):
+        raise TypeError("compare me element by element")
+
+    __hash__ = None
+
+
+LEFT: contextvars.ContextVar[object] = contextvars.ContextVar("left", default=None)
+
+
+async def test_one_worker_runs_handlers_that_never_wait():
+    shop = Curious()
+    front = Front(shop, concurrency_max=10)
+    for _ in range(10):
+        await front.submit(PING)
+    assert (front.workers.running, front.workers.waiting) == (10, 0)
+    for _ in range(10):
+        assert await front.answers.get() is None
+    assert len(set(shop.tasks)) == 1
+
+
+async def test_a_handler_that_waits_holds_up_none_behind_it():
+    shop = Curious()
+    front = Front(shop, concurrency_max=4)
+    for name in "abc":
+        await front.submit(WAIT_FOR, name=name)
+    await front.submit(PING)
+    async with asyncio.timeout(60):
+        assert await front.answers.get() is None
+    assert (front.workers.running, front.workers.waiting) == (3, 0)
+    assert len(set(shop.tasks)) == 4
+    for name in "cab":
+        shop.gates[name].set()
+        assert await front.answers.get() == name
+
+
+async def test_an_answer_that_waits_holds_up_no_request_behind_it():
+    front, gate = Front(Shop(), concurrency_max=2), asyncio.Event()
+    await front.submit(PING, then=gate.wait)
+    await front.submit(PING)
+    async with asyncio.timeout(60):
+        for _ in range(2):
+            assert await front.answers.get() is None
+    assert front.workers.running == 1
+    gate.set()
+    await front.workers.drain(60)
+
+
+@pytest.mark.parametrize("names", [("now", "now", "now"), ("odd", "now", "odd"), ("a", "now", "b")])
+async def test_no_handler_sees_the_context_variables_of_another(names):
+    shop = Curious()
+    for name in names:
+        shop.gates[name].set()
+    front = Front(shop, concurrency_max=2)
+    for name in names:
+        await front.submit(WAIT_FOR, name=name)
+    async with asyncio.timeout(60):
+        assert {await front.answers.get() for _ in names} == set(names)
+    assert shop.left == [None] * len(names)
 
 
 def test_limits_are_sensible():

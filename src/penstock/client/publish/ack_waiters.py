@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -67,8 +68,7 @@ class ReplyWaiter(Protocol):
     """Waits for the replies to one published message."""
 
     token: int  # the last token of the reply subject
-    deadline_s: float  # when it is late, in the event loop's time
-    repeating: asyncio.TimerHandle | None  # sends the message again
+    due_s: float  # when it is to be looked at, in the event loop's time
 
     @property
     def subject(self) -> str:
@@ -86,8 +86,8 @@ class ReplyWaiter(Protocol):
     def nobody(self) -> None:
         """The subject has no subscriber."""
 
-    def late(self) -> None:
-        """The time-out has passed."""
+    def look(self, now_s: float) -> None:
+        """It is due: the time-out has passed, or the message is to be sent again."""
 
 
 class Outgoing(msgspec.Struct, frozen=True, gc=False):
@@ -129,31 +129,53 @@ class AckFuture(asyncio.Future[PubAck | None]):
 class OneAck:
     """Waits for the first ack of a message, and sends it again while it is not stored."""
 
-    repeating: asyncio.TimerHandle | None = None
-    token = 0
-    _reroutes = 0
-    _refusal: RemoteError | None = None  # the last refusal: nothing was stored, and the message was sent again
-    _retries = 0
-    _unheard = 1  # sends without any reply, not even "no subscriber"
+    __slots__ = (
+        "_asked",
+        "_deadline_s",
+        "_every_s",
+        "_notes_failure",
+        "_outgoing",
+        "_publisher",
+        "_refusal",
+        "_repeats",
+        "_reroutes",
+        "_retries",
+        "_unheard",
+        "_until_late",
+        "due_s",
+        "future",
+        "token",
+    )
 
     def __init__(
         self,
         publisher: Publisher,
         outgoing: Outgoing,
         future: Outcome,
+        now_s: float,
         deadline_s: float,
-        until_late: bool,
+        every_s: float,
+        repeats: int,
         asked: Asked | None,
         notes_failure: bool,
     ) -> None:
-        """`until_late`: retry until the time-out while there is no subscriber. `notes_failure`: `flush` raises it."""
+        """`repeats`: number of times that the message is sent again without an ack, `every_s` after the time before;
+        with some it is retried until the time-out while there is no subscriber. `notes_failure`: `flush` raises it.
+        """
+        self.token = 0
+        self.future = future
         self._publisher = publisher
         self._outgoing = outgoing
-        self.future = future
-        self.deadline_s = deadline_s
-        self._until_late = until_late
+        self.due_s = now_s + every_s if repeats and now_s + every_s < deadline_s else deadline_s
+        self._deadline_s = deadline_s
+        self._every_s = every_s
+        self._repeats = repeats  # that are left
+        self._until_late = repeats > 0
         self._asked = asked
         self._notes_failure = notes_failure
+        self._reroutes = self._retries = 0
+        self._refusal: RemoteError | None = None  # the last one: nothing was stored, and the message was sent again
+        self._unheard = 1  # sends without any reply, not even "no subscriber"
 
     @property
     def subject(self) -> str:
@@ -208,16 +230,22 @@ class OneAck:
             return
         self._publisher.nobody_stores(self)
 
-    def again(self) -> None:
-        """Resend the message, as no ack has arrived for a while."""
+    def look(self, now_s: float) -> None:
+        """Resend the message, as no ack has arrived for a while, or fail at the time-out."""
+        if now_s >= self._deadline_s:
+            self.due_s = math.inf  # told once
+            self._fail_late()
+            return
+        self._repeats -= 1
+        self.due_s = min(now_s + self._every_s, self._deadline_s) if self._repeats else self._deadline_s
         if self._unheard > 0:  # otherwise a resend is already scheduled
             self._publisher.send_later(0.0, self._outgoing, self.token, self._sent)
 
     def _sent(self) -> None:
         self._unheard += 1
 
-    def late(self) -> None:
-        """Fail at the time-out with the error that says most."""
+    def _fail_late(self) -> None:
+        """Fail with the error that says most."""
         if self._refusal is not None and self._unheard <= 0:
             self.fail(self._refusal)
         elif self._unheard <= 0:
@@ -230,7 +258,6 @@ class OneAck:
 class AllAcks:
     """Waits for one ack of each expected stream."""
 
-    repeating: asyncio.TimerHandle | None = None
     token = 0
 
     def __init__(
@@ -243,7 +270,7 @@ class AllAcks:
     ) -> None:
         self._publisher = publisher
         self.subject = subject
-        self.deadline_s = deadline_s
+        self.due_s = deadline_s
         self._expected = expected
         self._acks: dict[str, PubAck] = {}
         self.future = future
@@ -271,8 +298,9 @@ class AllAcks:
         """Fail: the subject has no subscriber."""
         self._publisher.nobody_stores(self)
 
-    def late(self) -> None:
+    def look(self, now_s: float) -> None:
         """Fail at the time-out, naming the streams without an ack."""
+        self.due_s = math.inf  # told once
         missing = ", ".join(sorted(self._expected - self._acks.keys()))
         text = f"no ack from {missing} in time: whether the message is stored there is unknown"
         self.fail(TimedOut(text, acks=dict(self._acks)))

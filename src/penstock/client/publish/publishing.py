@@ -53,7 +53,7 @@ _PUBLISH_REFUSED = re.compile('permissions violation for publish to "(.+)"')  # 
 _CANCEL_AGAIN_S = 0.1
 _SUBJECTS_KEPT = 256  # of which it is known if they are valid
 _TOKEN_DIGITS_MAX = 19
-_LATE_LOOK_S = 0.01  # between looks for messages that are late: a look passes over all that are in flight
+_LOOK_S = 0.01  # between looks for messages that are due: a look passes over all that are in flight
 _PING_INTERVAL_S = 5  # a dead server is abandoned after two unanswered PINGs
 _LOOK_UP_S = 1.0  # time to ask which streams store a subject without subscribers
 _CLOSE_S = 3.0
@@ -94,7 +94,7 @@ class Publisher:
         self._echoes: dict[int, asyncio.Future[None]] = {}  # by token
         self._flushes: list[_Flush] = []
         self._timer: asyncio.TimerHandle | None = None  # one for all that are in flight
-        self._look_s = math.inf  # when it looks for those that are late
+        self._look_s = math.inf  # when it looks for those that are due
         self._free_slots = limits.PUBLISHES_IN_FLIGHT_MAX
         self._wait_for_slot: deque[asyncio.Future[None]] = deque()
         self._retries: set[asyncio.Task[None]] = set()
@@ -137,13 +137,15 @@ class Publisher:
             raise ValueError(f"retries is {retries}; it can be 0 to {limits.PUBLISH_RETRIES_MAX}")
         outgoing = _outgoing(subject, value, headers)
         within_s = seconds_of(timeout_s)
-        deadline_s = asyncio.get_running_loop().time() + within_s
-        connection = self._at_once() or await self._in_turn(deadline_s)
-        waiter = OneAck(self, outgoing, outcome, deadline_s, retries > 0, asked, notes_failure)
+        now_s = asyncio.get_running_loop().time()
+        deadline_s = now_s + within_s
+        if (connection := self._at_once()) is None:
+            connection = await self._in_turn(deadline_s)
+            now_s = asyncio.get_running_loop().time()  # the first repetition comes so long after the sending
+        every_s = within_s / (retries + 1)
+        waiter = OneAck(self, outgoing, outcome, now_s, deadline_s, every_s, retries, asked, notes_failure)
         must_pass_on = self._send(connection, waiter, outgoing)
         outcome.token = waiter.token
-        if retries:
-            self._repeat(waiter, within_s / (retries + 1), retries)
         if must_pass_on:
             await self._pass_on(connection, waiter, deadline_s)
 
@@ -270,16 +272,6 @@ class Publisher:
                 return
         waiter.fail(nobody_stores(waiter.subject, known))
 
-    def _repeat(self, waiter: OneAck, every_s: float, count: int) -> None:
-        loop = asyncio.get_running_loop()
-
-        def again(left: int) -> None:
-            waiter.again()
-            waiter.repeating = loop.call_later(every_s, again, left - 1) if left > 1 else None
-
-        if waiter.token in self._in_flight:
-            waiter.repeating = loop.call_later(every_s, again, count)
-
     async def _send_again(self, seconds: float, outgoing: Outgoing, token: int, sent: Callable[[], None]) -> None:
         await asyncio.sleep(seconds)
         if token in self._in_flight and self._nats is not None:
@@ -318,8 +310,8 @@ class Publisher:
             raise
         waiter.token = self._last_token = token
         self._in_flight[token] = waiter
-        if waiter.deadline_s < self._look_s:
-            self._set_timer(waiter.deadline_s)
+        if waiter.due_s < self._look_s:
+            self._set_timer(waiter.due_s)
         return must_pass_on
 
     async def _pass_on(self, connection: StrictNatsClient, waiter: OneAck, deadline_s: float) -> None:
@@ -331,10 +323,8 @@ class Publisher:
 
     def forget(self, token: int) -> None:
         """End a publish: its slot is free, and replies to it change nothing. May be called twice."""
-        if (waiter := self._in_flight.pop(token, None)) is None:
+        if self._in_flight.pop(token, None) is None:
             return
-        if waiter.repeating is not None:
-            waiter.repeating.cancel()
         if self._wait_for_slot:
             self._give_slot()
         else:
@@ -366,22 +356,21 @@ class Publisher:
                 return
         self._free_slots += 1
 
-    def _set_timer(self, deadline_s: float) -> None:
+    def _set_timer(self, due_s: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._look_s = deadline_s
-        self._timer = asyncio.get_running_loop().call_at(deadline_s, self._look_for_late)
+        self._look_s = due_s
+        self._timer = asyncio.get_running_loop().call_at(due_s, self._look_for_due)
 
-    def _look_for_late(self) -> None:
-        """Tell those that are late; then wait for the next one."""
+    def _look_for_due(self) -> None:
+        """Have those that are due send again, or fail; then wait for the next one."""
         self._timer, self._look_s = None, math.inf
         now_s = asyncio.get_running_loop().time()
-        for waiter in [one for one in self._in_flight.values() if one.deadline_s <= now_s]:
-            waiter.deadline_s = math.inf  # told once
-            waiter.late()
-        next_s = min((one.deadline_s for one in self._in_flight.values()), default=math.inf)
+        for waiter in [one for one in self._in_flight.values() if one.due_s <= now_s]:
+            waiter.look(now_s)
+        next_s = min((one.due_s for one in self._in_flight.values()), default=math.inf)
         if next_s < math.inf:
-            self._set_timer(max(next_s, now_s + _LATE_LOOK_S))
+            self._set_timer(max(next_s, now_s + _LOOK_S))
 
     def note(self, error: BaseException, outcome: Outcome | None = None) -> None:
         """Have `flush` raise the error, if it is the first one, and closing tell of `outcome`, if no caller sees it."""

@@ -12,16 +12,17 @@ frugal-v0 the codec is agreed beforehand, as with Frugal; in native framing the 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
+
+import msgspec
 
 from penstock.base.typed_headers import CONTENT_TYPE, OPERATION, SCHEMA
 from penstock.frugal.codecs import Codec, MessageKind, find_codec
 from penstock.frugal.context import Context
 from penstock.frugal.contracts import OperationType
 from penstock.frugal.errors import CodecError
-from penstock.frugal.frames import decode_frame, encode_frame, received_context, request_headers
+from penstock.frugal.frames import decode_request, encode_request
 from penstock.frugal.native import decode_context, encode_context, is_native
 
 
@@ -32,8 +33,7 @@ class Framing(StrEnum):
     NATIVE = "native"
 
 
-@dataclass(frozen=True, slots=True)
-class EncodedMessage:
+class EncodedMessage(msgspec.Struct, frozen=True):
     """A message for NATS; `headers` may be empty."""
 
     payload: bytes
@@ -57,7 +57,7 @@ def encode_message(
             made[SCHEMA] = operation.schema
         return EncodedMessage(codec.encode_bare(operation.spec, message), made)
     body = codec.encode(operation.name, MessageKind.CALL, 0, operation.spec, message)
-    return EncodedMessage(encode_frame(request_headers(ctx, operation_id, now), body), {})
+    return EncodedMessage(encode_request(ctx, operation_id, now, body), {})
 
 
 def decode_message(
@@ -66,14 +66,13 @@ def decode_message(
     """Return context and value of a received message. FrameError, CodecError: it is no message of this operation."""
     if is_native(headers):
         return _decode_native(codec, operation, payload, headers)
-    frame = decode_frame(payload)
-    ctx, _ = received_context(frame.headers)
-    header, start = codec.decode_header(frame.message)
+    ctx, _, body = decode_request(payload)
+    header, start = codec.decode_header(body)
     if header.name != operation.name:
         raise _of_another(header.name, operation)
     if header.kind is not MessageKind.CALL:
         raise CodecError(f"the message is of kind {header.kind.name}, and a scope publishes CALL")
-    return ctx, codec.decode_value(frame.message, start, operation.spec)
+    return ctx, codec.decode_value(body, start, operation.spec)
 
 
 def _decode_native(

@@ -15,6 +15,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
+import msgspec
+
 from penstock.base.errors import RemoteError
 from penstock.client.errors import StreamChanged, StreamNotFound, TimedOut
 from penstock.client.publish_format import MESSAGE_ID_HEADER
@@ -41,18 +43,24 @@ Published = PubAck | asyncio.Future[PubAck | None] | None
 """Result of a publish: the ack of a durable one, with `nowait` its future; None if no stream keeps it."""
 
 
+class _Sending(msgspec.Struct, frozen=True):
+    """Parts of a publish that its end needs, besides context, subject and message."""
+
+    operation: OperationType
+    variables: tuple[str, ...]
+    stream: str
+    key: bytes | str | None
+    message_id: str
+    headers: Mapping[str, str] | None
+    timeout_s: float
+    nowait: bool
+
+
 @dataclass(frozen=True, slots=True)
 class _Publication(Call):
     """A call of a publisher with what its end needs; `dataclasses.replace` keeps that."""
 
-    operation: OperationType | None = None
-    variables: tuple[str, ...] = ()
-    stream: str = ""
-    key: bytes | str | None = None
-    message_id: str = ""
-    headers: Mapping[str, str] | None = None
-    timeout_s: float = PUBLISH_TIMEOUT_S
-    nowait: bool = False
+    sending: _Sending | None = None
 
 
 class ScopePublisher:
@@ -77,7 +85,8 @@ class ScopePublisher:
         self._subjects = ScopeSubjects(self._scope)
         self._stream = stream
         self._create = create
-        self._send = chain((*provider.middleware, *middleware), self._send_out)
+        around = (*provider.middleware, *middleware)
+        self._send = chain(around, self._send_call) if around else None
         self._operation_ids = itertools.count(1)
 
     async def flush(self, *, timeout: float = 60.0) -> None:
@@ -109,6 +118,18 @@ class ScopePublisher:
         """
         subject = self._subjects.published(operation.name, variables)
         kept_by = next((each for each in (stream, self._stream, operation.stream) if each is not None), "")
+        sending = _Sending(
+            operation,
+            variables,
+            kept_by,
+            key,
+            (message_id or self._provider.new_id()) if kept_by else "",
+            headers,
+            timeout,
+            nowait,
+        )
+        if self._send is None:
+            return await self._send_out(ctx, subject, message, sending)
         call = _Publication(
             Side.PUBLISHER,
             self._scope.name,
@@ -118,90 +139,91 @@ class ScopePublisher:
             is_oneway=not kept_by,
             is_idempotent=bool(kept_by),  # its message id makes it so
             annotations=operation.annotations,
-            operation=operation,
-            variables=variables,
-            stream=kept_by,
-            key=key,
-            message_id=(message_id or self._provider.new_id()) if kept_by else "",
-            headers=headers,
-            timeout_s=timeout,
-            nowait=nowait,
+            sending=sending,
         )
         published: Published = await self._send(ctx, call)
         return published
 
-    async def _send_out(self, ctx: Context, call: Call) -> Published:
-        if not isinstance(call, _Publication) or call.operation is None:
+    async def _send_call(self, ctx: Context, call: Call) -> Published:
+        if not isinstance(call, _Publication) or call.sending is None:
             raise TypeError("a middleware must pass on the call that it got, or dataclasses.replace of it")
+        return await self._send_out(ctx, call.subject, call.arguments[0], call.sending)
+
+    async def _send_out(self, ctx: Context, subject: str, message: Any, sending: _Sending) -> Published:
         # Here, not before: other publishes may have used the same context while middleware waited.
-        ctx.topic = dict(zip(self._scope.variables, call.variables, strict=True))
+        ctx.topic = dict(zip(self._scope.variables, sending.variables, strict=True))
         encoded = encode_message(
             self._provider.framing,
             self._provider.codec,
             ctx,
-            call.operation,
-            call.arguments[0],
+            sending.operation,
+            message,
             operation_id=next(self._operation_ids),
             now=asyncio.get_running_loop().time(),
         )
-        if call.stream:
-            return await self._send_durable(ctx, call, call.operation, encoded)
-        await self._send_plain(call, encoded)
+        if sending.stream:
+            return await self._send_durable(ctx, subject, message, sending, encoded)
+        await self._send_plain(subject, sending, encoded)
         return None
 
-    async def _send_plain(self, call: _Publication, encoded: EncodedMessage) -> None:
+    def _name_of(self, sending: _Sending) -> str:
+        return f"{self._scope.name}.{sending.operation.name}"
+
+    async def _send_plain(self, subject: str, sending: _Sending, encoded: EncodedMessage) -> None:
         from nats import errors
 
-        nats = self._provider.nats
-        headers = {**encoded.headers, **(call.headers or {})}
+        nats, call = self._provider.nats, self._name_of(sending)
+        headers = {**encoded.headers, **(sending.headers or {})}
         size = len(encoded.payload) + _block_bytes(headers)
         if size > nats.max_payload:
             raise RequestTooLarge(f"{call}: the message has {size:,} bytes; the NATS server takes {nats.max_payload:,}")
         try:
-            await nats.publish(call.subject, encoded.payload, headers=headers or None)
+            await nats.publish(subject, encoded.payload, headers=headers or None)
         except (errors.ConnectionClosedError, errors.ConnectionDrainingError) as error:
             raise TransportClosed(f"{call}: the connection to NATS is closed: {error}") from error
         except (errors.Error, OSError) as error:
             raise Disconnected(f"{call}: NATS does not take the message: {error}") from error
 
     async def _send_durable(
-        self, ctx: Context, call: _Publication, operation: OperationType, encoded: EncodedMessage
+        self, ctx: Context, subject: str, message: Any, sending: _Sending, encoded: EncodedMessage
     ) -> Published:
-        kept = self._provider.streams.known(call.stream) or await self._find(call)
-        kept.check_subject(call.subject)
-        key = call.key if call.key is not None else key_of(call.owner, operation, call.arguments[0])
+        kept = self._provider.streams.known(sending.stream) or await self._find(sending)
+        kept.check_subject(subject)
+        key = sending.key
+        if key is None and sending.operation.key:
+            key = key_of(self._scope.name, sending.operation, message)
         if key is not None and kept.competes:
-            raise kept.no_keys(str(call))
-        headers = {**_trace(ctx), **encoded.headers, **(call.headers or {})}
+            raise kept.no_keys(self._name_of(sending))
+        headers = {**_trace(ctx), **encoded.headers, **(sending.headers or {})}
         if not kept.competes:  # such a stream refuses ids: a repeated message may go to another log
-            headers[MESSAGE_ID_HEADER] = call.message_id
+            headers[MESSAGE_ID_HEADER] = sending.message_id
         client = self._provider.client
-        publish = client.publish_nowait if call.nowait else client.publish
+        publish = client.publish_nowait if sending.nowait else client.publish
         try:
             return await publish(
-                call.subject,
+                subject,
                 encoded.payload,
                 key=key,
                 headers=headers,
-                stream=None if kept.is_grouped else call.stream,  # another stream of its group would not answer
+                stream=None if kept.is_grouped else sending.stream,  # another stream of its group would not answer
                 retries=PUBLISH_RETRIES,
-                timeout=call.timeout_s,
+                timeout=sending.timeout_s,
             )
         except (StreamNotFound, StreamChanged):
-            self._provider.streams.forget(call.stream)
+            self._provider.streams.forget(sending.stream)
             raise
         except TimedOut as error:
-            raise _with_id(error, call.message_id) from None
+            raise _with_id(error, sending.message_id) from None
 
-    async def _find(self, call: _Publication) -> KeptStream:
+    async def _find(self, sending: _Sending) -> KeptStream:
         streams = self._provider.streams
-        return await streams.find(call.stream, self._scope, self._subjects, self._create, call.timeout_s)
+        return await streams.find(sending.stream, self._scope, self._subjects, self._create, sending.timeout_s)
 
 
 def _trace(ctx: Context) -> dict[str, str]:
     """Return the trace of a context as a NATS header, where brokers look for it; in frugal-v0 it is in the frame."""
-    trace = ctx.headers.get(TRACE, "")
-    return {TRACE: trace} if _TRACE.fullmatch(trace) else {}
+    trace = ctx.headers.get(TRACE)
+    return {TRACE: trace} if trace and _TRACE.fullmatch(trace) else {}
 
 
 def _with_id(error: RemoteError, message_id: str) -> RemoteError:

@@ -184,6 +184,24 @@ async def test_each_is_late_at_its_own_time_and_an_ack_after_that_changes_nothin
             await publisher.flush(10)
 
 
+async def test_what_waited_for_its_turn_is_sent_again_no_sooner_than_what_did_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "PUBLISHES_IN_FLIGHT_MAX", 1)
+    async with connected() as (publisher, server):
+        await sent(publisher, b"first")
+        second = publisher.future()
+        waiting = asyncio.create_task(publisher.publish(second, "s", b"second", None, timeout_s=9.0, retries=2))
+        await server.until(1)
+        freed_s = asyncio.get_running_loop().time()
+        server.ack(0)
+        await waiting
+        assert publisher._in_flight[second.token].due_s >= freed_s + 3.0
+        await server.until(2)
+        server.ack(1)
+        await second
+
+
 async def test_closing_fails_what_is_in_flight_and_what_waits_for_a_slot() -> None:
     async with connected() as (publisher, server):
         futures = [await sent(publisher, b"x") for _ in range(limits.PUBLISHES_IN_FLIGHT_MAX)]
