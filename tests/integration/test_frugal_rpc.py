@@ -453,12 +453,25 @@ async def test_blocking_clients_are_used_by_many_threads(parts: Parts) -> None:
     assert sorted(found) == sorted([*range(8)] * 5)
 
 
-async def test_a_blocking_client_that_cannot_connect(tmp_path: Path) -> None:
+async def test_a_blocking_client_that_cannot_connect(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async with running_nats(tmp_path) as server:
         url = server.url
-    connect = NatsTransport.connecting(url, "shop", first_connect_timeout_s=0.05, error_cb=_silent)
-    with pytest.raises(ServiceNotAvailable, match="NATS was not reached"):
+    connect = NatsTransport.connecting(url, "shop", first_connect_timeout_s=0.5)
+    with pytest.raises(ServiceNotAvailable, match=rf"NATS at {url} was not reached in 0\.5 s: .*Connect call failed"):
         await asyncio.to_thread(BlockingShopClient, connect, SHOP)
+    assert caplog.records == [], "the error says it"
+
+
+async def test_clients_with_one_inbox_prefix_get_their_own_answers(parts: Parts) -> None:
+    await parts.serve(Shop())
+    for connection in (await parts.connection(), await parts.connection(inbox_prefix=b"_INBOX.other")):
+        transports = [NatsTransport(connection, "shop", inbox="_INBOX.shop") for _ in range(2)]
+        clients = [ShopClient(transport, SHOP) for transport in transports]
+        found = await asyncio.gather(
+            *(client.count(Context(), "x" * place) for _ in range(50) for place, client in enumerate(clients))
+        )
+        assert found == [0, 1] * 50
+        assert [transport.late_answers for transport in transports] == [0, 0]
 
 
 def test_a_request_has_a_plain_subject() -> None:

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, Self
 
 import msgspec
@@ -31,6 +31,7 @@ from nats.aio.subscription import Subscription
 from nats.errors import ConnectionClosedError, ConnectionDrainingError, MaxPayloadError, OutboundBufferLimitError
 from nats.errors import Error as NatsError
 
+from penstock.base.nats_logins import shown_url
 from penstock.base.subjects import subject_mistake
 from penstock.client.publish.nats_client import StrictNatsClient
 from penstock.client.publish.publishing import ended_by_cancel, give_back
@@ -59,8 +60,9 @@ _NO_RESPONDERS = "503"
 class NatsTransport:
     """Carries the requests of a client to the service on a subject.
 
-    `connection` is one of nats-py, of the running event loop; it is not closed with the transport. `inbox`: the prefix
-    of reply subjects, one that no other client has; default: a new one. ValueError: no subject to send to.
+    `connection` is one of nats-py, of the running event loop; it is not closed with the transport. `inbox`: what
+    reply subjects begin with, as NATS's permissions may ask for; a token of this client alone follows. Default: the
+    connection's prefix. ValueError: no subject to send to.
     """
 
     def __init__(
@@ -73,7 +75,7 @@ class NatsTransport:
         self._stored_by = ""  # the stream that stores requests, if one does
         self._connection = connection
         self._owns_connection = False
-        self._inbox = inbox or connection.new_inbox()
+        self._inbox = _new_inbox(connection, inbox)
         self._in_flight_max = in_flight_max
         self._last_id = 0
         self._waiting: dict[int, _Waiter] = {}
@@ -94,17 +96,21 @@ class NatsTransport:
     ) -> Callable[[], Coroutine[Any, Any, Self]]:
         """Return what connects to NATS and opens a transport, which closes that connection with itself.
 
-        `options` are those of `nats.connect`. `ServiceNotAvailable`: NATS was not reached in time; nats-py alone would
-        try for minutes.
+        `options` are those of `nats.connect`; without an `error_cb` its errors are warnings of this module's logger, a
+        line each. `ServiceNotAvailable`: NATS was not reached in time; nats-py alone would try for minutes.
         """
 
         async def connect() -> Self:
+            failures = _Failures(options.get("error_cb"))
             try:
                 async with asyncio.timeout(first_connect_timeout_s):
-                    connection = await ended_by_cancel(_connected(servers, options), give_back)
+                    made_up = {**options, "error_cb": failures.note}
+                    connection = await ended_by_cancel(_connected(servers, made_up), give_back)
             except TimeoutError:
-                text = f"NATS was not reached in {first_connect_timeout_s:g} s"
+                named = ", ".join(map(shown_url, [servers] if isinstance(servers, str) else servers))
+                text = f"NATS at {named} was not reached in {first_connect_timeout_s:g} s{failures.cause}"
                 raise ServiceNotAvailable(text) from None
+            failures.is_connected = True
             try:
                 made = cls(connection, subject, in_flight_max=in_flight_max)
                 await made.open()
@@ -243,6 +249,28 @@ class NatsTransport:
                 return
 
 
+class _Failures:
+    """Errors of a connection: the last one before it is made is told with its failure, later ones are logged."""
+
+    def __init__(self, error_cb: Callable[[Exception], Awaitable[None]] | None) -> None:
+        self.is_connected = False
+        self._error_cb = error_cb
+        self._last: Exception | None = None
+
+    @property
+    def cause(self) -> str:
+        """The last error, as the end of a sentence; "" if there was none."""
+        return "" if self._last is None else f": {self._last or type(self._last).__name__}"
+
+    async def note(self, error: Exception) -> None:
+        """Take an error, as nats-py's `error_cb`."""
+        self._last = error
+        if self._error_cb is not None:
+            await self._error_cb(error)
+        elif self.is_connected:
+            _log.warning("NATS: %s", str(error) or type(error).__name__)
+
+
 class _Waiter(asyncio.Future[Packet]):
     """The answer of a call: when the time of the call is over, it fails."""
 
@@ -272,6 +300,12 @@ def _stream_of_ack(data: bytes) -> str | None:
     except msgspec.DecodeError:
         return None
     return found["stream"] if isinstance(found, dict) and isinstance(found.get("stream"), str) else None
+
+
+def _new_inbox(connection: Client, prefix: str) -> str:
+    """Return a subject for answers that no other client has: two clients may be given the same prefix."""
+    inbox = connection.new_inbox()
+    return f"{prefix}.{inbox.rpartition('.')[2]}" if prefix else inbox
 
 
 def _has_failed(task: asyncio.Task[Subscription]) -> bool:
