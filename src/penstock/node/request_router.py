@@ -98,7 +98,7 @@ class RequestRouter:
         bounds = CommitBounds(context, find, peers, budget.refusals)
         self.offsets = GroupOffsets(context, cluster, find, bounds, write=write)
         self.schemas = SchemaRegistry(context, cluster, find, write=write)
-        self.schema_checks = SchemaChecks(context, self.schemas, peers, backlog)
+        self.schema_checks = SchemaChecks(context, self.schemas, peers, backlog, budget.meters.counters)
         self.publishing = StagedPublisher(context, cluster, find, write=write)
         self.report = StatusReport(context, cluster, replicas, listener, budget.meters)
         self.in_flight = InFlightTotal(self.storing.appends, backlog, budget)

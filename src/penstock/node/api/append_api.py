@@ -51,7 +51,9 @@ class AppendApi:
     """All appends of one broker; `bytes_max` limits the bytes under way."""
 
     def __init__(self, context: Context, find: PartitionLookup, replicas: Replicas) -> None:
-        self.appends = AppendQueue(context.outbox, context.settings.partition_in_flight_bytes_max, store=self._store)
+        self.appends = AppendQueue(
+            context.outbox, context.settings.partition_in_flight_bytes_max, store=self._store, renew=self._renew
+        )
         self._outbox = context.outbox
         self._find = find
         self._replicas = replicas
@@ -71,6 +73,12 @@ class AppendApi:
         rules = _rules_of(partition.stream, partition.key.partition)
         rules = rules._replace(allowed=allowed, values=partition.refusing_check())
         self.appends.add(call, partition.key, CheckAppend(call.raw, rules, _producer_of(request)))
+
+    def _renew(self, key: PartitionKey, check: CheckAppend, arrived_us: int) -> bool:
+        values = users_own(self._find.led(*key)).check_after(arrived_us, self._context.now)
+        if values is not None:
+            check.rules = check.rules._replace(values=values)
+        return values is not None
 
     def _append_at(self, call: Call, request: AppendAtRequest) -> None:
         """Append rows to the named partition even if their keys belong to another since partitions were added."""

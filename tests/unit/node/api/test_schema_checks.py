@@ -6,23 +6,25 @@ from typing import Any
 
 from penstock.base import limits
 from penstock.base.config import SchemaCheck, StreamConfig
-from penstock.base.errors import ErrorCode
-from penstock.ingest.value_check import SCHEMAS_UNKNOWN
+from penstock.base.errors import ErrorCode, RemoteError
+from penstock.ingest.value_check import SCHEMAS_UNKNOWN, VERSION_UNDECIDED
 from penstock.messages import (
     AlterStreamRequest,
     AlterStreamResponse,
     AppendRequest,
     AppendResponse,
     CreateStreamRequest,
+    PublishStagedResponse,
     SchemasStreamRequest,
     SchemasStreamResponse,
 )
 from penstock.node.api.schema_checks import MakeCheck
 from penstock.schemas.rows import SCHEMAS_STREAM
 from tests.extent import each_change
-from tests.unit.node.api.test_schema_registry import answer, asked, register
+from tests.unit.node.api.test_schema_registry import answer, asked, register, text_of
 from tests.unit.node.harness import Broker, batch_of
 from tests.unit.node.members import Brokers
+from tests.unit.node.staging import publishing, refused, staged
 
 SCHEMA = '{"type":"object","properties":{"x":{"type":"integer"}},"required":["x"]}'
 WIDER = '{"type":"object","properties":{"x":{"type":"integer"},"y":{"type":"string"}},"required":["x"]}'
@@ -115,6 +117,101 @@ def test_a_new_version_decides_a_moment_later() -> None:
     assert broker.values("orders") == [wide]
 
 
+def naming(schema_hash: str) -> bytes:
+    return f"NATS/1.0\r\nPenstock-Schema: {schema_hash}\r\n\r\n".encode()
+
+
+UNKNOWN = naming("0" * 64)
+
+
+def hash_of(registered: Any) -> str:
+    (one,) = registered.versions
+    return str(one.version.hash)
+
+
+def naming_publish(broker: Broker, headers: bytes, *values: bytes) -> None:
+    broker.deliver([(b"orders.a", b"r", headers, value) for value in values])
+
+
+def test_a_version_that_nobody_registered_is_refused_by_a_list_that_is_newer_than_the_message() -> None:
+    broker = with_check("refuse")
+    broker.clock.advance_ms(limits.SCHEMA_LOOKUP_INTERVAL_MS)
+    naming_publish(broker, UNKNOWN, GOOD)
+    assert broker.values("orders") == []
+    (refusal,) = told(broker)
+    assert "register that version first" in refusal
+
+
+def test_a_version_registered_just_now_is_known_at_once() -> None:
+    """The message waits for the list, and those behind it wait with it, in order."""
+    broker = with_check("refuse")
+    wide = b'{"x":1,"y":"z"}'
+    broker.clock.advance_ms(1)
+    made = hash_of(typed(broker, text=WIDER))
+    naming_publish(broker, naming(made), wide)
+    naming_publish(broker, UNKNOWN, GOOD)
+    broker.publish("orders.a", GOOD, reply="r")
+    assert (broker.values("orders"), broker.acks) == ([], [])
+    broker.tick(limits.SCHEMA_LOOKUP_INTERVAL_MS)
+    assert broker.values("orders") == [wide, GOOD]
+    assert sorted(map(bool, told(broker))) == [False, False, True]
+
+
+def test_versions_of_avro_are_known_at_once_too() -> None:
+    broker = with_check("refuse", has_schema=False)
+    broker.ask(SchemasStreamRequest(), SchemasStreamResponse)
+    answer(broker, register(broker, "orders.*", text=text_of("id")))
+    refresh(broker)
+    broker.clock.advance_ms(limits.SCHEMA_LOOKUP_INTERVAL_MS)
+    made = hash_of(answer(broker, register(broker, "orders.*", text=text_of("id", "more"))))
+    naming_publish(broker, naming(made), b"\2\4")
+    assert broker.values("orders") == [b"\2\4"]
+
+
+def test_an_append_of_a_version_registered_just_now_is_checked_again() -> None:
+    broker = with_check("refuse")
+    place = {"stream_id": broker.stream_id("orders"), "partition": 0}
+    broker.clock.advance_ms(1)
+    made = hash_of(typed(broker, text=WIDER))
+    good = broker.request(AppendRequest(**place), batch_of([("orders.a", None, GOOD, naming(made))]))
+    bad = broker.request(AppendRequest(**place), batch_of([("orders.a", None, GOOD, UNKNOWN)]))
+    after = broker.request(AppendRequest(**place), batch_of([("orders.a", None, GOOD, None)]))
+    assert not broker.replies.keys() & {good, bad, after}
+    broker.tick(limits.SCHEMA_LOOKUP_INTERVAL_MS)
+    broker.tick(limits.SCHEMA_LOOKUP_INTERVAL_MS)
+    assert isinstance(broker.replies[good].response, AppendResponse)
+    refused = broker.replies[bad].response
+    assert isinstance(refused, RemoteError)
+    assert refused.code == ErrorCode.SCHEMA_MISMATCH
+    assert "register that version first" in refused.message
+    assert isinstance(broker.replies[after].response, AppendResponse)
+
+
+def test_staged_rows_of_a_version_registered_just_now_are_published() -> None:
+    broker = with_check("refuse")
+    broker.clock.advance_ms(1)
+    made = hash_of(typed(broker, text=WIDER))
+    good, bad = (staged(broker, GOOD, headers=one) for one in (naming(made), UNKNOWN))
+    callers = publishing(broker, 0, good), publishing(broker, 1, bad)
+    assert not broker.replies.keys() & set(callers)
+    for _ in range(2):
+        broker.tick(limits.SCHEMA_LOOKUP_INTERVAL_MS)
+    broker.answer(callers[0], PublishStagedResponse)
+    assert refused(broker, callers[1]) == ErrorCode.SCHEMA_MISMATCH
+    assert broker.values("orders") == [GOOD]
+
+
+def test_a_hostile_publisher_does_not_have_the_list_asked_for_with_each_message() -> None:
+    broker = with_check("refuse")
+    asked = broker.node.meters.counters["schema_refreshes"]
+    for _ in range(50):
+        broker.clock.advance_ms(1)
+        naming_publish(broker, UNKNOWN, GOOD)
+    broker.tick(limits.SCHEMA_LOOKUP_INTERVAL_MS)
+    assert len(told(broker)) == 50
+    assert broker.node.meters.counters["schema_refreshes"] - asked <= 2
+
+
 def clustered() -> tuple[Brokers, int, int]:
     """A cluster, which broker leads the checked stream, and another that keeps the schemas."""
     brokers = Brokers(1, 2, 3)
@@ -145,6 +242,28 @@ def test_schemas_come_from_the_broker_that_keeps_them() -> None:
     brokers.publish("orders.a", BAD)
     brokers.publish("orders.a", GOOD)
     assert brokers[leader].values("orders") == [GOOD, GOOD]
+
+
+@each_change
+def test_a_version_is_refused_for_the_time_being_while_the_keeper_does_not_answer() -> None:
+    brokers, leader, keeper = clustered()
+    asked(brokers, keeper, register(brokers[keeper], "orders.*", text=SCHEMA, kind="json-schema"))
+    brokers.run(3_000)
+    brokers.cut(leader, keeper)
+    brokers.run(100)
+    at = brokers[leader]
+    at.clock.advance_ms(1)
+    at.deliver([(b"orders.a", b"r", UNKNOWN, GOOD), (b"orders.a", b"r", None, GOOD)])
+    brokers.run(limits.SCHEMA_LOOKUP_WAIT_MS)
+    assert sorted(told(at)) == ["", f"temporarily unavailable: {VERSION_UNDECIDED}"]
+    place = {"stream_id": at.stream_id("orders"), "partition": 0}
+    error = at.refusal(AppendRequest(**place), batch_of([("orders.a", None, GOOD, UNKNOWN)]))
+    assert (error.code, VERSION_UNDECIDED in error.message) == (ErrorCode.NOT_YET, True)
+    brokers.join(leader, keeper)
+    brokers.run(3_000)
+    at.deliver([(b"orders.a", b"r", UNKNOWN, GOOD)])
+    brokers.run(limits.SCHEMA_LOOKUP_WAIT_MS)
+    assert "register that version first" in told(at)[-1]
 
 
 @each_change
