@@ -71,12 +71,12 @@ class Partition:
 
     __slots__ = (
         "_followed", "_marked", "_recovered_end", "_rules", "budget", "cannot_lead", "closed", "committed_bytes",
-        "committed_end", "counters", "cutting", "damage_told", "dedup", "dropped", "fenced_told", "flush_us", "flushing", "following",
-        "fresh_us", "impediment", "in_flight", "is_mute", "key", "keys", "lasts", "leader_epoch", "leadership",
-        "leads", "led_epoch", "listened_us", "log", "mending", "mending_fails", "meters", "names_checked_us",
-        "owes_name_check", "producers", "published", "refusal", "rollup_at", "sid", "stall", "stream", "subscribed",
-        "terms", "traffic", "trouble", "truncated", "undelivered_told", "unheard", "unheard_told_us", "values", "vfs",
-        "visit_us", "when_idle",
+        "committed_end", "counters", "cutting", "damage_told", "dedup", "dropped", "fenced_told", "flush_us",
+        "flushing", "following", "fresh_us", "impediment", "in_flight", "is_mute", "key", "keys", "lasts",
+        "leader_epoch", "leadership", "leads", "led_epoch", "listened_us", "log", "mending", "mending_fails", "meters",
+        "names_checked_us", "owes_name_check", "producers", "published", "refusal", "rollup_at", "sid", "stall",
+        "stream", "subscribed", "terms", "traffic", "trouble", "truncated", "undelivered_told", "unheard",
+        "unheard_told_us", "values", "vfs", "visit_us", "when_idle",
     )  # fmt: skip
 
     def __init__(self, stream: StreamState, key: PartitionKey, log: Log, vfs: Vfs, budget: InFlightBudget) -> None:

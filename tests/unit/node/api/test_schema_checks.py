@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections import deque
+from itertools import pairwise
 from typing import Any
 
 from penstock.base import limits
 from penstock.base.config import SchemaCheck, StreamConfig
 from penstock.base.errors import ErrorCode, RemoteError
+from penstock.base.ids import BrokerId
 from penstock.ingest.value_check import SCHEMAS_UNKNOWN, VERSION_UNDECIDED
 from penstock.messages import (
     AlterStreamRequest,
@@ -14,15 +17,17 @@ from penstock.messages import (
     AppendRequest,
     AppendResponse,
     CreateStreamRequest,
+    GetSchemaTextRequest,
     PublishStagedResponse,
     SchemasStreamRequest,
     SchemasStreamResponse,
 )
 from penstock.node.api.schema_checks import MakeCheck
+from penstock.node.step import PeerRequest
 from penstock.schemas.rows import SCHEMAS_STREAM
 from tests.extent import each_change
 from tests.unit.node.api.test_schema_registry import answer, asked, register, text_of
-from tests.unit.node.harness import Broker, batch_of
+from tests.unit.node.harness import Broker, Executed, batch_of
 from tests.unit.node.members import Brokers
 from tests.unit.node.staging import publishing, refused, staged
 
@@ -212,9 +217,29 @@ def test_a_hostile_publisher_does_not_have_the_list_asked_for_with_each_message(
     assert broker.node.meters.counters["schema_refreshes"] - asked <= 2
 
 
-def clustered() -> tuple[Brokers, int, int]:
+class _Slow(Brokers):
+    """Requests for texts are carried one by one, when the test says so."""
+
+    def __init__(self, *ids: int) -> None:
+        self.late: deque[tuple[BrokerId, PeerRequest]] = deque()
+        self.texts_asked = 0
+        super().__init__(*ids)
+
+    def _ask(self, sender: BrokerId, request: PeerRequest) -> None:
+        if isinstance(request.request, GetSchemaTextRequest):
+            self.late.append((sender, request))
+        else:
+            super()._ask(sender, request)
+
+    def carry_text(self) -> None:
+        self.texts_asked += 1
+        super()._ask(*self.late.popleft())
+        self.settle()
+
+
+def clustered(brokers: Brokers | None = None) -> tuple[Brokers, int, int]:
     """A cluster, which broker leads the checked stream, and another that keeps the schemas."""
-    brokers = Brokers(1, 2, 3)
+    brokers = brokers or Brokers(1, 2, 3)
     brokers.run(5_000)
     brokers[1].create("orders", subject="orders.>", schema_check="refuse", replicas=1)
     brokers.run(1_000)
@@ -267,6 +292,32 @@ def test_a_version_is_refused_for_the_time_being_while_the_keeper_does_not_answe
 
 
 @each_change
+def test_a_round_that_takes_long_comes_to_its_end_and_what_it_has_fetched_is_kept() -> None:
+    slow = _Slow(1, 2, 3)
+    _, leader, keeper = clustered(slow)
+    for number in range(6):
+        text = SCHEMA.replace("{", f'{{"description":"{number}",', 1)
+        asked(slow, keeper, register(slow[keeper], f"orders.{number}", text=text, kind="json-schema"))
+    slow.run(2_000)
+    for _ in range(4):
+        slow.run(limits.SCHEMA_CHECK_WAIT_MS // 2)
+        slow.carry_text()
+    slow.cut(leader, keeper)
+    slow.late.clear()
+    slow.run(1_000)
+    slow.join(leader, keeper)
+    slow.run(3_000)
+    for _ in range(2):
+        slow.carry_text()
+    slow.run(1_000)
+    assert slow.texts_asked == 6
+    assert not slow.late
+    slow.publish("orders.5", BAD)
+    slow.publish("orders.5", GOOD)
+    assert slow[leader].values("orders") == [GOOD]
+
+
+@each_change
 def test_messages_wait_for_schemas_but_not_for_ever() -> None:
     brokers, leader, keeper = clustered()
     (third,) = {1, 2, 3} - {leader, keeper}
@@ -303,6 +354,27 @@ def test_what_cannot_be_checked_is_not_stored() -> None:
     broker.publish("orders.1", GOOD, reply="r")
     assert broker.values("orders") == []
     assert "the most by which values are checked" in told(broker)[-1]
+
+
+def test_a_check_that_could_not_be_made_is_made_again_less_and_less_often() -> None:
+    broker = with_check("refuse", has_schema=False)
+    broker.ask(SchemasStreamRequest(), SchemasStreamResponse)
+    broker.hung = (MakeCheck,)
+    typed(broker)
+    tries = []
+    for second in range(20):
+        broker.tick(limits.SCHEMA_CHECK_REFRESH_MS)
+        if broker.disk:
+            tries.append(second)
+            broker.complete(Executed(broker.disk.pop(), MemoryError("there was no memory")))
+    assert [after - before for before, after in pairwise(tries)] == [1, 2, 4, 8]
+    broker.publish("orders.a", GOOD, reply="r")
+    assert "cannot be used to check values: there was no memory" in told(broker)[-1]
+    broker.hung = ()
+    for _ in range(16):
+        refresh(broker)
+    broker.publish("orders.a", BAD, GOOD)
+    assert broker.values("orders") == [GOOD]
 
 
 def test_schemas_that_take_long_to_parse_are_parsed_once() -> None:
