@@ -4,7 +4,8 @@ Rules: all entries are registered or none. The same schema again, written the sa
 one that is the same answers, or an older one unless the registration is forced (a forced one puts it on top again). A
 new version has to be compatible with all before it, and its values have to be written as theirs were, since the newest
 version decodes old messages. A forced one need not be; it still has to be without mistakes, and its pattern may not
-overlap another. A contract is parsed once, however many operations and versions are compared.
+overlap another. A contract is parsed once, and counts once, however many operations and versions are compared. At most
+SCHEMA_COMPARED_BYTES_MAX of texts are compared; a forced registration does without comparing the rest.
 """
 
 from __future__ import annotations
@@ -110,6 +111,7 @@ class _Judging:
         self._asked = asked
         self._text_hash = asked.text.hash()
         self._programs: dict[str, Program] = {}
+        self._compared: set[str] = set()  # hashes of texts of contracts
         self._compared_bytes = 0
         self.reasons: list[str] = []
 
@@ -151,13 +153,16 @@ class _Judging:
         text = self._asked.texts.get(before.text_hash)
         if text is None:
             return [*found, "its text is not there any more"]
-        if new.kind is not SchemaKind.FRUGAL or before.text_hash not in self._programs:
+        if new.kind not in CONTRACTS or before.text_hash not in self._compared:
             self._compared_bytes += text.size
         if self._compared_bytes > limits.SCHEMA_COMPARED_BYTES_MAX:
             what = f"the versions before it have more than {limits.SCHEMA_COMPARED_BYTES_MAX:,} bytes to compare with"
+            if self._asked.is_forced:
+                return [*found, what]
             raise RemoteError(
-                ErrorCode.TOO_LARGE, f"nothing was registered: {what}; forget subjects with many versions"
+                ErrorCode.TOO_LARGE, f"nothing was registered: {what}; force it, or forget subjects with many versions"
             )
+        self._compared.add(before.text_hash)
         try:
             old = schema_of(text, before.type_name)
             if old.kind is not new.kind or new.kind not in CONTRACTS:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
+
 import pytest
+from google.protobuf import descriptor_pb2
 
 from penstock.base import limits
 from penstock.base.errors import RemoteError
@@ -72,6 +75,47 @@ def test_reasons_are_bounded() -> None:
     assert len(error.details["reasons"]) == limits.SCHEMA_REASONS_MAX
     assert error.details["more"] == 59 - limits.SCHEMA_REASONS_MAX
     assert f"and {error.details['more']} more" in error.message
+
+
+def _large(number: int) -> StoredText:
+    padding = "x" * 700_000
+    return StoredText("json-schema", f'{{"description":"{number}{padding}","properties":{{"p{number}":{{}}}}}}')
+
+
+def test_a_subject_with_too_much_to_compare_takes_forced_versions() -> None:
+    texts = [_large(number) for number in range(limits.SCHEMA_COMPARED_BYTES_MAX // 700_000 + 1)]
+    versions = {
+        number: StoredVersion(text.kind, text.hash(), Schema(SchemaKind.JSON_SCHEMA, text.text).hash(), 0)
+        for number, text in enumerate(texts, 1)
+    }
+    by_hash = {text.hash(): text for text in texts}
+    asked = Registration("s", "s.>", _large(99), (Wanted(Typed("s.a"), ""),), {"s.a": versions}, by_hash)
+    with pytest.raises(RemoteError, match=r"8,388,608 bytes to compare with; force it") as raised:
+        judge(asked)
+    assert raised.value.code == "too_large"
+    (forced,) = judge(asked._replace(is_forced=True))
+    assert (forced.number, forced.is_forced) == (len(texts) + 1, True)
+
+
+def _descriptors(**fields: int) -> StoredText:
+    """The message Point, and a long comment."""
+    made = descriptor_pb2.FileDescriptorSet()
+    file = made.file.add(name="point.proto", syntax="proto3")
+    message = file.message_type.add(name="Point")
+    for number, (name, kind) in enumerate(fields.items(), 1):
+        message.field.add(name=name, number=number, type=kind, label=1)
+    file.source_code_info.location.add(path=[4, 0], leading_comments="x" * 500_000)
+    return StoredText("protobuf", base64.b64encode(made.SerializeToString()).decode())
+
+
+def test_a_descriptor_set_counts_once_for_all_subjects() -> None:
+    old, new = _descriptors(x=3), _descriptors(x=3, y=9)
+    subjects = [f"s.{number}" for number in range(limits.SCHEMA_COMPARED_BYTES_MAX // old.size + 1)]
+    old_hash = Schema(SchemaKind.PROTOBUF, old.text, (), "Point").hash()
+    before = {one: {1: StoredVersion("protobuf", old.hash(), old_hash, 0, "Point")} for one in subjects}
+    entries = tuple(Wanted(Typed(one), "Point") for one in subjects)
+    found = judge(Registration("s", "s.>", new, entries, before, {old.hash(): old}))
+    assert {one.number for one in found} == {2}
 
 
 def test_a_version_whose_text_is_lost_or_unreadable_is_incompatible() -> None:

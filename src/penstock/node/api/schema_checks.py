@@ -32,6 +32,7 @@ from penstock.base import limits
 from penstock.base.clock import Now
 from penstock.base.errors import ErrorCode, PenstockError, RemoteError
 from penstock.base.ids import PartitionId, PartitionKey, StreamId
+from penstock.base.importing import undisturbed
 from penstock.ingest.value_check import SCHEMAS_UNKNOWN, KnownSchemas, ValueCheck
 from penstock.messages import (
     GetSchemaTextRequest,
@@ -339,6 +340,7 @@ class MakeCheck:
         if not known:
             raise PenstockError("this version of Penstock does not know their kinds")
         try:
-            self.check = ValueCheck(StreamSchemas("", self._stream_id, tuple(known)), self._before)
+            with undisturbed():
+                self.check = ValueCheck(StreamSchemas("", self._stream_id, tuple(known)), self._before)
         except RecursionError as error:
             raise PenstockError("a schema is nested too deep") from error

@@ -24,6 +24,7 @@ from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.fair_shares import FairShares
 from penstock.base.ids import PartitionKey, StreamId, TimestampUs
+from penstock.base.importing import undisturbed
 from penstock.messages import (
     AppendResponse,
     ForgetSchemasRequest,
@@ -84,7 +85,8 @@ class _Judgement:
         from penstock.schemas.registering import judge  # which imports pyarrow
 
         try:
-            self.versions = judge(self._make())
+            with undisturbed():
+                self.versions = judge(self._make())
         except RecursionError as error:
             text = "nothing was registered: the schema is nested too deep"
             raise RemoteError(ErrorCode.INVALID_SCHEMA, text) from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections import deque
 from itertools import pairwise
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 from penstock.base import limits
 from penstock.base.config import SchemaCheck, StreamConfig
 from penstock.base.errors import ErrorCode, RemoteError
-from penstock.base.ids import BrokerId
+from penstock.base.ids import BrokerId, StreamId, TimestampUs
 from penstock.ingest.value_check import SCHEMAS_UNKNOWN, VERSION_UNDECIDED
 from penstock.messages import (
     AlterStreamRequest,
@@ -19,12 +20,15 @@ from penstock.messages import (
     CreateStreamRequest,
     GetSchemaTextRequest,
     PublishStagedResponse,
+    SchemaInfo,
     SchemasStreamRequest,
     SchemasStreamResponse,
 )
 from penstock.node.api.schema_checks import MakeCheck
 from penstock.node.step import PeerRequest
-from penstock.schemas.rows import SCHEMAS_STREAM
+from penstock.schemas.kinds import Schema, SchemaKind
+from penstock.schemas.plans import Plan
+from penstock.schemas.rows import SCHEMAS_STREAM, StoredText
 from tests.extent import each_change
 from tests.unit.node.api.test_schema_registry import answer, asked, register, text_of
 from tests.unit.node.harness import Broker, Executed, batch_of
@@ -375,6 +379,46 @@ def test_a_check_that_could_not_be_made_is_made_again_less_and_less_often() -> N
         refresh(broker)
     broker.publish("orders.a", BAD, GOOD)
     assert broker.values("orders") == [GOOD]
+
+
+def test_no_collection_stops_all_threads_while_a_check_is_made() -> None:
+    structs = "".join(f"struct S{number} {{ 1: i64 a, 2: optional string b }} " for number in range(500))
+    schema = Schema(SchemaKind.FRUGAL, f"{structs} struct Order {{ 1: S1 x, 2: optional S2 y }}", (), "Order")
+    info = SchemaInfo(
+        subject="orders.*",
+        number=1,
+        kind="frugal",
+        type_name="Order",
+        text_hash="0" * 64,
+        hash=schema.hash(),
+        registered_us=TimestampUs(0),
+    )
+    making = MakeCheck(StreamId(1), [(info, StoredText("frugal", f"{schema.text} "))], None)
+    collections: list[str] = []
+
+    def note(phase: str, _: dict[str, int]) -> None:
+        collections.append(phase)
+
+    gc.callbacks.append(note)
+    try:
+        making.run()
+    finally:
+        gc.callbacks.remove(note)
+    assert making.check is not None
+    assert collections == []
+    assert gc.isenabled()
+
+
+def test_plans_of_all_versions_are_there_before_the_first_message() -> None:
+    """Planning a large contract takes long, and the first message is checked on the event loop."""
+    broker = with_check("refuse")
+    typed(broker, text=WIDER)
+    refresh(broker)
+    (partition,) = [one for one in broker.node._partitions.values() if one.stream.name == "orders"]
+    assert partition.value_check is not None
+    planned = partition.value_check.planned
+    assert sorted(one.text for one in planned) == sorted([SCHEMA, WIDER])
+    assert all(isinstance(one.planned, Plan) for one in planned.values())
 
 
 def test_schemas_that_take_long_to_parse_are_parsed_once() -> None:
