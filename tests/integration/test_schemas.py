@@ -233,6 +233,7 @@ def test_the_commands(broker: BrokerProcess, tmp_path: Path, contract: Path) -> 
     assert "and string in the other" in schema("register", "orders", str(file), "--check", code=1)
     forced = json.loads(schema("register", "orders", str(file), "--force", "--json"))
     assert (forced["version"], forced["forced"], forced["kind"], forced["by"]) == (2, True, "avro", None)
+    assert "those of the other versions need theirs, too" in schema("register", "orders", str(file))
     file.write_text("{")
     assert "no JSON" in schema("register", "orders", str(file), code=2)
     assert "2 (forced)" in schema("list", "orders")

@@ -20,6 +20,7 @@ from penstock.idl.compatibility import Mode
 from penstock.idl.fingerprint import fingerprint
 from penstock.idl.model import Program, Type
 from penstock.schemas import contracts
+from penstock.schemas.avro import avro_layout
 from penstock.schemas.kinds import CONTRACTS, Schema, SchemaKind, compatible
 from penstock.schemas.plans import SchemaError
 from penstock.schemas.registry import Typed, overlapping
@@ -34,12 +35,16 @@ class Wanted(NamedTuple):
 
 
 class Numbered(NamedTuple):
-    """The version that an entry leads to. `is_new`: it has to be stored."""
+    """The version that an entry leads to. `is_new`: it has to be stored.
+
+    `needs_header`: messages of all versions of the pattern have to name theirs.
+    """
 
     number: int
     hash: str
     is_new: bool
     is_forced: bool = False  # it is not compatible, and was forced
+    needs_header: bool = False
 
 
 class Registration(NamedTuple):
@@ -125,7 +130,7 @@ class _Judging:
         form = _form(entry.typed)
         same = [number for number, one in before.items() if one.hash == schema_hash and _form(one) == form]
         if same and (max(same) == max(before) or not asked.is_forced):
-            return Numbered(max(same), schema_hash, is_new=False)
+            return Numbered(max(same), schema_hash, is_new=False, needs_header=self._needs_header(before, new))
         if len(before) >= limits.SCHEMA_VERSIONS_PER_SUBJECT_MAX:
             what = f"the pattern {entry.typed.subject!r}"
             raise _too_many(what, len(before) + 1, limits.SCHEMA_VERSIONS_PER_SUBJECT_MAX)
@@ -135,7 +140,16 @@ class _Judging:
             for reason in self._differences(one, new, entry.typed)
         ]
         self.reasons += reasons
-        return Numbered(max(before, default=0) + 1, schema_hash, is_new=True, is_forced=bool(reasons))
+        number = max(before, default=0) + 1
+        return Numbered(number, schema_hash, True, bool(reasons), self._needs_header(before, new))
+
+    def _needs_header(self, before: Mapping[int, StoredVersion], new: Schema) -> bool:
+        """True if the versions are of Avro and differ in their bytes, of which none says which version it is of."""
+        if new.kind is not SchemaKind.AVRO:
+            return False
+        texts = {one.text_hash: self._asked.texts.get(one.text_hash) for one in before.values()}
+        layouts = [_layout(new.text), *(None if text is None else _layout(text.text) for text in texts.values())]
+        return any(each != layouts[0] for each in layouts)
 
     def _hash(self, schema: Schema) -> str:
         """Return `Schema.hash`, for a contract without parsing it again."""
@@ -189,6 +203,13 @@ def schema_of(text: StoredText, type_name: str) -> Schema:
     if text.kind not in list(SchemaKind):
         raise SchemaError(f"this version of Penstock knows no schemas of the kind {text.kind!r}")
     return Schema(SchemaKind(text.kind), text.text, text.closure, type_name)
+
+
+def _layout(text: str) -> object:
+    try:
+        return avro_layout(text)
+    except SchemaError:  # of another kind, or one that this version of Penstock does not read any more
+        return None
 
 
 def needed_texts(before: Mapping[str, Mapping[int, StoredVersion]], subjects: Iterable[str]) -> set[str]:

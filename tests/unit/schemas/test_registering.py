@@ -11,7 +11,7 @@ from penstock.base import limits
 from penstock.base.errors import RemoteError
 from penstock.schemas.decoding import Framing
 from penstock.schemas.kinds import Schema, SchemaKind
-from penstock.schemas.registering import Numbered, Registration, Wanted, judge
+from penstock.schemas.registering import Numbered, Registration, Wanted, judge, schema_of
 from penstock.schemas.registry import Typed
 from penstock.schemas.rows import StoredText, StoredVersion
 
@@ -54,10 +54,10 @@ def test_numbers_rise_and_the_same_schema_has_its_own() -> None:
     (first,) = judged(ONE)
     assert (first.number, first.is_new, first.is_forced) == (1, True, False)
     assert first.hash == Schema(SchemaKind.FRUGAL, ONE, (), "A").hash()
-    assert judged(WIDER, before={"s.a": [ONE]})[0][::2] == (2, True)
-    assert judged(ONE, before={"s.a": [ONE, WIDER]})[0][::2] == (1, False)
-    assert judged(ONE, before={"s.a": [ONE, WIDER]}, force=True)[0][::2] == (3, True)
-    assert judged(WIDER, before={"s.a": [ONE, WIDER]}, force=True)[0][::2] == (2, False)
+    assert judged(WIDER, before={"s.a": [ONE]})[0][:3:2] == (2, True)
+    assert judged(ONE, before={"s.a": [ONE, WIDER]})[0][:3:2] == (1, False)
+    assert judged(ONE, before={"s.a": [ONE, WIDER]}, force=True)[0][:3:2] == (3, True)
+    assert judged(WIDER, before={"s.a": [ONE, WIDER]}, force=True)[0][:3:2] == (2, False)
 
 
 def test_each_version_before_is_compared() -> None:
@@ -152,6 +152,29 @@ def test_other_kinds() -> None:
     change = Registration("s", "s.>", StoredText("avro", '"long"'), entries, {"s.a": {1: version}}, {kept.hash(): kept})
     with pytest.raises(RemoteError, match="the schema was frugal, and is avro"):
         judge(change)
+
+
+def test_versions_of_avro_that_differ_in_their_bytes_need_a_header_and_others_do_not() -> None:
+    def record(*fields: str, doc: str = "") -> StoredText:
+        listed = ",".join(f'{{"name":"{name}","type":"long","default":0}}' for name in fields)
+        return StoredText("avro", f'{{"type":"record","name":"R","doc":"{doc}","fields":[{listed}]}}')
+
+    def needs_header(new: StoredText, *before: StoredText) -> list[bool]:
+        versions = {
+            number: StoredVersion(text.kind, text.hash(), schema_of(text, "").hash(), 0)
+            for number, text in enumerate(before, 1)
+        }
+        texts = {text.hash(): text for text in before}
+        asked = Registration("s", "s.>", new, (Wanted(Typed("s.a"), ""),), {"s.a": versions}, texts)
+        return [one.needs_header for one in judge(asked)]
+
+    assert needs_header(record("a")) == [False]
+    assert needs_header(record("a"), record("a")) == [False]
+    assert needs_header(record("a", doc="what it is"), record("a")) == [False]
+    assert needs_header(record("a", "b"), record("a")) == [True]
+    assert needs_header(record("a"), record("a"), record("a", "b")) == [True], "it is there already"
+    text = '{"properties":{"x":{"type":"integer"}}}'
+    assert needs_header(StoredText("json-schema", text), StoredText("json-schema", text + " ")) == [False]
 
 
 def test_a_framing_that_the_kind_does_not_have_is_refused() -> None:

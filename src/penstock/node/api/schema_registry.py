@@ -322,7 +322,10 @@ class SchemaRegistry:
                     is_forced=judged.is_forced,
                 )
                 rows.append((encode_version_key(place), encode_value(version)))
-            found.append(RegisteredSchema(version=_info(place, version), is_new=judged.is_new))
+            registered = RegisteredSchema(
+                version=_info(place, version), is_new=judged.is_new, needs_header=judged.needs_header
+            )
+            found.append(registered)
         response = RegisterSchemasResponse(versions=tuple(found))
         if rows:
             self._check_room(kept, text, len(rows), is_text_new=kept.text(text_hash) is None)
