@@ -156,6 +156,7 @@ class Admission(msgspec.Struct):
     asks_older: bool = False
     undelivered: dict[bytes, str] = {}
     misfits: int = 0  # rows that are stored though their values do not fit the schema
+    mistyped: int = 0  # refused messages whose values do not fit it
 
     def drop(self, reason: str, count: int = 1) -> None:
         """Count messages that are not stored."""
@@ -210,6 +211,8 @@ def admit(
 
     admission = _admission(group, found, rules, REFUSED, body)
     admission.asks_older, admission.misfits = found.asks_older, misfits
+    if mistyped is not None:
+        admission.mistyped = sum(one.verdict == classification.MISTYPED for one in found.refused)
     return admission
 
 

@@ -93,11 +93,11 @@ class RequestRouter:
         self.fetches = FetchApi(context, replicas)
         self.lookups = LookupApi(context, stopping=STOPPING)
         self.verifying = VerifyApi(context.outbox, stopping=STOPPING)
-        self.storing = AppendApi(context, find, replicas)
+        self.storing = AppendApi(context, find, replicas, budget.meters.counters)
         write = self.storing.append_to
         bounds = CommitBounds(context, find, peers, budget.refusals)
         self.offsets = GroupOffsets(context, cluster, find, bounds, write=write)
-        self.schemas = SchemaRegistry(context, cluster, find, write=write)
+        self.schemas = SchemaRegistry(context, cluster, find, budget.meters.counters, write=write)
         self.schema_checks = SchemaChecks(context, self.schemas, peers, backlog, budget.meters.counters)
         self.publishing = StagedPublisher(context, cluster, find, write=write)
         self.report = StatusReport(context, cluster, replicas, listener, budget.meters)

@@ -8,14 +8,14 @@ bound appends are refused, never queued.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.fair_shares import FairShares
 from penstock.base.ids import PartitionKey
-from penstock.node.partition.log_queries import CheckAppend, UnknownVersionError
+from penstock.node.partition.log_queries import CheckAppend, MistypedError, UnknownVersionError
 from penstock.node.partition.partition_errors import as_remote_error
 from penstock.node.security.access import Call
 from penstock.node.step import Lane, Outbox
@@ -43,6 +43,7 @@ class AppendQueue:
         *,
         store: Callable[[PartitionKey, Call, CheckAppend], bool],
         renew: Callable[[PartitionKey, CheckAppend, int], bool],
+        counters: Counter[str],
     ) -> None:
         """`store` returns False if it did not take the batch; `go_on` must be called later then.
 
@@ -53,6 +54,7 @@ class AppendQueue:
         self._bytes_max = bytes_max
         self._store = store
         self._renew = renew
+        self._counters = counters
         self._behind: list[tuple[PartitionKey, _Append]] = []  # await schemas
         self._queues: dict[PartitionKey, deque[_Append]] = {}
 
@@ -122,6 +124,7 @@ class AppendQueue:
             append = queue.popleft()
             self._shares.remove(append.user, append.size_bytes)
             if append.error is not None:
+                self._counters["schema_refused"] += isinstance(append.error, MistypedError)
                 self._outbox.step.reply(append.call.caller, as_remote_error(append.error))
             elif not self._store(key, append.call, append.check):
                 queue.appendleft(append)

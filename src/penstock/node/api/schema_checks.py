@@ -55,6 +55,7 @@ _WAIT_US = limits.SCHEMA_CHECK_WAIT_MS * 1_000
 _LOOKUP_US = limits.SCHEMA_LOOKUP_INTERVAL_MS * 1_000
 _RETRY_MAX_US = limits.SCHEMA_CHECK_RETRY_MS_MAX * 1_000
 _DOUBLINGS_MAX = 16
+_SUBJECTS_NAMED = 5  # in a notice
 
 Answered = Callable[[Response | RemoteError], None]
 
@@ -304,6 +305,11 @@ class SchemaChecks:
                 self._counters["schema_refresh_failures"] += 1
             else:
                 stream.failures = 0
+            if making.unchecked and not failure:
+                text = "are not checked: this version of Penstock does not know the kinds of their schemas; upgrade it"
+                first = ", ".join(sorted(making.unchecked)[:_SUBJECTS_NAMED])
+                more = f" and {left} others" if (left := len(making.unchecked) - _SUBJECTS_NAMED) > 0 else ""
+                self._outbox.notice(f"values of stream {stream.stream_id} on {first}{more} {text}")
             self._made(stream, number, versions, KnownSchemas(making.check, failure=failure))
 
         stream.is_making = True
@@ -330,6 +336,7 @@ class MakeCheck:
         self._stream_id = stream_id
         self._versions = versions
         self._before = before
+        self.unchecked: set[str] = set()  # subjects of which all versions are of kinds that this version does not know
         self.check: ValueCheck | None = None
 
     def run(self) -> None:
@@ -337,6 +344,7 @@ class MakeCheck:
         from penstock.schemas.registry import StreamSchemas, version_of  # which imports pyarrow
 
         known = [found for one, text in self._versions if (found := version_of(one, text)) is not None]
+        self.unchecked = {one.subject for one, _ in self._versions} - {one.typed.subject for one in known}
         if not known:
             raise PenstockError("this version of Penstock does not know their kinds")
         try:

@@ -50,7 +50,7 @@ from penstock.node.api.piece_assembly import AssemblePiece, check_size, staged_r
 from penstock.node.context import Context
 from penstock.node.control.cluster import Cluster
 from penstock.node.partition.internal_streams import target_of, users_own
-from penstock.node.partition.log_queries import RowRules, UnknownVersionError
+from penstock.node.partition.log_queries import MistypedError, RowRules, UnknownVersionError
 from penstock.node.partition.partition import Partition
 from penstock.node.partition.partition_errors import as_remote_error, outcome_unknown_text
 from penstock.node.partition.reverse_log_scan import ReverseLogScan
@@ -238,7 +238,12 @@ class StagedPublisher:
                 self._assemble(partition, publish)
             return False
         if publish.error is not None:
+            partition.counters["schema_refused"] += isinstance(publish.error, MistypedError)
             raise as_remote_error(publish.error)
+        if partition.value_check is not None:
+            partition.counters["schema_checked"] += sum(
+                one.end_offset - one.base_offset for one in publish.request.staged
+            )
         self._store(partition, publish)
         return True
 

@@ -37,8 +37,12 @@ class QueryGivenUpError(PenstockError):
     """The query was cancelled."""
 
 
-class UnknownVersionError(RemoteError):
-    """The value of a row does not fit (schema_mismatch), because its header names a version that the check lacks."""
+class MistypedError(RemoteError):
+    """The value of a row does not fit the schema of its subject (schema_mismatch)."""
+
+
+class UnknownVersionError(MistypedError):
+    """It does not fit because its header names a version that the check lacks."""
 
 
 class Query:
@@ -289,7 +293,7 @@ def _check_allowed(rows: pa.RecordBatch, patterns: tuple[str, ...]) -> None:
 
 
 def check_fit(rows: pa.RecordBatch, values: ValueCheck) -> None:
-    """Raise RemoteError (schema_mismatch) if the value of a row does not fit the schema of its subject.
+    """Raise MistypedError if the value of a row does not fit the schema of its subject.
 
     UnknownVersionError: a newer list of versions may show that all fit.
     """
@@ -298,7 +302,7 @@ def check_fit(rows: pa.RecordBatch, values: ValueCheck) -> None:
         return
     places = [row for row, mark in enumerate(marks) if mark]
     row = next((row for row in places if not values.names_unknown(marks[row : row + 1])), places[0])
-    refused = UnknownVersionError if values.names_unknown(marks[row : row + 1]) else RemoteError
+    refused = UnknownVersionError if values.names_unknown(marks[row : row + 1]) else MistypedError
     subject = rows.column("subject")[row].as_py()
     text = f"nothing was stored: the value of row {row}, on {subject!r}, does not fit its schema"
     reason = values.reason(marks[row])

@@ -357,8 +357,12 @@ class Partition:
             return False
         self._marked = None
         self._tell_refused(admission, step)
-        if admission.misfits:
-            self.counters["misfits"] += admission.misfits
+        if self.values is not None and self.value_check is not None:
+            self.counters["schema_checked"] += group.count
+            if admission.misfits:
+                self.counters["misfits"] += admission.misfits
+            if admission.mistyped:
+                self.counters["schema_refused"] += admission.mistyped
         if admission.unheard:
             self._tell_unheard(admission, now, step)
         rows = admission.rows

@@ -7,9 +7,12 @@ from collections import deque
 from itertools import pairwise
 from typing import Any
 
+import msgspec
+import pytest
+
 from penstock.base import limits
 from penstock.base.config import SchemaCheck, StreamConfig
-from penstock.base.errors import ErrorCode, RemoteError
+from penstock.base.errors import ErrorCode, PenstockError, RemoteError
 from penstock.base.ids import BrokerId, StreamId, TimestampUs
 from penstock.ingest.value_check import SCHEMAS_UNKNOWN, VERSION_UNDECIDED
 from penstock.messages import (
@@ -221,6 +224,59 @@ def test_a_hostile_publisher_does_not_have_the_list_asked_for_with_each_message(
     assert broker.node.meters.counters["schema_refreshes"] - asked <= 2
 
 
+def metrics_of(broker: Broker) -> dict[str, object]:
+    """What is not zero, without the common beginning of the names."""
+    families = [one for one in broker.node.families(broker.clock.now) if one is not None]
+    values = {one.metric.name: sample.value for one in families for sample in one.samples if not sample.labels}
+    prefix = "penstock_schema_"
+    return {name.removeprefix(prefix): value for name, value in values.items() if name.startswith(prefix) and value}
+
+
+def test_what_is_checked_and_refused_is_counted_wherever_it_comes_from() -> None:
+    broker = with_check("refuse")
+    broker.publish("orders.a", GOOD, BAD, BAD)
+    broker.publish("orders.a.b", BAD)
+    place = {"stream_id": broker.stream_id("orders"), "partition": 0}
+    broker.ask(AppendRequest(**place), AppendResponse, batch_of([("orders.a", None, GOOD, None)] * 10))
+    broker.refusal(AppendRequest(**place), batch_of([("orders.a", None, BAD, None)] * 10))
+    broker.answer(publishing(broker, 0, staged(broker, *[GOOD] * 100)), PublishStagedResponse)
+    publishing(broker, 1, staged(broker, BAD))
+    counted = metrics_of(broker)
+    assert counted.pop("refreshes_total")
+    assert counted == {
+        "checked_total": 4 + 10 + 100,
+        "refused_total": 2 + 1 + 1,
+        "registered_total": 1,
+        "versions": 1,
+    }
+    counting = with_check("count")
+    counting.publish("orders.a", GOOD, BAD)
+    assert {name: metrics_of(counting)[name] for name in ("checked_total", "misfits_total")} == {
+        "checked_total": 2,
+        "misfits_total": 1,
+    }
+
+
+def test_a_subject_of_a_kind_of_a_later_version_is_not_checked_and_the_log_says_so() -> None:
+    known = SchemaInfo(
+        subject="orders.a",
+        number=1,
+        kind="json-schema",
+        text_hash="0" * 64,
+        hash="1" * 64,
+        registered_us=TimestampUs(0),
+    )
+    later = msgspec.structs.replace(known, subject="orders.b", kind="later")
+    text = StoredText("json-schema", SCHEMA)
+    making = MakeCheck(StreamId(1), [(known, text), (later, text)], None)
+    making.run()
+    assert making.unchecked == {"orders.b"}
+    assert making.check is not None
+    nothing = MakeCheck(StreamId(1), [(later, text)], None)
+    with pytest.raises(PenstockError, match="does not know their kinds"):
+        nothing.run()
+
+
 class _Slow(Brokers):
     """Requests for texts are carried one by one, when the test says so."""
 
@@ -374,6 +430,7 @@ def test_a_check_that_could_not_be_made_is_made_again_less_and_less_often() -> N
     assert [after - before for before, after in pairwise(tries)] == [1, 2, 4, 8]
     broker.publish("orders.a", GOOD, reply="r")
     assert "cannot be used to check values: there was no memory" in told(broker)[-1]
+    assert metrics_of(broker)["refresh_failures_total"] == len(tries)
     broker.hung = ()
     for _ in range(16):
         refresh(broker)
