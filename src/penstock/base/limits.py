@@ -256,6 +256,7 @@ SCHEMA_TOMBSTONES_AT_ONCE = 1_000  # in one batch: of deleted streams, or of a f
 SCHEMA_CHECK_REFRESH_MS = 1_000  # leaders of streams that check values look for new versions
 SCHEMA_LOOKUP_INTERVAL_MS = 100  # between two looks for versions that messages name and no broker has told of yet
 SCHEMA_LOOKUP_WAIT_MS = 2_000  # of a message for such a look; then its publisher is told to try again
+SCHEMA_SUBJECTS_KEPT_MAX = 10_000  # of which it is known which pattern they match, in one check or reader
 SCHEMA_CHECK_BYTES_MAX = 64 * MIB  # of the texts of one stream that a leader checks values by
 SCHEMA_CHECK_WAIT_MS = 10_000  # for an answer of the leader of the schemas; then it is asked again
 SCHEMA_CHECK_RETRY_MS_MAX = 60_000  # a check that could not be made is made again
