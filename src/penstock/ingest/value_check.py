@@ -66,7 +66,7 @@ class ValueCheck:
         versions = tuple(replace(one, schema=self.planned[one.schema]) for one in schemas.versions)
         self._decoder = RowDecoder(replace(schemas, versions=versions), enums=EnumStyle.NUMBER)
         self._reasons = Reason
-        self._unmarked = int(Reason.SUBJECT)
+        self._unmarked = bytes([Reason.SUBJECT])
         self._unknown_version = int(Reason.VERSION)
 
     def of_group(self, group: MessageGroup) -> bytes | None:
@@ -78,8 +78,9 @@ class ValueCheck:
 
     def of_rows(self, rows: pa.RecordBatch) -> bytes | None:
         """Return the marks of rows; None if all fit."""
+        if not len(rows):
+            return None
         import pyarrow as pa
-        import pyarrow.compute as pc
 
         # As bytes, for nats-server does not check that subjects are UTF-8.
         subjects = rows.column("subject").cast(pa.binary())
@@ -87,10 +88,10 @@ class ValueCheck:
             [subjects, rows.column("value"), rows.column("headers")], ["subject", "value", "headers"]
         )
         reasons = self._decoder.reasons(batch)
-        reasons = pc.if_else(pc.equal(reasons, self._unmarked), pa.scalar(0, pa.uint8()), reasons)
-        if not pc.max(reasons).as_py():
-            return None
-        return bytes(reasons.buffers()[1])[: len(rows)]
+        # A call of Arrow's compute functions would cost more than all of this for a group of few messages.
+        begin, end = reasons.offset, reasons.offset + len(rows)
+        marks = memoryview(reasons.buffers()[1])[begin:end].tobytes().replace(self._unmarked, b"\0")
+        return None if marks.count(0) == len(marks) else marks
 
     def reason(self, mark: int) -> str:
         """Return the reason that a mark stands for, in words."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import pyarrow as pa
 import pytest
 
 from penstock.base.config import SchemaCheck, StreamConfig
@@ -49,6 +50,7 @@ def test_marks_stand_for_reasons() -> None:
     check = check_of("a.*")
     assert check.of_group(group_of([message(b"a.b", GOOD)])) is None
     assert check.of_group(group_of([])) is None
+    assert check.of_rows(pa.record_batch([pa.array([], pa.string())], ["subject"])) is None
     marks = check.of_group(group_of([message(b"a.b", GOOD), message(b"a.b", BAD), message(b"a.b", b"{")]))
     assert marks is not None
     assert marks[0] == 0
