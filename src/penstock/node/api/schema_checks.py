@@ -67,8 +67,7 @@ class _Stream:
     stream_id: StreamId
     known: KnownSchemas | None = None
     versions: tuple[SchemaInfo, ...] | None = None  # of `known`; None while nothing is known
-    texts: dict[str, StoredText] = field(default_factory=dict)  # of `known` and of this round
-    text_bytes: int = 0
+    texts: dict[str, StoredText] = field(default_factory=dict)  # of `known` and of this round, by hash
     wanted_us: int = 0  # elapsed time since when they are
     asked_us: int = -_REFRESH_US  # elapsed time of the last round
     heard_us: int = 0  # elapsed time of its last answer
@@ -80,7 +79,15 @@ class _Stream:
     # Of this round:
     is_listed: bool = False  # the list is complete
     listed: list[SchemaInfo] = field(default_factory=list)
-    lacking: deque[str] = field(default_factory=deque)  # hashes of texts, the most important first
+    wanted: deque[str] = field(default_factory=deque)  # hashes of texts, the most important first
+    here: dict[str, StoredText] = field(default_factory=dict)  # those before them
+    here_bytes: int = 0
+
+    def begin(self, now_us: int) -> None:
+        """Begin a round. The texts of earlier ones are kept."""
+        self.round += 1
+        self.is_asking, self.asked_us, self.heard_us = True, now_us, now_us
+        self.is_listed, self.listed, self.wanted = False, [], deque()
 
     def missing(self, key: PartitionKey) -> ListSchemasRequest | GetSchemaTextRequest | None:
         """Return the next request of this round; None: all is here. `key`: the partition of `__schemas`."""
@@ -93,13 +100,19 @@ class _Stream:
                 after_subject="" if last is None else last.subject,
                 after_number=0 if last is None else last.number,
             )
-        if not self.lacking or self.text_bytes > limits.SCHEMA_CHECK_BYTES_MAX:
+        while self.wanted and self.here_bytes <= limits.SCHEMA_CHECK_BYTES_MAX:
+            text = self.texts.get(self.wanted[0])
+            if text is None:
+                break
+            self._have(text)
+        else:
+            self.texts = self.here
             return None
         return GetSchemaTextRequest(
             stream_id=key.stream_id,
             partition=key.partition,
             of_stream_id=self.stream_id,
-            text_hash=self.lacking[0],
+            text_hash=self.wanted[0],
         )
 
     def take(self, answer: Response) -> bool:
@@ -108,22 +121,21 @@ class _Stream:
             self.listed += answer.versions
             self.is_listed = not (answer.has_more and answer.versions)
             if self.is_listed:
-                self._note_lacking()
+                # Newest versions first: those decode messages that name none.
+                newest = {one.subject: one.text_hash for one in self.listed}
+                wanted = [*newest.values(), *(one.text_hash for one in reversed(self.listed))]
+                self.wanted, self.here, self.here_bytes = deque(dict.fromkeys(wanted)), {}, 0
             return len(self.listed) <= limits.SCHEMA_VERSIONS_PER_STREAM_MAX
-        if isinstance(answer, GetSchemaTextResponse) and self.lacking:
+        if isinstance(answer, GetSchemaTextResponse) and self.wanted:
             text = StoredText(answer.kind, answer.text, answer.closure)
-            self.texts[self.lacking.popleft()] = text
-            self.text_bytes += text.size
+            self.texts[self.wanted[0]] = text
+            self._have(text)
             return True
         return False
 
-    def _note_lacking(self) -> None:
-        # Newest versions first: those decode messages that name none.
-        newest = {one.subject: one.text_hash for one in self.listed}
-        wanted = dict.fromkeys([*newest.values(), *(one.text_hash for one in reversed(self.listed))])
-        self.texts = {one: self.texts[one] for one in wanted if one in self.texts}
-        self.text_bytes = sum(text.size for text in self.texts.values())
-        self.lacking = deque(one for one in wanted if one not in self.texts)
+    def _have(self, text: StoredText) -> None:
+        self.here[self.wanted.popleft()] = text
+        self.here_bytes += text.size
 
 
 class SchemaChecks:
@@ -198,11 +210,8 @@ class SchemaChecks:
     # One round: all pages of the list, then the texts that are missing, then the check is made
 
     def _ask(self, stream: _Stream) -> None:
-        stream.round += 1
+        stream.begin(self._context.now.elapsed_us)
         self._counters["schema_refreshes"] += 1
-        stream.is_asking, stream.asked_us = True, self._context.now.elapsed_us
-        stream.heard_us = stream.asked_us
-        stream.is_listed, stream.listed, stream.lacking = False, [], deque()
         image = self._context.image
         if SCHEMAS_STREAM not in image.names or not image.by_name(SCHEMAS_STREAM).config.is_internal:
             self._made(stream, stream.round, (), KnownSchemas(None))

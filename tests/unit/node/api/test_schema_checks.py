@@ -13,7 +13,7 @@ import pytest
 from penstock.base import limits
 from penstock.base.config import SchemaCheck, StreamConfig
 from penstock.base.errors import ErrorCode, PenstockError, RemoteError
-from penstock.base.ids import BrokerId, StreamId, TimestampUs
+from penstock.base.ids import BrokerId, PartitionId, PartitionKey, StreamId, TimestampUs
 from penstock.ingest.value_check import SCHEMAS_UNKNOWN, VERSION_UNDECIDED
 from penstock.messages import (
     AlterStreamRequest,
@@ -22,12 +22,14 @@ from penstock.messages import (
     AppendResponse,
     CreateStreamRequest,
     GetSchemaTextRequest,
+    GetSchemaTextResponse,
+    ListSchemasResponse,
     PublishStagedResponse,
     SchemaInfo,
     SchemasStreamRequest,
     SchemasStreamResponse,
 )
-from penstock.node.api.schema_checks import MakeCheck
+from penstock.node.api.schema_checks import MakeCheck, _Stream
 from penstock.node.step import PeerRequest
 from penstock.schemas.kinds import Schema, SchemaKind
 from penstock.schemas.plans import Plan
@@ -476,6 +478,35 @@ def test_plans_of_all_versions_are_there_before_the_first_message() -> None:
     planned = partition.value_check.planned
     assert sorted(one.text for one in planned) == sorted([SCHEMA, WIDER])
     assert all(isinstance(one.planned, Plan) for one in planned.values())
+
+
+def test_the_newest_texts_have_room_whatever_was_fetched_before() -> None:
+    def info(number: int) -> SchemaInfo:
+        text_hash = f"{number:064d}"
+        return SchemaInfo(
+            subject="a", number=number, kind="json-schema", text_hash=text_hash, hash=text_hash,
+            registered_us=TimestampUs(0),
+        )  # fmt: skip
+
+    stream, key = _Stream(StreamId(1)), PartitionKey(StreamId(2), PartitionId(0))
+    padding = "x" * 700_000
+    count = limits.SCHEMA_CHECK_BYTES_MAX // 700_000 + 5
+
+    def fetched(versions: int) -> list[int]:
+        """One round; the numbers of the versions whose texts it asks for."""
+        stream.begin(0)
+        stream.take(ListSchemasResponse(versions=tuple(map(info, range(1, versions + 1)))))
+        asked = []
+        while isinstance(request := stream.missing(key), GetSchemaTextRequest):
+            asked.append(int(request.text_hash))
+            stream.take(GetSchemaTextResponse(kind="json-schema", text=f"{request.text_hash}{padding}"))
+        return asked
+
+    assert fetched(count) == list(range(count, 4, -1))
+    assert fetched(count) == []
+    assert fetched(count + 2) == [count + 2, count + 1]
+    assert info(count + 2).text_hash in stream.texts
+    assert len(stream.texts) * 700_000 < limits.SCHEMA_CHECK_BYTES_MAX + 2 * 700_000
 
 
 def test_schemas_that_take_long_to_parse_are_parsed_once() -> None:
