@@ -357,12 +357,10 @@ class Partition:
             return False
         self._marked = None
         self._tell_refused(admission, step)
-        if self.values is not None and self.value_check is not None:
-            self.counters["schema_checked"] += group.count
-            if admission.misfits:
-                self.counters["misfits"] += admission.misfits
-            if admission.mistyped:
-                self.counters["schema_refused"] += admission.mistyped
+        if admission.misfits:
+            self.counters["misfits"] += admission.misfits
+        if admission.mistyped:
+            self.counters["schema_refused"] += admission.mistyped
         if admission.unheard:
             self._tell_unheard(admission, now, step)
         rows = admission.rows
@@ -422,6 +420,8 @@ class Partition:
         if lasts is not None and admission.asks_older:
             read_older(lasts, self.view(), self.log_start, step)
         if not (admission.needs_ids or admission.needs_lasts):
+            if values is not None:
+                self.counters["schema_checked"] += group.count
             if (tracer := self.meters.tracer) is not None:
                 tracer.coming(self, admission.rows, now.elapsed_us)
             return admission

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from penstock.base import limits
-from penstock.base.config import SchemaCheck, StreamConfig
+from penstock.base.config import Intake, SchemaCheck, StreamConfig
 from penstock.base.errors import ErrorCode, PenstockError, RemoteError
 from penstock.base.ids import BrokerId, PartitionId, PartitionKey, StreamId, TimestampUs
 from penstock.ingest.value_check import SCHEMAS_UNKNOWN, VERSION_UNDECIDED
@@ -29,6 +29,8 @@ from penstock.messages import (
     SchemaInfo,
     SchemasStreamRequest,
     SchemasStreamResponse,
+    SetIntakeRequest,
+    SetIntakeResponse,
 )
 from penstock.node.api.schema_checks import MakeCheck, _Stream
 from penstock.node.step import PeerRequest
@@ -252,6 +254,9 @@ def test_what_is_checked_and_refused_is_counted_wherever_it_comes_from() -> None
         "registered_total": 1,
         "versions": 1,
     }
+    broker.ask(SetIntakeRequest(name="orders", intake=Intake.SEALED), SetIntakeResponse)
+    broker.publish("orders.a", GOOD, BAD)
+    assert metrics_of(broker)["checked_total"] == 114, "what is refused without a look at it is not checked"
     counting = with_check("count")
     counting.publish("orders.a", GOOD, BAD)
     assert {name: metrics_of(counting)[name] for name in ("checked_total", "misfits_total")} == {
