@@ -233,6 +233,7 @@ def test_the_commands(broker: BrokerProcess, tmp_path: Path, contract: Path) -> 
     assert "and string in the other" in schema("register", "orders", str(file), "--check", code=1)
     forced = json.loads(schema("register", "orders", str(file), "--force", "--json"))
     assert (forced["version"], forced["forced"], forced["kind"], forced["by"]) == (2, True, "avro", None)
+    assert "those of the other versions need theirs, too" in schema("register", "orders", str(file))
     file.write_text("{")
     assert "no JSON" in schema("register", "orders", str(file), code=2)
     assert "2 (forced)" in schema("list", "orders")
@@ -285,5 +286,15 @@ async def test_a_publisher_is_told_that_its_value_does_not_fit(broker: BrokerPro
         with pytest.raises(penstock.RemoteError, match=r"row 1, on 'orders\.a', does not fit its schema") as refused:
             await client.append("orders", rows)
         assert refused.value.code == "schema_mismatch"
+        wide = Schema(SchemaKind.JSON_SCHEMA, '{"properties":{"id":{"type":"integer"},"note":{"type":"string"}}}')
+        headers = {"Penstock-Schema": wide.hash()}
+        with pytest.raises(penstock.RemoteError, match="register that version first") as unknown:
+            await client.publish("orders.a", b'{"id":1}', headers=headers)
+        assert unknown.value.code == "schema_mismatch"
+        with pytest.raises(penstock.RemoteError, match="register that version first"):
+            await client.append("orders", [{"subject": "orders.a", "value": b"{}", "headers": headers}])
+        await client.register_schema("orders", wide)
+        await client.publish("orders.a", b'{"id":1}', headers=headers)
+        await client.append("orders", [{"subject": "orders.a", "value": b"{}", "headers": headers}])
         await client.alter_stream("orders", schema_check="no")
         assert b'"seq":' in (await connection.request("orders.a", b'{"id":"one"}', timeout=10)).data

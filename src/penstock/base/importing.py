@@ -1,7 +1,8 @@
-"""Imports without the garbage collector.
+"""Imports, and parsing of large texts, without the garbage collector.
 
-Theory: an import creates objects that live as long as the process. The collector would scan their growing number again
-and again, and find nothing to free.
+Theory: an import creates objects that live as long as the process, and a parser of a large contract hundreds of
+thousands that live for long. The collector would scan their growing number again and again, and find nothing to free;
+all threads stand still meanwhile.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ _ERROR_CODES = {
     10109: ErrorCode.READ_ONLY,
 }
 _REASONS = frozenset(
-    {ErrorCode.KEY_ELSEWHERE, ErrorCode.KEY_MOVING, ErrorCode.NOT_ENOUGH_REPLICAS}
+    {ErrorCode.KEY_ELSEWHERE, ErrorCode.KEY_MOVING, ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.SCHEMA_MISMATCH}
 )  # reasons that are more precise than JetStream's error codes
 
 

@@ -99,7 +99,7 @@ class Schemas:
         for one in answer.versions:
             # An older version may have the same schema in other words.
             known = text if one.version.text_hash == text.hash() else await self._text(info, one.version, timeout_s)
-            found.append(_version(one.version, known, is_new=one.is_new))
+            found.append(_version(one.version, known, is_new=one.is_new, needs_header=one.needs_header))
         return [one for one in found if one is not None]
 
     async def of(self, stream: StreamName, timeout_s: float) -> StreamSchemas:
@@ -313,7 +313,7 @@ def operations_of(
     return entries
 
 
-def _version(info: SchemaInfo, text: StoredText, *, is_new: bool = False) -> SchemaVersion | None:
+def _version(info: SchemaInfo, text: StoredText, **told: bool) -> SchemaVersion | None:
     from penstock.schemas.registry import version_of  # which imports pyarrow
 
-    return version_of(info, text, is_new=is_new)
+    return version_of(info, text, **told)

@@ -43,6 +43,12 @@ def bad_request(description: str) -> AckError:
     return AckError(400, 10003, description)
 
 
+def mistyped(reason: str) -> AckError:
+    """The value does not fit the schema of its subject."""
+    text = "the value does not fit its schema" + (f": {reason}" if reason else "")
+    return AckError(400, 10003, text, ErrorCode.SCHEMA_MISMATCH)
+
+
 def wrong_last_sequence(last: int | str) -> AckError:
     """The expected sequence is not the last one of the log or of the subject."""
     return AckError(400, 10071, f"wrong last sequence: {last}")

@@ -66,7 +66,7 @@ from penstock.hot.message_group import MessageGroup, TooLarge
 from penstock.hot.message_ids import MessageIds
 from penstock.ingest import acks
 from penstock.ingest.last_sequences import LastSequences
-from penstock.ingest.value_check import ValueCheck
+from penstock.ingest.value_check import UNDECIDED, ValueCheck
 from penstock.messages.streams import CONSUMER_CONTROL
 
 BodyOf = Callable[[int, bytes | None], bytes]
@@ -75,6 +75,7 @@ BodyOf = Callable[[int, bytes | None], bytes]
 _OF_THIS_LEADER = frozenset(
     {classification.WRONG_SEQUENCE, classification.WRONG_LAST_ID, classification.UNKNOWN_LAST, classification.CLOSED}
 )
+_UNDECIDED = b"%d" % UNDECIDED
 _RESERVED = tuple(prefix.encode() for prefix in RESERVED_PREFIXES)
 
 OTHER_STREAM = "other_stream"
@@ -155,6 +156,7 @@ class Admission(msgspec.Struct):
     asks_older: bool = False
     undelivered: dict[bytes, str] = {}
     misfits: int = 0  # rows that are stored though their values do not fit the schema
+    mistyped: int = 0  # refused messages whose values do not fit it
 
     def drop(self, reason: str, count: int = 1) -> None:
         """Count messages that are not stored."""
@@ -176,12 +178,12 @@ def admit(
     ids: MessageIds | None = None,
     lasts: LastSequences | None = None,
     values: ValueCheck | None = None,
+    mistyped: bytes | None = None,
 ) -> Admission:
     """Return the rows of `group` for a log from `log_start` to `log_end`. Pure, except that `ids` and `lasts` record
-    the rows. `values`: checks their values; None: they are not checked.
+    the rows. `values`: has made the marks `mistyped` (`marks_of`), or counts misfits; None: values are not checked.
     """
     offsets = None if lasts is None else lasts.offsets
-    mistyped = values.of_group(_opened(group)) if values is not None and rules.refuses_misfits else None
     found = classify(
         group, rules.name, rules.acks_replies, rules.message_bytes_max, rules.skips_reserved, log_end,
         rules.acks_envelopes, ids, rules.dedup_window_us is not None, offsets, log_start, rules.allows_ttls,
@@ -202,18 +204,22 @@ def admit(
             return acks.elsewhere_body(rules.name, quoted)
         if verdict == classification.MISTYPED:
             assert values is not None
-            reason = "" if quoted is None else f": {values.reason(int(quoted))}"
-            return acks.error_body(rules.name, acks.bad_request(f"the value does not fit its schema{reason}"))
+            reason = "" if quoted is None else values.reason(int(quoted))
+            error = acks.unavailable(reason) if quoted == _UNDECIDED else acks.mistyped(reason)
+            return acks.error_body(rules.name, error)
         return _body(verdict, quoted, rules)
 
     admission = _admission(group, found, rules, REFUSED, body)
     admission.asks_older, admission.misfits = found.asks_older, misfits
+    if mistyped is not None:
+        admission.mistyped = sum(one.verdict == classification.MISTYPED for one in found.refused)
     return admission
 
 
-def _opened(group: MessageGroup) -> MessageGroup:
+def marks_of(group: MessageGroup, values: ValueCheck) -> bytes | None:
+    """Return the marks of a group's messages by their values, without their envelopes; None if all fit."""
     opened = unwrap.unwrap(group)
-    return group if opened is None else opened.group
+    return values.of_group(group if opened is None else opened.group)
 
 
 def _count(marks: bytes | None) -> int:

@@ -3,37 +3,71 @@
 Rules: a value fits if the stream's schemas decode it, as a reader would (`schemas.row_decoder`). A subject without a
 schema is not checked, nor is a tombstone. All values of a group are checked at once, by compiled code. A mark is a byte
 for each message: 0 if it fits, else a number that stands for the reason.
+
+A message that names a version which is not known here may name one that was registered a moment ago. It is refused only
+by a list of versions that was asked for after the message arrived; until there is one, it waits:
+
+| list of versions, the message being there  | the message                                                          |
+|--------------------------------------------|----------------------------------------------------------------------|
+| asked for after it arrived                 | is refused: register the version first                               |
+| older                                      | waits SCHEMA_LOOKUP_WAIT_MS at most for a newer one, which is asked  |
+|                                            | for at once, or SCHEMA_LOOKUP_INTERVAL_MS after the last one         |
+| older, and the leader of `__schemas` does  | is refused as temporarily unavailable                                |
+| not answer                                 |                                                                      |
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
+from penstock.base import limits
 from penstock.batch import codec
 from penstock.hot.message_group import MessageGroup
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from penstock.schemas.kinds import PlannedSchema, Schema
     from penstock.schemas.registry import StreamSchemas
 
 
 SCHEMAS_UNKNOWN = "the stream's schemas, by which values are checked, are not known here yet"
 """Error of messages that cannot wait for them."""
+VERSION_UNDECIDED = (
+    "the version that the message's header Penstock-Schema names is not known here, and the leader of the schemas "
+    "cannot be asked now"
+)
+UNDECIDED = 255
+"""The mark of a message that names a version of which it cannot be found out whether it is registered."""
+
+_LOOKUP_WAIT_US = limits.SCHEMA_LOOKUP_WAIT_MS * 1_000
 
 
 class ValueCheck:
-    """The check of one stream's values. It has no state that messages change."""
+    """The check of one stream's values by the versions that it was made of."""
 
-    def __init__(self, schemas: StreamSchemas) -> None:
-        """Parse the schemas, which may take long. SchemaError: the stream has none, or one has mistakes."""
+    def __init__(self, schemas: StreamSchemas, before: ValueCheck | None = None) -> None:
+        """Parse and plan all schemas, which may take long. SchemaError: the stream has none, or a newest has mistakes.
+
+        `before`: a check whose plans are used again.
+        """
         from penstock.schemas.decoding import Reason  # all of these import pyarrow
+        from penstock.schemas.kinds import PlannedSchema
         from penstock.schemas.plans import EnumStyle
         from penstock.schemas.row_decoder import RowDecoder
 
-        self._decoder = RowDecoder(schemas, enums=EnumStyle.NUMBER, decodes_unknown=True)
+        known = {} if before is None else before.planned
+        self.planned: dict[Schema, PlannedSchema] = {}
+        for one in sorted(schemas.versions, key=lambda each: each.schema.text):  # so a contract is parsed once
+            if one.schema not in self.planned:
+                made = known.get(one.schema)
+                self.planned[one.schema] = made or PlannedSchema.of(one.schema, EnumStyle.NUMBER)
+        versions = tuple(replace(one, schema=self.planned[one.schema]) for one in schemas.versions)
+        self._decoder = RowDecoder(replace(schemas, versions=versions), enums=EnumStyle.NUMBER)
         self._reasons = Reason
-        self._unmarked = int(Reason.SUBJECT)
+        self._unmarked = bytes([Reason.SUBJECT])
+        self._unknown_version = int(Reason.VERSION)
 
     def of_group(self, group: MessageGroup) -> bytes | None:
         """Return the marks of a group's messages, which have no envelopes; None if all fit."""
@@ -44,8 +78,9 @@ class ValueCheck:
 
     def of_rows(self, rows: pa.RecordBatch) -> bytes | None:
         """Return the marks of rows; None if all fit."""
+        if not len(rows):
+            return None
         import pyarrow as pa
-        import pyarrow.compute as pc
 
         # As bytes, for nats-server does not check that subjects are UTF-8.
         subjects = rows.column("subject").cast(pa.binary())
@@ -53,21 +88,53 @@ class ValueCheck:
             [subjects, rows.column("value"), rows.column("headers")], ["subject", "value", "headers"]
         )
         reasons = self._decoder.reasons(batch)
-        reasons = pc.if_else(pc.equal(reasons, self._unmarked), pa.scalar(0, pa.uint8()), reasons)
-        if not pc.max(reasons).as_py():
-            return None
-        return bytes(reasons.buffers()[1])[: len(rows)]
+        # A call of Arrow's compute functions would cost more than all of this for a group of few messages.
+        begin, end = reasons.offset, reasons.offset + len(rows)
+        marks = memoryview(reasons.buffers()[1])[begin:end].tobytes().replace(self._unmarked, b"\0")
+        return None if marks.count(0) == len(marks) else marks
 
     def reason(self, mark: int) -> str:
         """Return the reason that a mark stands for, in words."""
+        if mark == UNDECIDED:
+            return VERSION_UNDECIDED
+        if mark == self._unknown_version:
+            return f"{self._reasons(mark).text}: register that version first (penstock schema register)"
         return self._reasons(mark).text
 
+    def names_unknown(self, marks: bytes) -> bool:
+        """True if a message of these marks names a version that the check does not know."""
+        return self._unknown_version in marks
 
-class KnownSchemas(NamedTuple):
+    def undecided(self, marks: bytes) -> bytes:
+        """Return the marks with UNDECIDED for messages that name such versions."""
+        return marks.replace(bytes([self._unknown_version]), bytes([UNDECIDED]))
+
+
+@dataclass(slots=True, eq=False)
+class KnownSchemas:
     """The schemas of a stream as a leader knows them. `check`: None if there are none, so that nothing is checked.
 
-    `failure`: why they could not be fetched; what must be checked is refused then.
+    `failure`: why they could not be fetched; what must be checked is refused then. `asked_us`: elapsed time when the
+    list of versions was asked for: those registered before are known. `is_cut_off`: the leader of the schemas did not
+    answer when it was asked last. `is_wanted`: a message waits for a newer list.
     """
 
     check: ValueCheck | None
     failure: str = ""
+    asked_us: int = 0
+    is_cut_off: bool = False
+    is_wanted: bool = False
+
+    def awaits_list(self, arrived_us: int, now_us: int) -> bool:
+        """True if what arrived then, and names an unknown version, shall wait for a newer list, which is then wanted.
+
+        If it shall not, `decides` says whether this list refuses it.
+        """
+        if self.decides(arrived_us) or self.is_cut_off or now_us >= arrived_us + _LOOKUP_WAIT_US:
+            return False
+        self.is_wanted = True
+        return True
+
+    def decides(self, arrived_us: int) -> bool:
+        """True if the list was asked for after that time."""
+        return self.asked_us >= arrived_us

@@ -74,10 +74,15 @@ class SchemaInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RegisteredSchema(msgspec.Struct, frozen=True, kw_only=True):
-    """The version of an entry; `is_new`: it was registered now, or would be if more than a check was asked for."""
+    """The version of an entry; `is_new`: it was registered now, or would be if more than a check was asked for.
+
+    `needs_header`: the bytes of the pattern's versions differ and do not say which one they are of, as those of Avro,
+    so that messages of all of them need the header `Penstock-Schema`.
+    """
 
     version: SchemaInfo
     is_new: bool
+    needs_header: bool = False
 
 
 class RegisterSchemasRequest(Request, frozen=True, kw_only=True):

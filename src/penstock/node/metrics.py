@@ -22,8 +22,19 @@ COUNTERS = {
     "bytes_in": Metric("penstock_bytes_in_total", _COUNTER, "Bytes of these messages in the logs."),
     "acks_made": Metric("penstock_acks_total", _COUNTER, "Acks sent over NATS: messages reported as stored."),
     "duplicates": Metric("penstock_duplicates_total", _COUNTER, "Messages and batches that were stored already."),
+    "schema_checked": Metric("penstock_schema_checked_total", _COUNTER,
+                             "Messages checked by the schemas of their stream, also those on subjects without one."),
+    "schema_refused": Metric("penstock_schema_refused_total", _COUNTER,
+                             "Messages refused because their values do not fit the schema of their subject; a batch of "
+                             "the socket API counts once."),
     "misfits": Metric("penstock_schema_misfits_total", _COUNTER,
                       "Messages stored though their values do not fit the schema of their subject."),
+    "schema_refreshes": Metric("penstock_schema_refreshes_total", _COUNTER,
+                               "Looks of leaders for new versions of the schemas by which they check values."),
+    "schema_refresh_failures": Metric("penstock_schema_refresh_failures_total", _COUNTER,
+                                      "Of these, those without an answer or without schemas that can be used."),
+    "schema_registered": Metric("penstock_schema_registered_total", _COUNTER,
+                                "Versions of schemas that were registered with this broker."),
     "dropped": Metric("penstock_dropped_total", _COUNTER, "Messages from NATS that were refused or dropped."),
     "fetched_bytes": Metric("penstock_fetched_bytes_total", _COUNTER, "Bytes of batches sent to clients."),
     "replicated_bytes": Metric("penstock_replicated_bytes_total", _COUNTER, "Bytes fetched by the followers here."),
@@ -78,6 +89,10 @@ VOTERS = Metric("penstock_raft_voters", _GAUGE, "Brokers that vote on the metada
 VOTERS_REACHABLE = Metric("penstock_raft_voters_reachable", _GAUGE, "Voters that this broker reaches, itself included.")
 BROKERS = Metric("penstock_brokers", _GAUGE, "Brokers of the cluster, live or away.", ("state",))
 STREAMS = Metric("penstock_streams", _GAUGE, "Streams of the cluster.")
+SCHEMA_VERSIONS = Metric(
+    "penstock_schema_versions", _GAUGE,
+    "Versions of schemas in the cluster, as the leader of `__schemas` knows them once it is asked; 0 of other brokers.",
+)  # fmt: skip
 PARTITIONS = Metric(
     "penstock_partitions", _GAUGE, "Partitions of the cluster, by their state as this broker sees it.", ("state",)
 )
@@ -206,7 +221,7 @@ METRICS = (
     *COUNTERS.values(), BATCH_ROWS, BATCH_BYTES, ACK_SECONDS, LOG_SYNC_SECONDS, METADATA_SYNC_SECONDS,
     IN_FLIGHT_BYTES, IN_FLIGHT_BYTES_MAX, LEADER_CHANGES, STALLED_SYNCS, GAPS, GAP_SECONDS, GAP_OPEN_SECONDS,
     RAFT_TERM, RAFT_COMMIT, RAFT_APPLIED, RAFT_LEADER, RAFT_IS_LEADER, VOTERS, VOTERS_REACHABLE, BROKERS,
-    CREDENTIAL_EXPIRES, STREAMS, PARTITIONS, *(one.metric for one in EACH_PARTITION), DROPPED,
+    CREDENTIAL_EXPIRES, STREAMS, SCHEMA_VERSIONS, PARTITIONS, *(one.metric for one in EACH_PARTITION), DROPPED,
     GROUP_OFFSETS, GROUP_OFFSET, GROUP_LAG,
 )  # fmt: skip
 """All metrics, in the order of the page."""

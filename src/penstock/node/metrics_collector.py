@@ -104,6 +104,7 @@ class NodeMetricsCollector:
         """Count partitions by state, like the broker's status."""
         streams = list(self._cluster.image.streams.values())
         yield single(metrics.STREAMS, len(streams))
+        yield single(metrics.SCHEMA_VERSIONS, self._router.schemas.version_count)
         by_state: Counter[str] = Counter()
         places = ((one.stream_id, number) for one in streams for number in range(len(one.partitions)))
         for stream_id, number in _with_pauses(places):

@@ -361,11 +361,13 @@ class Node:
         self._at(now)
         was_empty = not self._ingest_backlog
         groups_by_sid = ((partition.sid, group) for partition, group in self._listener.assign(groups))
-        if self._ingest_backlog.add(groups_by_sid, self._ingest) and was_empty:  # else the next tick is near already
+        if (
+            self._ingest_backlog.add(groups_by_sid, self._ingest, now.elapsed_us) and was_empty
+        ):  # else the next tick is near already
             # sync the stored messages now as well: their log holds a file open that a queued group may need
             self._next_tick_us = now.elapsed_us
 
-    def _ingest(self, sid: int, group: MessageGroup, must: bool) -> bool:
+    def _ingest(self, sid: int, group: MessageGroup, arrived_us: int, must: bool) -> bool:
         """Store the messages. Return False, unless `must`, if the log must be read first or no file can be opened."""
         partition = self._listener.subscriptions.find(sid)
         if partition is None or partition.when_idle is not None:
@@ -377,7 +379,8 @@ class Node:
         if not partition.leads:
             self._upkeep.lead(partition)
         committed_end = partition.committed_end
-        while not partition.ingest(group, self._context.now, self._outbox.step, must=must):
+        now, step = self._context.now, self._outbox.step
+        while not partition.ingest(group, now, step, arrived_us=arrived_us, must=must):
             if not (self._schema_checks.knows(partition) or self._replicas.remote_dedup.request_missing(partition)):
                 return False
         if not self._is_stopped:  # else the log is about to be closed, and synced with that
@@ -471,6 +474,12 @@ class Node:
         work.done(error)
         if self._ingest_backlog:
             self._ingest_backlog.go_on(self._ingest)
+        if self._awaits_schemas:
+            self._next_tick_us = min(self._next_tick_us, now.elapsed_us + limits.MAINTENANCE_TURN_MS * 1_000)
+
+    @property
+    def _awaits_schemas(self) -> bool:
+        return self._storing.appends.awaits_schemas or self._publishing.awaits_schemas
 
     def keys_read(self, now: Now) -> None:
         """Handle new encryption keys."""
@@ -496,6 +505,7 @@ class Node:
             return
         self._next_tick_us = now.elapsed_us + TICK_US
         self._schema_checks.tick(self._partitions.values(), now)
+        self._storing.appends.tick()
         self._ingest_backlog.go_on(self._ingest)
         self._publishing.tick()
         self._audit.write_missing(self._partitions, self._storing.append_to)
@@ -505,7 +515,7 @@ class Node:
         self._replicas.roles.event_log.report_due(
             self._cluster.seen, now.elapsed_us, is_alone=self._cluster.quorum.is_alone
         )
-        if not self._upkeep.tick(self._partitions, now.wall_us) or self._ingest_backlog:
+        if not self._upkeep.tick(self._partitions, now.wall_us) or self._ingest_backlog or self._awaits_schemas:
             self._next_tick_us = now.elapsed_us + limits.MAINTENANCE_TURN_MS * 1_000
 
     @property

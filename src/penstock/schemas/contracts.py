@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 from penstock.idl import protobuf
@@ -46,18 +46,22 @@ def protobuf_program(text: str, type_name: str) -> Program:
 
     SchemaError: the text is no descriptor set, none of its files has the message, or `protobuf` is not installed.
     """
+    for program in _protobuf_programs(text).values():
+        if program.find(type_name) is not None:
+            return program
+    raise SchemaError(f"no file of the descriptor set has the message {type_name!r}")
+
+
+@lru_cache(PROGRAMS_KEPT)
+def _protobuf_programs(text: str) -> Mapping[str, Program]:
     try:
-        programs = protobuf.from_descriptor_set(base64.b64decode(text, validate=True))
+        return protobuf.from_descriptor_set(base64.b64decode(text, validate=True))
     except IdlError as error:
         raise SchemaError(f"the descriptor set has mistakes: {error}") from error
     except (binascii.Error, ValueError) as error:
         raise SchemaError(f"the text is no descriptor set in base64: {error}") from error
     except ImportError as error:
         raise SchemaError(f"a Protobuf schema needs the package protobuf: {error}") from error
-    for program in programs.values():
-        if program.find(type_name) is not None:
-            return program
-    raise SchemaError(f"no file of the descriptor set has the message {type_name!r}")
 
 
 def frugal_type(program: Program, type_name: str) -> Type:

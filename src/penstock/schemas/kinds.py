@@ -20,7 +20,7 @@ import base64
 import binascii
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -128,6 +128,32 @@ class Schema:
             return contracts.protobuf_program(self.text, self.type_name), Reference(self.type_name)
         program = contracts.frugal_program(self.text, self.closure)
         return program, contracts.frugal_type(program, self.type_name)
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedSchema(Schema):
+    """A schema whose plan for one style of enums is made beforehand, for decoders that must not take long to make.
+
+    `planned`: the plan, or why there is none.
+    """
+
+    planned: Plan | SchemaError = field(default_factory=lambda: SchemaError("it is not planned"), compare=False)
+
+    @classmethod
+    def of(cls, schema: Schema, enums: EnumStyle) -> PlannedSchema:
+        """Return a schema with its plan."""
+        planned: Plan | SchemaError
+        try:
+            planned = schema.plan(enums)
+        except SchemaError as error:
+            planned = error
+        return cls(schema.kind, schema.text, schema.closure, schema.type_name, planned)
+
+    def plan(self, enums: EnumStyle = EnumStyle.DICTIONARY) -> Plan:
+        """Return the plan of the columns, which has the style of enums that it was made for. SchemaError."""
+        if isinstance(self.planned, SchemaError):
+            raise self.planned
+        return self.planned
 
 
 def text_of_arrow(schema: pa.Schema) -> str:

@@ -4,7 +4,8 @@ Rules: all entries are registered or none. The same schema again, written the sa
 one that is the same answers, or an older one unless the registration is forced (a forced one puts it on top again). A
 new version has to be compatible with all before it, and its values have to be written as theirs were, since the newest
 version decodes old messages. A forced one need not be; it still has to be without mistakes, and its pattern may not
-overlap another. A contract is parsed once, however many operations and versions are compared.
+overlap another. A contract is parsed once, and counts once, however many operations and versions are compared. At most
+SCHEMA_COMPARED_BYTES_MAX of texts are compared; a forced registration does without comparing the rest.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from penstock.idl.compatibility import Mode
 from penstock.idl.fingerprint import fingerprint
 from penstock.idl.model import Program, Type
 from penstock.schemas import contracts
+from penstock.schemas.avro import avro_layout
 from penstock.schemas.kinds import CONTRACTS, Schema, SchemaKind, compatible
 from penstock.schemas.plans import SchemaError
 from penstock.schemas.registry import Typed, overlapping
@@ -33,12 +35,16 @@ class Wanted(NamedTuple):
 
 
 class Numbered(NamedTuple):
-    """The version that an entry leads to. `is_new`: it has to be stored."""
+    """The version that an entry leads to. `is_new`: it has to be stored.
+
+    `needs_header`: messages of all versions of the pattern have to name theirs.
+    """
 
     number: int
     hash: str
     is_new: bool
     is_forced: bool = False  # it is not compatible, and was forced
+    needs_header: bool = False
 
 
 class Registration(NamedTuple):
@@ -110,6 +116,7 @@ class _Judging:
         self._asked = asked
         self._text_hash = asked.text.hash()
         self._programs: dict[str, Program] = {}
+        self._compared: set[str] = set()  # hashes of texts of contracts
         self._compared_bytes = 0
         self.reasons: list[str] = []
 
@@ -123,7 +130,7 @@ class _Judging:
         form = _form(entry.typed)
         same = [number for number, one in before.items() if one.hash == schema_hash and _form(one) == form]
         if same and (max(same) == max(before) or not asked.is_forced):
-            return Numbered(max(same), schema_hash, is_new=False)
+            return Numbered(max(same), schema_hash, is_new=False, needs_header=self._needs_header(before, new))
         if len(before) >= limits.SCHEMA_VERSIONS_PER_SUBJECT_MAX:
             what = f"the pattern {entry.typed.subject!r}"
             raise _too_many(what, len(before) + 1, limits.SCHEMA_VERSIONS_PER_SUBJECT_MAX)
@@ -133,7 +140,16 @@ class _Judging:
             for reason in self._differences(one, new, entry.typed)
         ]
         self.reasons += reasons
-        return Numbered(max(before, default=0) + 1, schema_hash, is_new=True, is_forced=bool(reasons))
+        number = max(before, default=0) + 1
+        return Numbered(number, schema_hash, True, bool(reasons), self._needs_header(before, new))
+
+    def _needs_header(self, before: Mapping[int, StoredVersion], new: Schema) -> bool:
+        """True if the versions are of Avro and differ in their bytes, of which none says which version it is of."""
+        if new.kind is not SchemaKind.AVRO:
+            return False
+        texts = {one.text_hash: self._asked.texts.get(one.text_hash) for one in before.values()}
+        layouts = [_layout(new.text), *(None if text is None else _layout(text.text) for text in texts.values())]
+        return any(each != layouts[0] for each in layouts)
 
     def _hash(self, schema: Schema) -> str:
         """Return `Schema.hash`, for a contract without parsing it again."""
@@ -151,13 +167,16 @@ class _Judging:
         text = self._asked.texts.get(before.text_hash)
         if text is None:
             return [*found, "its text is not there any more"]
-        if new.kind is not SchemaKind.FRUGAL or before.text_hash not in self._programs:
+        if new.kind not in CONTRACTS or before.text_hash not in self._compared:
             self._compared_bytes += text.size
         if self._compared_bytes > limits.SCHEMA_COMPARED_BYTES_MAX:
             what = f"the versions before it have more than {limits.SCHEMA_COMPARED_BYTES_MAX:,} bytes to compare with"
+            if self._asked.is_forced:
+                return [*found, what]
             raise RemoteError(
-                ErrorCode.TOO_LARGE, f"nothing was registered: {what}; forget subjects with many versions"
+                ErrorCode.TOO_LARGE, f"nothing was registered: {what}; force it, or forget subjects with many versions"
             )
+        self._compared.add(before.text_hash)
         try:
             old = schema_of(text, before.type_name)
             if old.kind is not new.kind or new.kind not in CONTRACTS:
@@ -184,6 +203,13 @@ def schema_of(text: StoredText, type_name: str) -> Schema:
     if text.kind not in list(SchemaKind):
         raise SchemaError(f"this version of Penstock knows no schemas of the kind {text.kind!r}")
     return Schema(SchemaKind(text.kind), text.text, text.closure, type_name)
+
+
+def _layout(text: str) -> object:
+    try:
+        return avro_layout(text)
+    except SchemaError:  # of another kind, or one that this version of Penstock does not read any more
+        return None
 
 
 def needed_texts(before: Mapping[str, Mapping[int, StoredVersion]], subjects: Iterable[str]) -> set[str]:

@@ -45,7 +45,8 @@ class SchemaVersion:
     """One version of the type of a pattern of subjects.
 
     `by`: the user who registered it, "" without users. `is_new`: the call that returned it registered it, or would have
-    if it had been more than a check.
+    if it had been more than a check. `needs_header`, also of that call: messages of all versions of the pattern need
+    the header `Penstock-Schema`, since their bytes differ and do not say of which version they are, as those of Avro.
     """
 
     typed: Typed
@@ -56,6 +57,7 @@ class SchemaVersion:
     by: str = ""
     is_forced: bool = False
     is_new: bool = field(default=False, compare=False)
+    needs_header: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +111,9 @@ class StoredInfo(Protocol):
     def is_forced(self) -> bool: ...
 
 
-def version_of(info: StoredInfo, text: StoredText, *, is_new: bool = False) -> SchemaVersion | None:
+def version_of(
+    info: StoredInfo, text: StoredText, *, is_new: bool = False, needs_header: bool = False
+) -> SchemaVersion | None:
     """Return a version with its text; None: this version of Penstock does not know its kind or form."""
     try:
         typed = Typed(info.subject, info.message, Framing(info.framing), ThriftProtocol(info.protocol))
@@ -117,7 +121,9 @@ def version_of(info: StoredInfo, text: StoredText, *, is_new: bool = False) -> S
     except ValueError:
         return None
     schema = Schema(kind, text.text, text.closure, info.type_name)
-    return SchemaVersion(typed, info.number, schema, info.hash, info.registered_us, info.by, info.is_forced, is_new)
+    return SchemaVersion(
+        typed, info.number, schema, info.hash, info.registered_us, info.by, info.is_forced, is_new, needs_header
+    )
 
 
 def overlapping(subject: str, others: Iterable[str]) -> str | None:

@@ -43,6 +43,7 @@ from penstock.idl.model import Reference
 from penstock.schemas.avro import avro_layout
 from penstock.schemas.decoding import Decoder, Framing, Reason
 from penstock.schemas.kinds import Schema, SchemaKind
+from penstock.schemas.pattern_index import PatternIndex
 from penstock.schemas.plans import EnumStyle, SchemaError
 from penstock.schemas.projection import projected
 from penstock.schemas.registry import SchemaVersion, StreamSchemas
@@ -59,6 +60,7 @@ _ERROR_TYPE = pa.dictionary(pa.int8(), pa.string())
 _REASONS = pa.array([reason.text for reason in Reason], pa.string())
 _NUMBERS = pa.array([int(reason) for reason in Reason], pa.uint8())
 _PROTOCOLS = {thrift_media_type(each): each for each in ThriftProtocol}
+_INDEXED_PER_PATTERN_MAX = 16  # different subjects of a batch; more are matched by regular expressions
 _CODES_END = 1 << 31  # codes have 4 bytes
 
 
@@ -152,6 +154,7 @@ class RowDecoder:
             owner.versions[version.hash] = version
         for each in self._patterns:
             each.note_differences()
+        self._index = PatternIndex([each.subject for each in self._patterns])
         self._headers = _Headers(schemas.versions)
         self._decoders: dict[tuple[str, int, Framing, ThriftProtocol], Decoder] = {}
         self._routes: dict[int, _Route] = {}
@@ -232,17 +235,24 @@ class RowDecoder:
             if pattern.subject == first and pc.all(pc.equal(subjects, first)).as_py():
                 return place
         encoded = subjects.dictionary_encode()
-        found = pa.nulls(len(encoded.dictionary), pa.int64())
-        for place, pattern in enumerate(self._patterns):
-            if not found.null_count:
-                break
-            is_of = pc.match_substring_regex(encoded.dictionary, pattern.regex)
-            found = pc.if_else(is_of, pa.scalar(place, pa.int64()), found)
+        found = self._matched(encoded.dictionary)
         found = pc.fill_null(found, len(self._patterns))
         bounds = pc.min_max(found).as_py()
         if bounds["min"] == bounds["max"]:
             return int(bounds["min"])
         return found.take(encoded.indices)
+
+    def _matched(self, subjects: pa.Array) -> pa.Array:
+        """Return the places of the patterns that the subjects match, int64; null for a subject that none matches."""
+        if len(subjects) <= _INDEXED_PER_PATTERN_MAX * len(self._patterns):
+            return pa.array(self._index.places(subjects.cast(pa.binary()).to_pylist()), pa.int64())
+        found = pa.nulls(len(subjects), pa.int64())
+        for place, pattern in enumerate(self._patterns):
+            if not found.null_count:
+                break
+            is_of = pc.match_substring_regex(subjects, pattern.regex)
+            found = pc.if_else(is_of, pa.scalar(place, pa.int64()), found)
+        return found
 
     def _part(self, route: _Route, rows: pa.Array | None, values: pa.Array, report: DecodeReport) -> _Part:
         """Decode the rows of a route."""

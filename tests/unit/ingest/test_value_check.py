@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 
+import pyarrow as pa
 import pytest
 
 from penstock.base.config import SchemaCheck, StreamConfig
 from penstock.base.ids import StreamId, TimestampUs
 from penstock.hot.message_group import MessageGroup
-from penstock.ingest.admission import AdmissionRules, admit
-from penstock.ingest.value_check import ValueCheck
+from penstock.ingest.admission import AdmissionRules, admit, marks_of
+from penstock.ingest.value_check import VERSION_UNDECIDED, ValueCheck
 from penstock.schemas.decoding import Reason
 from penstock.schemas.kinds import Schema, SchemaKind
 from penstock.schemas.plans import SchemaError
@@ -34,7 +35,9 @@ def rules(schema_check: SchemaCheck) -> AdmissionRules:
 
 def errors(group: MessageGroup, *, check: SchemaCheck = SchemaCheck.REFUSE) -> tuple[int, list[str], int]:
     """Rows that are stored, what refused messages are told, and how many are stored though they do not fit."""
-    admission = admit(group, rules(check), log_end=0, values=check_of("a.*"))
+    values = check_of("a.*")
+    marks = marks_of(group, values) if check is SchemaCheck.REFUSE else None
+    admission = admit(group, rules(check), log_end=0, values=values, mistyped=marks)
     told = [line for line in b"".join(admission.errors).split(b"\r\n") if line.startswith(b"{")]
     return len(admission.rows), [json.loads(one)["error"]["description"] for one in told], admission.misfits
 
@@ -47,6 +50,7 @@ def test_marks_stand_for_reasons() -> None:
     check = check_of("a.*")
     assert check.of_group(group_of([message(b"a.b", GOOD)])) is None
     assert check.of_group(group_of([])) is None
+    assert check.of_rows(pa.record_batch([pa.array([], pa.string())], ["subject"])) is None
     marks = check.of_group(group_of([message(b"a.b", GOOD), message(b"a.b", BAD), message(b"a.b", b"{")]))
     assert marks is not None
     assert marks[0] == 0
@@ -68,11 +72,31 @@ def test_a_subject_that_is_not_utf_8_does_no_harm() -> None:
     assert (stored, told) == (1, ["the subject is not valid UTF-8"])
 
 
-def test_a_version_that_is_not_known_here_yet_is_checked_by_the_newest() -> None:
-    """It is compatible with that; else a publisher that is quicker than the leader would be refused for good."""
+def test_a_version_that_is_not_registered_does_not_fit() -> None:
     headers = b"NATS/1.0\r\nPenstock-Schema: " + b"0" * 64 + b"\r\n\r\n"
-    assert errors(group_of([message(b"a.b", GOOD, headers)]))[0] == 1
-    assert errors(group_of([message(b"a.b", BAD, headers)]))[0] == 0
+    stored, (told,), _ = errors(group_of([message(b"a.b", GOOD, headers), message(b"a.c", GOOD)]))
+    assert stored == 1
+    assert told.endswith("register that version first (penstock schema register)")
+    assert errors(group_of([message(b"b", GOOD, headers)]))[0] == 1, "no schema has that subject"
+
+
+def test_a_version_of_which_nothing_can_be_found_out_is_no_misfit() -> None:
+    headers = b"NATS/1.0\r\nPenstock-Schema: " + b"0" * 64 + b"\r\n\r\n"
+    group, values = group_of([message(b"a.b", GOOD, headers), message(b"a.b", BAD)]), check_of("a.*")
+    marks = marks_of(group, values)
+    assert marks is not None
+    assert values.names_unknown(marks)
+    admission = admit(group, rules(SchemaCheck.REFUSE), log_end=0, values=values, mistyped=values.undecided(marks))
+    bodies = [json.loads(line) for line in b"".join(admission.errors).split(b"\r\n") if line.startswith(b"{")]
+    assert [one["error"]["code"] for one in bodies] == [503, 400]
+    assert [one.get("reason") for one in bodies] == [None, "schema_mismatch"]
+    assert bodies[0]["error"]["description"] == f"temporarily unavailable: {VERSION_UNDECIDED}"
+
+
+def test_the_plans_of_an_earlier_check_are_used_again() -> None:
+    before = check_of("a.*")
+    schemas = StreamSchemas("s", StreamId(1), (SchemaVersion(Typed("a.*"), 1, SCHEMA, "h", TimestampUs(0)),))
+    assert ValueCheck(schemas, before).planned[SCHEMA] is before.planned[SCHEMA]
 
 
 def test_what_does_not_fit_is_refused_with_the_reason() -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import base64
+
 import pytest
+from google.protobuf import descriptor_pb2
 
 from penstock.base import limits
 from penstock.base.errors import RemoteError
 from penstock.schemas.decoding import Framing
 from penstock.schemas.kinds import Schema, SchemaKind
-from penstock.schemas.registering import Numbered, Registration, Wanted, judge
+from penstock.schemas.registering import Numbered, Registration, Wanted, judge, schema_of
 from penstock.schemas.registry import Typed
 from penstock.schemas.rows import StoredText, StoredVersion
 
@@ -51,10 +54,10 @@ def test_numbers_rise_and_the_same_schema_has_its_own() -> None:
     (first,) = judged(ONE)
     assert (first.number, first.is_new, first.is_forced) == (1, True, False)
     assert first.hash == Schema(SchemaKind.FRUGAL, ONE, (), "A").hash()
-    assert judged(WIDER, before={"s.a": [ONE]})[0][::2] == (2, True)
-    assert judged(ONE, before={"s.a": [ONE, WIDER]})[0][::2] == (1, False)
-    assert judged(ONE, before={"s.a": [ONE, WIDER]}, force=True)[0][::2] == (3, True)
-    assert judged(WIDER, before={"s.a": [ONE, WIDER]}, force=True)[0][::2] == (2, False)
+    assert judged(WIDER, before={"s.a": [ONE]})[0][:3:2] == (2, True)
+    assert judged(ONE, before={"s.a": [ONE, WIDER]})[0][:3:2] == (1, False)
+    assert judged(ONE, before={"s.a": [ONE, WIDER]}, force=True)[0][:3:2] == (3, True)
+    assert judged(WIDER, before={"s.a": [ONE, WIDER]}, force=True)[0][:3:2] == (2, False)
 
 
 def test_each_version_before_is_compared() -> None:
@@ -72,6 +75,47 @@ def test_reasons_are_bounded() -> None:
     assert len(error.details["reasons"]) == limits.SCHEMA_REASONS_MAX
     assert error.details["more"] == 59 - limits.SCHEMA_REASONS_MAX
     assert f"and {error.details['more']} more" in error.message
+
+
+def _large(number: int) -> StoredText:
+    padding = "x" * 700_000
+    return StoredText("json-schema", f'{{"description":"{number}{padding}","properties":{{"p{number}":{{}}}}}}')
+
+
+def test_a_subject_with_too_much_to_compare_takes_forced_versions() -> None:
+    texts = [_large(number) for number in range(limits.SCHEMA_COMPARED_BYTES_MAX // 700_000 + 1)]
+    versions = {
+        number: StoredVersion(text.kind, text.hash(), Schema(SchemaKind.JSON_SCHEMA, text.text).hash(), 0)
+        for number, text in enumerate(texts, 1)
+    }
+    by_hash = {text.hash(): text for text in texts}
+    asked = Registration("s", "s.>", _large(99), (Wanted(Typed("s.a"), ""),), {"s.a": versions}, by_hash)
+    with pytest.raises(RemoteError, match=r"8,388,608 bytes to compare with; force it") as raised:
+        judge(asked)
+    assert raised.value.code == "too_large"
+    (forced,) = judge(asked._replace(is_forced=True))
+    assert (forced.number, forced.is_forced) == (len(texts) + 1, True)
+
+
+def _descriptors(**fields: int) -> StoredText:
+    """The message Point, and a long comment."""
+    made = descriptor_pb2.FileDescriptorSet()
+    file = made.file.add(name="point.proto", syntax="proto3")
+    message = file.message_type.add(name="Point")
+    for number, (name, kind) in enumerate(fields.items(), 1):
+        message.field.add(name=name, number=number, type=kind, label=1)
+    file.source_code_info.location.add(path=[4, 0], leading_comments="x" * 500_000)
+    return StoredText("protobuf", base64.b64encode(made.SerializeToString()).decode())
+
+
+def test_a_descriptor_set_counts_once_for_all_subjects() -> None:
+    old, new = _descriptors(x=3), _descriptors(x=3, y=9)
+    subjects = [f"s.{number}" for number in range(limits.SCHEMA_COMPARED_BYTES_MAX // old.size + 1)]
+    old_hash = Schema(SchemaKind.PROTOBUF, old.text, (), "Point").hash()
+    before = {one: {1: StoredVersion("protobuf", old.hash(), old_hash, 0, "Point")} for one in subjects}
+    entries = tuple(Wanted(Typed(one), "Point") for one in subjects)
+    found = judge(Registration("s", "s.>", new, entries, before, {old.hash(): old}))
+    assert {one.number for one in found} == {2}
 
 
 def test_a_version_whose_text_is_lost_or_unreadable_is_incompatible() -> None:
@@ -108,6 +152,29 @@ def test_other_kinds() -> None:
     change = Registration("s", "s.>", StoredText("avro", '"long"'), entries, {"s.a": {1: version}}, {kept.hash(): kept})
     with pytest.raises(RemoteError, match="the schema was frugal, and is avro"):
         judge(change)
+
+
+def test_versions_of_avro_that_differ_in_their_bytes_need_a_header_and_others_do_not() -> None:
+    def record(*fields: str, doc: str = "") -> StoredText:
+        listed = ",".join(f'{{"name":"{name}","type":"long","default":0}}' for name in fields)
+        return StoredText("avro", f'{{"type":"record","name":"R","doc":"{doc}","fields":[{listed}]}}')
+
+    def needs_header(new: StoredText, *before: StoredText) -> list[bool]:
+        versions = {
+            number: StoredVersion(text.kind, text.hash(), schema_of(text, "").hash(), 0)
+            for number, text in enumerate(before, 1)
+        }
+        texts = {text.hash(): text for text in before}
+        asked = Registration("s", "s.>", new, (Wanted(Typed("s.a"), ""),), {"s.a": versions}, texts)
+        return [one.needs_header for one in judge(asked)]
+
+    assert needs_header(record("a")) == [False]
+    assert needs_header(record("a"), record("a")) == [False]
+    assert needs_header(record("a", doc="what it is"), record("a")) == [False]
+    assert needs_header(record("a", "b"), record("a")) == [True]
+    assert needs_header(record("a"), record("a"), record("a", "b")) == [True], "it is there already"
+    text = '{"properties":{"x":{"type":"integer"}}}'
+    assert needs_header(StoredText("json-schema", text), StoredText("json-schema", text + " ")) == [False]
 
 
 def test_a_framing_that_the_kind_does_not_have_is_refused() -> None:

@@ -229,13 +229,17 @@ def register(
 
 def _told(stream: str, version: SchemaVersion, *, is_check: bool) -> str:
     where = f"{version.typed.subject} of {stream}"
-    if not version.is_new:
-        return f"{where} has this schema already: version {version.number}"
-    forced = ", forced: it is not compatible with all before it" if version.is_forced else ""
-    does = "would be registered" if is_check else "is registered"
-    told = f"{where}: version {version.number} {does}{forced}"
-    if version.schema.kind == Kind.AVRO.value and version.number > 1:
-        told += f"; messages written by it need the header Penstock-Schema: {version.hash}"
+    if version.is_new:
+        forced = ", forced: it is not compatible with all before it" if version.is_forced else ""
+        does = "would be registered" if is_check else "is registered"
+        told = f"{where}: version {version.number} {does}{forced}"
+    else:
+        told = f"{where} has this schema already: version {version.number}"
+    if version.needs_header:
+        told += (
+            f". Its messages need the header Penstock-Schema: {version.hash}; those of the other versions need theirs, "
+            f"too (penstock schema list {stream} --all --json), as the versions differ in their bytes"
+        )
     return told
 
 

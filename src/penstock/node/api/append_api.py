@@ -7,6 +7,7 @@ followers and readers are notified of every write.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Hashable, Mapping
 from functools import partial
 
@@ -50,8 +51,15 @@ Appending = AppendRequest | AppendOnceRequest
 class AppendApi:
     """All appends of one broker; `bytes_max` limits the bytes under way."""
 
-    def __init__(self, context: Context, find: PartitionLookup, replicas: Replicas) -> None:
-        self.appends = AppendQueue(context.outbox, context.settings.partition_in_flight_bytes_max, store=self._store)
+    def __init__(self, context: Context, find: PartitionLookup, replicas: Replicas, counters: Counter[str]) -> None:
+        self.appends = AppendQueue(
+            context.outbox,
+            context.settings.partition_in_flight_bytes_max,
+            store=self._store,
+            renew=self._renew,
+            counters=counters,
+        )
+        self._counters = counters
         self._outbox = context.outbox
         self._find = find
         self._replicas = replicas
@@ -71,6 +79,12 @@ class AppendApi:
         rules = _rules_of(partition.stream, partition.key.partition)
         rules = rules._replace(allowed=allowed, values=partition.refusing_check())
         self.appends.add(call, partition.key, CheckAppend(call.raw, rules, _producer_of(request)))
+
+    def _renew(self, key: PartitionKey, check: CheckAppend, arrived_us: int) -> bool:
+        values = users_own(self._find.led(*key)).check_after(arrived_us, self._context.now)
+        if values is not None:
+            check.rules = check.rules._replace(values=values)
+        return values is not None
 
     def _append_at(self, call: Call, request: AppendAtRequest) -> None:
         """Append rows to the named partition even if their keys belong to another since partitions were added."""
@@ -120,6 +134,8 @@ class AppendApi:
             self._put(partition, lambda: append_at(partition, caller, check, self._context.now, self._outbox.step))
             return True
         is_new = self._producers.is_new(partition, caller, check)
+        if is_new is not None and check.rules.values is not None:
+            self._counters["schema_checked"] += check.count
         if is_new and (refusal := _not_its_own(partition, check)) is not None:
             self._outbox.step.reply(caller, refusal)
             return True

@@ -14,7 +14,7 @@ the log has been read, and before later changes.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
@@ -24,6 +24,7 @@ from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.fair_shares import FairShares
 from penstock.base.ids import PartitionKey, StreamId, TimestampUs
+from penstock.base.importing import undisturbed
 from penstock.messages import (
     AppendResponse,
     ForgetSchemasRequest,
@@ -84,7 +85,8 @@ class _Judgement:
         from penstock.schemas.registering import judge  # which imports pyarrow
 
         try:
-            self.versions = judge(self._make())
+            with undisturbed():
+                self.versions = judge(self._make())
         except RecursionError as error:
             text = "nothing was registered: the schema is nested too deep"
             raise RemoteError(ErrorCode.INVALID_SCHEMA, text) from error
@@ -109,8 +111,11 @@ class _Registrar:
 class SchemaRegistry:
     """Serves the partition of `__schemas`, if this broker leads it."""
 
-    def __init__(self, context: Context, cluster: Cluster, find: PartitionLookup, *, write: Write) -> None:
+    def __init__(
+        self, context: Context, cluster: Cluster, find: PartitionLookup, counters: Counter[str], *, write: Write
+    ) -> None:
         """`write` appends one batch to a partition led here."""
+        self._counters = counters
         self._context = context
         self._outbox = context.outbox
         self._cluster = cluster
@@ -128,6 +133,11 @@ class SchemaRegistry:
     @property
     def _image(self) -> ClusterImage:
         return self._cluster.image
+
+    @property
+    def version_count(self) -> int:
+        """Number of versions of all streams, if they are kept here."""
+        return sum(len(registrar.state) for registrar in self._registrars.values())
 
     # Requests
 
@@ -320,7 +330,10 @@ class SchemaRegistry:
                     is_forced=judged.is_forced,
                 )
                 rows.append((encode_version_key(place), encode_value(version)))
-            found.append(RegisteredSchema(version=_info(place, version), is_new=judged.is_new))
+            registered = RegisteredSchema(
+                version=_info(place, version), is_new=judged.is_new, needs_header=judged.needs_header
+            )
+            found.append(registered)
         response = RegisterSchemasResponse(versions=tuple(found))
         if rows:
             self._check_room(kept, text, len(rows), is_text_new=kept.text(text_hash) is None)
@@ -328,7 +341,7 @@ class SchemaRegistry:
             return response
         if kept.text(text_hash) is None:
             rows.insert(0, (encode_text_key(text_hash), encode_value(text)))
-        self._append(registrar, call, rows, response)
+        self._append(registrar, call, rows, response, sum(one.is_new for one in found))
         return None
 
     def _check_room(self, kept: KeptSchemas, text: StoredText, versions: int, *, is_text_new: bool) -> None:
@@ -342,8 +355,12 @@ class SchemaRegistry:
                 advice = "forget the schemas of subjects that are not used"
                 raise RemoteError(ErrorCode.TOO_LARGE, f"nothing was registered: {reason}; {advice}")
 
-    def _append(self, registrar: _Registrar, call: Call | None, rows: Rows, response: Response | None) -> None:
+    def _append(
+        self, registrar: _Registrar, call: Call | None, rows: Rows, response: Response | None, registered: int = 0
+    ) -> None:
         def heard(answer: Response | RemoteError) -> None:
+            if isinstance(answer, AppendResponse):
+                self._counters["schema_registered"] += registered
             if call is None and isinstance(answer, RemoteError):
                 registrar.swept_at = -1  # they are still there
             self._ended(registrar, call, response if isinstance(answer, AppendResponse) else answer)

@@ -50,7 +50,7 @@ from penstock.node.api.piece_assembly import AssemblePiece, check_size, staged_r
 from penstock.node.context import Context
 from penstock.node.control.cluster import Cluster
 from penstock.node.partition.internal_streams import target_of, users_own
-from penstock.node.partition.log_queries import RowRules
+from penstock.node.partition.log_queries import MistypedError, RowRules, UnknownVersionError
 from penstock.node.partition.partition import Partition
 from penstock.node.partition.partition_errors import as_remote_error, outcome_unknown_text
 from penstock.node.partition.reverse_log_scan import ReverseLogScan
@@ -92,10 +92,12 @@ class _Publish:
     user: str  # the user whose share it takes
     request: PublishStagedRequest
     piece: RunPiece
+    arrived_us: int
     deadline_us: int
     assembled: AssemblePiece | None = None  # under way, or done
     error: Exception | None = None
     is_at_work: bool = False
+    is_last_try: bool = False  # assembled again, with the schemas as they were after the request came
     is_waiting: bool = False  # its rows were not here at the last check
 
 
@@ -112,6 +114,7 @@ class StagedPublisher:
         self._turns: dict[PartitionKey, _Publish] = {}  # of each queue, the request being assembled or written
         # staging replica → target partitions that wait for its rows
         self._waiting: dict[PartitionKey, set[PartitionKey]] = {}
+        self._behind: set[PartitionKey] = set()  # target partitions of which a request awaits schemas
         self._to_assemble: Turns[PartitionKey] = Turns()  # target partitions that wait for a free worker
         self._at_work = 0
         self._shares = FairShares()  # shares of the places in all queues
@@ -123,6 +126,11 @@ class StagedPublisher:
 
     def __bool__(self) -> bool:
         return bool(self._queues)
+
+    @property
+    def awaits_schemas(self) -> bool:
+        """True while a request waits for a newer list of versions of schemas."""
+        return bool(self._behind)
 
     # Requests
 
@@ -144,7 +152,7 @@ class StagedPublisher:
         piece = RunPiece(request.query_id, request.batch_id, request.piece, plan)
         self._shares.add(user)
         self._queues.setdefault(partition.key, deque()).append(
-            _Publish(call.without_raw(), user, request, piece, call.now.elapsed_us + _WAIT_US)
+            _Publish(call.without_raw(), user, request, piece, call.now.elapsed_us, call.now.elapsed_us + _WAIT_US)
         )
         self._go_on(partition.key)
 
@@ -219,13 +227,23 @@ class StagedPublisher:
         if last is not None:
             self._tell_again(partition, publish, last)
             return True
+        if isinstance(publish.error, UnknownVersionError) and not publish.is_last_try:
+            if partition.check_after(publish.arrived_us, self._context.now) is None:
+                self._behind.add(key)
+                return False
+            publish.is_last_try, publish.assembled, publish.error = True, None, None
         if publish.assembled is None:
             publish.is_waiting = not self._is_staged(key, publish)
             if not publish.is_waiting:
                 self._assemble(partition, publish)
             return False
         if publish.error is not None:
+            partition.counters["schema_refused"] += isinstance(publish.error, MistypedError)
             raise as_remote_error(publish.error)
+        if partition.value_check is not None:
+            partition.counters["schema_checked"] += sum(
+                one.end_offset - one.base_offset for one in publish.request.staged
+            )
         self._store(partition, publish)
         return True
 
@@ -375,6 +393,9 @@ class StagedPublisher:
         for keys in waiting.values():
             for key in keys:
                 self._look_again(key)
+        behind, self._behind = self._behind, set()
+        for key in behind:
+            self._go_on(key)
 
 
 def _check_kept(replica: Partition, staged: StagedRange) -> None:

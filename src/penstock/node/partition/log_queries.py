@@ -37,6 +37,14 @@ class QueryGivenUpError(PenstockError):
     """The query was cancelled."""
 
 
+class MistypedError(RemoteError):
+    """The value of a row does not fit the schema of its subject (schema_mismatch)."""
+
+
+class UnknownVersionError(MistypedError):
+    """It does not fit because its header names a version that the check lacks."""
+
+
 class Query:
     """A task on an immutable view of a log."""
 
@@ -285,15 +293,20 @@ def _check_allowed(rows: pa.RecordBatch, patterns: tuple[str, ...]) -> None:
 
 
 def check_fit(rows: pa.RecordBatch, values: ValueCheck) -> None:
-    """Raise RemoteError (schema_mismatch) if the value of a row does not fit the schema of its subject."""
+    """Raise MistypedError if the value of a row does not fit the schema of its subject.
+
+    UnknownVersionError: a newer list of versions may show that all fit.
+    """
     marks = values.of_rows(rows)
     if marks is None:
         return
-    row = next(row for row, mark in enumerate(marks) if mark)
+    places = [row for row, mark in enumerate(marks) if mark]
+    row = next((row for row in places if not values.names_unknown(marks[row : row + 1])), places[0])
+    refused = UnknownVersionError if values.names_unknown(marks[row : row + 1]) else MistypedError
     subject = rows.column("subject")[row].as_py()
     text = f"nothing was stored: the value of row {row}, on {subject!r}, does not fit its schema"
     reason = values.reason(marks[row])
-    raise RemoteError(ErrorCode.SCHEMA_MISMATCH, f"{text}: {reason}", row=row, subject=subject, reason=reason)
+    raise refused(ErrorCode.SCHEMA_MISMATCH, f"{text}: {reason}", row=row, subject=subject, reason=reason)
 
 
 class CheckAppend:

@@ -30,12 +30,12 @@ from penstock.commitlog import Log, LogState, LogView, ShortageError, StorageFul
 from penstock.hot.message_group import MessageGroup
 from penstock.ingest import acks
 from penstock.ingest.ack_waiters import AckDetails, AckWaiters, DuplicateWaiters, again, waiters
-from penstock.ingest.admission import Admission, AdmissionRules, admit, refuse_all
+from penstock.ingest.admission import Admission, AdmissionRules, admit, marks_of, refuse_all
 from penstock.ingest.dedup import Dedup
 from penstock.ingest.last_sequences import BEFORE_ALL, LastSequences, ReadState
 from penstock.ingest.producers import ProducerBatch, Producers
 from penstock.ingest.published import PublishedRuns
-from penstock.ingest.value_check import SCHEMAS_UNKNOWN, KnownSchemas, ValueCheck
+from penstock.ingest.value_check import SCHEMAS_UNKNOWN, VERSION_UNDECIDED, KnownSchemas, ValueCheck
 from penstock.messages.streams import CONSUMER_CONTROL
 from penstock.metadata.image import StreamState
 from penstock.node.partition.counters import PartitionCounters
@@ -70,13 +70,13 @@ class Partition:
     """One partition replica. An idle one is small: counters, waiters and caches are created on first use."""
 
     __slots__ = (
-        "_followed", "_recovered_end", "_rules", "budget", "cannot_lead", "closed", "committed_bytes", "committed_end",
-        "counters", "cutting", "damage_told", "dedup", "dropped", "fenced_told", "flush_us", "flushing", "following",
-        "fresh_us", "impediment", "in_flight", "is_mute", "key", "keys", "lasts", "leader_epoch", "leadership",
-        "leads", "led_epoch", "listened_us", "log", "mending", "mending_fails", "meters", "names_checked_us",
-        "owes_name_check", "producers", "published", "refusal", "rollup_at", "sid", "stall", "stream", "subscribed",
-        "terms", "traffic", "trouble", "truncated", "undelivered_told", "unheard", "unheard_told_us", "values", "vfs",
-        "visit_us", "when_idle",
+        "_followed", "_marked", "_recovered_end", "_rules", "budget", "cannot_lead", "closed", "committed_bytes",
+        "committed_end", "counters", "cutting", "damage_told", "dedup", "dropped", "fenced_told", "flush_us",
+        "flushing", "following", "fresh_us", "impediment", "in_flight", "is_mute", "key", "keys", "lasts",
+        "leader_epoch", "leadership", "leads", "led_epoch", "listened_us", "log", "mending", "mending_fails", "meters",
+        "names_checked_us", "owes_name_check", "producers", "published", "refusal", "rollup_at", "sid", "stall",
+        "stream", "subscribed", "terms", "traffic", "trouble", "truncated", "undelivered_told", "unheard",
+        "unheard_told_us", "values", "vfs", "visit_us", "when_idle",
     )  # fmt: skip
 
     def __init__(self, stream: StreamState, key: PartitionKey, log: Log, vfs: Vfs, budget: InFlightBudget) -> None:
@@ -93,6 +93,7 @@ class Partition:
         self.producers: Producers | None = None  # of this leadership; None until a producer appends
         self.published: PublishedRuns | None = None  # of this leadership; None until a staged run is published
         self.values: KnownSchemas | None = None  # of a stream that checks values; None until they are known here
+        self._marked: tuple[MessageGroup, ValueCheck, bytes | None] | None = None  # the last group that was checked
         self.is_mute = False  # it leads, but the metadata leader may have elected another leader by now
         self.leads = False  # the log has this leadership's epoch entry, which is written before the first message
         self.traffic: PartitionCounters  # set when `leads` becomes True
@@ -347,14 +348,19 @@ class Partition:
 
     # Messages
 
-    def ingest(self, group: MessageGroup, now: Now, step: Step, *, must: bool = False) -> bool:
-        """Store messages from NATS or refuse them. Return False, unless `must`, if the log has to be read first."""
-        admission = self._admit(group, now, step, must=must)
+    def ingest(self, group: MessageGroup, now: Now, step: Step, *, arrived_us: int, must: bool = False) -> bool:
+        """Store messages from NATS or refuse them. Return False, unless `must`, if the log has to be read first, or
+        schemas have to be known. `arrived_us`: elapsed time of their arrival.
+        """
+        admission = self._admit(group, now, step, arrived_us, must=must)
         if admission is None:
             return False
+        self._marked = None
         self._tell_refused(admission, step)
         if admission.misfits:
             self.counters["misfits"] += admission.misfits
+        if admission.mistyped:
+            self.counters["schema_refused"] += admission.mistyped
         if admission.unheard:
             self._tell_unheard(admission, now, step)
         rows = admission.rows
@@ -382,7 +388,7 @@ class Partition:
             self.advance_high_watermark(step)
         return True
 
-    def _admit(self, group: MessageGroup, now: Now, step: Step, *, must: bool) -> Admission | None:
+    def _admit(self, group: MessageGroup, now: Now, step: Step, arrived_us: int, *, must: bool) -> Admission | None:
         """Admit or refuse the messages of `group`; return None if they must wait until message ids or last offsets are
         read from the log, or schemas known. With `must` they do not wait: they are refused.
         """
@@ -393,19 +399,29 @@ class Partition:
             return None
         if (unchecked := self._why_unchecked()) is not None:
             return refuse_all(group, rules, acks.unavailable(unchecked), OVER_BUDGET)
+        values, marks = self.value_check, None
+        if values is not None and rules.refuses_misfits:
+            marks = self._marks(group, values)
+            if marks is not None and values.names_unknown(marks):
+                if not must and self.awaits_schemas(arrived_us, now):
+                    return None
+                if self.values is None or not self.values.decides(arrived_us):
+                    marks = values.undecided(marks)
         dedup, lasts = self.dedup, self.lasts
         now_us = self.timestamp_us(now)
         ids = None if dedup is None else dedup.ids(now_us)
         log_start = 0 if lasts is None else self.log_start
         if self.keys is not None and self.key.partition >= self.stream.counts[0]:
             log_start = BEFORE_ALL
-        values = self.value_check
         admission = admit(
-            group, rules, log_start=log_start, log_end=self.log.log_end, ids=ids, lasts=lasts, values=values
-        )
+            group, rules, log_start=log_start, log_end=self.log.log_end, ids=ids, lasts=lasts, values=values,
+            mistyped=marks,
+        )  # fmt: skip
         if lasts is not None and admission.asks_older:
             read_older(lasts, self.view(), self.log_start, step)
         if not (admission.needs_ids or admission.needs_lasts):
+            if values is not None:
+                self.counters["schema_checked"] += group.count
             if (tracer := self.meters.tracer) is not None:
                 tracer.coming(self, admission.rows, now.elapsed_us)
             return admission
@@ -420,10 +436,37 @@ class Partition:
             self.lasts = read_end(self.view(), self.log.log_end, step)
         return None
 
+    def _marks(self, group: MessageGroup, values: ValueCheck) -> bytes | None:
+        """Return the marks of a group, which is checked once by one check, however often it is tried."""
+        if self._marked is None or self._marked[0] is not group or self._marked[1] is not values:
+            self._marked = group, values, marks_of(group, values)
+        return self._marked[2]
+
+    def awaits_schemas(self, arrived_us: int, now: Now) -> bool:
+        """True if what arrived then, and names an unknown version, shall wait for a newer list of the versions."""
+        return self.values is not None and self.values.awaits_list(arrived_us, now.elapsed_us)
+
     @property
     def lacks_schemas(self) -> bool:
         """True if values must be checked, and it is not known here by which schemas."""
         return self.values is None and self.stream.config.schema_check is SchemaCheck.REFUSE
+
+    @property
+    def wants_schemas(self) -> bool:
+        """True if a message waits for a newer list of versions."""
+        return self.values is not None and self.values.is_wanted
+
+    def check_after(self, arrived_us: int, now: Now) -> ValueCheck | None:
+        """Return the check of rows that arrived then, of which one names an unknown version; None: not known yet.
+
+        RemoteError not_yet: it cannot be found out whether the version is registered.
+        """
+        if self.awaits_schemas(arrived_us, now):
+            return None
+        check = self.refusing_check()
+        if check is None or self.values is None or not self.values.decides(arrived_us):
+            raise RemoteError(ErrorCode.NOT_YET, f"nothing was stored: {VERSION_UNDECIDED}; ask again in a moment")
+        return check
 
     def refusing_check(self) -> ValueCheck | None:
         """Return the check of rows that a client appends; None: their values are not refused. RemoteError not_yet."""

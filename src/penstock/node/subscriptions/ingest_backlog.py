@@ -13,8 +13,10 @@ from collections.abc import Callable, Iterable
 
 from penstock.hot.message_group import MessageGroup
 
-Store = Callable[[int, MessageGroup, bool], bool]
-"""Called with subscription id, messages, `must`: returns False if the messages have to wait; with `must` they do not.
+Store = Callable[[int, MessageGroup, int, bool], bool]
+"""Called with subscription id, messages, the elapsed time of their arrival, and `must`.
+
+It returns False if the messages have to wait; with `must` they do not.
 
 It accepts and drops messages for a subscription that has ended.
 """
@@ -26,9 +28,8 @@ class IngestBacklog:
     def __init__(self) -> None:
         self.size_bytes = 0
         self.may_go_on = False  # what the messages waited for has come
-        self._waiting: deque[tuple[int, MessageGroup, int]] = (
-            deque()
-        )  # subscription, messages, bytes released once these are stored
+        # subscription, messages, elapsed time of their arrival, bytes released once these are stored
+        self._waiting: deque[tuple[int, MessageGroup, int, int]] = deque()
         self._counts: Counter[int] = Counter()  # waiting groups, by subscription
 
     def __len__(self) -> int:
@@ -38,16 +39,16 @@ class IngestBacklog:
         """True if messages of the subscription are waiting."""
         return sid in self._counts
 
-    def add(self, groups: Iterable[tuple[int, MessageGroup]], store: Store) -> bool:
-        """Store what one read delivered; return True if some of it has to wait."""
+    def add(self, groups: Iterable[tuple[int, MessageGroup]], store: Store, arrived_us: int) -> bool:
+        """Store what one read delivered at that elapsed time; return True if some of it has to wait."""
         waiting = []
         for sid, group in groups:
-            if sid in self._counts or not store(sid, group, False):
+            if sid in self._counts or not store(sid, group, arrived_us, False):
                 self._counts[sid] += 1
-                waiting.append((sid, group, 0))
+                waiting.append((sid, group, arrived_us, 0))
         if waiting:
-            sid, group, _ = waiting[-1]
-            waiting[-1] = (sid, group, len(group.data))
+            sid, group, _, _ = waiting[-1]
+            waiting[-1] = (sid, group, arrived_us, len(group.data))
             self.size_bytes += len(group.data)
             self._waiting += waiting
         return bool(waiting)
@@ -55,10 +56,10 @@ class IngestBacklog:
     def go_on(self, store: Store, *, must: bool = False) -> None:
         """Store what can be stored now; with `must` all of it, some of which may then be refused."""
         while self._waiting:
-            sid, group, size_bytes = self._waiting[0]
+            sid, group, arrived_us, size_bytes = self._waiting[0]
             is_over = True  # also if it raises: some of it may be stored, and must not be stored twice
             try:
-                is_over = store(sid, group, must)
+                is_over = store(sid, group, arrived_us, must)
             finally:
                 if is_over:
                     self._waiting.popleft()

@@ -16,11 +16,13 @@ class _Logs:
         self.have_room = False
         self.broken: int | None = None
         self.stored: list[int] = []
+        self.arrived: list[int] = []
 
-    def store(self, sid: int, group: MessageGroup, must: bool) -> bool:
+    def store(self, sid: int, group: MessageGroup, arrived_us: int, must: bool) -> bool:
         if not (self.have_room or must):
             return False
         self.stored.append(sid)
+        self.arrived.append(arrived_us)
         if sid == self.broken:
             raise ZeroDivisionError
         return True
@@ -33,7 +35,7 @@ def _some() -> MessageGroup:
 def test_what_was_stored_in_part_is_not_stored_again() -> None:
     logs = _Logs()
     arrivals = IngestBacklog()
-    arrivals.add([(1, _some()), (2, _some()), (3, _some())], logs.store)
+    arrivals.add([(1, _some()), (2, _some()), (3, _some())], logs.store, 7)
     logs.have_room, logs.broken = True, 2
     with pytest.raises(ZeroDivisionError):
         arrivals.go_on(logs.store)
@@ -45,11 +47,11 @@ def test_what_was_stored_in_part_is_not_stored_again() -> None:
 def test_what_finds_no_room_keeps_its_place() -> None:
     logs = _Logs()
     arrivals = IngestBacklog()
-    arrivals.add([(1, _some()), (2, _some())], logs.store)
+    arrivals.add([(1, _some()), (2, _some())], logs.store, 7)
     arrivals.go_on(logs.store)
-    arrivals.add([(1, _some())], logs.store)
+    arrivals.add([(1, _some())], logs.store, 9)
     assert len(arrivals) == 3
     logs.have_room = True
     arrivals.go_on(logs.store)
-    assert logs.stored == [1, 2, 1]
+    assert (logs.stored, logs.arrived) == ([1, 2, 1], [7, 7, 9])
     assert arrivals.size_bytes == 0
