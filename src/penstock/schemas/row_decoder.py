@@ -28,6 +28,7 @@ be read without their writer's schema.
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -43,7 +44,7 @@ from penstock.idl.model import Reference
 from penstock.schemas.avro import avro_layout
 from penstock.schemas.decoding import Decoder, Framing, Reason
 from penstock.schemas.kinds import Schema, SchemaKind
-from penstock.schemas.plans import EnumStyle, SchemaError
+from penstock.schemas.plans import EnumStyle, Plan, SchemaError
 from penstock.schemas.projection import projected
 from penstock.schemas.registry import SchemaVersion, StreamSchemas
 from penstock.schemas.report import Counted, DecodeReport, places
@@ -112,6 +113,9 @@ class _Route:
     type: int = -1
 
 
+_REFUSALS = {reason: _Route(reason=reason) for reason in Reason}
+
+
 @dataclass(slots=True)
 class _Part:
     """Decoded rows of one route. `rows`: their places in the batch; None: all. `columns`: None for a refused route."""
@@ -153,8 +157,8 @@ class RowDecoder:
         for each in self._patterns:
             each.note_differences()
         self._headers = _Headers(schemas.versions)
-        self._decoders: dict[tuple[str, int, Framing, ThriftProtocol], Decoder] = {}
-        self._routes: dict[int, _Route] = {}
+        self._plans: dict[tuple[str, int], Plan] = {}
+        self._routes: dict[tuple[str, int, Framing, ThriftProtocol], _Route] = {}
         self.schema = pa.schema([*self._fields(), pa.field(DECODE_ERROR, _ERROR_TYPE)])
 
     def decode(self, batch: pa.RecordBatch | pa.Table, *, rows_before: int = 0) -> DecodedRows:
@@ -213,12 +217,19 @@ class RowDecoder:
         else:
             numbers = pc.multiply(patterns, end)
             numbers = numbers if codes is None else pc.add(numbers, codes)
-        different = pc.unique(numbers).to_pylist()
+        encoded = numbers.dictionary_encode()
+        routes = [self._route(*divmod(number, end)) for number in encoded.dictionary.to_pylist()]
+        different = list({id(route): route for route in routes}.values())
         if len(different) == 1:
-            return [(self._route(*divmod(different[0], end)), None)]
+            return [(different[0], None)]
+        places = {id(route): place for place, route in enumerate(different)}
+        of_rows = pa.array([places[id(route)] for route in routes], pa.int32()).take(encoded.indices)
+        rows = pc.array_sort_indices(of_rows)  # stable
+        counts = {each["values"]: each["counts"] for each in pc.value_counts(of_rows).to_pylist()}
+        ends = list(itertools.accumulate(counts[place] for place in range(len(different))))
         return [
-            (self._route(*divmod(number, end)), pc.indices_nonzero(pc.equal(numbers, number)))
-            for number in sorted(different)
+            (route, rows.slice(begin, end - begin))
+            for route, begin, end in zip(different, [0, *ends], ends, strict=False)
         ]
 
     def _patterns_of(self, subjects: pa.Array) -> pa.Array | int:
@@ -265,41 +276,46 @@ class RowDecoder:
         return _Part(rows, count, columns, reasons, route.type)
 
     def _route(self, pattern: int, code: int) -> _Route:
-        """Return what rows of a pattern and a code of headers get."""
-        number = pattern * self._headers.end + code
-        if number not in self._routes:
-            self._routes[number] = self._new_route(pattern, code)
-        return self._routes[number]
+        """Return what rows of a pattern and a code of headers get: one object for all codes that decide the same.
 
-    def _new_route(self, pattern: int, code: int) -> _Route:
+        Publishers choose the headers, and so the codes: what is kept is not by code, but by what a version can have.
+        """
         if pattern == len(self._patterns):
-            return _Route(reason=Reason.SUBJECT)
+            return _REFUSALS[Reason.SUBJECT]
         owner, said = self._patterns[pattern], self._headers.said(code)
         if said.hash is None and owner.must_be_named:
-            return _Route(reason=Reason.UNVERSIONED)
+            return _REFUSALS[Reason.UNVERSIONED]
         version = owner.newest if said.hash is None else owner.versions.get(said.hash)
         is_unknown = said.hash == ""  # else it is the version of another pattern
         if version is None and self._decodes_unknown and is_unknown and owner.newest.schema.kind is not SchemaKind.AVRO:
             version = owner.newest
         if version is None:
-            return _Route(reason=Reason.VERSION)
+            return _REFUSALS[Reason.VERSION]
         typed = version.typed
         framing, protocol = typed.framing, typed.protocol
         if version.schema.kind is SchemaKind.FRUGAL:
             protocol = said.protocol or protocol
             if said.operation is not None:
                 if typed.message and said.operation != typed.message:
-                    return _Route(reason=Reason.NAME)
+                    return _REFUSALS[Reason.NAME]
                 if said.is_other_type:
-                    return _Route(reason=Reason.CONTENT_TYPE)
+                    return _REFUSALS[Reason.CONTENT_TYPE]
                 framing = Framing.BARE
         key = typed.subject, version.number, framing, protocol
-        if key not in self._decoders:
-            try:
-                self._decoders[key] = version.schema.decoder(framing, protocol, self._enums, typed.message)
-            except SchemaError:  # of a version that this Penstock reads no more, or that was never to be registered
-                return _Route(reason=Reason.FRAME)
-        return _Route(self._decoders[key], 0, version, owner.type)
+        if key not in self._routes:
+            self._routes[key] = self._new_route(version, framing, protocol, owner.type)
+        return self._routes[key]
+
+    def _new_route(self, version: SchemaVersion, framing: Framing, protocol: ThriftProtocol, type_: int) -> _Route:
+        """Return a decoder of a version. Its plan, which may be large, is one for all framings and protocols."""
+        schema, key = version.schema, (version.typed.subject, version.number)
+        try:
+            if key not in self._plans:
+                self._plans[key] = schema.plan(self._enums)
+            decoder = schema.decoder_of(self._plans[key], framing, protocol, version.typed.message)
+        except SchemaError:  # of a version that this Penstock reads no more, or that was never to be registered
+            return _REFUSALS[Reason.FRAME]
+        return _Route(decoder, 0, version, type_)
 
     def _pattern(self, newest: SchemaVersion) -> _Pattern:
         """Return a pattern, and give it columns: those of its type if that has some that include its own."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import struct
+import tracemalloc
 from typing import Any
 
 import fastavro
@@ -312,3 +313,33 @@ def test_the_version_of_another_pattern_is_none_of_this_one() -> None:
     value = thrift(point, {"x": 1})
     batch = rows(("a", value, {"Penstock-Schema": size.hash()}), ("a", value, {"Penstock-Schema": "0" * 64}))
     assert made.reasons(batch).to_pylist() == [Reason.VERSION, 0]
+
+
+def test_combinations_of_headers_that_publishers_choose_are_not_kept() -> None:
+    names = [f"Op{number}" for number in range(40)]
+    versions = [
+        version(frugal(f"struct Point {{ {number}: i32 x }}", "Point"), f"s.{name}", message=name)
+        for number, name in enumerate(names, 1)
+    ]
+    one = decoder(*versions)
+    kinds = [None, "text/plain", *(f"application/vnd.apache.thrift.{each}" for each in ThriftProtocol)]
+    headers = [
+        {"Penstock-Schema": each.hash, "Frugal-Operation": name, **({} if kind is None else {"Content-Type": kind})}
+        for kind in kinds
+        for each in versions
+        for name in names
+    ]
+    value = thrift(versions[0].schema, {"x": 1})
+    # Every outcome is among these; the others differ in headers alone.
+    of_first = [each for each in headers if versions[0].hash == each["Penstock-Schema"]]
+    assert one.decode(rows(*(("s.Op0", value, each) for each in [*of_first, headers[40]]))).report.decoded
+    batch = rows(*(("s.Op0", value, each) for each in headers))
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        report = one.decode(batch).report
+        after, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert report.decoded
+    assert after - before < 8 * len(headers)  # not even a pointer for each
