@@ -232,21 +232,25 @@ class DeadLetters:
     async def _append_less(self, delivery: Delivery, reason: str) -> None:
         """Append a message that was refused: as it fits by now, else without its headers, else without its value."""
         keeps: dict[str, bool] = {}
-        for less in ("keeps_headers", "keeps_value", None):
+        for less in ("keeps_headers", "keeps_value", ""):
             try:
-                return await self._append_fitting(delivery, reason, keeps)
+                await self._append_fitting(delivery, reason, keeps)
             except RemoteError as error:
-                if less is None or error.code not in _REFUSALS or error.code == ErrorCode.SCHEMA_MISMATCH:
+                if not less or error.code not in _REFUSALS or error.code == ErrorCode.SCHEMA_MISMATCH:
                     raise
-            keeps[less] = False
+                keeps[less] = False
+            else:
+                return
 
     async def _append_fitting(self, delivery: Delivery, reason: str, keeps: Mapping[str, bool]) -> None:
         """Append a message; one whose subject's schema does not take it, on a subject that should have none."""
         try:
-            return await self._append([self._row(delivery, reason, **keeps)])
+            await self._append([self._row(delivery, reason, **keeps)])
         except RemoteError as error:
             if error.code != ErrorCode.SCHEMA_MISMATCH:
                 raise
+        else:
+            return
         try:
             await self._append([self._row(delivery, reason, **keeps, fits=False)])
         except RemoteError as error:
