@@ -1,7 +1,7 @@
 """Plans and decoders of Avro values that stand without their schema: the schema is that of their writer.
 
 Rules: the schema is JSON, as the specification of Avro 1.12 says; named types are found by full name. Values of
-another version of a schema are decoded by that version's own plan.
+another version of a schema are decoded by that version's own plan, and `resolution` makes this one's columns of them.
 
 | Avro                                    | Arrow type                                                               |
 |-----------------------------------------|--------------------------------------------------------------------------|
@@ -20,6 +20,7 @@ another version of a schema are decoded by that version's own plan.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from dataclasses import replace
 from functools import partial
@@ -30,8 +31,9 @@ import pyarrow as pa
 from penstock.hot import avro_columns, cells
 from penstock.hot.avro_columns import AvroReader
 from penstock.hot.typed_columns import Column
+from penstock.schemas.avro_defaults import encoded_default
 from penstock.schemas.decoding import Decoder, Framing
-from penstock.schemas.plans import VALUE, Budget, EnumStyle, Node, Plan, SchemaError
+from penstock.schemas.plans import NO_DEFAULT, VALUE, AvroPart, Budget, EnumStyle, Node, Plan, SchemaError
 
 FIXED_BYTES_MAX = 1 << 20
 DECIMAL_DIGITS_MAX = 38  # of Arrow's decimal128
@@ -79,12 +81,13 @@ def avro_layout(schema: str) -> object:
 
     SchemaError as `avro_plan`.
     """
-    return _layout(avro_plan(schema).root)
+    return layout(avro_plan(schema).root)
 
 
-def _layout(node: Node) -> object:
-    names = None if node.names is None else tuple(sorted(node.names.items()))
-    return (node.name, node.kind, node.type, node.id, node.wire, node.flags, names, *map(_layout, node.children))
+def layout(node: Node) -> tuple[object, ...]:
+    """Return the name of a node, and behind it what its values' bytes and the names of columns in it depend on."""
+    symbols = node.avro.symbols
+    return (node.name, node.kind, node.type, node.id, node.wire, node.flags, symbols, *map(layout, node.children))
 
 
 def avro_decoder(plan: Plan, framing: Framing = Framing.BARE) -> Decoder:
@@ -157,7 +160,8 @@ class _Making:
             size = schema["size"]
             if not isinstance(size, int) or not 0 <= size <= FIXED_BYTES_MAX:
                 raise SchemaError(f"{name}: a fixed type of {size} bytes; {FIXED_BYTES_MAX:,} at most")
-            node = Node(name, cells.BINARY, pa.binary(), wire=size, flags=avro_columns.FIXED)
+            part = AvroPart(_type_names(schema))
+            node = Node(name, cells.BINARY, pa.binary(), wire=size, flags=avro_columns.FIXED, avro=part)
             return _logical(node, kind, schema)
         if kind == "enum":
             symbols = schema["symbols"]
@@ -165,22 +169,29 @@ class _Making:
                 raise SchemaError(f"{name}: an enum has a symbol twice, or a default that is none of its symbols")
             names = None if self._enums is EnumStyle.NUMBER else dict(enumerate(map(str, symbols)))
             flags = avro_columns.ENUM
-            return Node(name, cells.INT32, self._enums.type, wire=len(symbols), flags=flags, names=names)
+            part = AvroPart(_type_names(schema), tuple(map(str, symbols)), schema.get("default"))
+            return Node(name, cells.INT32, self._enums.type, wire=len(symbols), flags=flags, names=names, avro=part)
         full, _ = _full_name(schema, space)
         if full in self._open:
             place = self._recursive.setdefault(full, len(self._recursive))
-            return Node(name, cells.RAW, pa.binary(), wire=place)
+            return Node(name, cells.RAW, pa.binary(), wire=place, avro=AvroPart(_type_names(schema)))
         self._open.append(full)
-        children = tuple(
-            replace(self.node(field["type"], str(field["name"]), space, depth + 1), id=place)
-            for place, field in enumerate(schema["fields"])
-        )
+        children = tuple(self._field(field, place, space, depth + 1) for place, field in enumerate(schema["fields"]))
         self._open.pop()
         if len({child.name for child in children}) < len(children):
             raise SchemaError(f"{full} has two fields of one name")
         arrow = pa.struct([(child.name, child.type) for child in children])
         flags = avro_columns.NAMED if full in self._recursive else 0
-        return Node(name, cells.STRUCT, arrow, children, wire=self._recursive.get(full, 0), flags=flags)
+        wire, part = self._recursive.get(full, 0), AvroPart(_type_names(schema))
+        return Node(name, cells.STRUCT, arrow, children, wire=wire, flags=flags, avro=part)
+
+    def _field(self, field: Any, place: int, space: str, depth: int) -> Node:
+        node = self.node(field["type"], str(field["name"]), space, depth)
+        aliases, default = tuple(map(str, field.get("aliases", ()))), field.get("default", NO_DEFAULT)
+        if default is not NO_DEFAULT:
+            with contextlib.suppress(NotImplementedError):
+                encoded_default(node, default)
+        return replace(node, id=place, avro=replace(node.avro, aliases=aliases, default=default))
 
     def _union(self, schema: list[Any], name: str, space: str, depth: int) -> Node:
         null = schema.index("null") if "null" in schema else -1
@@ -206,6 +217,11 @@ def _branch_name(schema: Any) -> str:
     if isinstance(schema, dict):
         schema = schema["name"] if schema["type"] in _NAMED else schema["type"]
     return str(schema).rpartition(".")[2]
+
+
+def _type_names(schema: Any) -> tuple[str, ...]:
+    """Return the name of a named type without its namespace, and its aliases."""
+    return tuple(str(each).rpartition(".")[2] for each in (schema["name"], *schema.get("aliases", ())))
 
 
 def _full_name(schema: Any, space: str) -> tuple[str, str]:

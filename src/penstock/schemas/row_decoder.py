@@ -17,8 +17,8 @@ decoded together; no Python object is made for a row.
 | several              | a struct for each type, named by it; null where the row has another                        |
 
 Patterns with one type by name share columns if the fields of one include the other's. Rows of an older version have the
-newest one's columns (`projection`). Names of the log's columns stay theirs: another column of such a name gets the
-prefix `data_`.
+newest one's columns (`projection`; of Avro `resolution`). Names of the log's columns stay theirs: another column of
+such a name gets the prefix `data_`.
 
 A reader that was planned earlier keeps its columns: `pins` names the versions that count as the newest, and rows of
 versions that are newer still get the columns of these. A version that is not known was registered later; what it wrote
@@ -45,9 +45,10 @@ from penstock.schemas.avro import avro_layout
 from penstock.schemas.decoding import Decoder, Framing, Reason
 from penstock.schemas.kinds import Schema, SchemaKind
 from penstock.schemas.plans import EnumStyle, Plan, SchemaError
-from penstock.schemas.projection import projected
+from penstock.schemas.projection import either, projected
 from penstock.schemas.registry import SchemaVersion, StreamSchemas
 from penstock.schemas.report import Counted, DecodeReport, places
+from penstock.schemas.resolution import Resolution
 from penstock.schemas.thrift import ThriftProtocol
 
 DECODE_ERROR = "decode_error"
@@ -111,6 +112,7 @@ class _Route:
     reason: int = 0
     version: SchemaVersion | None = None
     type: int = -1
+    resolution: Resolution | None = None  # of Avro: to the newest version
 
 
 _REFUSALS = {reason: _Route(reason=reason) for reason in Reason}
@@ -265,7 +267,9 @@ class RowDecoder:
         found = route.decoder.decode(values)
         reasons = found.refused.codes.combine_chunks() if count else pa.array([], pa.uint8())
         decoded = present - found.refused.count
-        columns, lost = projected(found.columns, self._types[route.type].kind)
+        made, changed = (found.columns, None) if route.resolution is None else route.resolution.columns(found.columns)
+        columns, lost = projected(made, self._types[route.type].kind)
+        lost = either([changed, lost])
         if lost is not None:
             reasons = pc.if_else(lost, pa.scalar(int(Reason.CHANGED), pa.uint8()), reasons)
             decoded -= pc.sum(lost).as_py()
@@ -303,19 +307,27 @@ class RowDecoder:
                 framing = Framing.BARE
         key = typed.subject, version.number, framing, protocol
         if key not in self._routes:
-            self._routes[key] = self._new_route(version, framing, protocol, owner.type)
+            self._routes[key] = self._new_route(owner, version, framing, protocol)
         return self._routes[key]
 
-    def _new_route(self, version: SchemaVersion, framing: Framing, protocol: ThriftProtocol, type_: int) -> _Route:
-        """Return a decoder of a version. Its plan, which may be large, is one for all framings and protocols."""
-        schema, key = version.schema, (version.typed.subject, version.number)
+    def _new_route(self, owner: _Pattern, version: SchemaVersion, framing: Framing, protocol: ThriftProtocol) -> _Route:
+        """Return a decoder of a version."""
         try:
-            if key not in self._plans:
-                self._plans[key] = schema.plan(self._enums)
-            decoder = schema.decoder_of(self._plans[key], framing, protocol, version.typed.message)
+            plan = self._plan(version)
+            decoder = version.schema.decoder_of(plan, framing, protocol, version.typed.message)
         except SchemaError:  # of a version that this Penstock reads no more, or that was never to be registered
             return _REFUSALS[Reason.FRAME]
-        return _Route(decoder, 0, version, type_)
+        resolution = None
+        if version is not owner.newest and SchemaKind.AVRO is version.schema.kind is owner.newest.schema.kind:
+            resolution = Resolution(plan, self._plan(owner.newest))
+        return _Route(decoder, 0, version, owner.type, resolution)
+
+    def _plan(self, version: SchemaVersion) -> Plan:
+        """Return the plan of a version, which may be large: one for all framings and protocols."""
+        key = version.typed.subject, version.number
+        if key not in self._plans:
+            self._plans[key] = version.schema.plan(self._enums)
+        return self._plans[key]
 
     def _pattern(self, newest: SchemaVersion) -> _Pattern:
         """Return a pattern, and give it columns: those of its type if that has some that include its own."""

@@ -301,7 +301,9 @@ def test_the_last_member_of_a_oneof_counts(parts: list[bytes]) -> None:
     row, empty, again = found.columns.to_pylist()
     assert row == again
     assert empty == {**dict.fromkeys(row), "count": 0}
-    expected = {name: getattr(message, name) if message.HasField(name) else None for name in row if name != "count"}
+    expected: dict[str, Any] = {
+        name: getattr(message, name) if message.HasField(name) else None for name in row if name != "count"
+    }
     for name in ("inner", "plain", "other"):
         if expected[name] is not None:
             expected[name] = {"n": expected[name].n, "all": list(expected[name].all)}

@@ -170,6 +170,26 @@ def test_rows_of_an_older_version_have_the_columns_of_the_newest() -> None:
     assert (report.decoded, report.versions) == (3, {("a", 1): 1, ("a", 2): 2})
 
 
+def test_avro_fields_that_an_older_version_lacks_have_their_default() -> None:
+    """Avro's schema resolution, also of names that have changed and in rows beside those of the newest version."""
+    old = Schema(SchemaKind.AVRO, json.dumps({"type": "record", "name": "R", "fields": [{"name": "n", "type": "int"}]}))
+    fields = [
+        {"name": "m", "type": "long", "aliases": ["n"]},
+        {"name": "t", "type": "string", "default": "none"},
+        {"name": "u", "type": ["null", "int"], "default": None},
+    ]
+    new = Schema(SchemaKind.AVRO, json.dumps({"type": "record", "name": "R", "fields": fields}))
+    one = decoder(version(old, "a", 1), version(new, "a", 2))
+    by_old, by_new = ({"Penstock-Schema": each.hash()} for each in (old, new))
+    batch = rows(("a", b"\x02", by_old), ("a", b"\x04\x02x\x02\x06", by_new), ("a", None, by_old), ("a", b"", by_old))
+    assert found(one, batch) == [
+        {"m": 1, "t": "none", "u": None, "decode_error": None},
+        {"m": 2, "t": "x", "u": 3, "decode_error": None},
+        {"m": None, "t": None, "u": None, "decode_error": None},
+        {"m": None, "t": None, "u": None, "decode_error": Reason.ENDS.text},
+    ]
+
+
 def test_avro_values_that_name_no_version_are_not_guessed_at() -> None:
     """Avro's bytes do not say what they are: with the wrong schema two names would change places."""
 
