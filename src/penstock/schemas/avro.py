@@ -38,7 +38,7 @@ from penstock.schemas.plans import NO_DEFAULT, VALUE, AvroPart, Budget, EnumStyl
 FIXED_BYTES_MAX = 1 << 20
 DECIMAL_DIGITS_MAX = 38  # of Arrow's decimal128
 
-_PRIMITIVES: dict[str, tuple[int, pa.DataType]] = {
+PRIMITIVES: dict[str, tuple[int, pa.DataType]] = {
     "null": (cells.NOTHING, pa.null()),
     "boolean": (cells.BOOL, pa.bool_()),
     "int": (cells.INT32, pa.int32()),
@@ -59,7 +59,7 @@ LOGICAL: dict[tuple[str, str], pa.DataType] = {
     ("long", "local-timestamp-micros"): pa.timestamp("us"),
     ("long", "local-timestamp-nanos"): pa.timestamp("ns"),
 }
-_NAMED = ("record", "error", "enum", "fixed")
+NAMED = ("record", "error", "enum", "fixed")
 
 
 def avro_plan(schema: str | bytes, enums: EnumStyle = EnumStyle.DICTIONARY) -> Plan:
@@ -119,18 +119,18 @@ class _Making:
         if isinstance(schema, list):
             return self._union(schema, name, space, depth)
         if isinstance(schema, str):
-            if schema in _PRIMITIVES:
-                kind, arrow = _PRIMITIVES[schema]
+            if schema in PRIMITIVES:
+                kind, arrow = PRIMITIVES[schema]
                 return Node(name, kind, arrow)
             schema, space = self._named(schema, space)
             return self._complex(schema, name, space, depth)
         kind = schema["type"]
         if isinstance(kind, dict | list):
             return self.node(kind, name, space, depth + 1)
-        if kind in _PRIMITIVES:
-            return _logical(Node(name, *_PRIMITIVES[kind]), kind, schema)
-        if kind in _NAMED:
-            full, space = _full_name(schema, space)
+        if kind in PRIMITIVES:
+            return _logical(Node(name, *PRIMITIVES[kind]), kind, schema)
+        if kind in NAMED:
+            full, space = full_name(schema, space)
             if full in self._names:
                 raise SchemaError(f"the Avro schema defines {full} twice")
             self._names[full] = (schema, space)
@@ -171,7 +171,7 @@ class _Making:
             flags = avro_columns.ENUM
             part = AvroPart(_type_names(schema), tuple(map(str, symbols)), schema.get("default"))
             return Node(name, cells.INT32, self._enums.type, wire=len(symbols), flags=flags, names=names, avro=part)
-        full, _ = _full_name(schema, space)
+        full, _ = full_name(schema, space)
         if full in self._open:
             place = self._recursive.setdefault(full, len(self._recursive))
             return Node(name, cells.RAW, pa.binary(), wire=place, avro=AvroPart(_type_names(schema)))
@@ -215,7 +215,7 @@ def _empty_union(name: str) -> Node:
 def _branch_name(schema: Any) -> str:
     """Return the name of a union's branch: of a named type without its namespace."""
     if isinstance(schema, dict):
-        schema = schema["name"] if schema["type"] in _NAMED else schema["type"]
+        schema = schema["name"] if schema["type"] in NAMED else schema["type"]
     return str(schema).rpartition(".")[2]
 
 
@@ -224,7 +224,7 @@ def _type_names(schema: Any) -> tuple[str, ...]:
     return tuple(str(each).rpartition(".")[2] for each in (schema["name"], *schema.get("aliases", ())))
 
 
-def _full_name(schema: Any, space: str) -> tuple[str, str]:
+def full_name(schema: Any, space: str) -> tuple[str, str]:
     """Return the full name of a definition, and the namespace of what stands in it."""
     name = str(schema["name"])
     if "." in name:

@@ -7,7 +7,8 @@ decoded together; no Python object is made for a row.
 | which                | from                                                                                       |
 |----------------------|--------------------------------------------------------------------------------------------|
 | type                 | the pattern that the subject matches                                                       |
-| version              | the header `Penstock-Schema`, else the newest; of Avro only if all have the same bytes     |
+| version              | of Avro the fingerprint of the single-object encoding; else the header `Penstock-Schema`;  |
+|                      | else the newest, of Avro only if all have the same bytes                                   |
 | framing              | `BARE` with the header `Frugal-Operation` (native framing), else the version's             |
 | protocol (of Thrift) | the header `Content-Type` if it is one of Thrift's, else the version's                     |
 
@@ -28,6 +29,7 @@ be read without their writer's schema.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import re
@@ -42,6 +44,7 @@ from penstock.base.typed_headers import CONTENT_TYPE, OPERATION, SCHEMA, media_t
 from penstock.hot.header_codes import HeaderCodes
 from penstock.idl.model import Reference
 from penstock.schemas.avro import avro_layout
+from penstock.schemas.avro_fingerprint import MARK_BYTES, SINGLE_OBJECT, single_object_mark
 from penstock.schemas.decoding import Decoder, Framing, Reason
 from penstock.schemas.kinds import Schema, SchemaKind
 from penstock.schemas.plans import EnumStyle, Plan, SchemaError
@@ -61,6 +64,7 @@ _ERROR_TYPE = pa.dictionary(pa.int8(), pa.string())
 _REASONS = pa.array([reason.text for reason in Reason], pa.string())
 _NUMBERS = pa.array([int(reason) for reason in Reason], pa.uint8())
 _PROTOCOLS = {thrift_media_type(each): each for each in ThriftProtocol}
+_VALUE_END = 1 << 30  # beyond the bytes of any value
 _CODES_END = 1 << 31  # codes have 4 bytes
 
 
@@ -89,11 +93,19 @@ class _Pattern:
     type: int
     versions: dict[str, SchemaVersion] = field(default_factory=dict)  # by hash; the last of equal ones
     must_be_named: bool = False  # a message that does not name its version may be any of them
+    marks: dict[bytes, SchemaVersion] = field(default_factory=dict)  # of Avro's single-object encoding
+    refusals: Mapping[Reason, _Route] = field(default_factory=lambda: _REFUSALS)
 
     def note_differences(self) -> None:
-        """See if the versions are of Avro and differ in their bytes, of which none says which version it is of."""
-        if self.newest.schema.kind is SchemaKind.AVRO and len(self.versions) > 1:
-            self.must_be_named = len({_avro_layout(each.schema) for each in self.versions.values()}) > 1
+        """Note the marks of Avro's versions, and if they differ in their bytes, so that a message must name its own."""
+        versions = [each for each in self.versions.values() if each.schema.kind is SchemaKind.AVRO]
+        for each in versions:
+            with contextlib.suppress(SchemaError):  # of a version that this Penstock reads no more
+                self.marks[single_object_mark(each.schema.text)] = each
+        if self.newest.schema.kind is SchemaKind.AVRO:
+            self.must_be_named = len({_avro_layout(each.schema) for each in versions}) > 1
+        if self.marks:
+            self.refusals = {reason: _Route(reason=reason, owner=self) for reason in Reason}
 
     @property
     def regex(self) -> str:
@@ -106,16 +118,27 @@ _TOKENS = {"*": "[^.]+", ">": ".+"}
 
 @dataclass(frozen=True, slots=True)
 class _Route:
-    """A decoder, or a reason, for rows of one pattern and equal headers."""
+    """A decoder, or a reason, for rows of one pattern and equal headers.
+
+    `owner`: the pattern if its values may be in Avro's single-object encoding. `skips`: bytes in front of the value.
+    """
 
     decoder: Decoder | None = None
     reason: int = 0
     version: SchemaVersion | None = None
     type: int = -1
     resolution: Resolution | None = None  # of Avro: to the newest version
+    owner: _Pattern | None = None
+    skips: int = 0
+
+    def values(self, rows: pa.Array | None, values: pa.Array) -> pa.Array:
+        """Return the encoded values of rows, without what stands before them."""
+        own = values if rows is None else values.take(rows)
+        # Without an end, Arrow 26 fails if nothing is left of any value: "Negative buffer resize".
+        return pc.binary_slice(own.cast(pa.binary()), self.skips, _VALUE_END) if self.skips else own
 
 
-_REFUSALS = {reason: _Route(reason=reason) for reason in Reason}
+_REFUSALS: Mapping[Reason, _Route] = {reason: _Route(reason=reason) for reason in Reason}
 
 
 @dataclass(slots=True)
@@ -160,7 +183,7 @@ class RowDecoder:
             each.note_differences()
         self._headers = _Headers(schemas.versions)
         self._plans: dict[tuple[str, int], Plan] = {}
-        self._routes: dict[tuple[str, int, Framing, ThriftProtocol], _Route] = {}
+        self._routes: dict[tuple[str, int, Framing, ThriftProtocol, int], _Route] = {}
         self.schema = pa.schema([*self._fields(), pa.field(DECODE_ERROR, _ERROR_TYPE)])
 
     def decode(self, batch: pa.RecordBatch | pa.Table, *, rows_before: int = 0) -> DecodedRows:
@@ -185,13 +208,13 @@ class RowDecoder:
         A row of an older version that decodes has none, also if the newest version's columns do not take it.
         """
         subjects, values, blocks = (_plain(_column(batch, name)) for name in NEEDED)
-        parts = [_refused_part(*each, values) for each in self._split(subjects, blocks)]
+        parts = [_refused_part(*each, values) for each in self._split(subjects, blocks, values)]
         return _joined([part.reasons for part in parts], parts, pa.uint8())
 
     def _decoded(self, batch: pa.RecordBatch, rows_before: int) -> DecodedRows:
         subjects, values, blocks = (_plain(_column(batch, name)) for name in NEEDED)
         report = DecodeReport(rows=batch.num_rows)
-        parts = [self._part(*each, values, report) for each in self._split(subjects, blocks)]
+        parts = [self._part(*each, values, report) for each in self._split(subjects, blocks, values)]
         reasons = _joined([part.reasons for part in parts], parts, pa.uint8())
         if len(reasons) and pc.max(reasons).as_py():
             _count(reasons, report, batch, rows_before)
@@ -206,10 +229,38 @@ class RowDecoder:
         errors = pa.DictionaryArray.from_arrays(pc.index_in(reasons, _NUMBERS).cast(pa.int8()), _REASONS)
         return DecodedRows([*columns, errors], report)
 
-    def _split(self, subjects: pa.Array, blocks: pa.Array) -> list[tuple[_Route, pa.Array | None]]:
+    def _split(self, subjects: pa.Array, blocks: pa.Array, values: pa.Array) -> list[tuple[_Route, pa.Array | None]]:
         """Return the routes of the rows, each with the places of its rows; None: all."""
         if not len(subjects):
             return []
+        split = self._split_by_headers(subjects, blocks)
+        if any(route.owner is not None for route, _ in split):
+            values = values.cast(pa.binary())
+            if pc.any(pc.starts_with(values, SINGLE_OBJECT)).as_py():
+                return [part for route, rows in split for part in self._split_by_marks(route, rows, values)]
+        return split
+
+    def _split_by_marks(
+        self, route: _Route, rows: pa.Array | None, values: pa.Array
+    ) -> list[tuple[_Route, pa.Array | None]]:
+        """Return the routes of a route's rows: a version's mark counts before what headers say."""
+        if route.owner is None:
+            return [(route, rows)]
+        begins = pc.binary_slice(values if rows is None else values.take(rows), 0, MARK_BYTES)
+        known = pa.array(list(route.owner.marks), pa.binary())
+        places = pc.fill_null(pc.index_in(begins, known), len(known))
+        split = []
+        for place in sorted(pc.unique(places).to_pylist()):
+            own = pc.indices_nonzero(pc.equal(places, place))
+            if place < len(known):
+                version = route.owner.marks[known[place].as_py()]
+                one = self._version_route(route.owner, version, Framing.BARE, version.typed.protocol, MARK_BYTES)
+            else:
+                one = route
+            split.append((one, own if rows is None else rows.take(own)))
+        return split
+
+    def _split_by_headers(self, subjects: pa.Array, blocks: pa.Array) -> list[tuple[_Route, pa.Array | None]]:
         patterns, codes = self._patterns_of(subjects), self._headers.codes(blocks)
         end = self._headers.end
         if isinstance(patterns, int) and codes is None:
@@ -259,7 +310,7 @@ class RowDecoder:
 
     def _part(self, route: _Route, rows: pa.Array | None, values: pa.Array, report: DecodeReport) -> _Part:
         """Decode the rows of a route."""
-        values = values if rows is None else values.take(rows)
+        values = route.values(rows, values)
         count, present = len(values), len(values) - values.null_count
         if route.decoder is None or route.version is None:
             reason = pa.scalar(route.reason, pa.uint8())
@@ -288,13 +339,13 @@ class RowDecoder:
             return _REFUSALS[Reason.SUBJECT]
         owner, said = self._patterns[pattern], self._headers.said(code)
         if said.hash is None and owner.must_be_named:
-            return _REFUSALS[Reason.UNVERSIONED]
+            return owner.refusals[Reason.UNVERSIONED]
         version = owner.newest if said.hash is None else owner.versions.get(said.hash)
         is_unknown = said.hash == ""  # else it is the version of another pattern
         if version is None and self._decodes_unknown and is_unknown and owner.newest.schema.kind is not SchemaKind.AVRO:
             version = owner.newest
         if version is None:
-            return _REFUSALS[Reason.VERSION]
+            return owner.refusals[Reason.VERSION]
         typed = version.typed
         framing, protocol = typed.framing, typed.protocol
         if version.schema.kind is SchemaKind.FRUGAL:
@@ -305,22 +356,30 @@ class RowDecoder:
                 if said.is_other_type:
                     return _REFUSALS[Reason.CONTENT_TYPE]
                 framing = Framing.BARE
-        key = typed.subject, version.number, framing, protocol
+        return self._version_route(owner, version, framing, protocol)
+
+    def _version_route(
+        self, owner: _Pattern, version: SchemaVersion, framing: Framing, protocol: ThriftProtocol, skips: int = 0
+    ) -> _Route:
+        """Return the route of a version's rows that are framed so."""
+        key = version.typed.subject, version.number, framing, protocol, skips
         if key not in self._routes:
-            self._routes[key] = self._new_route(owner, version, framing, protocol)
+            self._routes[key] = self._new_route(owner, version, framing, protocol, skips)
         return self._routes[key]
 
-    def _new_route(self, owner: _Pattern, version: SchemaVersion, framing: Framing, protocol: ThriftProtocol) -> _Route:
+    def _new_route(
+        self, owner: _Pattern, version: SchemaVersion, framing: Framing, protocol: ThriftProtocol, skips: int
+    ) -> _Route:
         """Return a decoder of a version."""
         try:
             plan = self._plan(version)
             decoder = version.schema.decoder_of(plan, framing, protocol, version.typed.message)
         except SchemaError:  # of a version that this Penstock reads no more, or that was never to be registered
-            return _REFUSALS[Reason.FRAME]
+            return owner.refusals[Reason.FRAME]
         resolution = None
         if version is not owner.newest and SchemaKind.AVRO is version.schema.kind is owner.newest.schema.kind:
             resolution = Resolution(plan, self._plan(owner.newest))
-        return _Route(decoder, 0, version, owner.type, resolution)
+        return _Route(decoder, 0, version, owner.type, resolution, owner if owner.marks else None, skips)
 
     def _plan(self, version: SchemaVersion) -> Plan:
         """Return the plan of a version, which may be large: one for all framings and protocols."""
@@ -420,7 +479,7 @@ class _Headers:
 
 def _refused_part(route: _Route, rows: pa.Array | None, values: pa.Array) -> _Part:
     """Return the reasons of a route's rows, without their columns."""
-    values = values if rows is None else values.take(rows)
+    values = route.values(rows, values)
     if route.decoder is None:
         reasons = pc.if_else(values.is_valid(), pa.scalar(route.reason, pa.uint8()), pa.scalar(0, pa.uint8()))
     else:

@@ -190,6 +190,50 @@ def test_avro_fields_that_an_older_version_lacks_have_their_default() -> None:
     ]
 
 
+def test_avro_single_objects_name_their_version_by_its_fingerprint() -> None:
+    def avro(*fields: tuple[str, str, Any]) -> Schema:
+        listed = [{"name": name, "type": kind, "default": default} for name, kind, default in fields]
+        return Schema(SchemaKind.AVRO, json.dumps({"type": "record", "name": "R", "fields": listed}))
+
+    def mark(schema: Schema) -> bytes:
+        form = fastavro.schema.to_parsing_canonical_form(json.loads(schema.text))
+        return b"\xc3\x01" + bytes.fromhex(fastavro.schema.fingerprint(form, "CRC-64-AVRO"))
+
+    old, new, other = avro(("n", "int", 0)), avro(("t", "string", "-"), ("n", "int", 0)), avro(("x", "double", 0.0))
+    one = decoder(version(old, "a", 1), version(new, "a", 2), version(frugal(POINT, "Point"), "b"))
+    by_old = {"Penstock-Schema": old.hash()}
+    batch = rows(
+        ("a", mark(old) + b"\x02", None),
+        ("a", mark(new) + b"\x02x\x04", by_old),  # what the value says itself counts
+        ("a", b"\x06", by_old),
+        ("a", mark(other) + bytes(8), None),
+        ("a", mark(old), None),
+        ("a", mark(old)[:-1], by_old),
+        ("b", mark(old) + b"\x02", None),
+        ("a", None, None),
+        ("a", b"\x06", None),
+        ("a", mark(new) + b"\0\x08", {"Penstock-Schema": "0" * 64}),
+    )
+    made = found(one, batch)
+    assert [row["R"] for row in made] == [
+        {"t": "-", "n": 1},
+        {"t": "x", "n": 2},
+        {"t": "-", "n": 3},
+        *[None] * 6,
+        {"t": "", "n": 4},
+    ]
+    errors = [None, None, None, Reason.UNVERSIONED, Reason.ENDS, Reason.TRAILING]
+    assert [row["decode_error"] for row in made[:6]] == [each and each.text for each in errors]
+    assert made[6]["decode_error"]
+    assert [row["decode_error"] for row in made[7:]] == [None, Reason.UNVERSIONED.text, None]
+    assert one.reasons(batch).to_pylist()[:6] == [each or 0 for each in errors]
+    alone = decoder(version(old, "a", 1))
+    batch = rows(*[("a", mark(old) + bytes([2 * n]), None) for n in range(4)], ("a", b"\x08", None))
+    assert [row["n"] for row in found(alone, batch[2:])] == [2, 3, 4]
+    assert [row["n"] for row in found(alone, batch[:2])] == [0, 1]
+    assert found(alone, rows(("a", mark(old), None)))[0]["decode_error"] == Reason.ENDS.text
+
+
 def test_avro_values_that_name_no_version_are_not_guessed_at() -> None:
     """Avro's bytes do not say what they are: with the wrong schema two names would change places."""
 
