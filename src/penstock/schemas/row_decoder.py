@@ -6,7 +6,7 @@ decoded together; no Python object is made for a row.
 
 | which                | from                                                                                       |
 |----------------------|--------------------------------------------------------------------------------------------|
-| type                 | the pattern that the subject matches                                                       |
+| type                 | the pattern that the subject matches; of a dead letter else its original subject           |
 | version              | of Avro the fingerprint of the single-object encoding; else the header `Penstock-Schema`;  |
 |                      | else the newest, of Avro only if all have the same bytes                                   |
 | framing              | `BARE` with the header `Frugal-Operation` (native framing), else the version's             |
@@ -40,7 +40,17 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.base.typed_headers import CONTENT_TYPE, OPERATION, SCHEMA, media_type, thrift_media_type
+from penstock.base.typed_headers import (
+    CONTENT_TYPE,
+    DEAD_PREFIX,
+    DEAD_SUBJECT,
+    DEAD_TOO_LONG,
+    DEAD_UNFIT,
+    OPERATION,
+    SCHEMA,
+    media_type,
+    thrift_media_type,
+)
 from penstock.hot.header_codes import HeaderCodes
 from penstock.idl.model import Reference
 from penstock.schemas.avro import avro_layout
@@ -113,6 +123,7 @@ class _Pattern:
         return r"(?s)\A" + r"\.".join(tokens) + r"\z"
 
 
+_DEAD = rf"\A{re.escape(DEAD_PREFIX)}[^.]+\."
 _TOKENS = {"*": "[^.]+", ">": ".+"}
 
 
@@ -168,7 +179,7 @@ class RowDecoder:
         pins: Mapping[str, int] | None = None,
         decodes_unknown: bool = False,
     ) -> None:
-        schemas = schemas.of_subjects(subjects)
+        schemas = schemas.of_subjects(None if subjects is None else [*subjects, *_published_patterns(subjects)])
         if not schemas.versions:
             of = "" if subjects is None else f" for {', '.join(subjects)}"
             raise SchemaError(f"the stream {schemas.stream!r} has no schemas{of}; `penstock schema register` adds some")
@@ -261,7 +272,7 @@ class RowDecoder:
         return split
 
     def _split_by_headers(self, subjects: pa.Array, blocks: pa.Array) -> list[tuple[_Route, pa.Array | None]]:
-        patterns, codes = self._patterns_of(subjects), self._headers.codes(blocks)
+        patterns, codes = self._patterns_of(subjects, blocks), self._headers.codes(blocks)
         end = self._headers.end
         if isinstance(patterns, int) and codes is None:
             return [(self._route(patterns, 0), None)]
@@ -285,7 +296,7 @@ class RowDecoder:
             for route, begin, end in zip(different, [0, *ends], ends, strict=False)
         ]
 
-    def _patterns_of(self, subjects: pa.Array) -> pa.Array | int:
+    def _patterns_of(self, subjects: pa.Array, blocks: pa.Array) -> pa.Array | int:
         """Return the places of the patterns that the subjects match, int64; one number if all have the same.
 
         The number of the patterns is for a subject that none matches.
@@ -296,17 +307,27 @@ class RowDecoder:
             if pattern.subject == first and pc.all(pc.equal(subjects, first)).as_py():
                 return place
         encoded = subjects.dictionary_encode()
-        found = pa.nulls(len(encoded.dictionary), pa.int64())
-        for place, pattern in enumerate(self._patterns):
-            if not found.null_count:
-                break
-            is_of = pc.match_substring_regex(encoded.dictionary, pattern.regex)
-            found = pc.if_else(is_of, pa.scalar(place, pa.int64()), found)
+        found = self._matched(encoded.dictionary)
+        if found.null_count and pc.any(pc.starts_with(encoded.dictionary, DEAD_PREFIX)).as_py():
+            published = _published(subjects, blocks).dictionary_encode()
+            by_published = self._matched(published.dictionary).take(published.indices)
+            found = pc.coalesce(found.take(encoded.indices), by_published)
+            return pc.fill_null(found, len(self._patterns))
         found = pc.fill_null(found, len(self._patterns))
         bounds = pc.min_max(found).as_py()
         if bounds["min"] == bounds["max"]:
             return int(bounds["min"])
         return found.take(encoded.indices)
+
+    def _matched(self, subjects: pa.Array) -> pa.Array:
+        """Return the places of the patterns that the subjects match, int64; null for a subject that none matches."""
+        found = pa.nulls(len(subjects), pa.int64())
+        for place, pattern in enumerate(self._patterns):
+            if not found.null_count:
+                break
+            is_of = pc.match_substring_regex(subjects, pattern.regex)
+            found = pc.if_else(is_of, pa.scalar(place, pa.int64()), found)
+        return found
 
     def _part(self, route: _Route, rows: pa.Array | None, values: pa.Array, report: DecodeReport) -> _Part:
         """Decode the rows of a route."""
@@ -475,6 +496,22 @@ class _Headers:
         if place == 1:
             return step * (len(self._operations) + 1)
         return step * _place(list(_PROTOCOLS), media_type(text))
+
+
+def _published(subjects: pa.Array, blocks: pa.Array) -> pa.Array:
+    """Return the subjects on which messages were published that may be dead letters, as bytes."""
+    found = pc.replace_substring_regex(subjects.cast(pa.binary()), _DEAD, "")
+    is_elsewhere = pc.is_in(found, pa.array([DEAD_TOO_LONG, DEAD_UNFIT], pa.binary()))
+    if not pc.any(is_elsewhere).as_py():
+        return found
+    said = pc.extract_regex(blocks.cast(pa.binary()), rf"\r\n{DEAD_SUBJECT}: *(?P<said>[^\r\n]*)\r\n").field(0)
+    return pc.if_else(pc.and_(is_elsewhere, said.is_valid()), said, found)
+
+
+def _published_patterns(subjects: Sequence[str]) -> list[str]:
+    """Return the patterns that the original subjects of dead letters match whose own match these patterns."""
+    rests = [subject.split(".")[3:] for subject in subjects if subject.startswith(DEAD_PREFIX)]
+    return [">" if rest in ([DEAD_TOO_LONG], [DEAD_UNFIT]) else ".".join(rest) for rest in rests if rest]
 
 
 def _refused_part(route: _Route, rows: pa.Array | None, values: pa.Array) -> _Part:

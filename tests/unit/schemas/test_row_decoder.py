@@ -379,6 +379,36 @@ def test_the_version_of_another_pattern_is_none_of_this_one() -> None:
     assert made.reasons(batch).to_pylist() == [Reason.VERSION, 0]
 
 
+def test_dead_letters_are_decoded_by_the_subject_on_which_they_were_published() -> None:
+    point = frugal(POINT, "Point")
+    size = frugal("struct Size { 1: i32 x }", "Size")
+    value = thrift(point, {"x": 1})
+    batch = rows(
+        ("penstock.dead.s-dead.a.b", value, None),
+        ("penstock.dead.s-dead.unfit", value, {"Penstock-Dead-Subject": "a.c"}),
+        ("penstock.dead.s-dead.too-long", value, {"Trace": "t", "Penstock-Dead-Subject": "b"}),
+        ("penstock.dead.s-dead.unfit", value, None),
+        ("penstock.dead.s-dead.c", value, {"Penstock-Dead-Subject": "a.c"}),
+        ("a.b", value, None),
+        ("penstock.dead.s-dead.unfit", value, {"Penstock-Dead-Subject": "\xff"}),
+    )
+    one = decoder(version(point, "a.*"), version(size, "b"))
+    expected = [{"x": 1}, {"x": 1}, None, None, None, {"x": 1}, None]
+    for subjects in (pa.string(), pa.binary()):
+        made = batch.set_column(0, "subject", batch.column("subject").cast(subjects))
+        assert [row["Point"] for row in found(one, made)] == expected
+        assert [row["Size"] for row in found(one, made)] == [None, None, {"x": 1}, None, None, None, None]
+        subject = Reason.SUBJECT.text
+        assert [row["decode_error"] for row in found(one, made)] == [*[None] * 3, subject, subject, None, subject]
+    assert one.reasons(batch).to_pylist() == [0, 0, 0, Reason.SUBJECT, Reason.SUBJECT, 0, Reason.SUBJECT]
+    for subject in ("penstock.dead.s-dead.a.>", "penstock.dead.*.a.b"):
+        filtered = decoder(version(point, "a.*"), version(size, "b"), subjects=[subject])
+        assert filtered.schema.names == ["x", "decode_error"]
+        assert found(filtered, batch[:1])[0] == {"x": 1, "decode_error": None}
+    own = decoder(version(size, "penstock.dead.s-dead.>"), version(point, "a.*"))  # a schema of its own comes first
+    assert [row["Size"] for row in found(own, batch)][:2] == [{"x": 1}] * 2
+
+
 def test_combinations_of_headers_that_publishers_choose_are_not_kept() -> None:
     names = [f"Op{number}" for number in range(40)]
     versions = [

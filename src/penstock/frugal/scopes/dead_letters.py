@@ -39,6 +39,7 @@ import msgspec
 from penstock.base import limits
 from penstock.base.config import SchemaCheck
 from penstock.base.errors import ErrorCode, RemoteError
+from penstock.base.typed_headers import DEAD_PREFIX, DEAD_SUBJECT, DEAD_TOO_LONG, DEAD_UNFIT
 from penstock.client.aio import Client
 from penstock.client.errors import StreamExists, StreamNotFound
 from penstock.client.values import Message
@@ -51,7 +52,7 @@ GROUP: Final = "Penstock-Dead-Group"
 STREAM: Final = "Penstock-Dead-Stream"
 PARTITION: Final = "Penstock-Dead-Partition"
 OFFSET: Final = "Penstock-Dead-Offset"
-SUBJECT: Final = "Penstock-Dead-Subject"
+SUBJECT: Final = DEAD_SUBJECT
 HEADER: Final = "Penstock-Dead-Header-"
 """In front of the name of a header that asked a broker for something."""
 
@@ -60,9 +61,6 @@ REASON_CHARS_MAX: Final = 1_000
 SUFFIX: Final = "-dead"
 """Behind a stream's name: the stream of its dead letters."""
 _NOTE_BYTES: Final = 128  # behind the reason: what was left out
-_PREFIX: Final = "penstock.dead."
-_TOO_LONG: Final = "too-long"  # in the place of a subject that is too long with the prefix; the header has it
-_UNFIT: Final = "unfit"  # in the place of a subject whose schema the value does not fit; the header has it
 _BLANK = re.compile(r"[\x00-\x1f\x7f]+")
 _VERSION_LINE, _LINE_END, _BLOCK_END = b"NATS/1.0\r\n", b"\r\n", b"\r\n\r\n"
 _REQUEST = re.compile(
@@ -76,16 +74,16 @@ _UNCHECKED: Final = "let it count them (`penstock stream alter {} --schema-check
 
 def dead_letter_subject(stream: str, subject: str) -> str:
     """Return the subject of a dead letter in its stream; `>` gives the pattern of the stream."""
-    made = f"{_PREFIX}{stream}.{subject}"
-    return made if len(made.encode()) <= limits.SUBJECT_BYTES_MAX else f"{_PREFIX}{stream}.{_TOO_LONG}"
+    made = f"{DEAD_PREFIX}{stream}.{subject}"
+    return made if len(made.encode()) <= limits.SUBJECT_BYTES_MAX else f"{DEAD_PREFIX}{stream}.{DEAD_TOO_LONG}"
 
 
 def original_subject(message: Message) -> str:
     """Return the subject on which a message was published, also if it is a dead letter."""
-    if not message.subject.startswith(_PREFIX):
+    if not message.subject.startswith(DEAD_PREFIX):
         return message.subject
-    _, _, rest = message.subject.removeprefix(_PREFIX).partition(".")
-    return message.headers.get(SUBJECT, rest) if rest in (_TOO_LONG, _UNFIT) else rest
+    _, _, rest = message.subject.removeprefix(DEAD_PREFIX).partition(".")
+    return message.headers.get(SUBJECT, rest) if rest in (DEAD_TOO_LONG, DEAD_UNFIT) else rest
 
 
 def dead_letter_row(
@@ -121,7 +119,7 @@ def dead_letter_row(
             left_out.append(f"the last {len(theirs) - len(kept)} of {len(theirs)} headers")
         ours = _own_lines(delivery, group, f"{reason} (left out: {', '.join(left_out)})")
     return {
-        "subject": dead_letter_subject(stream, original_subject(message) if fits else _UNFIT),
+        "subject": dead_letter_subject(stream, original_subject(message) if fits else DEAD_UNFIT),
         "key": message.key,
         "value": value,
         "headers": _VERSION_LINE + ours + b"".join(kept) + _LINE_END,
