@@ -10,6 +10,7 @@ another version of a schema are decoded by that version's own plan, and `resolut
 | enum                                    | by `EnumStyle`                                                           |
 | array, map, record                      | `list`, `map<string, …>`, `struct`                                       |
 | union of null and one more              | the other, nullable                                                      |
+| union of null alone                     | `null`                                                                   |
 | any other union                         | `struct` with a field for each branch but null, named by the branch       |
 | a record inside itself                  | `binary`, as it is encoded                                               |
 | decimal                                 | `decimal128`; `binary` beyond 38 digits                                  |
@@ -200,16 +201,14 @@ class _Making:
             child = self.node(branches[0][1], name, space, depth + 1)
             return Node(name, cells.CHOICE, child.type, (child,), wire=null, flags=avro_columns.ALONE)
         if not branches:
-            return self.node("null", name, space, depth) if null >= 0 else _empty_union(name)
+            if null < 0:
+                raise SchemaError(f"{name}: a union without branches")
+            return Node(name, cells.CHOICE, pa.null(), wire=null)
         children = tuple(
             replace(self.node(each, _branch_name(each), space, depth + 1), id=place) for place, each in branches
         )
         arrow = pa.struct([(child.name, child.type) for child in children])
         return Node(name, cells.CHOICE, arrow, children, wire=null)
-
-
-def _empty_union(name: str) -> Node:
-    raise SchemaError(f"{name}: a union without branches")
 
 
 def _branch_name(schema: Any) -> str:

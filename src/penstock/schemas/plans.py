@@ -150,12 +150,12 @@ def array_of(column: Column, node: Node) -> pa.Array:
     ]
     if node.kind == cells.CHOICE and node.flags & avro_columns.ALONE:
         return parts[0]
-    values, data = column.buffers()
     kind, count = node.type, column.count
+    if pa.types.is_null(kind):
+        return pa.nulls(count)
+    values, data = column.buffers()
     if node.kind in (cells.STRUCT, cells.CHOICE):
         return pa.Array.from_buffers(kind, count, [valid], nulls, children=parts)
-    if node.kind == cells.NOTHING:
-        return pa.nulls(count)
     if node.kind == cells.LIST:
         return pa.Array.from_buffers(kind, count, [valid, pa.py_buffer(values)], nulls, children=parts)
     if node.kind == cells.MAP:

@@ -56,7 +56,7 @@ class Resolution:
         if self._is_same(writer, reader):
             return array, None
         kinds = writer.kind, reader.kind
-        if writer.kind == cells.NOTHING:
+        if pa.types.is_null(writer.type):
             return pa.nulls(len(array), reader.type), None
         if writer.kind == cells.CHOICE:
             return self._of_choice(array, writer, reader)

@@ -210,6 +210,22 @@ def test_a_text_of_bytes_that_are_none_is_lost_and_so_is_what_no_branch_takes() 
     assert lost is None
 
 
+def test_unions_of_null_alone() -> None:
+    for old, new, encoded, expected in (
+        (["null"], "null", b"\0", None),
+        ("null", ["null"], b"", None),
+        (["null"], ["int", "null", "string"], b"\0", None),
+        (["null"], ["null", "int"], b"\0", None),
+    ):
+        rows, lost = resolved(old, new, [encoded])
+        assert (rows, lost) == ([expected], None)
+    rows, lost = resolved(["int", "null"], ["null"], [b"\0\2", b"\2"])
+    assert rows == [None, None]
+    assert lost.to_pylist() == [True, False, False]
+    wider = record(field("n", "int"), field("none", ["null"], default=None))
+    assert resolved(record(field("n", "int")), wider, [b"\2"]) == ([{"n": 1, "none": None}], None)
+
+
 def test_defaults_that_are_too_large_together_are_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     old, new = record(field("n", "int")), record(field("n", "int"), field("t", "string", default="x" * 900))
     assert resolved(old, new, [b"\2"] * 10)[1] is None
