@@ -203,6 +203,7 @@ def test_confluent_header() -> None:
 
 EMPTY = {"type": "record", "name": "Empty", "fields": []}
 NO_BYTES = {"type": "fixed", "name": "F", "size": 0}
+NULLS = {"type": "record", "name": "R", "fields": [{"name": "n", "type": ["null"]}, {"name": "m", "type": "int"}]}
 
 
 @pytest.mark.parametrize(
@@ -218,10 +219,7 @@ NO_BYTES = {"type": "fixed", "name": "F", "size": 0}
         ({"type": "enum", "name": "E", "symbols": ["A", "B"], "default": "A"}, ["A", "B"]),
         (NO_BYTES, [b""]),
         ({"type": "array", "items": NO_BYTES}, [[b"", b""], []]),
-        (
-            {"type": "record", "name": "R", "fields": [{"name": "n", "type": ["null"]}, {"name": "m", "type": "int"}]},
-            [],
-        ),
+        (NULLS, [{"n": None, "m": 1}]),
     ],
 )
 def test_types_of_few_bytes_are_read_as_fastavro_reads_them(schema: Any, values: list[Any]) -> None:
@@ -235,7 +233,7 @@ def test_types_of_few_bytes_are_read_as_fastavro_reads_them(schema: Any, values:
     for text, row, code in zip(encoded, rows, found.refused.codes.to_pylist(), strict=False):
         source = io.BytesIO(text)
         try:
-            value = fastavro.schemaless_reader(source, parsed)
+            value: Any = fastavro.schemaless_reader(source, parsed)
         except (EOFError, IndexError, ValueError):
             assert code, text
             continue
