@@ -74,6 +74,7 @@ _ERROR_TYPE = pa.dictionary(pa.int8(), pa.string())
 _REASONS = pa.array([reason.text for reason in Reason], pa.string())
 _NUMBERS = pa.array([int(reason) for reason in Reason], pa.uint8())
 _PROTOCOLS = {thrift_media_type(each): each for each in ThriftProtocol}
+_NO_TYPE = -1  # of rows that are refused by their headers
 _VALUE_END = 1 << 30  # beyond the bytes of any value
 _CODES_END = 1 << 31  # codes have 4 bytes
 
@@ -137,7 +138,7 @@ class _Route:
     decoder: Decoder | None = None
     reason: int = 0
     version: SchemaVersion | None = None
-    type: int = -1
+    type: int = _NO_TYPE
     resolution: Resolution | None = None  # of Avro: to the newest version
     owner: _Pattern | None = None
     skips: int = 0
@@ -220,22 +221,25 @@ class RowDecoder:
         """
         subjects, values, blocks = (_plain(_column(batch, name)) for name in NEEDED)
         parts = [_refused_part(*each, values) for each in self._split(subjects, blocks, values)]
-        return _joined([part.reasons for part in parts], parts, pa.uint8())
+        return _joined([part.reasons for part in parts], _order(parts), pa.uint8())
 
     def _decoded(self, batch: pa.RecordBatch, rows_before: int) -> DecodedRows:
         subjects, values, blocks = (_plain(_column(batch, name)) for name in NEEDED)
         report = DecodeReport(rows=batch.num_rows)
         parts = [self._part(*each, values, report) for each in self._split(subjects, blocks, values)]
-        reasons = _joined([part.reasons for part in parts], parts, pa.uint8())
+        parts.sort(key=lambda part: part.type)
+        order = _order(parts)
+        reasons = _joined([part.reasons for part in parts], order, pa.uint8())
         if len(reasons) and pc.max(reasons).as_py():
             _count(reasons, report, batch, rows_before)
         columns: list[pa.Array | pa.ChunkedArray] = []
+        by_type = {place: list(own) for place, own in itertools.groupby(parts, key=lambda part: part.type)}
+        end = sum(part.count for part in by_type.get(_NO_TYPE, ()))
         for place, each in enumerate(self._types):
-            made = [
-                part.columns if part.type == place and part.columns is not None else pa.nulls(part.count, each.kind)
-                for part in parts
-            ]
-            whole = _joined(made, parts, each.kind)
+            own = by_type.get(place, ())
+            begin, end = end, end + sum(part.count for part in own)
+            made = [part.columns for part in own if part.columns is not None]
+            whole = _joined(made, _own(order, begin, end), each.kind) if made else pa.nulls(len(reasons), each.kind)
             columns += whole.flatten() if len(self._types) == 1 else [whole]
         errors = pa.DictionaryArray.from_arrays(pc.index_in(reasons, _NUMBERS).cast(pa.int8()), _REASONS)
         return DecodedRows([*columns, errors], report)
@@ -335,7 +339,7 @@ class RowDecoder:
         count, present = len(values), len(values) - values.null_count
         if route.decoder is None or route.version is None:
             reason = pa.scalar(route.reason, pa.uint8())
-            return _Part(rows, count, None, pc.if_else(values.is_valid(), reason, pa.scalar(0, pa.uint8())), -1)
+            return _Part(rows, count, None, pc.if_else(values.is_valid(), reason, pa.scalar(0, pa.uint8())), _NO_TYPE)
         found = route.decoder.decode(values)
         reasons = found.refused.codes.combine_chunks() if count else pa.array([], pa.uint8())
         decoded = present - found.refused.count
@@ -522,7 +526,7 @@ def _refused_part(route: _Route, rows: pa.Array | None, values: pa.Array) -> _Pa
     else:
         codes = route.decoder.decode(values).refused.codes
         reasons = codes.combine_chunks() if len(values) else pa.array([], pa.uint8())
-    return _Part(rows, len(values), None, reasons, -1)
+    return _Part(rows, len(values), None, reasons, _NO_TYPE)
 
 
 def _avro_layout(schema: Schema) -> object:
@@ -559,14 +563,25 @@ def _plain(column: pa.Array) -> pa.Array:
     return column.cast(pa.binary())
 
 
-def _joined(made: list[pa.Array], parts: list[_Part], kind: pa.DataType) -> pa.Array:
-    """Return arrays of the parts as one in the order of the rows."""
-    if not parts:
+def _order(parts: list[_Part]) -> pa.Array | None:
+    """Return by row of the batch its place in all parts one after another; None: the only part is the batch."""
+    rows = [part.rows for part in parts if part.rows is not None]
+    return pc.sort_indices(pa.concat_arrays(rows)) if rows else None
+
+
+def _own(order: pa.Array | None, begin: int, end: int) -> pa.Array | None:
+    """Return by row its place in the parts from `begin` to `end` alone, null for a row of others."""
+    if order is None or end - begin == len(order):
+        return order
+    is_own = pc.and_(pc.greater_equal(order, begin), pc.less(order, end))
+    return pc.if_else(is_own, pc.subtract(order, begin), None)
+
+
+def _joined(made: list[pa.Array], order: pa.Array | None, kind: pa.DataType) -> pa.Array:
+    """Return arrays of parts as one in an order of rows, null where that is null."""
+    if not made:
         return pa.array([], kind)
-    if len(parts) == 1 and parts[0].rows is None:
-        return made[0]
-    order = pc.sort_indices(pa.concat_arrays([part.rows for part in parts if part.rows is not None]))
-    return pa.concat_arrays(made).take(order)
+    return made[0] if order is None else pa.concat_arrays(made).take(order)
 
 
 def _count(reasons: pa.Array, report: DecodeReport, batch: pa.RecordBatch, rows_before: int) -> None:
