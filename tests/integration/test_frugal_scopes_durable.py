@@ -380,6 +380,31 @@ async def test_a_dead_letter_stream_that_begins_to_check_values_stops_no_partiti
     assert repaired.numbers == [1, 2, 4]
 
 
+async def test_dead_letters_are_typed_columns_by_the_schemas_of_their_stream(provider: ScopeProvider) -> None:
+    client = provider.client
+    publisher = OrdersPublisher(provider, create={})
+    subscriber = OrdersSubscriber(provider)
+    await publisher.publish_Placed(Context(), "eu", order(0))
+    contract = """
+        struct Customer { 1: string id }
+        struct Order { 1: i64 number, 2: Customer customer, 3: string from_ }
+        scope Orders prefix shop.{region} { Placed: Order }
+    """
+    schema = Schema(SchemaKind.FRUGAL, contract, type_name="Orders.Placed")
+    subject = "frugal.shop.*.Orders.Placed"
+    await client.register_schema("orders", schema, subject=subject, message="Placed", framing="frugal-v0")
+    async with await subscriber.subscribe_Placed("*", Handled(0, 1), group="g", retry=QUICK) as subscription:
+        await publisher.publish_Placed(Context(), "us", order(1, "bob"))
+        await client.append("orders", [{"subject": "frugal.shop.eu.Orders.Placed", "value": b"no"}])
+        await counted(subscription, dead_letters=3)
+    schemas = await client.schemas("orders")
+    with pytest.warns(penstock.DecodeWarning, match="1 of 3 values not decoded"):
+        letters = (await client.to_table("orders-dead", decode=schemas)).to_pylist()
+    assert [row["number"] for row in letters] == [0, 1, None]
+    assert letters[1]["customer"] == {"id": "bob"}
+    assert [row["decode_error"] is None for row in letters] == [True, True, False]
+
+
 async def test_two_subscriptions_of_one_name_never_take_messages_from_each_other(provider: ScopeProvider) -> None:
     await provider.client.create_stream("orders", "frugal.shop.>", partitions=2, partition_by="key")
     publisher = OrdersPublisher(provider)
