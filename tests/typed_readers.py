@@ -21,7 +21,7 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.hot import thrift_columns
-from penstock.idl.model import ConstantList, Field, ListOf, Literal, MapOf, Reference, Requiredness, SetOf
+from penstock.idl.model import Annotation, ConstantList, Field, ListOf, Literal, MapOf, Reference, Requiredness, SetOf
 from penstock.schemas.avro import avro_plan
 from penstock.schemas.json_values import JSON_TEXT, json_plan
 from penstock.schemas.plans import Node, Plan
@@ -59,6 +59,8 @@ PROTOBUF = (
     Field(7, "fixed", ListOf(scalar("i32")), encoding="sfixed32"),
     Field(8, "real", scalar("double")),
     Field(9, "leaves", ListOf(Reference("Leaf"))),
+    Field(10, "one", scalar("i32"), encoding="sint32", annotations=(Annotation("oneof", "choice"),)),
+    Field(11, "other", Reference("Leaf"), annotations=(Annotation("oneof", "choice"),)),
 )
 AVRO = {
     "type": "record",

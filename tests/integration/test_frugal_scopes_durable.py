@@ -33,6 +33,7 @@ from penstock.frugal.scopes.provider import ScopeProvider
 from penstock.frugal.scopes.redelivery import RetryPolicy
 from penstock.frugal.scopes.streams import UnsuitableStreamError
 from penstock.frugal.scopes.subscriptions import MessageRejected, Subscription
+from penstock.schemas.kinds import Schema, SchemaKind
 from tests.broker_process import BrokerProcess, eventually, running_broker
 from tests.frugal_frames import encode_frame
 from tests.unit.frugal.scopes.contract import PLACED, OrdersPublisher, OrdersSubscriber, order
@@ -324,6 +325,84 @@ async def test_a_dead_letter_stream_that_takes_nothing_stops_the_commit_and_is_t
         await handled.wait_for(2)
     assert handled.numbers == [0, 2]
     assert [one.headers[OFFSET] for one in await dead(client)] == ["1"]
+
+
+async def test_a_dead_letter_stream_that_begins_to_check_values_stops_no_partition(provider: ScopeProvider) -> None:
+    client = provider.client
+    publisher = OrdersPublisher(provider, create={})
+    number = Schema(SchemaKind.JSON_SCHEMA, '{"type": "object", "properties": {"n": {"type": "integer"}}}')
+    handled = Handled(1, 2, 4)
+    await client.create_stream("orders", "frugal.shop.>")
+    async with await OrdersSubscriber(provider).subscribe_Placed(
+        "*", handled, group="billing", retry=QUICK
+    ) as subscription:
+        typed = "penstock.dead.orders-dead.frugal.>"
+        await client.register_schema("orders-dead", number, subject=typed)
+        await client.alter_stream("orders-dead", schema_check="refuse")
+
+        async def is_checked() -> bool:
+            try:
+                await client.append("orders-dead", [{"subject": typed.replace(">", "x"), "value": b"no"}])
+            except penstock.RemoteError as refused:
+                return refused.code == "schema_mismatch"
+            return False
+
+        await eventually(is_checked, "the check of the dead letters' values")
+        for each in range(4):
+            await publisher.publish_Placed(Context(), "eu", order(each))
+        await counted(subscription, dead_letters=2, handled=2)
+        # A schema for all subjects: nothing is stored, nothing is lost, and the error says what to do.
+        await client.forget_schema("orders-dead", typed)
+        await client.register_schema("orders-dead", number, subject="penstock.dead.orders-dead.>")
+        typed = "penstock.dead.orders-dead.>"
+        await eventually(is_checked, "the check by the other schema")
+        await publisher.publish_Placed(Context(), "eu", order(4))
+
+        async def has_failed() -> bool:
+            return subscription.counts["dead_letters_failed"] > 2
+
+        await eventually(has_failed, "several tries to write the dead letter")
+        with pytest.raises(ValueError, match=r"`penstock stream alter orders-dead --schema-check count`"):
+            await OrdersSubscriber(provider).subscribe_Placed("*", handled, group="other")
+        await client.alter_stream("orders-dead", schema_check="count")
+        await counted(subscription, dead_letters=3)
+    letters = [one for one in await dead(client) if OFFSET in one.headers]
+    assert [one.headers[OFFSET] for one in letters] == ["1", "2", "4"]
+    assert all(one.value for one in letters)
+    assert [one.subject.removeprefix("penstock.dead.orders-dead.") for one in letters] == [
+        "unfit",
+        "unfit",
+        "frugal.shop.eu.Orders.Placed",
+    ]
+    repaired = Handled()
+    async with await OrdersSubscriber(provider).subscribe_Placed("eu", repaired, group="repair", stream="orders-dead"):
+        await repaired.wait_for(3)
+    assert repaired.numbers == [1, 2, 4]
+
+
+async def test_dead_letters_are_typed_columns_by_the_schemas_of_their_stream(provider: ScopeProvider) -> None:
+    client = provider.client
+    publisher = OrdersPublisher(provider, create={})
+    subscriber = OrdersSubscriber(provider)
+    await publisher.publish_Placed(Context(), "eu", order(0))
+    contract = """
+        struct Customer { 1: string id }
+        struct Order { 1: i64 number, 2: Customer customer, 3: string from_ }
+        scope Orders prefix shop.{region} { Placed: Order }
+    """
+    schema = Schema(SchemaKind.FRUGAL, contract, type_name="Orders.Placed")
+    subject = "frugal.shop.*.Orders.Placed"
+    await client.register_schema("orders", schema, subject=subject, message="Placed", framing="frugal-v0")
+    async with await subscriber.subscribe_Placed("*", Handled(0, 1), group="g", retry=QUICK) as subscription:
+        await publisher.publish_Placed(Context(), "us", order(1, "bob"))
+        await client.append("orders", [{"subject": "frugal.shop.eu.Orders.Placed", "value": b"no"}])
+        await counted(subscription, dead_letters=3)
+    schemas = await client.schemas("orders")
+    with pytest.warns(penstock.DecodeWarning, match="1 of 3 values not decoded"):
+        letters = (await client.to_table("orders-dead", decode=schemas)).to_pylist()
+    assert [row["number"] for row in letters] == [0, 1, None]
+    assert letters[1]["customer"] == {"id": "bob"}
+    assert [row["decode_error"] is None for row in letters] == [True, True, False]
 
 
 async def test_two_subscriptions_of_one_name_never_take_messages_from_each_other(provider: ScopeProvider) -> None:

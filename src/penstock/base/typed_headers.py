@@ -1,4 +1,4 @@
-"""NATS headers that tell how a message's value is written, and the media types of Thrift's protocols.
+"""NATS headers that tell how a message's value is written, Thrift's media types, and subjects of dead letters.
 
 Rules: names match exactly. Parameters of a media type do not count, nor does its case.
 """
@@ -10,6 +10,15 @@ OPERATION = "Frugal-Operation"
 CONTENT_TYPE = "Content-Type"
 SCHEMA = "Penstock-Schema"
 """The hash of the schema by which the value was written: 64 hex digits."""
+
+DEAD_PREFIX = "penstock.dead."
+"""In front of a dead letter's stream, a dot and the subject on which the message was published."""
+DEAD_SUBJECT = "Penstock-Dead-Subject"
+"""The subject on which a dead letter was published."""
+DEAD_TOO_LONG = "too-long"
+"""In the place of a subject that is too long with the prefix."""
+DEAD_UNFIT = "unfit"
+"""In the place of a subject whose schema the value does not fit."""
 
 
 def thrift_media_type(protocol: str) -> str:

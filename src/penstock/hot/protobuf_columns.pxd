@@ -12,6 +12,7 @@ cdef int _SIZED
 cdef int _GROUP
 cdef int _FIXED32
 cdef int _ZIGZAG
+cdef int _ONEOF
 cdef int _DEPTH_MAX
 cdef int _VARINT_BYTES_MAX
 cdef int64_t _ID_MAX
@@ -44,6 +45,9 @@ cdef class ProtobufReader(RowReader):
     )
     cdef int _message(self, Column column) except -1
 
+    @cython.locals(first=Column, before=Py_ssize_t, other=Column)
+    cdef int _choose(self, Column column, Column child, Py_ssize_t place) except -1
+
     @cython.locals(count=Py_ssize_t, child=Column, reason=int)
     cdef int _close_message(self, Column column) except -1
 
@@ -52,6 +56,9 @@ cdef class ProtobufReader(RowReader):
         size=Py_ssize_t, part=bytearray,
     )
     cdef int _merge(self, Column column, Py_ssize_t begin) except -1
+
+    @cython.locals(first=Column, before=Py_ssize_t, part=bytearray, other=Column, reason=int)
+    cdef int _drop(self, Column column, Column child, Py_ssize_t place, dict joined) except -1
 
     @cython.locals(text="const unsigned char*", at=Py_ssize_t, end=Py_ssize_t, is_raw=bint, reason=int)
     cdef int _joined(self, Column column, bytes message) except -1

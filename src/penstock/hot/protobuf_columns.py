@@ -2,7 +2,8 @@
 
 Rules: a field that the columns do not have is skipped, as is one of another wire type than theirs. Numbers are packed
 or not, whatever the schema says. Of a number or text that comes twice the last one counts; messages are merged, which
-is the same as reading their bytes end to end. A list or map that does not come is empty. Groups are skipped.
+is the same as reading their bytes end to end. Of the members of a `oneof` the last one counts, and what came for the
+others before is not kept. A list or map that does not come is empty. Groups are skipped.
 
 | wire type | bytes                        | kinds                                     |
 |-----------|------------------------------|-------------------------------------------|
@@ -24,6 +25,9 @@ _bool = bool
 
 VARINT, FIXED64, SIZED, GROUP, GROUP_END, FIXED32 = range(6)
 ZIGZAG = 1
+ONEOF = 2
+"""A flag of a `oneof`'s members, times the place of its first one and one more; that one's `chosen` is the place of the
+last that came."""
 DEPTH_MAX = 64  # of groups that are skipped; Protobuf's own limit is 100
 
 _VARINT = 0
@@ -32,6 +36,7 @@ _SIZED = 2
 _GROUP = 3
 _FIXED32 = 5
 _ZIGZAG = ZIGZAG
+_ONEOF = ONEOF
 _DEPTH_MAX = DEPTH_MAX
 _VARINT_BYTES_MAX = 10
 _ID_MAX = 2**29 - 1
@@ -138,7 +143,15 @@ class ProtobufReader(RowReader):
                 continue  # its next element may follow
             if wire != child.wire:
                 reason = self._skip(id_, wire, 0)
-            elif child.count == count:
+                if reason:
+                    return reason
+                place += 1
+                continue
+            if child.flags >= _ONEOF:
+                reason = self._choose(column, child, place)
+                if reason:
+                    return reason
+            if child.count == count:
                 reason = self._value(child)
             elif child.kind in (cells.STRUCT, cells.RAW):
                 is_merged = True
@@ -154,6 +167,22 @@ class ProtobufReader(RowReader):
             if reason:
                 return reason
         return self._close_message(column)
+
+    def _choose(self, column: Column, child: Column, place: _int) -> int:
+        """Note the member of a `oneof` that comes, and remove the one that came before it in the message, if any."""
+        first = column.child(child.flags // _ONEOF - 1)
+        before = first.chosen
+        first.chosen = place
+        if before < 0 or before == place:
+            return cells.DECODED
+        other = column.child(before)
+        if other.count == column.count:  # it came in an earlier message
+            return cells.DECODED
+        self.cells_left -= other.cells
+        if self.cells_left < 0:
+            return cells.EXPANDS
+        other.truncate(column.count)
+        return cells.DECODED
 
     def _close_message(self, column: Column) -> int:
         """Append a message; fields that did not come get their defaults, or null."""
@@ -187,8 +216,12 @@ class ProtobufReader(RowReader):
             id_ = self.tag >> 3
             wire = self.tag & 7
             place = column.place_of(id_)
-            if place >= 0 and wire == _SIZED:
+            if place >= 0 and wire == column.child(place).wire:
                 child = column.child(place)
+                if child.flags >= _ONEOF:
+                    reason = self._drop(column, child, place, joined)
+                    if reason:
+                        return reason
                 if child.kind in (cells.STRUCT, cells.RAW):
                     reason = self._size()
                     if reason:
@@ -208,6 +241,22 @@ class ProtobufReader(RowReader):
             reason = self._joined(child, bytes(part))
             if reason:
                 return reason
+        return cells.DECODED
+
+    def _drop(self, column: Column, child: Column, place: _int, joined: dict[_int, bytearray]) -> int:
+        """Forget what came for the member of a `oneof` before the one that comes; it must be sound nevertheless."""
+        first = column.child(child.flags // _ONEOF - 1)
+        before = first.chosen
+        first.chosen = place
+        part = None if before == place else joined.pop(before, None)
+        if part is None:
+            return cells.DECODED
+        other = column.child(before)
+        other.truncate(column.count)
+        reason = self._joined(other, bytes(part))
+        if reason:
+            return reason
+        other.truncate(column.count)
         return cells.DECODED
 
     def _joined(self, column: Column, message: bytes) -> int:
@@ -313,7 +362,7 @@ class ProtobufReader(RowReader):
             if reason:
                 return reason
             number = cells.signed64(self.varint)
-            if column.flags == _ZIGZAG:
+            if column.flags & _ZIGZAG:
                 number = cells.unzigzag(self.varint)
             column.add_number(number != 0 if kind == cells.BOOL else number)
             return cells.DECODED

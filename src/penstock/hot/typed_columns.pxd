@@ -32,6 +32,7 @@ cdef class Column:
     cdef readonly Py_ssize_t data_size
     cdef Py_ssize_t data_room
     cdef readonly int64_t cells
+    cdef public Py_ssize_t chosen
     cdef bytearray valid_store
     cdef bytearray values_store
     cdef bytearray data_store

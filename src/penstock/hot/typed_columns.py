@@ -80,6 +80,7 @@ class Column:
         self.width = WIDTHS.get(kind, 0)
         self.has_offsets = cells.TEXT <= kind <= cells.MAP
         self.count = self.room = 0
+        self.chosen = -1  # of the first member of a `oneof` in Protobuf: the place of the last that came
         self.data_size = self.data_room = 0
         # Cells of one value: its own, and those of the fields that are null with it.
         self.cells = 1

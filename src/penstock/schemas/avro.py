@@ -1,7 +1,7 @@
 """Plans and decoders of Avro values that stand without their schema: the schema is that of their writer.
 
 Rules: the schema is JSON, as the specification of Avro 1.12 says; named types are found by full name. Values of
-another version of a schema are decoded by that version's own plan.
+another version of a schema are decoded by that version's own plan, and `resolution` makes this one's columns of them.
 
 | Avro                                    | Arrow type                                                               |
 |-----------------------------------------|--------------------------------------------------------------------------|
@@ -10,6 +10,7 @@ another version of a schema are decoded by that version's own plan.
 | enum                                    | by `EnumStyle`                                                           |
 | array, map, record                      | `list`, `map<string, …>`, `struct`                                       |
 | union of null and one more              | the other, nullable                                                      |
+| union of null alone                     | `null`                                                                   |
 | any other union                         | `struct` with a field for each branch but null, named by the branch       |
 | a record inside itself                  | `binary`, as it is encoded                                               |
 | decimal                                 | `decimal128`; `binary` beyond 38 digits                                  |
@@ -20,6 +21,7 @@ another version of a schema are decoded by that version's own plan.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from dataclasses import replace
 from functools import partial
@@ -30,13 +32,14 @@ import pyarrow as pa
 from penstock.hot import avro_columns, cells
 from penstock.hot.avro_columns import AvroReader
 from penstock.hot.typed_columns import Column
+from penstock.schemas.avro_defaults import encoded_default
 from penstock.schemas.decoding import Decoder, Framing
-from penstock.schemas.plans import VALUE, Budget, EnumStyle, Node, Plan, SchemaError
+from penstock.schemas.plans import NO_DEFAULT, VALUE, AvroPart, Budget, EnumStyle, Node, Plan, SchemaError
 
 FIXED_BYTES_MAX = 1 << 20
 DECIMAL_DIGITS_MAX = 38  # of Arrow's decimal128
 
-_PRIMITIVES: dict[str, tuple[int, pa.DataType]] = {
+PRIMITIVES: dict[str, tuple[int, pa.DataType]] = {
     "null": (cells.NOTHING, pa.null()),
     "boolean": (cells.BOOL, pa.bool_()),
     "int": (cells.INT32, pa.int32()),
@@ -57,7 +60,7 @@ LOGICAL: dict[tuple[str, str], pa.DataType] = {
     ("long", "local-timestamp-micros"): pa.timestamp("us"),
     ("long", "local-timestamp-nanos"): pa.timestamp("ns"),
 }
-_NAMED = ("record", "error", "enum", "fixed")
+NAMED = ("record", "error", "enum", "fixed")
 
 
 def avro_plan(schema: str | bytes, enums: EnumStyle = EnumStyle.DICTIONARY) -> Plan:
@@ -79,12 +82,13 @@ def avro_layout(schema: str) -> object:
 
     SchemaError as `avro_plan`.
     """
-    return _layout(avro_plan(schema).root)
+    return layout(avro_plan(schema).root)
 
 
-def _layout(node: Node) -> object:
-    names = None if node.names is None else tuple(sorted(node.names.items()))
-    return (node.name, node.kind, node.type, node.id, node.wire, node.flags, names, *map(_layout, node.children))
+def layout(node: Node) -> tuple[object, ...]:
+    """Return the name of a node, and behind it what its values' bytes and the names of columns in it depend on."""
+    symbols = node.avro.symbols
+    return (node.name, node.kind, node.type, node.id, node.wire, node.flags, symbols, *map(layout, node.children))
 
 
 def avro_decoder(plan: Plan, framing: Framing = Framing.BARE) -> Decoder:
@@ -116,18 +120,18 @@ class _Making:
         if isinstance(schema, list):
             return self._union(schema, name, space, depth)
         if isinstance(schema, str):
-            if schema in _PRIMITIVES:
-                kind, arrow = _PRIMITIVES[schema]
+            if schema in PRIMITIVES:
+                kind, arrow = PRIMITIVES[schema]
                 return Node(name, kind, arrow)
             schema, space = self._named(schema, space)
             return self._complex(schema, name, space, depth)
         kind = schema["type"]
         if isinstance(kind, dict | list):
             return self.node(kind, name, space, depth + 1)
-        if kind in _PRIMITIVES:
-            return _logical(Node(name, *_PRIMITIVES[kind]), kind, schema)
-        if kind in _NAMED:
-            full, space = _full_name(schema, space)
+        if kind in PRIMITIVES:
+            return _logical(Node(name, *PRIMITIVES[kind]), kind, schema)
+        if kind in NAMED:
+            full, space = full_name(schema, space)
             if full in self._names:
                 raise SchemaError(f"the Avro schema defines {full} twice")
             self._names[full] = (schema, space)
@@ -157,7 +161,8 @@ class _Making:
             size = schema["size"]
             if not isinstance(size, int) or not 0 <= size <= FIXED_BYTES_MAX:
                 raise SchemaError(f"{name}: a fixed type of {size} bytes; {FIXED_BYTES_MAX:,} at most")
-            node = Node(name, cells.BINARY, pa.binary(), wire=size, flags=avro_columns.FIXED)
+            part = AvroPart(_type_names(schema))
+            node = Node(name, cells.BINARY, pa.binary(), wire=size, flags=avro_columns.FIXED, avro=part)
             return _logical(node, kind, schema)
         if kind == "enum":
             symbols = schema["symbols"]
@@ -165,22 +170,29 @@ class _Making:
                 raise SchemaError(f"{name}: an enum has a symbol twice, or a default that is none of its symbols")
             names = None if self._enums is EnumStyle.NUMBER else dict(enumerate(map(str, symbols)))
             flags = avro_columns.ENUM
-            return Node(name, cells.INT32, self._enums.type, wire=len(symbols), flags=flags, names=names)
-        full, _ = _full_name(schema, space)
+            part = AvroPart(_type_names(schema), tuple(map(str, symbols)), schema.get("default"))
+            return Node(name, cells.INT32, self._enums.type, wire=len(symbols), flags=flags, names=names, avro=part)
+        full, _ = full_name(schema, space)
         if full in self._open:
             place = self._recursive.setdefault(full, len(self._recursive))
-            return Node(name, cells.RAW, pa.binary(), wire=place)
+            return Node(name, cells.RAW, pa.binary(), wire=place, avro=AvroPart(_type_names(schema)))
         self._open.append(full)
-        children = tuple(
-            replace(self.node(field["type"], str(field["name"]), space, depth + 1), id=place)
-            for place, field in enumerate(schema["fields"])
-        )
+        children = tuple(self._field(field, place, space, depth + 1) for place, field in enumerate(schema["fields"]))
         self._open.pop()
         if len({child.name for child in children}) < len(children):
             raise SchemaError(f"{full} has two fields of one name")
         arrow = pa.struct([(child.name, child.type) for child in children])
         flags = avro_columns.NAMED if full in self._recursive else 0
-        return Node(name, cells.STRUCT, arrow, children, wire=self._recursive.get(full, 0), flags=flags)
+        wire, part = self._recursive.get(full, 0), AvroPart(_type_names(schema))
+        return Node(name, cells.STRUCT, arrow, children, wire=wire, flags=flags, avro=part)
+
+    def _field(self, field: Any, place: int, space: str, depth: int) -> Node:
+        node = self.node(field["type"], str(field["name"]), space, depth)
+        aliases, default = tuple(map(str, field.get("aliases", ()))), field.get("default", NO_DEFAULT)
+        if default is not NO_DEFAULT:
+            with contextlib.suppress(NotImplementedError):
+                encoded_default(node, default)
+        return replace(node, id=place, avro=replace(node.avro, aliases=aliases, default=default))
 
     def _union(self, schema: list[Any], name: str, space: str, depth: int) -> Node:
         null = schema.index("null") if "null" in schema else -1
@@ -189,7 +201,9 @@ class _Making:
             child = self.node(branches[0][1], name, space, depth + 1)
             return Node(name, cells.CHOICE, child.type, (child,), wire=null, flags=avro_columns.ALONE)
         if not branches:
-            return self.node("null", name, space, depth) if null >= 0 else _empty_union(name)
+            if null < 0:
+                raise SchemaError(f"{name}: a union without branches")
+            return Node(name, cells.CHOICE, pa.null(), wire=null)
         children = tuple(
             replace(self.node(each, _branch_name(each), space, depth + 1), id=place) for place, each in branches
         )
@@ -197,18 +211,19 @@ class _Making:
         return Node(name, cells.CHOICE, arrow, children, wire=null)
 
 
-def _empty_union(name: str) -> Node:
-    raise SchemaError(f"{name}: a union without branches")
-
-
 def _branch_name(schema: Any) -> str:
     """Return the name of a union's branch: of a named type without its namespace."""
     if isinstance(schema, dict):
-        schema = schema["name"] if schema["type"] in _NAMED else schema["type"]
+        schema = schema["name"] if schema["type"] in NAMED else schema["type"]
     return str(schema).rpartition(".")[2]
 
 
-def _full_name(schema: Any, space: str) -> tuple[str, str]:
+def _type_names(schema: Any) -> tuple[str, ...]:
+    """Return the name of a named type without its namespace, and its aliases."""
+    return tuple(str(each).rpartition(".")[2] for each in (schema["name"], *schema.get("aliases", ())))
+
+
+def full_name(schema: Any, space: str) -> tuple[str, str]:
     """Return the full name of a definition, and the namespace of what stands in it."""
     name = str(schema["name"])
     if "." in name:

@@ -115,7 +115,10 @@ class Schema:
 
         `message`: the name in Thrift's message begin, which is the operation of a scope; empty: any.
         """
-        plan = self.plan(enums)
+        return self.decoder_of(self.plan(enums), framing, protocol, message)
+
+    def decoder_of(self, plan: Plan, framing: Framing, protocol: ThriftProtocol, message: str) -> Decoder:
+        """Return a decoder of a plan of this schema, as `decoder` does, which several decoders may have."""
         if self.kind is SchemaKind.FRUGAL:
             return thrift_decoder(plan, protocol, framing, message)
         if self.kind is SchemaKind.PROTOBUF:

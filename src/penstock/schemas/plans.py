@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -55,6 +56,27 @@ class EnumStyle(StrEnum):
         return pa.string() if self is EnumStyle.STRING else pa.int32()
 
 
+NO_DEFAULT: Any = object()
+
+
+@dataclass(frozen=True, slots=True)
+class AvroPart:
+    """Parts of an Avro type, and of the field that it stands in, which schema resolution needs.
+
+    `type_names`: of a named type without its namespace, then its aliases. `symbols`: of an enum, whose `default_symbol`
+    stands for others. `aliases`: of the field; `default`: of the field, as JSON.
+    """
+
+    type_names: tuple[str, ...] = ()
+    symbols: tuple[str, ...] = ()
+    default_symbol: str | None = None
+    aliases: tuple[str, ...] = ()
+    default: Any = NO_DEFAULT
+
+
+_NO_PART = AvroPart()
+
+
 @dataclass(frozen=True, slots=True)
 class Node:
     """A column of a plan. `kind`: of `hot.cells`; `type`: of the finished array; `children`: in the schema's order.
@@ -74,6 +96,7 @@ class Node:
     is_needed: bool = False
     filling: bytes | None = None
     names: Mapping[int, str] | None = field(default=None, compare=False)
+    avro: AvroPart = field(default=_NO_PART, compare=False)
 
     def column(self) -> Column:
         """Return an empty column to build; fields of structs in the order of their ids."""
@@ -127,12 +150,12 @@ def array_of(column: Column, node: Node) -> pa.Array:
     ]
     if node.kind == cells.CHOICE and node.flags & avro_columns.ALONE:
         return parts[0]
-    values, data = column.buffers()
     kind, count = node.type, column.count
+    if pa.types.is_null(kind):
+        return pa.nulls(count)
+    values, data = column.buffers()
     if node.kind in (cells.STRUCT, cells.CHOICE):
         return pa.Array.from_buffers(kind, count, [valid], nulls, children=parts)
-    if node.kind == cells.NOTHING:
-        return pa.nulls(count)
     if node.kind == cells.LIST:
         return pa.Array.from_buffers(kind, count, [valid, pa.py_buffer(values)], nulls, children=parts)
     if node.kind == cells.MAP:

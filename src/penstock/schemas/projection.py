@@ -7,6 +7,8 @@ marked. What becomes of a row does not depend on the rows beside it.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -19,14 +21,28 @@ def projected(array: pa.Array, wanted: pa.DataType) -> tuple[pa.Array, pa.Boolea
     if pa.types.is_struct(kind) and pa.types.is_struct(wanted):
         return _struct(array, wanted)
     if pa.types.is_list(kind) and pa.types.is_list(wanted):
-        values, lost = projected(array.values, wanted.value_type)
-        made = pa.Array.from_buffers(
-            wanted, len(array), array.buffers()[:2], array.null_count, array.offset, children=[values]
-        )
-        return made, _rows_of_lists(array, lost)
+        return list_of(array, wanted, *projected(array.values, wanted.value_type))
     if pa.types.is_map(kind) and pa.types.is_map(wanted):
         return _map(array, wanted)
-    return _cast(array, wanted)
+    return cast(array, wanted)
+
+
+def list_of(
+    array: pa.ListArray, wanted: pa.DataType, values: pa.Array, lost: pa.BooleanArray | None
+) -> tuple[pa.Array, pa.BooleanArray | None]:
+    """Return lists with other values, of which some may be lost."""
+    made = pa.Array.from_buffers(
+        wanted, len(array), array.buffers()[:2], array.null_count, array.offset, children=[values]
+    )
+    return made, _rows_of_lists(array, lost)
+
+
+def map_of(
+    array: pa.MapArray, wanted: pa.DataType, keys: pa.Array, items: pa.Array, lost: pa.BooleanArray | None
+) -> tuple[pa.Array, pa.BooleanArray | None]:
+    """Return maps with other keys and items, of which items may be lost."""
+    entries = pa.StructArray.from_arrays([keys, items], fields=[wanted.key_field, wanted.item_field])
+    return list_of(array, wanted, entries, lost)
 
 
 def _struct(array: pa.StructArray, wanted: pa.DataType) -> tuple[pa.Array, pa.BooleanArray | None]:
@@ -42,7 +58,7 @@ def _struct(array: pa.StructArray, wanted: pa.DataType) -> tuple[pa.Array, pa.Bo
             marks.append(pc.and_(lost, array.is_valid()))
     mask = array.is_null() if array.null_count else None
     made = pa.StructArray.from_arrays(parts, fields=list(wanted), mask=mask)
-    return made, _either(marks)
+    return made, either(marks)
 
 
 def _map(array: pa.MapArray, wanted: pa.DataType) -> tuple[pa.Array, pa.BooleanArray | None]:
@@ -54,12 +70,8 @@ def _map(array: pa.MapArray, wanted: pa.DataType) -> tuple[pa.Array, pa.BooleanA
         # Copied, as keys that do not fit may also lie before or behind a slice.
         is_lost = pa.repeat(False, len(array)) if rows is None else rows
         made, others = _map(pc.if_else(is_lost, pa.scalar(None, array.type), array), wanted)
-        return made, _either([each for each in (rows, others) if each is not None])
-    entries = pa.StructArray.from_arrays([keys, items], fields=[wanted.key_field, wanted.item_field])
-    made = pa.Array.from_buffers(
-        wanted, len(array), array.buffers()[:2], array.null_count, array.offset, children=[entries]
-    )
-    return made, _rows_of_lists(array, lost)
+        return made, either([rows, others])
+    return map_of(array, wanted, keys, items, lost)
 
 
 def _rows_of_lists(array: pa.Array, lost: pa.BooleanArray | None) -> pa.BooleanArray | None:
@@ -75,7 +87,8 @@ def _rows_of_lists(array: pa.Array, lost: pa.BooleanArray | None) -> pa.BooleanA
     return found if pc.any(found).as_py() else None
 
 
-def _cast(array: pa.Array, wanted: pa.DataType) -> tuple[pa.Array, pa.BooleanArray | None]:
+def cast(array: pa.Array, wanted: pa.DataType) -> tuple[pa.Array, pa.BooleanArray | None]:
+    """Return values without parts as another type; those that it does not hold are lost."""
     if pa.types.is_dictionary(wanted):
         made, lost = projected(array, wanted.value_type)
         return made.dictionary_encode().cast(wanted), lost
@@ -85,6 +98,11 @@ def _cast(array: pa.Array, wanted: pa.DataType) -> tuple[pa.Array, pa.BooleanArr
         made = pa.nulls(len(array), wanted)
     except pa.ArrowInvalid:
         made = pa.array([_cast_value(value, wanted) for value in array], wanted)
+    return marked(made, array)
+
+
+def marked(made: pa.Array, array: pa.Array) -> tuple[pa.Array, pa.BooleanArray | None]:
+    """Return what was made of an array, and which of its values it lacks."""
     lost = pc.and_(made.is_null(), array.is_valid())
     return made, lost if pc.any(lost).as_py() else None
 
@@ -96,8 +114,10 @@ def _cast_value(value: pa.Scalar, wanted: pa.DataType) -> pa.Scalar | None:
         return None
 
 
-def _either(marks: list[pa.BooleanArray]) -> pa.BooleanArray | None:
+def either(marks: Iterable[pa.BooleanArray | None]) -> pa.BooleanArray | None:
+    """Return which rows are marked in any of the marks; None: there is no mark."""
     found = None
     for mark in marks:
-        found = mark if found is None else pc.or_(found, mark)
+        if mark is not None:
+            found = mark if found is None else pc.or_(found, mark)
     return found

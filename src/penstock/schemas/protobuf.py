@@ -3,7 +3,7 @@
 Rules: `Field.encoding` says how a number is encoded where its type does not: "sint64", "fixed32"; of a map, that of the
 key and that of the value, "map<sint32, fixed64>". A field of requiredness OPTIONAL has
 presence: it is null if it does not come. One that is DEFAULT has none, as in proto3: it is zero or empty then, and a
-message is null. Lists and maps that do not come are empty.
+message is null. Lists and maps that do not come are empty. Of the members of a `oneof` all are null but the last.
 
 | encoding                                       | wire type | kind of the field's type          |
 |------------------------------------------------|-----------|-----------------------------------|
@@ -109,7 +109,7 @@ class _Making:
         if any(struct is each for each in self._open):
             return Node(name, cells.RAW, pa.binary(), wire=_SIZED)
         self._open.append(struct)
-        children = tuple(self._fields(program, struct, depth))
+        children = tuple(_with_oneofs(struct, list(self._fields(program, struct, depth))))
         self._open.pop()
         arrow = pa.struct([(child.name, child.type) for child in children])
         return Node(name, cells.STRUCT, arrow, children, wire=_SIZED)
@@ -155,6 +155,19 @@ class _Making:
         if key.kind in (cells.LIST, cells.MAP, cells.STRUCT, cells.RAW) or value.kind in (cells.LIST, cells.MAP):
             raise SchemaError(f"{name}: Protobuf has no such map")
         return Node(name, cells.MAP, pa.map_(key.type, value.type), (key, value), wire=_SIZED)
+
+
+def _with_oneofs(struct: Struct, nodes: list[Node]) -> Iterator[Node]:
+    """Yield the nodes of a message's fields; each member of a `oneof` knows the first one's place by number."""
+    places = {field.id: place for place, field in enumerate(sorted(struct.fields, key=lambda field: field.id))}
+    firsts: dict[str, int] = {}
+    for field, node in zip(struct.fields, nodes, strict=True):
+        oneof = next((each.value for each in field.annotations if each.name == "oneof"), None)
+        if oneof is None:
+            yield node
+        else:
+            first = firsts.setdefault(oneof, places[field.id])
+            yield replace(node, flags=node.flags | protobuf_columns.ONEOF * (first + 1))
 
 
 def _scalar(what: Scalar, name: str, encoding: str) -> Node:

@@ -6,8 +6,9 @@ decoded together; no Python object is made for a row.
 
 | which                | from                                                                                       |
 |----------------------|--------------------------------------------------------------------------------------------|
-| type                 | the pattern that the subject matches                                                       |
-| version              | the header `Penstock-Schema`, else the newest; of Avro only if all have the same bytes     |
+| type                 | the pattern that the subject matches; of a dead letter else its original subject           |
+| version              | of Avro the fingerprint of the single-object encoding; else the header `Penstock-Schema`;  |
+|                      | else the newest, of Avro only if all have the same bytes                                   |
 | framing              | `BARE` with the header `Frugal-Operation` (native framing), else the version's             |
 | protocol (of Thrift) | the header `Content-Type` if it is one of Thrift's, else the version's                     |
 
@@ -17,8 +18,8 @@ decoded together; no Python object is made for a row.
 | several              | a struct for each type, named by it; null where the row has another                        |
 
 Patterns with one type by name share columns if the fields of one include the other's. Rows of an older version have the
-newest one's columns (`projection`). Names of the log's columns stay theirs: another column of such a name gets the
-prefix `data_`.
+newest one's columns (`projection`; of Avro `resolution`). Names of the log's columns stay theirs: another column of
+such a name gets the prefix `data_`.
 
 A reader that was planned earlier keeps its columns: `pins` names the versions that count as the newest, and rows of
 versions that are newer still get the columns of these. A version that is not known was registered later; what it wrote
@@ -28,6 +29,8 @@ be read without their writer's schema.
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -37,17 +40,29 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.base.typed_headers import CONTENT_TYPE, OPERATION, SCHEMA, media_type, thrift_media_type
+from penstock.base.typed_headers import (
+    CONTENT_TYPE,
+    DEAD_PREFIX,
+    DEAD_SUBJECT,
+    DEAD_TOO_LONG,
+    DEAD_UNFIT,
+    OPERATION,
+    SCHEMA,
+    media_type,
+    thrift_media_type,
+)
 from penstock.hot.header_codes import HeaderCodes
 from penstock.idl.model import Reference
 from penstock.schemas.avro import avro_layout
+from penstock.schemas.avro_fingerprint import MARK_BYTES, SINGLE_OBJECT, single_object_mark
 from penstock.schemas.decoding import Decoder, Framing, Reason
 from penstock.schemas.kinds import Schema, SchemaKind
 from penstock.schemas.pattern_index import PatternIndex
-from penstock.schemas.plans import EnumStyle, SchemaError
-from penstock.schemas.projection import projected
+from penstock.schemas.plans import EnumStyle, Plan, SchemaError
+from penstock.schemas.projection import either, projected
 from penstock.schemas.registry import SchemaVersion, StreamSchemas
 from penstock.schemas.report import Counted, DecodeReport, places
+from penstock.schemas.resolution import Resolution
 from penstock.schemas.thrift import ThriftProtocol
 
 DECODE_ERROR = "decode_error"
@@ -61,6 +76,8 @@ _REASONS = pa.array([reason.text for reason in Reason], pa.string())
 _NUMBERS = pa.array([int(reason) for reason in Reason], pa.uint8())
 _PROTOCOLS = {thrift_media_type(each): each for each in ThriftProtocol}
 _INDEXED_PER_PATTERN_MAX = 16  # different subjects of a batch; more are matched by regular expressions
+_NO_TYPE = -1  # of rows that are refused by their headers
+_VALUE_END = 1 << 30  # beyond the bytes of any value
 _CODES_END = 1 << 31  # codes have 4 bytes
 
 
@@ -89,11 +106,19 @@ class _Pattern:
     type: int
     versions: dict[str, SchemaVersion] = field(default_factory=dict)  # by hash; the last of equal ones
     must_be_named: bool = False  # a message that does not name its version may be any of them
+    marks: dict[bytes, SchemaVersion] = field(default_factory=dict)  # of Avro's single-object encoding
+    refusals: Mapping[Reason, _Route] = field(default_factory=lambda: _REFUSALS)
 
     def note_differences(self) -> None:
-        """See if the versions are of Avro and differ in their bytes, of which none says which version it is of."""
-        if self.newest.schema.kind is SchemaKind.AVRO and len(self.versions) > 1:
-            self.must_be_named = len({_avro_layout(each.schema) for each in self.versions.values()}) > 1
+        """Note the marks of Avro's versions, and if they differ in their bytes, so that a message must name its own."""
+        versions = [each for each in self.versions.values() if each.schema.kind is SchemaKind.AVRO]
+        for each in versions:
+            with contextlib.suppress(SchemaError):  # of a version that this Penstock reads no more
+                self.marks[single_object_mark(each.schema.text)] = each
+        if self.newest.schema.kind is SchemaKind.AVRO:
+            self.must_be_named = len({_avro_layout(each.schema) for each in versions}) > 1
+        if self.marks:
+            self.refusals = {reason: _Route(reason=reason, owner=self) for reason in Reason}
 
     @property
     def regex(self) -> str:
@@ -101,17 +126,33 @@ class _Pattern:
         return r"(?s)\A" + r"\.".join(tokens) + r"\z"
 
 
+_DEAD = rf"\A{re.escape(DEAD_PREFIX)}[^.]+\."
 _TOKENS = {"*": "[^.]+", ">": ".+"}
 
 
 @dataclass(frozen=True, slots=True)
 class _Route:
-    """A decoder, or a reason, for rows of one pattern and equal headers."""
+    """A decoder, or a reason, for rows of one pattern and equal headers.
+
+    `owner`: the pattern if its values may be in Avro's single-object encoding. `skips`: bytes in front of the value.
+    """
 
     decoder: Decoder | None = None
     reason: int = 0
     version: SchemaVersion | None = None
-    type: int = -1
+    type: int = _NO_TYPE
+    resolution: Resolution | None = None  # of Avro: to the newest version
+    owner: _Pattern | None = None
+    skips: int = 0
+
+    def values(self, rows: pa.Array | None, values: pa.Array) -> pa.Array:
+        """Return the encoded values of rows, without what stands before them."""
+        own = values if rows is None else values.take(rows)
+        # Without an end, Arrow 26 fails if nothing is left of any value: "Negative buffer resize".
+        return pc.binary_slice(own.cast(pa.binary()), self.skips, _VALUE_END) if self.skips else own
+
+
+_REFUSALS: Mapping[Reason, _Route] = {reason: _Route(reason=reason) for reason in Reason}
 
 
 @dataclass(slots=True)
@@ -141,7 +182,7 @@ class RowDecoder:
         pins: Mapping[str, int] | None = None,
         decodes_unknown: bool = False,
     ) -> None:
-        schemas = schemas.of_subjects(subjects)
+        schemas = schemas.of_subjects(None if subjects is None else [*subjects, *_published_patterns(subjects)])
         if not schemas.versions:
             of = "" if subjects is None else f" for {', '.join(subjects)}"
             raise SchemaError(f"the stream {schemas.stream!r} has no schemas{of}; `penstock schema register` adds some")
@@ -156,8 +197,8 @@ class RowDecoder:
             each.note_differences()
         self._index = PatternIndex([each.subject for each in self._patterns])
         self._headers = _Headers(schemas.versions)
-        self._decoders: dict[tuple[str, int, Framing, ThriftProtocol], Decoder] = {}
-        self._routes: dict[int, _Route] = {}
+        self._plans: dict[tuple[str, int], Plan] = {}
+        self._routes: dict[tuple[str, int, Framing, ThriftProtocol, int], _Route] = {}
         self.schema = pa.schema([*self._fields(), pa.field(DECODE_ERROR, _ERROR_TYPE)])
 
     def decode(self, batch: pa.RecordBatch | pa.Table, *, rows_before: int = 0) -> DecodedRows:
@@ -182,32 +223,63 @@ class RowDecoder:
         A row of an older version that decodes has none, also if the newest version's columns do not take it.
         """
         subjects, values, blocks = (_plain(_column(batch, name)) for name in NEEDED)
-        parts = [_refused_part(*each, values) for each in self._split(subjects, blocks)]
-        return _joined([part.reasons for part in parts], parts, pa.uint8())
+        parts = [_refused_part(*each, values) for each in self._split(subjects, blocks, values)]
+        return _joined([part.reasons for part in parts], _order(parts), pa.uint8())
 
     def _decoded(self, batch: pa.RecordBatch, rows_before: int) -> DecodedRows:
         subjects, values, blocks = (_plain(_column(batch, name)) for name in NEEDED)
         report = DecodeReport(rows=batch.num_rows)
-        parts = [self._part(*each, values, report) for each in self._split(subjects, blocks)]
-        reasons = _joined([part.reasons for part in parts], parts, pa.uint8())
+        parts = [self._part(*each, values, report) for each in self._split(subjects, blocks, values)]
+        parts.sort(key=lambda part: part.type)
+        order = _order(parts)
+        reasons = _joined([part.reasons for part in parts], order, pa.uint8())
         if len(reasons) and pc.max(reasons).as_py():
             _count(reasons, report, batch, rows_before)
         columns: list[pa.Array | pa.ChunkedArray] = []
+        by_type = {place: list(own) for place, own in itertools.groupby(parts, key=lambda part: part.type)}
+        end = sum(part.count for part in by_type.get(_NO_TYPE, ()))
         for place, each in enumerate(self._types):
-            made = [
-                part.columns if part.type == place and part.columns is not None else pa.nulls(part.count, each.kind)
-                for part in parts
-            ]
-            whole = _joined(made, parts, each.kind)
+            own = by_type.get(place, ())
+            begin, end = end, end + sum(part.count for part in own)
+            made = [part.columns for part in own if part.columns is not None]
+            whole = _joined(made, _own(order, begin, end), each.kind) if made else pa.nulls(len(reasons), each.kind)
             columns += whole.flatten() if len(self._types) == 1 else [whole]
         errors = pa.DictionaryArray.from_arrays(pc.index_in(reasons, _NUMBERS).cast(pa.int8()), _REASONS)
         return DecodedRows([*columns, errors], report)
 
-    def _split(self, subjects: pa.Array, blocks: pa.Array) -> list[tuple[_Route, pa.Array | None]]:
+    def _split(self, subjects: pa.Array, blocks: pa.Array, values: pa.Array) -> list[tuple[_Route, pa.Array | None]]:
         """Return the routes of the rows, each with the places of its rows; None: all."""
         if not len(subjects):
             return []
-        patterns, codes = self._patterns_of(subjects), self._headers.codes(blocks)
+        split = self._split_by_headers(subjects, blocks)
+        if any(route.owner is not None for route, _ in split):
+            values = values.cast(pa.binary())
+            if pc.any(pc.starts_with(values, SINGLE_OBJECT)).as_py():
+                return [part for route, rows in split for part in self._split_by_marks(route, rows, values)]
+        return split
+
+    def _split_by_marks(
+        self, route: _Route, rows: pa.Array | None, values: pa.Array
+    ) -> list[tuple[_Route, pa.Array | None]]:
+        """Return the routes of a route's rows: a version's mark counts before what headers say."""
+        if route.owner is None:
+            return [(route, rows)]
+        begins = pc.binary_slice(values if rows is None else values.take(rows), 0, MARK_BYTES)
+        known = pa.array(list(route.owner.marks), pa.binary())
+        places = pc.fill_null(pc.index_in(begins, known), len(known))
+        split = []
+        for place in sorted(pc.unique(places).to_pylist()):
+            own = pc.indices_nonzero(pc.equal(places, place))
+            if place < len(known):
+                version = route.owner.marks[known[place].as_py()]
+                one = self._version_route(route.owner, version, Framing.BARE, version.typed.protocol, MARK_BYTES)
+            else:
+                one = route
+            split.append((one, own if rows is None else rows.take(own)))
+        return split
+
+    def _split_by_headers(self, subjects: pa.Array, blocks: pa.Array) -> list[tuple[_Route, pa.Array | None]]:
+        patterns, codes = self._patterns_of(subjects, blocks), self._headers.codes(blocks)
         end = self._headers.end
         if isinstance(patterns, int) and codes is None:
             return [(self._route(patterns, 0), None)]
@@ -216,15 +288,22 @@ class RowDecoder:
         else:
             numbers = pc.multiply(patterns, end)
             numbers = numbers if codes is None else pc.add(numbers, codes)
-        different = pc.unique(numbers).to_pylist()
+        encoded = numbers.dictionary_encode()
+        routes = [self._route(*divmod(number, end)) for number in encoded.dictionary.to_pylist()]
+        different = list({id(route): route for route in routes}.values())
         if len(different) == 1:
-            return [(self._route(*divmod(different[0], end)), None)]
+            return [(different[0], None)]
+        places = {id(route): place for place, route in enumerate(different)}
+        of_rows = pa.array([places[id(route)] for route in routes], pa.int32()).take(encoded.indices)
+        rows = pc.array_sort_indices(of_rows)  # stable
+        counts = {each["values"]: each["counts"] for each in pc.value_counts(of_rows).to_pylist()}
+        ends = list(itertools.accumulate(counts[place] for place in range(len(different))))
         return [
-            (self._route(*divmod(number, end)), pc.indices_nonzero(pc.equal(numbers, number)))
-            for number in sorted(different)
+            (route, rows.slice(begin, end - begin))
+            for route, begin, end in zip(different, [0, *ends], ends, strict=False)
         ]
 
-    def _patterns_of(self, subjects: pa.Array) -> pa.Array | int:
+    def _patterns_of(self, subjects: pa.Array, blocks: pa.Array) -> pa.Array | int:
         """Return the places of the patterns that the subjects match, int64; one number if all have the same.
 
         The number of the patterns is for a subject that none matches.
@@ -236,6 +315,11 @@ class RowDecoder:
                 return place
         encoded = subjects.dictionary_encode()
         found = self._matched(encoded.dictionary)
+        if found.null_count and pc.any(pc.starts_with(encoded.dictionary, DEAD_PREFIX)).as_py():
+            published = _published(subjects, blocks).dictionary_encode()
+            by_published = self._matched(published.dictionary).take(published.indices)
+            found = pc.coalesce(found.take(encoded.indices), by_published)
+            return pc.fill_null(found, len(self._patterns))
         found = pc.fill_null(found, len(self._patterns))
         bounds = pc.min_max(found).as_py()
         if bounds["min"] == bounds["max"]:
@@ -256,15 +340,17 @@ class RowDecoder:
 
     def _part(self, route: _Route, rows: pa.Array | None, values: pa.Array, report: DecodeReport) -> _Part:
         """Decode the rows of a route."""
-        values = values if rows is None else values.take(rows)
+        values = route.values(rows, values)
         count, present = len(values), len(values) - values.null_count
         if route.decoder is None or route.version is None:
             reason = pa.scalar(route.reason, pa.uint8())
-            return _Part(rows, count, None, pc.if_else(values.is_valid(), reason, pa.scalar(0, pa.uint8())), -1)
+            return _Part(rows, count, None, pc.if_else(values.is_valid(), reason, pa.scalar(0, pa.uint8())), _NO_TYPE)
         found = route.decoder.decode(values)
         reasons = found.refused.codes.combine_chunks() if count else pa.array([], pa.uint8())
         decoded = present - found.refused.count
-        columns, lost = projected(found.columns, self._types[route.type].kind)
+        made, changed = (found.columns, None) if route.resolution is None else route.resolution.columns(found.columns)
+        columns, lost = projected(made, self._types[route.type].kind)
+        lost = either([changed, lost])
         if lost is not None:
             reasons = pc.if_else(lost, pa.scalar(int(Reason.CHANGED), pa.uint8()), reasons)
             decoded -= pc.sum(lost).as_py()
@@ -275,41 +361,62 @@ class RowDecoder:
         return _Part(rows, count, columns, reasons, route.type)
 
     def _route(self, pattern: int, code: int) -> _Route:
-        """Return what rows of a pattern and a code of headers get."""
-        number = pattern * self._headers.end + code
-        if number not in self._routes:
-            self._routes[number] = self._new_route(pattern, code)
-        return self._routes[number]
+        """Return what rows of a pattern and a code of headers get: one object for all codes that decide the same.
 
-    def _new_route(self, pattern: int, code: int) -> _Route:
+        Publishers choose the headers, and so the codes: what is kept is not by code, but by what a version can have.
+        """
         if pattern == len(self._patterns):
-            return _Route(reason=Reason.SUBJECT)
+            return _REFUSALS[Reason.SUBJECT]
         owner, said = self._patterns[pattern], self._headers.said(code)
         if said.hash is None and owner.must_be_named:
-            return _Route(reason=Reason.UNVERSIONED)
+            return owner.refusals[Reason.UNVERSIONED]
         version = owner.newest if said.hash is None else owner.versions.get(said.hash)
         is_unknown = said.hash == ""  # else it is the version of another pattern
         if version is None and self._decodes_unknown and is_unknown and owner.newest.schema.kind is not SchemaKind.AVRO:
             version = owner.newest
         if version is None:
-            return _Route(reason=Reason.VERSION)
+            return owner.refusals[Reason.VERSION]
         typed = version.typed
         framing, protocol = typed.framing, typed.protocol
         if version.schema.kind is SchemaKind.FRUGAL:
             protocol = said.protocol or protocol
             if said.operation is not None:
                 if typed.message and said.operation != typed.message:
-                    return _Route(reason=Reason.NAME)
+                    return _REFUSALS[Reason.NAME]
                 if said.is_other_type:
-                    return _Route(reason=Reason.CONTENT_TYPE)
+                    return _REFUSALS[Reason.CONTENT_TYPE]
                 framing = Framing.BARE
-        key = typed.subject, version.number, framing, protocol
-        if key not in self._decoders:
-            try:
-                self._decoders[key] = version.schema.decoder(framing, protocol, self._enums, typed.message)
-            except SchemaError:  # of a version that this Penstock reads no more, or that was never to be registered
-                return _Route(reason=Reason.FRAME)
-        return _Route(self._decoders[key], 0, version, owner.type)
+        return self._version_route(owner, version, framing, protocol)
+
+    def _version_route(
+        self, owner: _Pattern, version: SchemaVersion, framing: Framing, protocol: ThriftProtocol, skips: int = 0
+    ) -> _Route:
+        """Return the route of a version's rows that are framed so."""
+        key = version.typed.subject, version.number, framing, protocol, skips
+        if key not in self._routes:
+            self._routes[key] = self._new_route(owner, version, framing, protocol, skips)
+        return self._routes[key]
+
+    def _new_route(
+        self, owner: _Pattern, version: SchemaVersion, framing: Framing, protocol: ThriftProtocol, skips: int
+    ) -> _Route:
+        """Return a decoder of a version."""
+        try:
+            plan = self._plan(version)
+            decoder = version.schema.decoder_of(plan, framing, protocol, version.typed.message)
+        except SchemaError:  # of a version that this Penstock reads no more, or that was never to be registered
+            return owner.refusals[Reason.FRAME]
+        resolution = None
+        if version is not owner.newest and SchemaKind.AVRO is version.schema.kind is owner.newest.schema.kind:
+            resolution = Resolution(plan, self._plan(owner.newest))
+        return _Route(decoder, 0, version, owner.type, resolution, owner if owner.marks else None, skips)
+
+    def _plan(self, version: SchemaVersion) -> Plan:
+        """Return the plan of a version, which may be large: one for all framings and protocols."""
+        key = version.typed.subject, version.number
+        if key not in self._plans:
+            self._plans[key] = version.schema.plan(self._enums)
+        return self._plans[key]
 
     def _pattern(self, newest: SchemaVersion) -> _Pattern:
         """Return a pattern, and give it columns: those of its type if that has some that include its own."""
@@ -400,15 +507,31 @@ class _Headers:
         return step * _place(list(_PROTOCOLS), media_type(text))
 
 
+def _published(subjects: pa.Array, blocks: pa.Array) -> pa.Array:
+    """Return the subjects on which messages were published that may be dead letters, as bytes."""
+    found = pc.replace_substring_regex(subjects.cast(pa.binary()), _DEAD, "")
+    is_elsewhere = pc.is_in(found, pa.array([DEAD_TOO_LONG, DEAD_UNFIT], pa.binary()))
+    if not pc.any(is_elsewhere).as_py():
+        return found
+    said = pc.extract_regex(blocks.cast(pa.binary()), rf"\r\n{DEAD_SUBJECT}: *(?P<said>[^\r\n]*)\r\n").field(0)
+    return pc.if_else(pc.and_(is_elsewhere, said.is_valid()), said, found)
+
+
+def _published_patterns(subjects: Sequence[str]) -> list[str]:
+    """Return the patterns that the original subjects of dead letters match whose own match these patterns."""
+    rests = [subject.split(".")[3:] for subject in subjects if subject.startswith(DEAD_PREFIX)]
+    return [">" if rest in ([DEAD_TOO_LONG], [DEAD_UNFIT]) else ".".join(rest) for rest in rests if rest]
+
+
 def _refused_part(route: _Route, rows: pa.Array | None, values: pa.Array) -> _Part:
     """Return the reasons of a route's rows, without their columns."""
-    values = values if rows is None else values.take(rows)
+    values = route.values(rows, values)
     if route.decoder is None:
         reasons = pc.if_else(values.is_valid(), pa.scalar(route.reason, pa.uint8()), pa.scalar(0, pa.uint8()))
     else:
         codes = route.decoder.decode(values).refused.codes
         reasons = codes.combine_chunks() if len(values) else pa.array([], pa.uint8())
-    return _Part(rows, len(values), None, reasons, -1)
+    return _Part(rows, len(values), None, reasons, _NO_TYPE)
 
 
 def _avro_layout(schema: Schema) -> object:
@@ -445,14 +568,25 @@ def _plain(column: pa.Array) -> pa.Array:
     return column.cast(pa.binary())
 
 
-def _joined(made: list[pa.Array], parts: list[_Part], kind: pa.DataType) -> pa.Array:
-    """Return arrays of the parts as one in the order of the rows."""
-    if not parts:
+def _order(parts: list[_Part]) -> pa.Array | None:
+    """Return by row of the batch its place in all parts one after another; None: the only part is the batch."""
+    rows = [part.rows for part in parts if part.rows is not None]
+    return pc.sort_indices(pa.concat_arrays(rows)) if rows else None
+
+
+def _own(order: pa.Array | None, begin: int, end: int) -> pa.Array | None:
+    """Return by row its place in the parts from `begin` to `end` alone, null for a row of others."""
+    if order is None or end - begin == len(order):
+        return order
+    is_own = pc.and_(pc.greater_equal(order, begin), pc.less(order, end))
+    return pc.if_else(is_own, pc.subtract(order, begin), None)
+
+
+def _joined(made: list[pa.Array], order: pa.Array | None, kind: pa.DataType) -> pa.Array:
+    """Return arrays of parts as one in an order of rows, null where that is null."""
+    if not made:
         return pa.array([], kind)
-    if len(parts) == 1 and parts[0].rows is None:
-        return made[0]
-    order = pc.sort_indices(pa.concat_arrays([part.rows for part in parts if part.rows is not None]))
-    return pa.concat_arrays(made).take(order)
+    return made[0] if order is None else pa.concat_arrays(made).take(order)
 
 
 def _count(reasons: pa.Array, report: DecodeReport, batch: pa.RecordBatch, rows_before: int) -> None:

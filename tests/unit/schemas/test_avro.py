@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 from decimal import Decimal
 from typing import Any
@@ -198,6 +199,54 @@ def test_confluent_header() -> None:
         "string", [b"\0\0\0\0\7" + one for one in written("string", "x")] + [b"\2x"], framing=Framing.CONFLUENT
     )
     assert found.columns.to_pylist() == [{"value": "x"}, None]
+
+
+EMPTY = {"type": "record", "name": "Empty", "fields": []}
+NO_BYTES = {"type": "fixed", "name": "F", "size": 0}
+NULLS = {"type": "record", "name": "R", "fields": [{"name": "n", "type": ["null"]}, {"name": "m", "type": "int"}]}
+
+
+@pytest.mark.parametrize(
+    ("schema", "values"),
+    [
+        (["null"], [None]),
+        ({"type": "array", "items": ["null"]}, [[None, None], []]),
+        ({"type": "map", "values": ["null"]}, [{"a": None}]),
+        (["int"], [5]),
+        (EMPTY, [{}]),
+        ({"type": "array", "items": EMPTY}, [[{}, {}], []]),
+        (["null", EMPTY], [None, {}]),
+        ({"type": "enum", "name": "E", "symbols": ["A", "B"], "default": "A"}, ["A", "B"]),
+        (NO_BYTES, [b""]),
+        ({"type": "array", "items": NO_BYTES}, [[b"", b""], []]),
+        (NULLS, [{"n": None, "m": 1}]),
+    ],
+)
+def test_types_of_few_bytes_are_read_as_fastavro_reads_them(schema: Any, values: list[Any]) -> None:
+    """Fastavro's own values and all short bytes. It takes negative numbers of branches and symbols, as Python does."""
+    parsed = fastavro.parse_schema(json.loads(json.dumps(schema)))
+    kind = schema["type"] if isinstance(schema, dict) else "union"
+    encoded = written(schema, *values)
+    encoded += [bytes(each) for size in range(4) for each in itertools.product((0, 2, 4, 1), repeat=size)]
+    found = decode(schema, [*encoded, None])
+    rows = found.columns.to_pylist()
+    for text, row, code in zip(encoded, rows, found.refused.codes.to_pylist(), strict=False):
+        source = io.BytesIO(text)
+        try:
+            value: Any = fastavro.schemaless_reader(source, parsed)
+        except (EOFError, IndexError, ValueError):
+            assert code, text
+            continue
+        if code:
+            assert source.read() or 1 in text, text
+            continue
+        assert not source.read()
+        if kind == "map":
+            value = list(value.items())
+        elif schema == ["int"]:
+            value = {"int": value}
+        assert row == (value if kind == "record" else {"value": value}), text
+    assert rows[-1] is None
 
 
 def test_enums_by_style() -> None:

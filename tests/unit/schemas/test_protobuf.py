@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import base64
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf.message import DecodeError
 from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.idl.model import Enum, EnumValue, Field, ListOf, Literal, MapOf, Reference, Requiredness
 from penstock.schemas.decoding import Decoded, Framing, Reason
+from penstock.schemas.kinds import Schema, SchemaKind
 from penstock.schemas.plans import EnumStyle, SchemaError
 from penstock.schemas.protobuf import protobuf_decoder, protobuf_plan
 from tests.typed_values import program, scalar, struct
@@ -101,9 +104,9 @@ def descriptor() -> descriptor_pb2.FileDescriptorProto:
     return file
 
 
-def message_class(name: str) -> Any:
+def message_class(name: str, file: descriptor_pb2.FileDescriptorProto | None = None) -> Any:
     pool = descriptor_pool.DescriptorPool()
-    pool.Add(descriptor())
+    pool.Add(file or descriptor())
     return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"t.{name}"))
 
 
@@ -235,6 +238,79 @@ def test_a_message_inside_itself_stays_encoded_and_is_merged() -> None:
     value = b"\x08\x01" + b"\x12\x02\x08\x02" + b"\x12\x02\x08\x03" + b"\x1a\x00" + b"\x1a\x02\x08\x04"
     (row,) = decoder.decode(pa.array([value])).columns.to_pylist()
     assert row == {"n": 1, "next": b"\x08\x02\x08\x03", "all": [b"", b"\x08\x04"]}
+
+
+def choices() -> descriptor_pb2.FileDescriptorProto:
+    """A message with two `oneof`s, whose members are numbers, texts and messages."""
+    file = descriptor_pb2.FileDescriptorProto(name="t.proto", syntax="proto3", package="t")
+    inner = file.message_type.add(name="Inner")
+    inner.field.add(name="n", number=1, type=5, label=1)
+    inner.field.add(name="all", number=2, type=9, label=3)
+    of = file.message_type.add(name="Choices")
+    of.oneof_decl.add(name="first")
+    of.oneof_decl.add(name="second")
+    message = {"type": 11, "type_name": ".t.Inner"}
+    for number, name, kind, oneof in (
+        (9, "text", {"type": 9}, 0),
+        (2, "inner", message, 0),
+        (3, "plain", message, None),
+        (4, "zigzag", {"type": 17}, 0),
+        (5, "number", {"type": 5}, 1),
+        (6, "other", message, 1),
+        (7, "itself", {"type": 11, "type_name": ".t.Choices"}, 0),
+        (8, "count", {"type": 5}, None),
+    ):
+        of.field.add(name=name, number=number, label=1, **kind, **({} if oneof is None else {"oneof_index": oneof}))
+    return file
+
+
+CHOICES = choices()
+CHOICES_CLASS = message_class("Choices", CHOICES)
+CHOICES_PARTS = st.one_of(
+    st.fixed_dictionaries({"text": st.text(max_size=3)}),
+    st.fixed_dictionaries({"zigzag": st.integers(-5, 5)}),
+    st.fixed_dictionaries({"number": st.integers(-5, 5)}),
+    st.fixed_dictionaries({"count": st.integers(-5, 5)}),
+    *(st.fixed_dictionaries({name: INNERS}) for name in ("inner", "plain", "other")),
+    st.fixed_dictionaries({"itself": st.fixed_dictionaries({"number": st.integers(-5, 5)})}),
+).map(lambda message: CHOICES_CLASS(**message).SerializeToString())
+BROKEN = st.sampled_from(
+    [
+        b"\x4a\x01\xff",  # text that is not UTF-8
+        b"\x12\x03\x12\x01\xff",  # a message with such a text
+        b"\x12\x02\x08\x05\x12\x01\x08",  # a message that is cut
+        b"\x48\x05",  # a number in place of the text: an unknown field
+        b"\x28",
+    ]
+)
+
+
+@given(st.lists(CHOICES_PARTS | BROKEN, max_size=8))
+def test_the_last_member_of_a_oneof_counts(parts: list[bytes]) -> None:
+    text = base64.b64encode(descriptor_pb2.FileDescriptorSet(file=[CHOICES]).SerializeToString()).decode()
+    decoder = Schema(SchemaKind.PROTOBUF, text, type_name="Choices").decoder()
+    value = b"".join(parts)
+    found = decoder.decode(pa.array([value, b"", value]))
+    found.columns.validate(full=True)
+    try:
+        message = CHOICES_CLASS.FromString(value)
+    except DecodeError:
+        assert [code != 0 for code in found.refused.codes.to_pylist()] == [True, False, True]
+        return
+    assert found.refused.count == 0
+    row, empty, again = found.columns.to_pylist()
+    assert row == again
+    assert empty == {**dict.fromkeys(row), "count": 0}
+    expected: dict[str, Any] = {
+        name: getattr(message, name) if message.HasField(name) else None for name in row if name != "count"
+    }
+    for name in ("inner", "plain", "other"):
+        if expected[name] is not None:
+            expected[name] = {"n": expected[name].n, "all": list(expected[name].all)}
+    assert (row["itself"] is None) == (expected["itself"] is None)
+    if row["itself"] is not None:
+        row["itself"] = CHOICES_CLASS.FromString(row["itself"])
+    assert row == {**expected, "count": message.count}
 
 
 def varint(number: int) -> bytes:

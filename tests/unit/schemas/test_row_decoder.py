@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import struct
+import tracemalloc
 from typing import Any
 
 import fastavro
@@ -169,6 +170,70 @@ def test_rows_of_an_older_version_have_the_columns_of_the_newest() -> None:
     assert (report.decoded, report.versions) == (3, {("a", 1): 1, ("a", 2): 2})
 
 
+def test_avro_fields_that_an_older_version_lacks_have_their_default() -> None:
+    """Avro's schema resolution, also of names that have changed and in rows beside those of the newest version."""
+    old = Schema(SchemaKind.AVRO, json.dumps({"type": "record", "name": "R", "fields": [{"name": "n", "type": "int"}]}))
+    fields = [
+        {"name": "m", "type": "long", "aliases": ["n"]},
+        {"name": "t", "type": "string", "default": "none"},
+        {"name": "u", "type": ["null", "int"], "default": None},
+    ]
+    new = Schema(SchemaKind.AVRO, json.dumps({"type": "record", "name": "R", "fields": fields}))
+    one = decoder(version(old, "a", 1), version(new, "a", 2))
+    by_old, by_new = ({"Penstock-Schema": each.hash()} for each in (old, new))
+    batch = rows(("a", b"\x02", by_old), ("a", b"\x04\x02x\x02\x06", by_new), ("a", None, by_old), ("a", b"", by_old))
+    assert found(one, batch) == [
+        {"m": 1, "t": "none", "u": None, "decode_error": None},
+        {"m": 2, "t": "x", "u": 3, "decode_error": None},
+        {"m": None, "t": None, "u": None, "decode_error": None},
+        {"m": None, "t": None, "u": None, "decode_error": Reason.ENDS.text},
+    ]
+
+
+def test_avro_single_objects_name_their_version_by_its_fingerprint() -> None:
+    def avro(*fields: tuple[str, str, Any]) -> Schema:
+        listed = [{"name": name, "type": kind, "default": default} for name, kind, default in fields]
+        return Schema(SchemaKind.AVRO, json.dumps({"type": "record", "name": "R", "fields": listed}))
+
+    def mark(schema: Schema) -> bytes:
+        form = fastavro.schema.to_parsing_canonical_form(json.loads(schema.text))
+        return b"\xc3\x01" + bytes.fromhex(fastavro.schema.fingerprint(form, "CRC-64-AVRO"))
+
+    old, new, other = avro(("n", "int", 0)), avro(("t", "string", "-"), ("n", "int", 0)), avro(("x", "double", 0.0))
+    one = decoder(version(old, "a", 1), version(new, "a", 2), version(frugal(POINT, "Point"), "b"))
+    by_old = {"Penstock-Schema": old.hash()}
+    batch = rows(
+        ("a", mark(old) + b"\x02", None),
+        ("a", mark(new) + b"\x02x\x04", by_old),  # what the value says itself counts
+        ("a", b"\x06", by_old),
+        ("a", mark(other) + bytes(8), None),
+        ("a", mark(old), None),
+        ("a", mark(old)[:-1], by_old),
+        ("b", mark(old) + b"\x02", None),
+        ("a", None, None),
+        ("a", b"\x06", None),
+        ("a", mark(new) + b"\0\x08", {"Penstock-Schema": "0" * 64}),
+    )
+    made = found(one, batch)
+    assert [row["R"] for row in made] == [
+        {"t": "-", "n": 1},
+        {"t": "x", "n": 2},
+        {"t": "-", "n": 3},
+        *[None] * 6,
+        {"t": "", "n": 4},
+    ]
+    errors = [None, None, None, Reason.UNVERSIONED, Reason.ENDS, Reason.TRAILING]
+    assert [row["decode_error"] for row in made[:6]] == [each and each.text for each in errors]
+    assert made[6]["decode_error"]
+    assert [row["decode_error"] for row in made[7:]] == [None, Reason.UNVERSIONED.text, None]
+    assert one.reasons(batch).to_pylist()[:6] == [each or 0 for each in errors]
+    alone = decoder(version(old, "a", 1))
+    batch = rows(*[("a", mark(old) + bytes([2 * n]), None) for n in range(4)], ("a", b"\x08", None))
+    assert [row["n"] for row in found(alone, batch[2:])] == [2, 3, 4]
+    assert [row["n"] for row in found(alone, batch[:2])] == [0, 1]
+    assert found(alone, rows(("a", mark(old), None)))[0]["decode_error"] == Reason.ENDS.text
+
+
 def test_avro_values_that_name_no_version_are_not_guessed_at() -> None:
     """Avro's bytes do not say what they are: with the wrong schema two names would change places."""
 
@@ -312,3 +377,63 @@ def test_the_version_of_another_pattern_is_none_of_this_one() -> None:
     value = thrift(point, {"x": 1})
     batch = rows(("a", value, {"Penstock-Schema": size.hash()}), ("a", value, {"Penstock-Schema": "0" * 64}))
     assert made.reasons(batch).to_pylist() == [Reason.VERSION, 0]
+
+
+def test_dead_letters_are_decoded_by_the_subject_on_which_they_were_published() -> None:
+    point = frugal(POINT, "Point")
+    size = frugal("struct Size { 1: i32 x }", "Size")
+    value = thrift(point, {"x": 1})
+    batch = rows(
+        ("penstock.dead.s-dead.a.b", value, None),
+        ("penstock.dead.s-dead.unfit", value, {"Penstock-Dead-Subject": "a.c"}),
+        ("penstock.dead.s-dead.too-long", value, {"Trace": "t", "Penstock-Dead-Subject": "b"}),
+        ("penstock.dead.s-dead.unfit", value, None),
+        ("penstock.dead.s-dead.c", value, {"Penstock-Dead-Subject": "a.c"}),
+        ("a.b", value, None),
+        ("penstock.dead.s-dead.unfit", value, {"Penstock-Dead-Subject": "\xff"}),
+    )
+    one = decoder(version(point, "a.*"), version(size, "b"))
+    expected = [{"x": 1}, {"x": 1}, None, None, None, {"x": 1}, None]
+    for subjects in (pa.string(), pa.binary()):
+        made = batch.set_column(0, "subject", batch.column("subject").cast(subjects))
+        assert [row["Point"] for row in found(one, made)] == expected
+        assert [row["Size"] for row in found(one, made)] == [None, None, {"x": 1}, None, None, None, None]
+        subject = Reason.SUBJECT.text
+        assert [row["decode_error"] for row in found(one, made)] == [*[None] * 3, subject, subject, None, subject]
+    assert one.reasons(batch).to_pylist() == [0, 0, 0, Reason.SUBJECT, Reason.SUBJECT, 0, Reason.SUBJECT]
+    for subject in ("penstock.dead.s-dead.a.>", "penstock.dead.*.a.b"):
+        filtered = decoder(version(point, "a.*"), version(size, "b"), subjects=[subject])
+        assert filtered.schema.names == ["x", "decode_error"]
+        assert found(filtered, batch[:1])[0] == {"x": 1, "decode_error": None}
+    own = decoder(version(size, "penstock.dead.s-dead.>"), version(point, "a.*"))  # a schema of its own comes first
+    assert [row["Size"] for row in found(own, batch)][:2] == [{"x": 1}] * 2
+
+
+def test_combinations_of_headers_that_publishers_choose_are_not_kept() -> None:
+    names = [f"Op{number}" for number in range(40)]
+    versions = [
+        version(frugal(f"struct Point {{ {number}: i32 x }}", "Point"), f"s.{name}", message=name)
+        for number, name in enumerate(names, 1)
+    ]
+    one = decoder(*versions)
+    kinds = [None, "text/plain", *(f"application/vnd.apache.thrift.{each}" for each in ThriftProtocol)]
+    headers = [
+        {"Penstock-Schema": each.hash, "Frugal-Operation": name, **({} if kind is None else {"Content-Type": kind})}
+        for kind in kinds
+        for each in versions
+        for name in names
+    ]
+    value = thrift(versions[0].schema, {"x": 1})
+    # Every outcome is among these; the others differ in headers alone.
+    of_first = [each for each in headers if versions[0].hash == each["Penstock-Schema"]]
+    assert one.decode(rows(*(("s.Op0", value, each) for each in [*of_first, headers[40]]))).report.decoded
+    batch = rows(*(("s.Op0", value, each) for each in headers))
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        report = one.decode(batch).report
+        after, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert report.decoded
+    assert after - before < 8 * len(headers)  # not even a pointer for each

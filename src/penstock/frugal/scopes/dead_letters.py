@@ -18,6 +18,9 @@ behind `Penstock-Dead-Header-`: the dead-letter stream would refuse them, or rem
 What does not fit into the stream is left out, and the reason ends with what that was: headers from the last one on,
 then the value. A letter that is refused nevertheless is tried again without its headers, then without its value, so
 that none blocks its partition for ever; what is left out can be read where it comes from.
+A dead letter may hold any bytes, so a stream that checks values (`schema_check: refuse`) is refused at the start. If
+one begins to check later, a letter that does not fit the schema of its subject is stored on the subject
+`penstock.dead.<stream>.unfit`; if a schema is for that, too, its partition waits, and the error says what to alter.
 Letters are appended over the socket, not published, in batches, in the order of their partition, and are acked before
 their messages count as settled. If only the answer was lost, they are appended twice.
 The stream is created if it does not exist: with the replicas, storage and encryption of the stream that it serves, and
@@ -28,13 +31,15 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
 
 from penstock.base import limits
+from penstock.base.config import SchemaCheck
 from penstock.base.errors import ErrorCode, RemoteError
+from penstock.base.typed_headers import DEAD_PREFIX, DEAD_SUBJECT, DEAD_TOO_LONG, DEAD_UNFIT
 from penstock.client.aio import Client
 from penstock.client.errors import StreamExists, StreamNotFound
 from penstock.client.values import Message
@@ -47,7 +52,7 @@ GROUP: Final = "Penstock-Dead-Group"
 STREAM: Final = "Penstock-Dead-Stream"
 PARTITION: Final = "Penstock-Dead-Partition"
 OFFSET: Final = "Penstock-Dead-Offset"
-SUBJECT: Final = "Penstock-Dead-Subject"
+SUBJECT: Final = DEAD_SUBJECT
 HEADER: Final = "Penstock-Dead-Header-"
 """In front of the name of a header that asked a broker for something."""
 
@@ -56,30 +61,29 @@ REASON_CHARS_MAX: Final = 1_000
 SUFFIX: Final = "-dead"
 """Behind a stream's name: the stream of its dead letters."""
 _NOTE_BYTES: Final = 128  # behind the reason: what was left out
-_PREFIX: Final = "penstock.dead."
-_TOO_LONG: Final = "too-long"  # in the place of a subject that is too long with the prefix; the header has it
 _BLANK = re.compile(r"[\x00-\x1f\x7f]+")
 _VERSION_LINE, _LINE_END, _BLOCK_END = b"NATS/1.0\r\n", b"\r\n", b"\r\n\r\n"
 _REQUEST = re.compile(
     rb"nats-(batch-|expected-|incr|msg-id|rollup|schedule|ttl)|penstock-(ack|key|tombstone)", re.IGNORECASE
 )
 """Begins of the names that `penstock.hot.headers` honours or refuses; more generous, for brokers of later versions."""
-_REFUSALS: Final = (ErrorCode.BAD_REQUEST, ErrorCode.TOO_LARGE)
+_REFUSALS: Final = (ErrorCode.BAD_REQUEST, ErrorCode.TOO_LARGE, ErrorCode.SCHEMA_MISMATCH)
 """Errors that the same row gets again."""
+_UNCHECKED: Final = "let it count them (`penstock stream alter {} --schema-check count`)"
 
 
 def dead_letter_subject(stream: str, subject: str) -> str:
     """Return the subject of a dead letter in its stream; `>` gives the pattern of the stream."""
-    made = f"{_PREFIX}{stream}.{subject}"
-    return made if len(made.encode()) <= limits.SUBJECT_BYTES_MAX else f"{_PREFIX}{stream}.{_TOO_LONG}"
+    made = f"{DEAD_PREFIX}{stream}.{subject}"
+    return made if len(made.encode()) <= limits.SUBJECT_BYTES_MAX else f"{DEAD_PREFIX}{stream}.{DEAD_TOO_LONG}"
 
 
 def original_subject(message: Message) -> str:
     """Return the subject on which a message was published, also if it is a dead letter."""
-    if not message.subject.startswith(_PREFIX):
+    if not message.subject.startswith(DEAD_PREFIX):
         return message.subject
-    _, _, rest = message.subject.removeprefix(_PREFIX).partition(".")
-    return message.headers.get(SUBJECT, rest) if rest == _TOO_LONG else rest
+    _, _, rest = message.subject.removeprefix(DEAD_PREFIX).partition(".")
+    return message.headers.get(SUBJECT, rest) if rest in (DEAD_TOO_LONG, DEAD_UNFIT) else rest
 
 
 def dead_letter_row(
@@ -91,10 +95,11 @@ def dead_letter_row(
     bytes_max: int = limits.MESSAGE_BYTES_MAX,
     keeps_headers: bool = True,
     keeps_value: bool = True,
+    fits: bool = True,
 ) -> dict[str, Any]:
     """Return the row that is appended to the dead-letter stream, which takes `bytes_max` of headers and value.
 
-    What does not fit, or is not to be kept, is left out; the reason says so.
+    What does not fit, or is not to be kept, is left out; the reason says so. `fits`: its subject's schema takes it.
     """
     message = delivery.message
     value, theirs, reason = message.value, _lines_of(message), shown_reason(reason)
@@ -114,7 +119,7 @@ def dead_letter_row(
             left_out.append(f"the last {len(theirs) - len(kept)} of {len(theirs)} headers")
         ours = _own_lines(delivery, group, f"{reason} (left out: {', '.join(left_out)})")
     return {
-        "subject": dead_letter_subject(stream, original_subject(message)),
+        "subject": dead_letter_subject(stream, original_subject(message) if fits else DEAD_UNFIT),
         "key": message.key,
         "value": value,
         "headers": _VERSION_LINE + ours + b"".join(kept) + _LINE_END,
@@ -169,7 +174,10 @@ class DeadLetters:
         self._bytes_max = limits.MESSAGE_BYTES_MAX
 
     async def open(self, source: StreamInfo) -> None:
-        """Look the stream up, or create it. ValueError: its subject is another. RemoteError, Unavailable, TimedOut."""
+        """Look the stream up, or create it. RemoteError, Unavailable, TimedOut.
+
+        ValueError: its subject is another, or it refuses values that do not fit a schema.
+        """
         try:
             found = await self._client.stream(self.stream, timeout=self._timeout_s)
         except StreamNotFound:
@@ -178,6 +186,9 @@ class DeadLetters:
         if found.config.subject != wanted:
             text = f"stream {self.stream} is on {found.config.subject!r}, and takes no dead letters"
             raise ValueError(f"{text}: name another one, or create it on {wanted!r}")
+        if found.config.schema_check is SchemaCheck.REFUSE:
+            text = f"stream {self.stream} refuses values that do not fit a schema, and a dead letter may hold any bytes"
+            raise ValueError(f"{text}: {_UNCHECKED.format(self.stream)}, or name another one")
         self._bytes_max = found.config.max_message_bytes
 
     async def _create(self, source: StreamInfo) -> StreamInfo:
@@ -218,15 +229,34 @@ class DeadLetters:
 
     async def _append_less(self, delivery: Delivery, reason: str) -> None:
         """Append a message that was refused: as it fits by now, else without its headers, else without its value."""
-        for keeps in ({}, {"keeps_headers": False}):
+        keeps: dict[str, bool] = {}
+        for less in ("keeps_headers", "keeps_value", ""):
             try:
-                await self._append([self._row(delivery, reason, **keeps)])
+                await self._append_fitting(delivery, reason, keeps)
             except RemoteError as error:
-                if error.code not in _REFUSALS:
+                if not less or error.code not in _REFUSALS or error.code == ErrorCode.SCHEMA_MISMATCH:
                     raise
+                keeps[less] = False
             else:
                 return
-        await self._append([self._row(delivery, reason, keeps_headers=False, keeps_value=False)])
+
+    async def _append_fitting(self, delivery: Delivery, reason: str, keeps: Mapping[str, bool]) -> None:
+        """Append a message; one whose subject's schema does not take it, on a subject that should have none."""
+        try:
+            await self._append([self._row(delivery, reason, **keeps)])
+        except RemoteError as error:
+            if error.code != ErrorCode.SCHEMA_MISMATCH:
+                raise
+        else:
+            return
+        try:
+            await self._append([self._row(delivery, reason, **keeps, fits=False)])
+        except RemoteError as error:
+            if error.code == ErrorCode.SCHEMA_MISMATCH:
+                raise RemoteError(
+                    error.code, f"{error.message}; {_UNCHECKED.format(self.stream)}", **error.details
+                ) from error
+            raise
 
     def _row(self, delivery: Delivery, reason: str, **keeps: bool) -> dict[str, Any]:
         return dead_letter_row(self.stream, delivery, self._group, reason, bytes_max=self._bytes_max, **keeps)
