@@ -96,6 +96,21 @@ async def dead(client: aio.Client, stream: str = "orders-dead") -> list[Message]
     return [message async for message in client.messages(stream)]
 
 
+async def test_a_subscription_to_a_stream_of_other_subjects_is_warned_of(
+    provider: ScopeProvider, caplog: pytest.LogCaptureFixture
+) -> None:
+    await provider.client.create_stream("shop", "shop.>")
+    async with await OrdersSubscriber(provider).subscribe_Placed("*", Handled(), group="g", stream="shop"):
+        text = "stream shop is on 'shop.>', which stores no message on 'frugal.shop.*.Orders.Placed'"
+        assert text in caplog.text
+    caplog.clear()
+    await provider.client.create_stream("all", "frugal.>")
+    await provider.client.create_stream("lost", "penstock.dead.>")
+    for stream in ("all", "lost"):
+        async with await OrdersSubscriber(provider).subscribe_Placed("*", Handled(), group="g", stream=stream):
+            assert "stores no message" not in caplog.text
+
+
 async def test_what_is_published_is_acked_kept_once_and_partitioned_by_its_key(provider: ScopeProvider) -> None:
     publisher = OrdersPublisher(provider, create={"partitions": 4})
     acks = [await publisher.publish_Placed(Context("c"), "eu", order(n, f"c{n % 3}")) for n in range(9)]

@@ -10,12 +10,14 @@ operation, never takes messages from each other.
 from __future__ import annotations
 
 import hashlib
+import logging
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Final
 
 from penstock.base import limits
-from penstock.base.subjects import matches
+from penstock.base.subjects import matches, overlap
+from penstock.base.typed_headers import DEAD_PREFIX
 from penstock.client.consume.consumers import consumer_settings
 from penstock.client.consume.positions import check_group
 from penstock.client.values import EARLIEST, Message, Start
@@ -33,6 +35,7 @@ from penstock.messages import StreamInfo
 
 DURABLE_HANDLERS: Final = 8
 """Handlers at once of a durable subscription, each of another partition."""
+_LOG = logging.getLogger(__name__)
 _PLAIN_TOKEN = re.compile(r"[A-Za-z0-9_-]+")
 _HASH_DIGITS: Final = 16
 
@@ -124,7 +127,13 @@ class ScopeSubscriber:
         self, wanted: GroupSettings, subject: str, receiver: Receiver, dead_letters: str
     ) -> DurableSubscription:
         provider = self._provider
-        await provider.streams.find(wanted.stream, self._scope, self._subjects, self._create, wanted.timeout_s)
+        kept = await provider.streams.find(wanted.stream, self._scope, self._subjects, self._create, wanted.timeout_s)
+        stored = kept.info.config.subject
+        if not overlap(stored, subject) and not stored.startswith(DEAD_PREFIX):
+            # No error: rows that were imported or copied keep their subjects.
+            _LOG.warning(
+                "%s: stream %s is on %r, which stores no message on %r", receiver, wanted.stream, stored, subject
+            )
 
         def is_wanted(info: StreamInfo, message: Message) -> bool:
             return matches(subject, published_subject(info, message))
