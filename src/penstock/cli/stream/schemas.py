@@ -237,8 +237,9 @@ def _told(stream: str, version: SchemaVersion, *, is_check: bool) -> str:
         told = f"{where} has this schema already: version {version.number}"
     if version.needs_header:
         told += (
-            f". Its messages need the header Penstock-Schema: {version.hash}; those of the other versions need theirs, "
-            f"too (penstock schema list {stream} --all --json), as the versions differ in their bytes"
+            f". The versions differ in their bytes: from now on a message is decoded only if its header Penstock-Schema"
+            f" names its version. That of this one is {version.hash}; the messages of the others need theirs, also those"
+            f" that are stored already (penstock schema list {stream} --all --json)"
         )
     return told
 
