@@ -238,7 +238,7 @@ def _told(stream: str, version: SchemaVersion, *, is_check: bool) -> str:
     if version.needs_header:
         told += (
             f". The versions differ in their bytes: from now on a message is decoded only if its header Penstock-Schema"
-            f" names its version. That of this one is {version.hash}; the messages of the others need theirs, also those"
+            f" names its version. That of this one is {version.hash}; those of the others need theirs, also those"
             f" that are stored already (penstock schema list {stream} --all --json)"
         )
     return told
