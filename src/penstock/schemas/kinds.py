@@ -20,6 +20,7 @@ import base64
 import binascii
 import hashlib
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -156,10 +157,16 @@ def _check_names(field: pa.Field, depth: int) -> None:
         _check_names(kind.field(place), depth + 1)
 
 
-def compatible(old: Schema, new: Schema, mode: Mode = Mode.FULL) -> list[str]:
+def compatible(
+    old: Schema,
+    new: Schema,
+    mode: Mode = Mode.FULL,
+    contract: Callable[[Schema], tuple[Program, Type]] = Schema.contract,
+) -> list[str]:
     """Return why a new version of a schema is not compatible with an old one; nothing: it is.
 
-    SchemaError: one of the schemas has mistakes.
+    `contract`: gives the program and type of a contract, for a caller that keeps parsed ones. SchemaError: one of the
+    schemas has mistakes.
     """
     if old.kind is not new.kind:
         return [f"the schema was {old.kind}, and is {new.kind}"]
@@ -170,7 +177,7 @@ def compatible(old: Schema, new: Schema, mode: Mode = Mode.FULL) -> list[str]:
     if new.kind in CONTRACTS:
         if old.kind is SchemaKind.PROTOBUF and old.type_name != new.type_name:
             return [f"the type was {old.type_name!r}, and is {new.type_name!r}"]
-        return contracts.differences(*old.contract(), *new.contract(), mode)
+        return contracts.differences(*contract(old), *contract(new), mode)
     schemas = [
         arrow_of_text(each.text) if each.kind is SchemaKind.ARROW else arrow_of_json_schema(each.text)
         for each in (old, new)
