@@ -72,7 +72,7 @@ class Request(NamedTuple):
     `problem`: why it cannot be read; it is answered with that.
     """
 
-    framing: Framing
+    framing: CallFraming
     codec: Codec
     ctx: Context
     operation_id: int
@@ -88,7 +88,7 @@ class Request(NamedTuple):
         return self.codec.decode_bare(self.data, struct_spec(kind))
 
 
-class Framing(Protocol):
+class CallFraming(Protocol):
     """A form of requests and answers."""
 
     @property

@@ -32,7 +32,7 @@ from penstock.idl.fingerprint import fingerprint
 from penstock.idl.model import Program, Reference, Type
 from penstock.schemas import compatibility, contracts
 from penstock.schemas.avro import avro_decoder, avro_plan
-from penstock.schemas.decoding import Decoder, Framing
+from penstock.schemas.decoding import Decoder, ValueFraming
 from penstock.schemas.json_values import arrow_of_json_schema, json_decoder, json_plan
 from penstock.schemas.plans import PLAN_DEPTH_MAX, EnumStyle, Plan, SchemaError
 from penstock.schemas.protobuf import protobuf_decoder, protobuf_plan
@@ -107,7 +107,7 @@ class Schema:
 
     def decoder(
         self,
-        framing: Framing = Framing.BARE,
+        framing: ValueFraming = ValueFraming.BARE,
         protocol: ThriftProtocol = ThriftProtocol.BINARY,
         enums: EnumStyle = EnumStyle.DICTIONARY,
         message: str = "",

@@ -41,7 +41,7 @@ from penstock.base.typed_headers import CONTENT_TYPE, OPERATION, SCHEMA, media_t
 from penstock.hot.header_codes import HeaderCodes
 from penstock.idl.model import Reference
 from penstock.schemas.avro import avro_layout
-from penstock.schemas.decoding import Decoder, Framing, Reason
+from penstock.schemas.decoding import Decoder, Reason, ValueFraming
 from penstock.schemas.kinds import Schema, SchemaKind
 from penstock.schemas.plans import EnumStyle, SchemaError
 from penstock.schemas.projection import projected
@@ -153,7 +153,7 @@ class RowDecoder:
         for each in self._patterns:
             each.note_differences()
         self._headers = _Headers(schemas.versions)
-        self._decoders: dict[tuple[str, int, Framing, ThriftProtocol], Decoder] = {}
+        self._decoders: dict[tuple[str, int, ValueFraming, ThriftProtocol], Decoder] = {}
         self._routes: dict[int, _Route] = {}
         self.schema = pa.schema([*self._fields(), pa.field(DECODE_ERROR, _ERROR_TYPE)])
 
@@ -292,7 +292,7 @@ class RowDecoder:
                     return _Route(reason=Reason.NAME)
                 if said.is_other_type:
                     return _Route(reason=Reason.CONTENT_TYPE)
-                framing = Framing.BARE
+                framing = ValueFraming.BARE
         key = typed.subject, version.number, framing, protocol
         if key not in self._decoders:
             try:

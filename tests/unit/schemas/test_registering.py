@@ -6,7 +6,7 @@ import pytest
 
 from penstock.base import limits
 from penstock.base.errors import RemoteError
-from penstock.schemas.decoding import Framing
+from penstock.schemas.decoding import ValueFraming
 from penstock.schemas.kinds import Schema, SchemaKind
 from penstock.schemas.registering import Numbered, Registration, Wanted, judge
 from penstock.schemas.registry import Typed
@@ -87,8 +87,8 @@ def test_a_version_whose_text_is_lost_or_unreadable_is_incompatible() -> None:
 
 
 def test_operations_of_one_contract() -> None:
-    made = Wanted(Typed("s.made", "Made", Framing.FRUGAL), "S.Made")
-    gone = Wanted(Typed("s.gone", "Gone", Framing.FRUGAL), "S.Gone")
+    made = Wanted(Typed("s.made", "Made", ValueFraming.FRUGAL), "S.Made")
+    gone = Wanted(Typed("s.gone", "Gone", ValueFraming.FRUGAL), "S.Gone")
     assert [each.number for each in judged(ONE, made, gone)] == [1, 1]
     assert refusal(ONE, made, Wanted(Typed("s.x"), "S.Lost")).code == "invalid_schema"
 
@@ -112,6 +112,6 @@ def test_other_kinds() -> None:
 
 def test_a_framing_that_the_kind_does_not_have_is_refused() -> None:
     """Else the first message would raise where it is checked."""
-    entries = (Wanted(Typed("s.a", framing=Framing.FRUGAL), ""),)
+    entries = (Wanted(Typed("s.a", framing=ValueFraming.FRUGAL), ""),)
     with pytest.raises(RemoteError, match="Avro values are not framed as frugal-v0"):
         judge(Registration("s", "s.>", StoredText("avro", '"long"'), entries, {}, {}))
