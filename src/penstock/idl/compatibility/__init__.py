@@ -2,7 +2,7 @@
 
 Rules: pure; reads linked programs only, whose types and constants have limits. Types are compared as the wire has them,
 through typedefs and includes; names of types, fields and arguments are not on the wire of Thrift, names of methods,
-scopes and operations are. A change that no rule names is safe: an added optional field, a comment, another order.
+scopes and operations are. A change that no rule names is safe: a comment, another order.
 
 Versions run side by side while services are updated, and a stream keeps messages of old versions, so a rule says which
 side fails:
@@ -28,6 +28,7 @@ stay the same: a type that only has another name, and a service that has all its
 | `constants`  | constants                                                                                 |
 | `scopes`     | scopes, their streams and keys                                                            |
 | `services`   | services and methods                                                                      |
+| `protobuf`   | oneofs, reserved numbers and names, names in JSON                                         |
 | `text`       | names and types in the texts of changes                                                   |
 """
 

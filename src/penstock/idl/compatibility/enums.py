@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from penstock.idl.compatibility import protobuf
 from penstock.idl.compatibility.rules import Changes
 from penstock.idl.model import Enum, EnumValue
 
@@ -32,3 +33,4 @@ def compare_enums(changes: Changes, was: Enum, now: Enum) -> None:
         if value.number not in old_numbers and value.name not in old_names:
             text = f"number {value.number} is added"
             changes.add("enum-value-added", f"{now.name}.{value.name}", text, was.position, value.position)
+    protobuf.compare_enums(changes, was, now)

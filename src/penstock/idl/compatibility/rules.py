@@ -77,10 +77,22 @@ _RULES = (
         "never use its id again; " + _GENERATED,
     ),
     Rule(
+        "field-removed-unreserved",
+        BACKWARD,
+        "stored messages keep its bytes, which a later field of its number would take for its own",
+        "reserve its number and its name: `reserved 3; reserved 'note';`",
+    ),
+    Rule(
         "required-field-added",
         BACKWARD,
         "new readers refuse messages that lack it: all that old writers wrote",
         "leave the word required out",
+    ),
+    Rule(
+        "field-added",
+        NOTHING,
+        "old readers skip it, and what old writers wrote lacks it",
+        "let programs take it for missing, until no such message is left",
     ),
     Rule(
         "field-added-between",
@@ -128,6 +140,50 @@ _RULES = (
         "messages of one key get into another partition, and compaction keeps what it would have replaced",
         "publish to a new stream, and let consumers finish the old one",
     ),
+    # What only Protobuf has
+    Rule(
+        "oneof-joined",
+        BACKWARD,
+        "old writers may have set it beside others of the oneof, of which readers keep the last",
+        "leave it where it is, and add a field with a new number to the oneof",
+    ),
+    Rule(
+        "oneof-left",
+        FORWARD,
+        "new writers may set it beside others of the oneof, of which old readers keep the last",
+        _READERS_FIRST,
+    ),
+    Rule("oneof-changed", SOURCE, "programs ask another oneof for it; the wire has none", _GENERATED),
+    Rule(
+        "reserved-number-used",
+        WIRE,
+        "messages and readers of an early version have something else under it",
+        "take a number that no version had, and keep the reservation",
+    ),
+    Rule(
+        "reserved-name-used",
+        NOTHING,
+        "an early version had something else of this name, in programs and in JSON",
+        "take another name, and keep the reservation",
+    ),
+    Rule(
+        "reservation-removed",
+        NOTHING,
+        "a later version may use it for something else, and nothing warns",
+        "keep the reservation",
+    ),
+    Rule(
+        "json-name-changed",
+        NOTHING,
+        "JSON that Protobuf's libraries write has another name; the wire has numbers only",
+        "set json_name to the old one, if the messages are JSON, too",
+    ),
+    Rule(
+        "enum-default-changed",
+        NOTHING,
+        "old and new readers see different values where a message lacks a field of this enum",
+        "keep the value that comes first",
+    ),
     # Types, wherever they are used
     Rule(
         "type-changed",
@@ -146,6 +202,12 @@ _RULES = (
     Rule("enum-became-integer", FORWARD, "new writers may write a number that the enum lacks", _READERS_FIRST),
     # Declarations of types and constants
     Rule("struct-removed", BACKWARD, "new code cannot read messages of this type", "keep it while messages are stored"),
+    Rule(
+        "declaration-added",
+        NOTHING,
+        "nothing of the old version uses it",
+        "update servers before clients, and subscribers before publishers",
+    ),
     Rule("type-removed", SOURCE, "programs cannot name it any more", _GENERATED),
     Rule("declaration-renamed", SOURCE, "programs use the old name; the wire has none", _GENERATED),
     Rule("declaration-moved", SOURCE, "programs import it from another module", _GENERATED),
@@ -209,6 +271,12 @@ _RULES = (
     ),
     Rule("operation-removed", WIRE, "publishers and subscribers of both versions do not meet any more", _NEW_NAME),
     Rule(
+        "operation-added",
+        NOTHING,
+        "old subscribers do not hear of it",
+        "update subscribers before publishers",
+    ),
+    Rule(
         "operation-stream-changed",
         WIRE,
         "subscribers of one version miss what publishers of the other store",
@@ -235,6 +303,12 @@ _RULES = (
         "method-oneway-changed",
         WIRE,
         "a client waits for an answer that the server does not give, or leaves one unread",
+        "add a method beside it",
+    ),
+    Rule(
+        "method-streaming-changed",
+        WIRE,
+        "one side sends one message where the other one sends or awaits several",
         "add a method beside it",
     ),
     Rule(

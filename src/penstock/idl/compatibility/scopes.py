@@ -39,6 +39,11 @@ class Scopes:
                 self._changes.add(found.rule, subject, f"message: {found.text}", operation.position, other.position)
             self._stored(subject, (was, operation), (now, other))
             self._operation_keys(subject, pair, operation, other)
+        known = {each.name for each in was.operations}
+        for added in now.operations:
+            if added.name not in known:
+                subject = f"{now.name}.{added.name}"
+                self._changes.add("operation-added", subject, "operation is added", was.position, added.position)
 
     def _variables(self, was: Scope, now: Scope) -> None:
         """Compare the names of equally many variables: one that has another place takes the value of another."""

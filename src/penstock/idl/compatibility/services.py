@@ -105,6 +105,9 @@ class Services:
         if was.is_oneway is not now.is_oneway:
             before, after = ("oneway" if each.is_oneway else "answered" for each in (was, now))
             self._changes.add("method-oneway-changed", subject, f"{before} is {after} now", *at)
+        elif was.streaming is not now.streaming:
+            text = f"streaming {was.streaming} is {now.streaming} now"
+            self._changes.add("method-streaming-changed", subject, text, *at)
         elif was.returns is None and now.returns is not None:
             self._changes.add("method-returns-a-value-now", subject, f"void is {type_text(now.returns)} now", *at)
         elif was.returns is not None and now.returns is None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from penstock.idl.compatibility import protobuf
 from penstock.idl.compatibility.constants import are_equal
 from penstock.idl.compatibility.rules import Changes
 from penstock.idl.compatibility.text import article, value_text
 from penstock.idl.compatibility.types import Types
 from penstock.idl.compatibility.versions import Pair
-from penstock.idl.model import Field, Position, Program, Requiredness, Struct, StructKind
+from penstock.idl.model import Field, Position, Program, Requiredness, Reserved, Struct, StructKind
 from penstock.idl.streams import is_set
 
 
@@ -25,6 +26,7 @@ class FieldList(NamedTuple):
     is_union: bool = False
     is_arguments: bool = False
     noun: str = "field"
+    reserved: Reserved | None = None  # of the new version
 
     def subject(self, field: Field) -> str:
         """Return what a change of a field is about: "Order.total"."""
@@ -53,8 +55,10 @@ class Structs:
             now.position,
             is_union=was.kind is now.kind is StructKind.UNION,
             noun="variant" if was.kind is now.kind is StructKind.UNION else "field",
+            reserved=now.reserved,
         )
         self.fields(place, was.fields, now.fields)
+        protobuf.compare_messages(self._changes, was, now)
         old_keys, new_keys = marked_keys(was.fields), marked_keys(now.fields)
         if old_keys.keys() != new_keys.keys():
             before, after = (", ".join(each.name for each in keys.values()) for keys in (old_keys, new_keys))
@@ -92,6 +96,8 @@ class Structs:
             rules.append("argument-added")
         if old_ids and min(old_ids) < now.id < max(old_ids):
             rules.append("field-added-between")
+        if not rules:
+            rules.append("field-added")
         for rule in rules:
             self._changes.add(rule, place.subject(now), text, place.old, now.position)
 
@@ -126,6 +132,8 @@ def marked_keys(fields: Iterable[Field]) -> dict[int, Field]:
 def _rule_removed(place: FieldList, field: Field) -> str:
     if place.is_union:
         return "union-variant-removed"
+    if place.reserved is not None and field.requiredness is not Requiredness.REQUIRED:
+        return "optional-field-removed" if place.reserved.has(field.id) else "field-removed-unreserved"
     return {
         Requiredness.REQUIRED: "required-field-removed",
         Requiredness.DEFAULT: "field-removed",

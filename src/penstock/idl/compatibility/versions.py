@@ -49,12 +49,13 @@ class Versions:
         self._pairs: deque[Pair] = deque()
         self._paired: set[tuple[str, str, str, str, object]] = set()
         self._paired_old: set[tuple[str, str, object]] = set()
+        self._paired_new: set[int] = set()  # id() of declarations, which the programs keep
         self._gone: deque[Found] = deque()  # declarations whose name the new version lacks
         self._unclaimed: dict[_Shape, list[Found]] | None = None  # declarations that the old version lacks
         self._match_all(old, new)
 
     def pairs(self) -> Iterator[Pair]:
-        """Yield pairs to compare, also those that are found meanwhile; what is gone comes last, and is noted."""
+        """Yield pairs to compare, also those that are found meanwhile; then note what is gone or new."""
         while self._pairs or self._gone:
             if self._pairs:
                 yield self._pairs.popleft()
@@ -62,6 +63,9 @@ class Versions:
             found = self._gone.popleft()
             if (found.program.document.file, found.definition.name, sort(found.definition)) not in self._paired_old:
                 self._missing(found)
+
+        if not self._only_reached:
+            self._added()
 
     def version_of(self, old: Found) -> Definition | None:
         """Return the declaration of the same sort and name in the file that is the new version of its file."""
@@ -112,6 +116,7 @@ class Versions:
         if key not in self._paired:
             self._paired.add(key)
             self._paired_old.add((old_program.document.file, old.name, sort(old)))
+            self._paired_new.add(id(new))
             self._pairs.append(Pair(old_program, old, new_program, new))
 
     def _stands_for(self, program: Program | None, name: str, definition: Definition) -> bool | None:
@@ -152,6 +157,15 @@ class Versions:
         rule = next((rule for sort, rule in _REMOVED if isinstance(was, sort)), "type-removed")
         text = f"{noun(was)} is removed{like(was.name, self._new_names)}"
         self._changes.add(rule, was.name, text, was.position, NOWHERE)
+
+    def _added(self) -> None:
+        """Note what the files declare that have an old version, and the old version lacks."""
+        for program in self._new.closure():
+            if program.document.file not in self._matched_back:
+                continue
+            for each in program.document.definitions:
+                if id(each) not in self._paired_new:
+                    self._changes.add("declaration-added", each.name, f"{noun(each)} is added", NOWHERE, each.position)
 
     def _only_new(self) -> dict[_Shape, list[Found]]:
         """Return the declarations of the new version that are of no old one, by their shapes."""
