@@ -107,3 +107,13 @@ def protobuf_program(text: str, *, syntax: str = "proto3") -> Program:
     """Return the program of one file."""
     (found,) = from_descriptor_set(descriptor_set(text, syntax=syntax)).values()
     return found
+
+
+def message_class(text: str, name: str, *, syntax: str = "proto3") -> Any:
+    """Return the class of a message that Google's library makes."""
+    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+    pool = descriptor_pool.DescriptorPool()
+    for file in descriptor_pb2.FileDescriptorSet.FromString(descriptor_set(text, syntax=syntax)).file:
+        pool.Add(file)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName(name))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import combinations, product
+
 import pytest
 
 from penstock.idl.compatibility import compare
 from tests.protobuf_changes import PROTOBUF_CHANGES, ProtobufChange
-from tests.protobuf_contracts import protobuf_program
+from tests.protobuf_contracts import message_class, protobuf_program
 
 pytest.importorskip("google.protobuf")
 
@@ -63,6 +65,29 @@ def test_oneofs(old: str, new: str, rules: dict[str, str]) -> None:
     assert {
         subject: rule for subject, rule in told.items() if rule not in ("optional-field-removed", "field-added")
     } == rules
+
+
+def test_what_is_said_of_oneofs_is_what_googles_library_does() -> None:
+    """All ways in which three fields can be in two oneofs, and all messages that a writer can make of them."""
+    groups = [*product(("optional ", "x: ", "y: "), repeat=3)]
+    bodies = [
+        "; ".join(f"{group}int32 {name} = {at}" for at, (group, name) in enumerate(zip(each, "abc", strict=True), 1))
+        for each in groups
+    ]
+    classes = [message_class(f"message M {{ {body} }}", "shop.M") for body in bodies]
+    programs = [protobuf_program(f"message M {{ {body} }}") for body in bodies]
+    subsets = [each for size in range(4) for each in combinations("abc", size)]
+    for writer, reader in product(range(len(groups)), repeat=2):
+        loses = False
+        for names in subsets:
+            written = classes[writer](**dict.fromkeys(names, 7))
+            kept = {each.name for each, _ in written.ListFields()}
+            read = classes[reader].FromString(written.SerializeToString())
+            loses = loses or {each.name for each, _ in read.ListFields()} != kept
+        rules = {each.rule.id for each in compare(programs[writer], programs[reader])}
+        assert ("oneof-joined" in rules) is loses, (bodies[writer], bodies[reader])
+        back = {each.rule.id for each in compare(programs[reader], programs[writer])}
+        assert ("oneof-left" in back) is loses, (bodies[writer], bodies[reader])
 
 
 @pytest.mark.parametrize(
