@@ -18,7 +18,7 @@ from penstock.idl.python import names
 from penstock.idl.python.generate import generate
 from penstock.idl.python.load import load_program
 from penstock.idl.python.module import Naming
-from tests.extent import examples
+from tests.extent import HAS_TIME, examples
 from tests.unit.idl.python.models import (
     WORST_NAMES,
     WORST_TEXTS,
@@ -190,7 +190,7 @@ def test_any_contract(made: Made) -> None:
     check(made)
 
 
-@pytest.mark.parametrize("turn", range(4))
+@pytest.mark.parametrize("turn", range(4 if HAS_TIME else 1))
 def test_each_of_the_worst_names_for_everything(turn: int) -> None:
     for name in WORST_NAMES:
         assert check(named_everywhere(name, turn)), name
