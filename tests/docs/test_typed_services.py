@@ -26,7 +26,7 @@ from penstock.frugal.http_transport import HttpServer, HttpTransport
 from penstock.frugal.native import _CODES, NATIVE
 from penstock.frugal.nats_transport import NatsTransport
 from penstock.frugal.scopes import RetryPolicy, ScopeProvider, ScopePublisher, ScopeSubscriber
-from penstock.frugal.scopes.framing import Framing, encode_message
+from penstock.frugal.scopes.framing import ScopeFraming, encode_message
 from penstock.frugal.server import Server
 from penstock.idl.files import texts
 from penstock.idl.linker import link
@@ -190,7 +190,7 @@ def test_the_bytes_on_the_page_are_those_of_the_code(shop: ModuleType) -> None:
     ctx.topic = {"region": "eu"}
     order = shop.Order(id="1", customer="anna", cents=4200)
     placed = shop.OrderEvents.operations["OrderPlaced"]
-    event = encode_message(Framing.FRUGAL, BINARY, ctx, placed, order, operation_id=1, now=0.0)
+    event = encode_message(ScopeFraming.FRUGAL, BINARY, ctx, placed, order, operation_id=1, now=0.0)
     native = NATIVE.encode_request(BINARY, method, Context("c1"), 7, 0.0, arguments)
     assert dumps() == [request.data, answer.data, event.payload, native.data]
     assert "\n".join(f"{name}: {value}" for name, value in native.headers.items()) in WIRE

@@ -14,7 +14,7 @@ import penstock
 from penstock import aio
 from penstock.client import aio as aio_client
 from penstock.client.users import password_credential, rule
-from penstock.schemas.decoding import Framing
+from penstock.schemas.decoding import ValueFraming
 from penstock.schemas.kinds import Schema, SchemaKind
 from penstock.schemas.rows import SCHEMAS_STREAM
 from tests.broker_process import BrokerProcess, eventually, running_broker
@@ -97,7 +97,7 @@ async def test_the_scopes_of_a_contract_are_registered_together(client: aio.Clie
         ("frugal.shop.*.Orders.Placed", "Placed", "Orders.Placed"),
         ("frugal.shop.*.Orders.Cancelled", "Cancelled", "Orders.Cancelled"),
     ]
-    assert {each.typed.framing for each in found} == {Framing.FRUGAL}
+    assert {each.typed.framing for each in found} == {ValueFraming.FRUGAL}
     kept = await client.schemas("orders")
     assert sorted(kept.newest()) == sorted(each.typed.subject for each in found)
     placed = kept.newest()["frugal.shop.*.Orders.Placed"]

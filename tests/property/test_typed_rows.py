@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from penstock.base.ids import StreamId, TimestampUs
 from penstock.base.subjects import matches
-from penstock.schemas.decoding import Framing, Reason
+from penstock.schemas.decoding import Reason, ValueFraming
 from penstock.schemas.kinds import Schema, SchemaKind, text_of_arrow
 from penstock.schemas.plans import EnumStyle
 from penstock.schemas.registry import SchemaVersion, StreamSchemas, Typed
@@ -45,8 +45,8 @@ def _version(typed: Typed, number: int, schema: Schema) -> SchemaVersion:
     return SchemaVersion(typed, number, schema, schema.hash(), TimestampUs(0))
 
 
-SCOPE = Typed("shop.*.made", "Made", Framing.FRUGAL)
-COMPACT = Typed("back.>", "", Framing.BARE, ThriftProtocol.COMPACT)
+SCOPE = Typed("shop.*.made", "Made", ValueFraming.FRUGAL)
+COMPACT = Typed("back.>", "", ValueFraming.BARE, ThriftProtocol.COMPACT)
 VERSIONS = (
     _version(COMPACT, 1, Schema(SchemaKind.FRUGAL, OLD, type_name="Order")),
     _version(COMPACT, 2, Schema(SchemaKind.FRUGAL, NEW, type_name="Order")),
@@ -107,10 +107,10 @@ def _thrift(draw: st.DrawFn, version: SchemaVersion) -> tuple[bytes, dict[str, s
     program, type_ = version.schema.contract()
     headers, protocol, framing = {}, version.typed.protocol, version.typed.framing
     if draw(st.booleans()):
-        protocol, framing = draw(st.sampled_from(ThriftProtocol)), Framing.BARE
+        protocol, framing = draw(st.sampled_from(ThriftProtocol)), ValueFraming.BARE
         headers = {"Frugal-Operation": "Made", "Content-Type": f"application/vnd.apache.thrift.{protocol}"}
     data = thrift_bytes(program, type_, value, protocol, None)
-    return data if framing is Framing.BARE else _framed(data, b"Made", protocol), headers, expected
+    return data if framing is ValueFraming.BARE else _framed(data, b"Made", protocol), headers, expected
 
 
 def _gone(draw: st.DrawFn, version: SchemaVersion) -> tuple[bytes, dict[str, str], dict[str, Any]]:

@@ -117,7 +117,7 @@ if TYPE_CHECKING:
     import polars
     import pyarrow as pa
 
-    from penstock.schemas.decoding import Framing
+    from penstock.schemas.decoding import ValueFraming
     from penstock.schemas.kinds import Schema
     from penstock.schemas.registry import SchemaVersion, StreamSchemas
     from penstock.schemas.thrift import ThriftProtocol
@@ -428,7 +428,7 @@ class Client(OfThisProcess):
         *,
         subject: str | None = None,
         message: str = "",
-        framing: Framing | FramingName = "bare",
+        framing: ValueFraming | FramingName = "bare",
         protocol: ThriftProtocol | ProtocolName = "binary",
         force: bool = False,
         check_only: bool = False,

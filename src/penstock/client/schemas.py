@@ -40,7 +40,7 @@ from penstock.messages import (
 from penstock.schemas.rows import SCHEMAS_STREAM, StoredText
 
 if TYPE_CHECKING:
-    from penstock.schemas.decoding import Framing
+    from penstock.schemas.decoding import ValueFraming
     from penstock.schemas.kinds import Schema
     from penstock.schemas.registry import SchemaVersion, StreamSchemas
 
@@ -187,13 +187,13 @@ class Schemas:
 
 
 def entry_of(
-    schema: Schema, subject: str | None, message: str, framing: Framing | FramingName, protocol: Any
+    schema: Schema, subject: str | None, message: str, framing: ValueFraming | FramingName, protocol: Any
 ) -> Callable[[StreamInfo], Sequence[SchemaEntry]]:
     """Return the entry of one schema; `subject` None: for all subjects of the stream. ValueError: an unknown word."""
-    from penstock.schemas.decoding import Framing
+    from penstock.schemas.decoding import ValueFraming
     from penstock.schemas.thrift import ThriftProtocol
 
-    form: dict[str, Any] = {"framing": Framing(framing).value, "protocol": ThriftProtocol(protocol).value}
+    form: dict[str, Any] = {"framing": ValueFraming(framing).value, "protocol": ThriftProtocol(protocol).value}
 
     def entries(info: StreamInfo) -> Sequence[SchemaEntry]:
         where = info.config.subject if subject is None else subject

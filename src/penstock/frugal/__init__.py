@@ -64,12 +64,12 @@ if TYPE_CHECKING:
     from penstock.frugal.middleware import Proceed as Proceed
     from penstock.frugal.nats_transport import NatsTransport as NatsTransport
     from penstock.frugal.processor import Processor as Processor
-    from penstock.frugal.scopes import Framing as Framing
     from penstock.frugal.scopes import MessageRejected as MessageRejected
     from penstock.frugal.scopes import MissingKeyError as MissingKeyError
     from penstock.frugal.scopes import Published as Published
     from penstock.frugal.scopes import PublishOptions as PublishOptions
     from penstock.frugal.scopes import RetryPolicy as RetryPolicy
+    from penstock.frugal.scopes import ScopeFraming as ScopeFraming
     from penstock.frugal.scopes import ScopeProvider as ScopeProvider
     from penstock.frugal.scopes import SubscribeOptions as SubscribeOptions
     from penstock.frugal.scopes import Subscription as Subscription
@@ -103,7 +103,7 @@ _MODULE_OF = {
     "DeadlineExceeded": "penstock.frugal.errors",
     "Disconnected": "penstock.frugal.errors",
     "FrameError": "penstock.frugal.errors",
-    "Framing": "penstock.frugal.scopes",
+    "ScopeFraming": "penstock.frugal.scopes",
     "FrugalError": "penstock.frugal.errors",
     "HttpServer": "penstock.frugal.http_transport",
     "HttpTransport": "penstock.frugal.http_transport",
@@ -163,7 +163,6 @@ __all__ = [
     "DeadlineExceeded",
     "Disconnected",
     "FrameError",
-    "Framing",
     "FrugalError",
     "HttpServer",
     "HttpTransport",
@@ -183,6 +182,7 @@ __all__ = [
     "RequestTooLarge",
     "ResponseTooLarge",
     "RetryPolicy",
+    "ScopeFraming",
     "ScopeProvider",
     "Server",
     "ServiceDraining",

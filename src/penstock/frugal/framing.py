@@ -67,7 +67,7 @@ class Request(msgspec.Struct, frozen=True):
     `problem`: why it cannot be read; it is answered with that.
     """
 
-    framing: Framing
+    framing: CallFraming
     codec: Codec
     ctx: Context
     operation_id: int
@@ -83,7 +83,7 @@ class Request(msgspec.Struct, frozen=True):
         return self.codec.decode_bare(self.data, struct_spec(kind))
 
 
-class Framing(Protocol):
+class CallFraming(Protocol):
     """A form of requests and answers."""
 
     @property

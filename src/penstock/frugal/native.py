@@ -53,7 +53,7 @@ from penstock.frugal.errors import (
     error_number,
 )
 from penstock.frugal.frames import is_reserved, read_timeout_ms
-from penstock.frugal.framing import ERROR_TEXT_MAX, FRUGAL, Framing, Packet, Request
+from penstock.frugal.framing import ERROR_TEXT_MAX, FRUGAL, CallFraming, Packet, Request
 
 METHOD = "Frugal-Method"
 CORRELATION_ID = "Frugal-Correlation-Id"
@@ -220,9 +220,9 @@ def _answer_headers(request: Request, *, with_headers: bool) -> dict[str, str]:
 
 
 NATIVE = NativeFraming()
-FRAMINGS: dict[str, Framing] = {FRUGAL.name: FRUGAL, NATIVE.name: NATIVE}
+FRAMINGS: dict[str, CallFraming] = {FRUGAL.name: FRUGAL, NATIVE.name: NATIVE}
 
 
-def framing_of(packet: Packet) -> Framing:
+def framing_of(packet: Packet) -> CallFraming:
     """Return the framing of a received request."""
     return NATIVE if METHOD in packet.headers else FRUGAL

@@ -260,7 +260,7 @@ class _Failures:
     @property
     def cause(self) -> str:
         """The last error, as the end of a sentence; "" if there was none."""
-        return "" if self._last is None else f": {self._last or type(self._last).__name__}"
+        return "" if self._last is None else f": {str(self._last) or type(self._last).__name__}"
 
     async def note(self, error: Exception) -> None:
         """Take an error, as nats-py's `error_cb`."""

@@ -60,15 +60,15 @@ def check(program: Program, mistakes: Mistakes) -> None:
     check_all(list(program.closure()), mistakes)
 
 
-def check_all(programs: list[Program], mistakes: Mistakes) -> None:
-    """Check programs, among which are those that they include."""
+def check_all(programs: list[Program], mistakes: Mistakes, contradictions: Mistakes | None = None) -> None:
+    """Check programs, among which are those that they include; `contradictions`: takes those of streams."""
     types = _Types(mistakes)
     types.check(programs)
     if mistakes:
         return  # what follows relies on types that there are
     _Services(mistakes).check(programs)
     Constants(mistakes).check(programs)
-    check_streams(programs, mistakes)
+    check_streams(programs, mistakes if contradictions is None else contradictions)
 
 
 def references(type_: Type) -> Iterator[Reference]:

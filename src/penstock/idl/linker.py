@@ -8,13 +8,13 @@ meaning of names is checked (`checks`) when all files are there.
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from penstock.idl import checks
 from penstock.idl.files import Read, candidates
 from penstock.idl.lexer import PROGRAM_TOKENS_MAX, TOKENS_MAX
 from penstock.idl.mistakes import Mistakes
-from penstock.idl.model import Document, Include, Position, Program
+from penstock.idl.model import Document, Include, Position, Program, closure
 from penstock.idl.parser import parse_into
 
 FILES_MAX = 500
@@ -23,19 +23,28 @@ INCLUDE_DEPTH_MAX = 64
 """Longest chain of files that include each other."""
 
 
-def link(file: str, read: Read, roots: Sequence[str] = ()) -> Program:
+def link(file: str, read: Read, roots: Sequence[str] = (), *, contradictions: Mistakes | None = None) -> Program:
     """Return the program of a file.
 
     `read`: gives the text of a file by its path, such as `FileReader(roots)` or `texts({…})`. `roots`: folders in which
-    includes are looked for and which they never leave; none: the folder of `file`. IdlError: all mistakes.
+    includes are looked for and which they never leave; none: the folder of `file`. `contradictions`: takes what scopes
+    say of streams and cannot be, which is a mistake without it. IdlError: all mistakes.
     """
-    linking = _Linking(read, roots or (posixpath.dirname(file),))
-    program = linking.root(posixpath.normpath(file))
-    linking.mistakes.raise_if_any()
-    assert program is not None
-    checks.check(program, linking.mistakes)
-    linking.mistakes.raise_if_any()
+    (program,) = link_all([file], read, roots or (posixpath.dirname(file),), contradictions=contradictions)
     return program
+
+
+def link_all(
+    files: Iterable[str], read: Read, roots: Sequence[str], *, contradictions: Mistakes | None = None
+) -> list[Program]:
+    """Return the programs of several files: what they share is read once, and the mistakes of all are one IdlError."""
+    linking = _Linking(read, roots)
+    found = [linking.root(posixpath.normpath(each)) for each in files]
+    linking.mistakes.raise_if_any()
+    programs = [each for each in found if each is not None]
+    checks.check_all(closure(programs), linking.mistakes, contradictions)
+    linking.mistakes.raise_if_any()
+    return programs
 
 
 def link_document(document: Document) -> Program:
@@ -62,7 +71,9 @@ class _Linking:
         self._tokens_left = PROGRAM_TOKENS_MAX
 
     def root(self, path: str) -> Program | None:
-        """Read the file that the program is of."""
+        """Read a file that a program is of, unless another one includes it."""
+        if path in self._programs:
+            return self._programs[path]
         try:
             text = self._read(path)
         except (OSError, UnicodeDecodeError) as error:

@@ -20,9 +20,11 @@ type.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from operator import itemgetter
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +185,22 @@ class Constant:
 
 
 @dataclass(frozen=True, slots=True)
+class Reserved:
+    """Numbers and names that a message or enum of Protobuf keeps from use.
+
+    `numbers`: half-open ranges, in order, none next to another.
+    """
+
+    numbers: tuple[tuple[int, int], ...] = ()
+    names: tuple[str, ...] = ()
+
+    def has(self, number: int) -> bool:
+        """True if the number is reserved."""
+        behind = bisect_right(self.numbers, number, key=itemgetter(0))
+        return behind > 0 and number < self.numbers[behind - 1][1]
+
+
+@dataclass(frozen=True, slots=True)
 class EnumValue:
     name: str
     number: int
@@ -193,11 +211,14 @@ class EnumValue:
 
 @dataclass(frozen=True, slots=True)
 class Enum:
+    """`reserved`: None where the language has no such thing, as Frugal."""
+
     name: str
     values: tuple[EnumValue, ...]
     comment: str = ""
     annotations: Annotations = ()
     position: Position = field(default=NOWHERE, compare=False)
+    reserved: Reserved | None = None
 
 
 class Requiredness(StrEnum):
@@ -213,6 +234,7 @@ class Field:
     """A field of a struct, argument of a method, or exception of its `throws`.
 
     `encoding`: the type of Protobuf that the wire needs and `type` does not tell, such as `sint64` or `fixed32`.
+    `json_name`: the name in Protobuf's JSON, if it is not made of `name`.
     """
 
     id: int
@@ -224,6 +246,7 @@ class Field:
     annotations: Annotations = ()
     position: Position = field(default=NOWHERE, compare=False)
     encoding: str = ""
+    json_name: str = ""
 
 
 class StructKind(StrEnum):
@@ -234,12 +257,24 @@ class StructKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Struct:
+    """`reserved`: None where the language has no such thing, as Frugal."""
+
     name: str
     kind: StructKind
     fields: tuple[Field, ...]
     comment: str = ""
     annotations: Annotations = ()
     position: Position = field(default=NOWHERE, compare=False)
+    reserved: Reserved | None = None
+
+
+class Streaming(StrEnum):
+    """Sides of a method that send several messages; Protobuf's only."""
+
+    NONE = "none"
+    CLIENT = "client"
+    SERVER = "server"
+    BOTH = "both"
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,6 +289,7 @@ class Method:
     comment: str = ""
     annotations: Annotations = ()
     position: Position = field(default=NOWHERE, compare=False)
+    streaming: Streaming = Streaming.NONE
 
 
 @dataclass(frozen=True, slots=True)
@@ -392,14 +428,22 @@ class Program:
 
     def closure(self) -> Iterator[Program]:
         """Yield this program and all that it includes, each file once, included ones first."""
-        seen: set[str] = set()
+        return iter(closure([self]))
 
-        def walk(program: Program) -> Iterator[Program]:
-            if program.document.file in seen:
-                return
-            seen.add(program.document.file)
-            for included in program.includes.values():
-                yield from walk(included)
-            yield program
 
-        return walk(self)
+def closure(programs: Iterable[Program]) -> list[Program]:
+    """Return programs and all that they include, each file once, included ones first."""
+    found: dict[str, Program | None] = {}
+
+    def walk(program: Program) -> None:
+        if program.document.file in found:
+            return
+        found[program.document.file] = None
+        for included in program.includes.values():
+            walk(included)
+        del found[program.document.file]
+        found[program.document.file] = program
+
+    for each in programs:
+        walk(each)
+    return [each for each in found.values() if each is not None]

@@ -44,6 +44,7 @@ from penstock.idl.model import (
     Scope,
     Service,
     SetOf,
+    Streaming,
     Struct,
     StructKind,
     Type,
@@ -251,6 +252,8 @@ class _Page:
         else:
             yield _Span("Returns ")
             yield from self._type(program, method.returns)
+            if method.streaming is not Streaming.NONE:
+                yield _Span(f"; streaming: {method.streaming}")
 
     def _scope(self, program: Program, scope: Scope) -> None:
         rows = []

@@ -21,7 +21,8 @@ library then returns bytes, which name nothing here.
 | default values of proto2          | defaults                                                                        |
 | service, unary method             | `Service`; the request is the argument `request`                                |
 | `idempotency_level`, `deprecated` | annotations `idempotent`, `deprecated`                                          |
-| streaming method                  | a mistake: an answer is one message                                             |
+| streaming method                  | `Method.streaming`; no code is made of it                                       |
+| `reserved`, own `json_name`       | `Struct.reserved`, `Enum.reserved`, `Field.json_name`                           |
 | extensions, options               | left out; bytes of extensions are unknown fields                                |
 """
 
@@ -56,9 +57,11 @@ from penstock.idl.model import (
     Program,
     Reference,
     Requiredness,
+    Reserved,
     Scalar,
     ScalarKind,
     Service,
+    Streaming,
     Struct,
     StructKind,
     Type,
@@ -96,6 +99,13 @@ _SCALARS: Final = {
 _GROUP, _MESSAGE, _ENUM = 10, 11, 14
 _PACKABLE = frozenset(_SCALARS) - {9, 12} | {_ENUM}
 _REPEATED = 3
+_STREAMING = {
+    (False, False): Streaming.NONE,
+    (True, False): Streaming.CLIENT,
+    (False, True): Streaming.SERVER,
+    (True, True): Streaming.BOTH,
+}
+"""By whether the client streams, and the server."""
 _IDEMPOTENT = (1, 2)  # NO_SIDE_EFFECTS, IDEMPOTENT
 # Numbers of fields in descriptors, of which the paths of source information consist.
 _MESSAGES, _ENUMS, _SERVICES = 4, 5, 6
@@ -104,13 +114,14 @@ _FIELDS, _NESTED, _NESTED_ENUMS, _VALUES, _METHODS = 2, 3, 4, 2, 2
 Path = tuple[int, ...]
 
 
-def from_descriptor_set(data: bytes) -> Mapping[str, Program]:
+def from_descriptor_set(data: bytes, name: str = "descriptor set") -> Mapping[str, Program]:
     """Return the linked programs of a serialized `FileDescriptorSet`, by the paths of their files.
 
-    IdlError: all mistakes, or why Google's library refuses the set. ImportError: it is not installed.
+    `name`: the file in mistakes of the set as a whole. IdlError: all mistakes, or why Google's
+    library refuses the set. ImportError: it is not installed.
     """
     mistakes = Mistakes()
-    protos = _files(data, mistakes)
+    protos = _files(data, name, mistakes)
     mistakes.raise_if_any()
     pool = _pool(protos, mistakes)
     mistakes.raise_if_any()
@@ -141,10 +152,10 @@ def _protobuf() -> tuple[ModuleType, ModuleType, type[Exception]]:
     return descriptor_pb2, descriptor_pool, DecodeError
 
 
-def _files(data: bytes, mistakes: Mistakes) -> dict[str, Any]:
+def _files(data: bytes, set_name: str, mistakes: Mistakes) -> dict[str, Any]:
     """Return the files of a set by their paths, each behind those that it imports."""
     descriptors, _, decode_error = _protobuf()
-    place = Position("descriptor set", 1, 1)
+    place = Position(set_name, 1, 1)
     if len(data) > SET_BYTES_MAX:
         mistakes.add(place, f"the set has {len(data):,} bytes; {SET_BYTES_MAX:,} are the most")
         return {}
@@ -321,7 +332,8 @@ class _File:
         )
         annotations = (Annotation(FULL_NAME, full_name), *_deprecated(enum.options))
         name = self._names[full_name].name
-        self._definitions.append(Enum(name, values, self._comment(path), annotations, self._place(path)))
+        reserved = _reserved(enum, last=1)
+        self._definitions.append(Enum(name, values, self._comment(path), annotations, self._place(path), reserved))
 
     def _message(self, message: Any, scope: str, path: Path) -> None:
         if message.options.map_entry:
@@ -335,7 +347,8 @@ class _File:
         annotations = (Annotation(FULL_NAME, full_name), *_deprecated(message.options))
         name = self._names[full_name].name
         comment, place = self._comment(path), self._place(path)
-        self._definitions.append(Struct(name, StructKind.STRUCT, fields, comment, annotations, place))
+        reserved = _reserved(message, last=0)
+        self._definitions.append(Struct(name, StructKind.STRUCT, fields, comment, annotations, place, reserved))
         for index, enum in enumerate(message.enum_type):
             self._enum(enum, f"{full_name}.", (*path, _NESTED_ENUMS, index))
         for index, nested in enumerate(message.nested_type):
@@ -358,7 +371,16 @@ class _File:
             requiredness = Requiredness.REQUIRED if linked.is_required else presence
         default = self._default(linked, place) if field.HasField("default_value") else None
         return Field(
-            field.number, field.name, type_, requiredness, default, self._comment(path), annotations, place, encoding
+            field.number,
+            field.name,
+            type_,
+            requiredness,
+            default,
+            self._comment(path),
+            annotations,
+            place,
+            encoding,
+            json_name="" if linked.json_name == json_name(field.name) else linked.json_name,
         )
 
     def _repeated(self, linked: Any, place: Position) -> tuple[Type, str]:
@@ -409,9 +431,6 @@ class _File:
 
     def _method(self, service: Any, method: Any, path: Path) -> Method:
         place = self._place(path)
-        if method.client_streaming or method.server_streaming:
-            text = f'"{service.name}.{method.name}" streams; a request and an answer are one message each'
-            self._mistakes.add(place, text)
         linked = self._pool.FindServiceByName(f"{self._package}{service.name}").methods_by_name[method.name]
         request = Field(1, "request", self._reference(linked.input_type.full_name, place), position=place)
         returns = self._reference(linked.output_type.full_name, place)
@@ -419,8 +438,31 @@ class _File:
         if method.options.idempotency_level in _IDEMPOTENT:
             annotations += (Annotation("idempotent"),)
         return Method(
-            method.name, returns, (request,), comment=self._comment(path), annotations=annotations, position=place
+            method.name,
+            returns,
+            (request,),
+            comment=self._comment(path),
+            annotations=annotations,
+            position=place,
+            streaming=_STREAMING[method.client_streaming, method.server_streaming],
         )
+
+
+def json_name(name: str) -> str:
+    """Return the name of a field in JSON, unless it has one of its own: "unit_price" is `unitPrice`."""
+    first, *others = name.split("_")
+    return first + "".join(each[:1].upper() + each[1:] for each in others)
+
+
+def _reserved(declared: Any, *, last: int) -> Reserved:
+    """Return what a message or enum reserves; `last`: 1 if its ranges end with their last number, 0 behind it."""
+    numbers: list[tuple[int, int]] = []
+    for start, end in sorted((each.start, each.end + last) for each in declared.reserved_range):
+        if numbers and start <= numbers[-1][1]:
+            numbers[-1] = numbers[-1][0], max(end, numbers[-1][1])
+        elif start < end:
+            numbers.append((start, end))
+    return Reserved(tuple(numbers), tuple(each for each in declared.reserved_name if isinstance(each, str)))
 
 
 def _deprecated(options: Any) -> Annotations:

@@ -75,16 +75,16 @@ def check_streams(programs: list[Program], mistakes: Mistakes) -> None:
 
 def _check_operation(keys: Keys, program: Program, scope: Scope, operation: Operation, splits: dict[str, str]) -> None:
     mistakes = keys.mistakes
-    stream = _said(scope, operation, "stream")
+    stream = said(scope, operation, "stream")
     if stream is not None and (text := stream_name_mistake(stream)) is not None:
         mistakes.add(operation.position, f'the stream of "{operation.name}": {text}')
     key = keys.find(program, operation)
-    split = _said(scope, operation, "partition_by")
+    split = said(scope, operation, "partition_by")
     if split is not None and (text := _split_mistake(operation.name, stream, split, key, splits)) is not None:
         mistakes.add(operation.position, text)
 
 
-def _said(scope: Scope, operation: Operation, name: str) -> str | None:
+def said(scope: Scope, operation: Operation, name: str) -> str | None:
     """Return the value of an annotation of an operation, else that of its scope."""
     own = annotation(operation.annotations, name)
     return annotation(scope.annotations, name) if own is None else own

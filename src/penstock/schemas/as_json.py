@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from penstock.base.ids import StreamId, TimestampUs
-from penstock.schemas.decoding import Framing
+from penstock.schemas.decoding import ValueFraming
 from penstock.schemas.kinds import Schema, SchemaKind
 from penstock.schemas.plans import SchemaError
 from penstock.schemas.registry import SchemaVersion, StreamSchemas, Typed
@@ -82,7 +82,7 @@ def _version(found: Mapping[str, Any], texts: Sequence[Mapping[str, Any]]) -> Sc
     schema = Schema(SchemaKind(kept["kind"]), _text(kept["text"]), closure, _text(found["type"]))
     if schema.hash() != found["hash"]:
         raise ValueError(f"the hash of version {found['number']!r} of {found['subject']!r} is not that of its schema")
-    framing, protocol = Framing(found["framing"]), ThriftProtocol(found["protocol"])
+    framing, protocol = ValueFraming(found["framing"]), ThriftProtocol(found["protocol"])
     return SchemaVersion(
         typed=Typed(_text(found["subject"]), _text(found["message"]), framing, protocol),
         number=_number(found["number"]),

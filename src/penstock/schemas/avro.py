@@ -33,7 +33,7 @@ from penstock.hot import avro_columns, cells
 from penstock.hot.avro_columns import AvroReader
 from penstock.hot.typed_columns import Column
 from penstock.schemas.avro_defaults import encoded_default
-from penstock.schemas.decoding import Decoder, Framing
+from penstock.schemas.decoding import Decoder, ValueFraming
 from penstock.schemas.plans import NO_DEFAULT, VALUE, AvroPart, Budget, EnumStyle, Node, Plan, SchemaError
 
 FIXED_BYTES_MAX = 1 << 20
@@ -91,11 +91,11 @@ def layout(node: Node) -> tuple[object, ...]:
     return (node.name, node.kind, node.type, node.id, node.wire, node.flags, symbols, *map(layout, node.children))
 
 
-def avro_decoder(plan: Plan, framing: Framing = Framing.BARE) -> Decoder:
+def avro_decoder(plan: Plan, framing: ValueFraming = ValueFraming.BARE) -> Decoder:
     """Return a decoder of values, BARE or CONFLUENT."""
-    if framing not in (Framing.BARE, Framing.CONFLUENT):
+    if framing not in (ValueFraming.BARE, ValueFraming.CONFLUENT):
         raise SchemaError(f"Avro values are not framed as {framing}")
-    return Decoder(plan, partial(_reader, framing is Framing.CONFLUENT))
+    return Decoder(plan, partial(_reader, framing is ValueFraming.CONFLUENT))
 
 
 def _reader(is_confluent: bool, root: Column) -> AvroReader:

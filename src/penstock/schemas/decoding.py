@@ -31,8 +31,8 @@ SLICE_BYTES_MAX = 16 << 20  # of more than one value; columns have offsets of 4 
 SLICE_CELLS_MAX = 1 << 24  # rows times columns: room is made for them before they are read
 
 
-class Framing(StrEnum):
-    """Bytes before a value in its message."""
+class ValueFraming(StrEnum):
+    """Bytes before a value in its message. `frugal.framing` has the forms of calls, `frugal.scopes` those of events."""
 
     BARE = "bare"
     MESSAGE = "message"

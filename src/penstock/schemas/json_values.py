@@ -30,7 +30,7 @@ import pyarrow as pa
 from penstock.hot import cells, json_columns
 from penstock.hot.json_columns import JsonReader
 from penstock.hot.typed_columns import Column
-from penstock.schemas.decoding import Decoder, Framing
+from penstock.schemas.decoding import Decoder, ValueFraming
 from penstock.schemas.plans import Budget, Node, Plan, SchemaError
 
 JSON_TEXT = {b"penstock.json": b"text"}
@@ -68,11 +68,11 @@ def json_plan(schema: pa.Schema) -> Plan:
     return Plan(Node("", cells.STRUCT, _struct(schema, children), children))
 
 
-def json_decoder(plan: Plan, framing: Framing = Framing.BARE) -> Decoder:
+def json_decoder(plan: Plan, framing: ValueFraming = ValueFraming.BARE) -> Decoder:
     """Return a decoder of values, BARE or CONFLUENT."""
-    if framing not in (Framing.BARE, Framing.CONFLUENT):
+    if framing not in (ValueFraming.BARE, ValueFraming.CONFLUENT):
         raise SchemaError(f"JSON values are not framed as {framing}")
-    return Decoder(plan, partial(_reader, framing is Framing.CONFLUENT))
+    return Decoder(plan, partial(_reader, framing is ValueFraming.CONFLUENT))
 
 
 def _reader(is_confluent: bool, root: Column) -> JsonReader:

@@ -20,6 +20,7 @@ import base64
 import binascii
 import hashlib
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -31,7 +32,7 @@ from penstock.idl.fingerprint import fingerprint
 from penstock.idl.model import Program, Reference, Type
 from penstock.schemas import compatibility, contracts
 from penstock.schemas.avro import avro_decoder, avro_plan
-from penstock.schemas.decoding import Decoder, Framing
+from penstock.schemas.decoding import Decoder, ValueFraming
 from penstock.schemas.json_values import arrow_of_json_schema, json_decoder, json_plan
 from penstock.schemas.plans import PLAN_DEPTH_MAX, EnumStyle, Plan, SchemaError
 from penstock.schemas.protobuf import protobuf_decoder, protobuf_plan
@@ -106,7 +107,7 @@ class Schema:
 
     def decoder(
         self,
-        framing: Framing = Framing.BARE,
+        framing: ValueFraming = ValueFraming.BARE,
         protocol: ThriftProtocol = ThriftProtocol.BINARY,
         enums: EnumStyle = EnumStyle.DICTIONARY,
         message: str = "",
@@ -117,7 +118,7 @@ class Schema:
         """
         return self.decoder_of(self.plan(enums), framing, protocol, message)
 
-    def decoder_of(self, plan: Plan, framing: Framing, protocol: ThriftProtocol, message: str) -> Decoder:
+    def decoder_of(self, plan: Plan, framing: ValueFraming, protocol: ThriftProtocol, message: str) -> Decoder:
         """Return a decoder of a plan of this schema, as `decoder` does, which several decoders may have."""
         if self.kind is SchemaKind.FRUGAL:
             return thrift_decoder(plan, protocol, framing, message)
@@ -185,10 +186,16 @@ def _check_names(field: pa.Field, depth: int) -> None:
         _check_names(kind.field(place), depth + 1)
 
 
-def compatible(old: Schema, new: Schema, mode: Mode = Mode.FULL) -> list[str]:
+def compatible(
+    old: Schema,
+    new: Schema,
+    mode: Mode = Mode.FULL,
+    contract: Callable[[Schema], tuple[Program, Type]] = Schema.contract,
+) -> list[str]:
     """Return why a new version of a schema is not compatible with an old one; nothing: it is.
 
-    SchemaError: one of the schemas has mistakes.
+    `contract`: gives the program and type of a contract, for a caller that keeps parsed ones. SchemaError: one of the
+    schemas has mistakes.
     """
     if old.kind is not new.kind:
         return [f"the schema was {old.kind}, and is {new.kind}"]
@@ -199,7 +206,7 @@ def compatible(old: Schema, new: Schema, mode: Mode = Mode.FULL) -> list[str]:
     if new.kind in CONTRACTS:
         if old.kind is SchemaKind.PROTOBUF and old.type_name != new.type_name:
             return [f"the type was {old.type_name!r}, and is {new.type_name!r}"]
-        return contracts.differences(*old.contract(), *new.contract(), mode)
+        return contracts.differences(*contract(old), *contract(new), mode)
     schemas = [
         arrow_of_text(each.text) if each.kind is SchemaKind.ARROW else arrow_of_json_schema(each.text)
         for each in (old, new)

@@ -41,7 +41,7 @@ from penstock.idl.model import (
     Type,
 )
 from penstock.schemas.constants import encoded
-from penstock.schemas.decoding import Decoder, Framing
+from penstock.schemas.decoding import Decoder, ValueFraming
 from penstock.schemas.plans import Budget, EnumStyle, Node, Plan, SchemaError
 
 _VARINT, _FIXED64, _SIZED, _FIXED32 = (
@@ -84,11 +84,11 @@ def protobuf_plan(program: Program, name: str, enums: EnumStyle = EnumStyle.DICT
     return Plan(_Making(enums, name).struct(found.program, found.definition, name, 0))
 
 
-def protobuf_decoder(plan: Plan, framing: Framing = Framing.BARE) -> Decoder:
+def protobuf_decoder(plan: Plan, framing: ValueFraming = ValueFraming.BARE) -> Decoder:
     """Return a decoder of messages, BARE or CONFLUENT."""
-    if framing not in (Framing.BARE, Framing.CONFLUENT):
+    if framing not in (ValueFraming.BARE, ValueFraming.CONFLUENT):
         raise SchemaError(f"Protobuf messages are not framed as {framing}")
-    return Decoder(plan, partial(_reader, framing is Framing.CONFLUENT))
+    return Decoder(plan, partial(_reader, framing is ValueFraming.CONFLUENT))
 
 
 def _reader(is_confluent: bool, root: Column) -> ProtobufReader:

@@ -16,7 +16,6 @@ from typing import NamedTuple
 from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.subjects import overlap, subject_mistake
-from penstock.idl.compatibility import Mode
 from penstock.idl.fingerprint import fingerprint
 from penstock.idl.model import Program, Type
 from penstock.schemas import contracts
@@ -110,12 +109,11 @@ def _check_subjects(asked: Registration) -> None:
 
 
 class _Judging:
-    """One registration: parsed contracts by the hash of their text, and reasons against it."""
+    """One registration: parsed contracts, and reasons against it."""
 
     def __init__(self, asked: Registration) -> None:
         self._asked = asked
-        self._text_hash = asked.text.hash()
-        self._programs: dict[str, Program] = {}
+        self._programs: dict[tuple[str, tuple[tuple[str, str], ...]], Program] = {}  # of texts with their includes
         self._compared: set[str] = set()  # hashes of texts of contracts
         self._compared_bytes = 0
         self.reasons: list[str] = []
@@ -155,7 +153,7 @@ class _Judging:
         """Return `Schema.hash`, for a contract without parsing it again."""
         if schema.kind not in CONTRACTS:
             return schema.hash()
-        return fingerprint(*self._contract(schema, self._text_hash))
+        return fingerprint(*self._contract(schema))
 
     def _differences(self, before: StoredVersion, new: Schema, typed: Typed) -> list[str]:
         """Return why a schema does not go with a version before it."""
@@ -178,23 +176,18 @@ class _Judging:
             )
         self._compared.add(before.text_hash)
         try:
-            old = schema_of(text, before.type_name)
-            if old.kind is not new.kind or new.kind not in CONTRACTS:
-                return found + compatible(old, new)
-            if new.kind is SchemaKind.PROTOBUF and old.type_name != new.type_name:
-                return [*found, f"the type was {old.type_name!r}, and is {new.type_name!r}"]
-            was, now = self._contract(old, before.text_hash), self._contract(new, self._text_hash)
-            return found + contracts.differences(*was, *now, Mode.FULL)
+            return found + compatible(schema_of(text, before.type_name), new, contract=self._contract)
         except SchemaError as error:  # one that this version of Penstock does not read any more
             return [*found, f"it cannot be read: {error}"]
 
-    def _contract(self, schema: Schema, text_hash: str) -> tuple[Program, Type]:
+    def _contract(self, schema: Schema) -> tuple[Program, Type]:
         """Return the program of a contract and its type: `Schema.contract`, parsed once for each text."""
         if schema.kind is SchemaKind.PROTOBUF:
             return schema.contract()
-        program = self._programs.get(text_hash)
+        program = self._programs.get((schema.text, schema.closure))
         if program is None:
-            program = self._programs[text_hash] = contracts.frugal_program(schema.text, schema.closure)
+            program = contracts.frugal_program(schema.text, schema.closure)
+            self._programs[schema.text, schema.closure] = program
         return program, contracts.frugal_type(program, schema.type_name)
 
 

@@ -19,7 +19,7 @@ from typing import Protocol
 from penstock.base.ids import StreamId, TimestampUs
 from penstock.base.subjects import overlap
 from penstock.idl.model import Program, Scope
-from penstock.schemas.decoding import Framing
+from penstock.schemas.decoding import ValueFraming
 from penstock.schemas.kinds import Schema, SchemaKind
 from penstock.schemas.plans import SchemaError
 from penstock.schemas.rows import StoredText
@@ -36,7 +36,7 @@ class Typed:
 
     subject: str
     message: str = ""
-    framing: Framing = Framing.BARE
+    framing: ValueFraming = ValueFraming.BARE
     protocol: ThriftProtocol = ThriftProtocol.BINARY
 
 
@@ -116,7 +116,7 @@ def version_of(
 ) -> SchemaVersion | None:
     """Return a version with its text; None: this version of Penstock does not know its kind or form."""
     try:
-        typed = Typed(info.subject, info.message, Framing(info.framing), ThriftProtocol(info.protocol))
+        typed = Typed(info.subject, info.message, ValueFraming(info.framing), ThriftProtocol(info.protocol))
         kind = SchemaKind(info.kind)
     except ValueError:
         return None
@@ -142,7 +142,7 @@ def operations(program: Program) -> list[tuple[Typed, str]]:
             prefix = ["*" if token.startswith("{") else token for token in scope.prefix.split(".") if token]
             for operation in scope.operations:
                 subject = ".".join(["frugal", *prefix, scope.name, operation.name])
-                found.append((Typed(subject, operation.name, Framing.FRUGAL), f"{scope.name}.{operation.name}"))
+                found.append((Typed(subject, operation.name, ValueFraming.FRUGAL), f"{scope.name}.{operation.name}"))
     if not found:
         raise SchemaError("the contract has no scopes: name a type, and the subjects of its messages")
     return found

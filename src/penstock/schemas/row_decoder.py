@@ -55,7 +55,7 @@ from penstock.hot.header_codes import HeaderCodes
 from penstock.idl.model import Reference
 from penstock.schemas.avro import avro_layout
 from penstock.schemas.avro_fingerprint import MARK_BYTES, SINGLE_OBJECT, single_object_mark
-from penstock.schemas.decoding import Decoder, Framing, Reason
+from penstock.schemas.decoding import Decoder, Reason, ValueFraming
 from penstock.schemas.kinds import Schema, SchemaKind
 from penstock.schemas.pattern_index import PatternIndex
 from penstock.schemas.plans import EnumStyle, Plan, SchemaError
@@ -198,7 +198,7 @@ class RowDecoder:
         self._index = PatternIndex([each.subject for each in self._patterns])
         self._headers = _Headers(schemas.versions)
         self._plans: dict[tuple[str, int], Plan] = {}
-        self._routes: dict[tuple[str, int, Framing, ThriftProtocol, int], _Route] = {}
+        self._routes: dict[tuple[str, int, ValueFraming, ThriftProtocol, int], _Route] = {}
         self.schema = pa.schema([*self._fields(), pa.field(DECODE_ERROR, _ERROR_TYPE)])
 
     def decode(self, batch: pa.RecordBatch | pa.Table, *, rows_before: int = 0) -> DecodedRows:
@@ -272,7 +272,7 @@ class RowDecoder:
             own = pc.indices_nonzero(pc.equal(places, place))
             if place < len(known):
                 version = route.owner.marks[known[place].as_py()]
-                one = self._version_route(route.owner, version, Framing.BARE, version.typed.protocol, MARK_BYTES)
+                one = self._version_route(route.owner, version, ValueFraming.BARE, version.typed.protocol, MARK_BYTES)
             else:
                 one = route
             split.append((one, own if rows is None else rows.take(own)))
@@ -385,11 +385,11 @@ class RowDecoder:
                     return _REFUSALS[Reason.NAME]
                 if said.is_other_type:
                     return _REFUSALS[Reason.CONTENT_TYPE]
-                framing = Framing.BARE
+                framing = ValueFraming.BARE
         return self._version_route(owner, version, framing, protocol)
 
     def _version_route(
-        self, owner: _Pattern, version: SchemaVersion, framing: Framing, protocol: ThriftProtocol, skips: int = 0
+        self, owner: _Pattern, version: SchemaVersion, framing: ValueFraming, protocol: ThriftProtocol, skips: int = 0
     ) -> _Route:
         """Return the route of a version's rows that are framed so."""
         key = version.typed.subject, version.number, framing, protocol, skips
@@ -398,7 +398,7 @@ class RowDecoder:
         return self._routes[key]
 
     def _new_route(
-        self, owner: _Pattern, version: SchemaVersion, framing: Framing, protocol: ThriftProtocol, skips: int
+        self, owner: _Pattern, version: SchemaVersion, framing: ValueFraming, protocol: ThriftProtocol, skips: int
     ) -> _Route:
         """Return a decoder of a version."""
         try:

@@ -33,7 +33,7 @@ from penstock.idl.model import (
     Typedef,
 )
 from penstock.schemas.constants import encoded
-from penstock.schemas.decoding import Decoder, Framing
+from penstock.schemas.decoding import Decoder, ValueFraming
 from penstock.schemas.plans import VALUE, Budget, EnumStyle, Node, Plan, SchemaError
 
 
@@ -54,10 +54,10 @@ _SCALARS: dict[ScalarKind, tuple[int, int, pa.DataType]] = {
     ScalarKind.UUID: (cells.UUID, thrift_columns.UUID, pa.string()),
 }
 _FRAMES = {
-    Framing.BARE: thrift_columns.BARE,
-    Framing.CONFLUENT: thrift_columns.BARE,
-    Framing.MESSAGE: thrift_columns.MESSAGE,
-    Framing.FRUGAL: thrift_columns.FRUGAL,
+    ValueFraming.BARE: thrift_columns.BARE,
+    ValueFraming.CONFLUENT: thrift_columns.BARE,
+    ValueFraming.MESSAGE: thrift_columns.MESSAGE,
+    ValueFraming.FRUGAL: thrift_columns.FRUGAL,
 }
 
 
@@ -81,7 +81,7 @@ def thrift_plan(program: Program, type_: str | Type, enums: EnumStyle = EnumStyl
 def thrift_decoder(
     plan: Plan,
     protocol: ThriftProtocol = ThriftProtocol.BINARY,
-    framing: Framing = Framing.BARE,
+    framing: ValueFraming = ValueFraming.BARE,
     name: str = "",
 ) -> Decoder:
     """Return a decoder of values in a protocol and framing; `name`: of the message (operation), any if empty."""
@@ -89,9 +89,9 @@ def thrift_decoder(
     return Decoder(plan, partial(_reader, plan.is_value, is_compact, framing, name.encode()))
 
 
-def _reader(is_value: bool, is_compact: bool, framing: Framing, name: bytes, root: Column) -> ThriftReader:
+def _reader(is_value: bool, is_compact: bool, framing: ValueFraming, name: bytes, root: Column) -> ThriftReader:
     reader = ThriftReader(root, is_compact, _FRAMES[framing], name, is_value)
-    reader.has_schema_id = framing is Framing.CONFLUENT
+    reader.has_schema_id = framing is ValueFraming.CONFLUENT
     return reader
 
 

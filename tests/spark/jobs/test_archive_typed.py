@@ -16,7 +16,7 @@ from penstock.base.errors import ConfigError
 from penstock.lake.tables.manifest import read_about
 from penstock.ops.archive import ArchiveOptions
 from penstock.schemas.as_json import schemas_of_json
-from penstock.schemas.decoding import Framing
+from penstock.schemas.decoding import ValueFraming
 from penstock.schemas.kinds import Schema, SchemaKind
 from penstock.spark import archive
 from tests.broker_process import BrokerProcess
@@ -86,7 +86,9 @@ def test_two_types_are_two_structs_in_every_format(
     client.create_stream(stream, f"frugal.{table_format}.>")
     for name in ("placed", "gone"):
         subject = f"frugal.{table_format}.Orders.{name}"
-        client.register_schema(stream, frugal(f"Orders.{name}"), subject=subject, message=name, framing=Framing.FRUGAL)
+        client.register_schema(
+            stream, frugal(f"Orders.{name}"), subject=subject, message=name, framing=ValueFraming.FRUGAL
+        )
     order = b"\x0a\x00\x01" + (7).to_bytes(8, "big") + b"\x08\x00\x02\x00\x00\x00\x02\x00"
     gone = b"\x0a\x00\x01" + (8).to_bytes(8, "big") + b"\x0b\x00\x02\x00\x00\x00\x04sold\x00"
     headers = {"Frugal-Operation": "gone", "Content-Type": "application/vnd.apache.thrift.binary"}

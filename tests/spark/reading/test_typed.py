@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType
 
 import penstock
 from penstock.base.errors import ConfigError
-from penstock.schemas.decoding import Framing
+from penstock.schemas.decoding import ValueFraming
 from penstock.schemas.kinds import Schema, SchemaKind
 from tests.broker_process import BrokerProcess
 from tests.extent import needs_time
@@ -107,7 +107,7 @@ def test_two_types_of_a_stream_are_struct_columns_in_old_and_native_frames(
     for name in ("placed", "gone"):
         subject = f"frugal.shop.*.Orders.{name}"
         client.register_schema(
-            "typed-two", frugal(f"Orders.{name}"), subject=subject, message=name, framing=Framing.FRUGAL
+            "typed-two", frugal(f"Orders.{name}"), subject=subject, message=name, framing=ValueFraming.FRUGAL
         )
     placed = (
         b"\x0a\x00\x01" + (7).to_bytes(8, "big") + b"\x08\x00\x02\x00\x00\x00\x02"  # id, state

@@ -6,9 +6,9 @@ import pytest
 
 from penstock.idl.checks import EXTENDS_MAX, TYPE_PARTS_MAX
 from penstock.idl.files import PATH_CHARS_MAX, texts
-from penstock.idl.linker import FILES_MAX, INCLUDE_DEPTH_MAX, link, link_document
-from penstock.idl.mistakes import IdlError
-from penstock.idl.model import Enum, Program, Scalar, ScalarKind, Service, Struct
+from penstock.idl.linker import FILES_MAX, INCLUDE_DEPTH_MAX, link, link_all, link_document
+from penstock.idl.mistakes import IdlError, Mistakes
+from penstock.idl.model import Enum, Program, Scalar, ScalarKind, Service, Struct, closure
 from penstock.idl.parser import NESTING_MAX, parse
 
 
@@ -314,6 +314,33 @@ def test_services_extend_each_other_to_a_limit() -> None:
 def test_a_long_cycle_is_shortened() -> None:
     (mistake,) = mistakes(*(f"typedef T{(number + 1) % 5_000} T{number}" for number in range(5_000)))
     assert mistake.endswith('"T8" is "T9" is 4,990 others is "T0"')
+
+
+def test_several_files_are_linked_together() -> None:
+    reader = CountingReader(
+        {
+            "a.frugal": 'include "base.frugal" struct A { 1: base.B b }',
+            "base.frugal": "struct B {}",
+            "c.frugal": 'include "base.frugal" include "gone.frugal"',
+            "d.frugal": "struct D { 1: i32 x 1: i32 y }",
+        }
+    )
+    base, a = link_all(["base.frugal", "a.frugal"], reader, [""])
+    assert reader.read == ["base.frugal", "a.frugal"]
+    assert a.includes["base"] is base
+    assert closure([a, base]) == closure([base, a]) == [base, a]
+    with pytest.raises(IdlError) as caught:
+        link_all(["a.frugal", "c.frugal", "d.frugal"], reader, [""])
+    assert [str(each.position) for each in caught.value.mistakes] == ["c.frugal:1:31", "d.frugal:1:21"]
+
+
+def test_contradictions_of_streams_may_be_taken_instead() -> None:
+    text = texts({"a.frugal": 'struct S { 1: i32 a }\nscope E { Made: S (stream = "s", key = "b") }'})
+    taken = Mistakes()
+    assert link("a.frugal", text, contradictions=taken).find("E") is not None
+    assert [str(each.position) for each in taken] == ["a.frugal:2:11"]
+    with pytest.raises(IdlError):
+        link("a.frugal", text)
 
 
 def test_a_document_alone_includes_nothing() -> None:

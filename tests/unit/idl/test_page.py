@@ -29,6 +29,7 @@ from penstock.idl.model import (
 from penstock.idl.page import CONSTANT_CHARS_MAX, PageFormat, page, subject_of
 from penstock.idl.printer import quoted
 from tests.contracts import program
+from tests.protobuf_contracts import protobuf_program
 
 SHOP = """
 namespace py shop.orders
@@ -308,3 +309,11 @@ def test_only_the_elements_of_a_page_are_used() -> None:
     made = read(program(SHOP, money=MONEY))
     assert made.tags == OURS
     assert made.attributes == ATTRIBUTES
+
+
+@pytest.mark.parametrize("form", [*PageFormat])
+def test_a_method_of_protobuf_says_which_side_streams(form: PageFormat) -> None:
+    pytest.importorskip("google.protobuf")
+    text = "message M { int32 a = 1 } service S { Get M M; Follow M stream M }"
+    said = words(read(protobuf_program(text), form))
+    assert said.count("streaming") == said.count("; streaming: server") == 1

@@ -244,7 +244,7 @@ def test_types_are_nested_to_a_limit(open_: str) -> None:
     assert mistakes(f"typedef {open_ * 20_000}")[0] == mistake
 
 
-@pytest.mark.parametrize(("open_", "close"), [("[", "]"), ("{1:", "}")])
+@pytest.mark.parametrize(("open_", "close"), [("[", "]"), ("{1:", "}"), ("{", ":1}")])
 def test_constants_are_nested_to_a_limit(open_: str, close: str) -> None:
     def nested(depth: int) -> str:
         return f"const T C = {open_ * (depth - 1)}1{close * (depth - 1)}"

@@ -24,6 +24,7 @@ from penstock.idl.model import (
     Namespace,
     Reference,
     Requiredness,
+    Reserved,
     Scalar,
     ScalarKind,
     Service,
@@ -36,7 +37,9 @@ from penstock.idl.protobuf import (
     SET_MEMBERS_MAX,
     from_descriptor_set,
     include_name,
+    json_name,
 )
+from penstock.idl.python.generate import generate
 
 pytest.importorskip("google.protobuf")
 
@@ -218,6 +221,7 @@ def test_names_of_nested_and_imported_types() -> None:
         "Outer_Inner_Kind",
         (EnumValue("NONE", 0),),
         annotations=(Annotation("protobuf.name", "shop.base.Outer.Inner.Kind"),),
+        reserved=Reserved(),
     )
     assert program.find_value("shop.base.Outer_Inner_Kind.NONE") is not None
     assert program.document.namespaces == (Namespace("*", "shop"),)
@@ -251,6 +255,56 @@ def test_services() -> None:
         ),
         annotations=(Annotation("protobuf.name", "shop.Orders"),),
     )
+
+
+def test_methods_that_stream_are_read_and_no_code_is_made_of_them() -> None:
+    proto = file()
+    proto.message_type.add(name="M")
+    service = proto.service.add(name="S")
+    for name, client, server in (
+        ("One", False, False),
+        ("Up", True, False),
+        ("Down", False, True),
+        ("Both", True, True),
+    ):
+        types = {"input_type": ".shop.M", "output_type": ".shop.M"}
+        service.method.add(name=name, client_streaming=client, server_streaming=server, **types)
+    program = from_descriptor_set(serialized(proto))["shop/orders.proto"]
+    (declared,) = program.document.services
+    assert [each.streaming.value for each in declared.methods] == ["none", "client", "server", "both"]
+    with pytest.raises(IdlError) as caught:
+        generate(program)
+    text = "streams; a request and an answer are one message each"
+    assert [each.text for each in caught.value.mistakes] == [f'"S.{name}" {text}' for name in ("Both", "Down", "Up")]
+
+
+def test_what_is_reserved() -> None:
+    proto = file()
+    message = proto.message_type.add(name="M", reserved_name=["old", "older"])
+    for start, end in ((9, 12), (2, 3), (3, 5)):
+        message.reserved_range.add(start=start, end=end)
+    enum = proto.enum_type.add(name="E")
+    enum.value.add(name="ZERO", number=0)
+    enum.reserved_range.add(start=-3, end=-3)
+    enum.reserved_range.add(start=7, end=2_147_483_647)
+    program = from_descriptor_set(serialized(proto))["shop/orders.proto"]
+    reserved = struct(program, "M").reserved
+    assert reserved == Reserved(((2, 5), (9, 12)), ("old", "older"))
+    assert [number for number in range(14) if reserved.has(number)] == [2, 3, 4, 9, 10, 11]
+    found = next(each for each in program.document.definitions if isinstance(each, Enum))
+    assert found.reserved == Reserved(((-3, -2), (7, 2_147_483_648)))
+
+
+def test_names_in_json() -> None:
+    proto = file()
+    message = proto.message_type.add(name="M")
+    names = {"unit_price": "unitPrice", "_a__b_": "AB", "c_2d": "c2d", "E_f": "EF", "plain": "plain"}
+    for number, name in enumerate(names, 1):
+        add(message, name, number, "int32")
+    add(message, "own", 9, "int32", json_name="another")
+    fields = struct(from_descriptor_set(serialized(proto))["shop/orders.proto"], "M").fields
+    assert {each.name: each.json_name for each in fields} == {**dict.fromkeys(names, ""), "own": "another"}
+    assert {name: json_name(name) for name in names} == names
 
 
 def test_comments_and_places() -> None:
@@ -294,14 +348,9 @@ def test_what_is_refused() -> None:
     proto = file()
     proto.message_type.add(name="M")
     service = proto.service.add(name="S")
-    service.method.add(name="Up", input_type=".shop.M", output_type=".shop.M", client_streaming=True)
-    service.method.add(name="Down", input_type=".shop.M", output_type=".shop.M", server_streaming=True)
+    service.method.add(name="Down", input_type=".shop.M", output_type=".shop.M")
     service.method.add(name="down", input_type=".shop.M", output_type=".shop.M")
-    assert mistakes(proto) == [
-        'shop/orders.proto:1:1: "S" has "Down" already, and "down" is the same on the wire',
-        'shop/orders.proto:1:1: "S.Down" streams; a request and an answer are one message each',
-        'shop/orders.proto:1:1: "S.Up" streams; a request and an answer are one message each',
-    ]
+    assert mistakes(proto) == ['shop/orders.proto:1:1: "S" has "Down" already, and "down" is the same on the wire']
     proto = file()
     proto.message_type.add(name="A_B")
     proto.message_type.add(name="A").nested_type.add(name="B")

@@ -15,7 +15,7 @@ from penstock.client.blocking.client import Client
 from penstock.client.errors import InvalidSchema, NotAuthorized, Unavailable
 from penstock.messages import StreamInfo
 from penstock.ops.carried_schemas import read_schemas, register_schemas
-from penstock.schemas.decoding import Framing
+from penstock.schemas.decoding import ValueFraming
 from penstock.schemas.kinds import Schema
 from penstock.schemas.registry import SchemaVersion, StreamSchemas, Typed
 from penstock.schemas.thrift import ThriftProtocol
@@ -47,7 +47,7 @@ class Registry:
         *,
         subject: str,
         message: str,
-        framing: Framing,
+        framing: ValueFraming,
         protocol: ThriftProtocol,
         force: bool,
         timeout: float,
@@ -72,7 +72,7 @@ def identities(versions: list[SchemaVersion]) -> list[tuple[Any, ...]]:
 
 
 def test_all_versions_come_in_order_as_they_were_and_only_once() -> None:
-    registry, typed = Registry(), Typed("b", "Placed", Framing.MESSAGE, ThriftProtocol.COMPACT)
+    registry, typed = Registry(), Typed("b", "Placed", ValueFraming.MESSAGE, ThriftProtocol.COMPACT)
     # The third version is the first one, put on top again.
     wanted = [version(1, subject="a"), version(2, "x", "a"), version(3, subject="a"), replace(version(1), typed=typed)]
     assert carried(registry, *wanted) == (4, [])

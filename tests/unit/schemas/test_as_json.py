@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from penstock.base.ids import StreamId, TimestampUs
 from penstock.schemas.as_json import schemas_of_json, schemas_to_json
-from penstock.schemas.decoding import Framing
+from penstock.schemas.decoding import ValueFraming
 from penstock.schemas.kinds import Schema, SchemaKind
 from penstock.schemas.plans import SchemaError
 from penstock.schemas.registry import SchemaVersion, StreamSchemas, Typed
@@ -21,7 +21,7 @@ CONTRACT = Schema(SchemaKind.FRUGAL, 'include "b.frugal"\nstruct O { 1: i32 x }'
 
 
 def schemas() -> StreamSchemas:
-    typed = Typed("o.*.placed", "placed", Framing.FRUGAL, ThriftProtocol.COMPACT)
+    typed = Typed("o.*.placed", "placed", ValueFraming.FRUGAL, ThriftProtocol.COMPACT)
     versions = (
         SchemaVersion(typed, 1, CONTRACT, CONTRACT.hash(), TimestampUs(5), "ann"),
         SchemaVersion(typed, 2, CONTRACT, CONTRACT.hash(), TimestampUs(6), is_forced=True),

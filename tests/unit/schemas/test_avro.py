@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.schemas.avro import avro_decoder, avro_plan
-from penstock.schemas.decoding import Decoded, Framing, Reason
+from penstock.schemas.decoding import Decoded, Reason, ValueFraming
 from penstock.schemas.plans import EnumStyle, SchemaError
 
 PRIMITIVES: dict[str, st.SearchStrategy[Any]] = {
@@ -196,7 +196,7 @@ def test_bad_values_are_refused() -> None:
 
 def test_confluent_header() -> None:
     found = decode(
-        "string", [b"\0\0\0\0\7" + one for one in written("string", "x")] + [b"\2x"], framing=Framing.CONFLUENT
+        "string", [b"\0\0\0\0\7" + one for one in written("string", "x")] + [b"\2x"], framing=ValueFraming.CONFLUENT
     )
     assert found.columns.to_pylist() == [{"value": "x"}, None]
 

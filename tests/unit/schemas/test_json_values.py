@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from penstock.schemas.decoding import Decoded, Framing, Reason
+from penstock.schemas.decoding import Decoded, Reason, ValueFraming
 from penstock.schemas.json_values import JSON_TEXT, arrow_of_json_schema, json_decoder, json_plan
 from penstock.schemas.plans import SchemaError
 
@@ -272,7 +272,7 @@ def test_json_text_holds_anything() -> None:
 
 
 def test_a_confluent_header_is_skipped() -> None:
-    found = decode(pa.schema([("a", pa.int8())]), [b'\0\0\0\0\7{"a":1}', b'{"a":1}'], framing=Framing.CONFLUENT)
+    found = decode(pa.schema([("a", pa.int8())]), [b'\0\0\0\0\7{"a":1}', b'{"a":1}'], framing=ValueFraming.CONFLUENT)
     assert found.columns.to_pylist() == [{"a": 1}, None]
 
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.idl.model import Enum, EnumValue, Field, ListOf, Literal, MapOf, Reference, Requiredness
-from penstock.schemas.decoding import Decoded, Framing, Reason
+from penstock.schemas.decoding import Decoded, Reason, ValueFraming
 from penstock.schemas.kinds import Schema, SchemaKind
 from penstock.schemas.plans import EnumStyle, SchemaError
 from penstock.schemas.protobuf import protobuf_decoder, protobuf_plan
@@ -350,7 +350,7 @@ def test_many_messages_of_zeros_are_read() -> None:
 def test_confluent_indexes_are_skipped() -> None:
     message = ALL_CLASS(one_int32=5).SerializeToString()
     values = [b"\0\0\0\0\1" + indexes + message for indexes in (b"\0", b"\2\4", b"\4\2\2", b"\x7e")]
-    found = decode(values, framing=Framing.CONFLUENT)
+    found = decode(values, framing=ValueFraming.CONFLUENT)
     assert found.refused.codes.to_pylist() == [0, 0, 0, Reason.FRAME]
     assert [row and row["one_int32"] for row in rows(found)] == [5, 5, 5, None]
 
@@ -379,4 +379,4 @@ def test_schemas_that_protobuf_does_not_have() -> None:
     with pytest.raises(SchemaError, match="no message 'Color'"):
         protobuf_plan(PROGRAM, "Color", EnumStyle.STRING)
     with pytest.raises(SchemaError, match="not framed"):
-        protobuf_decoder(protobuf_plan(PROGRAM, "All"), Framing.FRUGAL)
+        protobuf_decoder(protobuf_plan(PROGRAM, "All"), ValueFraming.FRUGAL)

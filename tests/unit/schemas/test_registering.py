@@ -9,7 +9,7 @@ from google.protobuf import descriptor_pb2
 
 from penstock.base import limits
 from penstock.base.errors import RemoteError
-from penstock.schemas.decoding import Framing
+from penstock.schemas.decoding import ValueFraming
 from penstock.schemas.kinds import Schema, SchemaKind
 from penstock.schemas.registering import Numbered, Registration, Wanted, judge, schema_of
 from penstock.schemas.registry import Typed
@@ -131,8 +131,8 @@ def test_a_version_whose_text_is_lost_or_unreadable_is_incompatible() -> None:
 
 
 def test_operations_of_one_contract() -> None:
-    made = Wanted(Typed("s.made", "Made", Framing.FRUGAL), "S.Made")
-    gone = Wanted(Typed("s.gone", "Gone", Framing.FRUGAL), "S.Gone")
+    made = Wanted(Typed("s.made", "Made", ValueFraming.FRUGAL), "S.Made")
+    gone = Wanted(Typed("s.gone", "Gone", ValueFraming.FRUGAL), "S.Gone")
     assert [each.number for each in judged(ONE, made, gone)] == [1, 1]
     assert refusal(ONE, made, Wanted(Typed("s.x"), "S.Lost")).code == "invalid_schema"
 
@@ -179,6 +179,6 @@ def test_versions_of_avro_that_differ_in_their_bytes_need_a_header_and_others_do
 
 def test_a_framing_that_the_kind_does_not_have_is_refused() -> None:
     """Else the first message would raise where it is checked."""
-    entries = (Wanted(Typed("s.a", framing=Framing.FRUGAL), ""),)
+    entries = (Wanted(Typed("s.a", framing=ValueFraming.FRUGAL), ""),)
     with pytest.raises(RemoteError, match="Avro values are not framed as frugal-v0"):
         judge(Registration("s", "s.>", StoredText("avro", '"long"'), entries, {}, {}))

@@ -7,7 +7,7 @@ import pytest
 from penstock.base.ids import StreamId, TimestampUs
 from penstock.idl.files import texts
 from penstock.idl.linker import link
-from penstock.schemas.decoding import Framing
+from penstock.schemas.decoding import ValueFraming
 from penstock.schemas.kinds import Schema, SchemaKind
 from penstock.schemas.plans import SchemaError
 from penstock.schemas.registry import SchemaVersion, StreamSchemas, Typed, operations, overlapping
@@ -34,9 +34,9 @@ def test_operations_of_scopes() -> None:
     text = "struct P { } scope Moves prefix a.{region}.b { Moved: P, Gone: i64 } scope Bare { Made: P }"
     program = link("x.frugal", texts({"x.frugal": text}))
     assert operations(program) == [
-        (Typed("frugal.a.*.b.Moves.Moved", "Moved", Framing.FRUGAL), "Moves.Moved"),
-        (Typed("frugal.a.*.b.Moves.Gone", "Gone", Framing.FRUGAL), "Moves.Gone"),
-        (Typed("frugal.Bare.Made", "Made", Framing.FRUGAL), "Bare.Made"),
+        (Typed("frugal.a.*.b.Moves.Moved", "Moved", ValueFraming.FRUGAL), "Moves.Moved"),
+        (Typed("frugal.a.*.b.Moves.Gone", "Gone", ValueFraming.FRUGAL), "Moves.Gone"),
+        (Typed("frugal.Bare.Made", "Made", ValueFraming.FRUGAL), "Bare.Made"),
     ]
     with pytest.raises(SchemaError, match="no scopes"):
         operations(link("x.frugal", texts({"x.frugal": "struct P { }"})))

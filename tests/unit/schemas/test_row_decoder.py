@@ -14,7 +14,7 @@ import pytest
 
 from penstock.base.ids import StreamId, TimestampUs
 from penstock.batch.schema import PARTITION_KEY
-from penstock.schemas.decoding import Framing, Reason
+from penstock.schemas.decoding import Reason, ValueFraming
 from penstock.schemas.kinds import Schema, SchemaKind, text_of_arrow
 from penstock.schemas.plans import EnumStyle, SchemaError
 from penstock.schemas.registry import SchemaVersion, StreamSchemas, Typed
@@ -117,7 +117,7 @@ def test_positions_in_the_report_are_those_of_the_log() -> None:
 
 def test_headers_of_the_native_framing_give_framing_and_protocol() -> None:
     point = frugal(POINT, "Point")
-    one = decoder(version(point, "a", message="Moved", framing=Framing.FRUGAL))
+    one = decoder(version(point, "a", message="Moved", framing=ValueFraming.FRUGAL))
     bare, compact = thrift(point, {"x": 1}), thrift(point, {"x": 2}, ThriftProtocol.COMPACT)
     kind = "application/vnd.apache.thrift"
     batch = rows(

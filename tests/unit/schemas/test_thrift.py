@@ -31,7 +31,7 @@ from penstock.idl.model import (
     StructKind,
     Typedef,
 )
-from penstock.schemas.decoding import Decoded, Framing, Reason
+from penstock.schemas.decoding import Decoded, Reason, ValueFraming
 from penstock.schemas.plans import EnumStyle, SchemaError
 from penstock.schemas.thrift import ThriftProtocol, thrift_decoder, thrift_plan
 from tests.typed_values import COLOR, Sample, contracts, program, protocol_of, scalar, struct, thrift_bytes, write
@@ -70,7 +70,9 @@ def of_frame(found: Decoded, sample: Sample) -> Any:
 @given(contracts(), BOTH, st.integers(0, 3))
 def test_what_apache_thrift_writes_is_read(samples: list[Sample], protocol: ThriftProtocol, seed: int) -> None:
     (sample,) = samples
-    found = decode(sample.program, sample.type, [framed(sample, protocol)], protocol=protocol, framing=Framing.FRUGAL)
+    found = decode(
+        sample.program, sample.type, [framed(sample, protocol)], protocol=protocol, framing=ValueFraming.FRUGAL
+    )
     assert found.refused.count == 0, found.refused.first
     assert of_frame(found, sample) == sample.expected
     if isinstance(sample.expected, dict):
@@ -84,7 +86,7 @@ def test_a_prefix_or_more_than_a_message_is_refused(samples: list[Sample], proto
     (sample,) = samples
     whole = framed(sample, protocol)
     parts: list[bytes | None] = [whole[:end] for end in range(len(whole))]
-    found = decode(sample.program, sample.type, parts, protocol=protocol, framing=Framing.FRUGAL)
+    found = decode(sample.program, sample.type, parts, protocol=protocol, framing=ValueFraming.FRUGAL)
     assert found.refused.count == len(parts)
     assert found.columns.null_count == len(parts)
     bare = whole[4:]
@@ -94,7 +96,7 @@ def test_a_prefix_or_more_than_a_message_is_refused(samples: list[Sample], proto
         sample.type,
         [message, message + b"\0", *(message[:end] for end in range(len(message)))],
         protocol=protocol,
-        framing=Framing.MESSAGE,
+        framing=ValueFraming.MESSAGE,
     )
     assert found.refused.codes.to_pylist()[:2] == [0, Reason.TRAILING]
     assert found.refused.count == len(message) + 1
@@ -105,7 +107,7 @@ def test_a_value_of_another_contract_is_null_or_read(
     samples: list[Sample], others: list[Sample], protocol: ThriftProtocol
 ) -> None:
     value = framed(samples[0], protocol)
-    found = decode(others[0].program, others[0].type, [value], protocol=protocol, framing=Framing.FRUGAL)
+    found = decode(others[0].program, others[0].type, [value], protocol=protocol, framing=ValueFraming.FRUGAL)
     assert len(found.columns) == 1
 
 
@@ -296,7 +298,7 @@ def test_frames_of_other_operations_versions_and_sizes_are_refused() -> None:
     for protocol in ThriftProtocol:
         good = framed(sample, protocol, headers, "Made")
         values = [good, framed(sample, protocol, headers, "Gone"), good[:4] + b"\1" + good[5:], good + b"\0"]
-        found = decode(of, "Point", values, protocol=protocol, framing=Framing.FRUGAL, name="Made")
+        found = decode(of, "Point", values, protocol=protocol, framing=ValueFraming.FRUGAL, name="Made")
         reasons = [0, Reason.NAME, Reason.FRAME, Reason.FRAME]
         assert found.refused.codes.to_pylist() == reasons
         assert found.columns.to_pylist() == [sample.expected, None, None, None]
@@ -306,7 +308,7 @@ def test_a_confluent_header_is_skipped() -> None:
     of = program(POINT)
     value = encoded(of, "Point", {"x": 1, "y": 2})
     values = [b"\0\0\0\0\7" + value, b"\1\0\0\0\7" + value, b"\0\0\0", value]
-    found = decode(of, "Point", values, framing=Framing.CONFLUENT)
+    found = decode(of, "Point", values, framing=ValueFraming.CONFLUENT)
     assert found.columns.to_pylist()[0] == {"x": 1, "y": 2}
     assert found.refused.codes.to_pylist() == [0, Reason.FRAME, Reason.FRAME, Reason.FRAME]
 

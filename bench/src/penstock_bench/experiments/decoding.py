@@ -72,7 +72,7 @@ def experiment(messages: int = 1_000_000, rounds: int | None = None) -> Experime
 @contextmanager
 def _begin(folder: Path, *, messages: int) -> Iterator[Turn]:
     """Start the broker, and append to both streams."""
-    from penstock.schemas.decoding import Framing
+    from penstock.schemas.decoding import ValueFraming
     from penstock.schemas.kinds import Schema, SchemaKind
 
     broker = launched(folder / "data", "--listen", "127.0.0.1:0", "--nats-port", "0", "--log-level", "error")
@@ -86,7 +86,7 @@ def _begin(folder: Path, *, messages: int) -> Iterator[Turn]:
         _append(
             client, "json", [json.dumps(dict(zip(_NAMES, value, strict=True))).encode() for value in values], messages
         )
-        client.register_schema("frames", contract, framing=Framing.FRUGAL, message="Made")
+        client.register_schema("frames", contract, framing=ValueFraming.FRUGAL, message="Made")
         client.register_schema("json", schema)
         expected = sum(values[number % _ROWS][0] for number in range(messages))
         read: dict[str, Callable[[], int]] = {

@@ -28,7 +28,7 @@ import penstock.aio
 from penstock.base.limits import BENCH_STALL_S
 from penstock.frugal import Context, ScopeProvider
 from penstock.frugal.codecs import BINARY
-from penstock.frugal.scopes.framing import Framing, encode_message
+from penstock.frugal.scopes.framing import ScopeFraming, encode_message
 from penstock.idl.python.load import load_text
 from penstock_bench.experiments.experiment import Experiment, Row, Turn
 from penstock_bench.machine import worker
@@ -129,7 +129,7 @@ def _reading() -> object:
 async def _publish_plain(task: TurnTask) -> Took:
     operation = contract().Meters.operations["Measured"]
     ctx = Context("0" * 32)
-    payload = encode_message(Framing.FRUGAL, BINARY, ctx, operation, _reading(), operation_id=1, now=0.0).payload
+    payload = encode_message(ScopeFraming.FRUGAL, BINARY, ctx, operation, _reading(), operation_id=1, now=0.0).payload
     connection = await nats.connect(task.nats_url)
     jetstream = connection.jetstream(publish_async_max_pending=_IN_FLIGHT)
     began = _now()

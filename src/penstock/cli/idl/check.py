@@ -1,8 +1,9 @@
 """`penstock idl check`: names every change between versions of a contract, and whether it breaks something.
 
 Rules: the last path is the new version, the others are older ones, all files or all folders. The files of a folder are
-compared by their paths in it; of a file that is gone all is removed. The exit code is 0 if nothing breaks, 1 if
-something does, 2 if a contract cannot be read.
+compared by their paths in it, those of a descriptor set by their names; of a file that is gone all is removed. What an
+older version says of streams and cannot be is a warning only, as a released version cannot be mended. The exit code is
+0 if nothing breaks, 1 if something does, 2 if a contract cannot be read.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from penstock.cli.idl.contracts import contracts_in, program_of, refuse
+from penstock.cli.idl.contracts import DESCRIPTOR_SETS, contracts_in, refuse, versions_of
 from penstock.cli.terminal import output
-from penstock.cli.terminal.failure import FAILED, clearly, say
+from penstock.cli.terminal.failure import FAILED, clearly, say, say_note
 from penstock.cli.terminal.options import Debug, IncludeFolders, Json, examples
 from penstock.cli.terminal.standard_streams import need_stdout
 
@@ -78,7 +79,8 @@ def check(
         list[Path],
         typer.Argument(
             metavar="OLD...",
-            help="The older version: a file, or a folder with .frugal and .thrift files. Several: oldest first.",
+            help="The older version: a .frugal or .thrift file, a descriptor set of Protobuf (.binpb, .desc), or a "
+            "folder with such files. Several: oldest first.",
             show_default=False,
         ),
     ],
@@ -114,7 +116,7 @@ def check(
 
     Versions run side by side while services are updated, and streams keep messages of old versions. A change breaks
     "backward" if new code fails with what old code wrote, "forward" if old code fails with what new code writes,
-    "source" if programs that use the generated code must be edited. A note breaks nothing.
+    "source" if programs that use the generated code must be edited. A note breaks nothing: what is added, mostly.
 
     The exit code is 0 if nothing breaks in the direction of --mode, 1 if something does, and 2 if the command line or a
     contract is wrong. Types are compared as they are on the wire: the name of a field may change, its id may not.
@@ -123,7 +125,7 @@ def check(
     versions = [*old, new]
     contracts = [*_contracts(versions)]
     if not contracts:
-        raise typer.BadParameter(f"no .frugal or .thrift file in {' or '.join(map(str, versions))}")
+        raise typer.BadParameter(f"no .frugal, .thrift, .binpb or .desc file in {' or '.join(map(str, versions))}")
     from penstock.idl.compatibility import Mode
 
     refused = _Refused(Mode(mode), source, _allowed(allow or []))
@@ -164,7 +166,7 @@ def _contracts(versions: list[Path]) -> Iterator[_Paths]:
         return
     if len(folders) < len(versions):
         raise typer.BadParameter(f"{folders[0]} is a folder, so the others have to be folders, too")
-    listed = [list(contracts_in(folder)) for folder in folders]
+    listed = [list(contracts_in(folder, DESCRIPTOR_SETS)) for folder in folders]
     for folder, found in zip(folders[:-1], listed, strict=False):
         if not found and any(listed):  # a wrong path in CI would pass for ever
             raise typer.BadParameter(f"{folder} has no contracts, so there is nothing to compare with")
@@ -177,36 +179,49 @@ def _contracts(versions: list[Path]) -> Iterator[_Paths]:
 def _rows(contracts: list[_Paths], versions: list[Path], roots: list[Path], refused: _Refused) -> list[_Row]:
     """Compare each contract with its older versions; changes that are refused come first. Exit: mistakes in them."""
     from penstock.idl.compatibility import compare_all
-    from penstock.idl.mistakes import IdlError
+    from penstock.idl.mistakes import IdlError, Mistakes
 
     found: dict[tuple[object, ...], _Row] = {}
     errors: list[IdlError] = []
+    warnings = Mistakes()
+    older: dict[Path, None] = {}  # with mistakes
     for paths in contracts:
-        programs: list[tuple[Path, Program]] = []
+        read: list[dict[str, Program]] = []
         for path, version in zip(paths, versions, strict=True):
+            is_new = version is versions[-1]
+            folders = [version, *roots] if version.is_dir() else roots
             try:
-                if path is not None:
-                    programs.append((path, program_of(path, [version, *roots] if version.is_dir() else roots)))
+                read.append({} if path is None else versions_of(path, folders, None if is_new else warnings))
             except IdlError as error:
                 errors.append(error)
+                if not is_new and path is not None:
+                    older[path] = None
         if errors:
             continue
-        if paths[-1] is None:
-            programs.append((versions[-1], _empty(versions[-1])))
-        for index, change in compare_all([program for _, program in programs]):
-            # What several files include is compared with each of them.
-            key = (str(change.old), str(change.new), change.rule.id, change.subject, change.text)
-            found.setdefault(key, _Row(str(programs[index][0]), change, refused.has(change)))
+        for programs in _by_name(read, [path or version for path, version in zip(paths, versions, strict=True)]):
+            for index, change in compare_all([program for _, program in programs]):
+                # What several files include is compared with each of them.
+                key = (str(change.old), str(change.new), change.rule.id, change.subject, change.text)
+                found.setdefault(key, _Row(str(programs[index][0]), change, refused.has(change)))
+    for each in dict.fromkeys(map(str, warnings)):
+        say_note(f"{each} (an older version, so it is compared)")
     if errors:
-        raise refuse(*errors)
-    return sorted(found.values(), key=lambda each: not each.is_refused)
+        ended = refuse(*errors)
+        for path in older:
+            say_note(f"{path} is an older version with mistakes: compare with one without, or with a mended copy")
+        raise ended
+    return sorted(found.values(), key=lambda each: (not each.is_refused, not each.change.impact))
 
 
-def _empty(path: Path) -> Program:
-    """Return a contract that declares nothing: the new version of a file that is gone."""
+def _by_name(read: list[dict[str, Program]], paths: list[Path]) -> Iterator[list[tuple[Path, Program]]]:
+    """Yield the versions of each program; in a new version that lacks it nothing is declared."""
     from penstock.idl.model import Document, Program
 
-    return Program(Document(str(path)), {})
+    for name in dict.fromkeys(name for each in read for name in each):
+        found = [(path, each[name]) for path, each in zip(paths, read, strict=True) if name in each]
+        if name not in read[-1]:
+            found.append((paths[-1], Program(Document(str(paths[-1])), {})))
+        yield found
 
 
 def _json(row: _Row) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""`penstock idl compile`: writes the Python code of a contract."""
+"""`penstock idl compile`: writes the Python code of contracts."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ from typing import Annotated
 
 import typer
 
-from penstock.cli.idl.contracts import ContractFile, program_of, refuse
+from penstock.cli.idl.contracts import programs_of, refuse
 from penstock.cli.terminal.failure import clearly, say, say_note
 from penstock.cli.terminal.options import Debug, IncludeFolders, examples
 from penstock.cli.terminal.output import counted
 
 EXAMPLES = examples(
     "penstock idl compile orders.frugal --out src",
+    "# all contracts of a folder, and one more",
+    "penstock idl compile contracts other/billing.thrift --out src",
     "# included files of other folders",
     "penstock idl compile orders.frugal --out src --include contracts",
     "# into a package of your own: from acme.contracts import shop",
@@ -25,7 +27,14 @@ EXAMPLES = examples(
 
 @clearly
 def compile_contract(
-    file: ContractFile,
+    paths: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="PATH...",
+            help="Frugal or Thrift files (.frugal, .thrift), or folders with them.",
+            show_default=False,
+        ),
+    ],
     out: Annotated[
         Path,
         typer.Option("--out", metavar="DIR", help="Folder for the code; created if it does not exist."),
@@ -39,17 +48,18 @@ def compile_contract(
     ] = False,
     debug: Debug = False,
 ) -> None:
-    """Write typed Python of a contract and what it includes: dataclasses, clients, handlers, publishers, subscribers.
+    """Write typed Python of contracts and what they include: dataclasses, clients, handlers, publishers, subscribers.
 
-    Each file becomes the package of its `namespace py`, else of its own name. The same contract gives the same code.
-    A file that was not generated is never replaced, and none is removed. The code needs the extra [bold]frugal[/bold].
+    Each file becomes the package of its `namespace py`, else of its own name. The same contracts give the same code, in
+    whichever order they are named; with a mistake in one of them none is written. A file that was not generated is
+    never replaced, and none is removed. The code needs the extra [bold]frugal[/bold].
     """
     from penstock.idl.mistakes import IdlError
     from penstock.idl.python.files import write
     from penstock.idl.python.generate import generate
 
     try:
-        files = generate(program_of(file, include), prefix=package)
+        files = generate(*programs_of(paths, include), prefix=package)
     except IdlError as error:
         raise refuse(error) from None
     changed = [] if dry_run else write(files, out)

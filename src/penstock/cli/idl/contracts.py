@@ -1,7 +1,8 @@
 """Reads the contracts that a command is given, and tells of mistakes in them as compilers do.
 
 Rules: a file may include what lies in its own folder, or below it, and below the folders of `--include`. A mistake is
-one line on stderr, FILE:LINE:COLUMN: TEXT; then the command ends with exit code 2.
+one line on stderr, FILE:LINE:COLUMN: TEXT; then the command ends with exit code 2. A descriptor set of Protobuf, which
+only `check` takes, has several contracts: one for each of its files.
 """
 
 from __future__ import annotations
@@ -16,9 +17,13 @@ import typer
 from penstock.cli.terminal.failure import USED_WRONGLY, printable
 
 if TYPE_CHECKING:
-    from penstock.idl.mistakes import IdlError
+    from collections.abc import Sequence
+
+    from penstock.idl.mistakes import IdlError, Mistakes
     from penstock.idl.model import Program
 
+DESCRIPTOR_SETS = (".binpb", ".desc")
+"""Suffixes of descriptor sets, as for `schema register`."""
 FILES_MAX = 10_000
 """Most contracts of one folder."""
 
@@ -29,22 +34,61 @@ ContractFile = Annotated[
 
 def program_of(file: Path, include: Iterable[Path] | None) -> Program:
     """Return the program of a contract. IdlError: its mistakes, or that it cannot be read; BadParameter: no folder."""
+    (program,) = _linked([file], [file.parent], include)
+    return program
+
+
+def programs_of(paths: Sequence[Path], include: Iterable[Path] | None) -> list[Program]:
+    """Return the programs of files, and of all contracts in folders. IdlError, BadParameter: as `program_of`."""
+    files: dict[Path, None] = {}
+    for path in paths:
+        found = [path / each for each in contracts_in(path)] if path.is_dir() else [path]
+        if not found:
+            raise typer.BadParameter(f"no .frugal or .thrift file in {path}")
+        files.update(dict.fromkeys(found))
+    folders = {path if path.is_dir() else path.parent for path in paths}
+    return _linked(sorted(files), sorted(folders), include)
+
+
+def versions_of(path: Path, include: Iterable[Path] | None, contradictions: Mistakes | None) -> dict[str, Program]:
+    """Return the programs of a file to compare, by their names in it: those of a descriptor set have one.
+
+    `contradictions`: takes those of streams, which do not keep a file from being compared. Otherwise as `program_of`.
+    """
+    if path.suffix not in DESCRIPTOR_SETS:
+        (program,) = _linked([path], [path.parent], include, contradictions)
+        return {"": program}
+    from penstock.idl.protobuf import SET_BYTES_MAX, from_descriptor_set
+
+    with path.open("rb") as file:
+        return dict(from_descriptor_set(file.read(SET_BYTES_MAX + 1), str(path)))
+
+
+def _linked(
+    files: Iterable[Path],
+    own: Iterable[Path],
+    include: Iterable[Path] | None,
+    contradictions: Mistakes | None = None,
+) -> list[Program]:
     from penstock.idl.files import FileReader
-    from penstock.idl.linker import link
+    from penstock.idl.linker import link_all
 
     folders = [*(include or ())]
     for folder in folders:
         if not folder.is_dir():
             raise typer.BadParameter(f"{folder} is no folder", param_hint="'--include'")
-    roots = [str(each) for each in (file.parent, *folders)]
-    return link(str(file), FileReader(roots), roots)
+    roots = [str(each) for each in (*own, *folders)]
+    return link_all(map(str, files), FileReader(roots), roots, contradictions=contradictions)
 
 
-def contracts_in(folder: Path) -> Iterator[Path]:
-    """Yield the paths of all contracts below a folder, relative to it, in order. BadParameter: too many."""
+def contracts_in(folder: Path, more: Sequence[str] = ()) -> Iterator[Path]:
+    """Yield the paths of all contracts below a folder, relative to it, in order; `more`: further suffixes.
+
+    BadParameter: too many.
+    """
     from penstock.idl.parser import SUFFIXES
 
-    found = sorted(each for suffix in SUFFIXES for each in folder.rglob(f"*{suffix}") if each.is_file())
+    found = sorted(each for suffix in (*SUFFIXES, *more) for each in folder.rglob(f"*{suffix}") if each.is_file())
     if len(found) > FILES_MAX:
         raise typer.BadParameter(f"{folder} has {len(found):,} contracts; {FILES_MAX:,} are the most")
     return (each.relative_to(folder) for each in found)

@@ -26,7 +26,7 @@
 """
 
 from penstock.frugal.scopes.durable import Delivery, DurableSource
-from penstock.frugal.scopes.framing import Framing
+from penstock.frugal.scopes.framing import ScopeFraming
 from penstock.frugal.scopes.keys import MissingKeyError
 from penstock.frugal.scopes.options import PublishOptions, SubscribeOptions
 from penstock.frugal.scopes.provider import ScopeProvider
@@ -39,13 +39,13 @@ from penstock.frugal.scopes.subscriptions import Handler, MessageRejected, Subsc
 __all__ = [
     "Delivery",
     "DurableSource",
-    "Framing",
     "Handler",
     "MessageRejected",
     "MissingKeyError",
     "PublishOptions",
     "Published",
     "RetryPolicy",
+    "ScopeFraming",
     "ScopeProvider",
     "ScopePublisher",
     "ScopeSubscriber",

@@ -26,7 +26,7 @@ from penstock.frugal.frames import decode_request, encode_request
 from penstock.frugal.native import decode_context, encode_context, is_native
 
 
-class Framing(StrEnum):
+class ScopeFraming(StrEnum):
     """Encoding of context and value as a message."""
 
     FRUGAL = "frugal-v0"
@@ -41,7 +41,7 @@ class EncodedMessage(msgspec.Struct, frozen=True):
 
 
 def encode_message(
-    framing: Framing,
+    framing: ScopeFraming,
     codec: Codec,
     ctx: Context,
     operation: OperationType,
@@ -51,7 +51,7 @@ def encode_message(
     now: float,
 ) -> EncodedMessage:
     """Return a message of a scope. CodecError: it does not fit its type. FrameError: too many headers."""
-    if framing is Framing.NATIVE:
+    if framing is ScopeFraming.NATIVE:
         made = encode_context(ctx, now, content_type=codec.content_type, operation=operation.name)
         if operation.schema:
             made[SCHEMA] = operation.schema

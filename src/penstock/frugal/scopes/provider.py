@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from penstock.client.aio import Client
 from penstock.frugal.codecs import BINARY, Codec
 from penstock.frugal.middleware import Middleware
-from penstock.frugal.scopes.framing import Framing
+from penstock.frugal.scopes.framing import ScopeFraming
 from penstock.frugal.scopes.streams import KeptStreams
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class ScopeProvider:
         *,
         client: Client | None = None,
         codec: Codec = BINARY,
-        framing: Framing | str = Framing.FRUGAL,
+        framing: ScopeFraming | str = ScopeFraming.FRUGAL,
         middleware: Sequence[Middleware] = (),
         random: Callable[[], float] = random_module.random,
         new_id: Callable[[], str] = _new_id,
@@ -45,7 +45,7 @@ class ScopeProvider:
         self._nats = nats
         self._client = client
         self.codec = codec
-        self.framing = Framing(framing)
+        self.framing = ScopeFraming(framing)
         self.middleware = tuple(middleware)
         self.random = random
         self.new_id = new_id

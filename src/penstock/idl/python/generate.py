@@ -13,10 +13,10 @@ names. Nothing is written here (`files`), and nothing is run (`load`).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from penstock.idl.mistakes import Mistakes
-from penstock.idl.model import NOWHERE, Namespace, Position, Program
+from penstock.idl.model import NOWHERE, Namespace, Position, Program, closure
 from penstock.idl.python import names
 from penstock.idl.python.module import TEXT_CHARS_MAX, Module, Run, TooMuchTextError, check_names, stem
 from penstock.idl.python.scopes import write_scopes
@@ -32,21 +32,22 @@ PACKAGE_CHARS_MAX = 200
 """Most characters of one part of a package: file systems take 255 bytes."""
 
 
-def generate(program: Program, *, prefix: str = "") -> dict[str, str]:
+def generate(*programs: Program, prefix: str = "") -> dict[str, str]:
     """Return the text of each file of Python code by its path, such as "shop/orders/__init__.py".
 
+    `programs`: with what they include; files of one namespace become packages within it, whichever program has them.
     `prefix`: the package that all of them go into, such as "acme.contracts"; imports begin with it, paths too.
     IdlError: what cannot be in Python, such as a field id beyond 32,767, or is too large. ValueError: no such prefix.
     """
-    packages = packages_of(program, prefix)
+    files_of = closure(programs)
+    packages = packages_of(*programs, prefix=prefix)
     mistakes = Mistakes()
-    programs = list(program.closure())
-    for each in programs:
+    for each in files_of:
         check_names(each, mistakes)
     mistakes.raise_if_any()
     run = Run(mistakes, packages)
     files: dict[str, str] = {}
-    for each in programs:
+    for each in files_of:
         path = f"{packages[each.document.file].replace('.', '/')}/__init__.py"
         try:
             files[path] = _module_text(run, each)
@@ -62,20 +63,21 @@ def generate(program: Program, *, prefix: str = "") -> dict[str, str]:
     return dict(sorted(files.items()))
 
 
-def packages_of(program: Program, prefix: str = "") -> dict[str, str]:
-    """Return the package of each file of a program, such as "shop.orders". IdlError, ValueError: as `generate`."""
+def packages_of(*programs: Program, prefix: str = "") -> dict[str, str]:
+    """Return the package of each file of programs, such as "shop.orders". IdlError, ValueError: as `generate`."""
+    by_file = {each.document.file: each for each in closure(programs)}
     before = names.package_parts(prefix) if prefix else ()
     if before is None or (before and before != tuple(prefix.split("."))):
         raise ValueError(f"prefix is {prefix!r}; give names of packages with dots between, none of Python's own")
     mistakes = Mistakes()
-    wanted = {each.document.file: _package(each, mistakes) for each in program.closure()}
+    wanted = {file: _package(each, mistakes) for file, each in by_file.items()}
     mistakes.raise_if_any()
     shared = Counter(wanted.values())
     made: dict[str, str] = {}
     for file, parts in wanted.items():
         found = (*before, *parts, names.stem_package(stem(file))) if shared[parts] > 1 else (*before, *parts)
         made[file] = ".".join(found)
-    _check_packages(program, made)
+    _check_packages(by_file, made)
     return made
 
 
@@ -98,7 +100,7 @@ def _package(program: Program, mistakes: Mistakes) -> tuple[str, ...]:
     return parts
 
 
-def _check_packages(program: Program, packages: Mapping[str, str]) -> None:
+def _check_packages(programs: Mapping[str, Program], packages: Mapping[str, str]) -> None:
     """Note files that have one package, and packages that could not be imported."""
     mistakes = Mistakes()
     taken: dict[str, str] = {}
@@ -107,21 +109,20 @@ def _check_packages(program: Program, packages: Mapping[str, str]) -> None:
         other = taken.setdefault(package.lower(), file)
         if other != file:
             text = f"the package {package} is that of {other} already; give each file a `namespace py` of its own"
-            mistakes.add(_namespace_position(program, file), text)
+            mistakes.add(_namespace_position(programs[file]), text)
     mistakes.raise_if_any()
-    for file in _circles(program, packages):
+    for file in _circles(programs.values(), packages):
         text = f"the package {packages[file]} would be imported by one that it imports; give it another `namespace py`"
-        mistakes.add(_namespace_position(program, file), text)
+        mistakes.add(_namespace_position(programs[file]), text)
     mistakes.raise_if_any()
 
 
-def _namespace_position(program: Program, file: str) -> Position:
-    document = next(each.document for each in program.closure() if each.document.file == file)
-    positions = {each.language: each.position for each in document.namespaces}
-    return positions.get("py", positions.get("*", Position(file, 1, 1)))
+def _namespace_position(program: Program) -> Position:
+    positions = {each.language: each.position for each in program.document.namespaces}
+    return positions.get("py", positions.get("*", Position(program.document.file, 1, 1)))
 
 
-def _circles(program: Program, packages: Mapping[str, str]) -> list[str]:
+def _circles(programs: Iterable[Program], packages: Mapping[str, str]) -> list[str]:
     """Return files whose package would be used before it is complete: importing a package imports those around it."""
     by_package = {package: file for file, package in packages.items()}
     around = {
@@ -130,7 +131,7 @@ def _circles(program: Program, packages: Mapping[str, str]) -> list[str]:
     }
     if not any(around.values()):
         return []  # files include each other in no circle
-    includes = {each.document.file: [one.document.file for one in each.includes.values()] for each in program.closure()}
+    includes = {each.document.file: [one.document.file for one in each.includes.values()] for each in programs}
     found: dict[str, None] = {}
 
     def load(file: str, begun: set[str], done: set[str]) -> None:

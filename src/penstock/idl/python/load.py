@@ -51,7 +51,7 @@ def load_program(program: Program) -> ModuleType:
     content = generate(program)
     digest = hashlib.sha256(repr((program.document.file, sorted(content.items()))).encode("utf-8", "surrogatepass"))
     prefix = f"{_PREFIX}{digest.hexdigest()[:_HASH_DIGITS]}"
-    packages = packages_of(program, prefix)
+    packages = packages_of(program, prefix=prefix)
     files = {_module_name(path): text for path, text in generate(program, prefix=prefix).items()}
     finder = _Texts(files)
     sys.meta_path.append(finder)

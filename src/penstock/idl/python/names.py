@@ -104,7 +104,9 @@ def attributes_of(fields: Iterable[Field], reserved: frozenset[str] = OF_STRUCT)
 
 
 def attribute(name: str) -> str:
-    return _without_underscore(name) if _OF_DATACLASS.match(name) else name
+    """Return a name that is none of those which `dataclass` uses, also once `Taken` has left it one underscore."""
+    taken = f"_{name.lstrip('_')}" if name.startswith("__") else name
+    return _without_underscore(taken) if _OF_DATACLASS.match(taken) else name
 
 
 def members(enum: Enum) -> dict[str, str]:

@@ -27,6 +27,7 @@ from penstock.idl.model import (
     Requiredness,
     Scalar,
     Service,
+    Streaming,
     StructKind,
 )
 from penstock.idl.python import names
@@ -77,6 +78,9 @@ def _check_handler(module: Module, service: Service) -> None:
     own = names.handler_methods(service)
     all_names = [*inherited, *own.values()]
     for method in service.methods:
+        if method.streaming is not Streaming.NONE:
+            text = f'"{service.name}.{method.name}" streams; a request and an answer are one message each'
+            module.mistake(text, method.position)
         wire, name = wire_name(method), own[method.name]
         tried = [f"{first}{wire[1:]}{last}" for first in (wire[0], wire[0].upper()) for last in ("", "_")]
         found = next((each for each in tried if each in all_names), "")

@@ -285,14 +285,15 @@ class SchemaRegistry:
         texts = {one: found for one in hashes if (found := kept.text(one)) is not None}
 
         def make() -> Registration:
-            from penstock.schemas.decoding import Framing
+            from penstock.schemas.decoding import ValueFraming
             from penstock.schemas.registering import Registration, Wanted
             from penstock.schemas.registry import Typed
             from penstock.schemas.thrift import ThriftProtocol
 
             entries = tuple(
                 Wanted(
-                    Typed(one.subject, one.message, Framing(one.framing), ThriftProtocol(one.protocol)), one.type_name
+                    Typed(one.subject, one.message, ValueFraming(one.framing), ThriftProtocol(one.protocol)),
+                    one.type_name,
                 )
                 for one in request.entries
             )

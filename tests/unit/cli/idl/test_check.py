@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.cli_app import app
+from tests.protobuf_contracts import descriptor_set
 
 OLD = "struct Order {\n  1: i64 total\n}\n"
 WIDER = "struct Order {\n  1: i32 total\n}\n"
@@ -44,7 +45,7 @@ def rows(*arguments: str) -> list[dict[str, Any]]:
     ("new", "options", "code", "said"),
     [
         (OLD, (), 0, "Compatible (full): 0 changes in 1 contract."),
-        (MORE, (), 0, "Compatible (full): 0 changes in 1 contract."),
+        (MORE, (), 0, "Compatible (full): 1 change in 1 contract, none breaks anything."),
         (WIDER, (), 1, "Incompatible (full): 1 of 1 change in 1 contract breaks something."),
         (REQUIRED, (), 1, "Incompatible (full): 1 of 1 change in 1 contract breaks something."),
         (REQUIRED, ("--mode", "backward"), 1, "Incompatible (backward): 1 of 1 change"),
@@ -175,12 +176,10 @@ def test_an_id_of_an_early_version_is_found(folder: Path) -> None:
     write("2/orders.frugal", OLD)
     write("3/orders.frugal", OLD.replace("}", "  2: optional i32 other\n}"))
     assert run("2", "3").exit_code == 0
-    (row,) = rows("1", "2", "3")
-    assert (row["rule"], row["against"], row["old"]) == (
-        "field-id-reused",
-        "1/orders.frugal",
-        "1/orders.frugal:3:3",
-    )
+    assert [(row["rule"], row["against"], row["old"]) for row in rows("1", "2", "3")] == [
+        ("field-id-reused", "1/orders.frugal", "1/orders.frugal:3:3"),
+        ("field-added", "2/orders.frugal", "2/orders.frugal:1:8"),
+    ]
 
 
 # Wrong input
@@ -194,9 +193,13 @@ def test_all_mistakes_are_told_as_compilers_do_each_once(folder: Path) -> None:
     done = run("old", "new")
     assert (done.exit_code, done.stdout) == (2, "")
     lines = done.stderr.splitlines()
-    assert len(lines) == len({*lines}) == 2
+    assert len(lines) == len({*lines}) == 4
     assert lines[0].startswith("old/a.frugal:3:3: the id 1 of ")
     assert lines[1].startswith("new/b.frugal:1:15: ")
+    assert [each.partition(" is an older version with mistakes")[0] for each in lines[2:]] == [
+        "old/a.frugal",
+        "old/b.frugal",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -205,7 +208,7 @@ def test_all_mistakes_are_told_as_compilers_do_each_once(folder: Path) -> None:
         (("a.frugal",), "Missing argument"),
         (("a.frugal", "nowhere.frugal"), "nowhere.frugal: there is no such file or folder"),
         (("a.frugal", "empty"), "empty is a folder, so the others have to be folders, too"),
-        (("empty", "empty"), "no .frugal or .thrift file in empty or empty"),
+        (("empty", "empty"), "no .frugal, .thrift, .binpb or .desc file in empty or empty"),
         (("a.frugal", "a.frugal", "--include", "nowhere"), "nowhere is no folder"),
         (("a.frugal", "a.frugal", "--allow", "type-change"), "no rule 'type-change'; did you mean type-changed"),
         (("a.frugal", "a.frugal", "--mode", "sideways"), "--mode"),
@@ -236,6 +239,55 @@ def test_a_contradiction_is_told_as_by_the_compiler(folder: Path) -> None:
     assert [each.partition(": ")[0] for each in lines] == ["new.frugal:5:3", "new.frugal:6:3"]
     assert done.stderr == compiled.stderr == documented.stderr
     assert not Path("code").exists()
+
+
+def test_an_old_version_that_contradicts_itself_is_compared(folder: Path) -> None:
+    """It is released, so it cannot be mended."""
+    scope = 'scope Orders {\n  Paid: Order (stream = "s", key = "id")\n}\n'
+    done = run(write("old.frugal", OLD + scope), write("new.frugal", WIDER + scope.replace('"id"', '"total"')))
+    assert done.exit_code == 1
+    assert [each.split(": ")[0] for each in done.stderr.splitlines()] == ["old.frugal:5:3"]
+    assert done.stderr.endswith(" (an older version, so it is compared)\n")
+    assert {"type-changed", "key-changed"} <= {*done.stdout.split()}
+
+
+# Descriptor sets
+
+
+def test_descriptor_sets_are_compared_by_their_files(folder: Path) -> None:
+    pytest.importorskip("google.protobuf")
+    first = "message Order { int32 a = 1; string note = 2 } service S { Get Order Order }"
+    Path("old.binpb").write_bytes(descriptor_set(first))
+    Path("new.binpb").write_bytes(descriptor_set("message Order { int32 a = 1; int64 b = 3 }"))
+    found = {each["rule"]: each["subject"] for each in rows("old.binpb", "new.binpb")}
+    assert found == {"field-removed-unreserved": "Order.note", "service-removed": "S", "field-added": "Order.b"}
+    Path("moved.binpb").write_bytes(descriptor_set(first, name="other.proto"))
+    assert {(each["rule"], each["against"], each["old"]) for each in rows("old.binpb", "moved.binpb")} == {
+        ("struct-removed", "old.binpb", "shop.proto:1:1"),
+        ("service-removed", "old.binpb", "shop.proto:1:1"),
+        ("namespace-changed", "old.binpb", "shop.proto:1:1"),
+    }
+    Path("old").mkdir()
+    Path("new").mkdir()
+    Path("old.binpb").rename("old/shop.desc")
+    Path("new.binpb").rename("new/shop.desc")
+    assert run("old", "new").exit_code == 1
+
+
+def test_a_set_that_is_none_is_told_by_its_path(folder: Path) -> None:
+    pytest.importorskip("google.protobuf")
+    Path("old.desc").write_bytes(b"\xff")
+    Path("new.desc").write_bytes(descriptor_set("message Order { int32 a = 1 }"))
+    done = run("old.desc", "new.desc")
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert done.stderr.startswith("old.desc:1:1: these bytes are no descriptor set: ")
+    assert "old.desc is an older version with mistakes" in done.stderr
+
+
+def test_what_is_added_comes_last(folder: Path) -> None:
+    new = "struct Order {\n  1: i32 sum\n  2: optional string note\n}\nstruct New {}\n"
+    rules = [each["rule"] for each in rows(write("old.frugal", OLD), write("new.frugal", new), "--mode", "backward")]
+    assert (rules[0], sorted(rules[1:])) == ("field-id-reused", ["declaration-added", "field-added"])
 
 
 def test_an_old_folder_without_contracts_is_a_mistake(folder: Path) -> None:

@@ -99,15 +99,53 @@ def test_mistakes_are_told_as_compilers_do() -> None:
     assert not Path("src").exists()
 
 
+def test_folders_and_files_are_compiled_together_in_any_order() -> None:
+    """Files of one namespace become packages within it: that needs all of them."""
+    Path("contracts/sub").mkdir(parents=True)
+    Path("contracts/a.frugal").write_text('namespace py acme\ninclude "sub/b.thrift"\nstruct A { 1: b.B b }\n')
+    Path("contracts/sub/b.thrift").write_text("namespace py acme\nstruct B { 1: i32 x }\n")
+    expected = ["acme/__init__.py", "acme/a/__init__.py", "acme/b/__init__.py", "shop/__init__.py"]
+    expected += ["shop/money/__init__.py", "shop/orders/__init__.py"]
+    for out, given in (
+        ("src", ("contracts", "orders.frugal")),
+        ("other", ("orders.frugal", "contracts/sub", "contracts")),
+    ):
+        done = run(*given, "--out", out)
+        assert (done.exit_code, done.stdout.splitlines()) == (0, [f"{out}/{name}" for name in expected])
+    for name in expected:
+        assert Path("src", name).read_bytes() == Path("other", name).read_bytes()
+
+
+def test_the_mistakes_of_all_files_are_one_list_and_nothing_is_written() -> None:
+    Path("bad").mkdir()
+    Path("bad/a.frugal").write_text("struct S { 1: Nothing a }\n")
+    Path("bad/b.frugal").write_text('include "a.frugal"\nstruct T { 1: Nothing a }\n')
+    done = run("orders.frugal", "bad", "--out", "src")
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert [line.split(": ")[0] for line in done.stderr.splitlines()] == ["bad/a.frugal:1:15", "bad/b.frugal:2:15"]
+    assert not Path("src").exists()
+
+
+def test_two_files_that_would_be_one_package_are_a_mistake() -> None:
+    Path("x").mkdir()
+    Path("x/orders.frugal").write_text("namespace py shop.orders\nstruct Other {}\n")
+    done = run("orders.frugal", "x", "--out", "src")
+    assert done.exit_code == 2
+    assert "is that of orders.frugal already; give each file a `namespace py` of its own" in done.stderr
+    assert not Path("src").exists()
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
+        (("empty", "--out", "src"), "no .frugal or .thrift file in empty"),
         (("orders.frugal",), "Missing option '--out'"),
         (("orders.frugal", "--out", "src", "--package", "../up"), "../up"),
         (("nowhere.frugal", "--out", "src"), "nowhere.frugal:1:1: "),
     ],
 )
 def test_a_wrong_command_line_has_exit_code_2(arguments: tuple[str, ...], said: str) -> None:
+    Path("empty").mkdir()
     done = run(*arguments)
     assert done.exit_code == 2
     assert said in done.stderr

@@ -14,7 +14,7 @@ from penstock.frugal.context import Context
 from penstock.frugal.middleware import Call, Middleware, Proceed
 from penstock.frugal.scopes.durable import Delivery, DurableSource
 from penstock.frugal.scopes.durable_subscription import DurableSubscription
-from penstock.frugal.scopes.framing import Framing, encode_message
+from penstock.frugal.scopes.framing import ScopeFraming, encode_message
 from penstock.frugal.scopes.subscriptions import Handler, MessageRejected, Receiver
 from tests.unit.frugal.scopes.contract import COUNTED, ORDERS
 
@@ -22,7 +22,7 @@ SUBJECT = "frugal.shop.eu.Orders.Counted"
 
 
 def stored(number: int) -> bytes:
-    made = encode_message(Framing.FRUGAL, BINARY, Context("c"), COUNTED, number, operation_id=1, now=0.0)
+    made = encode_message(ScopeFraming.FRUGAL, BINARY, Context("c"), COUNTED, number, operation_id=1, now=0.0)
     return made.payload
 
 

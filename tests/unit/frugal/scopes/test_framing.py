@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from penstock.frugal.codecs import BINARY, CODECS, COMPACT, JSON, Codec
 from penstock.frugal.context import Context
 from penstock.frugal.errors import CodecError, FrameError
-from penstock.frugal.scopes.framing import EncodedMessage, Framing, decode_message, encode_message
+from penstock.frugal.scopes.framing import EncodedMessage, ScopeFraming, decode_message, encode_message
 from tests.unit.frugal.scopes.contract import COUNTED, NOTED, PLACED, Order, order
 
 
 def encoded(
-    framing: Framing, codec: Codec, operation: Any, message: Any, *, ctx: Context | None = None
+    framing: ScopeFraming, codec: Codec, operation: Any, message: Any, *, ctx: Context | None = None
 ) -> EncodedMessage:
     made = ctx or Context("c1", timeout_ms=700)
     return encode_message(framing, codec, made, operation, message, operation_id=7, now=0.0)
@@ -26,7 +26,7 @@ def encoded(
 def test_a_message_has_the_bytes_that_frugal_writes() -> None:
     # _cid=c1, _opid=7, _timeout=700 in front of Thrift's binary "Counted", CALL, 0 and a bare i64.
     ctx = Context("c1", timeout_ms=700)
-    made = encoded(Framing.FRUGAL, BINARY, COUNTED, -2, ctx=ctx)
+    made = encoded(ScopeFraming.FRUGAL, BINARY, COUNTED, -2, ctx=ctx)
     assert made.headers == {}
     assert made.payload.hex() == (
         "0000004f000000002f"  # 79 bytes follow, 47 of them headers
@@ -41,7 +41,7 @@ def test_a_message_has_the_bytes_that_frugal_writes() -> None:
 def test_a_native_message_is_the_bare_value_with_the_context_in_headers_of_nats() -> None:
     ctx = Context("c1", timeout_ms=700, headers={"tenant": "a"})
     ctx.topic = {"region": "eu"}
-    made = encoded(Framing.NATIVE, BINARY, COUNTED, 3, ctx=ctx)
+    made = encoded(ScopeFraming.NATIVE, BINARY, COUNTED, 3, ctx=ctx)
     assert made.payload == (3).to_bytes(8, "big")
     assert made.headers == {
         "Frugal-Operation": "Counted",
@@ -73,7 +73,7 @@ def test_a_native_message_is_the_bare_value_with_the_context_in_headers_of_nats(
     ],
 )
 def test_native_headers_that_say_something_else_are_refused(headers: dict[str, str], text: str) -> None:
-    made = encoded(Framing.NATIVE, BINARY, COUNTED, 3)
+    made = encoded(ScopeFraming.NATIVE, BINARY, COUNTED, 3)
     with pytest.raises((CodecError, FrameError), match=text):
         decode_message(BINARY, COUNTED, made.payload, {**made.headers, **headers})
 
@@ -90,13 +90,15 @@ MESSAGES = (
     | st.tuples(st.just(COUNTED), st.integers(-(2**63), 2**63 - 1))
     | st.tuples(st.just(NOTED), st.lists(TEXTS, max_size=4))
 )
-WAYS = st.tuples(st.sampled_from(list(Framing)), st.sampled_from([BINARY, COMPACT, JSON]))
+WAYS = st.tuples(st.sampled_from(list(ScopeFraming)), st.sampled_from([BINARY, COMPACT, JSON]))
 
 
 @given(WAYS, MESSAGES, st.dictionaries(st.from_regex(r"[a-z]{1,4}", fullmatch=True), TEXTS, max_size=3))
-def test_what_is_encoded_is_decoded(way: tuple[Framing, Codec], what: tuple[Any, Any], headers: dict[str, str]) -> None:
+def test_what_is_encoded_is_decoded(
+    way: tuple[ScopeFraming, Codec], what: tuple[Any, Any], headers: dict[str, str]
+) -> None:
     (framing, codec), (operation, message) = way, what
-    if framing is Framing.NATIVE:
+    if framing is ScopeFraming.NATIVE:
         headers = {name: "".join(filter(str.isalnum, value)) for name, value in headers.items()}
     ctx = Context("c", headers=headers)
     made = encoded(framing, codec, operation, message, ctx=ctx)
@@ -107,7 +109,7 @@ def test_what_is_encoded_is_decoded(way: tuple[Framing, Codec], what: tuple[Any,
 
 @given(WAYS, MESSAGES, st.data())
 def test_hostile_bytes_are_an_error_of_the_message_or_a_message(
-    way: tuple[Framing, Codec], what: tuple[Any, Any], data: st.DataObject
+    way: tuple[ScopeFraming, Codec], what: tuple[Any, Any], data: st.DataObject
 ) -> None:
     (framing, codec), (operation, message) = way, what
     made = encoded(framing, codec, operation, message)

@@ -49,7 +49,7 @@ from penstock.idl.model import (
     Typedef,
 )
 
-_WORST = [
+WORST_NAMES = [
     *keyword.kwlist,
     *keyword.softkwlist,
     "_",
@@ -75,6 +75,7 @@ _WORST = [
     "which",
     "args",
     "add_note",
+    "with_traceback",
     "name",
     "value",
     "mro",
@@ -149,12 +150,13 @@ _WORST = [
     "_publish",
     "_abc_impl",
     "_is_protocol",
+    "_is_runtime_protocol",
     "methods",
     "operations",
     "a",
     "b",
 ]
-NAMES = st.sampled_from(_WORST) | st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,8}", fullmatch=True)
+NAMES = st.sampled_from(WORST_NAMES) | st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,8}", fullmatch=True)
 
 _PIECES = ['"""', "'''", "\\", '"', "'", "\n", "\r", "\0", "#", "\u202e", "\u2066", "\u2028", "\x1b[2J", "\ud800", "é"]
 _CODE = [
@@ -169,7 +171,8 @@ _CODE = [
     "\t",
     "x = 1",
 ]
-TEXTS = st.lists(st.sampled_from([*_PIECES, *_CODE]) | st.text(max_size=5), max_size=6).map("".join)
+WORST_TEXTS = [*_PIECES, *_CODE]
+TEXTS = st.lists(st.sampled_from(WORST_TEXTS) | st.text(max_size=5), max_size=6).map("".join)
 COMMENTS = st.just("") | TEXTS
 
 _RANGES = {ScalarKind.I8: 7, ScalarKind.I16: 15, ScalarKind.I32: 31, ScalarKind.I64: 63}
@@ -389,4 +392,79 @@ def programs(draw: Any) -> Made:
     assert not list(mistakes) or all("already" in each.text or "large" in each.text for each in mistakes), list(
         mistakes
     )
+    return made
+
+
+def named_everywhere(name: str, turn: int) -> Made:
+    """Return a contract that gives a name, and those that are easily made of it, to all that can have one.
+
+    `turn`: which declaration has which of them.
+    """
+    near = [*dict.fromkeys((name, f"{name}_", f"_{name}", f"__{name}"))]
+    string, enum = Scalar(ScalarKind.STRING), Reference("E9")
+    types: list[Type] = [string, enum, ListOf(string), MapOf(string, enum), SetOf(string)]
+
+    def fields(first: int = 0, presence: Requiredness = Requiredness.DEFAULT) -> tuple[Field, ...]:
+        kinds = types[first % len(types) :] + types[: first % len(types)]
+        return tuple(
+            Field(at, each, kind, presence) for at, (each, kind) in enumerate(zip(near, kinds, strict=False), 1)
+        )
+
+    # Each in a service of its own, and none with two underscores in front: a server would not find them in a handler.
+    methods = [
+        Method(each, string, fields(at), (Field(1, name, Reference("X9")),))
+        for at, each in enumerate(near)
+        if not each.startswith("__")
+    ]
+    operations = tuple(Operation(each, Reference("S9")) for each in near)
+    values = tuple(EnumValue(each, at) for at, each in enumerate(near))
+    variables = tuple(near)
+    named = near[turn % len(near) :] + near[: turn % len(near)]
+    declared: list[Definition] = [
+        Struct(named[0], StructKind.STRUCT, (Field(1, "a", Reference("U9")), Field(2, "b", enum))),
+        *(Service(each, None, tuple(methods[:1])) for each in named[1:2]),
+        *(Scope(each, "", (), operations[:1]) for each in named[2:3]),
+        *(Typedef(each, ListOf(Reference(named[0]))) for each in named[3:]),
+    ]
+    definitions: list[Definition] = [
+        Enum("E9", values),
+        Struct("S9", StructKind.STRUCT, fields(turn)),
+        Struct("U9", StructKind.UNION, fields(turn + 1, Requiredness.OPTIONAL)),
+        Struct("X9", StructKind.EXCEPTION, fields(turn + 2)),
+        *(Service(f"V{at}", None, (method,)) for at, method in enumerate(methods)),
+        Scope("P9", ".".join(f"{{{each}}}" for each in variables), variables, operations),
+        *(declared if turn % 2 else reversed(declared)),
+    ]
+    return _with_base(definitions)
+
+
+def said_everywhere(text: str) -> Made:
+    """Return a contract with a text in each comment, annotation and constant."""
+    marks = (Annotation("deprecated", text), Annotation("any.thing", text))
+    values = {
+        "TEXT9": Value(Literal(text), lambda found: text),
+        "BYTES9": Value(Literal(text), lambda found: text.encode("utf-8", "surrogatepass")),
+    }
+    string, binary = Scalar(ScalarKind.STRING), Scalar(ScalarKind.BINARY)
+    fields = (Field(1, "a", string, default=Literal(text), comment=text, annotations=marks),)
+    method = Method("call", string, fields, comment=text, annotations=marks)
+    definitions: list[Definition] = [
+        Enum("E9", (EnumValue("A", 0, text, marks),), text, marks),
+        *(Struct(f"S{kind}", kind, fields if kind is not StructKind.UNION else (), text, marks) for kind in StructKind),
+        Typedef("T9", string, text, marks),
+        Constant("TEXT9", string, Literal(text), text),
+        Constant("BYTES9", binary, Literal(text), text),
+        Service("V9", None, (method,), text, marks),
+        Scope("P9", "", (), (Operation("Made", string, text, marks),), text, marks),
+    ]
+    return _with_base(definitions, values)
+
+
+def _with_base(definitions: list[Definition], values: dict[str, Value] | None = None) -> Made:
+    base = Program(Document("base.frugal"), {})
+    document = Document("all.frugal", (), (Include("base.frugal", "base"),), tuple(definitions))
+    made = Made(Program(document, {"base": base}), values or {})
+    mistakes = Mistakes()
+    checks.check(made.program, mistakes)
+    assert not list(mistakes), list(mistakes)
     return made

@@ -25,7 +25,7 @@ from penstock.idl.python.generate import MARK, generate, packages_of
 
 
 def _packages(files: dict[str, str], first: str = "a.frugal", prefix: str = "") -> dict[str, str]:
-    return packages_of(link(first, texts(files)), prefix)
+    return packages_of(link(first, texts(files)), prefix=prefix)
 
 
 def _mistakes(program: Program) -> list[str]:

@@ -18,8 +18,16 @@ from penstock.idl.python import names
 from penstock.idl.python.generate import generate
 from penstock.idl.python.load import load_program
 from penstock.idl.python.module import Naming
-from tests.extent import examples
-from tests.unit.idl.python.models import Made, check_annotations, programs
+from tests.extent import HAS_TIME, examples
+from tests.unit.idl.python.models import (
+    WORST_NAMES,
+    WORST_TEXTS,
+    Made,
+    check_annotations,
+    named_everywhere,
+    programs,
+    said_everywhere,
+)
 
 _MODULES = {
     "__future__", "builtins", "collections.abc", "dataclasses", "enum", "typing", "uuid", "penstock.frugal.client",
@@ -127,6 +135,9 @@ def _check_struct(made: Any, struct: Struct) -> None:
         return
     required = [each.name for each in dataclasses.fields(made) if _has_no_default(each)]
     value = made(**dict.fromkeys(required))
+    if struct.kind is StructKind.EXCEPTION:
+        value.add_note("raised")
+        assert (value.with_traceback(None), value.__notes__, type(value.args)) == (value, ["raised"], tuple)
     for each, attribute in names.attributes(struct).items():
         kind = next(one.type for one in struct.fields if one.name == each)
         expected = {ListOf: list, SetOf: set, MapOf: dict}.get(type(kind))  # type: ignore[call-overload]
@@ -136,6 +147,13 @@ def _check_struct(made: Any, struct: Struct) -> None:
 
 def _has_no_default(field: dataclasses.Field[Any]) -> bool:
     return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+
+
+def _check_handler(protocol: type, methods: dict[str, str]) -> None:
+    """Check that a handler keeps the methods that it defines, whatever `typing` sets in classes of a protocol."""
+    made = {attribute: lambda self, ctx: None for attribute in methods.values()}
+    handler = type("Handler", (protocol,), made)
+    assert {attribute: vars(handler)[attribute] for attribute in made} == made
 
 
 def _check_definitions(module: ModuleType, program: Program) -> None:
@@ -151,6 +169,7 @@ def _check_definitions(module: ModuleType, program: Program) -> None:
             _check_struct(made, each)
         elif isinstance(each, Service):
             assert made.name == each.name
+            _check_handler(getattr(module, naming.of_class(each, "Handler")), names.handler_methods(each))
             assert set(made.methods) == {one.name[:1].lower() + one.name[1:] for one in each.methods}
             for one, method in zip(each.methods, made.methods.values(), strict=True):
                 assert len(method.arguments.__slots__) == len(one.arguments)
@@ -171,6 +190,17 @@ def test_any_contract(made: Made) -> None:
     check(made)
 
 
+@pytest.mark.parametrize("turn", range(4 if HAS_TIME else 1))
+def test_each_of_the_worst_names_for_everything(turn: int) -> None:
+    for name in WORST_NAMES:
+        assert check(named_everywhere(name, turn)), name
+
+
+def test_each_of_the_worst_texts_everywhere() -> None:
+    for text in WORST_TEXTS:
+        assert check(said_everywhere(text)), text
+
+
 def _generated(program: Program) -> dict[str, str] | None:
     """Return the code of a program; None: it is refused for a reason that it may be refused for."""
     try:
@@ -181,11 +211,11 @@ def _generated(program: Program) -> dict[str, str] | None:
     return None
 
 
-def check(made: Made) -> None:
-    """Fail if the code of a program is not as it should be."""
+def check(made: Made) -> bool:
+    """Fail if the code of a program is not as it should be. False: the program is refused, and has none."""
     files = _generated(made.program)
     if files is None:
-        return
+        return False
     packages = {path.removesuffix("/__init__.py").replace("/", ".") for path in files}
     public = {
         name for each in made.program.closure() for name in Naming(each).public()
@@ -203,6 +233,7 @@ def check(made: Made) -> None:
         expected = made.values[constant.name].make(lambda name: _class(module, base, made.program, name))
         found = getattr(module, naming.of(constant))
         assert _same(expected, found), (expected, found)
+    return True
 
 
 def _included(module: ModuleType) -> ModuleType:

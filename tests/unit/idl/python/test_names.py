@@ -39,7 +39,8 @@ def _attributes(*found: str, kind: StructKind = StructKind.STRUCT) -> list[str]:
         ("id", "id"), ("type", "type"), ("list", "list"), ("match", "match"), ("Order", "Order"), ("_x", "_x"),
         ("from", "from_"), ("None", "None_"), ("_", "__"), ("__x", "_x"), ("__init__", "_init__"), ("self", "self_"),
         ("thrift_spec", "thrift_spec_"), ("_dflt_x", "dflt_x_"), ("_type_x", "type_x_"), ("MISSING", "MISSING_"),
-        ("_HAS_DEFAULT_FACTORY", "HAS_DEFAULT_FACTORY_"),
+        ("_HAS_DEFAULT_FACTORY", "HAS_DEFAULT_FACTORY_"), ("__HAS_DEFAULT_FACTORY", "HAS_DEFAULT_FACTORY_"),
+        ("___dflt_x", "dflt_x_"), ("__type_x", "type_x_"), ("__MISSING", "_MISSING"),
     ],
 )  # fmt: skip
 def test_attributes(name: str, attribute: str) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from penstock.idl.model import Annotation
 from penstock.idl.python import text
-from tests.unit.idl.python.models import TEXTS
+from tests.unit.idl.python.models import TEXTS, WORST_TEXTS
 
 
 @given(TEXTS | st.text())
@@ -66,6 +66,14 @@ def test_described() -> None:
     assert text.described("A.", marks, "Raises E.") == "A.\n\nRaises E.\n\nDeprecated: use b"
     assert text.described("", (Annotation("deprecated"),)) == "Deprecated."
     assert text.described("", ()) == ""
+
+
+@pytest.mark.parametrize("said", WORST_TEXTS)
+def test_annotations_are_only_text(said: str) -> None:
+    items = text.annotation_items((Annotation(said, "a"), Annotation("b", "old"), Annotation("b", said)))
+    literal = f"{{{', '.join(items)}}}"
+    assert ast.literal_eval(literal) == {said: "a", "b": said}
+    assert literal.isprintable()
 
 
 def test_call() -> None:
