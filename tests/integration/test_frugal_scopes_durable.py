@@ -38,8 +38,8 @@ from penstock.frugal.scopes.subscriptions import MessageRejected, Subscription
 from penstock.lake.reading.typed import registered
 from penstock.schemas.kinds import Schema, SchemaKind
 from penstock.schemas.plans import SchemaError
+from tests import cli_process
 from tests.broker_process import BrokerProcess, eventually, running_broker
-from tests.cli_process import command
 from tests.unit.frugal.scopes.contract import PLACED, OrdersPublisher, OrdersSubscriber, order
 
 QUICK = RetryPolicy(attempts_max=3, wait_s=0.02, wait_s_max=0.05)
@@ -412,7 +412,9 @@ async def test_dead_letters_are_typed_columns_by_the_schemas_of_their_stream(
     us = penstock.Filter(subject="penstock.dead.orders-dead.frugal.shop.us.>")
     (bob,) = (await client.to_table("orders-dead", where=us, decode="schema")).to_pylist()
     assert bob["number"] == 1
-    read = await command(broker.client_address, "read", "orders-dead", "--decode", "schema", "--format", "json")
+    read = await cli_process.command(
+        broker.client_address, "read", "orders-dead", "--decode", "schema", "--format", "json"
+    )
     values = [json.loads(line)["value"] for line in read[0].splitlines()]
     assert [each["number"] for each in values[:2]] == [0, 1]
     assert values[2] == "no"
