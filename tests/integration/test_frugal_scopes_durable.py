@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,10 @@ from penstock.frugal.scopes.provider import ScopeProvider
 from penstock.frugal.scopes.redelivery import RetryPolicy
 from penstock.frugal.scopes.streams import UnsuitableStreamError
 from penstock.frugal.scopes.subscriptions import MessageRejected, Subscription
+from penstock.lake.reading.typed import registered
 from penstock.schemas.kinds import Schema, SchemaKind
+from penstock.schemas.plans import SchemaError
+from tests import cli_process
 from tests.broker_process import BrokerProcess, eventually, running_broker
 from tests.frugal_frames import encode_frame
 from tests.unit.frugal.scopes.contract import PLACED, OrdersPublisher, OrdersSubscriber, order
@@ -395,7 +399,9 @@ async def test_a_dead_letter_stream_that_begins_to_check_values_stops_no_partiti
     assert repaired.numbers == [1, 2, 4]
 
 
-async def test_dead_letters_are_typed_columns_by_the_schemas_of_their_stream(provider: ScopeProvider) -> None:
+async def test_dead_letters_are_typed_columns_by_the_schemas_of_their_stream(
+    broker: BrokerProcess, provider: ScopeProvider
+) -> None:
     client = provider.client
     publisher = OrdersPublisher(provider, create={})
     subscriber = OrdersSubscriber(provider)
@@ -412,12 +418,27 @@ async def test_dead_letters_are_typed_columns_by_the_schemas_of_their_stream(pro
         await publisher.publish_Placed(Context(), "us", order(1, "bob"))
         await client.append("orders", [{"subject": "frugal.shop.eu.Orders.Placed", "value": b"no"}])
         await counted(subscription, dead_letters=3)
-    schemas = await client.schemas("orders")
-    with pytest.warns(penstock.DecodeWarning, match="1 of 3 values not decoded"):
-        letters = (await client.to_table("orders-dead", decode=schemas)).to_pylist()
-    assert [row["number"] for row in letters] == [0, 1, None]
-    assert letters[1]["customer"] == {"id": "bob"}
-    assert [row["decode_error"] is None for row in letters] == [True, True, False]
+    for decode in (await client.schemas("orders"), "schema"):
+        with pytest.warns(penstock.DecodeWarning, match="1 of 3 values not decoded"):
+            letters = (await client.to_table("orders-dead", decode=decode)).to_pylist()
+        assert [row["number"] for row in letters] == [0, 1, None]
+        assert letters[1]["customer"] == {"id": "bob"}
+        assert [row["decode_error"] is None for row in letters] == [True, True, False]
+    us = penstock.Filter(subject="penstock.dead.orders-dead.frugal.shop.us.>")
+    (bob,) = (await client.to_table("orders-dead", where=us, decode="schema")).to_pylist()
+    assert bob["number"] == 1
+    read = await cli_process.command(
+        broker.client_address, "read", "orders-dead", "--decode", "schema", "--format", "json"
+    )
+    values = [json.loads(line)["value"] for line in read[0].splitlines()]
+    assert [each["number"] for each in values[:2]] == [0, 1]
+    assert values[2] == "no"
+    with penstock.connect(broker.client_address) as blocking:  # as Spark and archives plan their columns
+        (found,) = await asyncio.to_thread(registered, blocking, ["orders-dead"], 30)
+    assert (found.stream, [each.typed.subject for each in found.versions]) == ("orders-dead", [subject])
+    await client.create_stream("other-dead", "penstock.dead.other-dead.>")
+    with pytest.raises(SchemaError, match="'other-dead' has no schemas"):
+        await client.to_table("other-dead", decode="schema")
 
 
 async def test_two_subscriptions_of_one_name_never_take_messages_from_each_other(provider: ScopeProvider) -> None:

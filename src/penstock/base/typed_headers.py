@@ -13,6 +13,8 @@ SCHEMA = "Penstock-Schema"
 
 DEAD_PREFIX = "penstock.dead."
 """In front of a dead letter's stream, a dot and the subject on which the message was published."""
+DEAD_SUFFIX = "-dead"
+"""Behind a stream's name: the stream of its dead letters."""
 DEAD_SUBJECT = "Penstock-Dead-Subject"
 """The subject on which a dead letter was published."""
 DEAD_TOO_LONG = "too-long"

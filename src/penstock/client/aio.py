@@ -13,6 +13,7 @@ the `StreamInfo` that a call returned; the latter means that very stream, not a 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from collections.abc import AsyncGenerator, Generator, Iterable, Mapping, Sequence
 from types import TracebackType
@@ -58,7 +59,7 @@ from penstock.client.link.tls import ClientTls, TlsOptions, plain, settled
 from penstock.client.publish.publications import Publications
 from penstock.client.publish_format import Ack, Acked, Value, a_kind, published
 from penstock.client.read import batches
-from penstock.client.read.decoding import Decode, TypedColumns, decode_of
+from penstock.client.read.decoding import SOURCE_UNKNOWN, Decode, TypedColumns, decode_of, source_of_letters
 from penstock.client.read.filters import Filter
 from penstock.client.read.gathering import Gathering, WantedColumns, pandas_of, polars_of, warned
 from penstock.client.read.reading import Reader, answers, find_place, partition_number, partition_numbers, plans
@@ -992,7 +993,14 @@ class Client(OfThisProcess):
     async def _decoding(self, info: StreamInfo, decode: object, timeout: float) -> Decode | StreamSchemas | None:
         """Return by what values are decoded: the schemas themselves where the caller wants those of the stream."""
         wanted = decode_of(decode)
-        return await self.schemas(info, timeout=timeout) if wanted == "schema" else wanted
+        if wanted != "schema":
+            return wanted
+        found = await self.schemas(info, timeout=timeout)
+        source = None if found.versions else source_of_letters(info)
+        if source is not None:
+            with contextlib.suppress(*SOURCE_UNKNOWN):
+                return found.with_versions(await self.schemas(source, timeout=timeout))
+        return found
 
     async def _typed(
         self, info: StreamInfo, columns: Iterable[str] | None, decode: object, where: Filter | None, timeout: float

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from penstock.base import limits
 from penstock.base.errors import OperationalError
 from penstock.base.subjects import subject_mistake
+from penstock.client.blocking.decoding import schemas_to_decode
 from penstock.client.checks import COLUMNS, place_of, require
 from penstock.client.errors import StreamNotFound
 from penstock.client.places import LastMessages
@@ -429,7 +430,7 @@ def _decoder_of(
         return JsonColumns()
     from penstock.schemas.plans import EnumStyle
 
-    schemas = client.schemas(info, timeout=timeout_s) if decode == "schema" else decode
+    schemas = schemas_to_decode(client, info, timeout_s) if decode == "schema" else decode
     subjects = None if options.subject is None else [options.subject]
     return TypedColumns(schemas, subjects=subjects, enums=EnumStyle.STRING)
 

@@ -18,6 +18,7 @@ from typing import Protocol
 
 from penstock.base.ids import StreamId, TimestampUs
 from penstock.base.subjects import overlap
+from penstock.base.typed_headers import DEAD_PREFIX, DEAD_TOO_LONG, DEAD_UNFIT
 from penstock.idl.model import Program, Scope
 from penstock.schemas.decoding import ValueFraming
 from penstock.schemas.kinds import Schema, SchemaKind
@@ -80,8 +81,19 @@ class StreamSchemas:
         """Return the schemas that messages of these subjects or patterns may have; None: of all."""
         if subjects is None:
             return self
+        subjects = [*subjects, *_published_patterns(subjects)]
         kept = tuple(each for each in self.versions if any(overlap(each.typed.subject, one) for one in subjects))
         return StreamSchemas(self.stream, self.stream_id, kept)
+
+    def with_versions(self, other: StreamSchemas) -> StreamSchemas:
+        """Return this stream with the versions of another one."""
+        return StreamSchemas(self.stream, self.stream_id, other.versions)
+
+
+def _published_patterns(subjects: Sequence[str]) -> list[str]:
+    """Return the patterns that the original subjects of dead letters match whose own match these patterns."""
+    rests = [subject.split(".")[3:] for subject in subjects if subject.startswith(DEAD_PREFIX)]
+    return [">" if rest in ([DEAD_TOO_LONG], [DEAD_UNFIT]) else ".".join(rest) for rest in rests if rest]
 
 
 class StoredInfo(Protocol):

@@ -182,7 +182,7 @@ class RowDecoder:
         pins: Mapping[str, int] | None = None,
         decodes_unknown: bool = False,
     ) -> None:
-        schemas = schemas.of_subjects(None if subjects is None else [*subjects, *_published_patterns(subjects)])
+        schemas = schemas.of_subjects(subjects)
         if not schemas.versions:
             of = "" if subjects is None else f" for {', '.join(subjects)}"
             raise SchemaError(f"the stream {schemas.stream!r} has no schemas{of}; `penstock schema register` adds some")
@@ -515,12 +515,6 @@ def _published(subjects: pa.Array, blocks: pa.Array) -> pa.Array:
         return found
     said = pc.extract_regex(blocks.cast(pa.binary()), rf"\r\n{DEAD_SUBJECT}: *(?P<said>[^\r\n]*)\r\n").field(0)
     return pc.if_else(pc.and_(is_elsewhere, said.is_valid()), said, found)
-
-
-def _published_patterns(subjects: Sequence[str]) -> list[str]:
-    """Return the patterns that the original subjects of dead letters match whose own match these patterns."""
-    rests = [subject.split(".")[3:] for subject in subjects if subject.startswith(DEAD_PREFIX)]
-    return [">" if rest in ([DEAD_TOO_LONG], [DEAD_UNFIT]) else ".".join(rest) for rest in rests if rest]
 
 
 def _refused_part(route: _Route, rows: pa.Array | None, values: pa.Array) -> _Part:

@@ -127,11 +127,12 @@ class Destination(NamedTuple):
         """Return the columns by the stream's schemas, if those are wanted. SchemaError: it has none."""
         if self.decode is not Decode.SCHEMA:
             return None
+        from penstock.client.blocking.decoding import schemas_to_decode
         from penstock.client.read.decoding import TypedColumns
         from penstock.schemas.plans import EnumStyle
 
         subjects = None if where is None else where.subjects
-        return TypedColumns(client.schemas(info, timeout=timeout_s), subjects=subjects, enums=EnumStyle.STRING)
+        return TypedColumns(schemas_to_decode(client, info, timeout_s), subjects=subjects, enums=EnumStyle.STRING)
 
     def write(
         self,

@@ -4,7 +4,8 @@
 |-------------------------|--------------------------------------------------------------------------------|
 | None, False             | none: `value` stays                                                            |
 | "json"                  | the fields of JSON values, of types inferred from them (`json_columns`)        |
-| "schema", True          | those of the schemas that the stream has now, and `decode_error`               |
+| "schema", True          | those of the schemas that the stream has now, and `decode_error`; of dead      |
+|                         | letters without any, of those that the stream has from which they come         |
 | a `StreamSchemas`       | those of these schemas, and `decode_error`: the columns stay what they are     |
 """
 
@@ -13,11 +14,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Literal
 
+from penstock.base.typed_headers import DEAD_PREFIX, DEAD_SUFFIX
 from penstock.client.checks import wanted_columns
+from penstock.client.errors import NotAuthorized, StreamNotFound
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from penstock.messages import StreamInfo
     from penstock.schemas.plans import EnumStyle
     from penstock.schemas.registry import StreamSchemas
     from penstock.schemas.report import DecodeReport
@@ -44,6 +48,17 @@ def decode_of(decode: object) -> Decode | StreamSchemas | None:
     if isinstance(decode, StreamSchemas):
         return decode
     raise ValueError(f"decode is {decode!r}; give 'json', 'schema' (or True), or what Client.schemas returned")
+
+
+SOURCE_UNKNOWN = (StreamNotFound, NotAuthorized)
+"""Errors of a request for the schemas of the stream that dead letters come from: then there are none."""
+
+
+def source_of_letters(info: StreamInfo) -> str | None:
+    """Return the stream of dead letters by the name of theirs: `orders` of `orders-dead`; None: it is not named so."""
+    if not info.name.endswith(DEAD_SUFFIX) or info.config.subject != f"{DEAD_PREFIX}{info.name}.>":
+        return None
+    return info.name.removesuffix(DEAD_SUFFIX)
 
 
 class TypedColumns:

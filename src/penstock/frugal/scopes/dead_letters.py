@@ -39,7 +39,7 @@ import msgspec
 from penstock.base import limits
 from penstock.base.config import SchemaCheck
 from penstock.base.errors import ErrorCode, RemoteError
-from penstock.base.typed_headers import DEAD_PREFIX, DEAD_SUBJECT, DEAD_TOO_LONG, DEAD_UNFIT
+from penstock.base.typed_headers import DEAD_PREFIX, DEAD_SUBJECT, DEAD_SUFFIX, DEAD_TOO_LONG, DEAD_UNFIT
 from penstock.client.aio import Client
 from penstock.client.errors import StreamExists, StreamNotFound
 from penstock.client.values import Message
@@ -58,7 +58,7 @@ HEADER: Final = "Penstock-Dead-Header-"
 
 REASON_CHARS_MAX: Final = 1_000
 """Longer reasons are cut."""
-SUFFIX: Final = "-dead"
+SUFFIX: Final = DEAD_SUFFIX
 """Behind a stream's name: the stream of its dead letters."""
 _NOTE_BYTES: Final = 128  # behind the reason: what was left out
 _BLANK = re.compile(r"[\x00-\x1f\x7f]+")

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 
 from penstock.base.errors import ConfigError
 from penstock.client.blocking.client import Client
+from penstock.client.blocking.decoding import schemas_to_decode
 from penstock.lake.reading.columns import known_column
 from penstock.lake.reading.storable import storable, storable_type
 from penstock.schemas.as_json import schemas_of_json, schemas_to_json
@@ -79,8 +80,8 @@ def typed_by(schemas: Sequence[StreamSchemas], subjects: Sequence[str] = (), pin
 
 
 def registered(client: Client, streams: Iterable[str], timeout_s: float) -> list[StreamSchemas]:
-    """Return the schemas that the streams have now."""
-    return [client.schemas(name, timeout=timeout_s) for name in sorted(streams)]
+    """Return the schemas by which the values of the streams are decoded now."""
+    return [schemas_to_decode(client, name, timeout_s) for name in sorted(streams)]
 
 
 def newer_than(typed: Typed, now: Iterable[StreamSchemas]) -> dict[str, dict[str, int]]:
