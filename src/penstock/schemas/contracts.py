@@ -18,6 +18,7 @@ from penstock.idl.files import texts
 from penstock.idl.linker import link
 from penstock.idl.mistakes import IdlError
 from penstock.idl.model import Enum, Program, Reference, Scope, Struct, Type, Typedef
+from penstock.idl.streams import annotation
 from penstock.schemas.plans import SchemaError
 
 CONTRACT = "contract.frugal"
@@ -41,14 +42,20 @@ def _frugal_program(text: str, closure: tuple[tuple[str, str], ...]) -> Program:
         raise SchemaError(f"the contract has mistakes: {error}") from error
 
 
-def protobuf_program(text: str, type_name: str) -> Program:
-    """Return the program of the file that has the message, from a descriptor set in base64.
+def protobuf_message(text: str, type_name: str) -> tuple[Program, Reference]:
+    """Return a message of a descriptor set in base64, and the program of its file.
 
-    SchemaError: the text is no descriptor set, none of its files has the message, or `protobuf` is not installed.
+    `type_name`: its full name ("shop.v1.Order.Line"), or that in the model ("Order_Line"). SchemaError: the text
+    is no descriptor set, none of its files has the message, or `protobuf` is not installed.
     """
-    for program in _protobuf_programs(text).values():
+    programs = _protobuf_programs(text)
+    for program in programs.values():
+        for each in program.document.types:
+            if type_name == annotation(each.annotations, protobuf.FULL_NAME):
+                return program, Reference(each.name)
+    for program in programs.values():
         if program.find(type_name) is not None:
-            return program
+            return program, Reference(type_name)
     raise SchemaError(f"no file of the descriptor set has the message {type_name!r}")
 
 

@@ -29,7 +29,7 @@ import pyarrow as pa
 
 from penstock.idl.compatibility import Mode
 from penstock.idl.fingerprint import fingerprint
-from penstock.idl.model import Program, Reference, Type
+from penstock.idl.model import Program, Type
 from penstock.schemas import compatibility, contracts
 from penstock.schemas.avro import avro_decoder, avro_plan
 from penstock.schemas.decoding import Decoder, ValueFraming
@@ -96,10 +96,10 @@ class Schema:
             return json_plan(arrow_of_json_schema(self.text))
         if self.kind is SchemaKind.AVRO:
             return avro_plan(self.text, enums)
-        program, type_ = self.contract()
-        if self.kind is SchemaKind.FRUGAL:
-            return thrift_plan(program, type_, enums)
-        return protobuf_plan(program, self.type_name, enums)
+        if self.kind is SchemaKind.PROTOBUF:
+            program, message = contracts.protobuf_message(self.text, self.type_name)
+            return protobuf_plan(program, message.name, enums)
+        return thrift_plan(*self.contract(), enums)
 
     def arrow_schema(self, enums: EnumStyle = EnumStyle.DICTIONARY) -> pa.Schema:
         """Return the schema of the decoded columns."""
@@ -129,7 +129,7 @@ class Schema:
     def contract(self) -> tuple[Program, Type]:
         """Return the program of a contract, and the type of the values in it. SchemaError: it has mistakes."""
         if self.kind is SchemaKind.PROTOBUF:
-            return contracts.protobuf_program(self.text, self.type_name), Reference(self.type_name)
+            return contracts.protobuf_message(self.text, self.type_name)
         program = contracts.frugal_program(self.text, self.closure)
         return program, contracts.frugal_type(program, self.type_name)
 
@@ -204,9 +204,10 @@ def compatible(
         avro_plan(new.text)
         return compatibility.between(_parsed(old), _parsed(new), mode, compatibility.avro_reads)
     if new.kind in CONTRACTS:
-        if old.kind is SchemaKind.PROTOBUF and old.type_name != new.type_name:
+        was, now = contract(old), contract(new)
+        if new.kind is SchemaKind.PROTOBUF and was[1] != now[1]:
             return [f"the type was {old.type_name!r}, and is {new.type_name!r}"]
-        return contracts.differences(*contract(old), *contract(new), mode)
+        return contracts.differences(*was, *now, mode)
     schemas = [
         arrow_of_text(each.text) if each.kind is SchemaKind.ARROW else arrow_of_json_schema(each.text)
         for each in (old, new)

@@ -31,6 +31,7 @@ from penstock.schemas.kinds import (
 )
 from penstock.schemas.plans import SchemaError
 from penstock.schemas.thrift import ThriftProtocol
+from tests import protobuf_contracts
 from tests.typed_values import program, scalar, struct, thrift_bytes
 
 PROGRAM = program(struct("Point", Field(1, "x", scalar("i32"))))
@@ -364,3 +365,37 @@ def test_what_is_no_schema_is_a_schema_error(text: Any) -> None:
         schema = Schema(kind, json.dumps(text))
         with contextlib.suppress(SchemaError):
             assert compatible(schema, schema) == []
+
+
+def message_of_protobuf(body: str, type_name: str = "shop.M") -> Schema:
+    made = protobuf_contracts.descriptor_set(f"message M {{ {body} }}")
+    return Schema(SchemaKind.PROTOBUF, base64.b64encode(made).decode(), type_name=type_name)
+
+
+def test_a_message_of_protobuf_has_its_full_name_and_that_of_the_model() -> None:
+    full, short = message_of_protobuf("int32 a = 1"), message_of_protobuf("int32 a = 1", "M")
+    assert full.plan().schema.names == short.plan().schema.names == ["a"]
+    assert full.hash() == short.hash()
+    assert compatible(full, short) == compatible(short, full) == []
+    with pytest.raises(SchemaError, match=r"has the message 'other\.M'"):
+        message_of_protobuf("int32 a = 1", "other.M").plan()
+    made = protobuf_contracts.descriptor_set("message M { int32 a = 1 } message N { int32 a = 1 }")
+    named = [Schema(SchemaKind.PROTOBUF, base64.b64encode(made).decode(), type_name=f"shop.{name}") for name in "MN"]
+    assert compatible(*named) == ["the type was 'shop.M', and is 'shop.N'"]
+
+
+@pytest.mark.parametrize(
+    ("new", "reasons"),
+    [
+        ("int32 a = 1; reserved 2; reserved b", []),
+        ("int32 a = 1; string b = 2; repeated int64 c = 3", []),
+        ("int32 a = 1", ["M.b: field 2 is removed; stored messages keep its bytes"]),
+        ("choice: int32 a = 1; choice: string b = 2", ["M.a: field 1: oneof (none)", "M.b: field 2: oneof (none)"]),
+    ],
+)
+def test_a_message_of_protobuf_loses_a_field_by_reserving_its_number(new: str, reasons: list[str]) -> None:
+    pytest.importorskip("google.protobuf")
+    old, changed = (message_of_protobuf(body) for body in ("int32 a = 1; string b = 2", new))
+    found = compatible(old, changed)
+    assert len(found) == len(reasons)
+    assert all(each.startswith(reason) for each, reason in zip(found, reasons, strict=True)), found
