@@ -18,7 +18,7 @@ from penstock.client.blocking.threads import LoopThread
 from penstock.frugal.codecs import BINARY, Codec
 from penstock.frugal.context import Context
 from penstock.frugal.contracts import MethodType, ServiceType
-from penstock.frugal.errors import DeadlineExceeded, MissingResult, RequestTooLarge
+from penstock.frugal.errors import CodecError, DeadlineExceeded, MissingResult, RequestTooLarge
 from penstock.frugal.framing import Packet
 from penstock.frugal.middleware import Call, Middleware, Proceed, Side, chain
 from penstock.frugal.native import FRAMINGS
@@ -128,7 +128,10 @@ class ServiceClient:
             names = self._names[method.name] = argument_names(method.arguments)
         struct = method.arguments(**dict(zip(names, arguments, strict=True)))
         operation_id = self._transport.next_operation_id()
-        packet = self._framing.encode_request(self._codec, method, ctx, operation_id, now, struct)
+        try:
+            packet = self._framing.encode_request(self._codec, method, ctx, operation_id, now, struct)
+        except CodecError as misfit:
+            raise CodecError(f"the request to {self._name_of(method)}: {misfit}") from misfit
         size, most = packet.size, self._transport.request_bytes_max
         if size > most:
             name = self._name_of(method)
@@ -137,7 +140,10 @@ class ServiceClient:
             await self._transport.send(packet, left_s)
             return None
         answer = await self._transport.request(operation_id, packet, left_s)
-        result = self._framing.decode_answer(self._codec, method, ctx, operation_id, answer)
+        try:
+            result = self._framing.decode_answer(self._codec, method, ctx, operation_id, answer)
+        except CodecError as misread:
+            raise CodecError(f"the answer of {self._name_of(method)}: {misread}") from misread
         for field in method.exceptions.values():
             if (error := getattr(result, field)) is not None:
                 raise error

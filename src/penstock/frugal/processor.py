@@ -163,7 +163,7 @@ class Processor:
         try:
             arguments = request.decode_arguments(kind.arguments)
         except CodecError as error:
-            raise ProtocolError(f"the arguments of {kind.name!r} cannot be read: {error}") from None
+            raise ProtocolError(f"the arguments of {method} cannot be read: {error}") from None
         try:
             value = await self._run(method, request.ctx, arguments, subject)
         except Exception as error:

@@ -121,7 +121,9 @@ async def test_arguments_of_another_shape(framing):
             frame = decode_frame(packet.data)
             cut = Packet(encode_frame(frame.headers, frame.message[:-1]))
         answer = await made.transport.request(1, cut, 1.0)
-        with pytest.raises(ProtocolError, match="the arguments of 'count' cannot be read"):
+        with pytest.raises(
+            ProtocolError, match=r"the arguments of Shop\.count cannot be read: count_args: it does not end"
+        ):
             FRAMINGS[framing].decode_answer(BINARY, COUNT, ctx, 1, answer)
 
 

@@ -21,7 +21,7 @@ from penstock.client.publish_format import MESSAGE_ID_HEADER
 from penstock.client.values import PubAck
 from penstock.frugal.context import Context
 from penstock.frugal.contracts import OperationType, ScopeType
-from penstock.frugal.errors import Disconnected, RequestTooLarge, TransportClosed
+from penstock.frugal.errors import CodecError, Disconnected, RequestTooLarge, TransportClosed
 from penstock.frugal.middleware import Call, Middleware, Side, chain
 from penstock.frugal.scopes.framing import EncodedMessage, encode_message
 from penstock.frugal.scopes.keys import key_of
@@ -135,15 +135,18 @@ class ScopePublisher:
             raise TypeError("a middleware must pass on the call that it got, or dataclasses.replace of it")
         # Here, not before: other publishes may have used the same context while middleware waited.
         ctx.topic = dict(zip(self._scope.variables, call.variables, strict=True))
-        encoded = encode_message(
-            self._provider.framing,
-            self._provider.codec,
-            ctx,
-            call.operation,
-            call.arguments[0],
-            operation_id=next(self._operation_ids),
-            now=asyncio.get_running_loop().time(),
-        )
+        try:
+            encoded = encode_message(
+                self._provider.framing,
+                self._provider.codec,
+                ctx,
+                call.operation,
+                call.arguments[0],
+                operation_id=next(self._operation_ids),
+                now=asyncio.get_running_loop().time(),
+            )
+        except CodecError as error:
+            raise CodecError(f"{call}: {error}") from error
         if call.stream:
             return await self._send_durable(ctx, call, call.operation, encoded)
         await self._send_plain(call, encoded)

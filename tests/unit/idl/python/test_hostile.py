@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
 from penstock.idl.mistakes import IdlError
-from penstock.idl.model import Enum, ListOf, MapOf, Program, Scope, Service, SetOf, Struct, StructKind
+from penstock.idl.model import Enum, ListOf, MapOf, Program, Requiredness, Scope, Service, SetOf, Struct, StructKind
 from penstock.idl.python import names
 from penstock.idl.python.generate import generate
 from penstock.idl.python.load import load_program
@@ -75,7 +75,7 @@ def check_code(text: str, own: set[str], packages: set[str]) -> None:
                 private |= {name}
             case ast.ClassDef(name=name):
                 private |= {name} - own
-            case ast.Assign([ast.Attribute(ast.Name(name), "thrift_spec")]):
+            case ast.Assign([ast.Attribute(ast.Name(name), "thrift_spec" | "thrift_required")]):
                 assert name in classes, name
             case ast.Assign([ast.Name(name)]) | ast.AnnAssign(ast.Name(name)):
                 private |= {name} - own - {"__all__"}
@@ -148,6 +148,11 @@ def _check_definitions(module: ModuleType, program: Program) -> None:
         elif isinstance(each, Struct):
             assert [one[0] for one in made.thrift_spec if one] == sorted(one.id for one in each.fields)
             assert len(made.__slots__) == len(each.fields)
+            needed = [one.name for one in each.fields if one.requiredness is Requiredness.REQUIRED]
+            attributes = names.attributes(each)
+            assert list(made.thrift_required) == (
+                [] if each.kind is StructKind.UNION else [*map(attributes.get, needed)]
+            )
             _check_struct(made, each)
         elif isinstance(each, Service):
             assert made.name == each.name
