@@ -352,10 +352,12 @@ async def test_a_closed_client_and_a_closed_connection(parts: Parts) -> None:
     task = asyncio.create_task(client.wait_for(Context(timeout_ms=LONG_MS), "gate"))
     await shop.begun["gate"].wait()
     await client.close()
-    with pytest.raises(TransportClosed):
+    with pytest.raises(TransportClosed) as raised:
         await task
-    with pytest.raises(TransportClosed):
+    assert raised.value.may_be_done  # it was under way
+    with pytest.raises(TransportClosed) as raised:
         await client.ping(Context())
+    assert not raised.value.may_be_done
     connection = await parts.connection()
     other = ShopClient(NatsTransport(connection, "shop"), SHOP)
     await other.ping(Context())

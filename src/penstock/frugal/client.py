@@ -18,7 +18,14 @@ from penstock.client.blocking.threads import LoopThread
 from penstock.frugal.codecs import BINARY, Codec
 from penstock.frugal.context import Context
 from penstock.frugal.contracts import MethodType, ServiceType
-from penstock.frugal.errors import CodecError, DeadlineExceeded, MissingResult, RequestTooLarge
+from penstock.frugal.errors import (
+    ApplicationError,
+    CodecError,
+    DeadlineExceeded,
+    FrameError,
+    MissingResult,
+    RequestTooLarge,
+)
 from penstock.frugal.framing import Packet
 from penstock.frugal.middleware import Call, Middleware, Proceed, Side, chain
 from penstock.frugal.native import FRAMINGS
@@ -142,8 +149,13 @@ class ServiceClient:
         answer = await self._transport.request(operation_id, packet, left_s)
         try:
             result = self._framing.decode_answer(self._codec, method, ctx, operation_id, answer)
-        except CodecError as misread:
-            raise CodecError(f"the answer of {self._name_of(method)}: {misread}") from misread
+        except ApplicationError as answered:
+            answered.correlation_id = ctx.correlation_id
+            raise
+        except (CodecError, FrameError) as misread:
+            misread.args = (f"the answer of {self._name_of(method)}: {misread}",)
+            misread.may_be_done = True
+            raise
         for field in method.exceptions.values():
             if (error := getattr(result, field)) is not None:
                 raise error

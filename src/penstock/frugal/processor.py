@@ -283,7 +283,10 @@ def _what(request: Request) -> tuple[str, str]:
 
 
 def _internal(request: Request) -> InternalError:
-    return InternalError(f"{request.method!r} failed; the log of the service tells why, with its correlation id")
+    text = (
+        f"{request.method!r} failed; the log of the service tells why, at correlation id {request.ctx.correlation_id!r}"
+    )
+    return InternalError(text)
 
 
 class _OverAtService(DeadlineExceeded):

@@ -15,8 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
-from penstock.base.errors import RemoteError
-from penstock.client.errors import StreamChanged, StreamNotFound, TimedOut
+from penstock.client.errors import StreamChanged, StreamNotFound, TimedOut, Unavailable
 from penstock.client.publish_format import MESSAGE_ID_HEADER
 from penstock.client.values import PubAck
 from penstock.frugal.context import Context
@@ -105,7 +104,7 @@ class ScopePublisher:
         `nowait`: return the future of the ack once the message is sent; it waits only while 4,096 have no ack.
         ValueError: a variable that makes no subject, MissingKeyError, UnsuitableStreamError. CodecError, FrameError: it
         does not fit its type, or has too many headers. RequestTooLarge, TransportClosed, Disconnected. Of a durable
-        one: what `Client.publish` raises; the message id of a TimedOut is in its `details`.
+        one: what `Client.publish` raises; `details` of a TimedOut or Unavailable has the `message_id`.
         """
         subject = self._subjects.published(operation.name, variables)
         kept_by = next((each for each in (stream, self._stream, operation.stream) if each is not None), "")
@@ -193,8 +192,9 @@ class ScopePublisher:
         except (StreamNotFound, StreamChanged):
             self._provider.streams.forget(call.stream)
             raise
-        except TimedOut as error:
-            raise _with_id(error, call.message_id) from None
+        except (TimedOut, Unavailable) as error:
+            error.details["message_id"] = call.message_id  # also of one that was not sent: the caller has no other
+            raise
 
     async def _find(self, call: _Publication) -> KeptStream:
         streams = self._provider.streams
@@ -205,11 +205,6 @@ def _trace(ctx: Context) -> dict[str, str]:
     """Return the trace of a context as a NATS header, where brokers look for it; in frugal-v0 it is in the frame."""
     trace = ctx.headers.get(TRACE, "")
     return {TRACE: trace} if _TRACE.fullmatch(trace) else {}
-
-
-def _with_id(error: RemoteError, message_id: str) -> RemoteError:
-    error.details["message_id"] = message_id
-    return error
 
 
 def _block_bytes(headers: Mapping[str, str]) -> int:
