@@ -463,6 +463,17 @@ async def test_a_blocking_client_that_cannot_connect(tmp_path: Path) -> None:
         await asyncio.to_thread(BlockingShopClient, connect, SHOP)
 
 
+async def test_a_blocking_client_that_is_closed_says_so(parts: Parts) -> None:
+    shop = Shop()
+    await parts.serve(shop)
+    client = await asyncio.to_thread(BlockingShopClient, NatsTransport.connecting(parts.server.url, "shop"), SHOP)
+    assert await asyncio.to_thread(client.count, Context(), "Ann") == 3
+    await asyncio.to_thread(client.close)
+    with pytest.raises(TransportClosed, match="the client of the service is closed") as raised:
+        await asyncio.to_thread(client.count, Context(), "Ann")
+    assert not raised.value.may_be_done
+
+
 def test_a_request_has_a_plain_subject() -> None:
     for subject in ("", "a.*", "a b", "a..b"):
         with pytest.raises(ValueError, match="subject"):

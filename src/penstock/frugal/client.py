@@ -15,6 +15,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, ClassVar, Protocol, Self
 
 from penstock.client.blocking.threads import LoopThread
+from penstock.client.errors import ClientClosed
 from penstock.frugal.codecs import BINARY, Codec
 from penstock.frugal.context import Context
 from penstock.frugal.contracts import MethodType, ServiceType
@@ -25,6 +26,7 @@ from penstock.frugal.errors import (
     FrameError,
     MissingResult,
     RequestTooLarge,
+    TransportClosed,
 )
 from penstock.frugal.framing import Packet
 from penstock.frugal.middleware import Call, Middleware, Proceed, Side, chain
@@ -210,5 +212,11 @@ class BlockingServiceClient:
         self.close()
 
     def _call(self, method: MethodType, ctx: Context, arguments: tuple[Any, ...]) -> Any:
-        """Call a method, and wait for its result."""
-        return self._thread.run(self._client._call(method, ctx, arguments))  # noqa: SLF001
+        """Call a method, and wait for its result. TransportClosed: this client was closed before, or meanwhile."""
+        was_open = self._thread.is_running
+        try:
+            return self._thread.run(self._client._call(method, ctx, arguments))  # noqa: SLF001
+        except ClientClosed:
+            if self._thread.is_running:  # it is another client, of a middleware
+                raise
+            raise TransportClosed("the client of the service is closed", may_be_done=was_open) from None
