@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     from penstock.frugal.scopes import MessageRejected as MessageRejected
     from penstock.frugal.scopes import MissingKeyError as MissingKeyError
     from penstock.frugal.scopes import Published as Published
+    from penstock.frugal.scopes import PublishedLater as PublishedLater
     from penstock.frugal.scopes import PublishOptions as PublishOptions
     from penstock.frugal.scopes import RetryPolicy as RetryPolicy
     from penstock.frugal.scopes import ScopeProvider as ScopeProvider
@@ -120,6 +121,7 @@ _MODULE_OF = {
     "ProtocolError": "penstock.frugal.errors",
     "PublishOptions": "penstock.frugal.scopes",
     "Published": "penstock.frugal.scopes",
+    "PublishedLater": "penstock.frugal.scopes",
     "RequestTooLarge": "penstock.frugal.errors",
     "ResponseTooLarge": "penstock.frugal.errors",
     "RetryPolicy": "penstock.frugal.scopes",
@@ -180,6 +182,7 @@ __all__ = [
     "ProtocolError",
     "PublishOptions",
     "Published",
+    "PublishedLater",
     "RequestTooLarge",
     "ResponseTooLarge",
     "RetryPolicy",

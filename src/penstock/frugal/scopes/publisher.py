@@ -36,8 +36,10 @@ PUBLISH_RETRIES: Final = 5
 TRACE: Final = "traceparent"
 _TRACE = re.compile(r"[0-9a-f-]{1,128}")  # W3C: a version may have more fields
 
-Published = PubAck | asyncio.Future[PubAck | None] | None
-"""Result of a publish: the ack of a durable one, with `nowait` its future; None if no stream keeps it."""
+Published = PubAck | None
+"""Result of a publish: the ack of a durable one; None if no stream keeps it."""
+PublishedLater = asyncio.Future[PubAck | None]
+"""Result of a publish with `nowait`: the future of that. The one of a message that no stream keeps is done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +98,7 @@ class ScopePublisher:
         headers: Mapping[str, str] | None = None,
         timeout: float = PUBLISH_TIMEOUT_S,
         nowait: bool = False,
-    ) -> Published:
+    ) -> Published | PublishedLater:
         """Publish a message of an operation.
 
         `stream`: keep it there; "": in none. `key`: in place of the one that the contract names. `message_id`: that of
@@ -126,10 +128,13 @@ class ScopePublisher:
             timeout_s=timeout,
             nowait=nowait,
         )
-        published: Published = await self._send(ctx, call)
+        published: Published | PublishedLater = await self._send(ctx, call)
+        if nowait and published is None:
+            published = asyncio.get_running_loop().create_future()
+            published.set_result(None)
         return published
 
-    async def _send_out(self, ctx: Context, call: Call) -> Published:
+    async def _send_out(self, ctx: Context, call: Call) -> Published | PublishedLater:
         if not isinstance(call, _Publication) or call.operation is None:
             raise TypeError("a middleware must pass on the call that it got, or dataclasses.replace of it")
         # Here, not before: other publishes may have used the same context while middleware waited.
@@ -168,7 +173,7 @@ class ScopePublisher:
 
     async def _send_durable(
         self, ctx: Context, call: _Publication, operation: OperationType, encoded: EncodedMessage
-    ) -> Published:
+    ) -> Published | PublishedLater:
         kept = self._provider.streams.known(call.stream) or await self._find(call)
         kept.check_subject(call.subject)
         key = call.key if call.key is not None else key_of(call.owner, operation, call.arguments[0])
