@@ -18,6 +18,8 @@ from penstock.client.checks import wanted_columns
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from penstock.client.schemas import Schemas
+    from penstock.messages import StreamInfo
     from penstock.schemas.plans import EnumStyle
     from penstock.schemas.registry import StreamSchemas
     from penstock.schemas.report import DecodeReport
@@ -44,6 +46,14 @@ def decode_of(decode: object) -> Decode | StreamSchemas | None:
     if isinstance(decode, StreamSchemas):
         return decode
     raise ValueError(f"decode is {decode!r}; give 'json', 'schema' (or True), or what Client.schemas returned")
+
+
+def batches_decode_of(decode: object) -> Literal["schema"] | StreamSchemas | None:
+    """Return what a caller's `decode` means for batches, one after another. ValueError: nothing, or "json"."""
+    wanted = decode_of(decode)
+    if wanted == "json":
+        raise ValueError("batches are decoded by schemas only; to_table(decode='json') infers types from all values")
+    return wanted
 
 
 class TypedColumns:
@@ -103,3 +113,21 @@ class TypedColumns:
     def _kept(self, log_schema: pa.Schema) -> list[str]:
         names = (name for name in log_schema.names if name != _VALUE)
         return [name for name in names if self._names is None or name in self._names or name == "partition"]
+
+
+async def typed_columns(
+    schemas: Schemas,
+    info: StreamInfo,
+    columns: Iterable[str] | None,
+    decode: object,
+    timeout_s: float,
+    *,
+    subjects: Sequence[str] | None = None,
+) -> TypedColumns | None:
+    """Return the columns that take the place of `value` in batches; None: `decode` wants none.
+
+    `subjects`: those that are read, None: all. ValueError: `decode` is "json"; what `TypedColumns` raises.
+    """
+    wanted = batches_decode_of(decode)
+    found = await schemas.of(info, timeout_s) if wanted == "schema" else wanted
+    return None if found is None else TypedColumns(found, columns, subjects=subjects)
