@@ -11,6 +11,7 @@ from here; names are imported on first use.
 | `middleware` | what a middleware is, and the order in which several run                                      |
 | `frames`     | frames of frugal-v0, and which header is what of a context                                    |
 | `codecs`     | values and messages as Thrift's binary, compact and JSON protocols                            |
+| `fitting`    | the check of a value before it is written, and the names of fields in errors                  |
 | `errors`     | what goes wrong with a call or a message                                                      |
 | `framing`    | a request or answer as one message: frugal-v0, and what a framing is                          |
 | `native`     | the native framing: which NATS header is what of a context                                    |

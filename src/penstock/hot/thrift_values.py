@@ -190,7 +190,10 @@ class Shape:
         said = "binary" if self.is_binary else self.name
         if value is None or isinstance(value, bytes):
             return f": {'None' if value is None else 'bytes'}, where the contract says {said}"
-        name = type(value).__name__
+        kind = type(value)
+        name = kind.__name__
+        if name == said and self.kind == _STRUCT:  # of two generated modules, or of one and of `load`
+            return f": {said} of the module {kind.__module__}, where the contract says that of {self.struct.__module__}"
         return f": {'an' if name[0] in 'aeiou' else 'a'} {name}, where the contract says {said}"
 
 

@@ -252,5 +252,12 @@ def test_bytes_that_are_no_value_are_refused_with_the_field(codec, data, said):
         codec.decode_bare(bytes.fromhex(data), struct_spec(Order))
 
 
+def test_a_struct_of_another_module_is_named_with_it():
+    other = load_text("struct Line { 1: required string article }", file="other.frugal")
+    said = f"Order.lines[0]: Line of the module {other.__name__}, where the contract says that of {SHOP.__name__}"
+    with pytest.raises(CodecError, match=re.escape(said)):
+        BINARY.encode_bare(struct_spec(Order), Order(id=1, lines=[other.Line(article="x")]))
+
+
 def test_shapes_of_structs_are_kept():
     assert thrift_values.shape_of(*struct_spec(Order)) is thrift_values.shape_of(*struct_spec(Order))

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from penstock.idl.mistakes import IdlError
 from penstock.idl.model import Enum, ListOf, MapOf, Program, Requiredness, Scope, Service, SetOf, Struct, StructKind
 from penstock.idl.python import names
-from penstock.idl.python.generate import generate
+from penstock.idl.python.generate import generate, packages_of
 from penstock.idl.python.load import load_program
 from penstock.idl.python.module import Naming
 from tests.extent import examples
@@ -199,7 +199,7 @@ def check(made: Made) -> None:
         check_code(text, public, packages)
         assert all(character.isprintable() or character == "\n" for character in text)
     module = load_program(made.program)
-    base = _included(module)
+    base = _included(module, made.program)
     for program, one in ((made.program, module), (made.program.includes["base"], base)):
         assert sorted(one.__all__) == Naming(program).public()
         _check_definitions(one, program)
@@ -210,9 +210,10 @@ def check(made: Made) -> None:
         assert _same(expected, found), (expected, found)
 
 
-def _included(module: ModuleType) -> ModuleType:
-    """Return the included module: another attribute may have its name."""
-    return sys.modules[f"{module.__name__.partition('.')[0]}.base"]
+def _included(module: ModuleType, program: Program) -> ModuleType:
+    """Return the included module: another attribute may have its name, and both files may share a package."""
+    packages = packages_of(program, module.__name__.partition(".")[0])
+    return sys.modules[packages[program.includes["base"].document.file]]
 
 
 @pytest.mark.parametrize(
