@@ -30,6 +30,7 @@ struct Order {
     11: i8 priority,
     12: State state = State.NEW,
     13: map<i16, double> weights,
+    14: required list<State> states = [State.NEW],
 }
 exception Refused { 1: required string reason }
 service Orders { Order place(1: Order order, 2: i32 copies) throws (1: Refused refused) }
@@ -96,6 +97,8 @@ MISFITS = [
     (Order(id=1, urgent=2), "Order.urgent: an int, where the contract says bool"),
     (Order(id=1, token="x"), "Order.token: a str, where the contract says uuid"),
     (Order(id=1, state="NEW"), "Order.state: a str, where the contract says i32"),
+    (Order(id=1, states=None), "Order.states: None, and the field is required"),
+    (Order(id=1, states=["NEW"]), "Order.states[0]: a str, where the contract says i32"),
     (line(article=None), "Line.article: None, and the field is required"),
     (SHOP.Refused(reason=None), "Refused.reason: None, and the field is required"),
 ]

@@ -182,7 +182,7 @@ def _post_init(module: Module, kind: StructKind, members: list[Member]) -> list[
         made = with_enums(module, module.program, each.type, current)
         if made == current:
             continue
-        is_checked = each.is_optional and not made.endswith(f", {current})")  # `known` takes None
+        is_checked = not made.endswith(f", {current})")  # `known` takes None; one that must not be is left to encoders
         indent = "        " if is_checked else "    "
         lines += [f"    if {current} is not None:"] if is_checked else []
         if kind is StructKind.UNION:
