@@ -63,6 +63,7 @@ COMPILED = (
     "penstock.hot.subjects",
     "penstock.hot.thrift_columns",
     "penstock.hot.thrift_objects",
+    "penstock.hot.thrift_values",
     "penstock.hot.traces",
     "penstock.hot.typed_columns",
     "penstock.hot.unwrap",

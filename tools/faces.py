@@ -42,7 +42,10 @@ _SOURCES = {
 _FACES = frozenset(name for names in _SOURCES.values() for name in names)
 
 # Not offered: they are for the blocking class, or for `Client`.
-_HIDDEN = {"Consumer": {"open", "take", "each", "is_due", "checkpoint"}, "Table": {"load", "moved"}}
+_HIDDEN = {
+    "Consumer": {"open", "take", "each", "is_due", "checkpoint", "hand_over", "shown", "check_messages"},
+    "Table": {"load", "moved"},
+}
 
 # Bodies that do not follow; {} are the arguments. Those of `__init__` come after its first lines.
 _BY_HAND = {
@@ -68,6 +71,8 @@ _BY_HAND = {
     "Client.messages": "for batch in self.read({}):\n    yield from messages_of(batch)",
     "Client.publish_nowait": "return self._publishes.put({})",
     "Client.flush": "self._publishes.flush(timeout)",
+    "Consumer.next_batch": "batch = self._thread.run(self._consumer.hand_over())\n"
+    "return None if batch is None else self._consumer.shown(batch)",
     "Table.changes": "return self._thread.steps(self._table.changes)",
     "Table.close": "with contextlib.suppress(OperationalError):\n    self._thread.run(self._table.close())",
 }

@@ -10,6 +10,7 @@ import nats
 import pytest
 
 from penstock.frugal.context import Context
+from penstock.frugal.errors import CodecError
 from penstock.frugal.nats_transport import NatsTransport
 from penstock.frugal.scopes import ScopeProvider
 from penstock.frugal.server import Server
@@ -42,7 +43,21 @@ async def test_a_message_goes_from_a_generated_publisher_to_a_generated_subscrib
         assert await heard.get() == ({"region": "eu", "class": "b"}, order)
         await publisher.publish_counted(Context(), "us", "a", 3)
         assert await heard.get() == ({"region": "us", "class": "a"}, 3)
+        later = await publisher.publish_counted(Context(), "us", "a", 4, nowait=True)
+        assert (later.done(), await later) == (True, None)  # no stream keeps it
     await connection.close()
+
+
+async def test_a_message_that_its_subscribers_could_not_read_is_not_stored(broker: BrokerProcess) -> None:
+    shop = load(CONTRACT)
+    async with asyncio.timeout(60), await broker.client() as client:
+        publisher = shop.OrderEventsPublisher(ScopeProvider(client=client), stream="poison", create={})
+        order = shop.Order(id=7, customer=shop.Customer(id="ann"))
+        await publisher.publish_order_placed(Context(), "eu", "a", order)
+        order.customer.id = None
+        with pytest.raises(CodecError, match=r"^OrderEvents\.OrderPlaced: Order\.customer\.id: None, and the field is"):
+            await publisher.publish_order_placed(Context(), "eu", "a", order, key="ann")
+        assert [message.offset async for message in client.messages("poison")] == [0]
 
 
 async def test_a_generated_client_calls_a_generated_handler(broker: BrokerProcess) -> None:

@@ -352,10 +352,12 @@ async def test_a_closed_client_and_a_closed_connection(parts: Parts) -> None:
     task = asyncio.create_task(client.wait_for(Context(timeout_ms=LONG_MS), "gate"))
     await shop.begun["gate"].wait()
     await client.close()
-    with pytest.raises(TransportClosed):
+    with pytest.raises(TransportClosed) as raised:
         await task
-    with pytest.raises(TransportClosed):
+    assert raised.value.may_be_done  # it was under way
+    with pytest.raises(TransportClosed) as raised:
         await client.ping(Context())
+    assert not raised.value.may_be_done
     connection = await parts.connection()
     other = ShopClient(NatsTransport(connection, "shop"), SHOP)
     await other.ping(Context())
@@ -472,6 +474,17 @@ async def test_clients_with_one_inbox_prefix_get_their_own_answers(parts: Parts)
         )
         assert found == [0, 1] * 50
         assert [transport.late_answers for transport in transports] == [0, 0]
+
+
+async def test_a_blocking_client_that_is_closed_says_so(parts: Parts) -> None:
+    shop = Shop()
+    await parts.serve(shop)
+    client = await asyncio.to_thread(BlockingShopClient, NatsTransport.connecting(parts.server.url, "shop"), SHOP)
+    assert await asyncio.to_thread(client.count, Context(), "Ann") == 3
+    await asyncio.to_thread(client.close)
+    with pytest.raises(TransportClosed, match="the client of the service is closed") as raised:
+        await asyncio.to_thread(client.count, Context(), "Ann")
+    assert not raised.value.may_be_done
 
 
 def test_a_request_has_a_plain_subject() -> None:

@@ -160,8 +160,9 @@ async def test_a_closed_client_fails_its_calls() -> None:
         task = asyncio.create_task(client.wait_for(Context(timeout_ms=LONG_MS), "gate"))
         await shop.begun["gate"].wait()
         await client.close()
-        with pytest.raises(TransportClosed):
+        with pytest.raises(TransportClosed) as raised:
             await task
+        assert raised.value.may_be_done
         shop.gates["gate"].set()
 
 
@@ -304,6 +305,13 @@ async def test_a_request_has_a_time_to_arrive() -> None:
         (b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\n!!!", FrameError),
         (b"HTTP/1.1 200 OK\r\ncontent-length: 900\r\n\r\nAAAA", Disconnected),
         (b"HTTP/1.1 200 OK\r\ncontent-length: 9000\r\n\r\n" + b"A" * 9000, ResponseTooLarge),
+        (
+            b"HTTP/1.1 413 Big\r\ncontent-length: 42\r\n\r\nResponse size (9) larger than requested size",
+            ResponseTooLarge,
+        ),
+        (b"HTTP/1.1 413 Big\r\ncontent-length: 0\r\n\r\n", ResponseTooLarge),
+        (b"HTTP/1.1 413 Big\r\ncontent-length: 37\r\n\r\n<html>Request Entity Too Large</html>\n", RequestTooLarge),
+        (b"HTTP/1.1 413 Big\r\ncontent-length: 17\r\n\r\nPayload Too Large", RequestTooLarge),
         (b"hello\r\n\r\n", Disconnected),
     ],
 )

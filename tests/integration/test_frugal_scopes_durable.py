@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -490,6 +491,31 @@ async def test_a_subscription_outlives_its_broker(broker: BrokerProcess, provide
     assert set(handled.numbers) == {0, 1, 2, 3, 4, 7}
     assert await dead(provider.client) == []
     await subscription.drain()
+
+
+async def test_a_failed_publish_has_the_id_with_which_to_publish_again(
+    broker: BrokerProcess, provider: ScopeProvider
+) -> None:
+    publisher = OrdersPublisher(provider, create={"partitions": 2})
+    await publisher.publish_Placed(Context(), "eu", order(1))
+    broker.signal(signal.SIGSTOP)  # NATS goes on
+    future = await publisher.publish_Placed(Context(), "eu", order(2), nowait=True, timeout=0.5, message_id="two")
+    with pytest.raises(penstock.TimedOut) as raised:
+        await publisher.publish_Placed(Context(), "eu", order(3), timeout=0.5)
+    assert isinstance(future, asyncio.Future)
+    with pytest.raises(penstock.TimedOut) as raised_later:
+        await future
+    assert raised_later.value.details["message_id"] == "two"
+    broker.signal(signal.SIGCONT)
+    again = raised.value.details["message_id"]
+    await publisher.publish_Placed(Context(), "eu", order(3), message_id=again)
+    await provider.client.close()
+    with pytest.raises(penstock.Unavailable) as closed:
+        await publisher.publish_Placed(Context(), "eu", order(4), message_id="four")
+    assert closed.value.details["message_id"] == "four"
+    async with await broker.client() as client:
+        stored = [one.headers["Nats-Msg-Id"] async for one in client.messages("orders")]
+    assert (stored.count("two"), stored.count(again), stored.count("four")) == (1, 1, 0)
 
 
 async def test_a_member_that_leaves_while_a_message_waits_loses_nothing(

@@ -97,6 +97,47 @@ def test_a_table_has_typed_columns_and_reasons(client: penstock.Client) -> None:
         assert client.to_table("orders", columns=["value", "offset"], decode=True).column_names == ["offset", *TYPED]
 
 
+def test_a_consumer_has_the_same_columns_and_goes_on_where_it_was(client: penstock.Client) -> None:
+    schemas = client.schemas("orders")
+    for decode in (True, "schema", schemas):
+        group = f"typed-{type(decode).__name__}"
+        with client.consumer("orders", group, decode=decode, batch_rows_max=600) as consumer:
+            first = consumer.next_batch()
+            assert first is not None
+            assert first.schema.names == [*LOG, *TYPED]
+            assert first.column("id").to_pylist() == [*range(600)]
+            assert consumer.next_batch() is not None  # so the first is done
+            consumer.commit({0: 600})
+        with client.consumer("orders", group, decode=decode, columns=["value", "subject"]) as consumer:
+            rest = pa.Table.from_batches(consumer)
+        assert rest.column_names == ["subject", *TYPED]
+        assert rest.column("id").to_pylist() == [*range(600, 1000), None, None, None]
+        assert rest.column("decode_error").to_pylist()[-4:] == [None, ENDS, "no schema for this subject", None]
+
+
+async def test_a_consumer_of_asyncio_decodes_too(broker: ReadyLine) -> None:
+    async with await aio.connect(broker.client) as client, client.consumer("split", "typed", decode=True) as consumer:
+        rows = [row async for batch in consumer for row in batch.select(["id", "decode_error"]).to_pylist()]
+    assert sorted(row["id"] for row in rows) == [*range(10)]
+    assert {row["decode_error"] for row in rows} == {None}
+
+
+def test_a_consumer_refuses_what_it_cannot_decode(client: penstock.Client) -> None:
+    with pytest.raises(ValueError, match="by schemas only"):
+        client.consumer("orders", "g", decode="json")  # type: ignore[typeddict-item]
+    with pytest.raises(ValueError, match="decode is 'yes'"):
+        client.consumer("orders", "g", decode="yes")  # type: ignore[typeddict-item]
+    with pytest.raises(SchemaError), client.consumer("bare", "g", decode=True):
+        pass
+    with pytest.raises(ValueError, match="decode needs the column 'value'"):
+        client.consumer("orders", "g", decode=True, columns=["offset"]).next_batch()
+    with (
+        client.consumer("orders", "g", decode=True) as consumer,
+        pytest.raises(ValueError, match="iterate over the consumer's batches"),
+    ):
+        next(consumer.messages())
+
+
 def test_pandas_polars_and_duckdb_take_them(client: penstock.Client) -> None:
     duckdb = pytest.importorskip("duckdb")
     made = penstock.Filter(subject="orders.made.1")

@@ -13,7 +13,6 @@ the `StreamInfo` that a call returned; the latter means that very stream, not a 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 from collections.abc import AsyncGenerator, Generator, Iterable, Mapping, Sequence
 from types import TracebackType
@@ -59,7 +58,7 @@ from penstock.client.link.tls import ClientTls, TlsOptions, plain, settled
 from penstock.client.publish.publications import Publications
 from penstock.client.publish_format import Ack, Acked, Value, a_kind, published
 from penstock.client.read import batches
-from penstock.client.read.decoding import SOURCE_UNKNOWN, Decode, TypedColumns, decode_of, source_of_letters
+from penstock.client.read.decoding import Decode, decode_of, schemas_to_decode, typed_columns
 from penstock.client.read.filters import Filter
 from penstock.client.read.gathering import Gathering, WantedColumns, pandas_of, polars_of, warned
 from penstock.client.read.reading import Reader, answers, find_place, partition_number, partition_numbers, plans
@@ -802,9 +801,10 @@ class Client(OfThisProcess):
         The members of a group share the partitions: a new member causes a rebalance, and the partitions of a member
         that leaves, or sends no heartbeat for its `session` (10 seconds), go to the others. With `partition` the
         consumer reads that partition alone and does not join the group.
-        Other `options` are those of `read`: `follow`, `batch_rows_max`, `columns`, `read_from`.
+        Other `options` are those of `read`: `follow`, `batch_rows_max`, `columns`, `decode` (of batches; the schemas
+        are those at the begin of the block), `read_from`.
         """
-        return Consumer(self._positions, consumer_settings(stream, group, start, timeout, options))
+        return Consumer(self._positions, self._schemas, consumer_settings(stream, group, start, timeout, options))
 
     # Writing
 
@@ -976,7 +976,8 @@ class Client(OfThisProcess):
         if not isinstance(where, Filter | None):
             raise TypeError(f"where is {a_kind(where)}; give a Filter, such as Filter(key=…) or Filter(subject=…)")
         info = await self._streams.now(stream, timeout)
-        typed = await self._typed(info, columns, decode, where, timeout)
+        subjects = None if where is None else where.subjects
+        typed = await typed_columns(self._schemas, info, columns, decode, timeout, subjects=subjects)
         return Reader(
             self._link,
             await plans(self._link, info, partition, start, end, follow=follow, timeout_s=timeout),
@@ -993,27 +994,7 @@ class Client(OfThisProcess):
     async def _decoding(self, info: StreamInfo, decode: object, timeout: float) -> Decode | StreamSchemas | None:
         """Return by what values are decoded: the schemas themselves where the caller wants those of the stream."""
         wanted = decode_of(decode)
-        if wanted != "schema":
-            return wanted
-        found = await self.schemas(info, timeout=timeout)
-        source = None if found.versions else source_of_letters(info)
-        if source is not None:
-            with contextlib.suppress(*SOURCE_UNKNOWN):
-                return found.with_versions(await self.schemas(source, timeout=timeout))
-        return found
-
-    async def _typed(
-        self, info: StreamInfo, columns: Iterable[str] | None, decode: object, where: Filter | None, timeout: float
-    ) -> TypedColumns | None:
-        """Return the columns that take the place of `value` in batches. ValueError: `decode` is "json"."""
-        schemas = await self._decoding(info, decode, timeout)
-        if schemas is None:
-            return None
-        if isinstance(schemas, str):
-            raise ValueError(
-                "batches are decoded by schemas only; to_table(decode='json') infers types from all values"
-            )
-        return TypedColumns(schemas, columns, subjects=None if where is None else where.subjects)
+        return await schemas_to_decode(self._schemas, info, timeout) if wanted == "schema" else wanted
 
     async def _get(self, stream: StreamName, which: dict[str, Any], partition: int, timeout: float) -> Message:
         """Return the message with that `offset`, or the latest with that `key` or `subject`, as given in `which`."""

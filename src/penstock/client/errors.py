@@ -133,7 +133,11 @@ class TimedOut(RemoteError, TimeoutError):  # noqa: N818
 
 
 class Unavailable(OperationalError, ConnectionError):  # noqa: N818
-    """No broker (or NATS) could be reached, or the connection broke."""
+    """No broker (or NATS) could be reached, or the connection broke. `details` has a publish's `message_id`, if any."""
+
+    def __init__(self, message: str, **details: Any) -> None:
+        super().__init__(message)
+        self.details = details
 
 
 class ClientClosed(Unavailable):

@@ -179,6 +179,12 @@ def header_block(headers: Mapping[str, str]) -> bytes:
     return f"{block}\r\n".encode()
 
 
+def sent_message_id(block: bytes | None) -> str | None:
+    """Return the message id in a header block that `header_block` has made; None: there is none."""
+    _, name, rest = (block or b"").partition(f"\r\n{MESSAGE_ID_HEADER}: ".encode())
+    return rest.partition(b"\r\n")[0].decode() if name else None
+
+
 def _own_headers(headers: Mapping[str, str] | None) -> dict[str, str]:
     if headers is None:
         return {}

@@ -11,6 +11,7 @@ from here; names are imported on first use.
 | `middleware` | what a middleware is, and the order in which several run                                      |
 | `frames`     | frames of frugal-v0, and which header is what of a context                                    |
 | `codecs`     | values and messages as Thrift's binary, compact and JSON protocols                            |
+| `fitting`    | the check of a value before it is written, and the names of fields in errors                  |
 | `errors`     | what goes wrong with a call or a message                                                      |
 | `framing`    | a request or answer as one message: frugal-v0, and what a framing is                          |
 | `native`     | the native framing: which NATS header is what of a context                                    |
@@ -67,6 +68,7 @@ if TYPE_CHECKING:
     from penstock.frugal.scopes import MessageRejected as MessageRejected
     from penstock.frugal.scopes import MissingKeyError as MissingKeyError
     from penstock.frugal.scopes import Published as Published
+    from penstock.frugal.scopes import PublishedLater as PublishedLater
     from penstock.frugal.scopes import PublishOptions as PublishOptions
     from penstock.frugal.scopes import RetryPolicy as RetryPolicy
     from penstock.frugal.scopes import ScopeFraming as ScopeFraming
@@ -120,6 +122,7 @@ _MODULE_OF = {
     "ProtocolError": "penstock.frugal.errors",
     "PublishOptions": "penstock.frugal.scopes",
     "Published": "penstock.frugal.scopes",
+    "PublishedLater": "penstock.frugal.scopes",
     "RequestTooLarge": "penstock.frugal.errors",
     "ResponseTooLarge": "penstock.frugal.errors",
     "RetryPolicy": "penstock.frugal.scopes",
@@ -179,6 +182,7 @@ __all__ = [
     "ProtocolError",
     "PublishOptions",
     "Published",
+    "PublishedLater",
     "RequestTooLarge",
     "ResponseTooLarge",
     "RetryPolicy",

@@ -15,10 +15,19 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, ClassVar, Protocol, Self
 
 from penstock.client.blocking.threads import LoopThread
+from penstock.client.errors import ClientClosed
 from penstock.frugal.codecs import BINARY, Codec
 from penstock.frugal.context import Context
 from penstock.frugal.contracts import MethodType, ServiceType
-from penstock.frugal.errors import DeadlineExceeded, MissingResult, RequestTooLarge
+from penstock.frugal.errors import (
+    ApplicationError,
+    CodecError,
+    DeadlineExceeded,
+    FrameError,
+    MissingResult,
+    RequestTooLarge,
+    TransportClosed,
+)
 from penstock.frugal.framing import Packet
 from penstock.frugal.middleware import Call, Middleware, Proceed, Side, chain
 from penstock.frugal.native import FRAMINGS
@@ -129,7 +138,10 @@ class ServiceClient:
         struct = method.arguments(**dict(zip(names, arguments, strict=True)))
         transport = self._transport
         operation_id = transport.next_operation_id()
-        packet = self._framing.encode_request(self._codec, method, ctx, operation_id, now, struct)
+        try:
+            packet = self._framing.encode_request(self._codec, method, ctx, operation_id, now, struct)
+        except CodecError as misfit:
+            raise CodecError(f"the request to {self._name_of(method)}: {misfit}") from misfit
         size, most = packet.size, transport.request_bytes_max
         if size > most:
             name = self._name_of(method)
@@ -138,7 +150,15 @@ class ServiceClient:
             await transport.send(packet, left_s)
             return None
         answer = await transport.request(operation_id, packet, left_s)
-        result = self._framing.decode_answer(self._codec, method, ctx, operation_id, answer)
+        try:
+            result = self._framing.decode_answer(self._codec, method, ctx, operation_id, answer)
+        except ApplicationError as answered:
+            answered.correlation_id = ctx.correlation_id
+            raise
+        except (CodecError, FrameError) as misread:
+            misread.args = (f"the answer of {self._name_of(method)}: {misread}",)
+            misread.may_be_done = True
+            raise
         for field in method.exceptions.values():
             if (error := getattr(result, field)) is not None:
                 raise error
@@ -193,5 +213,11 @@ class BlockingServiceClient:
         self.close()
 
     def _call(self, method: MethodType, ctx: Context, arguments: tuple[Any, ...]) -> Any:
-        """Call a method, and wait for its result."""
-        return self._thread.run(self._client._call(method, ctx, arguments))  # noqa: SLF001
+        """Call a method, and wait for its result. TransportClosed: this client was closed before, or meanwhile."""
+        was_open = self._thread.is_running
+        try:
+            return self._thread.run(self._client._call(method, ctx, arguments))  # noqa: SLF001
+        except ClientClosed:
+            if self._thread.is_running:  # it is another client, of a middleware
+                raise
+            raise TransportClosed("the client of the service is closed", may_be_done=was_open) from None

@@ -9,7 +9,9 @@ up to `DEPTH_MAX`, and each value takes a byte at least, so the work is bounded 
 microseconds to make, so a value has `OBJECTS_MAX` structs and containers at most: more are refused before one is made,
 by encoders and decoders of binary and compact; JSON has a limit of its own, `json_protocol.JSON_OBJECTS_MAX`. Texts are
 UTF-8; bytes behind the value are refused. Fields that a struct does not have, or has with another type, are skipped, as
-Thrift does; elements of a container that have another type are not. Whatever is wrong is a `CodecError`.
+Thrift does; elements of a container that have another type are not. An encoder checks the whole value first: what does
+not fit its type, and a required field that is None, is not written. Whatever is wrong is a `CodecError`, which names
+the path to the field, and in bytes of binary and compact the byte of the value.
 
 | codec     | values by                               | media type (IANA)                       |
 |-----------|-----------------------------------------|-----------------------------------------|
@@ -17,7 +19,7 @@ Thrift does; elements of a container that have another type are not. Whatever is
 | `COMPACT` | Apache thrift's C code (extra `frugal`) | `application/vnd.apache.thrift.compact` |
 | `JSON`    | `json_protocol`                         | `application/vnd.apache.thrift.json`    |
 
-The C code replaces bytes that are no UTF-8 with U+FFFD. So a text with that character is looked at again, as bytes.
+The C code replaces bytes that are no UTF-8 with U+FFFD. So a value that is not all ASCII is looked at again, as bytes.
 """
 
 from __future__ import annotations
@@ -35,9 +37,10 @@ from penstock.base.extras import how_to_install
 from penstock.base.typed_headers import media_type, thrift_media_type
 from penstock.frugal.contracts import Spec
 from penstock.frugal.errors import CodecError
+from penstock.frugal.fitting import check_fit, placed, root_of, shape_by
 from penstock.frugal.json_protocol import decode_json, decode_json_message, encode_json, encode_json_message
 from penstock.hot import thrift_objects
-from penstock.hot.thrift_objects import find_excess, has_texts_only
+from penstock.hot.thrift_objects import find_excess, find_fault
 
 DEPTH_MAX = 64
 """Structs in structs; Apache thrift's own limit."""
@@ -50,7 +53,7 @@ _HEADERS_KEPT = 256
 _SPECS_KEPT = 1024
 _KEPT_BYTES = 128
 """A longer header is not kept."""
-_STRING, _STRUCT, _MAP, _SET, _LIST, _UUID = 11, 12, 13, 14, 15, 16  # plain: each use of `WireType` takes a look-up
+_STRUCT: Final = 12  # plain: each use of `WireType` takes a look-up
 
 
 class MessageKind(IntEnum):
@@ -201,16 +204,12 @@ class _ThriftCodec:
 
     def encode_bare(self, spec: Spec, value: Any) -> bytes:
         """Return a value without a message header."""
+        check_fit(spec, value)
         encode = self._compiled.encode
         try:
-            if spec[0] == _STRUCT and value is not None:
-                bare = encode(value, spec[1])
-            else:
-                bare = self._encode_other(encode, spec, value)
-        except CodecError:
-            raise
+            bare = encode(value, spec[1]) if spec[0] == _STRUCT else self._encode_other(encode, spec, value)
         except Exception as error:  # of the struct's own code, too
-            raise CodecError(f"the value does not fit its type: {_text(error)}") from error
+            raise CodecError(f"{root_of(spec)} does not fit its type: {_text(error)}") from error
         if len(bare) > OBJECTS_MAX:
             self._check_objects(bare, spec[0])
         return bare
@@ -224,8 +223,6 @@ class _ThriftCodec:
                 raise CodecError("the value has a size beyond its end, an unknown type, or nests too deep")
 
     def _encode_other(self, encode: Callable[[Any, Any], bytes], spec: Spec, value: Any) -> bytes:
-        if value is None:
-            raise CodecError("the value is None; give one of the type that the contract says")
         if (bare := self._encode_special(spec, value)) is not None:
             return bare
         return encode(_Box(value), _boxed(spec))[len(self._prefix(spec[0])) : -1]
@@ -245,18 +242,20 @@ class _ThriftCodec:
                 value = _decode_whole(decode, b"".join((self._prefix(wire_type), data, b"\0")), _boxed(spec)).value
                 if value is None:
                     raise CodecError("there is no value")
-            # in the order of their costs: the last but one is for values with binary fields
-            if (
-                not data.isascii()
-                and not has_texts_only(data, wire_type, self._is_compact)
-                and _has_replacement(wire_type, arguments, value)
-            ):
-                self._check_texts(data, spec)
         except CodecError:
             raise
         except Exception as error:  # of the struct's own code, too
-            raise CodecError(f"the bytes are no value of the type: {_text(error)}") from error
+            self._check_bytes(data, spec, only_texts=False)
+            raise CodecError(f"the bytes are no {root_of(spec)}: {_text(error)}") from error
+        if not data.isascii():
+            self._check_bytes(data, spec, only_texts=True)
         return value
+
+    def _check_bytes(self, data: bytes, spec: Spec, *, only_texts: bool) -> None:
+        """Raise CodecError for the first field that cannot be read, or for a text that is no UTF-8."""
+        fault = find_fault(data, shape_by(spec), self._is_compact, only_texts)
+        if fault is not None:
+            raise CodecError(placed(spec, fault))
 
     def decode_value(self, data: bytes, start: int, spec: Spec) -> Any:
         return self.decode_bare(data[start:], spec)
@@ -271,16 +270,6 @@ class _ThriftCodec:
     def _decode_special(self, spec: Spec, data: bytes) -> Any:
         """Return the value of what `_encode_special` makes; None: it has no form of its own."""
 
-    def _check_texts(self, data: bytes, spec: Spec) -> None:
-        """Raise CodecError if a text is no UTF-8: read it all again, with texts as bytes."""
-        raw = _with_bytes(spec[0], spec[1], {})
-        if spec[0] == WireType.STRUCT:
-            value = self._compiled.decode(None, _Input(data), raw)
-        else:
-            whole = b"".join((self._prefix(spec[0]), data, b"\0"))
-            value = self._compiled.decode(None, _Input(whole), _boxed((spec[0], raw))).value
-        _decode_texts(spec[0], spec[1], value)
-
 
 def _decode_whole(decode: Callable[[None, _Input, Any], Any], data: bytes, arguments: Any) -> Any:
     source = _Input(data)
@@ -293,100 +282,6 @@ def _decode_whole(decode: Callable[[None, _Input, Any], Any], data: bytes, argum
 
 def _text(error: Exception) -> str:
     return f"{error}" or type(error).__name__
-
-
-def _has_replacement(wire_type: int, arguments: Any, value: Any) -> bool:
-    """True if a text in a value has the character that stands for bytes that are no UTF-8."""
-    if value is None:
-        return False
-    if wire_type == _STRING:
-        return arguments != "BINARY" and "\ufffd" in value
-    if wire_type == _STRUCT:
-        for name, kind, inner in _fields_with_texts(arguments[0]):
-            held = getattr(value, name)
-            if held is not None and ("\ufffd" in held if kind == _STRING else _has_replacement(kind, inner, held)):
-                return True
-        return False
-    if wire_type in (_LIST, _SET):
-        kind, inner = arguments[0], arguments[1]
-        return _may_have_texts(kind, inner) and any(_has_replacement(kind, inner, each) for each in value)
-    if wire_type == _MAP:
-        return any(
-            _has_replacement(arguments[0], arguments[1], key) or _has_replacement(arguments[2], arguments[3], each)
-            for key, each in value.items()
-        )
-    return False
-
-
-@lru_cache(_SPECS_KEPT)
-def _fields_with_texts(kind: Any) -> tuple[tuple[str, int, Any], ...]:
-    """Return attribute, wire type and its arguments of the fields of a struct in which a text may be."""
-    fields = [field for field in kind.thrift_spec if field is not None]
-    return tuple((field[2], int(field[1]), field[3]) for field in fields if _may_have_texts(field[1], field[3]))
-
-
-def _may_have_texts(wire_type: int, arguments: Any) -> bool:
-    """True if a text may be in a value of the type; of what is deeper than an element, it may."""
-    if wire_type == _STRING:
-        return bool(arguments != "BINARY")
-    if wire_type in (_LIST, _SET):
-        return _may_have_texts(arguments[0], arguments[1])
-    return wire_type in (_STRUCT, _MAP)
-
-
-class _Raw:
-    """A struct whose texts are bytes. Equal to itself only, so that none is lost in a set."""
-
-
-def _with_bytes(wire_type: int, arguments: Any, seen: dict[int, list[Any]]) -> Any:
-    """Return the arguments of a type with texts as bytes and structs as `_Raw`."""
-    match wire_type:
-        case WireType.STRING:
-            return "BINARY"
-        case WireType.LIST | WireType.SET:
-            return (arguments[0], _with_bytes(arguments[0], arguments[1], seen), arguments[2])
-        case WireType.MAP:
-            key, value = arguments[0], arguments[2]
-            return (
-                key,
-                _with_bytes(key, arguments[1], seen),
-                value,
-                _with_bytes(value, arguments[3], seen),
-                arguments[4],
-            )
-        case WireType.STRUCT:
-            known = seen.get(id(arguments[1]))
-            if known is None:
-                known = seen[id(arguments[1])] = [_Raw]
-                known.append(
-                    tuple(
-                        field and (field[0], field[1], field[2], _with_bytes(field[1], field[3], seen), None)
-                        for field in arguments[1]
-                    )
-                )
-            return known
-    return arguments
-
-
-def _decode_texts(wire_type: int, arguments: Any, value: Any) -> None:
-    """Decode each text of a value that was read `_with_bytes`."""
-    match wire_type:
-        case WireType.STRING if arguments != "BINARY":
-            try:
-                value.decode()
-            except UnicodeDecodeError as error:
-                raise CodecError(f"a text is no UTF-8: {error}") from None
-        case WireType.STRUCT:
-            for field in arguments[1]:
-                if field is not None and hasattr(value, field[2]):
-                    _decode_texts(field[1], field[3], getattr(value, field[2]))
-        case WireType.LIST | WireType.SET:
-            for each in value:
-                _decode_texts(arguments[0], arguments[1], each)
-        case WireType.MAP:
-            for key, each in value.items():
-                _decode_texts(arguments[0], arguments[1], key)
-                _decode_texts(arguments[2], arguments[3], each)
 
 
 # Messages

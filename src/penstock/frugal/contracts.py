@@ -2,7 +2,8 @@
 
 A struct is a dataclass with keyword-only fields and a class variable `thrift_spec`, in the form that Apache thrift's
 compiled protocols read: a tuple by field id of `(id, ttype, name, arguments of the type, default)` or None. So Thrift's
-C code reads and writes it without a loop in Python. Optional fields are None when they are missing.
+C code reads and writes it without a loop in Python. Optional fields are None when they are missing. `thrift_required`,
+if the class has it, names the fields that no encoder leaves out.
 
 Rules: descriptions are immutable and know no network. Names are those of the contract, not of Python.
 """

@@ -18,7 +18,7 @@ contract declares are classes of generated code and stand in no table here.
 | `ServiceDraining`     |    503 | the server stops and took no more requests: try again (our number)               |
 | `TooManyCalls`        |      – | the client has its most calls in flight: nothing was sent                        |
 | `CircuitOpen`         |      – | the circuit breaker of the client made no call                                   |
-| `TransportClosed`     |      1 | the client, or the connection, is closed                                         |
+| `TransportClosed`     |      1 | the client, or the connection, is closed; a call that was under way may be done  |
 | `DeadlineExceeded`    |      3 | the time of the call is over; it may have been done or not (408 from the server) |
 | `RequestTooLarge`     |    100 | the request does not fit into a message: nothing was sent                        |
 | `ResponseTooLarge`    |    101 | the answer did not fit into a message (100 when the server says so)              |
@@ -38,9 +38,14 @@ from penstock.base.errors import OperationalError, PenstockError
 class FrugalError(PenstockError):
     """Base of the errors of calls, messages and their bytes."""
 
+    may_be_done: bool = True
+    """True if the handler may have run, or the message been sent; if not, a retry is safe for each method."""
+
 
 class FrameError(FrugalError, ValueError):
     """Bytes that are no frugal-v0 frame. `position`: the byte, counted from the beginning of the frame."""
+
+    may_be_done = False  # of an answer it is True
 
     def __init__(self, what: str, position: int) -> None:
         super().__init__(f"{what}, at byte {position} of the frame")
@@ -50,18 +55,20 @@ class FrameError(FrugalError, ValueError):
 class CodecError(FrugalError, ValueError):
     """Bytes that are no message of the expected type, or a value that does not fit its type."""
 
+    may_be_done = False  # of an answer it is True
+
 
 class ApplicationError(FrugalError):
     """An answer that is an error. `number`: that of Thrift's TApplicationException, or of ours.
 
     A handler or middleware of a server may raise one, and so answers with it. `was_answered`: it came from a service.
     A handler that lets that one pass answers with an `InternalError`: its caller did not ask that service.
+    `correlation_id`: that of the call which was answered so; the log of the service has it.
     """
 
     number: int = 0
     was_answered: bool = False
-    may_be_done: ClassVar[bool] = True
-    """True if the handler may have run; if not, a retry is safe for each method."""
+    correlation_id: str = ""
 
     def __init__(self, message: str, number: int | None = None) -> None:
         super().__init__(message)
@@ -118,12 +125,15 @@ class TransportError(FrugalError, OperationalError):
     """The call did not reach the other side, or its answer did not come back. `number`: Frugal's."""
 
     number: ClassVar[int] = 0
-    may_be_done: ClassVar[bool] = True
 
 
 class TransportClosed(TransportError):  # noqa: N818
     number = 1
-    may_be_done = False
+
+    def __init__(self, message: str, *, may_be_done: bool = False) -> None:
+        """`may_be_done`: the request was sent before."""
+        super().__init__(message)
+        self.may_be_done = may_be_done
 
 
 class DeadlineExceeded(TransportError, TimeoutError):  # noqa: N818

@@ -12,7 +12,8 @@
 | 200 and a frame      | what the frame says                                                                  |
 | 400                  | `TransportError`: the body was no frame                                              |
 | 404, 405, 415        | `TransportError`: another path, method or content type                               |
-| 413                  | `ResponseTooLarge`: beyond the client's limit; `RequestTooLarge` beyond the server's |
+| 413 of a service     | `ResponseTooLarge`: beyond the client's limit; `RequestTooLarge` beyond the server's |
+| 413 of a proxy       | `RequestTooLarge`, since its text is none of a Frugal server                         |
 | 503                  | `ServiceNotAvailable`: the server has its most connections                           |
 | another one from 300 | `TransportError`                                                                     |
 | no connection        | `ServiceNotAvailable`                                                                |
@@ -248,12 +249,12 @@ class HttpTransport:
         except TimeoutError:
             raise DeadlineExceeded(f"no answer came from {self.subject!r} in the time of the call") from None
         except (OSError, h11.RemoteProtocolError) as error:
-            self._check_open()
+            self._check_open(may_be_done=True)
             raise Disconnected(f"the connection to {self.subject!r} broke: {error}") from error
 
-    def _check_open(self) -> None:
+    def _check_open(self, *, may_be_done: bool = False) -> None:
         if self._is_closed:
-            raise TransportClosed(f"the client of {self.subject!r} is closed")
+            raise TransportClosed(f"the client of {self.subject!r} is closed", may_be_done=may_be_done)
 
     async def _take(self) -> _Wire:
         while self._idle:
@@ -276,11 +277,11 @@ class HttpTransport:
         while type(event := await wire.next_event()) is h11.InformationalResponse:
             continue
         if type(event) is not h11.Response:
-            self._check_open()
+            self._check_open(may_be_done=True)
             raise Disconnected(f"{self.subject!r} closed the connection without an answer")
         if event.status_code != 200:
             text = (await wire.body(ERROR_BYTES_MAX) or b"").decode("utf-8", "replace").strip()
-            raise _status_error(event.status_code, text)
+            raise self._status_error(event.status_code, text, len(body))
         encoded = await wire.body(_base64_size(self._response_bytes_max + 4))
         if encoded is None:
             raise ResponseTooLarge(f"the answer has more than {self._response_bytes_max:,} bytes")
@@ -289,16 +290,20 @@ class HttpTransport:
         except binascii.Error as error:
             raise FrameError(f"the answer is no base64: {error}", 0) from None
 
-
-def _status_error(status: int, text: str) -> TransportError:
-    if status == 413:
-        kind = RequestTooLarge if text.startswith(_REQUEST_TOO_LARGE) else ResponseTooLarge
-        return kind(text or "the answer is larger than the client's limit")
-    kind_of = ServiceNotAvailable if status == 503 else TransportError
-    return kind_of(f"the server answered with HTTP status {status}: {text}")
+    def _status_error(self, status: int, text: str, sent_bytes: int) -> TransportError:
+        """Return the error for another status than 200. `sent_bytes`: those of the request's body."""
+        if status == 413 and (not text or text.startswith((_ANSWER_TOO_LARGE, _OF_FRUGAL))):
+            return ResponseTooLarge(text or f"the answer has more than {self._response_bytes_max:,} bytes")
+        if status == 413:
+            said = text if text.startswith(_REQUEST_TOO_LARGE) else f"HTTP status 413: {text}"
+            return RequestTooLarge(f"the body of {sent_bytes:,} bytes is too large for {self.subject!r}: {said}")
+        kind_of = ServiceNotAvailable if status == 503 else TransportError
+        return kind_of(f"the server answered with HTTP status {status}: {text}")
 
 
 _REQUEST_TOO_LARGE: Final = "the request"
+_ANSWER_TOO_LARGE: Final = "the answer"
+_OF_FRUGAL: Final = "Response size"  # the beginning of the text of Workiva's servers, if they give one
 
 
 # The server
@@ -473,7 +478,7 @@ class HttpServer:
         answer = _ONEWAY if packet is None else packet.data
         limit = int(limit_text)
         if 0 < limit < len(answer) - 4:
-            return 413, f"the answer has {len(answer) - 4} bytes, more than {limit}\n".encode()
+            return 413, f"{_ANSWER_TOO_LARGE} has {len(answer) - 4} bytes, more than {limit}\n".encode()
         return 200, base64.b64encode(answer)
 
 

@@ -31,6 +31,8 @@ import msgspec
 
 from penstock.frugal.contracts import Spec
 from penstock.frugal.errors import CodecError
+from penstock.frugal.fitting import check_fit, placed, root_of
+from penstock.hot.thrift_values import name_of
 
 _VERSION = 1
 _DEPTH_MAX = 64  # structs in structs, as `codecs.DEPTH_MAX`
@@ -62,12 +64,12 @@ _FIELD_ID = re.compile(r"-?[0-9]{1,5}")
 
 def encode_json_message(name: str, kind: int, sequence: int, spec: Spec, value: Any) -> bytes:
     """Return a message of this name and kind."""
-    return _dump([_VERSION, name, int(kind), sequence, _Encoder().encode_top(spec, value)])
+    return _dump([_VERSION, name, int(kind), sequence, _encode_top(spec, value)])
 
 
 def encode_json(spec: Spec, value: Any) -> bytes:
     """Return a value without a message header. CodecError: it does not fit its type."""
-    return _dump(_Encoder().encode_top(spec, value))
+    return _dump(_encode_top(spec, value))
 
 
 def decode_json_message(data: bytes) -> tuple[str, int, int, int]:
@@ -90,11 +92,21 @@ def decode_json(data: bytes, spec: Spec) -> Any:
         tree = msgspec.json.decode(data)
         if data.count(b"{") + data.count(b"[") > JSON_OBJECTS_MAX:  # some may stand in texts
             _check_objects(tree)
+    except (msgspec.MsgspecError, RecursionError, ValueError) as error:
+        raise error if isinstance(error, CodecError) else CodecError(f"the bytes are no JSON: {error}") from None
+    try:
         return _decode(spec[0], spec[1], tree, 0)
-    except CodecError:
-        raise
     except Exception as error:  # of the struct's own code, too
-        raise CodecError(f"the bytes are no value of the type: {error}") from error
+        raise CodecError(placed(spec, str(_within("", error)))) from error
+
+
+class _MisreadError(Exception):
+    """A path within a value, and why what is there cannot be read."""
+
+
+def _within(step: str, error: Exception) -> _MisreadError:
+    """Return the error with a step in front of its path."""
+    return _MisreadError(f"{step}{error}" if isinstance(error, _MisreadError) else f"{step}: {error}")
 
 
 def _check_objects(tree: Any) -> None:
@@ -119,49 +131,33 @@ def _dump(tree: Any) -> bytes:
         raise CodecError(f"the value has no form in JSON: {error}") from None
 
 
-class _Encoder:
-    """Makes the tree of a value; knows how deep it is."""
+def _encode_top(spec: Spec, value: Any) -> Any:
+    """Return the tree of a value. CodecError: it does not fit its type."""
+    check_fit(spec, value)
+    try:
+        return _encode(spec[0], spec[1], value)
+    except CodecError:
+        raise
+    except Exception as error:  # of the struct's own code, too
+        raise CodecError(f"{root_of(spec)} does not fit its type: {error}") from error
 
-    __slots__ = ("_depth",)
 
-    def __init__(self) -> None:
-        self._depth = 0
-
-    def encode_top(self, spec: Spec, value: Any) -> Any:
-        if value is None:
-            raise CodecError("the value is None; give one of the type that the contract says")
-        try:
-            return self._encode(spec[0], spec[1], value)
-        except CodecError:
-            raise
-        except Exception as error:  # of the struct's own code, too
-            raise CodecError(f"the value does not fit its type: {error}") from error
-
-    def _encode(self, wire_type: int, arguments: Any, value: Any) -> Any:
-        match wire_type:
-            case 12:
-                return self._struct(arguments[1], value)
-            case 14 | 15:
-                kind, inner = arguments[0], arguments[1]
-                return [_NAMES[kind], len(value), *[self._encode(kind, inner, each) for each in value]]
-            case 13:
-                key_type, key_arguments, kind, inner = arguments[:4]
-                entries = {
-                    _key(key_type, key_arguments, key): self._encode(kind, inner, each) for key, each in value.items()
-                }
-                return [_NAMES[key_type], _NAMES[kind], len(entries), entries]
-        return _scalar(wire_type, arguments, value)
-
-    def _struct(self, fields: Any, value: Any) -> dict[str, Any]:
-        self._depth += 1
-        if self._depth > _DEPTH_MAX:
-            raise CodecError(f"structs nest deeper than {_DEPTH_MAX}")
-        tree = {}
-        for field in fields:
-            if field is not None and (held := getattr(value, field[2])) is not None:
-                tree[str(field[0])] = {_NAMES[field[1]]: self._encode(field[1], field[3], held)}
-        self._depth -= 1
-        return tree
+def _encode(wire_type: int, arguments: Any, value: Any) -> Any:
+    match wire_type:
+        case 12:
+            return {
+                str(field[0]): {_NAMES[field[1]]: _encode(field[1], field[3], held)}
+                for field in arguments[1]
+                if field is not None and (held := getattr(value, field[2])) is not None
+            }
+        case 14 | 15:
+            kind, inner = arguments[0], arguments[1]
+            return [_NAMES[kind], len(value), *[_encode(kind, inner, each) for each in value]]
+        case 13:
+            key_type, key_arguments, kind, inner = arguments[:4]
+            entries = {_key(key_type, key_arguments, key): _encode(kind, inner, each) for key, each in value.items()}
+            return [_NAMES[key_type], _NAMES[kind], len(entries), entries]
+    return _scalar(wire_type, arguments, value)
 
 
 def _scalar(wire_type: int, arguments: Any, value: Any) -> Any:
@@ -172,12 +168,10 @@ def _scalar(wire_type: int, arguments: Any, value: Any) -> Any:
             number = float(value)
             return number if math.isfinite(number) else _NOT_FINITE[str(number)]
         case 11:
-            if arguments == "BINARY":
-                return b64encode(value.encode() if isinstance(value, str) else value).decode()
-            return value if isinstance(value, str) else value.decode()
+            return b64encode(value).decode() if arguments == "BINARY" else value
         case 16:
             return str(value)
-    return _check_range(wire_type, operator.index(value))
+    return operator.index(value)
 
 
 _NOT_FINITE = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
@@ -224,8 +218,17 @@ def _decode_struct(kind: type[Any], fields: Any, tree: Any, depth: int) -> Any:
         number = int(key)
         field = fields[number] if 0 <= number < len(fields) else None
         if field is not None and _NAMES[field[1]] == name:
-            values[field[2]] = _decode(field[1], field[3], inner, depth)
-    return kind(**values)
+            try:
+                values[field[2]] = _decode(field[1], field[3], inner, depth)
+            except Exception as error:  # noqa: BLE001 (of the struct's own code, too)
+                raise _within(f".{field[2]}", error) from None
+    try:
+        return kind(**values)
+    except Exception:
+        for name in getattr(kind, "thrift_required", ()):
+            if name not in values:
+                raise _within(f".{name}", CodecError("the required field is missing")) from None
+        raise
 
 
 def _decode_elements(wire_type: int, arguments: Any, tree: Any, depth: int) -> Any:
@@ -235,7 +238,11 @@ def _decode_elements(wire_type: int, arguments: Any, tree: Any, depth: int) -> A
     _check_container(tree[1], len(tree) - 2)
     if len(tree) > 2 and tree[0] != _NAMES[kind]:
         raise CodecError(f"the elements are {_shown(tree[0])}, not {_NAMES[kind]}")
-    elements = [_decode(kind, inner, each, depth) for each in tree[2:]]
+    elements: list[Any] = []
+    try:
+        elements.extend(_decode(kind, inner, each, depth) for each in tree[2:])
+    except Exception as error:  # noqa: BLE001 (of the struct's own code, too)
+        raise _within(f"[{len(elements)}]", error) from None
     if wire_type == _LIST:
         return tuple(elements) if is_immutable else elements
     return frozenset(elements) if is_immutable else set(elements)
@@ -251,9 +258,16 @@ def _decode_map(arguments: Any, tree: Any, depth: int) -> dict[Any, Any]:
         raise CodecError(
             f"the entries are {_shown(tree[0])} to {_shown(tree[1])}, not {_NAMES[key_type]} to {_NAMES[kind]}"
         )
-    made = {
-        _decode_key(key_type, key_arguments, key): _decode(kind, inner, each, depth) for key, each in entries.items()
-    }
+    made = {}
+    for key, each in entries.items():
+        try:
+            decoded = _decode_key(key_type, key_arguments, key)
+        except Exception as error:  # noqa: BLE001 (of the struct's own code, too)
+            raise _within(f"[key {_shown(key)}]", error) from None
+        try:
+            made[decoded] = _decode(kind, inner, each, depth)
+        except Exception as error:  # noqa: BLE001 (of the struct's own code, too)
+            raise _within(f"[{_shown(key)}]", error) from None
     if not arguments[4]:
         return made
     from penstock.frugal.structs import FrozenMap  # JSON itself works without Apache thrift
@@ -297,7 +311,7 @@ def _decode_scalar(wire_type: int, arguments: Any, tree: Any) -> Any:
         case 16:
             if type(tree) is str:
                 return uuid.UUID(tree)
-    raise CodecError(f"{_shown(tree)} is no {_NAMES.get(wire_type, wire_type)}")
+    raise CodecError(f"{_shown(tree)} is no {name_of(wire_type)}")
 
 
 def _decode_base64(text: str) -> bytes:

@@ -42,7 +42,7 @@ class LocalTransport:
             raise DeadlineExceeded(f"no answer came from {self.subject!r} in the time of the call") from None
         except asyncio.CancelledError:
             if self._is_closed:
-                raise TransportClosed("the client was closed before the answer came") from None
+                raise TransportClosed("the client was closed before the answer came", may_be_done=True) from None
             raise
         assert answer is not None, "a oneway was sent as a request"
         return answer

@@ -201,7 +201,7 @@ class NatsTransport:
     def over(self) -> TransportError:
         """Return the error of a call whose time is over."""
         if self._connection.is_closed:
-            return TransportClosed("the NATS connection was closed before the answer came")
+            return TransportClosed("the NATS connection was closed before the answer came", may_be_done=True)
         text = f"no answer came from {self.subject!r} in the time of the call"
         stored = f"; its requests are stored by the stream {self._stored_by!r}" if self._stored_by else ""
         return DeadlineExceeded(text + stored)
@@ -238,7 +238,7 @@ class NatsTransport:
         self._is_closed = True
         for waiter in self._waiting.values():
             if not waiter.done():
-                waiter.set_exception(TransportClosed("the client was closed before the answer came"))
+                waiter.set_exception(TransportClosed("the client was closed before the answer came", may_be_done=True))
         if self._owns_connection:
             await self._connection.close()
         elif self._opening is not None:

@@ -166,7 +166,7 @@ class Processor:
         try:
             arguments = request.decode_arguments(kind.arguments)
         except CodecError as error:
-            raise ProtocolError(f"the arguments of {kind.name!r} cannot be read: {error}") from None
+            raise ProtocolError(f"the arguments of {method} cannot be read: {error}") from None
         try:
             running = self._begin(method, request.ctx, arguments, subject)
             if type(running) is CoroutineType:
@@ -311,7 +311,10 @@ def _what(request: Request) -> tuple[str, str]:
 
 
 def _internal(request: Request) -> InternalError:
-    return InternalError(f"{request.method!r} failed; the log of the service tells why, with its correlation id")
+    text = (
+        f"{request.method!r} failed; the log of the service tells why, at correlation id {request.ctx.correlation_id!r}"
+    )
+    return InternalError(text)
 
 
 class _OverAtService(DeadlineExceeded):

@@ -1,11 +1,13 @@
 """Base classes of structs, unions and exceptions in generated code.
 
 A struct is a dataclass below `Struct`, with its fields in `__slots__` and their wire types in `thrift_spec`: a tuple by
-field id of `(id, ttype, attribute, arguments of the type, None)`, or None for an id without field.
+field id of `(id, ttype, attribute, arguments of the type, None)`, or None for an id without field. `thrift_required`
+names the fields that must not be None.
 
 Rules: a struct is made with all of its fields at once, by a user and by every decoder. So fields that are required, and
-the one field of a union, are checked in one place, the constructor. The base class is Apache thrift's for structs that
-cannot change: its C code gives the fields of those to the constructor, and sets them one by one on others.
+the one field of a union, are checked by the constructor; encoders check them again, since a field can be set later. The
+base class is Apache thrift's for structs that cannot change: its C code gives the fields of those to the constructor,
+and sets them one by one on others.
 
 | class           | what                                                                                          |
 |-----------------|-----------------------------------------------------------------------------------------------|
@@ -55,6 +57,8 @@ class Struct(_Base):
 
     __slots__ = ()
     thrift_spec: ClassVar[tuple[Any, ...]] = ()
+    thrift_required: ClassVar[tuple[str, ...]] = ()
+    thrift_is_union: ClassVar[bool] = False
 
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):
@@ -75,6 +79,7 @@ class TaggedUnion(Struct):
     """Base of unions. ValueError: not exactly one field is given."""
 
     __slots__ = ()
+    thrift_is_union = True
 
     def __post_init__(self) -> None:
         names = _fields(self)
@@ -133,7 +138,9 @@ def known(kind: type[_Enum], value: int) -> _Enum | int: ...
 def known(kind: type[_Enum], value: None) -> None: ...
 def known(kind: type[_Enum], value: int | None) -> _Enum | int | None:
     """Return the value of an enum that a number means, or the number if the enum has none: a newer contract may."""
-    return None if value is None else kind._value2member_map_.get(value, value)  # type: ignore[return-value]
+    if not isinstance(value, int):
+        return value  # None, or what an encoder refuses with the name of its field
+    return kind._value2member_map_.get(value, value)  # type: ignore[return-value]
 
 
 def connect_specs(*structs: type[Struct]) -> None:

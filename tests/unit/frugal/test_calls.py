@@ -3,7 +3,8 @@
 import asyncio
 import logging
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import pytest
 
@@ -35,7 +36,7 @@ from penstock.frugal.middleware import Side
 from penstock.frugal.native import FRAMINGS, NATIVE
 from penstock.frugal.processor import Processor
 from tests.frugal_frames import encode_frame
-from tests.frugal_shop import COUNT, NOTE, ORDER, PING, PLACE, SHOP, NotFound, Shop, ShopClient, result_of
+from tests.frugal_shop import COUNT, I64, NOTE, ORDER, PING, PLACE, SHOP, NotFound, Shop, ShopClient, result_of
 
 WAYS = [(framing, codec) for framing in FRAMINGS for codec in CODECS.values()]
 
@@ -95,6 +96,8 @@ async def test_an_undeclared_exception_stays_in_the_log_of_the_service(framing, 
     assert "Traceback" not in str(raised.value)
     (record,) = caplog.records
     assert "'place' failed, correlation id 'c7'" in record.message
+    assert "the log of the service tells why, at correlation id 'c7'" in str(raised.value)
+    assert raised.value.correlation_id == "c7"
     assert isinstance(record.exc_info[1], KeyError)
     assert made.processor.stats["place"].errors == 1
     caplog.clear()
@@ -110,6 +113,35 @@ async def test_an_unknown_method(framing):
         assert not raised.value.may_be_done
 
 
+@dataclass(kw_only=True)
+class Strict:
+    """A result that an answer without a field is none of."""
+
+    success: int
+    thrift_spec: ClassVar[Any] = ((0, I64, "success", None, None),)
+    thrift_required: ClassVar[Any] = ("success",)
+
+
+@pytest.mark.parametrize("framing", FRAMINGS)
+async def test_a_value_that_does_not_fit_is_named_with_its_method(framing):
+    """Of a request nothing is sent; of an answer the handler has run."""
+    async with served(framing=framing) as made:
+        line = replace(ORDER.lines[0], count="2")
+        with pytest.raises(
+            CodecError, match=r"^the request to Shop\.place: place_args\.order\.lines\[1\]\.count"
+        ) as raised:
+            await made.client.place(Context(), replace(ORDER, lines=[ORDER.lines[0], line]), 1)
+        assert not raised.value.may_be_done
+        assert made.shop.contexts == []
+        strict = MethodType("ping", PING.arguments, Strict, returns=True)
+        with pytest.raises(
+            CodecError, match=r"^the answer of Shop\.ping: Strict\.success: the required field"
+        ) as raised:
+            await made.client._call(strict, Context(), ())
+        assert raised.value.may_be_done
+        assert made.shop.pings == 1
+
+
 @pytest.mark.parametrize("framing", FRAMINGS)
 async def test_arguments_of_another_shape(framing):
     """The wrong types are skipped, as Thrift does; bytes that are no struct are an error."""
@@ -122,7 +154,9 @@ async def test_arguments_of_another_shape(framing):
             frame = decode_frame(packet.data)
             cut = Packet(encode_frame(frame.headers, frame.message[:-1]))
         answer = await made.transport.request(1, cut, 1.0)
-        with pytest.raises(ProtocolError, match="the arguments of 'count' cannot be read"):
+        with pytest.raises(
+            ProtocolError, match=r"the arguments of Shop\.count cannot be read: count_args: it does not end"
+        ):
             FRAMINGS[framing].decode_answer(BINARY, COUNT, ctx, 1, answer)
 
 

@@ -548,20 +548,29 @@ def test_objects_are_counted_without_making_them(mode, codec, tree, data):
     assert module.find_excess(hostile, WireType.STRUCT, limit, is_compact) == plain
 
 
+def finder(mode, codec, only_texts):
+    """Return `find_fault` for trees; hostile bytes must not end it otherwise."""
+    load = hot_modes.plain if mode == "plain" else hot_modes.running
+    shape = load("thrift_values").shape_of(*TREE)
+    return lambda data: load("thrift_objects").find_fault(data, shape, codec is COMPACT, only_texts)
+
+
 @pytest.mark.parametrize("mode", ["plain", "compiled"])
 @pytest.mark.parametrize("codec", [BINARY, COMPACT], ids=lambda codec: codec.name)
 @settings(max_examples=100, deadline=None)
 @given(tree=TREES, data=st.data())
-def test_texts_are_checked_without_making_them(mode, codec, tree, data):
-    module = hot_modes.plain("thrift_objects") if mode == "plain" else hot_modes.running("thrift_objects")
-    encoded = codec.encode_bare(TREE, Tree(texts=["\ufffd", "€"], children=[tree]))
-    is_compact = codec is COMPACT
-    assert module.has_texts_only(encoded, WireType.STRUCT, is_compact)
-    assert not module.has_texts_only(encoded.replace("€".encode(), b"\xe2\x82A"), WireType.STRUCT, is_compact)
-    assert not module.has_texts_only(encoded[:-1], WireType.STRUCT, is_compact)
+def test_faults_are_found_without_making_anything(mode, codec, tree, data):
+    find, find_text = finder(mode, codec, False), finder(mode, codec, True)
+    encoded = codec.encode_bare(TREE, Tree(texts={"€"}, children=[tree]))
+    assert (find(encoded), find_text(encoded)) == (None, None)
+    no_text = encoded.replace("€".encode(), b"\xe2\x82A")
+    assert find(no_text) == find_text(no_text)
+    assert ": it is no UTF-8, at byte " in find(no_text)
+    assert find(encoded[:-1]) == f": it does not end, at byte {len(encoded) - 1}"
+    assert find_text(encoded[:-1]) is None
     changed = bytearray(encoded)
     for _ in range(data.draw(st.integers(0, 3))):
         changed[data.draw(st.integers(0, len(changed) - 1))] = data.draw(st.integers(0, 255))
     hostile = bytes(changed)
-    plain = hot_modes.plain("thrift_objects").has_texts_only(hostile, WireType.STRUCT, is_compact)
-    assert module.has_texts_only(hostile, WireType.STRUCT, is_compact) == plain
+    assert find(hostile) == finder("plain", codec, False)(hostile)
+    assert find_text(hostile) == finder("plain", codec, True)(hostile)

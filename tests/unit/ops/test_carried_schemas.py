@@ -129,7 +129,7 @@ def test_schemas_that_cannot_be_read_are_one_note() -> None:
 
 
 def test_other_errors_end_the_run() -> None:
-    gone = Unavailable(ErrorCode.STOPPING, "the broker stops")
+    gone = Unavailable("the broker stops")
     with pytest.raises(Unavailable):
         carried(Registry(errors={"orders.>": gone}), version(1))
     registry = Registry()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-_WIDTH_WITHOUT_TERMINAL = 120  # columns of a table; lines of text are not wrapped
+_WIDTH_WITHOUT_TERMINAL = 120  # of columns that are chosen to fit; neither tables nor lines of text are wrapped
+_WIDEST_TABLE = 1 << 16
 
 
 def console(*, stderr: bool = False) -> Console:
@@ -31,6 +33,15 @@ def console(*, stderr: bool = False) -> Console:
     class QuietConsole(Console):
         def on_broken_pipe(self) -> None:
             raise BrokenPipeError
+
+        def print(self, *shown: Any, **options: Any) -> None:
+            fitting = self.width
+            if not stream.isatty() and "COLUMNS" not in os.environ:  # a program reads it: a place stays in one piece
+                self.width = _WIDEST_TABLE
+            try:
+                super().print(*shown, **options)
+            finally:
+                self.width = fitting
 
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() else shutil.get_terminal_size((_WIDTH_WITHOUT_TERMINAL, 24)).columns

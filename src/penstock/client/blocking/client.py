@@ -601,7 +601,8 @@ class Client(OfThisProcess):
         The members of a group share the partitions: a new member causes a rebalance, and the partitions of a member
         that leaves, or sends no heartbeat for its `session` (10 seconds), go to the others. With `partition` the
         consumer reads that partition alone and does not join the group.
-        Other `options` are those of `read`: `follow`, `batch_rows_max`, `columns`, `read_from`.
+        Other `options` are those of `read`: `follow`, `batch_rows_max`, `columns`, `decode` (of batches; the schemas
+        are those at the begin of the block), `read_from`.
         """
         return Consumer(self._client.consumer(stream, group, start=start, timeout=timeout, **options), self._thread)
 
@@ -804,10 +805,15 @@ class Consumer(OfThisProcess):
 
     def next_batch(self) -> pa.RecordBatch | None:
         """Return the next batch; None at the end (never with `follow`). The previous batch counts as processed."""
-        return self._thread.run(self._consumer.next_batch())
+        batch = self._thread.run(self._consumer.hand_over())
+        return None if batch is None else self._consumer.shown(batch)
 
     def messages(self) -> Generator[Message, None, None]:
-        """Yield one message at a time; each counts as processed when the next is requested."""
+        """Yield one message at a time; each counts as processed when the next is requested.
+
+        ValueError: with `decode`, which makes columns of batches.
+        """
+        self._consumer.check_messages()
         while (batch := self._thread.run(self._consumer.take(whole=True))) is not None:
             for message in self._consumer.each(batch):
                 yield message

@@ -26,7 +26,7 @@ from penstock.client import aio
 from penstock.client.blocking.publish_future import PublishFuture
 from penstock.client.blocking.slots import Slots
 from penstock.client.checks import seconds_of
-from penstock.client.errors import TimedOut, Unavailable
+from penstock.client.errors import ClientClosed, TimedOut, Unavailable
 from penstock.client.publish_format import Ack, Value
 from penstock.client.values import Envelope, PubAck
 
@@ -107,11 +107,11 @@ class LoopThread:
         return self._thread.is_alive() and self._pid == os.getpid()
 
     def check(self) -> None:
-        """Raise OperationalError unless coroutines can be run from the current process and thread."""
+        """Raise OperationalError unless coroutines can be run from this process and thread; ClientClosed: it ended."""
         if self._pid != os.getpid():
             raise OperationalError("this client was made before the process forked; connect again in the child")
         if self._has_ended:
-            raise _closed()
+            raise ClientClosed
         if threading.get_ident() == self._thread.ident:
             raise OperationalError("a blocking call cannot be made from the client's own thread; use penstock.aio")
 
@@ -126,7 +126,7 @@ class LoopThread:
             future = asyncio.run_coroutine_threadsafe(work, self.loop)
         except RuntimeError:  # the loop was closed meanwhile
             work.close()
-            raise _closed() from None
+            raise ClientClosed from None
         except KeyboardInterrupt:
             if inspect.getcoroutinestate(work) == inspect.CORO_CREATED:
                 work.close()  # else Python warns that it was never awaited
@@ -139,9 +139,9 @@ class LoopThread:
                     if future.done():  # the work's own time-out, or its result arrived just now
                         return future.result()
                     if not self._thread.is_alive():  # the loop ended before it started the work
-                        raise _closed() from None
+                        raise ClientClosed from None
         except concurrent.futures.CancelledError:  # by the end of the loop, the only cause
-            raise _closed() from None
+            raise ClientClosed from None
         except BaseException:
             future.cancel()
             raise
@@ -230,10 +230,6 @@ def opened(opening: aio.Connecting) -> tuple[aio.Client, LoopThread]:
     except BaseException:
         thread.stop()
         raise
-
-
-def _closed() -> OperationalError:
-    return OperationalError("the client is closed")
 
 
 class PublishQueue:

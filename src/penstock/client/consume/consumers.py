@@ -17,7 +17,7 @@ import contextlib
 import time
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from penstock.base import limits, notebook
 from penstock.base.ids import LeaderEpoch, PartitionId
@@ -39,13 +39,16 @@ from penstock.client.link.keywords import ConsumerOptions
 from penstock.client.link.of_this_process import OfThisProcess
 from penstock.client.link.read_from import ReadFrom, read_from_of
 from penstock.client.read import batches
+from penstock.client.read.decoding import TypedColumns, batches_decode_of, typed_columns
 from penstock.client.read.reading import Reader, ReadPlan, find_place, partition_numbers, plan
+from penstock.client.schemas import Schemas
 from penstock.client.values import Message, Start, StreamName
 from penstock.messages import StreamInfo
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from penstock.schemas.registry import StreamSchemas
 
 _JOIN_S = 1.0  # a new member waits this long for other members to give partitions back
 
@@ -61,6 +64,7 @@ class ConsumerSettings(NamedTuple):
     follow: bool
     batch_rows_max: int
     columns: list[str] | None
+    decode: Literal["schema"] | StreamSchemas | None
     checkpoint_interval_s: float
     session_s: float
     read_from: ReadFrom | None
@@ -82,6 +86,7 @@ def consumer_settings(
         options.get("follow", False),
         rows_max(options.get("batch_rows_max", limits.READ_BATCH_ROWS_DEFAULT)),
         wanted_columns(options.get("columns")),
+        batches_decode_of(options.get("decode")),
         duration_s("checkpoint_interval", options.get("checkpoint_interval", 5.0)),
         duration_s("session", options.get("session", limits.GROUP_SESSION_MS_DEFAULT / 1_000)),
         read_from_of(options.get("read_from")),
@@ -102,9 +107,11 @@ class Consumer(OfThisProcess):
     hand is not committed and will be redelivered.
     """
 
-    def __init__(self, positions: GroupPositions, wanted: ConsumerSettings) -> None:
+    def __init__(self, positions: GroupPositions, schemas: Schemas, wanted: ConsumerSettings) -> None:
         self._committed = positions
+        self._schemas = schemas
         self._wanted = wanted
+        self._typed: TypedColumns | None = None  # decodes the batches
         self._info: StreamInfo | None = None
         self._progress = Progress(wanted.checkpoint_interval_s, time.monotonic())
         self._member: Member | None = None  # None: it reads only the partition that its caller named
@@ -148,6 +155,7 @@ class Consumer(OfThisProcess):
             return
         wanted = self._wanted
         info = await self._committed.streams.now(wanted.stream, wanted.timeout_s)
+        self._typed = await typed_columns(self._schemas, info, wanted.columns, wanted.decode, wanted.timeout_s)
         numbers = partition_numbers(info, wanted.partition, wanted.start)
         self._info = info
         try:
@@ -323,20 +331,40 @@ class Consumer(OfThisProcess):
 
     async def next_batch(self) -> pa.RecordBatch | None:
         """Return the next batch; None at the end (never with `follow`). The previous batch counts as processed."""
+        batch = await self.hand_over()
+        return None if batch is None else self.shown(batch)
+
+    async def hand_over(self) -> pa.RecordBatch | None:
+        """Return the next batch for `shown`, and have it in hand; None at the end."""
         batch = await self.take()
         if batch is None:
             return None
         number = self._number(batch)
         self._progress.handed(number, ReadMark(batch.column("offset")[-1].as_py() + 1, self._epoch(number)))
+        return batch
+
+    def shown(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return a batch with the columns that are wanted, decoded; may run on any thread."""
+        if self._typed is not None:
+            return self._typed.batch(batch)
         return batch if self._wanted.columns is None else batch.select(self._wanted.columns)
 
     async def messages(self) -> AsyncGenerator[Message, None]:
-        """Yield one message at a time; each counts as processed when the next is requested."""
+        """Yield one message at a time; each counts as processed when the next is requested.
+
+        ValueError: with `decode`, which makes columns of batches.
+        """
+        self.check_messages()
         while (batch := await self.take(whole=True)) is not None:
             for message in self.each(batch):
                 yield message
                 if self.is_due:
                     await self.checkpoint()
+
+    def check_messages(self) -> None:
+        """Raise ValueError if messages cannot have what is asked for."""
+        if self._wanted.decode is not None:
+            raise ValueError("messages have a value, not decoded columns: iterate over the consumer's batches")
 
     async def checkpoint(self) -> None:
         """Commit, including the message in hand; a member that was fenced does not, and rejoins."""

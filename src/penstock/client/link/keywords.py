@@ -6,7 +6,7 @@ A test compares the fields with those of `StreamConfig`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Literal, TypedDict
+from typing import TYPE_CHECKING, Literal, TypedDict
 
 from penstock.base.config import (
     Acks,
@@ -20,6 +20,9 @@ from penstock.base.config import (
 )
 from penstock.client.link.read_from import ReadFrom, Which
 from penstock.client.values import Envelope
+
+if TYPE_CHECKING:
+    from penstock.schemas.registry import StreamSchemas
 
 
 class StreamChanges(TypedDict, total=False):
@@ -58,6 +61,7 @@ class ConsumerOptions(TypedDict, total=False):
     follow: bool
     batch_rows_max: int
     columns: Iterable[str] | None
+    decode: Literal["schema"] | StreamSchemas | bool | None
     checkpoint_interval: float
     session: float
     read_from: ReadFrom | Which | None

@@ -18,7 +18,7 @@ import msgspec
 from penstock.base.config import Intake
 from penstock.base.errors import ErrorCode, OperationalError, RemoteError
 from penstock.client.errors import NotAuthorized, TimedOut, Unauthenticated, Unavailable, specific
-from penstock.client.publish_format import parse_ack
+from penstock.client.publish_format import parse_ack, sent_message_id
 from penstock.client.values import PubAck
 from penstock.messages import StreamInfo
 
@@ -183,9 +183,11 @@ class OneAck:
         return self._outgoing.subject
 
     def fail(self, error: Exception) -> None:
-        """End with an error, unless it has ended."""
+        """End with an error, unless it has ended. One of unknown outcome has the id with which to publish again."""
         self._publisher.forget(self.token)
         if not self.future.done():
+            if isinstance(error, TimedOut | Unavailable) and (sent_id := sent_message_id(self._outgoing.header_block)):
+                error.details["message_id"] = sent_id
             self.future.set_exception(error)
             if self._notes_failure:
                 self._publisher.note(error, self.future)

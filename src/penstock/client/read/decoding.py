@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Literal
 
@@ -21,6 +22,7 @@ from penstock.client.errors import NotAuthorized, StreamNotFound
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from penstock.client.schemas import Schemas
     from penstock.messages import StreamInfo
     from penstock.schemas.plans import EnumStyle
     from penstock.schemas.registry import StreamSchemas
@@ -59,6 +61,14 @@ def source_of_letters(info: StreamInfo) -> str | None:
     if not info.name.endswith(DEAD_SUFFIX) or info.config.subject != f"{DEAD_PREFIX}{info.name}.>":
         return None
     return info.name.removesuffix(DEAD_SUFFIX)
+
+
+def batches_decode_of(decode: object) -> Literal["schema"] | StreamSchemas | None:
+    """Return what a caller's `decode` means for batches, one after another. ValueError: nothing, or "json"."""
+    wanted = decode_of(decode)
+    if wanted == "json":
+        raise ValueError("batches are decoded by schemas only; to_table(decode='json') infers types from all values")
+    return wanted
 
 
 class TypedColumns:
@@ -118,3 +128,31 @@ class TypedColumns:
     def _kept(self, log_schema: pa.Schema) -> list[str]:
         names = (name for name in log_schema.names if name != _VALUE)
         return [name for name in names if self._names is None or name in self._names or name == "partition"]
+
+
+async def schemas_to_decode(schemas: Schemas, info: StreamInfo, timeout_s: float) -> StreamSchemas:
+    """Return the schemas of a stream, or for dead letters those of the stream that they come from."""
+    found = await schemas.of(info, timeout_s)
+    source = None if found.versions else source_of_letters(info)
+    if source is not None:
+        with contextlib.suppress(*SOURCE_UNKNOWN):
+            return found.with_versions(await schemas.of(source, timeout_s))
+    return found
+
+
+async def typed_columns(
+    schemas: Schemas,
+    info: StreamInfo,
+    columns: Iterable[str] | None,
+    decode: object,
+    timeout_s: float,
+    *,
+    subjects: Sequence[str] | None = None,
+) -> TypedColumns | None:
+    """Return the columns that take the place of `value` in batches; None: `decode` wants none.
+
+    `subjects`: those that are read, None: all. ValueError: `decode` is "json"; what `TypedColumns` raises.
+    """
+    wanted = batches_decode_of(decode)
+    found = await schemas_to_decode(schemas, info, timeout_s) if wanted == "schema" else wanted
+    return None if found is None else TypedColumns(found, columns, subjects=subjects)

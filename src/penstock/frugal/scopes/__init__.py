@@ -30,7 +30,7 @@ from penstock.frugal.scopes.framing import ScopeFraming
 from penstock.frugal.scopes.keys import MissingKeyError
 from penstock.frugal.scopes.options import PublishOptions, SubscribeOptions
 from penstock.frugal.scopes.provider import ScopeProvider
-from penstock.frugal.scopes.publisher import Published, ScopePublisher
+from penstock.frugal.scopes.publisher import Published, PublishedLater, ScopePublisher
 from penstock.frugal.scopes.redelivery import RetryPolicy
 from penstock.frugal.scopes.streams import UnsuitableStreamError
 from penstock.frugal.scopes.subscriber import ScopeSubscriber
@@ -44,6 +44,7 @@ __all__ = [
     "MissingKeyError",
     "PublishOptions",
     "Published",
+    "PublishedLater",
     "RetryPolicy",
     "ScopeFraming",
     "ScopeProvider",

@@ -67,7 +67,7 @@ class DurableSubscription(Subscription):
             ctx, message = self._receiver.decode(subject, stored.value, _headers_of(stored))
         except (FrameError, CodecError) as error:
             self._counts["malformed"] += 1
-            self._source.failed(delivery, f"not decoded: {error}", is_final=True)
+            self._source.failed(delivery, f"not decoded: {self._receiver}: {error}", is_final=True)
             return
         try:
             await self._receiver.handle(ctx, message, subject, delivery.deliveries)

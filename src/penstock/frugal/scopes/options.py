@@ -14,14 +14,13 @@ from penstock.frugal.scopes.redelivery import RetryPolicy
 
 
 class PublishOptions(TypedDict, total=False):
-    """The keyword arguments of a publish besides context, variables and message."""
+    """The keyword arguments of a publish besides context, variables, message and `nowait`."""
 
     stream: str | None
     key: bytes | str | None
     message_id: str | None
     headers: Mapping[str, str] | None
     timeout: float
-    nowait: bool
 
 
 class SubscribeOptions(TypedDict, total=False):

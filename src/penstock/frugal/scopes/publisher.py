@@ -17,13 +17,12 @@ from typing import Any, ClassVar, Final
 
 import msgspec
 
-from penstock.base.errors import RemoteError
-from penstock.client.errors import StreamChanged, StreamNotFound, TimedOut
+from penstock.client.errors import StreamChanged, StreamNotFound, TimedOut, Unavailable
 from penstock.client.publish_format import MESSAGE_ID_HEADER
 from penstock.client.values import PubAck
 from penstock.frugal.context import Context
 from penstock.frugal.contracts import OperationType, ScopeType
-from penstock.frugal.errors import Disconnected, RequestTooLarge, TransportClosed
+from penstock.frugal.errors import CodecError, Disconnected, RequestTooLarge, TransportClosed
 from penstock.frugal.middleware import Call, Middleware, Side, chain
 from penstock.frugal.scopes.framing import EncodedMessage, encode_message
 from penstock.frugal.scopes.keys import key_of
@@ -39,8 +38,10 @@ PUBLISH_RETRIES: Final = 5
 TRACE: Final = "traceparent"
 _TRACE = re.compile(r"[0-9a-f-]{1,128}")  # W3C: a version may have more fields
 
-Published = PubAck | asyncio.Future[PubAck | None] | None
-"""Result of a publish: the ack of a durable one, with `nowait` its future; None if no stream keeps it."""
+Published = PubAck | None
+"""Result of a publish: the ack of a durable one; None if no stream keeps it."""
+PublishedLater = asyncio.Future[PubAck | None]
+"""Result of a publish with `nowait`: the future of that. The one of a message that no stream keeps is done."""
 
 
 class _Sending(msgspec.Struct, frozen=True):
@@ -106,7 +107,7 @@ class ScopePublisher:
         headers: Mapping[str, str] | None = None,
         timeout: float = PUBLISH_TIMEOUT_S,
         nowait: bool = False,
-    ) -> Published:
+    ) -> Published | PublishedLater:
         """Publish a message of an operation.
 
         `stream`: keep it there; "": in none. `key`: in place of the one that the contract names. `message_id`: that of
@@ -114,7 +115,7 @@ class ScopePublisher:
         `nowait`: return the future of the ack once the message is sent; it waits only while 4,096 have no ack.
         ValueError: a variable that makes no subject, MissingKeyError, UnsuitableStreamError. CodecError, FrameError: it
         does not fit its type, or has too many headers. RequestTooLarge, TransportClosed, Disconnected. Of a durable
-        one: what `Client.publish` raises; the message id of a TimedOut is in its `details`.
+        one: what `Client.publish` raises; `details` of a TimedOut or Unavailable has the `message_id`.
         """
         subject = self._subjects.published(operation.name, variables)
         kept_by = next((each for each in (stream, self._stream, operation.stream) if each is not None), "")
@@ -128,39 +129,49 @@ class ScopePublisher:
             timeout,
             nowait,
         )
+        published: Published | PublishedLater
         if self._send is None:
-            return await self._send_out(ctx, subject, message, sending)
-        call = _Publication(
-            Side.PUBLISHER,
-            self._scope.name,
-            operation.name,
-            (message,),
-            subject=subject,
-            is_oneway=not kept_by,
-            is_idempotent=bool(kept_by),  # its message id makes it so
-            annotations=operation.annotations,
-            sending=sending,
-        )
-        published: Published = await self._send(ctx, call)
+            published = await self._send_out(ctx, subject, message, sending)
+        else:
+            call = _Publication(
+                Side.PUBLISHER,
+                self._scope.name,
+                operation.name,
+                (message,),
+                subject=subject,
+                is_oneway=not kept_by,
+                is_idempotent=bool(kept_by),  # its message id makes it so
+                annotations=operation.annotations,
+                sending=sending,
+            )
+            published = await self._send(ctx, call)
+        if nowait and published is None:
+            published = asyncio.get_running_loop().create_future()
+            published.set_result(None)
         return published
 
-    async def _send_call(self, ctx: Context, call: Call) -> Published:
+    async def _send_call(self, ctx: Context, call: Call) -> Published | PublishedLater:
         if not isinstance(call, _Publication) or call.sending is None:
             raise TypeError("a middleware must pass on the call that it got, or dataclasses.replace of it")
         return await self._send_out(ctx, call.subject, call.arguments[0], call.sending)
 
-    async def _send_out(self, ctx: Context, subject: str, message: Any, sending: _Sending) -> Published:
+    async def _send_out(
+        self, ctx: Context, subject: str, message: Any, sending: _Sending
+    ) -> Published | PublishedLater:
         # Here, not before: other publishes may have used the same context while middleware waited.
         ctx.topic = dict(zip(self._scope.variables, sending.variables, strict=True))
-        encoded = encode_message(
-            self._provider.framing,
-            self._provider.codec,
-            ctx,
-            sending.operation,
-            message,
-            operation_id=next(self._operation_ids),
-            now=asyncio.get_running_loop().time(),
-        )
+        try:
+            encoded = encode_message(
+                self._provider.framing,
+                self._provider.codec,
+                ctx,
+                sending.operation,
+                message,
+                operation_id=next(self._operation_ids),
+                now=asyncio.get_running_loop().time(),
+            )
+        except CodecError as error:
+            raise CodecError(f"{self._name_of(sending)}: {error}") from error
         if sending.stream:
             return await self._send_durable(ctx, subject, message, sending, encoded)
         await self._send_plain(subject, sending, encoded)
@@ -186,7 +197,7 @@ class ScopePublisher:
 
     async def _send_durable(
         self, ctx: Context, subject: str, message: Any, sending: _Sending, encoded: EncodedMessage
-    ) -> Published:
+    ) -> Published | PublishedLater:
         kept = self._provider.streams.known(sending.stream) or await self._find(sending)
         kept.check_subject(subject)
         key = sending.key
@@ -212,8 +223,9 @@ class ScopePublisher:
         except (StreamNotFound, StreamChanged):
             self._provider.streams.forget(sending.stream)
             raise
-        except TimedOut as error:
-            raise _with_id(error, sending.message_id) from None
+        except (TimedOut, Unavailable) as error:
+            error.details["message_id"] = sending.message_id  # also of one that was not sent: the caller has no other
+            raise
 
     async def _find(self, sending: _Sending) -> KeptStream:
         streams = self._provider.streams
@@ -224,11 +236,6 @@ def _trace(ctx: Context) -> dict[str, str]:
     """Return the trace of a context as a NATS header, where brokers look for it; in frugal-v0 it is in the frame."""
     trace = ctx.headers.get(TRACE)
     return {TRACE: trace} if trace and _TRACE.fullmatch(trace) else {}
-
-
-def _with_id(error: RemoteError, message_id: str) -> RemoteError:
-    error.details["message_id"] = message_id
-    return error
 
 
 def _block_bytes(headers: Mapping[str, str]) -> int:

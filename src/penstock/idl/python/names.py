@@ -36,7 +36,7 @@ BUILTINS = frozenset({*dir(builtins), "PythonFinalizationError"})  # of a newer 
 # `dataclass` makes constructors with names of its own, which the parameters must not hide.
 _OF_DATACLASS = re.compile(r"_(?:dflt_|type_|HAS_DEFAULT_FACTORY$|return_type$)")
 
-OF_STRUCT: Final = frozenset({"self", "thrift_spec", "MISSING"})
+OF_STRUCT: Final = frozenset({"self", "thrift_is_union", "thrift_required", "thrift_spec", "MISSING"})
 OF_UNION: Final = OF_STRUCT | {"which"}
 OF_EXCEPTION: Final = OF_STRUCT | {"args", "add_note", "with_traceback"}
 OF_ENUM: Final = frozenset({*dir(IntEnum), *dir(int), "mro", "name", "value", "is_integer"})

@@ -82,14 +82,21 @@ def _write_publisher(module: Module, scope: Scope) -> None:
     for operation in scope.operations:
         kind = annotation(module, module.program, operation.type)
         context = module.use("penstock.frugal.context", "Context")
-        items = ["self", f"ctx: {context}", *(f"{each}: {text}" for each in variables), f"message: {kind}"]
-        items.append(_options(module, "PublishOptions"))
+        items = ["self", f"ctx: {context}", *(f"{each}: {text}" for each in variables), f"message: {kind}", "*"]
         method = names.operation_names(scope, "publish")[operation.name]
-        body += ["", *call(f"async def {method}(", items, f") -> {module.use(_SCOPES, 'Published')}:")]
+        acked, later = module.use(_SCOPES, "Published"), module.use(_SCOPES, "PublishedLater")
+        literal, boolean = module.use("typing", "Literal"), module.builtin("bool")
+        more = _options(module, "PublishOptions")
+        for nowait, result in ((f"{literal}[True]", later), (f"{literal}[False] = False", acked)):
+            body += ["", f"@{module.use('typing', 'overload')}"]
+            body += call(f"async def {method}(", [*items, f"nowait: {nowait}", more], f") -> {result}: ...")
+        items += [f"nowait: {boolean} = False", more]
+        body += ["", *call(f"async def {method}(", items, f") -> {acked} | {later}:")]
         options = "`options`: `PublishOptions`, such as `key` and `timeout`."
         body += indented(docstring(_operation_text("Publish", operation, options)))
         values = f"({', '.join(variables)}{',' if len(variables) == 1 else ''})"
-        arguments = [f"{described_by}.operations[{quoted(operation.name)}]", "ctx", values, "message", "**options"]
+        arguments = [f"{described_by}.operations[{quoted(operation.name)}]", "ctx", values, "message"]
+        arguments += ["nowait=nowait", "**options"]
         body += indented(call("return await self._publish(", arguments, ")"))
     base = module.use(_SCOPES, "ScopePublisher")
     module.write(["", "", f"class {module.naming.of_class(scope, 'Publisher')}({base}):", *indented(body), "", ""])

@@ -33,7 +33,7 @@ from penstock.idl.model import (
 from penstock.idl.python import names
 from penstock.idl.python.keys import is_set
 from penstock.idl.python.module import Module
-from penstock.idl.python.structs import Member, check_ids, spec_lines, write_class
+from penstock.idl.python.structs import Member, check_ids, required_lines, spec_lines, write_class
 from penstock.idl.python.text import annotation_items, call, described, docstring, indented, quoted
 from penstock.idl.python.types import annotation, zero
 from penstock.idl.python.values import expression
@@ -126,7 +126,7 @@ def _write_struct(
     check_ids(module, fields)
     plain = [replace(each, field=replace(each.field, comment="", annotations=())) for each in members]
     write_class(module, name, StructKind.STRUCT, plain)
-    module.write(["", "", *spec_lines(module, name, fields, attributes)])
+    module.write(["", "", *spec_lines(module, name, fields, attributes), *required_lines(name, members)])
 
 
 def _argument(module: Module, field: Field, attribute: str) -> Member:

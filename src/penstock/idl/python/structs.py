@@ -31,7 +31,7 @@ from penstock.idl.model import (
     Typedef,
 )
 from penstock.idl.python.module import Module
-from penstock.idl.python.text import LINE_CHARS_MAX, described, docstring, indented
+from penstock.idl.python.text import LINE_CHARS_MAX, described, docstring, indented, quoted
 from penstock.idl.python.types import RUNTIME, annotation, spec, with_enums, zero
 from penstock.idl.python.values import expression
 
@@ -52,6 +52,11 @@ class Member:
     is_optional: bool = False
     default: str = ""  # "= 0", or nothing
 
+    @property
+    def is_required(self) -> bool:
+        """True if a value without it is not written."""
+        return not self.default or self.field.requiredness is Requiredness.REQUIRED
+
 
 def write_types(module: Module) -> None:
     """Write all types of the file, then their specs."""
@@ -60,8 +65,7 @@ def write_types(module: Module) -> None:
         if isinstance(each, Enum):
             _write_enum(module, each)
     structs = [each for each in document.types if isinstance(each, Struct)]
-    for each in structs:
-        _write_struct(module, each)
+    members = {each.name: _write_struct(module, each) for each in structs}
     for each in document.types:
         if isinstance(each, Typedef):
             _write_typedef(module, each)
@@ -69,6 +73,7 @@ def write_types(module: Module) -> None:
     for each in structs:
         name = module.naming.of(each)
         module.write(["", *spec_lines(module, name, each.fields, module.naming.attributes(each), is_early=True)])
+        module.write(required_lines(name, members[each.name]))
     if structs:
         connect = module.use(RUNTIME, "connect_specs")
         module.write(["", *_call(connect, [module.naming.of(each) for each in structs])])
@@ -101,7 +106,8 @@ def _write_enum(module: Module, enum: Enum) -> None:
     module.write(module.alias_lines(name))
 
 
-def _write_struct(module: Module, struct: Struct) -> None:
+def _write_struct(module: Module, struct: Struct) -> list[Member]:
+    """Write the class of a struct, and return its fields."""
     attributes = module.naming.attributes(struct)
     members = []
     for each in struct.fields:
@@ -110,6 +116,7 @@ def _write_struct(module: Module, struct: Struct) -> None:
     name = module.naming.of(struct)
     write_class(module, name, struct.kind, members, described(struct.comment, struct.annotations))
     module.write(module.alias_lines(name))
+    return members
 
 
 def _member(module: Module, field: Field, attribute: str, kind: StructKind) -> Member:
@@ -175,7 +182,7 @@ def _post_init(module: Module, kind: StructKind, members: list[Member]) -> list[
         made = with_enums(module, module.program, each.type, current)
         if made == current:
             continue
-        is_checked = each.is_optional and not made.endswith(f", {current})")  # `known` takes None
+        is_checked = not made.endswith(f", {current})")  # `known` takes None; one that must not be is left to encoders
         indent = "        " if is_checked else "    "
         lines += [f"    if {current} is not None:"] if is_checked else []
         if kind is StructKind.UNION:
@@ -218,6 +225,17 @@ def spec_lines(
     if len(lines) == 1 and len(line) <= LINE_CHARS_MAX:
         return [line]
     return [f"{name}.thrift_spec = (", *lines, ")"]
+
+
+def required_lines(name: str, members: Iterable[Member]) -> list[str]:
+    """Return the lines that tell encoders which fields of a class must be there; none if none must."""
+    required = [quoted(each.attribute) for each in members if each.is_required]
+    if not required:
+        return []
+    line = f"{name}.thrift_required = ({', '.join(required)}{',' if len(required) == 1 else ''})"
+    if len(line) <= LINE_CHARS_MAX:
+        return [line]
+    return [f"{name}.thrift_required = (", *(f"    {each}," for each in required), ")"]
 
 
 def check_ids(module: Module, fields: Iterable[Field]) -> int:

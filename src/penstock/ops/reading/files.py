@@ -10,6 +10,8 @@ decoded JSON.
 | Arrow         | bytes                                                  | NATS header block  | as they are       |
 | CSV           | text; not UTF-8, or beginning with `base64:`: `base64:`| {"name":["value"]} | JSON              |
 |               | and base64; null is empty, the empty text `""`         |                    |                   |
+
+In JSON, also that of CSV, a map is an object at any depth.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from __future__ import annotations
 import base64
 import errno
 import os
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -136,12 +138,42 @@ def write_csv(batches: Iterable[pa.RecordBatch], schema: pa.Schema, out: BinaryI
 
 
 def values_of(column: pa.Array) -> list[Any]:
-    """Return the values of a column as Python's: maps as dicts, unless a key is no text."""
+    """Return the values of a column as Python's, with maps as dicts at any depth.
+
+    A key that is no text is one as in JSON: `1`, `true`, `{"x":1}`; bytes by the rule of `text_of`. Of equal keys the
+    last counts.
+    """
+    values: list[Any] = column.to_pylist()
+    convert = _converter(column.type)
+    return values if convert is None else [None if one is None else convert(one) for one in values]
+
+
+def _converter(kind: pa.DataType) -> Callable[[Any], Any] | None:
+    """Return the function that makes dicts of the maps in a value of a type; None: it has none."""
     import pyarrow as pa
 
-    has_dicts = pa.types.is_map(column.type) and pa.types.is_string(column.type.key_type)
-    values: list[Any] = column.to_pylist(maps_as_pydicts="lossy" if has_dicts else None)
-    return values
+    if pa.types.is_map(kind):
+        key, item = _converter(kind.key_type), _converter(kind.item_type)
+        return lambda pairs: {_key(_in(key, name)): _in(item, one) for name, one in pairs}
+    if pa.types.is_struct(kind):
+        fields = {field.name: found for field in kind if (found := _converter(field.type)) is not None}
+        if not fields:
+            return None
+        return lambda struct: {name: _in(fields.get(name), one) for name, one in struct.items()}
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        element = _converter(kind.value_type)
+        return None if element is None else lambda items: [_in(element, one) for one in items]
+    return None
+
+
+def _in(convert: Callable[[Any], Any] | None, value: Any) -> Any:
+    return value if convert is None or value is None else convert(value)
+
+
+def _key(key: Any) -> str:
+    if isinstance(key, str):
+        return key
+    return str(text_of(key)) if isinstance(key, bytes) else _encode(key).decode().strip('"')
 
 
 def _csv_type(kind: pa.DataType) -> pa.DataType:

@@ -25,6 +25,7 @@ from penstock.base import limits
 from penstock.base.errors import OperationalError
 from penstock.client.blocking import client as blocking
 from penstock.client.blocking.threads import LoopThread, PublishQueue
+from penstock.client.errors import ClientClosed
 from penstock.client.link.link import Link
 from penstock.messages import FetchRequest, Request
 from tests.extent import each_change
@@ -193,9 +194,9 @@ def test_a_closed_client_says_so_and_closes_twice(broker: FakeBroker) -> None:
     client.close()
     client.close()
     assert not thread.is_alive()
-    with pytest.raises(OperationalError, match="closed"):
+    with pytest.raises(ClientClosed, match="the client is closed"):
         client.status()
-    with pytest.raises(OperationalError, match="closed"):
+    with pytest.raises(ClientClosed, match="the client is closed"):
         client.publish_nowait("s", b"x")
 
 
@@ -252,7 +253,7 @@ def test_a_call_whose_loop_ends_first_is_told(is_closed: bool) -> None:
                 threading.Timer(0.05, gate.set).start()
 
     thread = Ending()
-    with pytest.raises(OperationalError, match="closed"):
+    with pytest.raises(ClientClosed, match="closed"):
         thread.run(asyncio.Event().wait())
     thread._thread.join(5)
 

@@ -14,7 +14,11 @@ from penstock.client.blocking import client as blocking
 from penstock.client.consume import consumers, groups, tables
 
 ROOT = Path(__file__).resolve().parents[4]
-INSIDE = {"open", "take", "each", "is_due", "checkpoint", "load", "moved"}  # of consumers and tables, for our own use
+INSIDE = {
+    *("open", "take", "each", "is_due", "checkpoint", "hand_over", "shown", "check_messages"),  # of consumers
+    *("load", "moved"),  # of tables
+}
+"""Methods for our own use."""
 SPECIAL = {"__contains__", "__getitem__", "__iter__", "__len__"}
 SHOWN = {"__repr__", "_repr_html_"}
 OTHER_WORDS = {"Client.close"}  # it also ends a thread

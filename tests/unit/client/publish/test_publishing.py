@@ -215,6 +215,28 @@ async def test_closing_fails_what_is_in_flight_and_what_waits_for_a_slot() -> No
     assert all(value == b"x" for *_, value in server.got)
 
 
+async def test_an_unknown_outcome_has_the_id_with_which_to_publish_again() -> None:
+    async with connected() as (publisher, server):
+        futures = [publisher.future() for _ in range(3)]
+        for number, (future, headers) in enumerate(
+            zip(futures, ({"A": "b"}, {"Nats-Msg-Id": "é 7", "A": "b"}, None), strict=True)
+        ):
+            await publisher.publish(future, "s", b"x", headers, timeout_s=15.0 if number else 0.02)
+        late = publisher.future()
+        await publisher.publish(late, "s", b"x", {"Nats-Msg-Id": "8"}, timeout_s=0.02)
+        with pytest.raises(penstock.TimedOut) as timed_out:
+            await late
+        await server.until(4)
+        await publisher.close()
+        found = [future.exception() for future in futures]
+    assert timed_out.value.details == {"message_id": "8"}
+    for error, kind, message_id in zip(
+        found, (penstock.TimedOut, penstock.Unavailable, penstock.Unavailable), (None, "é 7", None), strict=True
+    ):
+        assert type(error) is kind
+        assert vars(error)["details"].get("message_id") == message_id
+
+
 async def test_a_publish_that_is_cancelled_while_it_waits_for_its_ack_is_forgotten() -> None:
     async with connected() as (publisher, server):
         waiting = asyncio.create_task(publisher.publish_to_all("s", b"x", None, frozenset(["s"]), timeout_s=15.0))

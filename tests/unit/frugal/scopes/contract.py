@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Unpack
 from penstock.frugal.context import Context
 from penstock.frugal.contracts import OperationType, ScopeType
 from penstock.frugal.scopes.options import PublishOptions, SubscribeOptions
-from penstock.frugal.scopes.publisher import Published, ScopePublisher
+from penstock.frugal.scopes.publisher import Published, PublishedLater, ScopePublisher
 from penstock.frugal.scopes.subscriber import ScopeSubscriber
 from penstock.frugal.scopes.subscriptions import Handler, Subscription
 
@@ -53,19 +53,19 @@ class OrdersPublisher(ScopePublisher):
     _scope = ORDERS
 
     async def publish_Placed(
-        self, ctx: Context, region: str, message: Order, **options: Unpack[PublishOptions]
-    ) -> Published:
-        return await self._publish(PLACED, ctx, (region,), message, **options)
+        self, ctx: Context, region: str, message: Order, *, nowait: bool = False, **options: Unpack[PublishOptions]
+    ) -> Published | PublishedLater:
+        return await self._publish(PLACED, ctx, (region,), message, nowait=nowait, **options)
 
     async def publish_Counted(
-        self, ctx: Context, region: str, message: int, **options: Unpack[PublishOptions]
-    ) -> Published:
-        return await self._publish(COUNTED, ctx, (region,), message, **options)
+        self, ctx: Context, region: str, message: int, *, nowait: bool = False, **options: Unpack[PublishOptions]
+    ) -> Published | PublishedLater:
+        return await self._publish(COUNTED, ctx, (region,), message, nowait=nowait, **options)
 
     async def publish_Noted(
-        self, ctx: Context, region: str, message: list[str], **options: Unpack[PublishOptions]
-    ) -> Published:
-        return await self._publish(NOTED, ctx, (region,), message, **options)
+        self, ctx: Context, region: str, message: list[str], *, nowait: bool = False, **options: Unpack[PublishOptions]
+    ) -> Published | PublishedLater:
+        return await self._publish(NOTED, ctx, (region,), message, nowait=nowait, **options)
 
 
 class OrdersSubscriber(ScopeSubscriber):

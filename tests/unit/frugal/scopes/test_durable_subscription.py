@@ -92,7 +92,7 @@ async def test_each_delivery_ends_once_and_as_its_handler_says() -> None:
         (1, "failed LookupError: gone"),
         (2, "dead rejected: too old"),
         (3, "failed RuntimeError: the handler was cancelled from inside"),
-        (4, "dead not decoded: 4 bytes are no frame, which has 9 at least, at byte 0 of the frame"),
+        (4, "dead not decoded: Orders.Counted: 4 bytes are no frame, which has 9 at least, at byte 0 of the frame"),
         (5, "handled"),  # a tombstone has no message
         (6, "handled"),
     ]

@@ -10,7 +10,14 @@ from penstock.idl.python import names
 
 def test_options_of_a_publish_are_its_parameters() -> None:
     parameters = set(inspect.signature(ScopePublisher._publish).parameters)
-    assert set(PublishOptions.__annotations__) == parameters - {"self", "operation", "ctx", "variables", "message"}
+    assert set(PublishOptions.__annotations__) == parameters - {
+        "self",
+        "operation",
+        "ctx",
+        "variables",
+        "message",
+        "nowait",
+    }
 
 
 def test_options_of_a_subscribe_are_its_parameters() -> None:
@@ -20,5 +27,5 @@ def test_options_of_a_subscribe_are_its_parameters() -> None:
 
 
 def test_variables_of_a_scope_give_way_to_options() -> None:
-    assert set(PublishOptions.__annotations__) == names.PUBLISH_OPTIONS <= names.OF_PUBLISHER
+    assert {*PublishOptions.__annotations__, "nowait"} == names.PUBLISH_OPTIONS <= names.OF_PUBLISHER
     assert set(SubscribeOptions.__annotations__) == names.SUBSCRIBE_OPTIONS <= names.OF_SUBSCRIBER

@@ -62,15 +62,20 @@ async def call(transport: RpcTransport, provider: ScopeProvider) -> Amount | Non
     client = OrdersClient(transport)
     order = await client.find(Context(), 7)
     found: State | int = await client.state(Context(), 7, State.NEW)
-    await OrderEventsPublisher(provider).publish_order_placed(Context(), "eu", "a", order, timeout=3.0)
+    publisher = OrderEventsPublisher(provider)
+    ack = await publisher.publish_order_placed(Context(), "eu", "a", order, timeout=3.0)
+    later = await publisher.publish_order_placed(Context(), "eu", "a", order, nowait=True)
+    later.add_done_callback(print)
+    for each in (ack, await later):
+        print("" if each is None else each.offset)
 
     async def heard(ctx: Context, message: Order) -> None: ...
 
     async with await OrderEventsSubscriber(provider).subscribe_order_placed(heard, region="eu", group="billing"):
         pass
     receipt = Receipt(order=7, payment=Payment(card="4"))
-    given: PublishOptions = {"key": b"ann", "message_id": "1", "headers": {"Nats-TTL": "1h"}, "nowait": True}
-    await OrderEventsPublisher(provider).publish_order_paid(Context(), "eu", "a", receipt, **given)
+    given: PublishOptions = {"key": b"ann", "message_id": "1", "headers": {"Nats-TTL": "1h"}}
+    await OrderEventsPublisher(provider).publish_order_paid(Context(), "eu", "a", receipt, nowait=True, **given)
     return Payment(cash=Amount(units=found)).cash
 
 
@@ -86,8 +91,9 @@ MISUSE = {
     "Payment(card=1)": "arg-type",
     "Payment(card='4').card = '5'": "misc",
     "LIMIT = 3": "misc",
-    f"a = {_PUBLISH}, timeot=3.0)": "call-arg",
-    f"b = {_PUBLISH}, timeout='3')": "arg-type",
+    f"a = {_PUBLISH}, timeot=3.0)": "call-overload",
+    f"b = {_PUBLISH}, timeout='3')": "call-overload",
+    f"async def acked() -> None: print((await {_PUBLISH})).offset)": "union-attr",
     f"c = {_SUBSCRIBE}, group=3)": "arg-type",
     f"d = {_SUBSCRIBE}, groups='billing')": "call-arg",
     f"e = {_SUBSCRIBE}, retry=3)": "arg-type",
@@ -134,8 +140,8 @@ def test_mypy_accepts_the_code_and_its_right_use_only(tmp_path: Path) -> None:
     first = len(USE.splitlines()) + 2
     said = _check_types(tmp_path, f"{USE}\nfrom shop.orders import LIMIT\n{wrong}")
     errors = [line for line in said.splitlines() if ": error:" in line]
-    assert [line.rpartition("[")[2].rstrip("]") for line in errors] == list(MISUSE.values()), said
-    assert [int(line.split(":")[1]) for line in errors] == list(range(first + 1, first + 1 + len(MISUSE))), said
+    found = dict.fromkeys((int(line.split(":")[1]), line.rpartition("[")[2].rstrip("]")) for line in errors)
+    assert list(found) == list(enumerate(MISUSE.values(), first + 1)), said
 
 
 @each_change

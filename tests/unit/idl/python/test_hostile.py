@@ -13,9 +13,9 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
 from penstock.idl.mistakes import IdlError
-from penstock.idl.model import Enum, ListOf, MapOf, Program, Scope, Service, SetOf, Struct, StructKind
+from penstock.idl.model import Enum, ListOf, MapOf, Program, Requiredness, Scope, Service, SetOf, Struct, StructKind
 from penstock.idl.python import names
-from penstock.idl.python.generate import generate
+from penstock.idl.python.generate import generate, packages_of
 from penstock.idl.python.load import load_program
 from penstock.idl.python.module import Naming
 from tests.extent import HAS_TIME, examples
@@ -83,7 +83,7 @@ def check_code(text: str, own: set[str], packages: set[str]) -> None:
                 private |= {name}
             case ast.ClassDef(name=name):
                 private |= {name} - own
-            case ast.Assign([ast.Attribute(ast.Name(name), "thrift_spec")]):
+            case ast.Assign([ast.Attribute(ast.Name(name), "thrift_spec" | "thrift_required")]):
                 assert name in classes, name
             case ast.Assign([ast.Name(name)]) | ast.AnnAssign(ast.Name(name)):
                 private |= {name} - own - {"__all__"}
@@ -166,6 +166,11 @@ def _check_definitions(module: ModuleType, program: Program) -> None:
         elif isinstance(each, Struct):
             assert [one[0] for one in made.thrift_spec if one] == sorted(one.id for one in each.fields)
             assert len(made.__slots__) == len(each.fields)
+            needed = [one.name for one in each.fields if one.requiredness is Requiredness.REQUIRED]
+            attributes = names.attributes(each)
+            assert list(made.thrift_required) == (
+                [] if each.kind is StructKind.UNION else [*map(attributes.get, needed)]
+            )
             _check_struct(made, each)
         elif isinstance(each, Service):
             assert made.name == each.name
@@ -224,7 +229,7 @@ def check(made: Made) -> bool:
         check_code(text, public, packages)
         assert all(character.isprintable() or character == "\n" for character in text)
     module = load_program(made.program)
-    base = _included(module)
+    base = _included(module, made.program)
     for program, one in ((made.program, module), (made.program.includes["base"], base)):
         assert sorted(one.__all__) == Naming(program).public()
         _check_definitions(one, program)
@@ -236,9 +241,10 @@ def check(made: Made) -> bool:
     return True
 
 
-def _included(module: ModuleType) -> ModuleType:
-    """Return the included module: another attribute may have its name."""
-    return sys.modules[f"{module.__name__.partition('.')[0]}.base"]
+def _included(module: ModuleType, program: Program) -> ModuleType:
+    """Return the included module: another attribute may have its name, and both files may share a package."""
+    packages = packages_of(program, module.__name__.partition(".")[0])
+    return sys.modules[packages[program.includes["base"].document.file]]
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,8 @@ import pytest
 from penstock.frugal.client import ServiceClient
 from penstock.frugal.codecs import COMPACT
 from penstock.frugal.context import Context
-from penstock.frugal.errors import ProtocolError
+from penstock.frugal.contracts import MethodType
+from penstock.frugal.errors import CodecError, ProtocolError
 from penstock.frugal.local_transport import LocalTransport
 from penstock.frugal.middleware import Call, Proceed
 from penstock.frugal.processor import Processor
@@ -87,11 +88,22 @@ async def test_calls(shop: ModuleType) -> None:
 
 
 async def test_an_argument_that_must_be_there(shop: ModuleType) -> None:
-    """None for an order is not written, so the request lacks it; the caller of the client is told, no handler runs."""
+    """None for an order would not be written, so it is refused before anything is sent."""
     handler = Handler(shop)
     async with _client(shop, handler) as client:
-        with pytest.raises(ProtocolError, match="missing 1 required keyword-only argument: 'order'"):
+        with pytest.raises(CodecError, match=r"^the request to Orders\.place: order: None, and the field is required"):
             await client.Place(Context(), None, shop.Payment(card="4"))
+    assert handler.calls == []
+
+
+async def test_a_request_without_an_argument_is_refused_by_the_server(shop: ModuleType) -> None:
+    """Other programs may leave it out; the handler does not run."""
+    handler = Handler(shop)
+    processor = Processor([(shop.Orders, handler)], now=lambda: 0.0, codec=COMPACT)
+    place = MethodType("place", shop.Payment, shop.Orders.methods["place"].result, returns=True)
+    async with ServiceClient(LocalTransport(processor), shop.Orders, codec=COMPACT) as client:
+        with pytest.raises(ProtocolError, match=r"arguments of Orders\.place cannot be read: order: it is string"):
+            await client._call(place, Context(), ("4", None, None))
     assert handler.calls == []
 
 

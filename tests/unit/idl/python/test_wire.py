@@ -134,10 +134,10 @@ def test_numbers_of_enums_become_members_unless_unknown(wire: ModuleType) -> Non
 @pytest.mark.parametrize("codec", [BINARY, COMPACT, JSON], ids=lambda each: each.name)
 def test_a_required_field_that_is_missing(wire: ModuleType, codec: Codec) -> None:
     empty = codec.encode_bare(struct_spec(wire.Point), wire.Point())
-    for kind, missing in ((wire.Tree, "'v'"), (wire.Failed, "'reason'")):
+    for kind, missing in ((wire.Tree, "Tree.v"), (wire.Failed, "Failed.reason")):
         # Fields 1 and 2 of a point are 0: of a Failed, 1 is no text, so it is skipped.
         data = {"json": b"{}"}.get(codec.name, b"\0") if kind is wire.Tree else empty
-        with pytest.raises(CodecError, match=f"missing 1 required keyword-only argument: {missing}"):
+        with pytest.raises(CodecError, match=rf"^{missing}: (the required field is missing|it is \w+ in the bytes)"):
             codec.decode_bare(data, struct_spec(kind))
 
 

@@ -59,6 +59,26 @@ def test_csv_has_nested_columns_as_json() -> None:
     assert written(files.write_csv, [rows], rows.schema) == b'"a","n","t"\n"{""b"":[1,null]}",,true\n,,\n'
 
 
+def test_maps_are_dicts_at_any_depth_and_with_any_keys() -> None:
+    by_text = pa.map_(pa.string(), pa.list_(pa.map_(pa.int16(), pa.bool_())))
+    kinds = {
+        "plain": (by_text, [[("a", [[(-1, True)], None]), ("b", None)], None]),
+        "inside": (pa.struct([("m", by_text), ("n", pa.int8())]), [{"m": [("a", [])], "n": 1}, {"m": None, "n": 2}]),
+        "listed": (pa.list_(pa.map_(pa.binary(), pa.int8())), [[[(b"k", 1), (b"\xff", 2)]], []]),
+        "struct": (pa.map_(pa.struct([("x", pa.int8())]), pa.int8()), [[({"x": 1}, 2)], []]),
+        "double": (pa.map_(pa.float64(), pa.int8()), [[(0.5, 1), (0.5, 2)], []]),
+        "bool": (pa.map_(pa.bool_(), pa.date32()), [[(True, None)], []]),
+    }
+    assert {name: files.values_of(pa.array(values, kind)) for name, (kind, values) in kinds.items()} == {
+        "plain": [{"a": [{"-1": True}, None], "b": None}, None],
+        "inside": [{"m": {"a": []}, "n": 1}, {"m": None, "n": 2}],
+        "listed": [[{"k": 1, "base64:/w==": 2}], []],
+        "struct": [{'{"x":1}': 2}, {}],
+        "double": [{"0.5": 2}, {}],
+        "bool": [{"true": None}, {}],
+    }
+
+
 @pytest.mark.parametrize("count", [0, 2])
 def test_parquet_and_arrow(count: int) -> None:
     batches = [batch()] * count
