@@ -54,7 +54,7 @@ PATHS = st.one_of(NAMES, st.tuples(NAMES, NAMES).map(".".join))
 # A file has no lone surrogates; whatever else is in a literal is written raw or escaped.
 TEXTS = st.text(st.characters(exclude_categories=("Cs",)), max_size=12)
 COMMENTS = st.lists(st.text(st.sampled_from("ab *@/\t\\é\"'"), max_size=12), max_size=4).map(
-    lambda lines: clean_comment("@" + "\n".join(lines).replace("*/", ""))
+    lambda lines: clean_comment("@" + "\n".join(lines).replace("*/", "b"))  # taken out, `**//` would end it
 )
 ANNOTATIONS = st.lists(st.builds(Annotation, PATHS, TEXTS), max_size=3).map(tuple)
 TYPES: st.SearchStrategy[Type] = st.recursive(
