@@ -10,10 +10,11 @@
 | values that do not fit are refused, others stored                               | the end, after all faults      |
 | a stream that is deleted has no schemas                                         | a list of the next stream      |
 
-Rules: One change of a pattern is in progress at a time. The outcome of an unanswered change is unknown: its text may be
-listed, then for good. A forgotten pattern begins a new life, with version 1; one whose forgetting is in doubt is not
-used again. A deposed leader may answer for DEPOSED_US_MAX, so a list shows what was acked that long before it was
-requested. A permitted loss from the log of `__schemas`, or its corruption, ends these checks.
+Rules: Two registrations for a pattern may be in progress at a time, or one other change. The outcome of an unanswered
+change is unknown: its text may be listed, then for good. A forgotten pattern begins a new life, with version 1; one
+whose forgetting is in doubt is not used again. A deposed leader may answer for DEPOSED_US_MAX, so a list shows what was
+acked that long before it was requested. A permitted loss from the log of `__schemas`, or its corruption, ends these
+checks.
 """
 
 from __future__ import annotations
@@ -101,7 +102,7 @@ class Life:
     numbers: dict[int, str] = field(default_factory=dict)  # version → hash of its text, acked or listed
     acked_us: dict[int, int] = field(default_factory=dict)  # version → when a client received the ack
     forgotten_us: int | None = None
-    is_busy: bool = False
+    changes: int = 0  # in progress
     is_in_doubt: bool = False  # it may be forgotten, or may be a moment later
 
     def has(self, number: int, text_hash: str) -> None:
@@ -140,7 +141,6 @@ class Registering:
         self._kinds: dict[str, str] = {}  # type of `id` by hash
         self._sent = 0
         self._replies = 0
-        self._listed_us = -1  # when the last complete list was requested
 
     def _trace(self, what: str) -> None:
         self._around.trace.add("schemas", what)
@@ -273,17 +273,26 @@ class Registering:
         self._lives.append(Life(pattern, is_forced=self._patterns % 4 == 0))
 
     def _change(self, life: Life, chance: int) -> None:
-        if life.is_busy:
+        if life.changes:
             return
         acked = list(life.acked_us)
         if len(life.sent) >= _VERSIONS_MAX or (chance % 6 == 0 and acked):
             self._forget(life)
         elif chance % 6 == 1 and acked:
             self._register(life, life.numbers[acked[-1]])
+        elif chance % 6 == 3 and (shared := self._text_of_another(life)):
+            self._register(life, shared)
         elif chance % 6 == 2 and acked:
             self._register(life, self._new_text("string"))
         else:
-            self._register(life, self._new_text("integer"))
+            for _ in range(1 + chance % 2):  # two at once get different numbers
+                self._register(life, self._new_text("integer"))
+
+    def _text_of_another(self, life: Life) -> str:
+        """Return the hash of an acked schema of another pattern, which this one never had; "": there is none."""
+        own = {text_hash for one in self._lives_of(life) for text_hash in (*one.sent, *one.refused)}
+        texts = (one.numbers[number] for one in self._lives for number in one.acked_us)
+        return next((one for one in texts if one not in own and self._kinds[one] == "integer"), "")
 
     def _new_text(self, kind: str) -> str:
         """Return the hash of a schema that was not sent before."""
@@ -295,11 +304,11 @@ class Registering:
     def _register(self, life: Life, text_hash: str) -> None:
         stream_id, is_known = self._stream_id, text_hash in life.sent
         is_compatible = self._kinds[text_hash] == "integer"
-        life.is_busy = True
+        life.changes += 1
         life.sent.add(text_hash)
 
         def done(response: Response | RemoteError | None, _raw: bytes) -> None:
-            life.is_busy = False
+            life.changes -= 1
             self._trace(f"register {text_hash[:8]} for {life.pattern}: {kind_of(response)}")
             if not self._is_held:
                 return
@@ -337,12 +346,13 @@ class Registering:
         life.acked_us.setdefault(info.number, self._now_us)
 
     def _forget(self, life: Life) -> None:
-        life.is_busy = life.is_in_doubt = True
+        life.changes += 1
+        life.is_in_doubt = True
         self._begin()  # in use while it is forgotten
         lives = self._lives
 
         def done(response: Response | RemoteError | None, _raw: bytes) -> None:
-            life.is_busy = False
+            life.changes -= 1
             self._trace(f"forget {life.pattern}: {kind_of(response)}")
             if not isinstance(response, ForgetSchemasResponse) or not self._is_held:
                 return
@@ -560,7 +570,7 @@ class Registering:
                 life = self._lives[-1]
                 life.is_forced = False
             if turn % 4 == 1:
-                if not life.acked_us and not life.is_busy:
+                if not life.acked_us and not life.changes:
                     self._register(life, self._new_text("integer"))
                 elif not is_listed and self._now_us > began_us + 2 * DEPOSED_US_MAX:
                     self._list(listed)

@@ -547,12 +547,6 @@ MUTANTS_OF_SCHEMAS = (
         "        if self.rules.values is not None:",
         "        if False:",
     ),
-    Mutant(
-        "a list of schemas is read before all of it is committed",
-        "penstock.node.api.internal_log",
-        "        if kept.read is None or partition.committed_end < kept.end:",
-        "        if kept.read is None:",
-    ),
 )
 """Mutants of the registry and of checked values: some seeds have schemas."""
 
