@@ -1,4 +1,4 @@
-"""Schemas beside brokers and clients of 0.3.0: its clients read typed streams; a broker that goes back loses nothing."""
+"""Schemas beside brokers and clients of 0.3.0: its clients read typed streams; a broker goes back and comes again."""
 
 from __future__ import annotations
 

@@ -17,9 +17,10 @@ from penstock.base import limits
 from penstock.base.errors import ErrorCode, PenstockError
 from penstock.schemas.rows import SCHEMAS_STREAM
 from tests.broker_process import DEADLINE_S, eventually
-from tests.extent import needs_time
+from tests.extent import each_change, needs_time
 from tests.integration.clusters import ClusterProcesses, running_cluster
 from tests.integration.publishers import connected_to
+from tests.integration.test_jetstream_push import bridge
 
 STOPPED_S = 2 * limits.SESSION_MS / 1_000
 CHANGE_S = 15.0
@@ -185,6 +186,29 @@ async def moved(cluster: ClusterProcesses, stream: str, before: int) -> None:
         return False
 
     await eventually(look, f"another broker than {before} leads {stream}")
+
+
+@each_change
+async def test_what_jetstream_delivers_and_does_not_fit_is_not_acked_until_its_stream_takes_it(tmp_path: Path) -> None:
+    async with bridge(tmp_path) as there:
+        await there.client.create_stream("copy", "copy", schema_check="refuse")
+        await there.client.register_schema("copy", schema(), subject="source.>", force=True)
+        await there.client.register_schema("copy", schema())
+        await misfits_are_refused(there.js._nc, "copy")
+        probes = len(await there.values())  # until the schema counted
+        for value in (FITS % 1, MISFITS % 2, FITS % 3):
+            await there.js.publish("source.a", value)
+        await there.push(ack_wait_s=0.2)
+
+        async def is_delivered_again() -> bool:
+            info = await there.js.consumer_info("SOURCE", "bridge")
+            return bool(info.num_redelivered) and info.num_ack_pending == 1
+
+        await eventually(is_delivered_again, "the value that does not fit is delivered again, and the others are acked")
+        assert (await there.values())[probes:] == [FITS % 1, FITS % 3]
+        await there.client.alter_stream("copy", schema_check="count")
+        await there.until_acked(3)
+        assert set((await there.values())[probes:]) == {FITS % 1, MISFITS % 2, FITS % 3}
 
 
 @needs_time
