@@ -20,9 +20,10 @@ from penstock.frugal.errors import ApplicationError, TransportError
 from penstock.frugal.nats_transport import NatsTransport
 from penstock.frugal.scopes.dead_letters import OFFSET, PARTITION
 from penstock.frugal.shipped.retry import retry
-from tests.broker_process import DEADLINE_S, Child, broker_environment, eventually, running_broker
+from tests.broker_process import DEADLINE_S, Child, broker_environment, eventually
 from tests.extent import extent, needs_time
 from tests.frugal_shop import SHOP, Order, ShopClient
+from tests.integration.clusters import running_cluster
 from tests.nats_servers import RunningNats, running_nats
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:nats.*")
@@ -213,14 +214,21 @@ async def settled(client: aio.Client, subscriber: Program) -> tuple[dict[int, in
 
 
 @needs_time
-async def test_every_acked_event_is_handled_or_a_dead_letter_while_its_programs_are_killed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("brokers", [1, 3])
+async def test_every_acked_event_is_handled_or_a_dead_letter_while_programs_and_leaders_are_killed(
+    tmp_path: Path, brokers: int
+) -> None:
     chance = random.Random(KILLS)
-    with running_broker(tmp_path / "data") as broker:
+    with running_cluster(tmp_path, brokers) as cluster:
+        await cluster.all_live()
         async with AsyncExitStack() as stack:
-            client = await stack.enter_async_context(await broker.client())
-            await client.create_stream("orders", "frugal.shop.*.Orders.Placed", partitions=2, partition_by="key")
-            publisher = Program(PUBLISHER, broker.client_address, tmp_path / "acked")
-            subscriber = Program(SUBSCRIBER, broker.client_address, tmp_path / "handled", str(POISON))
+            address = ",".join(broker.client_address for broker in cluster.brokers.values())
+            client = await stack.enter_async_context(aio.connect(address))
+            await client.create_stream(
+                "orders", "frugal.shop.*.Orders.Placed", partitions=2, partition_by="key", replicas=brokers
+            )
+            publisher = Program(PUBLISHER, address, tmp_path / "acked")
+            subscriber = Program(SUBSCRIBER, address, tmp_path / "handled", str(POISON))
             for program in (publisher, subscriber):
                 stack.callback(program.end)
             publisher.launch("1")
@@ -231,6 +239,12 @@ async def test_every_acked_event_is_handled_or_a_dead_letter_while_its_programs_
                     await publisher.notes(chance.randrange(1, 50))
                     publisher.end()
                     publisher.launch(str(1_000_000 * (kill + 1)))
+                    continue
+                if kill % 4 == 1:
+                    leader = cluster.brokers[await cluster.leader_of("orders", chance.choice(list(cluster.brokers)))]
+                    leader.kill()
+                    leader.start()
+                    await cluster.all_live()
                     continue
                 subscriber.end()
                 committed, dead = await settled(client, subscriber)
