@@ -1,9 +1,10 @@
-"""Typed services whose processes, or nats-server, are killed: calls end, none is made twice, no acked event is lost."""
+"""Typed services whose processes or nats-server are killed: calls end, none is made twice, no acked event is lost."""
 
 from __future__ import annotations
 
 import asyncio
 import random
+import signal
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -166,6 +167,21 @@ class Caller:
                 self.answered.add(self._number)
 
 
+async def stop_until_calls_are_late(server: RunningNats, callers: list[Caller]) -> None:
+    """SIGSTOP: its connections stay, and nothing comes through; then it goes on with what it was sent."""
+    before = sum(one.outcomes["DeadlineExceeded"] for one in callers)
+
+    async def are_late() -> bool:
+        return sum(one.outcomes["DeadlineExceeded"] for one in callers) >= before + 2 * len(callers)
+
+    assert server.process is not None
+    server.process.send_signal(signal.SIGSTOP)
+    try:
+        await eventually(are_late, "calls end by their deadlines")
+    finally:
+        server.process.send_signal(signal.SIGCONT)
+
+
 @needs_time
 async def test_calls_end_and_orders_are_placed_once_while_servers_and_nats_are_killed(tmp_path: Path) -> None:
     chance = random.Random(KILLS)
@@ -183,9 +199,11 @@ async def test_calls_end_and_orders_are_placed_once_while_servers_and_nats_are_k
             for kill in range(KILLS):
                 program = programs[kill % 2]
                 await program.notes(chance.randrange(1, 200))
-                if kill % 3 == 2:
+                if kill % 4 == 2:
                     await server.kill()
                     await server.start()
+                elif kill % 4 == 3:
+                    await stop_until_calls_are_late(server, callers)
                 else:
                     program.end()
                     program.launch()
