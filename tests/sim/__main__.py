@@ -21,7 +21,12 @@ _OBSERVED_BROKERS = 5  # two more than replicas, so that observers are added and
 _BAR_CHARS = 30
 _SHOWN_FAILURES_MAX = 10
 KEPT = "tests/sim/kept"
-_OF_CLUSTERS = (*mutants.CLUSTER_MUTANTS, *mutants.MUTANTS_OF_RIGHTS, *mutants.MUTANTS_OF_OBSERVERS)
+_OF_CLUSTERS = (
+    *mutants.CLUSTER_MUTANTS,
+    *mutants.MUTANTS_OF_RIGHTS,
+    *mutants.MUTANTS_OF_SCHEMAS,
+    *mutants.MUTANTS_OF_OBSERVERS,
+)
 
 
 def _parsed(arguments: list[str] | None) -> argparse.Namespace:

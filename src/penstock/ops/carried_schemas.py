@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _NOTED = (
     ErrorCode.NOT_AUTHORIZED,
     ErrorCode.UNSUPPORTED_VERSION,
-    ErrorCode.INVALID_SCHEMA,  # its subjects are not those of the other stream, or overlap others there
+    ErrorCode.INVALID_SCHEMA,  # its subjects overlap others in the other stream
     ErrorCode.TOO_LARGE,  # a limit of the registry
     ErrorCode.QUOTA_EXCEEDED,
 )

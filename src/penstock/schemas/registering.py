@@ -3,8 +3,9 @@
 Rules: all entries are registered or none. The same schema again, written the same way, is no new version: the newest
 one that is the same answers, or an older one unless the registration is forced (a forced one puts it on top again). A
 new version has to be compatible with all before it, and its values have to be written as theirs were, since the newest
-version decodes old messages. A forced one need not be; it still has to be without mistakes, and its pattern may not
-overlap another. A contract is parsed once, and counts once, however many operations and versions are compared. At most
+version decodes old messages. A forced one need not be, nor does its pattern have to match the stream's subject: rows of
+copies and of JetStream consumers keep their own. It still has to be without mistakes, and its pattern may not overlap
+another. A contract is parsed once, and counts once, however many operations and versions are compared. At most
 SCHEMA_COMPARED_BYTES_MAX of texts are compared; a forced registration does without comparing the rest.
 """
 
@@ -91,14 +92,15 @@ def _incompatible(reasons: Sequence[str]) -> RemoteError:
 
 
 def _check_subjects(asked: Registration) -> None:
-    """Raise RemoteError invalid_schema unless all patterns are of the stream, and none overlaps another."""
+    """Raise RemoteError invalid_schema unless patterns are of the stream, or forced, and none overlaps another."""
     patterns = [entry.typed.subject for entry in asked.entries]
     for number, pattern in enumerate(patterns):
         others = [*asked.before, *patterns[:number]]
         if (mistake := subject_mistake(pattern, wildcards=True)) is not None:
             text = mistake
-        elif not overlap(pattern, asked.stream_subject):
+        elif not asked.is_forced and not overlap(pattern, asked.stream_subject):
             text = f"stream {asked.stream!r} stores {asked.stream_subject!r}, which {pattern!r} does not match"
+            text += "; force it if rows have other subjects, as those of copies and of JetStream consumers do"
         elif pattern in patterns[:number]:
             text = f"the subjects {pattern!r} are named twice"
         elif (other := overlapping(pattern, others)) is not None:

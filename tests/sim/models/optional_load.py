@@ -1,4 +1,4 @@
-"""Load that only some plans have: users with few permissions and their administrator; an importer.
+"""Load that only some plans have: users with few permissions and their administrator; an importer; schemas.
 
 Rules: A plan without these operations runs as before they were introduced. With users, all clients log in from the
 first moment: one client as the administrator made at set-up, the others as a user who keeps every right but the admin
@@ -19,6 +19,7 @@ from tests.sim.models.client_state import StreamGeneration
 from tests.sim.models.grouping import GroupModels
 from tests.sim.models.importing import Importing
 from tests.sim.models.logins import ADMIN, APP, Login
+from tests.sim.models.registering import Registering
 from tests.sim.models.requests import SimClient
 from tests.sim.models.user_models import Tenants
 from tests.sim.plan.plan import Act, PlannedOperation, RunPlan
@@ -40,7 +41,7 @@ class OptionalLoad:
         acts = {operation.act for operation in plan.operations}
         self.acts: dict[Act, Callable[[PlannedOperation], None]] = {}
         self.rights = Rights(around) if acts & {Act.ASK, Act.RULE} else None
-        self._imports = Act.IMPORT in acts
+        self._imports, self._registers = Act.IMPORT in acts, Act.SCHEMA in acts
         self._around = around
         self._checks = checks
         self._brokers = brokers
@@ -49,6 +50,7 @@ class OptionalLoad:
         self._ruling: Ruling | None = None
         self._tenants: Tenants | None = None
         self._importing: Importing | None = None
+        self._registering: Registering | None = None
 
     def programs(self, count: int) -> list[SimClient]:
         """Return the clients c1, c2, … of the basic load; with users, c1 is the administrator's."""
@@ -71,10 +73,13 @@ class OptionalLoad:
             self._ruling = Ruling(self._around, self._checks, admin, self._logins, self._random("ruling"))
             self._tenants = Tenants(self._around, self._checks, refusals, self._users, groups, program)
             self.acts |= self._ruling.acts | self._tenants.acts
+        ruler = lambda: programs[0]  # noqa: E731 (only the administrator may append rows with offsets, or force schemas)
         if self._imports:
-            ruler = lambda: programs[0]  # noqa: E731 (only the administrator may append rows with offsets)
             self._importing = Importing(self._around, self._checks, ruler, self._random("import"))
             self.acts |= self._importing.acts
+        if self._registers:
+            self._registering = Registering(self._around, self._checks, refusals, ruler, self._random("schemas"))
+            self.acts |= self._registering.acts
 
     def start(self) -> None:
         """Start after the brokers."""
@@ -83,15 +88,17 @@ class OptionalLoad:
             self._tenants.create()
         if self._importing is not None:
             self._importing.create()
+        if self._registering is not None:
+            self._registering.create()
 
     @property
     def generations(self) -> list[StreamGeneration]:
         """The streams that the audit also reads."""
-        return [] if self._tenants is None else self._tenants.generations
+        return [one for load in (self._tenants, self._registering) if load is not None for one in load.generations]
 
     def allow_unclean_election(self, stream_id: int) -> bool:
         """Allow an unclean leader election; return False if the stream is not part of this load."""
-        there = (self._ruling, self._tenants, self._importing)
+        there = (self._ruling, self._tenants, self._importing, self._registering)
         return any(one.allow_unclean_election(stream_id) for one in there if one is not None)
 
     def waits_for(self, is_stuck: Callable[[PartitionHistory], bool]) -> Callable[[], str]:
@@ -102,6 +109,8 @@ class OptionalLoad:
             waits = [lambda: ruled() or asked()]  # the user needs its rules first
         if self._importing is not None:
             waits.append(self._importing.waits_for(is_stuck))
+        if self._registering is not None:
+            waits.append(self._registering.waits_for(is_stuck))
         return lambda: ", ".join(filter(None, [one() for one in waits]))
 
     def check(self) -> None:

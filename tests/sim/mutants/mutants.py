@@ -22,6 +22,8 @@ _MOVING = "penstock.node.replicas.key_migration"
 _ACCESS = "penstock.node.security.access"
 _APPENDING = "penstock.node.api.partition_append"
 _STORING = "penstock.node.api.append_api"
+_REGISTRY = "penstock.node.api.schema_registry"
+_VALUES = "penstock.node.api.schema_checks"
 
 
 MUTANTS = (
@@ -489,6 +491,65 @@ MUTANTS_OF_RIGHTS = (
 )
 """Mutants of permissions and of imported offsets: some seeds have users, and some an import."""
 
+MUTANTS_OF_SCHEMAS = (
+    Mutant(
+        "two registrations are made side by side",
+        _REGISTRY,
+        "        while registrar.waiting and not registrar.is_busy:",
+        "        while registrar.waiting:",
+    ),
+    Mutant(
+        "a registration is answered before it is committed",
+        _REGISTRY,
+        "        self._append(registrar, call, rows, response)\n        return None",
+        "        self._log.append(registrar.partition, registrar.kept, rows, lambda answer: None)\n"
+        "        return response",
+    ),
+    Mutant(
+        "what is not compatible is registered",
+        "penstock.schemas.registering",
+        "    if judging.reasons and not asked.is_forced:",
+        "    if False:",
+    ),
+    Mutant(
+        "only the first version is forgotten",
+        _REGISTRY,
+        "kept.tombstones(gone), ForgetSchemasResponse(",
+        "kept.tombstones(gone[:1]), ForgetSchemasResponse(",
+    ),
+    Mutant(
+        "a text goes that another version has",
+        "penstock.schemas.kept",
+        "        return [text_hash for text_hash, count in left.items() if not count and text_hash in self._texts]",
+        "        return [text_hash for text_hash in left if text_hash in self._texts]",
+    ),
+    Mutant(
+        "schemas of streams that are there go",
+        _REGISTRY,
+        "            return stream_id <= image.index and StreamId(stream_id) not in image.streams",
+        "            return stream_id < image.index",
+    ),
+    Mutant(
+        "values are stored while their schemas are not known",
+        _VALUES,
+        "        if not partition.lacks_schemas:\n            return False",
+        "        if partition.lacks_schemas:\n            partition.values = KnownSchemas(None)\n        return False",
+    ),
+    Mutant(
+        "new versions are not looked for",
+        _VALUES,
+        "            if overdue or (not stream.is_asking and now.elapsed_us >= stream.asked_us + _REFRESH_US):",
+        "            if overdue:",
+    ),
+    Mutant(
+        "rows of an append are not checked",
+        "penstock.node.partition.log_queries",
+        "        if self.rules.values is not None:",
+        "        if False:",
+    ),
+)
+"""Mutants of the registry and of checked values: some seeds have schemas."""
+
 MUTANTS_OF_DISKS = (
     Mutant(
         "no background sync",
@@ -534,13 +595,12 @@ MUTANTS_OF_OBSERVERS = (
 """Mutants of read replicas: they show in clusters with more brokers than a stream has replicas."""
 
 
+_OTHERS = (*CLUSTER_MUTANTS, *MUTANTS_OF_RIGHTS, *MUTANTS_OF_SCHEMAS, *MUTANTS_OF_OBSERVERS, *MUTANTS_OF_DISKS)
+
+
 def named(name: str) -> Mutant:
     """Return the mutant of this name."""
-    return next(
-        mutant
-        for mutant in (*MUTANTS, *CLUSTER_MUTANTS, *MUTANTS_OF_RIGHTS, *MUTANTS_OF_OBSERVERS, *MUTANTS_OF_DISKS)
-        if mutant.name == name
-    )
+    return next(mutant for mutant in (*MUTANTS, *_OTHERS) if mutant.name == name)
 
 
 def install(name: str) -> None:

@@ -22,6 +22,7 @@ from tests.sim.mutants.mutants import (
     MUTANTS_OF_DISKS,
     MUTANTS_OF_OBSERVERS,
     MUTANTS_OF_RIGHTS,
+    MUTANTS_OF_SCHEMAS,
 )
 from tests.sim.mutants.planting import Patch
 from tests.sim.raft.mutants import MUTANTS as RAFT_MUTANTS
@@ -31,7 +32,14 @@ SOURCE = ROOT / "src" / "penstock"
 PLANTED = {
     **{
         mutant.name: mutant.patches
-        for mutant in (*MUTANTS, *CLUSTER_MUTANTS, *MUTANTS_OF_RIGHTS, *MUTANTS_OF_OBSERVERS, *MUTANTS_OF_DISKS)
+        for mutant in (
+            *MUTANTS,
+            *CLUSTER_MUTANTS,
+            *MUTANTS_OF_RIGHTS,
+            *MUTANTS_OF_SCHEMAS,
+            *MUTANTS_OF_OBSERVERS,
+            *MUTANTS_OF_DISKS,
+        )
     },
     **{name: (Patch(mutant.module, mutant.old, mutant.new),) for name, mutant in RAFT_MUTANTS.items()},
 }

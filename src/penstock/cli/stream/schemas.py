@@ -171,7 +171,11 @@ def register(
     ] = "",
     force: Annotated[
         bool,
-        typer.Option("--force", help="Register it although it is not compatible; needs the permission alter, too."),
+        typer.Option(
+            "--force",
+            help="Register it although it is not compatible, or not for the stream's subjects; needs the permission "
+            "alter, too.",
+        ),
     ] = False,
     check: Annotated[
         bool, typer.Option("--check", help="Only check whether it could be registered, as in CI.")

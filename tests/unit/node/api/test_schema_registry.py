@@ -165,10 +165,21 @@ def test_all_entries_are_registered_or_none() -> None:
     assert registered(broker, "orders.a", force=True) == [("orders.a", 3, True)]  # the first one is on top again
 
 
+def test_a_pattern_beside_the_subject_of_the_stream_is_forced() -> None:
+    """Rows of a copy, and what a JetStream consumer delivers, have subjects of their own."""
+    broker = with_schemas()
+    code, message = refused(broker, register(broker, "others.x"))
+    assert code == ErrorCode.INVALID_SCHEMA
+    assert "which 'others.x' does not match; force it if rows have other subjects" in message
+    assert registered(broker, "others.x", force=True) == [("others.x", 1, True)]
+    response = answer(broker, listing(broker))
+    assert isinstance(response, ListSchemasResponse)
+    assert [(one.subject, one.is_forced) for one in response.versions] == [("others.x", False)]
+
+
 @pytest.mark.parametrize(
     ("subjects", "more", "told"),
     [
-        (("others.x",), {}, "which 'others.x' does not match"),
         (("orders..x",), {}, "orders..x"),
         (("orders.*", "orders.a"), {}, "match the same subjects"),
         (("orders.a", "orders.a"), {}, "named twice"),
