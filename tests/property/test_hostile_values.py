@@ -2,7 +2,8 @@
 
 Apache thrift, Google's protobuf, fastavro and Python's json are the oracles. A value that is taken must be taken by the
 library, whole and equal. One that is refused must be refused by it, too, or for a reason in which it is known to be
-more lenient:
+more lenient. The explanation of a refusal comes from the same reader: there is one for each, and none for a value that
+is taken.
 
 | library       | takes                                                                                           |
 |---------------|-------------------------------------------------------------------------------------------------|
@@ -30,6 +31,7 @@ from thrift.transport.TTransport import TMemoryBuffer
 from penstock.idl.model import Enum, Field, ListOf, MapOf, Program, Reference, Requiredness, Scalar, SetOf, Type
 from penstock.schemas.avro import avro_decoder, avro_plan
 from penstock.schemas.decoding import Decoder, Reason
+from penstock.schemas.explaining import explained
 from penstock.schemas.json_values import json_decoder, json_plan
 from penstock.schemas.protobuf import protobuf_decoder, protobuf_plan
 from penstock.schemas.thrift import ThriftProtocol, thrift_decoder, thrift_plan
@@ -63,6 +65,9 @@ def found_in(decoder: Decoder, value: bytes) -> tuple[Any, Reason | None]:
     assert none is None
     assert exact(first) == exact(again)
     code = found.refused.codes[0].as_py()
+    why = explained(decoder, value)
+    assert (why != "") == (code != 0)
+    assert len(why) <= 250
     return (first, None) if code == 0 else (REFUSED, Reason(code))
 
 
