@@ -152,7 +152,7 @@ def _path(trail: list[tuple[Column, Column, int]]) -> str:
             path += f"{{{place}}}" + (".key" if column is parent.children[0] else "")
         elif parent.kind == cells.STRUCT:
             name = column.name.decode()
-            path += ("." if path else "") + (name if name.isprintable() else ascii(name))
+            path += ("." if path else "") + (name if name and name.isprintable() else ascii(name))
     encoded = path.encode()
     over = len(encoded) - limits.SCHEMA_EXPLAINED_PATH_BYTES_MAX
     return path if over <= 0 else _ELLIPSIS + encoded[over:].decode(errors="ignore")

@@ -211,3 +211,4 @@ def test_names_of_a_schema_are_cut_and_printable() -> None:
     assert explained(json_of(**{"a\r\n\0b": pa.bool_()}), rb'{"a\r\n\u0000b":0}') == (
         r"'a\r\n\x00b': true or false is expected, a number is found"
     )
+    assert explained(json_of(**{"": pa.bool_()}), b'{"":0}') == "'': true or false is expected, a number is found"
