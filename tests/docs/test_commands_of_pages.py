@@ -231,7 +231,7 @@ ENDS: dict[tuple[str, str], tuple[int, str]] = {
     (
         "typed-columns",
         """penstock sql 'SELECT "offset", decode_error FROM sales WHERE decode_error IS NOT NULL' --decode schema""",
-    ): (0, "1 of 3 values not decoded"),
+    ): (0, "(first: offset 2; shop: a string is expected, a number is found)"),
     ("partitions", "penstock nats-config events"): (0, "{{partition(4,1)}}"),
     ("publish-many", "python 1"): (0, "9999"),
     ("publish-many", "python 2"): (0, "19999"),

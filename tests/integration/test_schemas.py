@@ -278,13 +278,15 @@ async def test_a_publisher_is_told_that_its_value_does_not_fit(broker: BrokerPro
 
         async def is_checked() -> bool:
             answer = await connection.request("orders.a", b'{"id":"one"}', timeout=10)
-            return b"the value does not fit its schema: it does not have the form" in answer.data
+            told = b"the value does not fit its schema: it does not have the form"
+            return told in answer.data and b"(id: a whole number is expected, a string is found)" in answer.data
 
         await eventually(is_checked, "a value that does not fit is refused")
         assert b'"seq":' in (await connection.request("orders.a", b'{"id":1}', timeout=10)).data
         rows = [{"subject": "orders.a", "value": one} for one in (b'{"id":1}', b'{"id":"one"}')]
         with pytest.raises(penstock.RemoteError, match=r"row 1, on 'orders\.a', does not fit its schema") as refused:
             await client.append("orders", rows)
+        assert "(id: a whole number is expected, a string is found)" in str(refused.value)
         assert refused.value.code == "schema_mismatch"
         wide = Schema(SchemaKind.JSON_SCHEMA, '{"properties":{"id":{"type":"integer"},"note":{"type":"string"}}}')
         headers = {"Penstock-Schema": wide.hash()}

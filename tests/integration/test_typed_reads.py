@@ -186,7 +186,7 @@ def test_read_prints_objects_and_writes_columns(run: Run, tmp_path: Path) -> Non
     assert rows[0]["value"] == {"id": 999, "state": "PAID", "items": {"cup": 999}, "proof": "/w=="}
     assert [row.get("decode_error") for row in rows] == [None, ENDS, "no schema for this subject", None]
     assert [row["value"] for row in rows[1:]] == ["\n", "?", None]
-    assert f"1 of 4 values not decoded: {ENDS} (first: offset 1000)" in printed.stderr
+    assert f"1 of 4 values not decoded: {ENDS} (first: offset 1000; near byte 0 of 1)" in printed.stderr
     path = tmp_path / "orders.parquet"
     assert "not decoded" in run("read", "orders", "--decode", "schema", "--output", str(path)).stderr
     assert pq.read_table(path).column_names == [*LOG, *TYPED]

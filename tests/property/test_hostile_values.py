@@ -2,7 +2,8 @@
 
 Apache thrift, Google's protobuf, fastavro and Python's json are the oracles. A value that is taken must be taken by the
 library, whole and equal. One that is refused must be refused by it, too, or for a reason in which it is known to be
-more lenient:
+more lenient. The explanation of a refusal comes from the same reader: there is one for each, and none for a value that
+is taken.
 
 | library       | takes                                                                                           |
 |---------------|-------------------------------------------------------------------------------------------------|
@@ -29,7 +30,8 @@ from thrift.transport.TTransport import TMemoryBuffer
 
 from penstock.idl.model import Enum, Field, ListOf, MapOf, Program, Reference, Requiredness, Scalar, SetOf, Type
 from penstock.schemas.avro import avro_decoder, avro_plan
-from penstock.schemas.decoding import Decoder, Reason
+from penstock.schemas.decoding import Decoder, Reason, ValueFraming
+from penstock.schemas.explaining import explained
 from penstock.schemas.json_values import json_decoder, json_plan
 from penstock.schemas.protobuf import protobuf_decoder, protobuf_plan
 from penstock.schemas.thrift import ThriftProtocol, thrift_decoder, thrift_plan
@@ -63,6 +65,9 @@ def found_in(decoder: Decoder, value: bytes) -> tuple[Any, Reason | None]:
     assert none is None
     assert exact(first) == exact(again)
     code = found.refused.codes[0].as_py()
+    why = explained(decoder, value)
+    assert (why != "") == (code != 0)
+    assert len(why) <= 250
     return (first, None) if code == 0 else (REFUSED, Reason(code))
 
 
@@ -73,6 +78,30 @@ def exact(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: exact(each) for name, each in value.items()}
     return [exact(each) for each in value] if isinstance(value, list | tuple) else value
+
+
+BEGINS = st.sampled_from([b"", bytes(5), b"\x80\x01\0\1", b"\x82\x21\0"])
+FRAMED = [
+    *(
+        thrift_decoder(thrift_plan(program(typed_values.struct("T")), "T"), protocol, framing, name)
+        for protocol in ThriftProtocol
+        for framing in ValueFraming
+        for name in ("", "o")
+    ),
+    protobuf_decoder(protobuf_plan(test_protobuf.PROGRAM, "All"), ValueFraming.CONFLUENT),
+    avro_decoder(avro_plan('"string"'), ValueFraming.CONFLUENT),
+    json_decoder(json_plan(pa.schema([("x", pa.int8())])), ValueFraming.CONFLUENT),
+]
+
+
+@given(
+    st.sampled_from(FRAMED), st.binary(max_size=30), st.sampled_from([b"", bytes(5), b"\x80\x01\0\1", b"\x82\x21\0"])
+)
+def test_any_bytes_in_frames_are_explained_or_taken(decoder: Decoder, value: bytes, begin: bytes) -> None:
+    code = decoder.decode(pa.array([begin + value], pa.binary())).refused.codes[0].as_py()
+    why = explained(decoder, begin + value)
+    assert why or code in (0, Reason.FRAME)
+    assert not why or code
 
 
 # Protobuf

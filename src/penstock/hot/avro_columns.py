@@ -94,7 +94,7 @@ class AvroReader(RowReader):
         for child in column.children:
             reason = self._value(child)
             if reason:
-                return reason
+                return self.blame(reason, column, child)
         column.close_struct()
         return cells.DECODED
 
@@ -172,7 +172,7 @@ class AvroReader(RowReader):
                 continue
             reason = self._value(child)
             if reason:
-                return reason
+                return self.blame(reason, column, child)
         column.close_struct()
         return cells.DECODED
 
@@ -209,7 +209,7 @@ class AvroReader(RowReader):
                 for child in column.children:
                     reason = self._value(child)
                     if reason:
-                        return reason
+                        return self.blame(reason, column, child)
 
     def _skip(self, column: Column, depth: _int) -> int:
         """Go behind a value of a column's kind."""

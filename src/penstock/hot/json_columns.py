@@ -155,6 +155,8 @@ class JsonReader(RowReader):
                         return cells.EXPANDS
                     child.truncate(count)
                 reason = self._value(child)
+                if reason:
+                    return self.blame(reason, column, child)
             if reason:
                 return reason
             byte = self._peek()
@@ -189,7 +191,7 @@ class JsonReader(RowReader):
         for child in column.children:
             if child.count == count:
                 if child.is_needed:
-                    return cells.MISSING
+                    return self.blame(cells.MISSING, column, child)
                 child.add_null()
         column.close_struct()
         return cells.DECODED
@@ -274,10 +276,10 @@ class JsonReader(RowReader):
             count = element.count
             reason = self._value(element)
             if reason:
-                return reason
+                return self.blame(reason, column, element)
             if element.count == count:
                 if element.is_needed:
-                    return cells.MISSING
+                    return self.blame(cells.MISSING, column, element)
                 element.add_null()
             byte = self._peek()
             self.at += 1
@@ -311,10 +313,10 @@ class JsonReader(RowReader):
             count = value.count
             reason = self._value(value)
             if reason:
-                return reason
+                return self.blame(reason, column, value)
             if value.count == count:
                 if value.is_needed:
-                    return cells.MISSING
+                    return self.blame(cells.MISSING, column, value)
                 value.add_null()
             byte = self._peek()
             self.at += 1

@@ -139,7 +139,7 @@ class ProtobufReader(RowReader):
             if child.kind in (cells.LIST, cells.MAP):
                 reason = self._elements(child, id_, wire)
                 if reason:
-                    return reason
+                    return self.blame(reason, column, child)
                 continue  # its next element may follow
             if wire != child.wire:
                 reason = self._skip(id_, wire, 0)
@@ -160,7 +160,7 @@ class ProtobufReader(RowReader):
                 child.truncate(count)
                 reason = self._value(child)
             if reason:
-                return reason
+                return self.blame(reason, column, child)
             place += 1
         if is_merged:
             reason = self._merge(column, begin)
@@ -198,7 +198,7 @@ class ProtobufReader(RowReader):
                         return reason
                     self.cells_left = self.filler.cells_left
                 elif child.is_needed:
-                    return cells.MISSING
+                    return self.blame(cells.MISSING, column, child)
                 else:
                     child.add_null()
         column.close_struct()
@@ -240,7 +240,7 @@ class ProtobufReader(RowReader):
             child.truncate(count)
             reason = self._joined(child, bytes(part))
             if reason:
-                return reason
+                return self.blame(reason, column, child)
         return cells.DECODED
 
     def _drop(self, column: Column, child: Column, place: _int, joined: dict[_int, bytearray]) -> int:
@@ -283,7 +283,8 @@ class ProtobufReader(RowReader):
         if column.kind == cells.MAP:
             return self._entry(column) if wire == _SIZED else self._skip(id_, wire, 0)
         if wire == element.wire:
-            return self._value(element) if self._has_room(element) else cells.EXPANDS
+            reason = self._value(element) if self._has_room(element) else cells.EXPANDS
+            return self.blame(reason, column, element) if reason else cells.DECODED
         if wire != _SIZED:
             return self._skip(id_, wire, 0)
         reason = self._size()
@@ -296,7 +297,7 @@ class ProtobufReader(RowReader):
                 return cells.EXPANDS
             reason = self._value(element)
             if reason:
-                return reason
+                return self.blame(reason, column, element)
         self.end = outer
         return cells.DECODED
 
@@ -329,7 +330,7 @@ class ProtobufReader(RowReader):
                     part.truncate(count)
                 reason = self._value(part)
             if reason:
-                return reason
+                return self.blame(reason, column, part)
         self.end = outer
         reason = self._missing(key, count)
         return reason if reason else self._missing(value, count)

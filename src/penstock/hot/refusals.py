@@ -11,7 +11,7 @@ the number of such bodies is limited, and further ones get a general text.
 | UNSUPPORTED | the names of its headers that are not supported        |
 | BAD_SUBJECT | its subject                                            |
 | ELSEWHERE   | the partition that has the first message: all of these |
-| MISTYPED    | its mark, which stands for a reason                    |
+| MISTYPED    | its mark, which stands for a reason, and its row       |
 | any other   | nothing                                                |
 
 An enveloped message gets the same body within an ack; see `envelope_acks`. ELSEWHERE is no refusal: an enveloped
@@ -85,7 +85,7 @@ def answers(
         body = bodies.get(quoted)
         if body is None:
             if len(bodies) >= quotes_max and one.verdict != _ELSEWHERE:
-                quoted = None
+                quoted = b"%d" % one.number if one.verdict == _MISTYPED else None
                 body = bodies.get(quoted)
             if body is None:
                 body = bodies[quoted] = body_of(one.verdict, quoted)
@@ -106,7 +106,7 @@ def quoted_of(group: MessageGroup, one: RefusedMessage) -> bytes | None:
     if one.verdict == _BAD_SUBJECT:
         return group.subject(one.row)
     if one.verdict == _MISTYPED:
-        return b"%d" % one.number
+        return b"%d %d" % (one.number, one.row)
     return b"%d" % one.partition if one.verdict == _ELSEWHERE else None
 
 

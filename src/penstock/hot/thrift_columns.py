@@ -95,9 +95,9 @@ class ThriftReader(RowReader):
         kept = child.count
         reason = self._compact_value(child) if self.is_compact else self._binary_value(child)
         if reason:
-            return reason
+            return self.blame(reason, root, child)
         if child.count == kept:
-            return cells.WIRE_TYPE
+            return self.blame(cells.WIRE_TYPE, root, child)
         root.close_struct()
         return cells.DECODED
 
@@ -199,7 +199,7 @@ class ThriftReader(RowReader):
                     if reason:
                         return reason
                 elif child.is_needed:
-                    return cells.MISSING
+                    return self.blame(cells.MISSING, column, child)
                 else:
                     child.add_null()
         column.close_struct()
@@ -246,7 +246,7 @@ class ThriftReader(RowReader):
                 child.truncate(count)
             reason = self._binary_value(child)
             if reason:
-                return reason
+                return self.blame(reason, column, child)
             place += 1
 
     def _binary_value(self, column: Column) -> int:
@@ -312,7 +312,7 @@ class ThriftReader(RowReader):
             count = element.count
             reason = self._binary_value(element)
             if reason:
-                return reason
+                return self.blame(reason, column, element)
             if element.count == count:
                 element.add_null()
         column.close_list()
@@ -339,12 +339,12 @@ class ThriftReader(RowReader):
             count = value.count
             reason = self._binary_value(key)
             if reason:
-                return reason
+                return self.blame(reason, column, key)
             if key.count == count:  # Arrow has no null keys
-                return cells.WIRE_TYPE
+                return self.blame(cells.WIRE_TYPE, column, key)
             reason = self._binary_value(value)
             if reason:
-                return reason
+                return self.blame(reason, column, value)
             if value.count == count:
                 value.add_null()
         column.close_list()
@@ -502,7 +502,7 @@ class ThriftReader(RowReader):
             else:
                 reason = self._compact_value(child)
                 if reason:
-                    return reason
+                    return self.blame(reason, column, child)
             place += 1
 
     def _compact_value(self, column: Column) -> int:
@@ -581,7 +581,7 @@ class ThriftReader(RowReader):
             count = element.count
             reason = self._compact_value(element)
             if reason:
-                return reason
+                return self.blame(reason, column, element)
             if element.count == count:
                 element.add_null()
         column.close_list()
@@ -605,12 +605,12 @@ class ThriftReader(RowReader):
             count = value.count
             reason = self._compact_value(key)
             if reason:
-                return reason
+                return self.blame(reason, column, key)
             if key.count == count:  # Arrow has no null keys
-                return cells.WIRE_TYPE
+                return self.blame(cells.WIRE_TYPE, column, key)
             reason = self._compact_value(value)
             if reason:
-                return reason
+                return self.blame(reason, column, value)
             if value.count == count:
                 value.add_null()
         column.close_list()

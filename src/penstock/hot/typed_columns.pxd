@@ -101,11 +101,16 @@ cdef class RowReader:
     cdef Py_ssize_t end
     cdef int64_t cells_left
     cdef public bint has_schema_id
+    cdef public list trail
+    cdef readonly Py_ssize_t refused_at
 
     @cython.locals(
         reasons=bytearray, target="unsigned char*", root=Column, size=Py_ssize_t, valid="const unsigned char*",
         ends="const loose_int32*", row=Py_ssize_t, begin=Py_ssize_t, end=Py_ssize_t, kept=Py_ssize_t, reason=int,
     )
     cpdef bytearray read(self, object validity, object offsets, object data, Py_ssize_t first, Py_ssize_t count)
+
+    @cython.locals(is_many=bint, place=Py_ssize_t)
+    cdef int blame(self, int reason, Column parent, Column column) except -1
 
     cdef int _row(self) except -1

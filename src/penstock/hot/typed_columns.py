@@ -300,7 +300,9 @@ class RowReader:
     """Reads rows of a binary array into the columns of `root`: a struct, or a struct of one field that is the value.
 
     Subclasses read a row, from `at` to `end` of `text`. `has_schema_id`: a zero byte and 4 bytes of a registry's schema
-    id stand before each.
+    id stand before each. `trail`: a list to which a refused row adds, from the inside out, each column in which it was
+    refused: its parent, itself, and in a list or map its place there, else -1. `refused_at`: bytes of the last refused
+    row that were read.
     """
 
     def __init__(self, root: Column) -> None:
@@ -309,6 +311,8 @@ class RowReader:
         self.at = self.end = 0
         self.cells_left = 0
         self.has_schema_id = False
+        self.trail: list[tuple[Column, Column, int]] | None = None
+        self.refused_at = 0
 
     def read(
         self,
@@ -355,10 +359,19 @@ class RowReader:
             if reason == cells.DECODED and self.at != self.end:
                 reason = cells.TRAILING
             if reason != cells.DECODED:
+                self.refused_at = self.at - begin
                 root.truncate(kept)
                 root.add_null()
                 target[row] = reason
         return reasons
+
+    def blame(self, reason: _int, parent: Column, column: Column) -> int:
+        """Return the reason why a row is refused in a part of `parent`, and note that part if a trail is wanted."""
+        if self.trail is not None:
+            is_many = parent.kind in (cells.LIST, cells.MAP)
+            place = column.count - cells.int32_at(parent.values, 4 * parent.count) if is_many else -1
+            self.trail.append((parent, column, place))
+        return reason
 
     def _row(self) -> int:
         """Append one row; return why it is refused, or DECODED."""

@@ -6,7 +6,7 @@ a publisher that expects a check must not be acked without it.
 
 The refusals of one socket read are bounded by the read: each quotes no more than its own message, plus a fixed text,
 and no message is shorter than 15 bytes on the wire. A test checks that they stay below REFUSALS_GROWTH_MAX times its
-size.
+size. Of values that do not fit their schemas, the first SCHEMA_EXPLAINED_PER_GROUP_MAX are explained, in bounded texts.
 
 The checks run in JetStream's order: expected stream, time to live, last subject sequence, last
 sequence, message id, last id, rollup, size.
@@ -195,7 +195,10 @@ def admit(
     if found.rows is group and not group.too_large:
         return Admission(group, misfits=misfits)
 
+    explained = 0
+
     def body(verdict: int, quoted: bytes | None) -> bytes:
+        nonlocal explained
         if verdict == classification.UNKNOWN_LAST:
             assert lasts is not None
             return acks.error_body(rules.name, lasts.why_unknown(log_start))
@@ -204,9 +207,14 @@ def admit(
             return acks.elsewhere_body(rules.name, quoted)
         if verdict == classification.MISTYPED:
             assert values is not None
-            reason = "" if quoted is None else values.reason(int(quoted))
-            error = acks.unavailable(reason) if quoted == _UNDECIDED else acks.mistyped(reason)
-            return acks.error_body(rules.name, error)
+            mark, _, row = (quoted or b"").partition(b" ")
+            reason = values.reason(int(mark)) if mark else ""
+            if mark == _UNDECIDED:
+                return acks.error_body(rules.name, acks.unavailable(reason))
+            if row and explained < limits.SCHEMA_EXPLAINED_PER_GROUP_MAX:
+                explained += 1
+                reason = values.explained_message(found.group, int(row), int(mark))
+            return acks.error_body(rules.name, acks.mistyped(reason))
         return _body(verdict, quoted, rules)
 
     admission = _admission(group, found, rules, REFUSED, body)

@@ -73,21 +73,13 @@ class ValueCheck:
         """Return the marks of a group's messages, which have no envelopes; None if all fit."""
         if not group.count:
             return None
-        message, _ = codec.encode(group, 0, group.count, base_offset=0, timestamp_us=0, leader_epoch=0)
-        return self.of_rows(codec.read_rows(message))
+        return self.of_rows(_rows(group, 0, group.count))
 
     def of_rows(self, rows: pa.RecordBatch) -> bytes | None:
         """Return the marks of rows; None if all fit."""
         if not len(rows):
             return None
-        import pyarrow as pa
-
-        # As bytes, for nats-server does not check that subjects are UTF-8.
-        subjects = rows.column("subject").cast(pa.binary())
-        batch = pa.record_batch(
-            [subjects, rows.column("value"), rows.column("headers")], ["subject", "value", "headers"]
-        )
-        reasons = self._decoder.reasons(batch)
+        reasons = self._decoder.reasons(_needed(rows))
         # A call of Arrow's compute functions would cost more than all of this for a group of few messages.
         begin, end = reasons.offset, reasons.offset + len(rows)
         marks = memoryview(reasons.buffers()[1])[begin:end].tobytes().replace(self._unmarked, b"\0")
@@ -101,6 +93,15 @@ class ValueCheck:
             return f"{self._reasons(mark).text}: register that version first (penstock schema register)"
         return self._reasons(mark).text
 
+    def explained(self, rows: pa.RecordBatch, row: int, mark: int) -> str:
+        """Return the reason that the mark of a row stands for, and what is wrong with its value, as far as known."""
+        why = self._decoder.explained(_needed(rows), row)
+        return f"{self.reason(mark)} ({why})" if why else self.reason(mark)
+
+    def explained_message(self, group: MessageGroup, row: int, mark: int) -> str:
+        """Return the same of a message, which has no envelope."""
+        return self.explained(_rows(group, row, row + 1), 0, mark)
+
     def names_unknown(self, marks: bytes) -> bool:
         """True if a message of these marks names a version that the check does not know."""
         return self._unknown_version in marks
@@ -108,6 +109,19 @@ class ValueCheck:
     def undecided(self, marks: bytes) -> bytes:
         """Return the marks with UNDECIDED for messages that name such versions."""
         return marks.replace(bytes([self._unknown_version]), bytes([UNDECIDED]))
+
+
+def _rows(group: MessageGroup, start: int, end: int) -> pa.RecordBatch:
+    message, _ = codec.encode(group, start, end, base_offset=0, timestamp_us=0, leader_epoch=0)
+    return codec.read_rows(message)
+
+
+def _needed(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Return the columns that decide, with subjects as bytes: nats-server does not check that they are UTF-8."""
+    import pyarrow as pa
+
+    subjects = rows.column("subject").cast(pa.binary())
+    return pa.record_batch([subjects, rows.column("value"), rows.column("headers")], ["subject", "value", "headers"])
 
 
 @dataclass(slots=True, eq=False)

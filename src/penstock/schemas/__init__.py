@@ -19,6 +19,7 @@ Pure: bytes in, Arrow out. Storing the rows of `__schemas` is for the node, aski
 | `json_values`   | plans of Arrow schemas and JSON Schemas, for JSON values                             |
 | `constants`     | defaults of fields, encoded                                                          |
 | `decoding`      | `Decoder`: a batch of values to columns, and which rows were refused for what reason |
+| `explaining`    | why one value is refused: the path of its field, what is expected, what was found    |
 | `row_decoder`   | `RowDecoder`: rows of a stream, each by the schema of its subject and headers        |
 | `projection`    | columns of one version as those of another                                           |
 | `report`        | `DecodeReport`: counts of decoded and refused rows, to be added up                   |

@@ -13,6 +13,7 @@ not decode, and that row has a reason. A batch is one call of compiled code; no 
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
@@ -29,6 +30,8 @@ FIRST_REFUSED_MAX = 10  # positions that are kept for a report
 SLICE_ROWS_MAX = 1 << 17  # decoded at once: other threads wait meanwhile
 SLICE_BYTES_MAX = 16 << 20  # of more than one value; columns have offsets of 4 bytes
 SLICE_CELLS_MAX = 1 << 24  # rows times columns: room is made for them before they are read
+
+_OFFSETS = struct.Struct("<2i")
 
 
 class ValueFraming(StrEnum):
@@ -147,6 +150,13 @@ class Decoder:
         """Decode values of any binary or string type. ValueError: they are of another type, or have bad offsets."""
         rows = max(1, min(SLICE_ROWS_MAX, SLICE_CELLS_MAX // self._cells))
         return decoded(values, self.plan.root.type, self._part, rows)
+
+    def traced(self, value: bytes) -> tuple[RowReader, int]:
+        """Read one value; return the reader, with its trail if it is refused, and the number of the reason, or 0."""
+        reader = self._reader(self.plan.root.column())
+        reader.trail = []
+        reasons = reader.read(None, memoryview(_OFFSETS.pack(0, len(value))), memoryview(value), 0, 1)
+        return reader, reasons[0]
 
     def _part(self, values: pa.Array) -> tuple[pa.Array, bytearray]:
         root = self.plan.root.column()

@@ -17,10 +17,14 @@ Place = Callable[[int], str]
 
 
 class Counted(NamedTuple):
-    """A number of values, and the position of the first one: "offset 17"."""
+    """A number of values, and the position of the first one: "offset 17".
+
+    `why`: what is wrong with the first one, with the path of its field, as far as that is known.
+    """
 
     values: int
     first: str
+    why: str = ""
 
 
 @dataclass(slots=True)
@@ -41,15 +45,15 @@ class DecodeReport:
     @property
     def refused_rows(self) -> int:
         """The number of refused rows."""
-        return sum(count for count, _ in self.refused.values())
+        return sum(each.values for each in self.refused.values())
 
     def add(self, later: DecodeReport) -> None:
         """Add the report of rows that follow."""
         self.rows += later.rows
         self.decoded += later.decoded
-        for reason, (count, first) in later.refused.items():
-            earlier = self.refused.get(reason, Counted(0, first))
-            self.refused[reason] = Counted(earlier.values + count, earlier.first)
+        for reason, more in later.refused.items():
+            earlier = self.refused.get(reason)
+            self.refused[reason] = more if earlier is None else earlier._replace(values=earlier.values + more.values)
         for version, count in later.versions.items():
             self.versions[version] = self.versions.get(version, 0) + count
 
@@ -57,8 +61,8 @@ class DecodeReport:
         """Return what was refused as sentences; empty if nothing was."""
         of = counted(self.rows, "value")
         return [
-            f"{count:,} of {of} not decoded: {reason.text} (first: {first})"
-            for reason, (count, first) in sorted(self.refused.items())
+            f"{each.values:,} of {of} not decoded: {reason.text} (first: {'; '.join(filter(None, each[1:]))})"
+            for reason, each in sorted(self.refused.items())
         ]
 
 

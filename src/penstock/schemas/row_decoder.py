@@ -56,6 +56,7 @@ from penstock.idl.model import Reference
 from penstock.schemas.avro import avro_layout
 from penstock.schemas.avro_fingerprint import MARK_BYTES, SINGLE_OBJECT, single_object_mark
 from penstock.schemas.decoding import Decoder, Reason, ValueFraming
+from penstock.schemas.explaining import explained
 from penstock.schemas.kinds import Schema, SchemaKind
 from penstock.schemas.pattern_index import PatternIndex
 from penstock.schemas.plans import EnumStyle, Plan, SchemaError
@@ -226,6 +227,13 @@ class RowDecoder:
         parts = [_refused_part(*each, values) for each in self._split(subjects, blocks, values)]
         return _joined([part.reasons for part in parts], _order(parts), pa.uint8())
 
+    def explained(self, batch: pa.RecordBatch, row: int) -> str:
+        """Return what is wrong with a row's value, beside the reason; "" if it is not known, or the row decodes."""
+        subjects, values, blocks = (_plain(_column(batch, name).slice(row, 1)) for name in NEEDED)
+        ((route, _),) = self._split(subjects, blocks, values)
+        value = route.values(None, values).cast(pa.binary())[0].as_py()
+        return "" if route.decoder is None or value is None else explained(route.decoder, value)
+
     def _decoded(self, batch: pa.RecordBatch, rows_before: int) -> DecodedRows:
         subjects, values, blocks = (_plain(_column(batch, name)) for name in NEEDED)
         report = DecodeReport(rows=batch.num_rows)
@@ -234,7 +242,7 @@ class RowDecoder:
         order = _order(parts)
         reasons = _joined([part.reasons for part in parts], order, pa.uint8())
         if len(reasons) and pc.max(reasons).as_py():
-            _count(reasons, report, batch, rows_before)
+            self._count(reasons, report, batch, rows_before)
         columns: list[pa.Array | pa.ChunkedArray] = []
         by_type = {place: list(own) for place, own in itertools.groupby(parts, key=lambda part: part.type)}
         end = sum(part.count for part in by_type.get(_NO_TYPE, ()))
@@ -246,6 +254,15 @@ class RowDecoder:
             columns += whole.flatten() if len(self._types) == 1 else [whole]
         errors = pa.DictionaryArray.from_arrays(pc.index_in(reasons, _NUMBERS).cast(pa.int8()), _REASONS)
         return DecodedRows([*columns, errors], report)
+
+    def _count(self, reasons: pa.Array, report: DecodeReport, batch: pa.RecordBatch, rows_before: int) -> None:
+        """Note the refused rows in the report."""
+        place = places(batch, rows_before)
+        for each in pc.value_counts(reasons).to_pylist():
+            if each["values"]:
+                first = pc.index(reasons, pa.scalar(each["values"], pa.uint8())).as_py()
+                why = self.explained(batch, first)
+                report.refused[Reason(each["values"])] = Counted(each["counts"], place(first), why)
 
     def _split(self, subjects: pa.Array, blocks: pa.Array, values: pa.Array) -> list[tuple[_Route, pa.Array | None]]:
         """Return the routes of the rows, each with the places of its rows; None: all."""
@@ -581,15 +598,6 @@ def _joined(made: list[pa.Array], order: pa.Array | None, kind: pa.DataType) -> 
     if not made:
         return pa.array([], kind)
     return made[0] if order is None else pa.concat_arrays(made).take(order)
-
-
-def _count(reasons: pa.Array, report: DecodeReport, batch: pa.RecordBatch, rows_before: int) -> None:
-    """Note the refused rows in the report."""
-    place = places(batch, rows_before)
-    for each in pc.value_counts(reasons).to_pylist():
-        if each["values"]:
-            first = pc.index(reasons, pa.scalar(each["values"], pa.uint8())).as_py()
-            report.refused[Reason(each["values"])] = Counted(each["counts"], place(first))
 
 
 def _includes(kind: pa.DataType, other: pa.DataType) -> bool:

@@ -7,6 +7,7 @@ import json
 import pyarrow as pa
 import pytest
 
+from penstock.base import limits
 from penstock.base.config import SchemaCheck, StreamConfig
 from penstock.base.ids import StreamId, TimestampUs
 from penstock.hot.message_group import MessageGroup
@@ -21,6 +22,7 @@ from tests.envelopes import message as in_protobuf
 from tests.groups import Message, group_of
 
 SCHEMA = Schema(SchemaKind.JSON_SCHEMA, '{"type":"object","properties":{"x":{"type":"integer"}},"required":["x"]}')
+WHY = "x: a whole number is expected, a string is found"
 GOOD, BAD = b'{"x":1}', b'{"x":"one"}'
 
 
@@ -102,9 +104,45 @@ def test_the_plans_of_an_earlier_check_are_used_again() -> None:
 def test_what_does_not_fit_is_refused_with_the_reason() -> None:
     group = group_of([message(b"a.b", BAD), message(b"a.b", GOOD), message(b"a.b", b"{"), message(b"a.c.d", BAD)])
     text = "the value does not fit its schema: "
-    assert errors(group) == (2, [text + Reason.FORM.text, text + Reason.ENDS.text], 0)
+    explained = [f"{Reason.FORM.text} ({WHY})", f"{Reason.ENDS.text} (near byte 1 of 1)"]
+    assert errors(group) == (2, [text + each for each in explained], 0)
     assert errors(group, check=SchemaCheck.COUNT) == (4, [], 2)
     assert errors(group_of([message(b"a.b", GOOD)]), check=SchemaCheck.COUNT) == (1, [], 0)
+
+
+def test_only_some_messages_of_a_group_are_explained_and_all_have_their_reason() -> None:
+    most = limits.SCHEMA_EXPLAINED_PER_GROUP_MAX
+    count = limits.REFUSALS_QUOTED_MAX + 10
+    _, told, _ = errors(group_of([message(b"a.b", BAD)] * count))
+    text = f"the value does not fit its schema: {Reason.FORM.text}"
+    assert told == [f"{text} ({WHY})"] * most + [text] * (count - most)
+
+
+def test_explanations_are_bounded_by_what_they_refuse() -> None:
+    name = "\N{GRINNING FACE}" * 200
+    needed = {"type": "object", "properties": {name: {"type": "integer"}}, "required": [name]}
+    schema = Schema(SchemaKind.JSON_SCHEMA, json.dumps(needed))
+    version = SchemaVersion(Typed(">"), 1, schema, schema.hash(), TimestampUs(0))
+    values = ValueCheck(StreamSchemas("s", StreamId(1), (version,)))
+    longest = "n" * limits.STREAM_NAME_CHARS_MAX
+    config = StreamConfig(name=longest, subject=">", schema_check=SchemaCheck.REFUSE)
+    for count in (1, 4, 100):
+        group = group_of([(b"o", b"r", None, b"{}")] * count)
+        marks = marks_of(group, values)
+        admission = admit(group, AdmissionRules.of(config), log_end=0, values=values, mistyped=marks)
+        assert admission.mistyped == count
+        wire_bytes = count * len(b"MSG o 1 r 2\r\n{}\r\n")
+        answered_bytes = sum(map(len, admission.errors))
+        assert answered_bytes <= limits.REFUSALS_GROWTH_MAX * wire_bytes, answered_bytes / wire_bytes
+
+
+def test_an_explanation_is_that_of_the_message_whose_ack_has_it() -> None:
+    values = [BAD, b'{"x":[]}', b'{"x":{}}']
+    kinds = ["a string", "an array", "an object"]
+    plain = [message(b"a.b", each) for each in values]
+    in_envelopes = [message(b"a.b", enveloped(in_protobuf({"value": each}))) for each in values]
+    _, told, _ = errors(group_of([plain[0], in_envelopes[0], plain[1], message(b"a.b", GOOD), plain[2]]))
+    assert [kind for kind in kinds for each in told if f"{kind} is found" in each] == kinds
 
 
 def test_other_refusals_come_first_and_are_not_counted() -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from penstock.base.ids import StreamId, TimestampUs
 from penstock.batch.schema import PARTITION_KEY
+from penstock.schemas.avro_fingerprint import single_object_mark
 from penstock.schemas.decoding import Reason, ValueFraming
 from penstock.schemas.kinds import Schema, SchemaKind, text_of_arrow
 from penstock.schemas.plans import EnumStyle, SchemaError
@@ -90,13 +91,40 @@ def test_fields_of_one_type_are_columns_and_each_refused_row_has_a_reason() -> N
         7,
         2,
         {
-            Reason.ENDS: Counted(1, "row 1"),
+            Reason.ENDS: Counted(1, "row 1", "the value is empty"),
             Reason.SUBJECT: Counted(1, "row 2"),
             Reason.VERSION: Counted(1, "row 5"),
         },
         {("a.*", 1): 2},
     )
-    assert decoded.report.sentences()[0] == "1 of 7 values not decoded: the bytes end within a value (first: row 1)"
+    assert decoded.report.sentences()[:2] == [
+        "1 of 7 values not decoded: the bytes end within a value (first: row 1; the value is empty)",
+        "1 of 7 values not decoded: no schema for this subject (first: row 2)",
+    ]
+
+
+def test_the_first_of_each_reason_is_explained() -> None:
+    text = '{"properties":{"x":{"type":"integer"},"y":{"type":"string"}},"required":["x"]}'
+    one = decoder(version(Schema(SchemaKind.JSON_SCHEMA, text), "a"))
+    values = [b'{"x":1}', b'{"x":[]}', b'{"x":{}}', b"{}", b'{"x":1,"y":2}', None]
+    table = pa.Table.from_batches([rows(*(("a", each, None) for each in values[place:])) for place in (0, 2)])
+    assert one.decode(table).report.refused == {
+        Reason.MISSING: Counted(2, "row 3", "x: a whole number is required, and is missing or null"),
+        Reason.FORM: Counted(5, "row 1", "x: a whole number is expected, an array is found"),
+    }
+    # Values may be text, and of other rows than the first.
+    texts = rows(("a", None, None), ("a", None, None)).set_column(1, "value", pa.array(["{}", '{"x":1,"y":2}']))
+    assert one.explained(texts, 1) == "y: a string is expected, a number is found"
+    assert one.explained(rows(("a", b'{"x":1}', None), ("a", None, None), ("b", b"", None)), 2) == ""
+
+
+def test_a_value_in_avros_single_object_encoding_is_explained() -> None:
+    text = '{"type":"record","name":"R","fields":[{"name":"x","type":"string"}]}'
+    one = decoder(version(Schema(SchemaKind.AVRO, text), "a"))
+    batch = rows(("a", single_object_mark(text) + b"\x02\xff", None))
+    assert one.decode(batch).report.refused == {
+        Reason.ENCODING: Counted(1, "row 0", "x: a string is expected, near byte 2 of 2")
+    }
 
 
 def test_positions_in_the_report_are_those_of_the_log() -> None:

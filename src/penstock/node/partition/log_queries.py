@@ -305,7 +305,7 @@ def check_fit(rows: pa.RecordBatch, values: ValueCheck) -> None:
     refused = UnknownVersionError if values.names_unknown(marks[row : row + 1]) else MistypedError
     subject = rows.column("subject")[row].as_py()
     text = f"nothing was stored: the value of row {row}, on {subject!r}, does not fit its schema"
-    reason = values.reason(marks[row])
+    reason = values.explained(rows, row, marks[row])
     raise refused(ErrorCode.SCHEMA_MISMATCH, f"{text}: {reason}", row=row, subject=subject, reason=reason)
 
 

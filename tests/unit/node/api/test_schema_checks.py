@@ -76,7 +76,8 @@ def test_a_value_that_does_not_fit_is_refused() -> None:
     broker = with_check("refuse")
     broker.publish("orders.a", GOOD, BAD, GOOD, reply="r")
     assert broker.values("orders") == [GOOD, GOOD]
-    refusal = "the value does not fit its schema: it does not have the form that the schema asks for"
+    refusal = "the value does not fit its schema: it does not have the form that the schema asks for "
+    refusal += "(x: a whole number is expected, a string is found)"
     assert sorted(told(broker)) == ["", "", refusal]
     broker.publish("orders.a.b", BAD, reply="r")  # no schema has that subject
     assert broker.values("orders") == [GOOD, GOOD, BAD]
@@ -107,6 +108,8 @@ def test_an_append_is_checked_whole() -> None:
     error = broker.refusal(AppendRequest(**place), batch)
     assert (error.code, error.details["row"]) == (ErrorCode.SCHEMA_MISMATCH, 1)
     assert "row 1, on 'orders.a', does not fit its schema: it does not have the form" in error.message
+    assert error.message.endswith("asks for (x: a whole number is expected, a string is found)")
+    assert error.details["reason"].endswith("asks for (x: a whole number is expected, a string is found)")
     broker.ask(AppendRequest(**place), AppendResponse, batch_of([("orders.a", None, GOOD, None)]))
     assert broker.values("orders") == [GOOD]
 
