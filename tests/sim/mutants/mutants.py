@@ -501,7 +501,7 @@ MUTANTS_OF_SCHEMAS = (
     Mutant(
         "a registration is answered before it is committed",
         _REGISTRY,
-        "        self._append(registrar, call, rows, response)\n        return None",
+        "        self._append(registrar, call, rows, response, sum(one.is_new for one in found))\n        return None",
         "        self._log.append(registrar.partition, registrar.kept, rows, lambda answer: None)\n"
         "        return response",
     ),
@@ -532,14 +532,14 @@ MUTANTS_OF_SCHEMAS = (
     Mutant(
         "values are stored while their schemas are not known",
         _VALUES,
-        "        if not partition.lacks_schemas:\n            return False",
+        "        if not (partition.lacks_schemas or partition.wants_schemas):\n            return False",
         "        if partition.lacks_schemas:\n            partition.values = KnownSchemas(None)\n        return False",
     ),
     Mutant(
         "new versions are not looked for",
         _VALUES,
-        "            if overdue or (not stream.is_asking and now.elapsed_us >= stream.asked_us + _REFRESH_US):",
-        "            if overdue:",
+        "            if not stream.is_asking and now.elapsed_us >= stream.asked_us + _REFRESH_US:",
+        "            if not stream.is_asking and stream.known is None:",
     ),
     Mutant(
         "rows of an append are not checked",
