@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from penstock.cli.idl.contracts import programs_of, refuse
+from penstock.cli.idl.contracts import programs_of, refuse, warn_of
 from penstock.cli.terminal.failure import clearly, say, say_note
 from penstock.cli.terminal.options import Debug, IncludeFolders, examples
 from penstock.cli.terminal.output import counted
@@ -59,9 +59,11 @@ def compile_contract(
     from penstock.idl.python.generate import generate
 
     try:
-        files = generate(*programs_of(paths, include), prefix=package)
+        programs = programs_of(paths, include)
+        files = generate(*programs, prefix=package)
     except IdlError as error:
         raise refuse(error) from None
+    warn_of(programs)
     changed = [] if dry_run else write(files, out)
     for name in files:
         say(str(out / name))

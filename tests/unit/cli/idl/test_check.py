@@ -296,3 +296,14 @@ def test_an_old_folder_without_contracts_is_a_mistake(folder: Path) -> None:
     (folder / "old").mkdir()
     result = run("old", "new")
     assert (result.exit_code, "old has no contracts" in result.output) == (2, True)
+
+
+def test_mistyped_annotations_of_the_new_version_are_told_once(folder: Path) -> None:
+    base = 'scope B { Op: string (%s = "s") }\n'
+    write("old/base.frugal", base % "stram")
+    write("new/base.frugal", base % "strem")
+    for version in ("old", "new"):
+        write(f"{version}/a.frugal", 'include "base.frugal"\n')
+    done = run("old", "new")
+    text = 'new/base.frugal:1:23: warning: the annotation "strem" means nothing to Penstock; did you mean "stream"?'
+    assert (done.exit_code, done.stderr.splitlines()) == (0, [text])
