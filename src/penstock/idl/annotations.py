@@ -21,7 +21,7 @@ from difflib import get_close_matches
 from typing import Final
 
 from penstock.idl.mistakes import Mistake, Mistakes
-from penstock.idl.model import Annotations, Program, Struct
+from penstock.idl.model import Annotations, Program, Struct, Type
 
 _OPERATION: Final = ("stream", "key", "partition_by", "deprecated")
 _SCOPE: Final = ("stream", "partition_by", "deprecated")
@@ -46,14 +46,31 @@ def check_values(programs: Iterable[Program], mistakes: Mistakes) -> None:
 
 
 def near_misses(programs: Iterable[Program]) -> list[Mistake]:
-    """Return annotations without a meaning whose names are near to one with a meaning in that place."""
+    """Return annotations without a meaning that are near to one: in their names, or because they stand on a type."""
+    programs = list(programs)
     found = []
     for known, given in _annotated(programs):
         for each in given:
             if each.name not in known and (meant := _near(each.name, known)):
                 text = f'the annotation "{each.name}" means nothing to Penstock; did you mean "{meant}"?'
                 found.append(Mistake(each.position, text))
-    return found
+    return [*found, *_on_types(programs)]
+
+
+def _on_types(programs: Iterable[Program]) -> Iterator[Mistake]:
+    """Yield annotations of types that mean something behind the name: `1: string (key) id` has no key."""
+    for program in programs:
+        typed: list[tuple[tuple[str, ...], str, Type]] = []
+        for struct in program.document.types:
+            if isinstance(struct, Struct):
+                typed += ((_FIELD, field.name, field.type) for field in struct.fields)
+        for service in program.document.services:
+            typed += ((_METHOD, each.name, each.returns) for each in service.methods if each.returns is not None)
+        for known, name, type_ in typed:
+            for each in type_.annotations:
+                if each.name in known:
+                    text = f'the annotation "{each.name}" stands on the type; write it at the end, behind "{name}"'
+                    yield Mistake(each.position, text)
 
 
 def _near(name: str, known: tuple[str, ...]) -> str | None:

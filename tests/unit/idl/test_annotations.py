@@ -35,6 +35,21 @@ def test_a_name_near_a_known_one_is_told_with_its_place(text: str, told: str, me
     assert meant in found
 
 
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (
+            "struct T { 1: string (key) id }",
+            'the annotation "key" stands on the type; write it at the end, behind "id"',
+        ),
+        ("service S { i32 (idempotent) add() }", 'the annotation "idempotent" stands on the type; write it at the end'),
+    ],
+)
+def test_an_annotation_on_the_type_is_told(text: str, told: str) -> None:
+    (found,) = misses(text)
+    assert told in found
+
+
 def test_annotations_of_other_programs_are_allowed() -> None:
     fields = 'struct T { 1: i32 a (go.tag = "json", api.key = "1", sensitive, min = "3") }\n'
     methods = 'service S { void a() (timeout = "3", auth) } (owner = "me")\n'

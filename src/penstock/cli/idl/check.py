@@ -60,9 +60,14 @@ class _Refused(NamedTuple):
         """True if this change is refused."""
         from penstock.idl.compatibility import breaking
 
-        if self.allowed & {change.rule.id, f"{change.rule.id}:{change.subject}"}:
+        if self.allowed.intersection(_names_of(change)):
             return False
         return bool(breaking([change], self.mode, source=self.source))
+
+
+def _names_of(change: Change) -> tuple[str, str]:
+    """Return the values of `--allow` that mean a change."""
+    return change.rule.id, f"{change.rule.id}:{change.subject}"
 
 
 class _Row(NamedTuple):
@@ -135,6 +140,10 @@ def check(
             output.print_json(_json(row))
     else:
         _show(rows, len(contracts), Mode(mode))
+    found = {name for row in rows for name in _names_of(row.change)}
+    for each in dict.fromkeys(allow or []):
+        if each not in found:
+            say_note(f"--allow {each}: there is no such change")
     if any(row.is_refused for row in rows):
         raise typer.Exit(FAILED)
 

@@ -57,7 +57,11 @@ def compile_contract(
     from penstock.idl.mistakes import IdlError
     from penstock.idl.python.files import write
     from penstock.idl.python.generate import generate
+    from penstock.idl.python.names import prefix_parts
 
+    if prefix_parts(package) is None:
+        text = f"{package!r} is no package of Python; give names with dots between, none of Python's own"
+        raise typer.BadParameter(text, param_hint="'--package'")
     try:
         programs = programs_of(paths, include)
         files = generate(*programs, prefix=package)

@@ -53,7 +53,7 @@ def programs_of(paths: Sequence[Path], include: Iterable[Path] | None) -> list[P
 def versions_of(path: Path, include: Iterable[Path] | None, contradictions: Mistakes | None) -> dict[str, Program]:
     """Return the programs of a file to compare, by their names in it: those of a descriptor set have one.
 
-    `contradictions`: takes those of annotations, which do not keep a file from being compared. Otherwise as `program_of`.
+    `contradictions`: takes those of annotations, which do not keep a file from being compared. Else as `program_of`.
     """
     if path.suffix not in DESCRIPTOR_SETS:
         (program,) = _linked([path], [path.parent], include, contradictions)
@@ -77,6 +77,11 @@ def _linked(
     for folder in folders:
         if not folder.is_dir():
             raise typer.BadParameter(f"{folder} is no folder", param_hint="'--include'")
+    files = list(files)
+    for file in files:
+        if file.suffix in DESCRIPTOR_SETS:
+            text = "is a descriptor set of Protobuf, for `penstock idl check` and `penstock schema register`"
+            raise typer.BadParameter(f"{file} {text}; this command takes .frugal and .thrift")
     roots = [str(each) for each in (*own, *folders)]
     return link_all(map(str, files), FileReader(roots), roots, contradictions=contradictions)
 

@@ -179,6 +179,12 @@ def package_parts(namespace: str) -> tuple[str, ...] | None:
     return tuple(taken)
 
 
+def prefix_parts(prefix: str) -> tuple[str, ...] | None:
+    """Return the packages of a prefix, which stay as they are; None: they cannot."""
+    parts = package_parts(prefix) if prefix else ()
+    return parts if not parts or parts == tuple(prefix.split(".")) else None
+
+
 def stem_package(stem: str) -> str:
     """Return the package of a file without namespace: of `my-orders.v1` it is `my_orders_v1`."""
     name = re.sub(r"[^A-Za-z0-9_]", "_", stem)

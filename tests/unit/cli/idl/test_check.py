@@ -307,3 +307,11 @@ def test_mistyped_annotations_of_the_new_version_are_told_once(folder: Path) -> 
     done = run("old", "new")
     text = 'new/base.frugal:1:23: warning: the annotation "strem" means nothing to Penstock; did you mean "stream"?'
     assert (done.exit_code, done.stderr.splitlines()) == (0, [text])
+
+
+def test_an_allowed_change_that_is_not_there_is_noted(folder: Path) -> None:
+    """A mistyped subject would let nothing pass, or stay for ever after the change."""
+    paths = write("old.frugal", OLD), write("new.frugal", OLD)
+    done = run(*paths, "--allow", "type-changed:Nope", "--allow", "field-removed")
+    notes = ["--allow type-changed:Nope: there is no such change", "--allow field-removed: there is no such change"]
+    assert (done.exit_code, done.stderr.splitlines()) == (0, notes)
