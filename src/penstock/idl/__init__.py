@@ -8,6 +8,7 @@ Pure: files are read through a given function, so a test needs none. Nothing her
 | `parser`        | `parse`: the text of a Frugal or Thrift file as a document; over `lexer`             |
 | `linker`        | `link`: a file and all that it includes as a program; over `checks`, `constants`     |
 | `constants`     | `find_constant`: what the name of a constant or of an enum's value means             |
+| `annotations`   | `near_misses`: names that are likely mistyped; `check_values`                        |
 | `streams`       | `check_streams`: contradictions of streams, keys and splits; `Keys` finds a key       |
 | `files`         | which files an include may name; `FileReader` reads them from the disk               |
 | `printer`       | `document_text`: a document as canonical IDL text                                    |

@@ -15,6 +15,7 @@ in which they need each other.
 | service             | extends a service, not itself; no method twice, those that it inherits included           |
 | `throws`            | exceptions                                                                                |
 | operation           | any type; its stream, key and split: see `streams`                                        |
+| annotation          | its value: see `annotations`                                                              |
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from penstock.idl import graphs
+from penstock.idl.annotations import check_values
 from penstock.idl.constants import Constants
 from penstock.idl.mistakes import Mistakes
 from penstock.idl.model import (
@@ -61,14 +63,16 @@ def check(program: Program, mistakes: Mistakes) -> None:
 
 
 def check_all(programs: list[Program], mistakes: Mistakes, contradictions: Mistakes | None = None) -> None:
-    """Check programs, among which are those that they include; `contradictions`: takes those of streams."""
+    """Check programs, among which are those that they include; `contradictions`: takes those of annotations."""
     types = _Types(mistakes)
     types.check(programs)
     if mistakes:
         return  # what follows relies on types that there are
     _Services(mistakes).check(programs)
     Constants(mistakes).check(programs)
-    check_streams(programs, mistakes if contradictions is None else contradictions)
+    of_annotations = mistakes if contradictions is None else contradictions
+    check_values(programs, of_annotations)
+    check_streams(programs, of_annotations)
 
 
 def references(type_: Type) -> Iterator[Reference]:

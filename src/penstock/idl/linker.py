@@ -27,8 +27,8 @@ def link(file: str, read: Read, roots: Sequence[str] = (), *, contradictions: Mi
     """Return the program of a file.
 
     `read`: gives the text of a file by its path, such as `FileReader(roots)` or `texts({…})`. `roots`: folders in which
-    includes are looked for and which they never leave; none: the folder of `file`. `contradictions`: takes what scopes
-    say of streams and cannot be, which is a mistake without it. IdlError: all mistakes.
+    includes are looked for and which they never leave; none: the folder of `file`. `contradictions`: takes what
+    annotations say and cannot be, which is a mistake without it. IdlError: all mistakes.
     """
     (program,) = link_all([file], read, roots or (posixpath.dirname(file),), contradictions=contradictions)
     return program

@@ -40,6 +40,10 @@ class IdlError(PenstockError, ValueError):
         super().__init__("\n".join([*map(str, self.mistakes), *(["and more"] if self.more else [])]))
 
 
+class IdlWarning(UserWarning):
+    """A part of a contract that is likely not meant as it is written, such as a mistyped annotation."""
+
+
 class Mistakes:
     """The mistakes that one run has found so far."""
 

@@ -95,6 +95,12 @@ _OLD_NAMESPACES: Final = {
     "java_package": "java", "csharp_namespace": "csharp", "delphi_namespace": "delphi", "cocoa_prefix": "cocoa",
     "smalltalk_category": "smalltalk.category", "smalltalk_prefix": "smalltalk.prefix", "xsd_namespace": "xsd",
 }  # fmt: skip
+_PROTOBUF = re.compile(r"(?:\s|//[^\n]*+\n|/\*(?:[^*]|\*(?!/))*+\*/)*+(?:syntax|edition)\s*=")
+_NO_PROTOBUF: Final = (
+    "this is Protobuf's language, of which only descriptor sets are read: make one with `protoc --include_imports "
+    "--descriptor_set_out=contract.binpb FILE` for `penstock idl check` and `penstock schema register`; "
+    "`penstock idl compile` and `docs` take .frugal and .thrift"
+)
 _VARIABLE = re.compile(r"\{[A-Za-z][A-Za-z0-9_]*\}")
 _WORD = re.compile(r"[^\s{}*>]+")
 
@@ -118,6 +124,9 @@ def parse_into(mistakes: Mistakes, text: str, file: str, tokens_max: int = TOKEN
         return None, 0
     if size > FILE_BYTES_MAX:
         mistakes.add(begin, f"the file has {size:,} bytes; {FILE_BYTES_MAX:,} are the most of one")
+        return None, 0
+    if file.endswith(".proto") or _PROTOBUF.match(text):
+        mistakes.add(begin, _NO_PROTOBUF)
         return None, 0
     lexer = Lexer(text, file, tokens_max)
     parser = _Parser(lexer, file)
@@ -286,6 +295,13 @@ class _Parser:
                 member()
             except _Refused:
                 self._skip_member(begin, close)
+
+    def _open(self, name: str) -> None:
+        """Read the `{` of a body."""
+        if self._is("("):
+            text = f'the annotations of "{name}" stand behind the "}}" that closes it'
+            self._refuse(self._place(self._token), text)
+        self._expect("{", f'behind "{name}"')
 
     # Names, annotations, types.
 
@@ -508,7 +524,7 @@ class _Parser:
     def _enum(self, comment: str) -> None:
         place = self._place(self._token)
         name = self._name("the enum")
-        self._expect("{", f'behind "{name}"')
+        self._open(name)
         values: dict[str, EnumValue] = {}
         next_number, highest = 0, -1
 
@@ -548,7 +564,7 @@ class _Parser:
         place = self._place(self._token)
         name = self._name(f"the {kind}")
         self._take("xsd_all")
-        self._expect("{", f'behind "{name}"')
+        self._open(name)
         fields = self._fields(f'the {kind} "{name}"', "}", is_optional=kind is StructKind.UNION)
         if kind is StructKind.UNION:
             for extra in [each for each in fields if each.default is not None][1:]:
@@ -611,7 +627,7 @@ class _Parser:
                 self._unexpected(f'the service that "{name}" extends')
             self._advance()
             extends = Reference(token.text, self._place(token))
-        self._expect("{", f'behind "{name}"')
+        self._open(name)
         methods: dict[str, Method] = {}
 
         def one() -> None:
@@ -643,6 +659,9 @@ class _Parser:
             text = f'"{name}" is oneway, so no answer brings its exceptions; leave out "throws" or "oneway"'
             self._mistake(place, text)
         annotations = self._annotations()
+        if annotations and self._is("throws"):
+            text = f'"throws" of "{name}" stands in front of its annotations'
+            self._refuse(self._place(self._token), text)
         self._separator()
         return Method(name, returns, arguments, exceptions, is_oneway, comment, annotations, place)
 
@@ -650,7 +669,7 @@ class _Parser:
         place = self._place(self._token)
         name = self._name("the scope")
         prefix, variables = self._prefix() if self._take("prefix") else ("", ())
-        self._expect("{", f'behind "{name}"')
+        self._open(name)
         operations: dict[str, Operation] = {}
 
         def one() -> None:

@@ -9,7 +9,8 @@ marked field is a struct, the key is the marked field in that.
 
 | what is said                             | is a mistake                                                           |
 |------------------------------------------|------------------------------------------------------------------------|
-| `stream`                                 | if it cannot be the name of a stream                                   |
+| `stream`                                 | if it cannot be the name of a stream; an operation cannot leave its     |
+|                                          | scope's: an empty one could as well be a forgotten name                |
 | `key` on an operation                    | if its type is no struct, or has no such field                         |
 | two marked fields that are equally near  | always                                                                 |
 | a marked field                           | if it cannot be a key, or is a struct without one                      |
@@ -76,12 +77,22 @@ def check_streams(programs: list[Program], mistakes: Mistakes) -> None:
 def _check_operation(keys: Keys, program: Program, scope: Scope, operation: Operation, splits: dict[str, str]) -> None:
     mistakes = keys.mistakes
     stream = said(scope, operation, "stream")
+    key = keys.find(program, operation)
+    if stream == "":
+        mistakes.add(operation.position, _empty_stream(scope, operation.name))
+        return
     if stream is not None and (text := stream_name_mistake(stream)) is not None:
         mistakes.add(operation.position, f'the stream of "{operation.name}": {text}')
-    key = keys.find(program, operation)
     split = said(scope, operation, "partition_by")
     if split is not None and (text := _split_mistake(operation.name, stream, split, key, splits)) is not None:
         mistakes.add(operation.position, text)
+
+
+def _empty_stream(scope: Scope, name: str) -> str:
+    """Return what to say of an operation whose stream has no name."""
+    if annotation(scope.annotations, "stream"):
+        return f'"{name}" cannot leave the stream of its scope; move it to a scope without (stream = "…")'
+    return f'the stream of "{name}" is empty; name one: (stream = "orders"), or leave the annotation out'
 
 
 def said(scope: Scope, operation: Operation, name: str) -> str | None:

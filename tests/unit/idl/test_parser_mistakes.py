@@ -286,3 +286,40 @@ def test_the_error_is_a_value_error_that_can_be_pickled() -> None:
     copied = pickle.loads(pickle.dumps(caught.value))
     assert isinstance(copied, IdlError)
     assert copied.mistakes == caught.value.mistakes  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (
+            'scope Toks prefix tk.{region} (stream = "toks") { A: i32 }',
+            'a.frugal:1:31: the annotations of "Toks" stand behind the "}" that closes it',
+        ),
+        ("service S (deprecated) {}", 'a.frugal:1:11: the annotations of "S" stand behind the "}" that closes it'),
+        ("struct S (deprecated) {}", 'a.frugal:1:10: the annotations of "S" stand behind the "}" that closes it'),
+        ("enum E (deprecated) {}", 'a.frugal:1:8: the annotations of "E" stand behind the "}" that closes it'),
+        (
+            "exception E {}\nservice S { void a() (idempotent) throws (1: E e) }",
+            'a.frugal:2:35: "throws" of "a" stands in front of its annotations',
+        ),
+    ],
+)
+def test_annotations_in_another_place_are_told_where_they_stand(text: str, told: str) -> None:
+    with pytest.raises(IdlError) as caught:
+        parse(text, "a.frugal")
+    assert str(caught.value) == told
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("shop.proto", "message Order {}"),
+        ("shop.frugal", 'syntax = "proto3";'),
+        ("shop.frugal", '// A comment\n/* and * another */\nedition = "2023";'),
+    ],
+)
+def test_protobuf_is_told_how_it_is_read(file: str, text: str) -> None:
+    with pytest.raises(IdlError) as caught:
+        parse(text, file)
+    assert str(caught.value).startswith(f"{file}:1:1: this is Protobuf's language")
+    assert "--descriptor_set_out" in str(caught.value)

@@ -59,6 +59,19 @@ def test_an_operation_overrides_its_scope() -> None:
     assert mistakes(KEYED + scope) == []
 
 
+def test_an_operation_cannot_leave_the_stream_of_its_scope() -> None:
+    """`(stream)` and `(stream = "")` are one: a forgotten name must not make the event live."""
+    scope = 'scope S { A: T (stream = "") B: T } (stream = "s", partition_by = "key")'
+    text = '"A" cannot leave the stream of its scope; move it to a scope without (stream = "…")'
+    assert mistakes(KEYED + scope) == [f"a.frugal:2:11: {text}"]
+
+
+def test_an_empty_stream_is_one_mistake() -> None:
+    text = 'the stream of "A" is empty; name one: (stream = "orders"), or leave the annotation out'
+    assert mistakes(f"{KEYED}scope S {{ A: T (stream) }}") == [f"a.frugal:2:11: {text}"]
+    assert mistakes(f'{KEYED}scope S {{ A: T (partition_by = "key") }} (stream = "")') == [f"a.frugal:2:11: {text}"]
+
+
 def test_splits_of_one_stream_are_compared_over_all_files() -> None:
     other = 'struct U { 1: i32 a }\nscope B { A: U (stream = "s", partition_by = "group") }'
     text = f'include "b.frugal"\n{KEYED}scope S {{ A: T (stream = "s", partition_by = "key") }}'

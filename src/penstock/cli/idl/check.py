@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from penstock.cli.idl.contracts import DESCRIPTOR_SETS, contracts_in, refuse, versions_of
+from penstock.cli.idl.contracts import DESCRIPTOR_SETS, contracts_in, refuse, versions_of, warn_of
 from penstock.cli.terminal import output
 from penstock.cli.terminal.failure import FAILED, clearly, say, say_note
 from penstock.cli.terminal.options import Debug, IncludeFolders, Json, examples
@@ -60,9 +60,14 @@ class _Refused(NamedTuple):
         """True if this change is refused."""
         from penstock.idl.compatibility import breaking
 
-        if self.allowed & {change.rule.id, f"{change.rule.id}:{change.subject}"}:
+        if self.allowed.intersection(_names_of(change)):
             return False
         return bool(breaking([change], self.mode, source=self.source))
+
+
+def _names_of(change: Change) -> tuple[str, str]:
+    """Return the values of `--allow` that mean a change."""
+    return change.rule.id, f"{change.rule.id}:{change.subject}"
 
 
 class _Row(NamedTuple):
@@ -135,6 +140,10 @@ def check(
             output.print_json(_json(row))
     else:
         _show(rows, len(contracts), Mode(mode))
+    found = {name for row in rows for name in _names_of(row.change)}
+    for each in dict.fromkeys(allow or []):
+        if each not in found:
+            say_note(f"--allow {each}: there is no such change")
     if any(row.is_refused for row in rows):
         raise typer.Exit(FAILED)
 
@@ -185,6 +194,7 @@ def _rows(contracts: list[_Paths], versions: list[Path], roots: list[Path], refu
     errors: list[IdlError] = []
     warnings = Mistakes()
     older: dict[Path, None] = {}  # with mistakes
+    new: list[Program] = []
     for paths in contracts:
         read: list[dict[str, Program]] = []
         for path, version in zip(paths, versions, strict=True):
@@ -198,6 +208,7 @@ def _rows(contracts: list[_Paths], versions: list[Path], roots: list[Path], refu
                     older[path] = None
         if errors:
             continue
+        new += read[-1].values()
         for programs in _by_name(read, [path or version for path, version in zip(paths, versions, strict=True)]):
             for index, change in compare_all([program for _, program in programs]):
                 # What several files include is compared with each of them.
@@ -210,6 +221,7 @@ def _rows(contracts: list[_Paths], versions: list[Path], roots: list[Path], refu
         for path in older:
             say_note(f"{path} is an older version with mistakes: compare with one without, or with a mended copy")
         raise ended
+    warn_of(new)
     return sorted(found.values(), key=lambda each: (not each.is_refused, not each.change.impact))
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from penstock.cli.idl.contracts import programs_of, refuse
+from penstock.cli.idl.contracts import programs_of, refuse, warn_of
 from penstock.cli.terminal.failure import clearly, say, say_note
 from penstock.cli.terminal.options import Debug, IncludeFolders, examples
 from penstock.cli.terminal.output import counted
@@ -57,11 +57,17 @@ def compile_contract(
     from penstock.idl.mistakes import IdlError
     from penstock.idl.python.files import write
     from penstock.idl.python.generate import generate
+    from penstock.idl.python.names import prefix_parts
 
+    if prefix_parts(package) is None:
+        text = f"{package!r} is no package of Python; give names with dots between, none of Python's own"
+        raise typer.BadParameter(text, param_hint="'--package'")
     try:
-        files = generate(*programs_of(paths, include), prefix=package)
+        programs = programs_of(paths, include)
+        files = generate(*programs, prefix=package)
     except IdlError as error:
         raise refuse(error) from None
+    warn_of(programs)
     changed = [] if dry_run else write(files, out)
     for name in files:
         say(str(out / name))

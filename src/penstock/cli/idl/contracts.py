@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli.terminal.failure import USED_WRONGLY, printable
+from penstock.cli.terminal.failure import USED_WRONGLY, printable, say_note
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -53,7 +53,7 @@ def programs_of(paths: Sequence[Path], include: Iterable[Path] | None) -> list[P
 def versions_of(path: Path, include: Iterable[Path] | None, contradictions: Mistakes | None) -> dict[str, Program]:
     """Return the programs of a file to compare, by their names in it: those of a descriptor set have one.
 
-    `contradictions`: takes those of streams, which do not keep a file from being compared. Otherwise as `program_of`.
+    `contradictions`: takes those of annotations, which do not keep a file from being compared. Else as `program_of`.
     """
     if path.suffix not in DESCRIPTOR_SETS:
         (program,) = _linked([path], [path.parent], include, contradictions)
@@ -77,6 +77,11 @@ def _linked(
     for folder in folders:
         if not folder.is_dir():
             raise typer.BadParameter(f"{folder} is no folder", param_hint="'--include'")
+    files = list(files)
+    for file in files:
+        if file.suffix in DESCRIPTOR_SETS:
+            text = "is a descriptor set of Protobuf, for `penstock idl check` and `penstock schema register`"
+            raise typer.BadParameter(f"{file} {text}; this command takes .frugal and .thrift")
     roots = [str(each) for each in (*own, *folders)]
     return link_all(map(str, files), FileReader(roots), roots, contradictions=contradictions)
 
@@ -92,6 +97,16 @@ def contracts_in(folder: Path, more: Sequence[str] = ()) -> Iterator[Path]:
     if len(found) > FILES_MAX:
         raise typer.BadParameter(f"{folder} has {len(found):,} contracts; {FILES_MAX:,} are the most")
     return (each.relative_to(folder) for each in found)
+
+
+def warn_of(programs: Iterable[Program]) -> None:
+    """Print what is likely not meant in contracts and what they include, each once."""
+    from penstock.idl.annotations import near_misses
+    from penstock.idl.model import closure
+
+    found = near_misses(each for program in programs for each in closure([program]))
+    for line in dict.fromkeys(f"{each.position}: warning: {each.text}" for each in found):
+        say_note(line)
 
 
 def refuse(*errors: IdlError) -> typer.Exit:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from penstock.cli.idl.contracts import ContractFile, program_of, refuse
+from penstock.cli.idl.contracts import ContractFile, program_of, refuse, warn_of
 from penstock.cli.terminal.failure import clearly, say_note
 from penstock.cli.terminal.options import Debug, IncludeFolders, examples
 
@@ -68,6 +68,7 @@ def docs(
         program = program_of(file, include)
     except IdlError as error:
         raise refuse(error) from None
+    warn_of([program])
     text = page(program, PageFormat(chosen), title=title)
     if out is None:
         typer.echo(text, nl=False)

@@ -66,8 +66,8 @@ def generate(*programs: Program, prefix: str = "") -> dict[str, str]:
 def packages_of(*programs: Program, prefix: str = "") -> dict[str, str]:
     """Return the package of each file of programs, such as "shop.orders". IdlError, ValueError: as `generate`."""
     by_file = {each.document.file: each for each in closure(programs)}
-    before = names.package_parts(prefix) if prefix else ()
-    if before is None or (before and before != tuple(prefix.split("."))):
+    before = names.prefix_parts(prefix)
+    if before is None:
         raise ValueError(f"prefix is {prefix!r}; give names of packages with dots between, none of Python's own")
     mistakes = Mistakes()
     wanted = {file: _package(each, mistakes) for file, each in by_file.items()}

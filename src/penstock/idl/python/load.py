@@ -15,14 +15,17 @@ import hashlib
 import importlib
 import os
 import sys
+import warnings
 from collections.abc import Mapping, Sequence
 from importlib.abc import InspectLoader, MetaPathFinder
 from importlib.util import spec_from_loader
 from types import CodeType, ModuleType
 from typing import Any
 
+from penstock.idl.annotations import near_misses
 from penstock.idl.files import FileReader, texts
 from penstock.idl.linker import link
+from penstock.idl.mistakes import IdlWarning
 from penstock.idl.model import Program
 from penstock.idl.python.generate import generate, packages_of
 
@@ -34,16 +37,26 @@ def load(path: str | os.PathLike[str], *, roots: Sequence[str | os.PathLike[str]
     """Return the module of a `.frugal` or `.thrift` file.
 
     `roots`: folders in which includes are looked for and which they never leave; none: the folder of the file.
-    IdlError: the mistakes of the file and its includes.
+    IdlError: the mistakes of the file and its includes. IdlWarning: an annotation that is likely mistyped.
     """
     file = os.fspath(path)
     folders = [os.fspath(each) for each in roots] or [os.path.dirname(file)]
-    return load_program(link(file, FileReader(folders), folders))
+    program = link(file, FileReader(folders), folders)
+    _warn(program)
+    return load_program(program)
 
 
 def load_text(text: str, *, file: str = "contract.frugal", files: Mapping[str, str] | None = None) -> ModuleType:
     """Return the module of a contract's text. `file`: its name, `files`: the texts of included files by their paths."""
-    return load_program(link(file, texts({**(files or {}), file: text})))
+    program = link(file, texts({**(files or {}), file: text}))
+    _warn(program)
+    return load_program(program)
+
+
+def _warn(program: Program) -> None:
+    """Warn the caller of `load` or `load_text` of annotations that are likely mistyped."""
+    for each in near_misses(program.closure()):
+        warnings.warn(str(each), IdlWarning, stacklevel=3)
 
 
 def load_program(program: Program) -> ModuleType:

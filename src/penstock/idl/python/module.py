@@ -243,7 +243,7 @@ def _block(module: str, own: set[str]) -> int:
 
 def _names_inside(program: Program, naming: Naming) -> set[str]:
     """Return each name that a class or method of the module may have inside, so that it hides one of the module."""
-    inside = {*names.OF_PUBLISHER, *names.OF_SUBSCRIBER, *names.OF_CLIENT, "_scope", "_service", "answer", "success"}
+    inside = {*names.OF_SCOPE, *names.OF_CLIENT, "_scope", "_service", "answer", "success"}
     inside |= {*names.OF_STRUCT, *names.OF_UNION, *names.OF_EXCEPTION}
     inside |= {f"_{number}" for number in range(2 * NESTING_MAX + 2)}  # variables of comprehensions
     for struct in program.document.types:
@@ -257,8 +257,8 @@ def _names_inside(program: Program, naming: Naming) -> set[str]:
             inside |= set(names.attributes_of((*method.arguments, *method.exceptions)).values())
             inside |= set(names.parameters([each.name for each in method.arguments], names.OF_METHOD))
     for scope in program.document.scopes:
-        for verb, reserved in (("publish", names.OF_PUBLISHER), ("subscribe", names.OF_SUBSCRIBER)):
-            inside |= set(names.parameters(scope.variables, reserved))
+        inside |= set(names.parameters(scope.variables, names.OF_SCOPE))
+        for verb in ("publish", "subscribe"):
             inside |= set(names.operation_names(scope, verb).values())
     return inside
 

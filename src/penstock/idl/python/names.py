@@ -47,8 +47,8 @@ SUBSCRIBE_OPTIONS: Final = frozenset(
     {"dead_letters", "group", "handlers", "pending", "retry", "session", "start", "stream", "timeout"}
 )
 """Keyword arguments of both; a variable of a scope that had such a name would hide one, so it gets an underscore."""
-OF_PUBLISHER: Final = OF_METHOD | {"message", "options"} | PUBLISH_OPTIONS
-OF_SUBSCRIBER: Final = frozenset({"self", "handler", "queue", "options"}) | SUBSCRIBE_OPTIONS
+OF_SCOPE: Final = OF_METHOD | {"message", "handler", "queue", "options"} | PUBLISH_OPTIONS | SUBSCRIBE_OPTIONS
+"""Parameters of publishers and subscribers: a variable has one name in both."""
 OF_PROTOCOL: Final = frozenset({"_abc_impl", "_is_protocol", "_is_runtime_protocol"})
 OF_CLIENT: Final = frozenset({"close", "codec", "framing", "middleware", "service", "subject", "transport"})
 """Names that base classes of clients have, or may get; methods of services are named otherwise."""
@@ -177,6 +177,12 @@ def package_parts(namespace: str) -> tuple[str, ...] | None:
         return None
     taken = [Taken(_PACKAGES if place == 0 else ()).take(part) for place, part in enumerate(parts)]
     return tuple(taken)
+
+
+def prefix_parts(prefix: str) -> tuple[str, ...] | None:
+    """Return the packages of a prefix, which stay as they are; None: they cannot."""
+    parts = package_parts(prefix) if prefix else ()
+    return parts if not parts or parts == tuple(prefix.split(".")) else None
 
 
 def stem_package(stem: str) -> str:

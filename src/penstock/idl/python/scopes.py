@@ -78,7 +78,7 @@ def _write_publisher(module: Module, scope: Scope) -> None:
     body = docstring(described(f"Publishes what the scope {scope.name} names.", scope.annotations, scope.comment))
     body += ["", f"_scope = {described_by}"]
     text = module.builtin("str")
-    variables = names.parameters(scope.variables, names.OF_PUBLISHER)
+    variables = names.parameters(scope.variables, names.OF_SCOPE)
     for operation in scope.operations:
         kind = annotation(module, module.program, operation.type)
         context = module.use("penstock.frugal.context", "Context")
@@ -108,7 +108,7 @@ def _write_subscriber(module: Module, scope: Scope) -> None:
     body = docstring(described(f"Subscribes to what the scope {scope.name} names.", scope.annotations, scope.comment))
     body += ["", f"_scope = {described_by}"]
     text = module.builtin("str")
-    variables = names.parameters(scope.variables, names.OF_SUBSCRIBER)
+    variables = names.parameters(scope.variables, names.OF_SCOPE)
     for operation in scope.operations:
         kind = annotation(module, module.program, operation.type)
         context, called = module.use("penstock.frugal.context", "Context"), module.use("collections.abc", "Callable")

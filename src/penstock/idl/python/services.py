@@ -9,7 +9,7 @@
 
 Rules: a method's argument that is not optional is given by each caller, and one that is a struct, enum or UUID must be
 there when a request is read: a handler sees None for optional ones only. An argument that is added later to a method
-should be optional. A client's argument has a default only if all behind it have one.
+should be optional. In a client, an argument without a default is given by name if one in front of it has a default.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from penstock.idl.model import (
 from penstock.idl.python import names
 from penstock.idl.python.keys import is_set
 from penstock.idl.python.module import Module
-from penstock.idl.python.structs import Member, check_ids, required_lines, spec_lines, write_class
+from penstock.idl.python.structs import Member, check_ids, default_of, required_lines, spec_lines, write_class
 from penstock.idl.python.text import annotation_items, call, described, docstring, indented, quoted
 from penstock.idl.python.types import annotation, zero
 from penstock.idl.python.values import expression
@@ -131,11 +131,12 @@ def _write_struct(
 
 def _argument(module: Module, field: Field, attribute: str) -> Member:
     """Return how an argument is written: what a request leaves out is zero, its default or, if optional, None."""
-    default = _shared_default(module, field)
-    if field.requiredness is Requiredness.OPTIONAL:
-        return Member(field, attribute, field.type, is_optional=True, default=f" = {default or 'None'}")
-    if default is not None:
-        return Member(field, attribute, field.type, default=f" = {default}")
+    is_optional = field.requiredness is Requiredness.OPTIONAL
+    if field.default is not None:
+        default = default_of(module, field, attribute, is_optional=is_optional)
+        return Member(field, attribute, field.type, is_optional, default)
+    if is_optional:
+        return Member(field, attribute, field.type, is_optional=True, default=" = None")
     empty = None if field.requiredness is Requiredness.REQUIRED else zero(module, module.program, field.type)
     if empty is None:
         return Member(field, attribute, field.type)
@@ -143,12 +144,16 @@ def _argument(module: Module, field: Field, attribute: str) -> Member:
     return Member(field, attribute, field.type, default=f" = {made}")
 
 
-def _shared_default(module: Module, field: Field) -> str | None:
-    """Return the default that a contract gives an argument, if calls can share it."""
-    resolved = module.program.resolve(field.type)
-    if field.default is None or not isinstance(resolved[1], Scalar | Enum):
+def _default_value(module: Module, field: Field) -> str | None:
+    """Return the default that a contract gives an argument."""
+    if field.default is None:
         return None
-    return expression(module, module.program, field.default, resolved)
+    return expression(module, module.program, field.default, module.program.resolve(field.type))
+
+
+def _is_shared(module: Module, field: Field) -> bool:
+    """True if calls can share a default of this type, which none can change."""
+    return isinstance(module.program.resolve(field.type)[1], Scalar | Enum)
 
 
 def _description(module: Module, service: Service, name: str, structs: dict[str, _Structs]) -> list[str]:
@@ -241,6 +246,7 @@ def _write_client(module: Module, service: Service, *, is_blocking: bool) -> Non
         wait = "" if is_blocking else "await "
         made = [f"{described_by}.methods[{quoted(wire_name(method))}]", "ctx", values]
         body += ["", *signature, *indented(docstring(_method_text(module, method)))]
+        body += indented(_made_defaults(module, method, parameters))
         if method.returns is None:
             body += call(f"{wait}self._call(", made, ")", "    ")
         else:
@@ -253,20 +259,38 @@ def _write_client(module: Module, service: Service, *, is_blocking: bool) -> Non
     module.write(module.alias_lines(name))
 
 
+def _made_defaults(module: Module, method: Method, parameters: list[str]) -> list[str]:
+    """Return the lines of a client's method that make defaults which calls cannot share."""
+    lines = []
+    for each, name in zip(method.arguments, parameters, strict=True):
+        is_made = each.default is not None and each.requiredness is not Requiredness.OPTIONAL
+        if is_made and not _is_shared(module, each):
+            lines += [f"if {name} is None:", f"    {name} = {_default_value(module, each)}"]
+    return lines
+
+
 def _signature(
     module: Module, method: Method, attribute: str, *, is_handler: bool = False, is_blocking: bool = False
 ) -> list[str]:
     """Return the first lines of a method."""
     parameters = names.parameters([each.name for each in method.arguments], names.OF_METHOD)
-    items: list[str] = []
-    has_default = not is_handler
-    for each, name in zip(reversed(method.arguments), reversed(parameters), strict=True):
+    items = ["self", f"ctx: {module.use('penstock.frugal.context', 'Context')}"]
+    has_default, by_name = False, False
+    for each, name in zip(method.arguments, parameters, strict=True):
         kind = annotation(module, module.program, each.type)
         is_optional = each.requiredness is Requiredness.OPTIONAL
-        default = _shared_default(module, each) or ("None" if is_optional else None)
-        has_default = has_default and default is not None
-        items.insert(0, f"{name}: {kind}{' | None' if is_optional else ''}{f' = {default}' if has_default else ''}")
-    items = ["self", f"ctx: {module.use('penstock.frugal.context', 'Context')}", *items, *(["/"] if is_handler else [])]
+        if is_handler:
+            items.append(f"{name}: {kind}{' | None' if is_optional else ''}")
+            continue
+        default = _default_value(module, each) if _is_shared(module, each) else None
+        may_be_none = is_optional or (each.default is not None and default is None)
+        default = default or ("None" if may_be_none else None)
+        if has_default and default is None and not by_name:
+            items.append("*")
+            by_name = True
+        has_default = has_default or default is not None
+        items.append(f"{name}: {kind}{' | None' if may_be_none else ''}{f' = {default}' if default else ''}")
+    items += ["/"] if is_handler else []
     returns = "None" if method.returns is None else annotation(module, module.program, method.returns)
     return call(f"{'' if is_blocking else 'async '}def {attribute}(", items, f") -> {returns}:")
 

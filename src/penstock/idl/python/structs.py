@@ -125,7 +125,9 @@ def _member(module: Module, field: Field, attribute: str, kind: StructKind) -> M
         return Member(field, attribute, field.type, is_optional=True, default=" = None")
     is_optional = field.requiredness is Requiredness.OPTIONAL
     if field.default is not None:
-        return Member(field, attribute, field.type, is_optional, _default(module, field, attribute, is_optional))
+        return Member(
+            field, attribute, field.type, is_optional, default_of(module, field, attribute, is_optional=is_optional)
+        )
     if field.requiredness is Requiredness.REQUIRED:
         return Member(field, attribute, field.type)
     empty = None if is_optional else zero(module, module.program, field.type)
@@ -134,8 +136,8 @@ def _member(module: Module, field: Field, attribute: str, kind: StructKind) -> M
     return Member(field, attribute, field.type, default=f" = {empty[0] or _factory(module, empty[1])}")
 
 
-def _default(module: Module, field: Field, attribute: str, is_optional: bool) -> str:
-    """Return the default that a contract gives a field."""
+def default_of(module: Module, field: Field, attribute: str, *, is_optional: bool) -> str:
+    """Return the default that a contract gives a field, as it stands behind the type: " = 5"."""
     assert field.default is not None
     resolved = module.program.resolve(field.type)
     value = expression(module, module.program, field.default, resolved)

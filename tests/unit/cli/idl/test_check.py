@@ -296,3 +296,22 @@ def test_an_old_folder_without_contracts_is_a_mistake(folder: Path) -> None:
     (folder / "old").mkdir()
     result = run("old", "new")
     assert (result.exit_code, "old has no contracts" in result.output) == (2, True)
+
+
+def test_mistyped_annotations_of_the_new_version_are_told_once(folder: Path) -> None:
+    base = 'scope B { Op: string (%s = "s") }\n'
+    write("old/base.frugal", base % "stram")
+    write("new/base.frugal", base % "strem")
+    for version in ("old", "new"):
+        write(f"{version}/a.frugal", 'include "base.frugal"\n')
+    done = run("old", "new")
+    text = 'new/base.frugal:1:23: warning: the annotation "strem" means nothing to Penstock; did you mean "stream"?'
+    assert (done.exit_code, done.stderr.splitlines()) == (0, [text])
+
+
+def test_an_allowed_change_that_is_not_there_is_noted(folder: Path) -> None:
+    """A mistyped subject would let nothing pass, or stay for ever after the change."""
+    paths = write("old.frugal", OLD), write("new.frugal", OLD)
+    done = run(*paths, "--allow", "type-changed:Nope", "--allow", "field-removed")
+    notes = ["--allow type-changed:Nope: there is no such change", "--allow field-removed: there is no such change"]
+    assert (done.exit_code, done.stderr.splitlines()) == (0, notes)

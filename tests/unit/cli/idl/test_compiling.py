@@ -150,3 +150,25 @@ def test_a_wrong_command_line_has_exit_code_2(arguments: tuple[str, ...], said: 
     assert done.exit_code == 2
     assert said in done.stderr
     assert not Path("src").exists()
+
+
+def test_a_mistyped_annotation_is_told_and_the_code_is_written() -> None:
+    """The event would be live, and lost while nothing subscribes."""
+    Path("orders.frugal").write_text('scope S { Op: string (strem = "s") }')
+    done = run("orders.frugal", "--out", "src")
+    text = 'orders.frugal:1:23: warning: the annotation "strem" means nothing to Penstock; did you mean "stream"?'
+    assert (done.exit_code, done.stderr.splitlines()) == (0, [text, "1 file, of which 1 changed"])
+
+
+def test_a_descriptor_set_is_told_which_commands_take_it() -> None:
+    Path("shop.binpb").write_bytes(b"\x0a")
+    done = run("shop.binpb", "--out", "src")
+    assert done.exit_code == 2
+    assert "shop.binpb is a descriptor set of Protobuf, for `penstock idl check`" in " ".join(done.stderr.split())
+
+
+def test_a_package_that_is_none_is_told_by_its_option() -> None:
+    done = run("orders.frugal", "--out", "src", "--package", "a-b")
+    assert done.exit_code == 2
+    text = "Invalid value for '--package': 'a-b' is no package of Python; give names with dots between"
+    assert text in " ".join(done.stderr.split())

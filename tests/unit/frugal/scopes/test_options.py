@@ -27,5 +27,5 @@ def test_options_of_a_subscribe_are_its_parameters() -> None:
 
 
 def test_variables_of_a_scope_give_way_to_options() -> None:
-    assert {*PublishOptions.__annotations__, "nowait"} == names.PUBLISH_OPTIONS <= names.OF_PUBLISHER
-    assert set(SubscribeOptions.__annotations__) == names.SUBSCRIBE_OPTIONS <= names.OF_SUBSCRIBER
+    assert {*PublishOptions.__annotations__, "nowait"} == names.PUBLISH_OPTIONS <= names.OF_SCOPE
+    assert set(SubscribeOptions.__annotations__) == names.SUBSCRIBE_OPTIONS <= names.OF_SCOPE

@@ -183,7 +183,8 @@ def names(minimum: int = 0, maximum: int = 4) -> st.SearchStrategy[list[str]]:
 
 
 def marks() -> st.SearchStrategy[tuple[Annotation, ...]]:
-    one = st.builds(Annotation, NAMES | st.sampled_from(["deprecated", "idempotent"]), TEXTS)
+    one = st.builds(Annotation, NAMES | st.just("deprecated"), TEXTS)
+    one |= st.builds(Annotation, st.just("idempotent"), st.sampled_from(["", "true", "false"]))
     return st.lists(one, max_size=2).map(tuple)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -164,3 +165,41 @@ def test_mypy_accepts_variables_that_have_the_names_of_options(tmp_path: Path) -
     options = ["--strict", f"--config-file={ROOT / 'pyproject.toml'}", f"--cache-dir={tmp_path / 'cache'}"]
     found = _run(tmp_path, "mypy", *options, "use.py")
     assert found.returncode == 0, found.stdout
+
+
+@each_change
+def test_mypy_and_ruff_accept_the_defaults_of_arguments(tmp_path: Path) -> None:
+    (tmp_path / "shop.frugal").write_text(ARGUMENTS, encoding="utf-8")
+    write(generate(link(str(tmp_path / "shop.frugal"), FileReader([str(tmp_path)]), [str(tmp_path)])), tmp_path)
+    use = """
+    from penstock.frugal import Context
+    from shop import DepotClient
+
+    async def use(client: DepotClient) -> str:
+        await client.all(Context(), 1, ["a"])
+        await client.all(Context())
+        await client.two(Context(), a=1, b="b")
+        return await client.two(Context(), b="b")
+    """
+    assert "Success" in _check_types(tmp_path, textwrap.dedent(use))
+    assert "Too many positional arguments" in _check_types(tmp_path, f"{textwrap.dedent(use)}\n{TOO_MANY}")
+    options = ["--isolated", "--no-cache", "--line-length=120", "--target-version=py311"]
+    found = _run(tmp_path, "ruff", "format", "--diff", *options, "shop")
+    assert found.returncode == 0, found.stdout + found.stderr
+
+
+ARGUMENTS = """
+struct Part { 1: string name }
+enum State { NEW = 1 }
+service Depot {
+    string two(1: i32 a = 5, 2: string b)
+    string all(
+        1: optional i32 a, 2: list<string> tags = ["x"], 3: Part part = {"name": "y"},
+        4: optional map<string, i32> sizes = {"a": 1}, 5: State state = State.NEW, 6: required set<i32> numbers = []
+    )
+}
+"""
+TOO_MANY = """
+async def wrong(client: DepotClient) -> str:
+    return await client.two(Context(), 1, "b")
+"""

@@ -243,7 +243,7 @@ def check(made: Made) -> bool:
 
 def _included(module: ModuleType, program: Program) -> ModuleType:
     """Return the included module: another attribute may have its name, and both files may share a package."""
-    packages = packages_of(program, module.__name__.partition(".")[0])
+    packages = packages_of(program, prefix=module.__name__.partition(".")[0])
     return sys.modules[packages[program.includes["base"].document.file]]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 import threading
 import traceback
@@ -140,3 +141,12 @@ def test_types_with_names_of_the_generated_classes() -> None:
     arguments = module.A.methods["a"].arguments()
     assert (arguments.x, arguments.y) == (module._service.q, module._scope.q)
     assert module.AClient._service is module.A
+
+
+def test_a_variable_has_one_name_in_publishers_and_subscribers() -> None:
+    module = load_text("scope Hard prefix {key}.{start}.{queue}.{message}.{region}.{from} { Counted: i64 }")
+    published = [*inspect.signature(module.HardPublisher.publish_counted).parameters]
+    subscribed = [*inspect.signature(module.HardSubscriber.subscribe_counted).parameters]
+    variables = ["key_", "start_", "queue_", "message_", "region", "from_"]
+    assert published == ["self", "ctx", *variables, "message", "nowait", "options"]
+    assert subscribed == ["self", "handler", *variables, "queue", "options"]
