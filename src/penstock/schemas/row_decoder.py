@@ -529,8 +529,7 @@ def _refused_part(route: _Route, rows: pa.Array | None, values: pa.Array) -> _Pa
     if route.decoder is None:
         reasons = pc.if_else(values.is_valid(), pa.scalar(route.reason, pa.uint8()), pa.scalar(0, pa.uint8()))
     else:
-        codes = route.decoder.decode(values).refused.codes
-        reasons = codes.combine_chunks() if len(values) else pa.array([], pa.uint8())
+        reasons = route.decoder.reasons(values)
     return _Part(rows, len(values), None, reasons, _NO_TYPE)
 
 
