@@ -41,7 +41,7 @@ from tests.extent import each_change
 from tests.unit.node.api.test_schema_registry import answer, asked, register, text_of
 from tests.unit.node.harness import Broker, Executed, batch_of
 from tests.unit.node.members import Brokers
-from tests.unit.node.staging import publishing, refused, staged
+from tests.unit.node.staging import publishing, refused, staged, staged_stream
 
 SCHEMA = '{"type":"object","properties":{"x":{"type":"integer"}},"required":["x"]}'
 WIDER = '{"type":"object","properties":{"x":{"type":"integer"},"y":{"type":"string"}},"required":["x"]}'
@@ -215,6 +215,23 @@ def test_staged_rows_of_a_version_registered_just_now_are_published() -> None:
         broker.tick(limits.SCHEMA_LOOKUP_INTERVAL_MS)
     broker.answer(callers[0], PublishStagedResponse)
     assert refused(broker, callers[1]) == ErrorCode.SCHEMA_MISMATCH
+    assert broker.values("orders") == [GOOD]
+
+
+def test_staged_rows_that_are_cut_while_they_wait_for_schemas_are_waited_for_again() -> None:
+    """The broker asked for them again and again in one step, and did nothing else any more."""
+    broker = with_check("refuse")
+    broker.clock.advance_ms(1)
+    made = hash_of(typed(broker, text=WIDER))
+    caller = publishing(broker, 0, staged(broker, GOOD, headers=naming(made)))
+    replica = broker.node._partitions[PartitionKey(staged_stream(broker).stream_id, PartitionId(0))]
+    end, replica.committed_end = replica.committed_end, 0  # as after a cut, before the leader's epoch is known here
+    for _ in range(2):
+        broker.tick(limits.SCHEMA_LOOKUP_INTERVAL_MS)
+    assert caller not in broker.replies
+    replica.committed_end = end
+    refresh(broker)
+    broker.answer(caller, PublishStagedResponse)
     assert broker.values("orders") == [GOOD]
 
 
