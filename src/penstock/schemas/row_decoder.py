@@ -510,8 +510,10 @@ class _Headers:
 
 def _published(subjects: pa.Array, blocks: pa.Array) -> pa.Array:
     """Return the subjects on which messages were published that may be dead letters, as bytes."""
-    found = pc.replace_substring_regex(subjects.cast(pa.binary()), _DEAD, "")
+    subjects = subjects.cast(pa.binary())
+    found = pc.replace_substring_regex(subjects, _DEAD, "")
     is_elsewhere = pc.is_in(found, pa.array([DEAD_TOO_LONG, DEAD_UNFIT], pa.binary()))
+    is_elsewhere = pc.and_(is_elsewhere, pc.starts_with(subjects, DEAD_PREFIX))
     if not pc.any(is_elsewhere).as_py():
         return found
     said = pc.extract_regex(blocks.cast(pa.binary()), rf"\r\n{DEAD_SUBJECT}: *(?P<said>[^\r\n]*)\r\n").field(0)
