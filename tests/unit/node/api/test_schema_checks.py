@@ -386,11 +386,13 @@ def test_a_version_is_refused_for_the_time_being_while_the_keeper_does_not_answe
     place = {"stream_id": at.stream_id("orders"), "partition": 0}
     error = at.refusal(AppendRequest(**place), batch_of([("orders.a", None, GOOD, UNKNOWN)]))
     assert (error.code, VERSION_UNDECIDED in error.message) == (ErrorCode.NOT_YET, True)
+    assert at.node.meters.counters["schema_refused"] == 0
     brokers.join(leader, keeper)
     brokers.run(3_000)
     at.deliver([(b"orders.a", b"r", UNKNOWN, GOOD)])
     brokers.run(limits.SCHEMA_LOOKUP_WAIT_MS)
     assert "register that version first" in told(at)[-1]
+    assert at.node.meters.counters["schema_refused"] == 1
 
 
 @each_change
