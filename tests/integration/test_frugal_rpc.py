@@ -464,6 +464,13 @@ async def test_a_blocking_client_that_cannot_connect(tmp_path: Path, caplog: pyt
     assert caplog.records == [], "the error says it"
 
 
+async def test_a_server_that_says_nothing_is_told_as_a_time_out() -> None:
+    async with silent_server() as (url, _):
+        connect = NatsTransport.connecting(url, "shop", first_connect_timeout_s=0.5, connect_timeout=0.05)
+        with pytest.raises(ServiceNotAvailable, match=r"was not reached in 0\.5 s: .*[Tt]ime.?out"):
+            await connect()
+
+
 async def test_clients_with_one_inbox_prefix_get_their_own_answers(parts: Parts) -> None:
     await parts.serve(Shop())
     for connection in (await parts.connection(), await parts.connection(inbox_prefix=b"_INBOX.other")):

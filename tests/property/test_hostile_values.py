@@ -59,7 +59,9 @@ def damaged(draw: st.DrawFn, whole: bytes) -> bytes:
 
 def found_in(decoder: Decoder, value: bytes) -> tuple[Any, Reason | None]:
     """Return the row of a value that stands between others, or the reason for which it is refused."""
-    found = decoder.decode(pa.array([value, None, value], pa.binary()))
+    values = pa.array([value, None, value], pa.binary())
+    found = decoder.decode(values)
+    assert decoder.reasons(values).equals(found.refused.codes.combine_chunks())
     found.columns.validate(full=True)
     first, none, again = found.columns.to_pylist()
     assert none is None

@@ -206,6 +206,8 @@ def test_rows_are_what_each_is_alone(rows: list[Row], enums: EnumStyle, place: i
     decoded = of.decode(batch)
     found = pa.record_batch(decoded.columns, schema=of.schema).to_pylist()
     wanted = None if place < 0 else list(COLUMN)[place]
+    reasons = [Reason(each).text if each else None for each in of.reasons(batch).to_pylist()]
+    assert reasons == [None if each == Reason.CHANGED.text else each for each in decoded.columns[-1].to_pylist()]
     count = 0
     for row, made in zip(rows, found, strict=True):
         pattern = _pattern_of(row.subject)

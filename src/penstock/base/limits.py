@@ -262,6 +262,7 @@ SCHEMA_CHECK_WAIT_MS = 10_000  # for an answer of the leader of the schemas; the
 SCHEMA_CHECK_RETRY_MS_MAX = 60_000  # a check that could not be made is made again
 SCHEMA_COMPARED_BYTES_MAX = 8 * MIB  # of the texts that one registration is compared with: some seconds of a thread
 SCHEMA_DEFAULT_BYTES_MAX = 1 * KIB  # of one field of Avro: each message of a version without it gets that much more
+SCHEMA_DEFAULT_STEPS_MAX = 200_000  # of encoding all defaults of one schema of Avro: a third of a second
 SCHEMA_DEFAULTS_BYTES_MAX = 1 * GIB  # of one field in one batch; its rows are refused beyond it
 SCHEMA_EXPLAINED_BYTES_MAX = 64 * KIB  # of a value that does not fit; of a larger one it is not said where
 SCHEMA_EXPLAINED_PATH_BYTES_MAX = 80  # of the path to its field, which may be as long as the schema's names

@@ -360,7 +360,8 @@ class HttpServer:
         return self._processor.stats
 
     async def start(self) -> None:
-        """Listen."""
+        """Listen. Handlers see the context variables that are set here."""
+        self._workers.begin()
         self._server = await asyncio.start_server(
             self._on_connection, self._host, self._port, ssl=self._tls, limit=_READ_BYTES
         )

@@ -260,7 +260,7 @@ class _Failures:
     @property
     def cause(self) -> str:
         """The last error, as the end of a sentence; "" if there was none."""
-        return "" if self._last is None else f": {str(self._last) or type(self._last).__name__}"
+        return "" if self._last is None else f": {_text(self._last)}"
 
     async def note(self, error: Exception) -> None:
         """Take an error, as nats-py's `error_cb`."""
@@ -268,7 +268,11 @@ class _Failures:
         if self._error_cb is not None:
             await self._error_cb(error)
         elif self.is_connected:
-            _log.warning("NATS: %s", str(error) or type(error).__name__)
+            _log.warning("NATS: %s", _text(error))
+
+
+def _text(error: Exception) -> str:
+    return str(error) or type(error).__name__
 
 
 class _Waiter(asyncio.Future[Packet]):

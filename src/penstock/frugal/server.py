@@ -132,7 +132,8 @@ class Server:
         return self._workers.waiting
 
     async def start(self) -> None:
-        """Subscribe; returns when NATS has the subscriptions."""
+        """Subscribe; returns when NATS has the subscriptions. Handlers see the context variables that are set here."""
+        self._workers.begin()
         for subject in self._subjects:
             handler = partial(self._on_request, subject)
             self._subscriptions.append(await self._connection.subscribe(subject, queue=self._queue, cb=handler))

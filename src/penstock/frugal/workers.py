@@ -79,6 +79,10 @@ class Workers:
         """The number of requests that wait."""
         return max(0, self._begun + len(self._waiting) - self._concurrency_max)
 
+    def begin(self) -> None:
+        """Give all handlers the context variables that are set here; else they get those of the first request."""
+        self._context = contextvars.copy_context()
+
     async def submit(self, job: Job) -> None:
         """Run a request, or let it wait, or refuse it; returns at once unless it is refused."""
         if self._is_draining:
@@ -124,7 +128,8 @@ class Workers:
     def _add_workers(self, most: int) -> None:
         """Begin workers for the requests that wait, so many at most."""
         if self._context is None:
-            self._context = contextvars.copy_context()
+            self.begin()
+        assert self._context is not None
         loop = asyncio.get_running_loop()
         wanted = min(most, len(self._waiting), self._concurrency_max - self._begun)
         while self._coming < wanted:

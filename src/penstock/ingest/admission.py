@@ -220,7 +220,8 @@ def admit(
     admission = _admission(group, found, rules, REFUSED, body)
     admission.asks_older, admission.misfits = found.asks_older, misfits
     if mistyped is not None:
-        admission.mistyped = sum(one.verdict == classification.MISTYPED for one in found.refused)
+        refused = (mistyped[one.row] for one in found.refused if one.verdict == classification.MISTYPED)
+        admission.mistyped = sum(mark != UNDECIDED for mark in refused)
     return admission
 
 

@@ -32,7 +32,7 @@ import pyarrow as pa
 from penstock.hot import avro_columns, cells
 from penstock.hot.avro_columns import AvroReader
 from penstock.hot.typed_columns import Column
-from penstock.schemas.avro_defaults import encoded_default
+from penstock.schemas.avro_defaults import DefaultEncoder
 from penstock.schemas.decoding import Decoder, ValueFraming
 from penstock.schemas.plans import NO_DEFAULT, VALUE, AvroPart, Budget, EnumStyle, Node, Plan, SchemaError
 
@@ -113,6 +113,7 @@ class _Making:
         self._names: dict[str, Any] = {}  # definitions by full name
         self._open: list[str] = []  # the records around a type
         self._recursive: dict[str, int] = {}
+        self._defaults = DefaultEncoder()
 
     def node(self, schema: Any, name: str, space: str, depth: int) -> Node:
         """Return the node of a schema that stands in a namespace."""
@@ -191,7 +192,7 @@ class _Making:
         aliases, default = tuple(map(str, field.get("aliases", ()))), field.get("default", NO_DEFAULT)
         if default is not NO_DEFAULT:
             with contextlib.suppress(NotImplementedError):
-                encoded_default(node, default)
+                self._defaults.encode(node, default)
         return replace(node, id=place, avro=replace(node.avro, aliases=aliases, default=default))
 
     def _union(self, schema: list[Any], name: str, space: str, depth: int) -> Node:

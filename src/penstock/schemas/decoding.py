@@ -139,7 +139,7 @@ class Decoder:
     def __init__(self, plan: Plan, reader: Callable[[Column], RowReader]) -> None:
         self.plan = plan
         self._reader = reader
-        self._cells = plan.root.column().cells
+        self._rows_max = max(1, min(SLICE_ROWS_MAX, SLICE_CELLS_MAX // plan.root.column().cells))
 
     @property
     def schema(self) -> pa.Schema:
@@ -148,8 +148,13 @@ class Decoder:
 
     def decode(self, values: pa.Array | pa.ChunkedArray) -> Decoded:
         """Decode values of any binary or string type. ValueError: they are of another type, or have bad offsets."""
-        rows = max(1, min(SLICE_ROWS_MAX, SLICE_CELLS_MAX // self._cells))
-        return decoded(values, self.plan.root.type, self._part, rows)
+        return decoded(values, self.plan.root.type, self._part, self._rows_max)
+
+    def reasons(self, values: pa.Array) -> pa.Array:
+        """Return by row the number of its `Reason`, 0 for one that decodes or is null: uint8. No array is made."""
+        parts = _parts(_binary(values), self._rows_max)
+        codes = b"".join([self._read(self.plan.root.column(), part) for part in parts])
+        return pa.Array.from_buffers(pa.uint8(), len(values), [None, pa.py_buffer(codes)], 0)
 
     def traced(self, value: bytes) -> tuple[RowReader, int]:
         """Read one value; return the reader, with its trail if it is refused, and the number of the reason, or 0."""
@@ -160,15 +165,18 @@ class Decoder:
 
     def _part(self, values: pa.Array) -> tuple[pa.Array, bytearray]:
         root = self.plan.root.column()
+        reasons = self._read(root, values)
+        return array_of(root, self.plan.root), reasons
+
+    def _read(self, root: Column, values: pa.Array) -> bytearray:
         validity, offsets, data = values.buffers()
-        reasons = self._reader(root).read(
+        return self._reader(root).read(
             _view(validity) if validity is not None and values.null_count else None,
             _view(offsets),
             _view(data),
             values.offset,
             len(values),
         )
-        return array_of(root, self.plan.root), reasons
 
 
 def decoded(

@@ -115,9 +115,12 @@ class _Judging:
 
     def __init__(self, asked: Registration) -> None:
         self._asked = asked
+        self._text_hash = asked.text.hash()
         self._programs: dict[tuple[str, tuple[tuple[str, str], ...]], Program] = {}  # of texts with their includes
         self._compared: set[str] = set()  # hashes of texts of contracts
         self._compared_bytes = 0
+        self._layouts: dict[str, object] = {}  # of Avro, by the hash of the text
+        self._planned_bytes = 0
         self.reasons: list[str] = []
 
     def version(self, entry: Wanted) -> Numbered:
@@ -147,9 +150,21 @@ class _Judging:
         """True if the versions are of Avro and differ in their bytes, of which none says which version it is of."""
         if new.kind is not SchemaKind.AVRO:
             return False
-        texts = {one.text_hash: self._asked.texts.get(one.text_hash) for one in before.values()}
-        layouts = [_layout(new.text), *(None if text is None else _layout(text.text) for text in texts.values())]
-        return any(each != layouts[0] for each in layouts)
+        own = self._layout(self._text_hash, self._asked.text)
+        for text_hash in dict.fromkeys(one.text_hash for one in before.values()):
+            text = self._asked.texts.get(text_hash)
+            if text is None or self._layout(text_hash, text) != own:
+                return True
+            if self._planned_bytes > limits.SCHEMA_COMPARED_BYTES_MAX:
+                return True  # not known; a header does no harm
+        return False
+
+    def _layout(self, text_hash: str, text: StoredText) -> object:
+        """Return `avro_layout` of a text, which is planned once."""
+        if text_hash not in self._layouts:
+            self._planned_bytes += text.size
+            self._layouts[text_hash] = _layout(text.text)
+        return self._layouts[text_hash]
 
     def _hash(self, schema: Schema) -> str:
         """Return `Schema.hash`, for a contract without parsing it again."""

@@ -92,8 +92,11 @@ class StreamSchemas:
 
 def _published_patterns(subjects: Sequence[str]) -> list[str]:
     """Return the patterns that the original subjects of dead letters match whose own match these patterns."""
-    rests = [subject.split(".")[3:] for subject in subjects if subject.startswith(DEAD_PREFIX)]
-    return [">" if rest in ([DEAD_TOO_LONG], [DEAD_UNFIT]) else ".".join(rest) for rest in rests if rest]
+    elsewhere = [f"{DEAD_PREFIX}*.{each}" for each in (DEAD_TOO_LONG, DEAD_UNFIT)]  # of letters on any subject
+    dead = [subject for subject in subjects if subject.startswith(DEAD_PREFIX)]
+    if any(overlap(subject, each) for subject in dead for each in elsewhere):
+        return [">"]
+    return [".".join(rest) for subject in dead if (rest := subject.split(".")[3:])]
 
 
 class StoredInfo(Protocol):

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from penstock.base import limits
 from penstock.hot import avro_columns, cells
 from penstock.schemas.avro import avro_decoder, layout
-from penstock.schemas.avro_defaults import encoded_default
+from penstock.schemas.avro_defaults import DefaultEncoder
 from penstock.schemas.plans import NO_DEFAULT, VALUE, Node, Plan
 from penstock.schemas.projection import cast, either, list_of, map_of, marked
 
@@ -188,7 +188,7 @@ def _default(field: Node) -> pa.Array | None:
     if field.avro.default is NO_DEFAULT:
         return None
     try:
-        text = encoded_default(field, field.avro.default)
+        text = DefaultEncoder().encode(field, field.avro.default)
     except NotImplementedError:
         return None
     root = Node("", cells.STRUCT, pa.struct([(VALUE, field.type)]), (field,))

@@ -526,8 +526,10 @@ class _Headers:
 
 def _published(subjects: pa.Array, blocks: pa.Array) -> pa.Array:
     """Return the subjects on which messages were published that may be dead letters, as bytes."""
-    found = pc.replace_substring_regex(subjects.cast(pa.binary()), _DEAD, "")
+    subjects = subjects.cast(pa.binary())
+    found = pc.replace_substring_regex(subjects, _DEAD, "")
     is_elsewhere = pc.is_in(found, pa.array([DEAD_TOO_LONG, DEAD_UNFIT], pa.binary()))
+    is_elsewhere = pc.and_(is_elsewhere, pc.starts_with(subjects, DEAD_PREFIX))
     if not pc.any(is_elsewhere).as_py():
         return found
     said = pc.extract_regex(blocks.cast(pa.binary()), rf"\r\n{DEAD_SUBJECT}: *(?P<said>[^\r\n]*)\r\n").field(0)
@@ -540,8 +542,7 @@ def _refused_part(route: _Route, rows: pa.Array | None, values: pa.Array) -> _Pa
     if route.decoder is None:
         reasons = pc.if_else(values.is_valid(), pa.scalar(route.reason, pa.uint8()), pa.scalar(0, pa.uint8()))
     else:
-        codes = route.decoder.decode(values).refused.codes
-        reasons = codes.combine_chunks() if len(values) else pa.array([], pa.uint8())
+        reasons = route.decoder.reasons(values)
     return _Part(rows, len(values), None, reasons, _NO_TYPE)
 
 

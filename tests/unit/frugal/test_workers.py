@@ -302,6 +302,23 @@ async def test_no_handler_sees_the_context_variables_of_another(names):
     assert shop.left == [None] * len(names)
 
 
+async def test_no_handler_sees_the_context_variables_of_the_first_request():
+    """Tracers set some around each message, such as the current span."""
+    shop = Curious()
+    front = Front(shop)
+    front.workers.begin()
+
+    async def submit_traced():
+        LEFT.set("the span of the first request")
+        await front.submit(WAIT_FOR, name="now")
+
+    await asyncio.create_task(submit_traced())
+    await front.submit(WAIT_FOR, name="now")
+    async with asyncio.timeout(60):
+        assert [await front.answers.get() for _ in range(2)] == ["now"] * 2
+    assert shop.left == [None, None]
+
+
 def test_limits_are_sensible():
     for concurrency_max, waiting_max in ((0, 1), (1, -1)):
         with pytest.raises(ValueError, match="from 1 and 0 on"):

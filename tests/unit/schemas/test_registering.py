@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 
 import pytest
 from google.protobuf import descriptor_pb2
@@ -175,6 +176,28 @@ def test_versions_of_avro_that_differ_in_their_bytes_need_a_header_and_others_do
     assert needs_header(record("a"), record("a"), record("a", "b")) == [True], "it is there already"
     text = '{"properties":{"x":{"type":"integer"}}}'
     assert needs_header(StoredText("json-schema", text), StoredText("json-schema", text + " ")) == [False]
+
+
+def test_versions_of_avro_with_too_much_to_plan_are_said_to_need_a_header() -> None:
+    """100 versions of 1 MiB would take a thread of the leader 20 s, also if nothing is to be registered."""
+    texts = [_documented(number) for number in range(limits.SCHEMA_COMPARED_BYTES_MAX // 700_000 + 1)]
+
+    def needs_header(count: int) -> bool:
+        versions = {
+            number: StoredVersion(text.kind, text.hash(), Schema(SchemaKind.AVRO, text.text).hash(), 0)
+            for number, text in enumerate(texts[:count], 1)
+        }
+        by_hash = {text.hash(): text for text in texts}
+        (found,) = judge(Registration("s", "s.>", texts[0], (Wanted(Typed("s.a"), ""),), {"s.a": versions}, by_hash))
+        return found.needs_header
+
+    assert not needs_header(2)
+    assert needs_header(len(texts))
+
+
+def _documented(number: int) -> StoredText:
+    doc = f"{number} " + "x" * 700_000
+    return StoredText("avro", json.dumps({"type": "record", "name": "A", "fields": [], "doc": doc}))
 
 
 def test_a_framing_that_the_kind_does_not_have_is_refused() -> None:

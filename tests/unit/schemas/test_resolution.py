@@ -256,6 +256,21 @@ def test_defaults_that_do_not_fit_are_refused(kind: Any, default: Any) -> None:
         avro_plan(json.dumps(record(field("f", kind, default=default))))
 
 
+def test_defaults_of_a_schema_take_a_bounded_number_of_steps() -> None:
+    """One of 82 KB took 15 seconds, in which no other schema was registered."""
+    enums = [{"type": "enum", "name": f"E{place}", "symbols": ["A"]} for place in range(1000)]
+    kind = {"type": "array", "items": [*enums, "int"]}
+    with pytest.raises(SchemaError, match=r"^f: the defaults .* more than 200,000 steps"):
+        avro_plan(json.dumps(record(field("f", kind, default=[0] * 300))))
+    avro_plan(json.dumps(record(field("f", kind, default=[0] * 100))))
+
+
+def test_a_default_that_does_not_fit_is_named_in_a_short_error() -> None:
+    with pytest.raises(SchemaError) as told:
+        avro_plan(json.dumps(record(field("f", "int", default=list(range(10_000))))))
+    assert len(str(told.value)) < 500
+
+
 def blurred(value: Any) -> Any:
     """Return a value in which a union's string and bytes are one: fastavro takes the first, Java its type's."""
     if isinstance(value, dict):

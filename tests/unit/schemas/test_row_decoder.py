@@ -433,6 +433,11 @@ def test_dead_letters_are_decoded_by_the_subject_on_which_they_were_published() 
         filtered = decoder(version(point, "a.*"), version(size, "b"), subjects=[subject])
         assert filtered.schema.names == ["x", "decode_error"]
         assert found(filtered, batch[:1])[0] == {"x": 1, "decode_error": None}
+    for subject in ("penstock.dead.>", "penstock.dead.s-dead.>", "penstock.dead.*.*", "penstock.dead.s-dead.unfit"):
+        filtered = decoder(version(point, "a.*"), version(size, "b"), subjects=[subject])
+        assert [row["Point"] for row in found(filtered, batch)] == expected
+    plain = rows(("unfit", value, {"Penstock-Dead-Subject": "a.c"}), ("penstock.dead.s-dead.a.b", value, None))
+    assert one.reasons(plain).to_pylist() == [Reason.SUBJECT, 0], "no dead letter, whatever is beside it"
     own = decoder(version(size, "penstock.dead.s-dead.>"), version(point, "a.*"))  # a schema of its own comes first
     assert [row["Size"] for row in found(own, batch)][:2] == [{"x": 1}] * 2
 

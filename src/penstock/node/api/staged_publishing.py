@@ -232,6 +232,7 @@ class StagedPublisher:
                 self._behind.add(key)
                 return False
             publish.is_last_try, publish.assembled, publish.error = True, None, None
+            self._turns.pop(key, None)  # its rows may be here no more, and then others take their turn
         if publish.assembled is None:
             publish.is_waiting = not self._is_staged(key, publish)
             if not publish.is_waiting:

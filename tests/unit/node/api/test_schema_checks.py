@@ -41,7 +41,7 @@ from tests.extent import each_change
 from tests.unit.node.api.test_schema_registry import answer, asked, register, text_of
 from tests.unit.node.harness import Broker, Executed, batch_of
 from tests.unit.node.members import Brokers
-from tests.unit.node.staging import publishing, refused, staged
+from tests.unit.node.staging import publishing, refused, staged, staged_stream
 
 SCHEMA = '{"type":"object","properties":{"x":{"type":"integer"}},"required":["x"]}'
 WIDER = '{"type":"object","properties":{"x":{"type":"integer"},"y":{"type":"string"}},"required":["x"]}'
@@ -221,6 +221,23 @@ def test_staged_rows_of_a_version_registered_just_now_are_published() -> None:
     assert broker.values("orders") == [GOOD]
 
 
+def test_staged_rows_that_are_cut_while_they_wait_for_schemas_are_waited_for_again() -> None:
+    """The broker asked for them again and again in one step, and did nothing else any more."""
+    broker = with_check("refuse")
+    broker.clock.advance_ms(1)
+    made = hash_of(typed(broker, text=WIDER))
+    caller = publishing(broker, 0, staged(broker, GOOD, headers=naming(made)))
+    replica = broker.node._partitions[PartitionKey(staged_stream(broker).stream_id, PartitionId(0))]
+    end, replica.committed_end = replica.committed_end, 0  # as after a cut, before the leader's epoch is known here
+    for _ in range(2):
+        broker.tick(limits.SCHEMA_LOOKUP_INTERVAL_MS)
+    assert caller not in broker.replies
+    replica.committed_end = end
+    refresh(broker)
+    broker.answer(caller, PublishStagedResponse)
+    assert broker.values("orders") == [GOOD]
+
+
 def test_a_hostile_publisher_does_not_have_the_list_asked_for_with_each_message() -> None:
     broker = with_check("refuse")
     asked = broker.node.meters.counters["schema_refreshes"]
@@ -372,11 +389,13 @@ def test_a_version_is_refused_for_the_time_being_while_the_keeper_does_not_answe
     place = {"stream_id": at.stream_id("orders"), "partition": 0}
     error = at.refusal(AppendRequest(**place), batch_of([("orders.a", None, GOOD, UNKNOWN)]))
     assert (error.code, VERSION_UNDECIDED in error.message) == (ErrorCode.NOT_YET, True)
+    assert at.node.meters.counters["schema_refused"] == 0
     brokers.join(leader, keeper)
     brokers.run(3_000)
     at.deliver([(b"orders.a", b"r", UNKNOWN, GOOD)])
     brokers.run(limits.SCHEMA_LOOKUP_WAIT_MS)
     assert "register that version first" in told(at)[-1]
+    assert at.node.meters.counters["schema_refused"] == 1
 
 
 @each_change
