@@ -162,7 +162,12 @@ def register(
     ] = None,
     include: _Include = None,
     framing: Annotated[
-        FramingWord, typer.Option("--framing", help="What stands before a value in its message, with --type.")
+        FramingWord,
+        typer.Option(
+            "--framing",
+            help="What stands before a value, with --type.  bare: nothing; message: Thrift's message begin; frugal-v0: "
+            "Frugal's frame, which is headers and a message begin; confluent: the id of Confluent's serializers.",
+        ),
     ] = FramingWord.BARE,
     protocol: Annotated[ProtocolWord, typer.Option("--protocol", help="The protocol of Thrift.")] = ProtocolWord.BINARY,
     message: Annotated[
