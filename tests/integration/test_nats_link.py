@@ -401,6 +401,7 @@ async def test_a_server_that_never_says_anything_may_be_none() -> None:
 async def test_a_server_that_served_before_and_hangs_is_told_as_that(tmp_path: Path) -> None:
     timing = LinkTiming(connect_timeout_ms=500, ping_interval_ms=50, reconnect_ms_min=10, reconnect_ms_max=20)
     async with running_nats(tmp_path) as server, listening(server.url, timing=timing) as listener:
+        assert server.process is not None
         server.process.send_signal(signal.SIGSTOP)
         try:
             down = await listener.event(LinkDown)

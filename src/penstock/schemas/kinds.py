@@ -123,7 +123,7 @@ class Schema:
         if self.kind is SchemaKind.PROTOBUF:
             return message_text(*contracts.protobuf_message(self.text, self.type_name))
         if self.kind is SchemaKind.ARROW:
-            return arrow_of_text(self.text).to_string(show_schema_metadata=False)
+            return str(arrow_of_text(self.text).to_string(show_schema_metadata=False))
         return self.text
 
     def arrow_schema(self, enums: EnumStyle = EnumStyle.DICTIONARY) -> pa.Schema:
