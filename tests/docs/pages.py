@@ -305,6 +305,17 @@ class Reader:
         assert stdout is not None
         stdout.wait_for(said)
 
+    def interrupt(self, server: str) -> str:
+        """Press Ctrl-C in the terminal of a program that serves; return what it said. AssertionError: it failed."""
+        running = self._servers.pop(server)
+        running.signal(signal.SIGINT)
+        code = running.wait(TIMEOUT_S)
+        assert running.stdout is not None
+        said = running.stdout.text + running.said
+        running.end()
+        assert code == 0, said
+        return said
+
     def _file(self, words: list[str], *, text: bool = True) -> subprocess.Popen[Any]:
         """Run `python FILE …`."""
         return subprocess.Popen(

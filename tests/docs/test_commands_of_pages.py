@@ -252,7 +252,7 @@ ENDS: dict[tuple[str, str], tuple[int, str]] = {
     ("typed-services", "python place.py anna 4200"): (0, "customer='anna', cents=4200, note=None)"),
     ("typed-services", "python place.py anna 420000"): (0, "refused: the limit is 100000\n"),
     ("typed-services", "python balance.py"): (0, "anna owes 4300\n"),
-    ("typed-services", "penstock idl check released/shop.frugal shop.frugal"): (1, "type-changed"),
+    ("typed-services", "penstock idl check released/shop.frugal shop.frugal"): (1, " shop.frugal:8:5  Order.cents "),
     ("typed-services", "penstock read order-events --decode schema"): (0, '"customer":"anna"'),
     ("typed-services", "python 1"): (0, "1       1     anna    100      NaN\n"),
     ("table", "python 1"): (0, "b'11' None 1\nb'apple' b'11' 2\n"),

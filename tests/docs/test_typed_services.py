@@ -202,6 +202,30 @@ def test_the_bytes_on_the_page_are_those_of_the_code(shop: ModuleType) -> None:
 
 
 @needs_time
+@pytest.mark.parametrize("programs", [("orders.py", "billing.py"), ("http_service.py",)])
+def test_services_of_the_pages_end_quietly_by_ctrl_c(tmp_path: Path, programs: tuple[str, ...]) -> None:
+    tutorial = {step.name: step for step in steps(PAGES["typed-services"].read_text(encoding="utf-8"))}
+    over_http = {step.name: step for step in steps(PAGES["services-over-http"].read_text(encoding="utf-8"))}
+    by_name = over_http | tutorial
+    reader = Reader(tmp_path)
+    try:
+        for name in (
+            "penstock serve",
+            "file shop.frugal",
+            "penstock idl compile shop.frugal --out .",
+            "penstock stream create order-events 'frugal.shop.*.OrderEvents.OrderPlaced'",
+            *(f"file {name}" for name in programs),
+        ):
+            reader.run(by_name[name])
+        for name in programs:
+            ready = f"{name.removesuffix('.py').replace('http_service', 'billing')}: ready"
+            reader.start(by_name[f"python {name}"], ready)
+            assert reader.interrupt(f"python {name}").strip() == ready
+    finally:
+        reader.end()
+
+
+@needs_time
 def test_spark_reads_the_events_of_the_tutorial(tmp_path: Path) -> None:
     """The last program of typed-services.md."""
     page = PAGES["typed-services"].read_text(encoding="utf-8")

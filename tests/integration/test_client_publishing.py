@@ -165,6 +165,24 @@ async def test_a_refusal_has_its_class_and_code(
     assert caught.value.details == {"stream": "orders", "err_code": err_code}
 
 
+@pytest.mark.parametrize(
+    ("err_code", "description", "flag"),
+    [
+        (10166, "per-message TTL is disabled", "--allow-message-ttl"),
+        (10111, "rollup not permitted", "--allow-rollup"),
+    ],
+)
+async def test_a_refusal_that_an_option_of_the_stream_turns_off_names_it(
+    leader: Leader, client: aio.Client, err_code: int, description: str, flag: str
+) -> None:
+    await leader.stores("orders", "orders")
+    error = {"code": 400, "err_code": err_code, "description": description}
+    leader.answers["x"] = {"stream": "orders", "seq": 0, "error": error}
+    with pytest.raises(RemoteError) as caught:
+        await client.publish("orders", b"x")
+    assert f"{description}; `penstock stream alter orders {flag} yes`" in str(caught.value)
+
+
 @each_change
 async def test_a_subject_that_nobody_stores_is_told_and_a_leader_that_comes_a_little_late_is_found(
     leader: Leader, client: aio.Client

@@ -147,7 +147,9 @@ async def test_a_stream_that_cannot_keep_a_scope_is_refused_with_the_reason(prov
     publisher = OrdersPublisher(provider)
     with pytest.raises(penstock.StreamNotFound) as refused:
         await publisher.publish_Placed(Context(), "eu", order(1))
-    assert "create={" in " ".join(refused.value.__notes__)
+    (note,) = refused.value.__notes__
+    assert "`penstock stream create orders 'frugal.shop.*.Orders.Placed'`" in note
+    assert "create={}" in note
     await client.create_stream("elsewhere", "elsewhere.>")
     await client.create_stream("random", "frugal.shop.random.>", partitions=2, partition_by="group")
     await client.create_stream("shared", "frugal.shop.shared.>", group="workers")

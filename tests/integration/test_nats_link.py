@@ -398,6 +398,21 @@ async def test_a_server_that_never_says_anything_may_be_none() -> None:
         assert failed.reason == f"it takes the connection and says nothing: is it a NATS server? {first}"
 
 
+async def test_a_server_that_served_before_and_hangs_is_told_as_that(tmp_path: Path) -> None:
+    timing = LinkTiming(connect_timeout_ms=500, ping_interval_ms=50, reconnect_ms_min=10, reconnect_ms_max=20)
+    async with running_nats(tmp_path) as server, listening(server.url, timing=timing) as listener:
+        assert server.process is not None
+        server.process.send_signal(signal.SIGSTOP)
+        try:
+            down = await listener.event(LinkDown)
+            failed = await listener.event(ConnectFailed)
+        finally:
+            server.process.send_signal(signal.SIGCONT)
+        assert down.kind is ErrorKind.STALE_CONNECTION
+        assert failed.reason == "it takes the connection and says nothing, and served before: it hangs, or is suspended"
+        await listener.until(lambda: isinstance(listener.events[-1], LinkUp))
+
+
 async def test_a_server_that_falls_silent_is_left(tmp_path: Path) -> None:
     timing = LinkTiming(ping_interval_ms=20, reconnect_ms_min=10, reconnect_ms_max=20)
     async with (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +23,7 @@ from tests.cli_app import app
 from tests.extent import each_change
 from tests.integration.clusters import running_cluster
 from tests.integration.publishers import connected_to
+from tests.protobuf_contracts import descriptor_set
 
 CONTRACT = """
 include "base.frugal"
@@ -233,12 +235,13 @@ def test_the_commands(broker: BrokerProcess, tmp_path: Path, contract: Path) -> 
     assert "and string in the other" in schema("register", "orders", str(file), "--check", code=1)
     forced = json.loads(schema("register", "orders", str(file), "--force", "--json"))
     assert (forced["version"], forced["forced"], forced["kind"], forced["by"]) == (2, True, "avro", None)
-    assert "those of the other versions need theirs, too" in schema("register", "orders", str(file))
+    assert "those of the others need theirs, also those" in schema("register", "orders", str(file))
     file.write_text("{")
     assert "no JSON" in schema("register", "orders", str(file), code=2)
-    assert "2 (forced)" in schema("list", "orders")
+    assert "2 (forced) avro Order bare" in schema("list", "orders")
     assert len(schema("list", "orders", "--json").split("} {")) == 2
     assert "int64" in schema("show", "orders", "orders.>", "--version", "1", "--columns")
+    assert '"name":"Order"' in schema("show", "orders")
     assert "has no schema for x" in schema("show", "orders", "x", code=1)
     again = tmp_path / "again" / "order.avsc"
     again.parent.mkdir()
@@ -258,6 +261,8 @@ def test_the_commands_take_contracts_and_arrow_files(broker: BrokerProcess, tmp_
         {"name": "id", "type": "int64"},
         {"name": "price", "type": "struct<cents: int64>"},
     ]
+    assert "several patterns: give one of frugal.Stock.Counted, " in schema("show", "events", code=1)
+    assert "orders has no schemas" in schema("show", "orders", code=1)
     copy = tmp_path / "again" / "orders.frugal"
     schema("show", "events", "frugal.Stock.Counted", "--output", str(copy))
     assert (copy.parent / "base.frugal").read_text() == BASE
@@ -266,6 +271,21 @@ def test_the_commands_take_contracts_and_arrow_files(broker: BrokerProcess, tmp_
     arrow = tmp_path / "x.arrow"
     arrow.write_bytes(pa.schema([("id", pa.int64())]).serialize().to_pybytes())
     assert "registered" in schema("register", "orders", str(arrow), "--subject", "orders.arrow")
+    assert schema("show", "orders") == "id: int64"
+    assert schema("show", "orders", "--raw") == base64.b64encode(arrow.read_bytes()).decode()
+
+
+def test_a_message_of_protobuf_is_shown_in_its_language(broker: BrokerProcess, tmp_path: Path) -> None:
+    schema = Commands(broker)
+    with penstock.connect(broker.client_address) as client:
+        client.create_stream("orders", "orders.>")
+    file = tmp_path / "shop.desc"
+    file.write_bytes(descriptor_set("message Order { string id = 1; optional int64 cents = 2 }"))
+    schema("register", "orders", str(file), "--type", "shop.Order")
+    assert schema("show", "orders") == "message shop.Order { string id = 1; optional int64 cents = 2; }"
+    kept = base64.b64encode(file.read_bytes()).decode()
+    assert schema("show", "orders", "--raw") == kept
+    assert json.loads(schema("show", "orders", "--json"))["text"] == kept
 
 
 @each_change

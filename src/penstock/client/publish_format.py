@@ -42,6 +42,8 @@ _ERROR_CODES = {
     10023: ErrorCode.OVERLOADED,
     10109: ErrorCode.READ_ONLY,
 }
+_ALLOWED_BY = {"per-message TTL is disabled": "--allow-message-ttl", "rollup not permitted": "--allow-rollup"}
+"""Options of a stream by the refusal that they turn off: that is JetStream's text, which names none."""
 _REASONS = frozenset(
     {ErrorCode.KEY_ELSEWHERE, ErrorCode.KEY_MOVING, ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.SCHEMA_MISMATCH}
 )  # reasons that are more precise than JetStream's error codes
@@ -248,6 +250,9 @@ def _refusal(body: _AckBody, error: _AckError) -> RemoteError:
     code = _ERROR_CODES.get(error.err_code, f"nats_{error.err_code}")
     code = body.reason if body.reason in _REASONS else code
     message = error.description or f"error {error.err_code}"
+    if (flag := _ALLOWED_BY.get(message)) is not None:
+        name = body.stream or "NAME"
+        message += f"; `penstock stream alter {name} {flag} yes` lets the stream accept such messages"
     return specific(RemoteError(code, message, stream=body.stream, err_code=error.err_code))
 
 

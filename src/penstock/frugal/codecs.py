@@ -316,12 +316,12 @@ def _binary_head(name: str, kind: MessageKind, sequence: int) -> bytes:
 def _binary_header(data: bytes) -> tuple[MessageHeader, int]:
     try:
         (first,) = _U32.unpack_from(data)
-        if first >> 31 == 0:  # the old form: size, name, kind, sequence
+        if first >> 31 == 0 and data[0] != _JSON_ID:  # the old form: size, name, kind, sequence
             name, after = _decode_name(data, 4, first)
             kind = data[after]
             after += 1
         elif first & 0xFFFF0000 != _BINARY_VERSION:
-            raise CodecError(f"the message begins with {data[:4].hex()}, which is no version that is known")
+            raise _unknown_version(data, "binary")
         else:
             name, after = _decode_name(data, 8, _U32.unpack_from(data, 4)[0])
             kind = first & 0xFF
@@ -357,7 +357,7 @@ class CompactCodec(_ThriftCodec):
         """Return a message's header, and where its value begins."""
         try:
             if data[0] != _COMPACT_ID or data[1] & 0x1F != _COMPACT_VERSION:
-                raise CodecError(f"the message begins with {data[:2].hex()}, which is no version that is known")
+                raise _unknown_version(data, self.name)
             sequence, after = _decode_varint(data, 2)
             size, after = _decode_varint(data, after)
         except IndexError:
@@ -386,6 +386,26 @@ _COMPACT_ID = 0x82
 _COMPACT_VERSION = 1
 _COMPACT_TYPES = {3: 3, 4: 7, 6: 4, 8: 5, 10: 6, 11: 8, 15: 9, 14: 10, 13: 11, 12: 12, 16: 13}
 """The compact protocol's number of each wire type; a bool's is its value."""
+
+
+_JSON_ID = 0x5B  # of `[1,"name",…]`; as a size of the old binary form it would be beyond `NAME_BYTES_MAX`
+_OTHERS_IDS = (b"\x80", b"\x82")  # of binary and compact: no text of JSON begins so
+
+
+def _unknown_version(data: bytes, own: str) -> CodecError:
+    """Return the error for a message whose first bytes are not those of a codec: perhaps they are another one's."""
+    if data[:2] == b"\x80\x01":
+        other = "binary"
+    elif data[0] == _COMPACT_ID:
+        other = "compact"
+    else:
+        other = "json" if data[0] == _JSON_ID else own
+    if other == own:
+        return CodecError(f"the message begins with {data[:4].hex()}, which is no version of Thrift's {own} protocol")
+    return CodecError(
+        f"the message is in Thrift's {other} protocol, and is read here as {own}: give both sides the same codec "
+        f"(here codec={other.upper()})"
+    )
 
 
 def _varint(number: int) -> bytes:
@@ -451,6 +471,8 @@ class JsonCodec:
 
     def decode_header(self, data: bytes) -> tuple[MessageHeader, int]:
         """Return a message's header, and where its value begins."""
+        if data[:1] in _OTHERS_IDS:
+            raise _unknown_version(data, self.name)
         name, kind, sequence, start = decode_json_message(data)
         _encode_name(name)
         return MessageHeader(name, _decode_kind(kind), sequence), start

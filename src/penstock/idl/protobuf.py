@@ -472,12 +472,12 @@ def _deprecated(options: Any) -> Annotations:
 def _shown(type_: Type) -> str:
     """Return a type without encoding of its own, as Protobuf writes it."""
     if isinstance(type_, Scalar):
-        return _PROTOBUF_NAMES[type_.kind]
+        return SCALAR_NAMES[type_.kind]
     assert isinstance(type_, Reference)
     return type_.name
 
 
-_PROTOBUF_NAMES: Final = {
+SCALAR_NAMES: Final = {
     ScalarKind.DOUBLE: "double",
     ScalarKind.FLOAT: "float",
     ScalarKind.I64: "int64",

@@ -30,6 +30,7 @@ import pyarrow as pa
 from penstock.idl.compatibility import Mode
 from penstock.idl.fingerprint import fingerprint
 from penstock.idl.model import Program, Type
+from penstock.idl.protobuf_text import message_text
 from penstock.schemas import compatibility, contracts
 from penstock.schemas.avro import avro_decoder, avro_plan
 from penstock.schemas.decoding import Decoder, ValueFraming
@@ -100,6 +101,30 @@ class Schema:
             program, message = contracts.protobuf_message(self.text, self.type_name)
             return protobuf_plan(program, message.name, enums)
         return thrift_plan(*self.contract(), enums)
+
+    def shown_type(self) -> str:
+        """Return the name of the type of the values, for people: of Avro the full name of the record; "": none."""
+        if self.kind is not SchemaKind.AVRO:
+            return self.type_name
+        try:
+            record = _parsed(self)
+        except SchemaError:
+            return ""
+        name, namespace = (record.get("name"), record.get("namespace")) if isinstance(record, dict) else (None, None)
+        if not isinstance(name, str):
+            return ""
+        return f"{namespace}.{name}" if isinstance(namespace, str) and namespace and "." not in name else name
+
+    def readable(self) -> str:
+        """Return the schema for people: its text, but a message in Protobuf's language, and the fields of Arrow.
+
+        SchemaError: it has mistakes.
+        """
+        if self.kind is SchemaKind.PROTOBUF:
+            return message_text(*contracts.protobuf_message(self.text, self.type_name))
+        if self.kind is SchemaKind.ARROW:
+            return str(arrow_of_text(self.text).to_string(show_schema_metadata=False))
+        return self.text
 
     def arrow_schema(self, enums: EnumStyle = EnumStyle.DICTIONARY) -> pa.Schema:
         """Return the schema of the decoded columns."""

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from penstock.frugal.codecs import BINARY, CODECS, MessageKind, struct_spec
+from penstock.frugal.codecs import BINARY, CODECS, ApplicationException, MessageKind, struct_spec
 from penstock.frugal.context import Context
 from penstock.frugal.contracts import MethodType, ServiceType
 from penstock.frugal.errors import (
@@ -65,6 +65,32 @@ async def served(**options):
     made = Served(**options)
     async with made.client:
         yield made
+
+
+@pytest.mark.parametrize("codec", CODECS.values(), ids=CODECS)
+@pytest.mark.parametrize("other", CODECS.values(), ids=CODECS)
+async def test_codecs_that_differ_are_told_to_both_sides_in_frugal_v0_and_agreed_upon_in_native(codec, other):
+    async with served(codec=codec) as made:
+        native = ShopClient(made.transport, SHOP, codec=other, framing="native", now=made.clock)
+        assert await native.count(Context(), "Ann") == 3
+        if codec is other:
+            return
+        plain = ShopClient(made.transport, SHOP, codec=other, now=made.clock)
+        with pytest.raises(CodecError) as told:
+            await plain.count(Context(), "Ann")
+        assert f"is in Thrift's {codec.name} protocol, and is read here as {other.name}" in str(told.value)
+        answer = await answer_to_a_message_of(made, other)
+        header, start = codec.decode_header(answer)
+        said = codec.decode_value(answer, start, struct_spec(ApplicationException)).message
+        assert header.kind is MessageKind.EXCEPTION
+        assert f"is in Thrift's {other.name} protocol, and is read here as {codec.name}" in said
+
+
+async def answer_to_a_message_of(made, codec):
+    """Return the Thrift message of the answer to a request in this codec."""
+    packet = FRUGAL.encode_request(codec, COUNT, Context(), 7, made.clock(), COUNT.arguments(customer="Ann"))
+    answered = await made.processor.answer(made.processor.accept(packet), bytes_max=1 << 20)
+    return decode_frame(answered.data).message
 
 
 @pytest.mark.parametrize(("framing", "codec"), WAYS, ids=[f"{framing}-{codec.name}" for framing, codec in WAYS])

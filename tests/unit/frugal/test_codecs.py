@@ -54,6 +54,21 @@ def test_golden_messages(codec):
     assert codec.decode_value(golden, start, struct_spec(Line)) == LINE
 
 
+@pytest.mark.parametrize("codec", ALL, ids=CODECS)
+@pytest.mark.parametrize("other", ALL, ids=CODECS)
+def test_a_message_of_another_codec_is_told_by_its_name(codec, other):
+    message = bytes.fromhex(GOLDEN[other.name])
+    if codec is other:
+        assert codec.decode_header(message)[0].name == "line"
+        return
+    with pytest.raises(CodecError) as refused:
+        codec.decode_header(message)
+    assert str(refused.value) == (
+        f"the message is in Thrift's {other.name} protocol, and is read here as {codec.name}: "
+        f"give both sides the same codec (here codec={other.name.upper()})"
+    )
+
+
 PROTOCOLS = {"binary": TBinaryProtocol, "compact": TCompactProtocol, "json": TJSONProtocol}
 
 

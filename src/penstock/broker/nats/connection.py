@@ -65,9 +65,16 @@ class NatsConnection(asyncio.BufferedProtocol):
     """The protocol object of one connection. An exception of its owner ends it, and is kept as `failure`."""
 
     def __init__(
-        self, server: NatsServer, session: NatsSession, owner: NatsConnectionOwner, now_ms: Callable[[], int]
+        self,
+        server: NatsServer,
+        session: NatsSession,
+        owner: NatsConnectionOwner,
+        now_ms: Callable[[], int],
+        *,
+        served_before: bool = False,
     ) -> None:
         self.server = server
+        self._served_before = served_before  # so it is a NATS server, and the URL fits
         self.session = session
         self.is_writable = True
         self.end: tuple[ErrorKind, str] | None = None  # why it is over
@@ -190,6 +197,8 @@ class NatsConnection(asyncio.BufferedProtocol):
         """Description of a server that has not answered so far."""
         if self._transport is None or self.session.state is not NatsSessionState.CONNECTING_INFO:
             return "it does not answer"
+        if self._served_before:
+            return "it takes the connection and says nothing, and served before: it hangs, or is suspended"
         said = "it takes the connection and says nothing: is it a NATS server?"
         return said if self.server.tls else f"{said} {_TLS_FIRST[0].upper()}{_TLS_FIRST[1:]}"
 

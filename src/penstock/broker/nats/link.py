@@ -192,6 +192,7 @@ class NatsLink:
         self._gap_start_us: int | None = None
         self._framing_lost_ms: int | None = None  # time of the last framing error
         self._tls_first: set[NatsServer] = set()
+        self._served: set[NatsServer] = set()  # at some time of this run
         self._stopping = asyncio.Event()
         self._up = asyncio.Event()
         self._last_failure = ""
@@ -385,6 +386,7 @@ class NatsLink:
             if connection.tls_came_first:
                 self._tls_first.add(server)
             if connection.was_ready:
+                self._served.add(server)
                 await self._unless_stopped(connection.ended())
             if self._stopping.is_set():
                 await self._close(connection)
@@ -407,7 +409,7 @@ class NatsLink:
             ping_interval_ms=self._timing.ping_interval_ms,
             now_ms=_now_ms(),
         )
-        return NatsConnection(server, session, self, _now_ms)
+        return NatsConnection(server, session, self, _now_ms, served_before=server in self._served)
 
     async def _close(self, connection: NatsConnection) -> None:
         connection.close()  # after the queued output

@@ -62,7 +62,6 @@ EXAMPLES = examples(
 )
 _PROGRESS_EVERY = 500
 _EXPECTATIONS = "Nats-Expected-Last-"  # prefix of the headers that expect a sequence
-_ALLOWED_BY = {"per-message TTL is disabled": "--allow-message-ttl", "rollup not permitted": "--allow-rollup"}
 _WRONG_LAST = re.compile(r"wrong last sequence: (\d+)")
 
 
@@ -285,9 +284,6 @@ def _said_of_offsets(options: Mapping[str, Any]) -> Iterator[None]:
     try:
         yield
     except RemoteError as error:
-        if (flag := _ALLOWED_BY.get(error.message)) is not None:
-            name = error.details.get("stream") or "NAME"
-            error.add_note(f"`penstock stream alter {name} {flag} yes` lets the stream accept such messages")
         last = _WRONG_LAST.fullmatch(error.message)
         if expected is None or asks or last is None:
             raise

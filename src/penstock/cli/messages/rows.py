@@ -44,7 +44,8 @@ _LOG_COLUMNS: dict[str, tuple[str, int, int | None]] = {
 }
 """By column: title, least width on a terminal, and most."""
 _OTHER_CELLS_MAX = 40
-_VALUE_CELLS_MIN = 20
+_CELLS_LEAST, _VALUE_CELLS_LEAST = 8, 16
+"""Least width of a column of texts, and of the value, where the room is short."""
 _TOMBSTONE = "(tombstone)"
 _GAP = "  "
 _BOLD, _DIM, _RESET = "\x1b[1m", "\x1b[2m", "\x1b[0m"
@@ -113,12 +114,10 @@ def print_typed_lines(batches: Iterator[pa.RecordBatch], out: BinaryIO | None, t
         for message, value, error in zip(
             messages_of(batch), fields, decoded.column(error_name).to_pylist(), strict=False
         ):
-            row = which | json_row(message)
+            is_decoded = error is None and message.value is not None
+            row = which | json_row(message, dict(zip(names, value, strict=True)) if is_decoded else None)
             if error is not None:
                 row[error_name] = error
-            elif message.value is not None:
-                row.pop("value_base64", None)
-                row["value"] = dict(zip(names, value, strict=True))
             lines.append(encode(row) + b"\n")
         text = b"".join(lines)
         out.write(_for_terminal(text) if is_terminal else text)
@@ -137,14 +136,17 @@ def _for_terminal(lines: bytes) -> bytes:
     return capture.get().encode()
 
 
-def json_row(message: Message) -> dict[str, Any]:
-    """Return a message as a JSON object."""
+def json_row(message: Message, decoded: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Return a message as a JSON object, its value as it is or `decoded`. The order of the names is always the same."""
     row: dict[str, Any] = {
         "offset": message.offset,
         "timestamp": exact_time_text(message.timestamp_us),
         "subject": message.subject,
     }
     for name, data in (("key", message.key), ("value", message.value)):
+        if name == "value" and decoded is not None:
+            row[name] = decoded
+            continue
         try:
             row[name] = None if data is None else data.decode()
         except UnicodeDecodeError:
@@ -225,35 +227,37 @@ class _Column(NamedTuple):
     cells_min: int
     cells_max: int | None  # None: only the terminal limits it
     is_right: bool
+    is_cut: bool  # if the room is short
+
+    def cells_least(self, longest: int) -> int:
+        """Return the least width of the column where its longest cell has so many."""
+        least = max(width_of(self.title), _VALUE_CELLS_LEAST if self.name == "value" else _CELLS_LEAST)
+        return least if self.is_cut and least < longest else longest
 
 
 class _Layout:
     """Formats lines with fixed column widths.
 
-    On a terminal cells are truncated to them, so that columns do not shift, and columns that do not fit are left out;
-    elsewhere, and with `wide`, a longer cell shifts the rest of its line.
+    On a terminal cells are truncated to them, so that columns do not shift: all texts to the same width, those that
+    are shorter have theirs, and the last column gets the rest. Columns that do not fit so are left out, but not the
+    value, nor `decode_error`. Elsewhere, and with `wide`, a longer cell shifts the rest of its line.
     """
 
     def __init__(self, batch: pa.RecordBatch, look: Look, *, terminal: bool) -> None:
         self._terminal = terminal
         self._cuts = terminal and not look.wide
         self._is_log = look.is_log
-        self._columns: list[tuple[_Column, int]] = []  # with their widths
         columns = _columns(batch.schema, look)
-        room = shutil.get_terminal_size().columns
-        for column in columns:
-            longest = max(map(width_of, self._texts(batch, column, column.cells_max)), default=0)
-            width = max(width_of(column.title), column.cells_min if terminal else 0, longest)
-            if self._cuts and column is columns[-1]:
-                is_value = look.is_log and column.name == "value"
-                width = max(_VALUE_CELLS_MIN, room) if is_value else min(width, room)
-                if width < min(longest, _VALUE_CELLS_MIN):
-                    break
-            elif self._cuts and self._columns and width > room:
-                break
-            self._columns.append((column, width))
-            room -= width + len(_GAP)
+        wanted = [self._wanted(batch, column) for column in columns]
+        self._columns = list(zip(columns, wanted, strict=True))  # with their widths
+        if self._cuts and columns:
+            self._columns = _shared(self._columns, shutil.get_terminal_size().columns)
         self.left_out = len(columns) - len(self._columns)
+
+    def _wanted(self, batch: pa.RecordBatch, column: _Column) -> int:
+        """Return the width that all cells of a batch fit into, or the most of the column."""
+        longest = max(map(width_of, self._texts(batch, column, column.cells_max)), default=0)
+        return max(width_of(column.title), column.cells_min if self._terminal else 0, longest)
 
     def header(self) -> str:
         """Return the header line."""
@@ -295,6 +299,27 @@ class _Layout:
         return [_cell(one, cells_max) for one in values]
 
 
+def _shared(wanted: list[tuple[_Column, int]], room: int) -> list[tuple[_Column, int]]:
+    """Return the columns that fit, with their shares of the room: no text has more than another one lacks."""
+    least = [column.cells_least(width) for column, width in wanted]
+    kept = [len(wanted) - 1] if wanted[-1][0].name in ("value", "decode_error") else []
+    left = room - sum(least[at] + len(_GAP) for at in kept) + len(_GAP)
+    for at in range(len(wanted) - len(kept)):
+        left -= least[at] + len(_GAP)
+        if left < 0 and (kept or at):
+            break
+        kept.append(at)
+    kept.sort()
+    room -= len(_GAP) * (len(kept) - 1)
+
+    def shares(most: int) -> list[int]:
+        return [max(least[at], min(wanted[at][1], most)) for at in kept]
+
+    widths = next((found for most in range(room, 0, -1) if sum(found := shares(most)) <= room), shares(0))
+    widths[-1] += max(0, room - sum(widths))
+    return [(wanted[at][0], width) for at, width in zip(kept, widths, strict=True)]
+
+
 def _is_dim(column: _Column, text: str) -> bool:
     return column.name == "timestamp" or text == _TOMBSTONE
 
@@ -318,9 +343,10 @@ def _column(at: int, name: str, schema: pa.Schema, look: Look) -> _Column:
 
     kind = schema.field(at).type
     is_right = bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
+    is_cut = not (is_right or pa.types.is_timestamp(kind))
     if look.is_log and name in _LOG_COLUMNS and (name != "value" or pa.types.is_binary(kind)):
-        return _Column(at, name, *_LOG_COLUMNS[name], is_right)
-    return _Column(at, name, printable(name), 0, _OTHER_CELLS_MAX, is_right)
+        return _Column(at, name, *_LOG_COLUMNS[name], is_right, is_cut)
+    return _Column(at, name, printable(name), 0, _OTHER_CELLS_MAX, is_right, is_cut)
 
 
 def _cell(value: Any, cells_max: int | None) -> str:

@@ -162,7 +162,12 @@ def register(
     ] = None,
     include: _Include = None,
     framing: Annotated[
-        FramingWord, typer.Option("--framing", help="What stands before a value in its message, with --type.")
+        FramingWord,
+        typer.Option(
+            "--framing",
+            help="What stands before a value, with --type.  bare: nothing; message: Thrift's message begin; frugal-v0: "
+            "Frugal's frame, which is headers and a message begin; confluent: the id of Confluent's serializers.",
+        ),
     ] = FramingWord.BARE,
     protocol: Annotated[ProtocolWord, typer.Option("--protocol", help="The protocol of Thrift.")] = ProtocolWord.BINARY,
     message: Annotated[
@@ -350,7 +355,7 @@ def _row(version: SchemaVersion) -> dict[str, str]:
         "subject": version.typed.subject,
         "version": f"{version.number}{' (forced)' if version.is_forced else ''}",
         "kind": version.schema.kind.value,
-        "type": version.schema.type_name,
+        "type": version.schema.shown_type(),
         "framing": version.typed.framing.value,
         "registered": output.time_text(version.registered_us),
         "by": version.by,
@@ -363,13 +368,23 @@ def _row(version: SchemaVersion) -> dict[str, str]:
 def show(
     ctx: typer.Context,
     stream: _OneStream,
-    subject: _PatternArgument,
+    subject: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="SUBJECT",
+            help="The pattern of subjects as `penstock schema list` shows it.  Default: the only one of the stream.",
+            show_default=False,
+        ),
+    ] = None,
     number: Annotated[
         int | None,
         typer.Option("--version", metavar="N", min=1, help="Default: the newest version.", show_default=False),
     ] = None,
     columns: Annotated[
         bool, typer.Option("--columns", help="Show the Arrow columns of decoded values instead of the text.")
+    ] = False,
+    raw: Annotated[
+        bool, typer.Option("--raw", help="Show the text as it is kept: of Protobuf and Arrow base64.")
     ] = False,
     to_file: Annotated[
         Path | None,
@@ -386,14 +401,15 @@ def show(
     timeout: Timeout = DEFAULT_TIMEOUT,
     debug: Debug = False,
 ) -> None:
-    """Show a schema: its text, or the columns that readers get.
+    """Show a schema: its text, or the columns that readers get. Of Protobuf the message and the types that it names.
 
     json: as of [bold]penstock schema register[/bold], with [bold]text, includes[/bold], and [bold]columns[/bold]: name
     and type of each.
     """
     need_stdout()
     with connected(ctx, server, timeout) as (client, seconds):
-        version = _chosen(client.schemas(stream, timeout=seconds), subject, number)
+        kept = client.schemas(stream, timeout=seconds)
+    version = _chosen(kept, subject or _only_subject(kept), number)
     schema = version.schema
     if as_json:
         fields = [{"name": field.name, "type": str(field.type)} for field in schema.arrow_schema()]
@@ -407,12 +423,30 @@ def show(
         output.console().print(table)
     elif to_file is not None:
         _write(schema, to_file)
-        say(f"version {version.number} of {subject} is in {to_file}")
+        say(f"version {version.number} of {version.typed.subject} is in {to_file}")
+    elif not raw and not schema.closure:
+        _say_lines(schema.readable())
     else:
         for name, text in (*schema.closure, ("", schema.text)):
             if schema.closure:
                 say(f"// {printable(name) or 'the contract itself'}")
-            say("\n".join(printable(line) for line in text.splitlines()))
+            _say_lines(text)
+
+
+def _say_lines(text: str) -> None:
+    say("\n".join(printable(line) for line in text.splitlines()))
+
+
+def _only_subject(kept: StreamSchemas) -> str:
+    """Return the only pattern of a stream with schemas. Exit: it has several, or none."""
+    known = sorted({each.typed.subject for each in kept.versions})
+    if len(known) == 1:
+        return known[0]
+    if known:
+        say_error(f"stream {kept.stream} has schemas for several patterns: give one of {', '.join(known)}")
+    else:
+        say_error(f"stream {kept.stream} has no schemas; `penstock schema register {kept.stream} FILE` makes one")
+    raise typer.Exit(FAILED)
 
 
 def _chosen(kept: StreamSchemas, subject: str, number: int | None) -> SchemaVersion:
@@ -485,7 +519,7 @@ def _json(stream: str, version: SchemaVersion) -> dict[str, object]:
         "version": version.number,
         "new": version.is_new,
         "kind": version.schema.kind.value,
-        "type": version.schema.type_name or None,
+        "type": version.schema.shown_type() or None,
         "framing": version.typed.framing.value,
         "protocol": version.typed.protocol.value,
         "message": version.typed.message or None,
@@ -517,7 +551,7 @@ for _name, _command, _lines in (
         "show",
         show,
         (
-            "penstock schema show orders 'orders.>'",
+            "penstock schema show orders",
             "penstock schema show orders 'orders.>' --columns",
             "penstock schema show orders 'orders.>' --version 1 --output order.avsc",
         ),

@@ -98,7 +98,11 @@ class KeptStreams:
                 info = await self._client.stream(name, timeout=timeout_s)
             except StreamNotFound as error:
                 if create is None:
-                    error.add_note(f"scope {scope.name} is kept by it; create it, or give create={{…}}")
+                    subject = stream_fields(name, scope, subjects, {})["subject"]
+                    error.add_note(
+                        f"scope {scope.name} is kept by it: `penstock stream create {name} '{subject}'` creates it, "
+                        f"and so does create={{}} of a publisher or subscriber, with fields of its config in it"
+                    )
                     raise
                 info = await self._create(name, stream_fields(name, scope, subjects, create), timeout_s)
             made = self._kept[name] = KeptStream(info)

@@ -16,6 +16,7 @@ from penstock.batch.schema import arrow_schema
 from penstock.cli.messages import rows
 from penstock.cli.terminal.failure import say
 from penstock.cli.terminal.output import cut, print_json, shown_bytes
+from penstock.client.read.batches import messages_of
 
 HEADERS = b"NATS/1.0\r\nA: 1\r\nA: 2\r\n\r\n"
 MESSAGES = [
@@ -165,3 +166,67 @@ def test_text_is_cut_by_its_cells() -> None:
     assert cut("日本語", 5) == "日本…"
     assert cut("abcd", 3) == "ab…"
     assert shown_bytes("日本語".encode(), 5) == "日本…"
+
+
+LONG = [  # a long subject, a long key
+    (0, 0, "frugal.shop.north-america.us-east-1.OrderEvents.OrderPlaced", b"customer-0000-1111", b"v" * 99, None),
+    (1, 0, "a", b"k", b"v", None),
+]
+
+
+def on_a_terminal(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", str(width))
+
+
+def printed_lines(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    return [re.sub(r"\x1b\[\d*m", "", line) for line in capsys.readouterr().out.splitlines()]
+
+
+def test_a_long_subject_leaves_room_for_key_and_value(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    on_a_terminal(monkeypatch, 80)
+    fields = arrow_schema()
+    arrays = [pa.array(column, field.type) for column, field in zip(zip(*LONG, strict=True), fields, strict=True)]
+    rows.print_table(iter([pa.RecordBatch.from_arrays(arrays, schema=fields)]))
+    header, first, second = printed_lines(capsys)
+    assert header.split() == ["OFFSET", "TIME", "SUBJECT", "KEY", "VALUE"]
+    assert "frugal.shop" in first
+    assert "customer-" in first
+    assert re.fullmatch(r".*  v{15,}…", first)
+    assert len(first) <= 80
+    assert second.split()[-3:] == ["a", "k", "v"]
+
+
+@pytest.mark.parametrize("fields", [1, 12])
+def test_a_decode_error_is_seen_beside_a_long_subject_and_many_fields(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], fields: int
+) -> None:
+    on_a_terminal(monkeypatch, 80)
+    typed = {f"field{number}": ["a text that is longer than its share of the room", None] for number in range(fields)}
+    columns = {
+        "offset": [0, 1],
+        "timestamp": pa.array([0, 0], pa.timestamp("us", "UTC")),
+        "subject": [row[2] for row in LONG],
+        "key": [row[3] for row in LONG],
+        **typed,
+        "decode_error": [None, "the value ends early, at byte 7 of 7"],
+    }
+    rows.print_table(iter([pa.RecordBatch.from_pydict(columns)]))
+    header, first, second = printed_lines(capsys)
+    assert header.split()[-1] == "decode_error"
+    assert "field0" in header
+    assert "field1" not in header
+    assert "a text t" in first
+    assert "the value e" in second
+    assert max(map(len, (header, first, second))) <= 80
+
+
+def test_keys_of_json_have_one_order() -> None:
+    found = [list(rows.json_row(message)) for message in messages_of(batch())]
+    plain = ["offset", "timestamp", "subject", "key", "value", "headers"]
+    assert [[name.removesuffix("_base64") for name in one] for one in found] == [plain] * len(found)
+    for message in messages_of(batch()):
+        assert [name.removesuffix("_base64") for name in rows.json_row(message, {"id": 1})] == plain
+        assert rows.json_row(message, {"id": 1})["value"] == {"id": 1}
