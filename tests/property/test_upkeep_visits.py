@@ -122,6 +122,7 @@ class Broker:
             for partition in self.partitions.values():
                 self.upkeep.touch(partition)
         self.upkeep.tick(self.partitions, self.now_us)
+        self.upkeep.cleaners.tick(self.now.elapsed_us)
         self.take()
 
     def take(self) -> None:
