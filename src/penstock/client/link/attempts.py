@@ -158,7 +158,11 @@ class Attempts:
                 self._final = error
         elif is_foreign and not self._view.is_cluster:
             self._final = error
-        self._note(address, error)
+        is_cut_short = isinstance(error, TimedOut) and now_s + _EARLY_S >= self._deadline_s
+        if is_cut_short and self._last is not None and address in self._said:
+            self._asked.add(address)  # the attempt before says more
+        else:
+            self._note(address, error)
         self._unreachable.add(address)
 
     def lost(self, address: str, error: Unavailable, now_s: float, *, sent: bool) -> None:
