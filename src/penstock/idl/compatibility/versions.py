@@ -16,7 +16,7 @@ from penstock.idl.model import NOWHERE, Constant, Definition, Enum, Found, Progr
 
 
 class Pair(NamedTuple):
-    """The same declaration in both versions, with the programs that resolve its names."""
+    """A declaration in both versions, and the programs that resolve the names in it."""
 
     old_program: Program
     old: Definition
