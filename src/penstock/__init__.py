@@ -144,6 +144,9 @@ if TYPE_CHECKING:
         AppendResult as AppendResult,
     )
     from penstock.client.values import (
+        Deletion as Deletion,
+    )
+    from penstock.client.values import (
         Envelope as Envelope,
     )
     from penstock.client.values import (
@@ -160,6 +163,9 @@ if TYPE_CHECKING:
     )
     from penstock.client.values import (
         PubAck as PubAck,
+    )
+    from penstock.client.values import (
+        SubjectPurge as SubjectPurge,
     )
     from penstock.client.values import (
         Truncation as Truncation,
@@ -234,11 +240,13 @@ _MODULE_OF = {
     "EARLIEST": "penstock.client.values",
     "LATEST": "penstock.client.values",
     "AppendResult": "penstock.client.values",
+    "Deletion": "penstock.client.values",
     "Envelope": "penstock.client.values",
     "Headers": "penstock.client.values",
     "Message": "penstock.client.values",
     "OffsetAt": "penstock.client.values",
     "PubAck": "penstock.client.values",
+    "SubjectPurge": "penstock.client.values",
     "Truncation": "penstock.client.values",
     "StreamInfo": "penstock.messages",
     "Schema": "penstock.schemas.kinds",
@@ -280,6 +288,8 @@ __all__ = [  # noqa: RUF022 (most used names first)
     "SchemaVersion",
     "StreamSchemas",
     "Truncation",
+    "Deletion",
+    "SubjectPurge",
     "PenstockError",
     "RemoteError",
     "OperationalError",

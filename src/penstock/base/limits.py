@@ -381,6 +381,12 @@ FORWARD_RETRY_MS = 100
 FORWARD_GRACE_MS = 1_000  # the metadata leader uses the same time-out, and its answer arrives a little later
 TRUNCATION_TIMEOUT_MS = 15_000  # of a requested truncation: longer than the metadata leader's time-out
 TRUNCATIONS_WAITING_MAX = 1_000  # per broker
+DELETED_OFFSETS_MAX = 10_000  # per request to delete messages: 90 KB of its body
+PURGED_BYTES_AT_ONCE = 64 * MIB  # of a log that one request to purge a subject looks through: a second of a disk thread
+DELETIONS_RUNNING_MAX = 1  # searches of rows to delete at a time: they read much
+PURGED_ROWS_AT_ONCE = 1_000_000  # messages that one such request deletes: 8 MB of offsets
+DELETIONS_WAITING_MAX = 1_000  # requests per broker
+DELETION_TIMEOUT_MS = 15_000  # longer than a change of leader takes
 PROMOTION_LAG_MAX = 100  # entries that a learner may lack to become a voter
 METADATA_NO_CONTACT_MS = (
     10_000  # a broker whose full disk blocked a save, and that has received nothing since, polls again

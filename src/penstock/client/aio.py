@@ -73,11 +73,13 @@ from penstock.client.schemas import (
     operations_of,
     text_of,
 )
+from penstock.client.streams.deleting import delete_messages, purge_subject
 from penstock.client.streams.named_streams import NamedStreams
 from penstock.client.users import Users
 from penstock.client.values import (
     EARLIEST,
     AppendResult,
+    Deletion,
     Envelope,
     KnownProducer,
     Message,
@@ -85,6 +87,7 @@ from penstock.client.values import (
     PubAck,
     Start,
     StreamName,
+    SubjectPurge,
     Truncation,
     datetime_of,
 )
@@ -292,6 +295,47 @@ class Client(OfThisProcess):
             answer, _ = await self._link.call(request, TruncateResponse, timeout_s=timeout)
             done.append(Truncation(int(number), answer.log_start, answer.messages, answer.size_bytes))
         return done
+
+    async def delete(
+        self,
+        stream: StreamName,
+        offsets: int | Sequence[int],
+        *,
+        partition: int | None = None,
+        timeout: float = 10.0,
+    ) -> Deletion:
+        """Delete the messages at one or several offsets of a partition; it cannot be undone.
+
+        Returns once no leader shows them any more. Other messages keep their offsets; the bytes leave the disks with
+        the cleaner. `partition` is required if the stream has several. MessageNotFound: a single offset has no message;
+        with several offsets the answer names those without. UnsupportedVersion: the cluster's feature level is lower.
+        StreamNotFound, StreamChanged, ReadOnly, StorageFailed.
+        """
+        info = await self._streams.now(stream, timeout)
+        return await delete_messages(self._link, info, offsets, partition, timeout)
+
+    async def purge_subject(
+        self,
+        stream: StreamName,
+        subject: str,
+        *,
+        before: Start | None = None,
+        keep: int = 0,
+        partition: int | None = None,
+        dry_run: bool = False,
+        timeout: float = 10.0,
+    ) -> list[SubjectPurge]:
+        """Delete the messages on a subject, which may have wildcards, in all partitions or in one; for good.
+
+        `before`: only those before a position; an offset requires `partition` if the stream has several. `keep`: the
+        last ones of each partition stay. `dry_run`: only return what would be deleted. `timeout`: of each request, of
+        which a large log takes several. Errors as from `delete`.
+        """
+        info = await self._streams.now(stream, timeout)
+        place = None if before is None else fixed_place_of(before)
+        return await purge_subject(
+            self._link, info, subject, place, keep, partition, is_dry_run=dry_run, timeout_s=timeout
+        )
 
     async def report_archived(
         self,

@@ -253,6 +253,21 @@ class Truncation(NamedTuple):
     size_bytes: int
 
 
+class Deletion(NamedTuple):
+    """The number of messages that were deleted, and the offsets at which there was none."""
+
+    deleted: int
+    missing: tuple[int, ...] = ()
+
+
+class SubjectPurge(NamedTuple):
+    """The number of a partition's messages that were, or would be, deleted, all before an offset."""
+
+    partition: int
+    messages: int
+    before: int
+
+
 class KnownProducer(NamedTuple):
     """A producer that appended to a partition within the last ten minutes."""
 

@@ -13,6 +13,7 @@ Rules:
 | `fields`    | bounded integers and the base types                        |
 | `streams`   | streams, partitions, their state; create, alter, delete    |
 | `records`   | fetch, get, list offsets, append                           |
+| `deleting`  | deletion of single messages, and of those of a subject     |
 | `groups`    | consumer groups: commit and fetch offsets, list, heartbeat |
 | `staging`   | staged rows, published exactly once (transactions)         |
 | `verifying` | verification of a replica, and checksums of its rows       |
@@ -50,6 +51,12 @@ from penstock.messages.access import (
     UserInfo,
 )
 from penstock.messages.apis import API_OF_REQUEST, APIS, Api, ApiSpec, QuotaKind, Target, api_versions
+from penstock.messages.deleting import (
+    DeleteMessagesRequest,
+    DeleteMessagesResponse,
+    PurgeSubjectRequest,
+    PurgeSubjectResponse,
+)
 from penstock.messages.fields import Request, Response
 from penstock.messages.groups import (
     CommitOffsetsRequest,
@@ -238,6 +245,8 @@ __all__ = [
     "CreateUserResponse",
     "CredentialInfo",
     "DamageInfo",
+    "DeleteMessagesRequest",
+    "DeleteMessagesResponse",
     "DeleteStreamRequest",
     "DeleteStreamResponse",
     "DeleteUserRequest",
@@ -312,6 +321,8 @@ __all__ = [
     "ProducerInfo",
     "PublishStagedRequest",
     "PublishStagedResponse",
+    "PurgeSubjectRequest",
+    "PurgeSubjectResponse",
     "QueryInfo",
     "QuotaKind",
     "RaftRequest",

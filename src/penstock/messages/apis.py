@@ -29,6 +29,12 @@ from penstock.messages.access import (
     TestAccessRequest,
     TestAccessResponse,
 )
+from penstock.messages.deleting import (
+    DeleteMessagesRequest,
+    DeleteMessagesResponse,
+    PurgeSubjectRequest,
+    PurgeSubjectResponse,
+)
 from penstock.messages.fields import Request, Response
 from penstock.messages.groups import (
     CommitOffsetsRequest,
@@ -177,6 +183,8 @@ class Api(IntEnum):
     LIST_SCHEMAS = 40
     GET_SCHEMA_TEXT = 41
     FORGET_SCHEMAS = 42
+    DELETE_MESSAGES = 44
+    PURGE_SUBJECT = 45
     # Between the brokers of a cluster:
     PEER_HELLO = 64
     RAFT = 65
@@ -263,6 +271,8 @@ _TABLE = (
     ApiSpec(Api.LIST_SCHEMAS, ListSchemasRequest, ListSchemasResponse, 1, 1, True, Target.LEADER),
     ApiSpec(Api.GET_SCHEMA_TEXT, GetSchemaTextRequest, GetSchemaTextResponse, 1, 1, True, Target.LEADER),
     ApiSpec(Api.FORGET_SCHEMAS, ForgetSchemasRequest, ForgetSchemasResponse, 1, 1, True, Target.LEADER),
+    ApiSpec(Api.DELETE_MESSAGES, DeleteMessagesRequest, DeleteMessagesResponse, 1, 1, True, Target.LEADER),
+    ApiSpec(Api.PURGE_SUBJECT, PurgeSubjectRequest, PurgeSubjectResponse, 1, 1, True, Target.LEADER),
     ApiSpec(Api.PEER_HELLO, PeerHelloRequest, PeerHelloResponse, 1, 1, True),
     ApiSpec(Api.RAFT, RaftRequest, RaftResponse, 1, 1, True),
     ApiSpec(Api.REPLICA_FETCH, ReplicaFetchRequest, ReplicaFetchResponse, 1, 1, True),

@@ -1,4 +1,4 @@
-"""`penstock stream purge`: deletes a stream's messages before a position (raises the log start offset)."""
+"""`penstock stream purge`: deletes a stream's messages before a position, or those on a subject."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import typer
 from penstock.base.config import Storage
 from penstock.base.errors import ErrorCode, PenstockError
 from penstock.base.units import format_bytes
+from penstock.cli.stream.deleting import purge_subject
 from penstock.cli.terminal import output, places
 from penstock.cli.terminal.confirming import confirm
 from penstock.cli.terminal.failure import advising, clearly, say, say_note
@@ -37,6 +38,8 @@ EXAMPLES = examples(
     "# keep the last 1,000 of each partition",
     "penstock stream purge orders --keep 1000",
     "penstock stream purge orders --all",
+    "# the messages on a subject, but for the last 10",
+    "penstock stream purge orders --subject orders.eu.7 --keep 10",
 )
 
 
@@ -61,9 +64,18 @@ def purge(
     ] = None,
     keep: Annotated[
         int | None,
-        typer.Option("--keep", metavar="N", min=1, help="Delete all but the last N offsets of each partition."),
+        typer.Option(
+            "--keep",
+            metavar="N",
+            min=1,
+            help="Delete all but the last N offsets of each partition; with --subject: all but the last N messages.",
+        ),
     ] = None,
     everything: Annotated[bool, typer.Option("--all", help="Delete all messages so far.")] = False,
+    subject: Annotated[
+        str | None,
+        typer.Option("--subject", metavar="SUBJECT", help="Only messages on this subject (with wildcards, if given)."),
+    ] = None,
     partition: Annotated[
         int | None,
         typer.Option(
@@ -82,17 +94,37 @@ def purge(
 ) -> None:
     """Delete a stream's messages before a position. Prints how much that is, and asks first.
 
-    Choose the position with one of --before, --keep and --all. After this command has ended, deleted messages never
+    Choose the position with one of --before, --keep and --all; with --subject that may be left out. After this command has ended, deleted messages never
     come back, whichever broker fails. The remaining messages keep their offsets.
 
     The command counts offsets, which are more than messages if some were compacted or have expired. It counts the bytes
     of whole batches on one broker; disk space is freed in whole segment files, a moment later, and the command prints
     how much that was so far.
 
-    Single subjects cannot be purged: only the beginning of a log can. To delete messages in between, use a rollup of a
-    subject (--allow-rollup), or compaction.
+    With --subject the command counts messages, and the log's beginning stays where it is; disk space is freed by the
+    cleaner, later. To delete single messages see `penstock stream delete-message`.
     """
-    if sum((before is not None, keep is not None, everything)) != 1:
+    chosen = sum((before is not None, keep is not None, everything))
+    if subject is not None:
+        if chosen > 1:
+            raise typer.BadParameter("choose one of --before PLACE, --keep N and --all")
+        end = None if before is None else _place(before)
+        with connected(ctx, server, timeout) as (client, seconds):
+            info = client.stream(stream, timeout=seconds)
+            purge_subject(
+                client,
+                info,
+                subject,
+                end,
+                keep or 0,
+                partition,
+                dry_run=dry_run,
+                yes=yes,
+                as_json=as_json,
+                timeout=seconds,
+            )
+        return
+    if chosen != 1:
         raise typer.BadParameter("choose what to delete with one of --before PLACE, --keep N and --all")
     place = _place("latest" if before is None else before)
     in_range = advising(ErrorCode.OFFSET_OUT_OF_RANGE, "give --before an offset in that range")

@@ -14,7 +14,7 @@ import typer
 from penstock.base.config import ALTERABLE, Acks, StreamConfig
 from penstock.base.subjects import is_reserved
 from penstock.base.units import format_bytes
-from penstock.cli.stream import copy, finding, intake, producers, purge, report
+from penstock.cli.stream import copy, deleting, finding, intake, producers, purge, report
 from penstock.cli.stream.forget_archive import forget_archive
 from penstock.cli.terminal import output
 from penstock.cli.terminal.confirming import confirm
@@ -424,5 +424,6 @@ _add("seal", intake.seal, "penstock stream seal orders-2025", "penstock stream s
 app.command("copy", cls=Command, epilog=copy.EXAMPLES)(copy.copy)
 app.command("purge", cls=Command, epilog=purge.EXAMPLES)(purge.purge)
 app.command("truncate", cls=Command, hidden=True)(purge.purge)  # its former name
+app.command("delete-message", cls=Command, epilog=deleting.EXAMPLES)(deleting.delete_message)
 _add("forget-archive", forget_archive, "penstock stream forget-archive orders lake")
 _add("delete", delete, "penstock stream delete orders", "penstock stream delete orders --yes")

@@ -52,6 +52,7 @@ from penstock.client.users import NewCredential, Operations
 from penstock.client.values import (
     EARLIEST,
     AppendResult,
+    Deletion,
     Envelope,
     KnownProducer,
     Message,
@@ -59,6 +60,7 @@ from penstock.client.values import (
     PubAck,
     Start,
     StreamName,
+    SubjectPurge,
     Truncation,
 )
 from penstock.messages import ListUsersResponse, StatusResponse, StreamInfo, TestAccessResponse, UserExport, UserInfo
@@ -197,6 +199,46 @@ class Client(OfThisProcess):
         """
         return self._thread.run(
             self._client.truncate_stream(stream, before, partition=partition, dry_run=dry_run, timeout=timeout)
+        )
+
+    def delete(
+        self,
+        stream: StreamName,
+        offsets: int | Sequence[int],
+        *,
+        partition: int | None = None,
+        timeout: float = 10.0,
+    ) -> Deletion:
+        """Delete the messages at one or several offsets of a partition; it cannot be undone.
+
+        Returns once no leader shows them any more. Other messages keep their offsets; the bytes leave the disks with
+        the cleaner. `partition` is required if the stream has several. MessageNotFound: a single offset has no message;
+        with several offsets the answer names those without. UnsupportedVersion: the cluster's feature level is lower.
+        StreamNotFound, StreamChanged, ReadOnly, StorageFailed.
+        """
+        return self._thread.run(self._client.delete(stream, offsets, partition=partition, timeout=timeout))
+
+    def purge_subject(
+        self,
+        stream: StreamName,
+        subject: str,
+        *,
+        before: Start | None = None,
+        keep: int = 0,
+        partition: int | None = None,
+        dry_run: bool = False,
+        timeout: float = 10.0,
+    ) -> list[SubjectPurge]:
+        """Delete the messages on a subject, which may have wildcards, in all partitions or in one; for good.
+
+        `before`: only those before a position; an offset requires `partition` if the stream has several. `keep`: the
+        last ones of each partition stay. `dry_run`: only return what would be deleted. `timeout`: of each request, of
+        which a large log takes several. Errors as from `delete`.
+        """
+        return self._thread.run(
+            self._client.purge_subject(
+                stream, subject, before=before, keep=keep, partition=partition, dry_run=dry_run, timeout=timeout
+            )
         )
 
     def report_archived(

@@ -58,6 +58,7 @@ from penstock.messages import (
     CommitOffsetsRequest,
     CreateStreamRequest,
     CreateUserRequest,
+    DeleteMessagesRequest,
     DeleteStreamRequest,
     DeleteUserRequest,
     ExportUsersRequest,
@@ -78,6 +79,7 @@ from penstock.messages import (
     MetadataRequest,
     OffsetsStreamRequest,
     PublishStagedRequest,
+    PurgeSubjectRequest,
     RegisterSchemasRequest,
     ReportArchivedRequest,
     Request,
@@ -424,7 +426,7 @@ class Authorization:
     def _deleting(self, request: DeleteStreamRequest) -> None:
         self._need_named(Operation.DELETE, request.name)
 
-    def _truncating(self, request: TruncateRequest) -> None:
+    def _truncating(self, request: TruncateRequest | DeleteMessagesRequest | PurgeSubjectRequest) -> None:
         self._need(Operation.DELETE, self._state(request.stream_id))
 
     def _need_named(self, operation: Operation, name: str) -> None:
@@ -538,6 +540,8 @@ class Authorization:
         SetIntakeRequest: _altering,
         DeleteStreamRequest: _deleting,
         TruncateRequest: _truncating,
+        DeleteMessagesRequest: _truncating,
+        PurgeSubjectRequest: _truncating,
         ReportArchivedRequest: _archiving,
         OffsetsStreamRequest: _having_groups,
         CommitOffsetsRequest: _committing,

@@ -1,0 +1,114 @@
+"""`penstock stream delete-message`, and `stream purge --subject`: delete messages in the middle of a log."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from penstock.base.errors import ErrorCode
+from penstock.cli.terminal import output
+from penstock.cli.terminal.confirming import confirm
+from penstock.cli.terminal.failure import advising, clearly, say, say_note
+from penstock.cli.terminal.options import (
+    DEFAULT_TIMEOUT,
+    Debug,
+    Json,
+    Server,
+    StreamArgument,
+    Timeout,
+    Yes,
+    connected,
+    examples,
+)
+
+if TYPE_CHECKING:
+    from penstock.client.blocking.client import Client
+    from penstock.client.values import Start, SubjectPurge
+    from penstock.messages import StreamInfo
+
+EXAMPLES = examples(
+    "penstock stream delete-message orders 4711",
+    "penstock stream delete-message orders 4711 4712 4713 --partition 2 --yes",
+)
+
+
+@clearly
+def delete_message(
+    ctx: typer.Context,
+    stream: StreamArgument,
+    offsets: Annotated[
+        list[int], typer.Argument(metavar="OFFSET...", min=0, help="The offsets of the messages (`seq` minus 1).")
+    ],
+    partition: Annotated[
+        int | None,
+        typer.Option("--partition", metavar="N", min=0, help="The partition; needed if there are several."),
+    ] = None,
+    yes: Yes = False,
+    as_json: Json = False,
+    server: Server = None,
+    timeout: Timeout = DEFAULT_TIMEOUT,
+    debug: Debug = False,
+) -> None:
+    """Delete single messages of a stream, for good. Asks first.
+
+    Once this command has ended, no leader shows them any more, whichever broker fails. The other messages keep their
+    offsets. The bytes leave the disks with the cleaner, later; copies in archives and backups stay.
+    """
+    with advising(ErrorCode.MESSAGE_NOT_FOUND, "nothing was deleted"), connected(ctx, server, timeout) as connection:
+        client, seconds = connection
+        info = client.stream(stream, timeout=seconds)
+        if partition is None and len(info.partitions) > 1:
+            text = f"an offset is a place in one partition, and stream {info.name} has {len(info.partitions)}"
+            raise typer.BadParameter(f"{text}: say which with --partition")
+        if not yes:
+            what = f"message {offsets[0]}" if len(offsets) == 1 else f"{len(offsets)} messages"
+            confirm(f"Delete {what} of stream {info.name} for good?", f"stream {info.name} keeps what it has")
+        done = client.delete(info, offsets, partition=partition, timeout=seconds)
+    if as_json:
+        output.print_json(done._asdict())
+    else:
+        say(f"stream {info.name}: {output.counted(done.deleted, 'message')} deleted")
+        if done.missing:
+            where = ", ".join(map(str, done.missing[:10])) + (", …" if len(done.missing) > 10 else "")  # noqa: PLR2004
+            say_note(f"no message at {where}: deleted before, expired, compacted, or never stored")
+    if not done.deleted:
+        raise typer.Exit(1)
+
+
+def purge_subject(
+    client: Client,
+    info: StreamInfo,
+    subject: str,
+    before: Start | None,
+    keep: int,
+    partition: int | None,
+    *,
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
+    timeout: float,
+) -> None:
+    """Carry out `stream purge --subject`: count, ask, delete."""
+    found = client.purge_subject(
+        info, subject, before=before, keep=keep, partition=partition, dry_run=True, timeout=timeout
+    )
+    if dry_run:
+        _say(info.name, subject, found, "would go", as_json=as_json)
+        return
+    if not yes:
+        count = output.counted(sum(one.messages for one in found), "message")
+        confirm(f"Purge {count} on {subject} of stream {info.name} for good?", f"stream {info.name} keeps what it has")
+    done: list[SubjectPurge] = []
+    for one in found:  # the confirmed ones, even if more have come by now
+        done += client.purge_subject(info, subject, before=one.before, partition=one.partition, timeout=timeout)
+    _say(info.name, subject, done, "gone", as_json=as_json)
+
+
+def _say(name: str, subject: str, found: list[SubjectPurge], what: str, *, as_json: bool) -> None:
+    for one in found:
+        if as_json:
+            output.print_json(one._asdict())
+            continue
+        which = f"stream {name}" + (f", partition {one.partition}" if len(found) > 1 or one.partition else "")
+        say(f"{which}: {output.counted(one.messages, 'message')} on {subject} {what}")

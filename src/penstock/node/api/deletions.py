@@ -1,0 +1,201 @@
+"""Deletes single messages, and those of a subject, on request: the leader hides their rows by marks.
+
+Rules: a disk thread finds the rows, so that an answer tells messages from offsets. Then the leader writes a mark for
+them (`node.replicas.marks`), and answers once that is committed and applied here: no later read of this leader, and
+none of any later leader, shows the rows. Only committed rows are deleted: they cannot be truncated, nor written again
+at the same offset. A request without an answer may have been carried out; repeated, it finds the rows gone.
+
+    requested → found → marked → committed → answered
+                  └─ dry run, or nothing found: answered
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+from penstock.access.handshake import sharer_of
+from penstock.base import limits
+from penstock.base.config import Intake
+from penstock.base.errors import ErrorCode, RemoteError
+from penstock.base.fair_shares import FairShares
+from penstock.base.ids import Offset
+from penstock.commitlog import LogState
+from penstock.messages import (
+    DeleteMessagesRequest,
+    DeleteMessagesResponse,
+    PurgeSubjectRequest,
+    PurgeSubjectResponse,
+    Request,
+)
+from penstock.node.api.metadata_api import Handler
+from penstock.node.context import Context
+from penstock.node.partition.internal_streams import users_own
+from penstock.node.partition.log_queries import QueryGivenUpError
+from penstock.node.partition.partition import Partition
+from penstock.node.partition.query_executor import QueryExecutor
+from penstock.node.partition.row_search import FindOffsets, FindSubject
+from penstock.node.replicas.marks import Marks
+from penstock.node.replicas.partition_lookup import PartitionLookup
+from penstock.node.security.access import Call
+from penstock.replication.leader import Leadership
+
+_TIMEOUT_US = limits.DELETION_TIMEOUT_MS * 1_000
+
+
+@dataclass(slots=True, eq=False)
+class _Asked:
+    """A pending request."""
+
+    call: Call
+    partition: Partition
+    leadership: Leadership
+    request: DeleteMessagesRequest | PurgeSubjectRequest
+    deadline_us: int
+    log_start: int
+    query: FindOffsets | FindSubject
+
+
+class Deletions:
+    """All pending deletions of one broker."""
+
+    def __init__(self, context: Context, find: PartitionLookup, marks: Marks, stopping: RemoteError) -> None:
+        self._context, self._outbox = context, context.outbox
+        self._find = find
+        self._marks = marks
+        self._stopping = stopping
+        self._waiting: dict[Hashable, _Asked] = {}
+        self._executor = QueryExecutor(
+            context.outbox, running_max=limits.DELETIONS_RUNNING_MAX, waiting_max=limits.DELETIONS_WAITING_MAX
+        )
+        self.handlers: Mapping[type[Request], Handler] = {
+            DeleteMessagesRequest: self._ask,
+            PurgeSubjectRequest: self._ask,
+        }
+
+    def _ask(self, call: Call, request: DeleteMessagesRequest | PurgeSubjectRequest) -> None:
+        """Answer the caller once it is done. Raise RemoteError: not_leader, not_yet, read_only, overloaded, …"""
+        partition = users_own(self._find.led(request.stream_id, request.partition))
+        leadership = partition.leadership
+        if leadership is None:  # the only replica may be unregistered, as on a full disk
+            raise RemoteError(ErrorCode.NOT_LEADER, f"{partition.label} is not led now; ask again in a moment")
+        self._check(call, partition)
+        deadline_us = self._context.now.elapsed_us + _TIMEOUT_US
+        query = _query(partition, request)
+        asked = _Asked(call.without_raw(), partition, leadership, request, deadline_us, partition.log_start, query)
+        self._executor.ask(call.caller, query, partial(self._searched, asked), call.auth.who)
+        self._waiting[call.caller] = asked
+
+    def _check(self, call: Call, partition: Partition) -> None:
+        self._marks.check_level(partition)
+        partition.require_high_watermark()
+        if partition.log.state is not LogState.WRITABLE:
+            text = f"nothing was deleted: the log of {partition.label} is {partition.log.state.value}; see its status"
+            is_damaged = partition.log.state is LogState.READ_ONLY
+            raise RemoteError(ErrorCode.READ_ONLY if is_damaged else ErrorCode.STORAGE_FAILED, text)
+        if partition.stream.intake is Intake.SEALED:
+            text = f"stream {partition.stream.name!r} is sealed: nothing of it goes, unless it is deleted as a whole"
+            raise RemoteError(ErrorCode.READ_ONLY, text)
+        shares = FairShares((sharer_of(one.call.auth.who), 1) for one in self._waiting.values())
+        if not shares.fits(sharer_of(call.auth.who), 1, limits.DELETIONS_WAITING_MAX):
+            raise RemoteError(ErrorCode.OVERLOADED, "too many deletions at once; wait for some to be answered")
+
+    def _searched(self, asked: _Asked, error: Exception | None) -> None:
+        partition = asked.partition
+        if self._waiting.get(asked.call.caller) is not asked:
+            return
+        if isinstance(error, QueryGivenUpError):
+            self._answer(asked, self._stopping)
+            return
+        try:
+            if partition.leadership is not asked.leadership or partition.when_idle is not None:
+                text = f"nothing was deleted: {partition.label} has just changed its leader; ask again"
+                raise RemoteError(ErrorCode.NOT_LEADER, text)
+            if error is not None and partition.log_start > asked.log_start:
+                self._search_again(asked)
+                return
+            if error is not None:
+                raise partition.read_error(error)
+            asked.call.authorize()
+        except RemoteError as refusal:
+            self._answer(asked, refusal)
+            return
+        if _is_dry_run(asked.request) or not asked.query.found:
+            self._answer(asked, None)
+        else:
+            by = asked.call.auth.who
+            self._marks.delete(partition, asked.query.found, by, partial(self._hidden, asked), _reason(asked.request))
+
+    def _search_again(self, asked: _Asked) -> None:
+        """Search again: retention has removed what the query was to read."""
+        asked.log_start = asked.partition.log_start
+        asked.query = _query(asked.partition, asked.request)
+        self._executor.ask(asked.call.caller, asked.query, partial(self._searched, asked), asked.call.auth.who)
+
+    def _hidden(self, asked: _Asked, error: RemoteError | None) -> None:
+        if self._waiting.get(asked.call.caller) is asked:
+            self._answer(asked, error)
+
+    def _answer(self, asked: _Asked, error: RemoteError | None) -> None:
+        del self._waiting[asked.call.caller]
+        if error is not None:
+            self._outbox.reply(asked.call.caller, error)
+            return
+        request, query = asked.request, asked.query
+        if isinstance(query, FindSubject):
+            next_offset = None if query.next_offset is None else Offset(query.next_offset)
+            purged = PurgeSubjectResponse(
+                messages=len(query.found), before=Offset(query.before), next_offset=next_offset
+            )
+            self._outbox.reply(asked.call.caller, purged)
+            return
+        assert isinstance(request, DeleteMessagesRequest)
+        found = set(query.found)
+        missing = tuple(offset for offset in request.offsets if offset not in found)
+        self._outbox.reply(asked.call.caller, DeleteMessagesResponse(deleted=len(found), missing=missing))
+
+    def resigned(self, partition: Partition, error: RemoteError) -> None:
+        """Fail a partition's requests, because it is no longer led here; they may still take effect."""
+        for asked in [one for one in self._waiting.values() if one.partition is partition]:
+            self._answer(asked, error)
+
+    def callers_disconnected(self, callers: Iterable[Hashable]) -> None:
+        """Forget the requests of disconnected callers."""
+        gone = self._waiting.keys() & set(callers)
+        for caller in gone:
+            del self._waiting[caller]
+        self._executor.callers_disconnected(gone)
+
+    def stop(self) -> None:
+        """Fail all requests because the broker stops. May be called twice."""
+        self._executor.stop(self._stopping)
+        for asked in list(self._waiting.values()):
+            self._answer(asked, self._stopping)
+
+    def tick(self, now_us: int) -> None:
+        """Fail requests that timed out; `now_us` is elapsed time."""
+        for asked in [one for one in self._waiting.values() if one.deadline_us <= now_us]:
+            text = f"nothing is known of the deletion in {asked.partition.label} yet; it may be done in a moment"
+            self._answer(asked, RemoteError(ErrorCode.TIMED_OUT, f"{text}: ask again"))
+
+    @property
+    def next_deadline_us(self) -> int | None:
+        """Latest time at which `tick` must run; None if never."""
+        return min((asked.deadline_us for asked in self._waiting.values()), default=None)
+
+
+def _query(partition: Partition, request: DeleteMessagesRequest | PurgeSubjectRequest) -> FindOffsets | FindSubject:
+    end = partition.committed_end
+    if isinstance(request, DeleteMessagesRequest):
+        return FindOffsets(partition.view(), end, sorted(set(request.offsets)))
+    before = end if request.before is None else min(request.before, end)
+    return FindSubject(partition.view(), request.subject, request.start, before, request.keep)
+
+
+def _is_dry_run(request: DeleteMessagesRequest | PurgeSubjectRequest) -> bool:
+    return isinstance(request, PurgeSubjectRequest) and request.is_dry_run
+
+
+def _reason(request: DeleteMessagesRequest | PurgeSubjectRequest) -> str:
+    return "delete" if isinstance(request, DeleteMessagesRequest) else "purge"

@@ -1,0 +1,99 @@
+"""Searches for the committed rows that a request is to delete, in a disk thread.
+
+Rules: rows that are hidden already are not found, because the view does not show them. A search of a subject reads
+about PURGED_BYTES_AT_ONCE and finds about PURGED_ROWS_AT_ONCE rows at most; the next one goes on where it has ended.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from penstock.base import limits
+from penstock.batch import codec
+from penstock.batch.subject_patterns import SubjectPatterns
+from penstock.commitlog import LogView
+from penstock.node.partition.log_queries import Query
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class FindOffsets(Query):
+    """Finds which of these offsets, in rising order and below `committed_end`, have a row."""
+
+    def __init__(self, view: LogView, committed_end: int, offsets: Sequence[int]) -> None:
+        super().__init__(view)
+        self.found = array("q")
+        self._committed_end = committed_end
+        self._offsets = offsets
+
+    def run(self) -> None:
+        """Raise RemoteError (corrupt_range), OSError or QueryGivenUpError."""
+        wanted = self._offsets
+        number = bisect_left(wanted, self._view.log_start)
+        end = bisect_left(wanted, self._committed_end)
+        while number < end:
+            for header, data in self._batches(wanted[number], wanted[number] + 1):
+                stop = bisect_left(wanted, header.end_offset, number, end)
+                offsets = codec.offsets(data)
+                for offset in wanted[number:stop]:
+                    row = bisect_left(offsets, offset)
+                    if row < len(offsets) and offsets[row] == offset:
+                        self.found.append(offset)
+                number = stop
+                break
+            else:
+                number += 1
+
+
+class FindSubject(Query):
+    """Finds the rows in [`start`, `before`) on subjects that match a pattern; the last `keep` of them are left out."""
+
+    is_search = True
+
+    def __init__(self, view: LogView, subject: str, start: int, before: int, keep: int) -> None:
+        super().__init__(view)
+        self.found = array("q")
+        self.before = before  # lowered if some are kept
+        self.next_offset: int | None = None  # where the next search begins; None: all was searched
+        self._start = max(start, view.log_start)
+        self._keep = keep
+        self._patterns = SubjectPatterns([subject])
+
+    def run(self) -> None:
+        """Raise RemoteError (corrupt_range), OSError or QueryGivenUpError."""
+        if self._keep:
+            self._leave_kept()
+        position = self._start
+        for header, data in self._batches(position, self.before):
+            self.found.frombytes(self._matching(data))
+            position = header.end_offset
+            if self.looked_bytes >= limits.PURGED_BYTES_AT_ONCE or len(self.found) >= limits.PURGED_ROWS_AT_ONCE:
+                break
+        if position < self.before:
+            self.next_offset = position
+
+    def _leave_kept(self) -> None:
+        """Lower `before` to the offset of the first row that is kept; to `start` if all are."""
+        for _, data in self._batches(self._start, self.before, reverse=True):
+            matching = memoryview(self._matching(data)).cast("B").cast("q")
+            if len(matching) >= self._keep:
+                self.before = matching[-self._keep]
+                break
+            self._keep -= len(matching)
+        else:
+            self.before = self._start
+        self.looked_bytes = 0
+
+    def _matching(self, data: codec.Buffer) -> pa.Buffer | bytes:
+        """Return the offsets of matching rows within the bounds, as int64."""
+        import pyarrow.compute as pc
+
+        rows = codec.check_rows(data)
+        wanted = self._patterns.mask(rows.column("subject"))
+        offsets = rows.column("offset").filter(wanted)
+        inside = pc.and_(pc.greater_equal(offsets, self._start), pc.less(offsets, self.before))
+        return array("q", offsets.filter(inside).to_pylist()).tobytes()
