@@ -94,8 +94,8 @@ def purge(
 ) -> None:
     """Delete a stream's messages before a position. Prints how much that is, and asks first.
 
-    Choose the position with one of --before, --keep and --all; with --subject that may be left out. After this command has ended, deleted messages never
-    come back, whichever broker fails. The remaining messages keep their offsets.
+    Choose the position with one of --before, --keep and --all; with --subject it may be left out. After this command
+    has ended, deleted messages never come back, whichever broker fails. The remaining messages keep their offsets.
 
     The command counts offsets, which are more than messages if some were compacted or have expired. It counts the bytes
     of whole batches on one broker; disk space is freed in whole segment files, a moment later, and the command prints
