@@ -15,6 +15,7 @@ from penstock.base.config import Durability, Intake, StreamConfig
 from penstock.base.ids import BrokerId, Incarnation, LeaderEpoch, Offset, PartitionId, StreamId
 from penstock.messages import IsrChange, IsrMember
 from penstock.metadata.commands import (
+    AddCompanion,
     AddPartitions,
     AddReplicas,
     AlterStream,
@@ -94,6 +95,7 @@ COMMANDS: dict[str, Command] = {
     "add-replicas": AddReplicas(
         stream_id=StreamId(5), assignments=((_broker(1), _broker(2)), (_broker(1), _broker(3)))
     ),
+    "add-companion": AddCompanion(stream_id=StreamId(5)),
     "mark-keys": MarkKeys(
         stream_id=StreamId(1),
         partitions=3,
@@ -316,6 +318,12 @@ def owned_image() -> ClusterImage:
     return made
 
 
+def companion_image() -> ClusterImage:
+    """The same, once one of the streams has companion logs."""
+    made, _ = apply(owned_image(), owned_image().index + 1, COMMANDS["add-companion"])
+    return made
+
+
 IMAGES = (
     image,
     later_image,
@@ -326,6 +334,7 @@ IMAGES = (
     grown_image,
     guarded_image,
     owned_image,
+    companion_image,
 )
 """By the number in the name of their file."""
 

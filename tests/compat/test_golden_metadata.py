@@ -18,6 +18,7 @@ from tests.compat.golden_metadata import (
     GOLDEN,
     IMAGES,
     archived_image,
+    companion_image,
     golden_bytes,
     grown_image,
     image,
@@ -60,6 +61,7 @@ def test_the_image_has_something_in_every_field() -> None:
     assert truncated_image().by_name("orders").truncated
     assert all(partition.observers for partition in observed_image().by_name("orders").partitions)
     assert owned_image().by_name("bills").owner
+    assert companion_image().by_name("orders").has_companion
     assert grown_image().by_name("orders").marks
     assert any(partition.unsure for partition in later_image().by_name("orders").partitions)
 

@@ -226,6 +226,12 @@ SHARED_ISRS_MAX = 1_024  # distinct ISRs and commit conditions shared by all par
 # Groups
 GROUP_NAME_CHARS_MAX = 128  # as of a stream name
 OFFSETS_PARTITIONS = 16  # of the stream of committed offsets: spreads groups over so many leaders
+REPLICA_SESSION_LOGS_MAX = 2 * PARTITIONS_MAX  # of one fetch session: partitions and their companion logs
+COMPANION_ROWS_AT_ONCE = 4_096  # read from one by a disk thread before they are passed on
+COMPANION_WAITING_MAX = 4_096  # committed appends to one that wait until their rows are applied
+COMPANION_SEGMENT_BYTES = MIB  # of a companion log, which holds few and small rows
+COMPANION_ROW_BYTES_MAX = 64 * KIB  # of one row there
+SHARED_COMPANION_CONFIGS_MAX = 1_024  # derived configs kept, one for all partitions of a stream
 OFFSETS_SEGMENT_BYTES = 16 * MIB  # of that stream: superseded commits stay in few segments
 OFFSETS_KEPT_MAX = 50_000  # kept in memory per partition, shared by users: some 30 MB, 75 MB with long notes
 OFFSETS_PER_COMMIT_MAX = 1_024  # per request: a stream has as many partitions

@@ -76,6 +76,8 @@ from penstock.messages.groups import (
     OffsetsStreamResponse,
 )
 from penstock.messages.peers import (
+    AddCompanionRequest,
+    AddCompanionResponse,
     AwaitStreamRequest,
     AwaitStreamResponse,
     ChangeIsrRequest,
@@ -209,6 +211,8 @@ from penstock.messages.verifying import RowSum, VerifyRequest, VerifyResponse
 __all__ = [
     "APIS",
     "API_OF_REQUEST",
+    "AddCompanionRequest",
+    "AddCompanionResponse",
     "AlterStreamRequest",
     "AlterStreamResponse",
     "AlterUserRequest",

@@ -49,6 +49,8 @@ from penstock.messages.groups import (
     OffsetsStreamResponse,
 )
 from penstock.messages.peers import (
+    AddCompanionRequest,
+    AddCompanionResponse,
     AwaitStreamRequest,
     AwaitStreamResponse,
     ChangeIsrRequest,
@@ -201,6 +203,7 @@ class Api(IntEnum):
     MARK_KEYS = 76
     MESSAGE_IDS = 77
     AWAIT_METADATA = 78
+    ADD_COMPANION = 79
 
 
 class QuotaKind(Enum):
@@ -288,6 +291,7 @@ _TABLE = (
     ApiSpec(Api.MARK_KEYS, MarkKeysRequest, MarkKeysResponse, 1, 1, True),
     ApiSpec(Api.MESSAGE_IDS, MessageIdsRequest, MessageIdsResponse, 1, 1, True),
     ApiSpec(Api.AWAIT_METADATA, AwaitMetadataRequest, AwaitMetadataResponse, 1, 1, True),
+    ApiSpec(Api.ADD_COMPANION, AddCompanionRequest, AddCompanionResponse, 1, 1, True),
 )
 
 APIS: dict[int, ApiSpec] = {int(spec.api): spec for spec in _TABLE}

@@ -11,6 +11,7 @@ before it changes anything.
 | register broker | a starting broker → metadata leader  |                                                 |
 | change isr      | a partition leader → metadata leader |                                                 |
 | mark keys       | a partition leader → metadata leader |                                                 |
+| add companion   | a partition leader → metadata leader |                                                 |
 | message ids     | a partition leader → another one     |                                                 |
 | stop broker     | a stopping broker → metadata leader  |                                                 |
 | forward         | any broker → metadata leader         | a client's request; the answer to it, as bodies |
@@ -185,6 +186,16 @@ class MarkKeysRequest(Request, frozen=True, kw_only=True):
 
 class MarkKeysResponse(Response, frozen=True, kw_only=True):
     """The mark is in the metadata."""
+
+
+class AddCompanionRequest(Request, frozen=True, kw_only=True):
+    """Give each partition of a stream a companion log, unless it has one."""
+
+    stream_id: StreamIdField
+
+
+class AddCompanionResponse(Response, frozen=True, kw_only=True):
+    """The metadata says so; the sender's image shows it once its logs are to be opened."""
 
 
 class MessageIdsRequest(Request, frozen=True, kw_only=True):

@@ -13,6 +13,7 @@ it follows from the image.
 |----------------|----------------------------|-------------------------------------------------------------------|
 | create, alter, delete stream | the node     | a client asks                                                     |
 | add partitions | the node                  | a client asks                                                     |
+| add companion  | the node                   | the first row of a stream is to be marked                         |
 | mark keys      | the node                   | the leader of a partition that keys left has all it gets of them  |
 | truncate partition | the node               | a client asks the leader of the partition                         |
 | set intake     | the node                   | a client asks: pause, resume, read-only, seal                     |
@@ -91,6 +92,12 @@ class AddReplicas(_Command, frozen=True, kw_only=True, tag="add_replicas"):
 
     stream_id: StreamId
     assignments: tuple[tuple[BrokerId, ...], ...]  # the replicas of each partition: existing ones first
+
+
+class AddCompanion(_Command, frozen=True, kw_only=True, tag="add_companion"):
+    """Give each partition of a stream a companion log, for good; see `penstock.metadata.companions`."""
+
+    stream_id: StreamId
 
 
 class MarkKeys(_Command, frozen=True, kw_only=True, tag="mark_keys"):
@@ -305,6 +312,7 @@ Command = (
     | AlterStream
     | AddPartitions
     | AddReplicas
+    | AddCompanion
     | MarkKeys
     | DeleteStream
     | TruncatePartition

@@ -38,7 +38,8 @@ Theory: an unclean stop loses only a tail, so a replica that had every acked mes
 The longer of two such logs contains the shorter one, in any comparison order. That does not hold for all logs: one that
 was out of sync may end in the tail of a later leader epoch that was never acked, where the acked messages are of an
 earlier one (Raft's figure 8). Such a log leads only if the longest of the logs that count is a prefix of it, which is
-known where both end in the same leader epoch. The idea is KIP-966's ("unclean recovery").
+known where both end in the same leader epoch. The idea is KIP-966's ("unclean recovery"). Of a stream with companion
+logs it never leads so: every replica that counts has the committed rows of the companion on its disk, others may not.
 
 The functions below leave `version` as it is: a command raises it once for all its effects (`after`).
 """
@@ -64,13 +65,15 @@ class ElectionRules(NamedTuple):
     min_isr: int
     allow_unclean_election: bool
     is_in_memory: bool = False  # replicas are empty after any restart, also a clean one
+    has_companion: bool = False
 
     @classmethod
     def of(cls, state: StreamState) -> ElectionRules:
         """The rules of a stream, whose `min_isr` is always set once it is created."""
         config = state.config
         assert config.min_isr is not None
-        return cls(config.min_isr, config.allow_unclean_election, config.storage is Storage.MEMORY)
+        in_memory = config.storage is Storage.MEMORY
+        return cls(config.min_isr, config.allow_unclean_election, in_memory, state.has_companion)
 
 
 class Elected(NamedTuple):
@@ -171,7 +174,9 @@ def recovered(
     having = holders(partition)
     may_lead = tuple(one for one in partition.replicas if one in live and one in ends and not ends[one].has_failed)
     known = [end for one in having if (end := ends.get(one)) is not None and not end.is_unknown]
-    whole = _going_on(may_lead, ends, max(known, key=_length)) if len(known) == len(having) else ()
+    # The ends are those of messages: a replica that was out of sync may lack rows of the companion log all the same.
+    may_have_all = tuple(one for one in may_lead if one in having) if rules.has_companion else may_lead
+    whole = _going_on(may_have_all, ends, max(known, key=_length)) if len(known) == len(having) else ()
     is_unclean = not whole
     if is_unclean and not (may_lead and rules.allow_unclean_election):
         return None

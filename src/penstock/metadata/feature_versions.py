@@ -23,6 +23,7 @@ from penstock.access import Operation
 from penstock.base.config import StreamConfig
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.metadata.commands import (
+    AddCompanion,
     AddPartitions,
     AddReplicas,
     AlterStream,
@@ -42,9 +43,10 @@ from penstock.metadata.image import BrokerState
 
 Version = tuple[int, ...]
 
-COMMANDS: Mapping[type[Command], Version] = dict.fromkeys(
-    (CreateUser, AlterUser, DeleteUser, ChangeRules, ExportUsers, AddReplicas), (0, 2)
-)
+COMMANDS: Mapping[type[Command], Version] = {
+    **dict.fromkeys((CreateUser, AlterUser, DeleteUser, ChangeRules, ExportUsers, AddReplicas), (0, 2)),
+    AddCompanion: (0, 4),
+}
 
 _ASKED = {"by": (0, 2), "at_us": (0, 2)}
 COMMAND_FIELDS: Mapping[type[Command], Mapping[str, Version]] = {

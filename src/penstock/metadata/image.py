@@ -108,6 +108,7 @@ class StreamState(msgspec.Struct, frozen=True, array_like=True, gc=False):
     counts: tuple[int, ...] = ()  # its partition counts, in order; empty: never changed
     marks: tuple[KeyBoundary, ...] = ()  # by number of partitions, then by partition
     owner: str = ""  # the user who created it; "": authentication was off, or it is an internal stream
+    has_companion: bool = False  # each partition has a companion log: see `penstock.metadata.companions`
 
     @property
     def name(self) -> str:
@@ -145,6 +146,7 @@ class StreamState(msgspec.Struct, frozen=True, array_like=True, gc=False):
             self.counts,
             self.marks,
             self.owner,
+            self.has_companion,
         )
 
     def truncated_at(self, number: int) -> TruncatedEnd | None:

@@ -255,14 +255,15 @@ class Node:
         |----------------------|--------------------------------------------------------------------------------|
         | BEGAN                | rollups, retention of staged rows                                              |
         | RESIGNED             | callers that wait are sent to the new leader; group offsets are dropped        |
-        | COMMITTED            | followers, readers, publications of staged rows; rollups                       |
+        | COMMITTED            | followers, readers, publications of staged rows; rollups; the consumer of      |
+        |                      | companion logs                                                                 |
         | FLUSHED              | the leader that is followed                                                    |
         | LOG_START_RAISED     | followers, truncations                                                         |
-        | ROLE_DUE             | roles                                                                          |
+        | ROLE_DUE             | roles; the consumer of companion logs                                          |
         | FAILED               | other brokers lead; repairs                                                    |
         | IMPEDED, STALLED     | other brokers lead                                                             |
         | RESUMED              | the leader that is followed                                                    |
-        | REPAIRED             | the scrubber                                                                   |
+        | REPAIRED             | the scrubber; the consumer of companion logs                                   |
         | SUBSCRIBED, REFUSED  | callers that wait for a stream                                                 |
         | CLOSED               | callers that wait; everything kept for the partition is dropped                |
         """
@@ -284,7 +285,7 @@ class Node:
                 case PartitionEventKind.RESIGNED:
                     self._resigned(partition)
                 case PartitionEventKind.ROLE_DUE:
-                    replicas.roles.update(partition)
+                    replicas.role_due(partition)
                 case PartitionEventKind.FAILED:
                     replicas.failed(partition)
                 case PartitionEventKind.IMPEDED:
@@ -294,7 +295,7 @@ class Node:
                 case PartitionEventKind.RESUMED:
                     replicas.follows.free(partition)
                 case PartitionEventKind.REPAIRED:
-                    replicas.scrubber.soon(partition.key)
+                    replicas.repaired(partition)
                 case PartitionEventKind.SUBSCRIBED:
                     replicas.streams.confirmed(partition)
                 case PartitionEventKind.SUBSCRIPTION_REFUSED:

@@ -89,7 +89,7 @@ class RequestRouter:
     ) -> None:
         self._cluster = cluster
         self._replicas = replicas
-        find = PartitionLookup(context, cluster, replicas.partitions, replicas.streams.failures)
+        find = PartitionLookup(context, cluster, replicas.partitions, replicas.streams.failures, replicas.companions)
         self.fetches = FetchApi(context, replicas)
         self.lookups = LookupApi(context, stopping=STOPPING)
         self.verifying = VerifyApi(context.outbox, stopping=STOPPING)

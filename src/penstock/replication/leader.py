@@ -7,6 +7,11 @@ image has a later version of the partition. An event costs at most one pass over
 followers holds only its numbers. Observers (read replicas) fetch as followers do; their state is recorded for people
 only.
 
+A partition may have a companion log (`penstock.metadata.companions`) with a leadership of its own, which is tied to the
+partition's, its target: same image, same ISR, same end. The target alone proposes: a follower joins if it may join in
+both logs, and leaves if it is late in either; the members of a proposal count for commits in both. The companion's may
+begin a moment later, once its log is open; until then no follower joins.
+
 | durability       | counts of the leader         | counts of a follower | if                               |
 |------------------|------------------------------|----------------------|----------------------------------|
 | fsync            | `flushed_end`                | `flushed_end`        |                                  |
@@ -35,6 +40,8 @@ from penstock.replication import rules
 from penstock.replication.leadership_timers import LeadershipTimers
 
 _AWAITED_US = limits.JOIN_AWAITED_MS * 1_000
+
+# ruff: noqa: SLF001 (the leaderships of a partition and of its companion log see each other)
 
 
 class FollowerProgress:
@@ -168,12 +175,16 @@ class CommitTerms(NamedTuple):
     min_isr: int
     lag_ms_max: int = limits.REPLICA_LAG_MS_MAX
     is_in_memory: bool = False  # no ack may say that its message is on a disk
+    has_companion: bool = False  # no follower joins before the companion log is led, too
 
 
 @lru_cache(limits.SHARED_ISRS_MAX)
-def terms_of(durability: Durability, min_isr: int, *, is_in_memory: bool = False) -> CommitTerms:
+def terms_of(
+    durability: Durability, min_isr: int, *, is_in_memory: bool = False, has_companion: bool = False
+) -> CommitTerms:
     """Return the terms; streams with equal settings share one object. A sync adds nothing to memory: as with `os`."""
-    return CommitTerms(Durability.OS if is_in_memory else durability, min_isr, is_in_memory=is_in_memory)
+    durability = Durability.OS if is_in_memory else durability
+    return CommitTerms(durability, min_isr, is_in_memory=is_in_memory, has_companion=has_companion)
 
 
 class CommitStatus(NamedTuple):
@@ -192,8 +203,8 @@ class Leadership:
     __slots__ = (
         "_agenda", "_awaited_version", "_broker_id", "_followers", "_has_failed", "_has_rivals", "_incarnation",
         "_must_have", "_observers", "_retry_us", "_smallest_isr", "_terms", "_under_way", "_unsettled",
-        "committed_end", "epoch_start", "flushed_end", "isr", "key", "leader_epoch", "log_end", "log_start",
-        "replicas", "version",
+        "committed_end", "companion", "epoch_start", "flushed_end", "isr", "key", "leader_epoch", "log_end",
+        "log_start", "replicas", "target", "version",
     )  # fmt: skip
 
     def __init__(
@@ -206,7 +217,9 @@ class Leadership:
         terms: CommitTerms,
         agenda: LeadershipTimers[Leadership],
         now_us: int,
+        target: Leadership | None = None,
     ) -> None:
+        """`target`: of a companion log, the leadership that it is tied to."""
         self.key = key
         self.leader_epoch = assignment.leader_epoch
         self.log_start, self.committed_end, self.flushed_end, self.log_end = ends
@@ -223,7 +236,11 @@ class Leadership:
         self._under_way: IsrChange | None = None
         self._awaited_version = 0  # version with the accepted proposal, which the image will reach
         self._retry_us = 0
+        self.companion: Leadership | None = None
+        self.target = target
         self.image(assignment, live, now_us)
+        if target is not None:
+            target.companion = self
 
     # State
 
@@ -231,6 +248,15 @@ class Leadership:
     def accepts(self) -> bool:
         """True if messages are accepted now: they are committed without another replica having to join first."""
         return rules.may_commit(len(self.isr), self._terms.min_isr)
+
+    @property
+    def lacks_companion(self) -> bool:
+        """True if the partition's companion log is not led yet."""
+        return self._terms.has_companion and self.companion is None
+
+    def tied(self) -> tuple[Leadership, ...]:
+        """Return this leadership and that of its companion log."""
+        return (self,) if self.companion is None else (self, self.companion)
 
     @property
     def min_isr(self) -> int:
@@ -313,7 +339,7 @@ class Leadership:
         """More of the log is on the disk."""
         self.flushed_end = flushed_end
         if self._has_rivals:
-            self._agenda.wish(self)
+            self._wish()
         return self._advance_high_watermark()
 
     def failed(self) -> bool:
@@ -329,7 +355,7 @@ class Leadership:
     def reconfigured(self, terms: CommitTerms) -> bool:
         self._terms = terms
         if self._has_rivals:
-            self._agenda.wish(self)
+            self._wish()
         return self._advance_high_watermark()
 
     # Events of followers
@@ -373,7 +399,7 @@ class Leadership:
         if follower is not None and follower.incarnation == incarnation and not follower.is_impeded:
             follower.is_impeded = True
             if broker_id in self.isr:
-                self._agenda.wish(self)
+                self._wish()
 
     def _progressed(self, follower: FollowerProgress, now_us: int) -> bool:
         reached = self._reached(follower)
@@ -388,7 +414,7 @@ class Leadership:
         advanced = self._advance_high_watermark()
         self._note_joining(follower)
         if self._should_move(follower, now_us):
-            self._agenda.wish(self)
+            self._wish()
         if self._is_behind(follower):
             self._agenda.plan(self, now_us + self._terms.lag_ms_max * 1_000)
         return advanced
@@ -411,7 +437,10 @@ class Leadership:
     # Events of the metadata
 
     def image(self, assignment: Assignment, live: Mapping[BrokerId, Incarnation], now_us: int) -> bool:
-        """Take in the image; `live` maps every broker that is registered and not fenced to its incarnation."""
+        """Take in the image; `live` maps every broker that is registered and not fenced to its incarnation.
+
+        Return True if the high watermark moved, of this log or its companion's.
+        """
         assert assignment.leader_epoch == self.leader_epoch, (self.key, assignment.leader_epoch)
         assert self._broker_id in assignment.isr, (self.key, assignment.isr)
         self._incarnation = live.get(self._broker_id)
@@ -437,13 +466,16 @@ class Leadership:
         if self._followers:
             self._agenda.plan(self, now_us + self._terms.lag_ms_max * 1_000)
             self._wish_if_needed(now_us)
-        return self._advance_high_watermark()
+        advanced = self._advance_high_watermark()
+        if self.companion is not None:
+            advanced |= self.companion.image(assignment, live, now_us)
+        return advanced
 
     def tick(self, now_us: int) -> bool:
         """Handle a planned deadline: find late followers. Return True if `committed_end` moved."""
         waited = [follower for follower in self._followers if follower.end_await(now_us)]
         for follower in self._followers:
-            if self._is_late(follower, now_us):
+            if self._is_late_here(follower, now_us):
                 follower.joins_at = None  # it has to reach the end again
         self._wish_if_needed(now_us)
         behind = [one.caught_up_us for one in self._followers if one.broker_id in self.isr and self._is_behind(one)]
@@ -468,7 +500,7 @@ class Leadership:
             return None
         # Before the leader commits without its rivals nothing is committed: others may join all the same, and lead
         # instead.
-        is_ready = not self._has_rivals or (self._has_synced and not self._has_failed)
+        is_ready = not self._has_rivals or self._has_all_on_disk
         resumes = is_ready and rules.may_commit(len(wanted), self._terms.min_isr)
         change = IsrChange(*self.key, self.leader_epoch, self.version, wanted, resumes)
         self._under_way = change
@@ -485,14 +517,20 @@ class Leadership:
             self._awaited_version = version
 
     def refused(self, change: IsrChange, now_us: int) -> bool:
-        """The metadata leader refused it: it cannot come into force, unless an earlier equal one still can."""
+        """The metadata leader refused it: it cannot come into force, unless an earlier equal one still can.
+
+        Return True as `image`.
+        """
         if change is not self._under_way or self._unsettled is None:
             return False
         members = frozenset(member.broker_id for member in change.isr)
         if not self._unsettled[members]:
             del self._unsettled[members]
         self._end_proposal(now_us)
-        return self._advance_high_watermark()
+        advanced = self._advance_high_watermark()
+        if self.companion is not None:
+            advanced |= self.companion._advance_high_watermark()
+        return advanced
 
     def lost(self, change: IsrChange, now_us: int, retry_ms: int = limits.ISR_RETRY_MS) -> None:
         """The answer did not come in time: the proposal may be in force, or may still come into force."""
@@ -504,6 +542,8 @@ class Leadership:
         """End this leadership: it proposes nothing more, and outcomes of its proposals are ignored."""
         self._under_way = None
         self._agenda.drop(self)
+        if self.target is not None:
+            self.target.companion = None
 
     def _end_proposal(self, now_us: int, retry_ms: int = limits.ISR_RETRY_MS) -> None:
         self._under_way = None
@@ -522,7 +562,13 @@ class Leadership:
                 members[follower.broker_id] = follower.incarnation
         return tuple(IsrMember(broker_id, members[broker_id]) for broker_id in self.replicas if broker_id in members)
 
+    def _wish(self) -> None:
+        self._agenda.wish(self if self.target is None else self.target)
+
     def _wish_if_needed(self, now_us: int) -> None:
+        if self.target is not None:
+            self.target._wish_if_needed(now_us)
+            return
         is_needed = self._unsettled or self._may_resume
         if is_needed or any(self._should_move(follower, now_us) for follower in self._followers):
             self._agenda.wish(self)
@@ -530,7 +576,14 @@ class Leadership:
     @property
     def _may_resume(self) -> bool:
         """True if the leader may report that it commits without its rivals: its own disk now has everything."""
-        return self._has_rivals and self.accepts and self._has_synced and not self._has_failed
+        return self._has_rivals and self.accepts and self._has_all_on_disk
+
+    @property
+    def _has_all_on_disk(self) -> bool:
+        """True if this broker's disk has everything of both logs, and goes on taking more."""
+        if self.lacks_companion or self._has_failed or not self._has_synced:
+            return False
+        return self.companion is None or self.companion._has_all_on_disk
 
     @property
     def _has_synced(self) -> bool:
@@ -548,7 +601,13 @@ class Leadership:
             and self._has_all(follower)  # with fsync that is on its disk already
             and rules.is_as_durable(follower.flushed_end, follower.joins_at)
             and not self._is_late(follower, now_us)
+            and not self.lacks_companion
+            and (self.companion is None or self.companion._lets_join(follower.broker_id, now_us))
         )
+
+    def _lets_join(self, broker_id: BrokerId, now_us: int) -> bool:
+        follower = self._follower(broker_id)
+        return follower is not None and self._may_join(follower, now_us)
 
     def _has_all(self, follower: FollowerProgress) -> bool:
         return rules.may_join(self._reached(follower), self.committed_end, self.epoch_start)
@@ -558,16 +617,27 @@ class Leadership:
         return reached is None or reached < self.log_end
 
     def _is_late(self, follower: FollowerProgress, now_us: int) -> bool:
+        if self._is_late_here(follower, now_us):
+            return True
+        return self.companion is not None and self.companion._finds_late(follower.broker_id, now_us)
+
+    def _is_late_here(self, follower: FollowerProgress, now_us: int) -> bool:
         if follower.is_impeded:
             return True
         return self._is_behind(follower) and now_us - follower.caught_up_us > self._terms.lag_ms_max * 1_000
 
+    def _finds_late(self, broker_id: BrokerId, now_us: int) -> bool:
+        follower = self._follower(broker_id)
+        return follower is not None and self._is_late(follower, now_us)
+
     # Commits
 
     def _note_must_have(self) -> None:
-        proposed = self._unsettled or ()
+        proposed = (self if self.target is None else self.target)._unsettled or ()
         self._must_have = rules.must_have(self.isr, proposed)
         self._smallest_isr = min(len(self.isr), *map(len, proposed)) if proposed else len(self.isr)
+        if self.companion is not None:
+            self.companion._note_must_have()
 
     def _advance_high_watermark(self) -> bool:
         """Advance `committed_end` as far as the rules allow; return True if it did."""

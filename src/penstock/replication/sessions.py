@@ -63,7 +63,7 @@ class FollowerPosition:
     """A follower's position in one partition, and what it has been told of it."""
 
     __slots__ = ("diverging", "error", "found", "is_owed", "is_refused", "leader_epoch", "log_end", "lookup",
-                 "replica_start", "told_committed_end", "told_start")  # fmt: skip
+                 "replica_start", "told_committed_end", "told_settled", "told_start")  # fmt: skip
 
     def __init__(self, leader_epoch: LeaderEpoch, log_end: int) -> None:
         self.leader_epoch = leader_epoch
@@ -77,15 +77,18 @@ class FollowerPosition:
         self.found: FoundBatches | None = None  # by a disk thread
         self.told_committed_end = 0
         self.told_start = 0
+        self.told_settled = False
 
     @property
     def agrees(self) -> bool:
         """True if the position agrees with the leader's log."""
         return not self.error and self.diverging is None and not self.replica_start
 
-    def is_behind(self, leadership: Leadership) -> bool:
-        """True if an end or a start has moved since it was told."""
-        return leadership.committed_end > self.told_committed_end or leadership.log_start > self.told_start
+    def is_behind(self, leadership: Leadership, *, is_settled: bool) -> bool:
+        """True if an end or a start has moved since it was told, or if it was told before that all was settled."""
+        if leadership.committed_end > self.told_committed_end or leadership.log_start > self.told_start:
+            return True
+        return is_settled != self.told_settled and leadership.companion is not None
 
     def refused(self, error: RemoteError) -> None:
         """Record that no batches follow its end; the error may name another start."""
@@ -192,6 +195,9 @@ class Sessions:
         """Answer for this partition from now on, or for another epoch of it."""
         self.resign(leadership.key)
         self._led[leadership.key] = leadership, log
+        if leadership.target is not None:  # what followers show of it is not settled before they know this log, too
+            for session, _ in self._followers(leadership.target):
+                session.ends.setdefault(leadership.target.key, 0)
         for session in self._sessions.values():
             if leadership.key in session.impeded:
                 leadership.impeded(session.broker_id, session.incarnation)
@@ -248,8 +254,12 @@ class Sessions:
         session = self._session(request, incarnation)
         if session.caller is not None:
             self._answer(session, now_us)
-        if len(session.positions) + len(request.changed) > limits.PARTITIONS_MAX + limits.REPLICA_POSITIONS_MAX:
-            raise RemoteError(ErrorCode.TOO_LARGE, f"a session names at most {limits.PARTITIONS_MAX} partitions")
+        if (
+            len(session.positions) + len(request.changed)
+            > limits.REPLICA_SESSION_LOGS_MAX + limits.REPLICA_POSITIONS_MAX
+        ):
+            text = f"a session names at most {limits.REPLICA_SESSION_LOGS_MAX} logs"
+            raise RemoteError(ErrorCode.TOO_LARGE, text)
         for name in request.forgotten:
             session.forget(PartitionKey(name.stream_id, name.partition))
             session.impeded.discard(PartitionKey(name.stream_id, name.partition))
@@ -323,6 +333,7 @@ class Sessions:
         if before is not None and before.leader_epoch == named.leader_epoch:
             position.is_refused = before.log_end == named.log_end and before.agrees and not before.is_owed
             position.told_committed_end, position.told_start = before.told_committed_end, before.told_start
+            position.told_settled = before.told_settled
         advanced = leadership.fetched(
             session.broker_id,
             session.incarnation,
@@ -334,6 +345,8 @@ class Sessions:
         if named.log_end < leadership.log_end:
             self._enqueue(session, leadership)
         self._note_ends(session, leadership, position, now_us)
+        if leadership.target is not None and (target := session.positions.get(leadership.target.key)) is not None:
+            self._note_ends(session, leadership.target, target, now_us)
         return leadership if advanced else None
 
     def _note_impeded(self, session: FetchSession, request: ReplicaFetchRequest) -> None:
@@ -347,7 +360,8 @@ class Sessions:
     def _note_ends(
         self, session: FetchSession, leadership: Leadership, position: FollowerPosition, now_us: int
     ) -> None:
-        if position.is_behind(leadership) and position.agrees:
+        is_settled = _is_settled(session, leadership)
+        if position.is_behind(leadership, is_settled=is_settled) and position.agrees:
             session.ends.setdefault(leadership.key, now_us)
 
     # Answers
@@ -501,7 +515,9 @@ class Sessions:
             key = next(iter(session.ends))
             del session.ends[key]
             position, led = session.positions[key], self._led.get(key)
-            if led is not None and position.agrees and position.is_behind(led[0]):
+            if led is None or not position.agrees:
+                continue
+            if position.is_behind(led[0], is_settled=_is_settled(session, led[0])):
                 news.append(self._news(session, led[0], position, 0))
 
     def _news(
@@ -509,14 +525,25 @@ class Sessions:
     ) -> ReplicaNews:
         session.ends.pop(leadership.key, None)
         position.told_committed_end, position.told_start = leadership.committed_end, leadership.log_start
+        position.told_settled = is_settled = _is_settled(session, leadership)
         return ReplicaNews(
             *leadership.key,
             leadership.leader_epoch,
             Offset(leadership.committed_end),
             Offset(leadership.log_start),
             size_bytes,
-            is_settled=leadership.knows_latest,
+            is_settled=is_settled,
         )
+
+
+def _is_settled(session: FetchSession, leadership: Leadership) -> bool:
+    """True if a follower that shows all that it is told shows all that was committed, rows hidden by marks left out."""
+    if not leadership.knows_latest or leadership.lacks_companion:
+        return False
+    if leadership.companion is None:
+        return True
+    position = session.positions.get(leadership.companion.key)
+    return position is not None and position.agrees
 
 
 def _refusal(led: tuple[Leadership, LedLog] | None, named: FetchPosition, broker_id: BrokerId) -> str:

@@ -7,7 +7,8 @@ nothing but the index.
 
 | module                | commands                                                                                    |
 |-----------------------|---------------------------------------------------------------------------------------------|
-| `streams`             | create, alter and delete stream, set intake, truncate partition, form cluster, start broker |
+| `streams`             | create, alter and delete stream, set intake, truncate partition, form cluster, start broker, |
+|                       | add companion                                                                               |
 | `partition_expansion` | add partitions, mark keys                                                                   |
 | `replica_expansion`   | add replicas                                                                                |
 | `brokers`             | register, fence and stop broker                                                             |
@@ -24,6 +25,7 @@ from typing import Any
 
 from penstock.base.errors import RemoteError
 from penstock.metadata.commands import (
+    AddCompanion,
     AddPartitions,
     AddReplicas,
     AlterStream,
@@ -59,6 +61,7 @@ _CHANGES: dict[type[Command], Callable[[ClusterImage, int, Any], tuple[ClusterIm
     AddPartitions: partition_expansion.add_partitions,
     MarkKeys: partition_expansion.mark_keys,
     AddReplicas: replica_expansion.add_replicas,
+    AddCompanion: streams.add_companion,
     SetIntake: streams.set_intake,
     TruncatePartition: streams.truncate_partition,
     ReportArchived: streams.report_archived,

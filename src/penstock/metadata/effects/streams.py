@@ -30,6 +30,7 @@ from penstock.base.fair_shares import FairShares
 from penstock.base.ids import BrokerId, LeaderEpoch, PartitionKey, StreamId
 from penstock.metadata import elections
 from penstock.metadata.commands import (
+    AddCompanion,
     AlterStream,
     CreateStream,
     DeleteStream,
@@ -452,6 +453,12 @@ def set_intake(image: ClusterImage, index: int, command: SetIntake) -> tuple[Clu
     since_us = max(command.since_us, state.intake_us + 1)  # also if a clock was set back
     changed = msgspec.structs.replace(state, intake=command.intake, intake_us=since_us)
     return _with_altered(image, state, changed, ())
+
+
+def add_companion(image: ClusterImage, index: int, command: AddCompanion) -> tuple[ClusterImage, CommandOutcome]:
+    """Give a stream companion logs; no change if it has them. Raise RemoteError (stream_not_found, stream_changed)."""
+    state = image.by_id(command.stream_id)
+    return _with_altered(image, state, msgspec.structs.replace(state, has_companion=True), ())
 
 
 def delete_stream(image: ClusterImage, index: int, command: DeleteStream) -> tuple[ClusterImage, CommandOutcome]:

@@ -10,11 +10,13 @@ invariants (metadata/image.py). Limits that a later version may tighten are not 
                               | truncated: the fields of Truncated in their order | intake | intake_us
                               | archived: the fields of Archived in their order
                               | counts | marks: the fields of Mark in their order | owner
+                              | has_companion (version 4, only of streams that have one)
 
     users (version 3)         the fields of User in their order, by name | the index of the last act | the key of decoys
 
 With added partitions the version is 2: a reader that does not know them would look for keys in the wrong place. With
-users it is 3: a reader that does not know them would let every client in.
+users it is 3: a reader that does not know them would let every client in. With companion logs it is 4: a reader that
+does not know them would let a replica without them lead.
 
 A field that a later version adds stands at the end of its array; older versions refuse unknown fields only if the
 meaning changes, which a new version number signals.
@@ -25,6 +27,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 from itertools import pairwise
+from typing import Any
 
 import msgspec
 
@@ -37,7 +40,8 @@ from penstock.messages.fields import INT64_MAX
 from penstock.metadata.image import BrokerState, ClusterImage, PartitionState, StreamState, loads_of, owned_by
 from penstock.metadata.persistent_map import PersistentMap
 
-SNAPSHOT_VERSION = 3
+SNAPSHOT_VERSION = 4
+_WITHOUT_COMPANIONS = 3
 _WITHOUT_USERS = 2
 _FIRST_VERSION = 1  # readable by all versions; for images without newer features
 
@@ -85,12 +89,19 @@ _version_decoder = msgspec.msgpack.Decoder(_Version)
 def encode_image(image: ClusterImage) -> bytes:
     brokers = tuple(broker for _, broker in sorted(image.brokers.items()))
     streams = tuple(state for _, state in sorted(image.streams.items()))
-    if image.users:
+    has_companions = any(state.has_companion for state in streams)
+    if image.users or has_companions:
         users = tuple(user for _, user in sorted(image.users.items()))
-        before = (SNAPSHOT_VERSION, image.index, image.cluster_id, brokers, streams)
+        version = SNAPSHOT_VERSION if has_companions else _WITHOUT_COMPANIONS
+        before = (version, image.index, image.cluster_id, brokers, _stored(streams))
         return _encoder.encode(_Snapshot(*before, users, image.acted, image.decoy_key))
     version = _WITHOUT_USERS if any(state.counts for state in streams) else _FIRST_VERSION
-    return _encoder.encode(_WithoutUsers(version, image.index, image.cluster_id, brokers, streams))
+    return _encoder.encode(_WithoutUsers(version, image.index, image.cluster_id, brokers, _stored(streams)))
+
+
+def _stored(streams: tuple[StreamState, ...]) -> Any:
+    """Return the streams as they are encoded: those without companion logs as before there were any."""
+    return tuple(state if state.has_companion else msgspec.structs.astuple(state)[:-1] for state in streams)
 
 
 def image_digest(image: ClusterImage) -> bytes:
@@ -157,6 +168,8 @@ def _check_brokers(snapshot: _Snapshot) -> None:
 
 def _check_streams(snapshot: _Snapshot) -> None:
     live = {broker.broker_id for broker in snapshot.brokers if broker.is_live}
+    has_companions = any(state.has_companion for state in snapshot.streams)
+    _expect(has_companions is (snapshot.version >= SNAPSHOT_VERSION), f"companions in version {snapshot.version}")
     names = set()
     last: int = 0
     for state in snapshot.streams:
@@ -185,7 +198,9 @@ def _check_users(snapshot: _Snapshot) -> None:
     rulers = [user.name for user in snapshot.users if user.is_admin and user.name != EVERYBODY]
     _expect(bool(rulers) is bool(snapshot.users), "users, and no administrator among them")
     _expect(0 <= snapshot.acted <= snapshot.index, f"an act at {snapshot.acted}")
-    _expect(bool(snapshot.users) is (snapshot.version >= SNAPSHOT_VERSION), f"users in version {snapshot.version}")
+    if snapshot.version < SNAPSHOT_VERSION:
+        has_users = snapshot.version >= _WITHOUT_COMPANIONS
+        _expect(bool(snapshot.users) is has_users, f"users in version {snapshot.version}")
 
 
 def _check_config(state: StreamState) -> None:

@@ -13,6 +13,7 @@ from functools import partial
 
 import msgspec
 
+from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import PartitionKey
 from penstock.batch.codec import NOBODY, BatchProducer
@@ -32,6 +33,7 @@ from penstock.messages import (
 )
 from penstock.metadata.image import StreamState
 from penstock.node.api.append_queue import AppendQueue
+from penstock.node.api.internal_log import Rows, encoded_rows
 from penstock.node.api.metadata_api import Handler
 from penstock.node.api.partition_append import append, append_at
 from penstock.node.api.producers import KnownProducers
@@ -159,6 +161,35 @@ class AppendApi:
         """Append the node's own batch to a partition led here; `caller` is answered once it is committed."""
         step = self._outbox.step
         self._put(partition, lambda: append(partition, caller, data, self._context.now, step, asked, by, flags))
+
+    def append_to_companion(
+        self, target: Partition, rows: Rows, done: Callable[[AppendResponse | RemoteError], None]
+    ) -> None:
+        """Append rows to the companion log of a partition led here.
+
+        `done` is called with the answer once they are committed and the consumer of companion logs has them here, or
+        with the reason why not. Raise RemoteError (not_yet, overloaded, too_large), with nothing done.
+        """
+        size_bytes = sum(len(key or b"") + len(value or b"") for key, value in rows)
+        if len(rows) > limits.BATCH_ROWS_MAX or size_bytes > limits.BATCH_ROWS_BYTES_MAX:
+            text = f"nothing was stored: {len(rows)} marks of {size_bytes} bytes at once are more than"
+            most = f"{limits.BATCH_ROWS_MAX} of {limits.BATCH_ROWS_BYTES_MAX} bytes; send them in several requests"
+            raise RemoteError(ErrorCode.TOO_LARGE, f"{text} {most}")
+        companions = self._replicas.companions
+        companion = companions.led(target)
+
+        def written(response: Response | RemoteError) -> None:
+            if not isinstance(response, AppendResponse):
+                assert isinstance(response, RemoteError), response
+                done(response)
+                return
+            answer = response
+            companions.when_passed(
+                companion.key, answer.end_offset, lambda error: done(answer if error is None else error)
+            )
+
+        subject = companion.stream.config.subject.encode()
+        self.append_to(companion, InternalCaller(written), encoded_rows(subject, rows))
 
     def _put(self, partition: Partition, write: Callable[[], None]) -> None:
         if not partition.leads:

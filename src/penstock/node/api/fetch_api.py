@@ -180,6 +180,7 @@ class FetchApi:
         try:
             # Permissions may have changed and the log may have been truncated meanwhile.
             waiter.call.authorize()
+            self._replicas.companions.check_readable(partition)
             check_agreement(partition, waiter.request.offset, waiter.request.leader_epoch)
             self._check_staleness(partition, waiter.request)
             self._try_answer(waiter.call, partition, waiter.request, waiter.deadline_us, is_final=is_final)

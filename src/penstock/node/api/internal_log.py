@@ -16,7 +16,6 @@ other component writes to these logs.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from itertools import pairwise
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from penstock.base.config import StreamConfig
@@ -28,16 +27,13 @@ from penstock.hot.message_group import MessageGroup
 from penstock.messages import AppendResponse, CreateStreamRequest, CreateStreamResponse, Response, StreamInfo
 from penstock.node.context import Context
 from penstock.node.control.cluster import Cluster
-from penstock.node.partition.log_queries import Query
+from penstock.node.partition.log_queries import Query, keys_and_values
 from penstock.node.partition.partition import Partition
 from penstock.node.partition.partition_errors import as_remote_error
 from penstock.node.replicas.partition_lookup import PartitionLookup
 from penstock.node.security.access import Call
 from penstock.node.step import InternalCaller, Lane
 from penstock.replication.leader import Leadership
-
-_KEY = 7  # index of the key column's first buffer; for the value column _VALUE
-_VALUE = 10
 
 Rows = list[tuple[bytes, bytes | None]]
 """Keys and values to append; None deletes."""
@@ -76,25 +72,12 @@ class ReadRows(Query, Generic[S]):
         last: dict[bytes | None, tuple[bytes, int]] = {}
         for _, data in self._batches(view.log_start, view.log_end):
             codec.check_values(data)
-            columns = codec.buffers(data)
-            rows = _strings(*columns[_KEY : _KEY + 3]), _strings(*columns[_VALUE : _VALUE + 3]), codec.timestamps(data)
-            for key, value, timestamp_us in zip(*rows, strict=True):
+            for key, value, timestamp_us in zip(*keys_and_values(data), codec.timestamps(data), strict=True):
                 if value is not None:
                     last[key] = value, timestamp_us
                 else:
                     last.pop(key, None)
         self.state.take((key, value, timestamp_us) for key, (value, timestamp_us) in last.items())
-
-
-def _strings(validity: memoryview, ends: memoryview, values: memoryview) -> list[bytes | None]:
-    """Return a checked column's values, straight from its buffers: most batches have one row; Arrow is slow for it."""
-    bounds, text = ends.cast("i"), bytes(values)
-    found: list[bytes | None] = [text[begin:end] for begin, end in pairwise(bounds)]
-    if validity:
-        for row in range(len(found)):
-            if not validity[row >> 3] >> (row & 7) & 1:
-                found[row] = None
-    return found
 
 
 class Kept(Generic[S]):
@@ -240,9 +223,10 @@ class InternalLog(Generic[S]):
                 kept.state.take((key, value, response.timestamp_us) for key, value in rows)
             heard(response)
 
-        self._write(partition, InternalCaller(written), _encoded(self._stream.config.subject.encode(), rows))
+        self._write(partition, InternalCaller(written), encoded_rows(self._stream.config.subject.encode(), rows))
 
 
-def _encoded(subject: bytes, rows: Rows) -> bytearray:
+def encoded_rows(subject: bytes, rows: Rows) -> bytearray:
+    """Return the rows as one batch, to be renumbered when it is appended."""
     group = MessageGroup.of([subject] * len(rows), [value for _, value in rows], keys=[key for key, _ in rows])
     return codec.encode(group, 0, len(rows), base_offset=0, timestamp_us=0, leader_epoch=0)[0]

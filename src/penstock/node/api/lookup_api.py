@@ -51,7 +51,7 @@ class LookupApi:
 
     def ask_get(self, find: PartitionLookup, call: Call, request: GetRequest) -> None:
         """Find the partition and call `get`. The last message of a key or subject is known only to the leader."""
-        which = find.led if request.offset is None else find.held
+        which = find.readable if request.offset is None else find.held
         self.get(call, which(request.stream_id, request.partition), request)
 
     def ask_offsets(self, find: PartitionLookup, call: Call, request: ListOffsetsRequest) -> None:

@@ -144,9 +144,9 @@ class VerifyApi:
     def ask(self, find: PartitionLookup, call: Call, request: VerifyRequest) -> None:
         """Verify a slice of this broker's replica; `caller` is answered later.
 
-        Raise RemoteError: as `PartitionLookup.held`, or offset_out_of_range, bad_request, overloaded.
+        Raise RemoteError: as `PartitionLookup.replica`, or offset_out_of_range, bad_request, overloaded.
         """
-        partition = find.held(request.stream_id, request.partition)
+        partition = find.replica(request.stream_id, request.partition)
         if request.offset is None:
             self._answer(call.caller, partition, None)
             return

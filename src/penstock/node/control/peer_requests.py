@@ -21,6 +21,7 @@ from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import BrokerId
 from penstock.messages import (
+    AddCompanionRequest,
     AwaitMetadataRequest,
     AwaitMetadataResponse,
     AwaitStreamRequest,
@@ -61,6 +62,7 @@ PEER_REQUESTS: tuple[type[Request], ...] = (
     HeartbeatRequest,
     RegisterBrokerRequest,
     ChangeIsrRequest,
+    AddCompanionRequest,
     MarkKeysRequest,
     StopBrokerRequest,
 )
@@ -119,7 +121,12 @@ class PeerRequests:
         else:
             assert isinstance(
                 request,
-                HeartbeatRequest | RegisterBrokerRequest | ChangeIsrRequest | MarkKeysRequest | StopBrokerRequest,
+                HeartbeatRequest
+                | RegisterBrokerRequest
+                | ChangeIsrRequest
+                | MarkKeysRequest
+                | AddCompanionRequest
+                | StopBrokerRequest,
             ), request
             self._metadata_leader.request(request, lambda response: self._outbox.reply(caller, response))
 

@@ -25,6 +25,7 @@ from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import BrokerId
 from penstock.base.subjects import AUDIT_STREAM
 from penstock.messages import (
+    AddCompanionRequest,
     ChangeIsrRequest,
     CreateStreamRequest,
     ExportUsersRequest,
@@ -246,6 +247,8 @@ class MetadataLeader:
             self._controller.change_isr(done, request)
         elif isinstance(request, MarkKeysRequest):
             self._administration.mark_keys(request, done)
+        elif isinstance(request, AddCompanionRequest):
+            self._administration.add_companion(request, done)
         elif isinstance(request, StopBrokerRequest):
             self._controller.stop_broker(done, request, now)
         else:

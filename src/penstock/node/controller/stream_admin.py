@@ -25,6 +25,8 @@ from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import BrokerId, Offset
 from penstock.base.staged import staged_name
 from penstock.messages import (
+    AddCompanionRequest,
+    AddCompanionResponse,
     AlterStreamRequest,
     AlterStreamResponse,
     AwaitStreamRequest,
@@ -47,6 +49,7 @@ from penstock.messages import (
     TruncateResponse,
 )
 from penstock.metadata.commands import (
+    AddCompanion,
     AddPartitions,
     AddReplicas,
     AlterStream,
@@ -479,6 +482,14 @@ class StreamAdmin:
             marked_us=request.marked_us,
         )
         self._quorum.propose(command, marked)
+
+    def add_companion(self, request: AddCompanionRequest, done: Done) -> None:
+        """Give each partition of a stream a companion log."""
+
+        def added(outcome: CommandOutcome | RemoteError) -> None:
+            done(outcome if isinstance(outcome, RemoteError) else AddCompanionResponse())
+
+        self._quorum.propose(AddCompanion(stream_id=request.stream_id), added)
 
     def _truncate(self, request: TruncateRequest, auth: Authorization, done: Done) -> None:
         if request.leader_epoch is None:

@@ -7,6 +7,7 @@ stream's name can be used again.
 
     streams/00000004-orders/0     the log of partition 0
     streams/00000004-orders/1     the log of partition 1
+    streams/1099511627780-__marks-4/0   the companion log of partition 0 (see `penstock.metadata.companions`)
     made/00000004-orders          the mark of partition 0: its log was made
     made/00000004-orders.1        the mark of partition 1 (no stream's name holds a dot)
 """
@@ -17,6 +18,7 @@ from collections.abc import Iterable, Iterator
 
 from penstock.base.config import Storage
 from penstock.base.errors import CorruptionError
+from penstock.metadata.companions import is_companion, target_id, with_companion
 from penstock.metadata.image import ClusterImage, StreamState
 from penstock.node.data_dir.log_creation_markers import LogCreationMarkers
 from penstock.node.step import Outbox
@@ -55,7 +57,7 @@ def check_folders(vfs: Vfs, last_index: int) -> None:
     """
     for folder in _listed(vfs, STREAMS_PATH):
         number = folder.partition("-")[0]
-        if not last_index or (number.isdecimal() and int(number) > last_index):
+        if not last_index or (number.isdecimal() and target_id(int(number)) > last_index):
             expected = f"the command that made {STREAMS_PATH}/{folder}"
             raise CorruptionError(LOG_PATH, 0, expected, f"{last_index} commands")
 
@@ -88,9 +90,10 @@ class LogFolders:
     def tidy(self, image: ClusterImage, deleted: Iterable[StreamState]) -> None:
         """Read the marks, remove deleted streams and quarantine unknown folders at the start; blocking. OSError."""
         self.made.read()
-        known = {stream_path(state) for state in image.streams.values()}
+        known = {stream_path(one) for state in image.streams.values() for one in with_companion(state)}
         # Compare whole names: a folder that only shares the number of a deleted stream is not that stream's.
-        removed = {stream_path(state): state for state in deleted if state.config.storage is Storage.FILE}
+        gone = (one for state in deleted for one in with_companion(state))
+        removed = {stream_path(state): state for state in gone if state.config.storage is Storage.FILE}
         for name in _listed(self._vfs, STREAMS_PATH):
             path = f"{STREAMS_PATH}/{name.rstrip('/')}"
             if path in removed:
@@ -99,7 +102,7 @@ class LogFolders:
                 except OSError as error:
                     text = f"cannot remove {path} of a deleted stream: {error}; the next start tries again"
                     self._outbox.notice(text)
-            elif path not in known and not self._is_ahead(name, image.index):
+            elif path not in known and not self._is_ahead(name, image):
                 self._put_away(path, is_folder=name.endswith("/"))
 
     def _put_away(self, path: str, *, is_folder: bool) -> None:
@@ -110,10 +113,16 @@ class LogFolders:
         elif not all(map(is_nfs_leftover, names)):
             self._quarantine(path)
 
-    def _is_ahead(self, name: str, index: int) -> bool:
-        """True if the folder may be that of a stream that the image will have once more of the log is committed."""
+    def _is_ahead(self, name: str, image: ClusterImage) -> bool:
+        """True if the folder may be that of a stream that the image will have once more of the log is committed.
+
+        Or of a companion log that its stream will have then.
+        """
         number = name.partition("-")[0]
-        return number.isdecimal() and int(number) > index
+        if not number.isdecimal():
+            return False
+        stream_id = target_id(int(number))
+        return stream_id > image.index or (is_companion(int(number)) and stream_id in image.streams)
 
     def remove(self, vfs: Vfs, stream: StreamState) -> None:
         """Remove the logs of a deleted stream, then their marks; blocking. OSError."""

@@ -237,7 +237,10 @@ class Partition:
             forget_purged(self.dedup, stream)
         config = stream.config
         assert config.min_isr is not None
-        self.terms = terms_of(config.durability, config.min_isr, is_in_memory=config.storage is Storage.MEMORY)
+        is_in_memory = config.storage is Storage.MEMORY
+        self.terms = terms_of(
+            config.durability, config.min_isr, is_in_memory=is_in_memory, has_companion=stream.has_companion
+        )
         if self.leadership is not None:
             self.leadership.reconfigured(self.terms)
 

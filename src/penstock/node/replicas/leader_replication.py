@@ -155,15 +155,20 @@ class LeaderReplication:
     # Leaderships
 
     def begin(
-        self, partition: Partition, state: PartitionState, live: Mapping[BrokerId, Incarnation], now: Now
+        self,
+        partition: Partition,
+        state: PartitionState,
+        live: Mapping[BrokerId, Incarnation],
+        now: Now,
+        target: Leadership | None = None,
     ) -> None:
-        """Begin a leadership in a new leader epoch."""
+        """Begin a leadership in a new leader epoch; of a companion log, beside that of its `target`."""
         log = partition.log
         # Offsets truncated on request were committed, even if this broker had not learned so.
         committed_end = max(partition.committed_end, partition.truncated_end)
         ends = LogEndsAtStart(log.log_start, committed_end, log.flushed_end, log.log_end)
         leadership = Leadership(
-            partition.key, self._broker_id, state, live, ends, partition.terms, self._timers, now.elapsed_us
+            partition.key, self._broker_id, state, live, ends, partition.terms, self._timers, now.elapsed_us, target
         )
         partition.lead(leadership)
         self._answer_for(partition, leadership)
@@ -176,9 +181,10 @@ class LeaderReplication:
         assert leadership is not None
         if leadership.image(state, live, now.elapsed_us):
             self._advance_high_watermark(leadership, now)
-        self._sessions.image(leadership)
-        if not self._sessions.leads(partition.key):
-            self._answer_for(partition, leadership)  # another broker holds a replica by now
+        for one in leadership.tied():
+            self._sessions.image(one)
+            if not self._sessions.leads(one.key):
+                self._answer_for(self._partitions[one.key], one)  # another broker holds a replica by now
 
     def _answer_for(self, partition: Partition, leadership: Leadership) -> None:
         if len(leadership.holders) > 1:
@@ -214,10 +220,12 @@ class LeaderReplication:
             self._sessions.ends_moved(partition.leadership, now.elapsed_us)
 
     def _advance_high_watermark(self, leadership: Leadership, now: Now) -> None:
-        partition = self._partitions.get(leadership.key)
-        if partition is not None and partition.leadership is leadership:
-            self._sessions.ends_moved(leadership, now.elapsed_us)
-            self._maintenance.advance_high_watermark(partition)
+        """Pass on that a high watermark may have moved, of this log or its companion's."""
+        for one in leadership.tied():
+            partition = self._partitions.get(one.key)
+            if partition is not None and partition.leadership is one:
+                self._sessions.ends_moved(one, now.elapsed_us)
+                self._maintenance.advance_high_watermark(partition)
 
     # Requests of followers
 

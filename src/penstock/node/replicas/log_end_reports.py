@@ -1,5 +1,7 @@
 """Reports the ends of leaderless logs to the metadata leader while it looks for the longest log.
 
+A replica whose companion log has failed, or is not open, cannot lead, whatever the end of its log.
+
 Rules: ends are reported while the image has the partition in recovery (`penstock.metadata.elections`): at once, and
 then with every heartbeat. If they do not fit into one heartbeat, the next one is sent at once; new ones go first, then
 all in turn, whether they can be opened or not. A reported end stays valid until there is a leader: nothing is fetched,
@@ -11,12 +13,15 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Set
 from itertools import chain, islice
 
+import msgspec
+
 from penstock.base import limits
 from penstock.base.ids import BrokerId, LeaderEpoch, Offset, PartitionKey
 from penstock.commitlog import LogState
 from penstock.messages import LogEnd
 from penstock.metadata import elections
 from penstock.metadata.commands import ReplicaEnd
+from penstock.metadata.companions import companion_key
 from penstock.node.context import Context
 from penstock.node.partition.partition import Partition
 from penstock.node.partition.partition_events import PartitionEvents
@@ -66,7 +71,7 @@ class LogEndReports:
             if key not in unopened and key not in self._partitions:
                 continue
             self._told[key] = None
-            end = _unknown(key, leader_epoch) if key in unopened else _end_of(self._partitions[key], leader_epoch)
+            end = _unknown(key, leader_epoch) if key in unopened else self._end_of(self._partitions[key], leader_epoch)
             if end is not None:
                 ends.append(end)
         if self._new:
@@ -78,6 +83,15 @@ class LogEndReports:
         if state is None or not elections.recovers(state.partitions[key.partition], live):
             return None
         return state.partitions[key.partition].leader_epoch
+
+    def _end_of(self, partition: Partition, leader_epoch: LeaderEpoch) -> LogEnd | None:
+        end = _end_of(partition, leader_epoch)
+        if end is None or not partition.stream.has_companion:
+            return end
+        companion = self._partitions.get(companion_key(partition.key))
+        if companion is None or companion.closed or companion.log.state is not LogState.WRITABLE:
+            return msgspec.structs.replace(end, has_failed=True)
+        return None if companion.cutting is not None else end
 
 
 def _end_of(partition: Partition, leader_epoch: LeaderEpoch) -> LogEnd | None:

@@ -6,11 +6,13 @@ from collections.abc import Mapping
 
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import PartitionId, PartitionKey, StreamId
+from penstock.metadata.companions import find_stream, is_companion
 from penstock.node.context import Context
 from penstock.node.control.cluster import Cluster
 from penstock.node.partition.leader_hints import no_leader_error, not_leader
 from penstock.node.partition.partition import Partition
 from penstock.node.partition.partition_errors import partition_label
+from penstock.node.replicas.companions import Companions
 
 
 class PartitionLookup:
@@ -22,11 +24,13 @@ class PartitionLookup:
         cluster: Cluster,
         partitions: Mapping[PartitionKey, Partition],
         failures: Mapping[PartitionKey, RemoteError],
+        companions: Companions,
     ) -> None:
         self._context = context
         self._cluster = cluster
         self._partitions = partitions
         self._failures = failures
+        self._companions = companions
 
     def here(self, stream_id: int, number: int) -> Partition | None:
         """Return the local replica of a partition if it can be used, led here or not; None otherwise."""
@@ -34,7 +38,20 @@ class PartitionLookup:
         return None if partition is None or partition.closed else partition
 
     def held(self, stream_id: int, number: int) -> Partition:
-        """Return the local replica of a partition, a read replica (observer) included.
+        """Return the local replica of a partition to read its messages, a read replica (observer) included.
+
+        RemoteError as from `replica`, and `Companions.check_readable`; stream_not_found for a companion log.
+        """
+        if is_companion(stream_id):
+            raise RemoteError(
+                ErrorCode.STREAM_NOT_FOUND, f"there is no stream with id {stream_id}", stream_id=stream_id
+            )
+        partition = self.replica(stream_id, number)
+        self._companions.check_readable(partition)
+        return partition
+
+    def replica(self, stream_id: int, number: int) -> Partition:
+        """Return the local replica of a partition or of a companion log, a read replica (observer) included.
 
         RemoteError as from `ClusterImage.by_id`; not_yet, bad_request, not_leader, storage_failed, no_encryption_key.
         """
@@ -44,9 +61,10 @@ class PartitionLookup:
             if partition.closed:
                 raise RemoteError(ErrorCode.STORAGE_FAILED, f"{partition.label} cannot be used: {partition.closed}")
             return partition
-        if StreamId(stream_id) not in self._context.image.streams:
+        state = find_stream(self._context.image, StreamId(stream_id))
+        if state is None:
             self._cluster.check_knows()
-        state = self._context.image.by_id(stream_id)
+            state = self._context.image.by_id(stream_id)
         count = len(state.partitions)
         if number >= count:
             has = "1 partition" if count == 1 else f"{count} partitions"
@@ -60,8 +78,14 @@ class PartitionLookup:
         raise RemoteError(failure.code, text, **failure.details)
 
     def led(self, stream_id: int, number: int) -> Partition:
-        """Return the local replica of a partition that this broker leads. RemoteError as from `held`; not_leader."""
-        partition = self.held(stream_id, number)
+        """Return the local replica of a partition that this broker leads. RemoteError as from `replica`; not_leader."""
+        partition = self.replica(stream_id, number)
         if (refusal := no_leader_error(self._context.image, partition)) is not None:
             raise refusal
+        return partition
+
+    def readable(self, stream_id: int, number: int) -> Partition:
+        """Return the local replica of a partition that this broker leads, to read it. As `led` and `held`."""
+        partition = self.led(stream_id, number)
+        self._companions.check_readable(partition)
         return partition

@@ -386,7 +386,7 @@ class Repairs:
 
     def serve(self, find: PartitionLookup, call: Call, request: ReplicaRangeRequest) -> None:
         """Send committed batches to a broker whose replica is corrupt. Raise RemoteError."""
-        partition = find.held(request.stream_id, request.partition)
+        partition = find.replica(request.stream_id, request.partition)
         leadership, view = partition.leadership, partition.view()
         leads = leadership is not None and leadership.leader_epoch == request.leader_epoch
         end = view.log_end if leads else partition.committed_end

@@ -18,6 +18,7 @@ from penstock.messages import (
     ResignedLeadership,
     UnreachableLeader,
 )
+from penstock.metadata.companions import companion_key, is_companion, target_key
 from penstock.metadata.image import ClusterImage, CommandOutcome
 from penstock.node.context import Context
 from penstock.node.control.cluster import Cluster
@@ -30,6 +31,7 @@ from penstock.node.partition.partition_events import PartitionEvents
 from penstock.node.quorum.peer_client import PeerClient
 from penstock.node.quorum.stream_waiters import ANYHOW, ExpectedStream
 from penstock.node.replicas.archives import Archives
+from penstock.node.replicas.companions import Companions
 from penstock.node.replicas.follower_replication import FollowerReplication
 from penstock.node.replicas.key_migration import KeyMigrator
 from penstock.node.replicas.leader_replication import LeaderReplication
@@ -85,6 +87,7 @@ class Replicas:
         )
         self.streams = StreamLifecycle(context, budget, self.log_maintenance, self.roles, self.partitions, events)
         self.repairs = Repairs(context, peers, self.partitions, self.log_maintenance, self.roles, self.streams, events)
+        self.companions = Companions(context, self.partitions, self.streams.failures)
         self.scrubber = Scrubber(context, self.partitions, budget.counters)
 
     # The metadata image
@@ -136,16 +139,15 @@ class Replicas:
         gone = [key for key, one in self._failed.items() if not one.is_impeded or self.partitions.get(key) is not one]
         for key in gone:
             del self._failed[key]
-        failed = tuple(
+        failed = [
             ResignedLeadership(
-                key.stream_id,
-                PartitionId(key.partition),
+                *target_key(key),
                 partition.leadership.leader_epoch,
                 partition.log.state is LogState.WRITABLE,
             )
             for key, partition in self._failed.items()
             if partition.leadership is not None and partition.is_replicated
-        )
+        ]
         unheard = (
             ResignedLeadership(
                 key.stream_id,
@@ -157,7 +159,13 @@ class Replicas:
             for partition, is_refused in self._listening.absent(self._context.now)
             if (key := partition.key) not in self._failed and partition.leadership is not None and partition.may_pass
         )
-        told = (*failed, *self.streams.unopened(), *self._closed_and_led(), *unheard)
+        # A partition and its companion log are resigned together: once, and as not whole if either is not.
+        known: dict[PartitionKey, ResignedLeadership] = {}
+        for one in (*failed, *self.streams.unopened(), *self._closed_and_led(), *unheard):
+            before = known.get(PartitionKey(one.stream_id, one.partition))
+            if before is None or before.is_whole:
+                known[PartitionKey(one.stream_id, one.partition)] = one
+        told = tuple(known.values())
         if len(told) <= limits.ELECTIONS_PER_COMMAND_MAX:
             return told
         begin = self._told_resigned % len(told)  # each in its turn: for some there may be no other leader
@@ -169,21 +177,31 @@ class Replicas:
         for partition in self.repairs.closed():
             state = partition.stream.partitions[partition.key.partition]
             if state.leader == self._broker_id and partition.is_replicated:
-                key = partition.key
-                yield ResignedLeadership(key.stream_id, PartitionId(key.partition), state.leader_epoch)
+                yield ResignedLeadership(*target_key(partition.key), state.leader_epoch)
 
     def log_ends(self) -> tuple[LogEnd, ...]:
         """Return the log ends of leaderless partitions for which the longest log is to lead."""
         closed = (partition.key for partition in self.repairs.closed())
-        unknown = (*self.streams.failures, *closed)
+        unknown = [key for key in (*self.streams.failures, *closed) if not is_companion(key.stream_id)]
         failed = [key for key in unknown if self._broker_id in self._context.image.partition(*key).replicas]
         return self.roles.log_ends.take(self.roles.live.keys(), failed)
 
     def as_of_us(self, partition: Partition) -> int | None:
         """Elapsed time up to which everything committed is shown here; None if unknown.
 
-        See `penstock.replication.freshness`; a leader's value comes from its own leadership.
+        See `penstock.replication.freshness`; a leader's value comes from its own leadership. With a companion log, all
+        that it hides by then is hidden here, too.
         """
+        as_of_us = self._as_of_us(partition)
+        if as_of_us is None or not partition.stream.has_companion:
+            return as_of_us
+        companion = self.partitions.get(companion_key(partition.key))
+        if companion is None:
+            return None
+        hidden_us = self.companions.passed_as_of_us(companion, self._as_of_us(companion))
+        return None if hidden_us is None else min(as_of_us, hidden_us)
+
+    def _as_of_us(self, partition: Partition) -> int | None:
         if partition.leadership is not None:
             return self.leader_replication.as_of_us(partition)
         if partition.following is not None:
@@ -204,6 +222,7 @@ class Replicas:
         """Begin what only a leader does."""
         self.rollups.check(partition)
         self.staged_retention.watch(partition)
+        self.companions.advanced(partition)
 
     def ended(self, partition: Partition, error: RemoteError) -> None:
         """End what only a leader does; `error` is for callers that wait."""
@@ -215,11 +234,13 @@ class Replicas:
         """Forget a partition that was removed from this broker."""
         self.repairs.forget(partition)
         self.key_migrator.forget(partition)
+        self.companions.closed(partition, error)
         self.ended(partition, error)
 
     def committed(self, partition: Partition) -> None:
         """Notify followers that the high watermark (`committed_end`) has advanced."""
         self.leader_replication.ends_moved(partition, self._context.now)
+        self.companions.advanced(partition)
         if partition.rollup_at != NO_ROLLUP:
             self.rollups.check(partition)
         self.staged_retention.watch(partition)
@@ -230,6 +251,16 @@ class Replicas:
             partition.leadership.log_start_raised(partition.log.log_start)
             self.leader_replication.ends_moved(partition, self._context.now)
             self.truncations.answer_done()
+
+    def role_due(self, partition: Partition) -> None:
+        """Handle a log that was cut to agree with its leader's."""
+        self.companions.cut(partition)
+        self.roles.update(partition)
+
+    def repaired(self, partition: Partition) -> None:
+        """Handle a log that is whole again."""
+        self.scrubber.soon(partition.key)
+        self.companions.cut(partition)
 
     def failed(self, partition: Partition) -> None:
         """Handle a log that takes no appends until it is repaired or the broker restarts."""

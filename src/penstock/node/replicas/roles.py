@@ -7,6 +7,9 @@ the same. A leader that the metadata leader has not answered for a session may h
 Its partitions with several replicas become mute: not subscribed, no appends, no answers that may be stale, until it is
 answered again and still leads. What followers fetch meanwhile can still be committed.
 
+A partition and its companion log get their roles together. A companion leads only beside its partition, in the same
+epoch. If it is not open then, or is being cut, it begins as soon as it is open; until then no follower joins the ISR.
+
 | the image says            | the role was     | action                                                            |
 |---------------------------|------------------|-------------------------------------------------------------------|
 | this broker leads         | anything else    | begin a leadership, subscribe                                     |
@@ -29,6 +32,7 @@ from penstock.base.config import Intake
 from penstock.base.ids import BrokerId, Incarnation, PartitionKey
 from penstock.commitlog import LogConfig
 from penstock.messages.streams import LEADER_CHANGED
+from penstock.metadata.companions import companion_key, is_companion, target_key
 from penstock.metadata.image import ClusterImage
 from penstock.node.context import Context
 from penstock.node.maintenance.log_maintenance import LogMaintenance
@@ -40,6 +44,7 @@ from penstock.node.replicas.key_migration import KeyMigrator
 from penstock.node.replicas.leader_replication import LeaderReplication
 from penstock.node.replicas.log_end_reports import LogEndReports
 from penstock.node.subscriptions.nats_listener import NOBODY_LED, NOT_HEARD, NatsListener
+from penstock.replication.leader import Leadership
 
 _LATELY_US = (limits.REPLICA_FETCH_WAIT_MS + 100) * 1_000  # age of the last answer at the end of a long poll
 
@@ -95,7 +100,9 @@ class Roles:
         for partition in self._partitions.values():
             if partition.leadership is None or partition.is_mute == self._must_be_mute(partition):
                 continue
-            if is_heard:
+            if is_companion(partition.key.stream_id):
+                partition.is_mute = not is_heard
+            elif is_heard:
                 partition.is_mute = False
                 self._subscribe(partition, NOT_HEARD)
             else:
@@ -112,7 +119,15 @@ class Roles:
         return not self.is_heard and partition.is_replicated
 
     def update(self, partition: Partition) -> None:
-        """Give the partition the role that the image says."""
+        """Give the partition and its companion log the roles that the image says; either may be passed."""
+        key = target_key(partition.key)
+        target, companion = self._partitions.get(key), self._partitions.get(companion_key(key))
+        if target is not None:
+            self._update(target)
+        if companion is not None and companion.cutting is None:
+            self._update_companion(companion, target)
+
+    def _update(self, partition: Partition) -> None:
         if partition.cutting is not None:
             return  # `update` is called again when the cut is done
         state = partition.stream.partitions[partition.key.partition]
@@ -135,8 +150,36 @@ class Roles:
                 if self._broker_id in state.replicas:  # a read replica never leads, however long its log is
                     self.log_ends.nobody_leads(partition, self.live.keys())
 
+    def _update_companion(self, companion: Partition, target: Partition | None) -> None:
+        state = companion.stream.partitions[companion.key.partition]
+        tied = None if target is None else target.leadership
+        if companion.leadership is not None and companion.leadership.target is not tied:
+            self._resign(companion)
+        if self._is_registered and state.leader == self._broker_id:
+            self._unfollow(companion)
+            if tied is not None and tied.leader_epoch == state.leader_epoch:
+                self._lead_companion(companion, tied)
+        elif self._is_registered and state.leader is not None and self._broker_id in state.holders:
+            self._configure(companion)
+            self._follows.follow(companion, state)
+        else:
+            self._unfollow(companion)
+
+    def _lead_companion(self, companion: Partition, target: Leadership) -> None:
+        self._configure(companion)
+        if companion.leadership is not None:  # its target has passed the image on
+            if companion.leadership.waits_for_own_disk:
+                self._upkeep.flush(companion)
+        elif self._may_begin(companion):
+            state = companion.stream.partitions[companion.key.partition]
+            self._leading.begin(companion, state, self.live, self._context.now, target)
+            companion.is_mute = self._must_be_mute(companion)
+            companion.led_epoch = state.leader_epoch
+            self._upkeep.advance_high_watermark(companion)
+            self._events.add(PartitionEventKind.BEGAN, companion)
+
     def leave(self, partition: Partition) -> None:
-        """End the role of a partition that is removed from this broker."""
+        """End the role of a partition that is removed from this broker, or whose log is about to be closed."""
         if partition.leadership is not None:
             self._leading.end(partition)
         self._unfollow(partition)
@@ -165,14 +208,8 @@ class Roles:
         self._unfollow(partition)
         if listens_still:  # until it learns of its successor, as this broker does now
             partition.listened_us = self._context.now.wall_us
-        if state.leader_epoch <= partition.log.leader_epoch:
-            partition.cannot_lead = (
-                f"its log has seen leader epoch {partition.log.leader_epoch}, and the metadata says "
-                f"{state.leader_epoch}: the metadata has lost commands"
-            )
-            partition.tell(partition.cannot_lead, self._outbox)
+        if not self._may_begin(partition):
             return
-        partition.cannot_lead = ""
         self._configure(partition)
         self._leading.begin(partition, state, self.live, self._context.now)
         partition.is_mute = self._must_be_mute(partition)
@@ -184,9 +221,29 @@ class Roles:
         self._upkeep.advance_high_watermark(partition)
         self._events.add(PartitionEventKind.BEGAN, partition)
 
+    def _may_begin(self, partition: Partition) -> bool:
+        """True if the log has not seen the epoch of the leadership that the image says."""
+        leader_epoch = partition.stream.partitions[partition.key.partition].leader_epoch
+        if leader_epoch > partition.log.leader_epoch:
+            partition.cannot_lead = ""
+            return True
+        partition.cannot_lead = (
+            f"its log has seen leader epoch {partition.log.leader_epoch}, and the metadata says "
+            f"{leader_epoch}: the metadata has lost commands"
+        )
+        partition.tell(partition.cannot_lead, self._outbox)
+        return False
+
     def _resign(self, partition: Partition) -> None:
+        """End the leadership, and that of its companion log."""
+        leadership = partition.leadership
+        assert leadership is not None
+        for one in reversed(leadership.tied()):
+            self._resign_one(self._partitions[one.key])
+
+    def _resign_one(self, partition: Partition) -> None:
         self._leading.end(partition)
-        if not partition.is_mute:
+        if not (partition.is_mute or is_companion(partition.key.stream_id)):
             self._unsubscribe(partition)
         partition.is_mute = False
         partition.resign(self._outbox.step)

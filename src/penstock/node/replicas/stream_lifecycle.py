@@ -6,6 +6,9 @@ whose log is missing or cannot be opened stays as it is and is retried with back
 at once, and so does reading the encryption keys again, if a key was missing. A broker that no longer is a read replica
 (observer) of a partition removes its files, also after a crash in between.
 
+The companion logs of a stream are opened, dropped and deleted with it. A partition and its companion get a changed
+image in one step.
+
     applied → logs opened → led or followed → subscribed → confirmed → requests that wait for the stream are answered
 """
 
@@ -24,6 +27,15 @@ from penstock.base.errors import CorruptionError, ErrorCode, OperationalError, R
 from penstock.base.ids import PartitionId, PartitionKey, StreamId
 from penstock.commitlog import Log, LogConfig, LogFolder, LogMissingError, OpenFiles
 from penstock.messages import ResignedLeadership
+from penstock.metadata.companions import (
+    companion_key,
+    companion_of,
+    find_stream,
+    is_companion,
+    target_id,
+    target_key,
+    with_companion,
+)
 from penstock.metadata.image import ClusterImage, CommandOutcome, StreamState
 from penstock.node.context import Context
 from penstock.node.data_dir.folders import LogFolders, log_path, marker_of, stream_path
@@ -116,7 +128,7 @@ class StreamLifecycle:
         self._listened = listened
         image = self._context.image
         self._folders.tidy(image, deleted)
-        for state in image.streams.values():
+        for state in (one for target in image.streams.values() for one in with_companion(target)):
             for key in self._held(state):
                 self._add(state, key, lambda state=state, key=key: self._open(state, key))  # type: ignore[misc]
             for key in self._unheld(state):
@@ -208,6 +220,8 @@ class StreamLifecycle:
         self._upkeep.opened(partition)
         self._roles.update(partition)
         self.stream_waiters.answer_met(key.stream_id)
+        if is_companion(key.stream_id) and partition.committed_end:
+            self._events.add(PartitionEventKind.COMMITTED, partition)  # its rows are to be passed on
 
     def _retry_later(self, state: StreamState, key: PartitionKey, failure: RemoteError) -> None:
         """Schedule a retry with backoff; log a failure once."""
@@ -228,7 +242,7 @@ class StreamLifecycle:
         """Retry the logs that are due; `now_us` is elapsed time."""
         due = [key for key, one in self._retries.items() if one.due_us is not None and one.due_us <= now_us]
         for key in due:
-            state = self._context.image.streams.get(key.stream_id)
+            state = find_stream(self._context.image, key.stream_id)
             if state is None or self.failures.pop(key, None) is None:
                 del self._retries[key]  # the stream was deleted, or another caller retries already
             else:
@@ -255,8 +269,7 @@ class StreamLifecycle:
         else:
             image = self._context.image
             for key in outcome.partitions:
-                if (partition := self.partitions.get(key)) is not None:
-                    self._reconfigure(partition, image.streams[key.stream_id])
+                self._reconfigure(key, image.streams[key.stream_id])
 
     def replaced(self, before: ClusterImage) -> None:
         """Apply a new image from a snapshot: any stream may have changed."""
@@ -270,15 +283,17 @@ class StreamLifecycle:
 
     def _apply_stream(self, state: StreamState) -> None:
         """Apply a new or changed stream."""
-        opening = self._opening.get(state.stream_id, ())
+        for one in with_companion(state):
+            opening = self._opening.get(one.stream_id, ())
+            for key in self._held(one):
+                is_known = key in opening or key in self.failures or key in self._dropping
+                if key not in self.partitions and not is_known:
+                    self._open_later(one, key)
+            for key in self._unheld(one):
+                if self.failures.pop(key, None) is not None or key in self.partitions:
+                    self._drop(one, key)
         for key in self._held(state):
-            if (partition := self.partitions.get(key)) is not None:
-                self._reconfigure(partition, state)
-            elif key not in opening and key not in self.failures and key not in self._dropping:
-                self._open_later(state, key)
-        for key in self._unheld(state):
-            if self.failures.pop(key, None) is not None or key in self.partitions:
-                self._drop(state, key)
+            self._reconfigure(key, state)
         self.stream_waiters.answer_met(state.stream_id)
 
     def _drop(self, state: StreamState, key: PartitionKey) -> None:
@@ -307,7 +322,7 @@ class StreamLifecycle:
                 self._tell_not_dropped(state, key, error)
             if (removal := self._removals.get(key.stream_id)) is not None:
                 self._let_go(removal, key, None)
-            elif (now := self._context.image.streams.get(key.stream_id)) is not None:
+            elif (now := self._context.image.streams.get(target_id(key.stream_id))) is not None:
                 self._apply_stream(now)  # the broker may be made an observer again meanwhile
 
         self._outbox.work(Lane.WRITE, run, done)
@@ -322,16 +337,24 @@ class StreamLifecycle:
     def registered(self) -> None:
         """Update all roles after this broker's incarnation has begun or ended."""
         image = self._context.image
-        for partition in list(self.partitions.values()):
-            if (state := image.streams.get(partition.key.stream_id)) is not None:  # else it is about to be deleted
-                self._reconfigure(partition, state)
+        for key in {target_key(one): None for one in self.partitions}:
+            if (state := image.streams.get(key.stream_id)) is not None:  # else it is about to be deleted
+                self._reconfigure(key, state)
 
-    def _reconfigure(self, partition: Partition, state: StreamState) -> None:
-        if partition.stream is not state:
+    def _reconfigure(self, key: PartitionKey, state: StreamState) -> None:
+        """Apply the stream's state to a partition and its companion log, as far as they are open."""
+        partition = self.partitions.get(key)
+        companion = self.partitions.get(companion_key(key)) if state.has_companion else None
+        if partition is not None and partition.stream is not state:
             partition.reconfigure(state)
-        self._roles.update(partition)
-        if partition.leadership is not None:
-            self._upkeep.advance_high_watermark(partition)
+        if companion is not None:
+            companion.reconfigure(companion_of(state))
+        here = [one for one in (partition, companion) if one is not None]
+        for one in here[:1]:
+            self._roles.update(one)
+        for one in here:
+            if one.leadership is not None:
+                self._upkeep.advance_high_watermark(one)
 
     @property
     def are_open(self) -> bool:
@@ -340,10 +363,11 @@ class StreamLifecycle:
 
     def try_again(self, state: StreamState) -> None:
         """Retry the stream's failed logs at once, because a client asked for it."""
-        for key in state.partition_keys():
-            if self.failures.pop(key, None) is not None:
-                self._retries.pop(key, None)
-                self._open_later(state, key)
+        for one in with_companion(state):
+            for key in one.partition_keys():
+                if self.failures.pop(key, None) is not None:
+                    self._retries.pop(key, None)
+                    self._open_later(one, key)
 
     def keys_read(self) -> None:
         """Retry the logs that lacked a key."""
@@ -355,15 +379,20 @@ class StreamLifecycle:
         failure = self.failures.get(key)
         if failure is not None and failure.code == ErrorCode.NO_ENCRYPTION_KEY:
             del self.failures[key]
-            self._open_later(self._context.image.streams[key.stream_id], key)
+            self._open_later(self._state_of(key), key)
 
     def unopened(self) -> Iterator[ResignedLeadership]:
         """Yield partitions that this broker is to lead, whose logs it cannot open, and that others could lead."""
-        image = self._context.image
         for key in self.failures:
-            partition = image.streams[key.stream_id].partitions[key.partition]
+            partition = self._state_of(key).partitions[key.partition]
             if partition.leader == self._broker_id and len(partition.replicas) > 1:
-                yield ResignedLeadership(key.stream_id, PartitionId(key.partition), partition.leader_epoch)
+                stream_id = target_id(key.stream_id)
+                yield ResignedLeadership(stream_id, PartitionId(key.partition), partition.leader_epoch)
+
+    def _state_of(self, key: PartitionKey) -> StreamState:
+        state = find_stream(self._context.image, key.stream_id)
+        assert state is not None, key
+        return state
 
     def _open_later(self, state: StreamState, key: PartitionKey) -> None:
         result: list[Log] = []
@@ -385,12 +414,12 @@ class StreamLifecycle:
                     raise error
                 return result[0]
 
-            now = self._context.image.streams[state.stream_id]
+            now = self._state_of(key)
             self._add(now, key, opened)
             if keys_reads != self._keys_reads:  # read meanwhile: the attempt may have used the old keys
                 self._open_with_keys(key)
             if key in self._unheld(now):
-                self._apply_stream(now)
+                self._apply_stream(self._context.image.streams[target_id(key.stream_id)])
 
         self._outbox.work(Lane.WRITE, lambda: result.append(self._open(state, key)), done)
 
@@ -460,6 +489,10 @@ class StreamLifecycle:
     # Delete
 
     def _delete(self, state: StreamState) -> None:
+        for one in with_companion(state):
+            self._delete_logs(one)
+
+    def _delete_logs(self, state: StreamState) -> None:
         error = deleted_error(state)
         self.stream_waiters.fail(state.stream_id, error)
         dropping = {key for key in self._dropping if key.stream_id == state.stream_id}

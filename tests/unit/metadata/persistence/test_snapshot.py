@@ -15,7 +15,7 @@ from penstock.base.errors import ErrorCode, RemoteError
 from penstock.metadata.commands import DeleteStream, FormCluster
 from penstock.metadata.effects.apply import apply
 from penstock.metadata.image import ClusterImage
-from penstock.metadata.persistence.snapshot import decode_image, encode_image, image_digest
+from penstock.metadata.persistence.snapshot import SNAPSHOT_VERSION, decode_image, encode_image, image_digest
 from penstock.metadata.persistent_map import PersistentMap
 from tests.unit.metadata.stories import Story
 
@@ -57,7 +57,7 @@ def test_another_way_to_the_same_image_gives_the_same_bytes() -> None:
 
 def test_what_a_later_version_made_is_told_apart() -> None:
     with pytest.raises(RemoteError) as caught:
-        decode_image(msgspec.msgpack.encode([4, {"anything": "else"}]))
+        decode_image(msgspec.msgpack.encode([SNAPSHOT_VERSION + 1, {"anything": "else"}]))
     assert caught.value.code == ErrorCode.UNSUPPORTED_VERSION
 
 

@@ -1,0 +1,252 @@
+"""Companion logs on this broker: their committed rows are passed on, and reads of their partitions wait for them.
+
+A partition's companion log (`penstock.metadata.companions`) holds marks that hide rows of the partition. This module
+does not know what a mark means: it passes the committed rows on to a consumer, on the leader and on followers alike.
+
+Rules: every committed row is passed on, in the order of the log, at least once; after `reset` from the first one on,
+because the log was cut to agree with another leader's. One read is under way for each log, in a disk thread, of a
+bounded number of rows.
+
+A replica shows messages only if it knows which of them are hidden. Otherwise it refuses reads:
+
+| the replica                 | may show messages once                                                               |
+|-----------------------------|--------------------------------------------------------------------------------------|
+| leads                       | its companion leads beside it, and has committed all that it held when it began      |
+| follows, or has no leader   | its companion has shown all that its leader had committed at some moment of this run |
+| is the only one             | always                                                                               |
+| any                         | the companion can be read, and the consumer has the rows committed by that moment    |
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+from penstock.base import limits
+from penstock.base.errors import ErrorCode, RemoteError
+from penstock.base.ids import Offset, PartitionKey
+from penstock.batch import codec
+from penstock.commitlog import LogState, LogView
+from penstock.metadata.companions import companion_key, is_companion, target_key
+from penstock.node.context import Context
+from penstock.node.partition.log_queries import Query, QueryGivenUpError, keys_and_values
+from penstock.node.partition.partition import Partition
+from penstock.node.step import Lane
+
+
+class CompanionRow(NamedTuple):
+    """One committed row of a companion log."""
+
+    offset: Offset
+    key: bytes | None
+    value: bytes | None
+
+
+class CompanionConsumer(Protocol):
+    """Takes the committed rows of companion logs. `key` is that of the partition which one belongs to."""
+
+    def take(self, key: PartitionKey, rows: Sequence[CompanionRow], end: int) -> None:
+        """Take the next committed rows: all up to offset `end`."""
+
+    def reset(self, key: PartitionKey) -> None:
+        """Drop what earlier rows came to: the log was cut, or the replica has gone. The first row comes next."""
+
+
+class _ReadRows(Query):
+    """Reads committed rows from `start` on, in a disk thread."""
+
+    def __init__(self, view: LogView, start: int, end: int) -> None:
+        super().__init__(view)
+        self._start, self.end = start, end
+        self.rows: list[CompanionRow] = []
+
+    def run(self) -> None:
+        """Raise RemoteError (corrupt_range), OSError or QueryGivenUpError."""
+        for header, data in self._batches(self._start, self.end):
+            codec.check_values(data)
+            keys, values = keys_and_values(data)
+            for offset, key, value in zip(codec.offsets(data), keys, values, strict=True):
+                if self._start <= offset < self.end:
+                    self.rows.append(CompanionRow(Offset(offset), key, value))
+            if len(self.rows) >= limits.COMPANION_ROWS_AT_ONCE:
+                self.end = min(self.end, header.end_offset)
+                return
+
+
+class _Passed:
+    """State of the rows of one companion log: those that were passed on."""
+
+    __slots__ = ("end", "failure", "kept_us", "known_end", "reading", "waiting")
+
+    def __init__(self) -> None:
+        self.end = 0  # all committed rows below it were passed on
+        self.known_end: int | None = None  # its high watermark when the replica first knew all that was committed
+        self.reading: _ReadRows | None = None
+        self.failure: RemoteError | None = None  # why rows could not be read
+        self.kept_us: int | None = None  # all that was committed by then was passed on
+        self.waiting: deque[tuple[int, Callable[[RemoteError | None], None]]] = deque()  # by end
+
+
+class Companions:
+    """The companion logs among `partitions`; `failures` holds the errors of logs that cannot be opened."""
+
+    def __init__(
+        self,
+        context: Context,
+        partitions: Mapping[PartitionKey, Partition],
+        failures: Mapping[PartitionKey, RemoteError],
+    ) -> None:
+        self.consumer: CompanionConsumer | None = None  # set before the node starts
+        self._outbox = context.outbox
+        self._partitions = partitions
+        self._failures = failures
+        self._passed: dict[PartitionKey, _Passed] = {}
+
+    # Rows
+
+    def advanced(self, partition: Partition) -> None:
+        """Pass on what is committed now, if this is a companion log."""
+        if is_companion(partition.key.stream_id):
+            self._read_on(partition, self._passed.setdefault(partition.key, _Passed()))
+
+    def cut(self, partition: Partition) -> None:
+        """Begin anew if committed rows that were passed on are not in the log any more."""
+        passed = self._passed.get(partition.key)
+        if passed is not None and partition.committed_end < passed.end:
+            self._reset(partition.key, passed)
+        self.advanced(partition)
+
+    def closed(self, partition: Partition, error: RemoteError) -> None:
+        """Forget a companion log that was removed from this broker."""
+        passed = self._passed.pop(partition.key, None)
+        if passed is not None:
+            self._reset(partition.key, passed)
+            while passed.waiting:
+                passed.waiting.popleft()[1](error)
+
+    def _reset(self, key: PartitionKey, passed: _Passed) -> None:
+        if passed.reading is not None:
+            passed.reading.give_up()
+        passed.reading, passed.end, passed.known_end, passed.kept_us = None, 0, None, None
+        if self.consumer is not None:
+            self.consumer.reset(target_key(key))
+
+    def _read_on(self, companion: Partition, passed: _Passed) -> None:
+        if self.consumer is None:
+            self._pass(companion, passed, companion.committed_end)
+        if passed.reading is not None or passed.end >= companion.committed_end or companion.closed:
+            return
+        reading = passed.reading = _ReadRows(companion.view(), passed.end, companion.committed_end)
+
+        def done(error: Exception | None) -> None:
+            if passed.reading is not reading:
+                return  # cut or closed meanwhile
+            passed.reading, passed.failure = None, None
+            if isinstance(error, QueryGivenUpError):
+                return
+            if error is not None:
+                passed.failure = companion.read_error(error)  # the next commit, or repair, tries again
+                companion.tell(f"cannot be read: {error}", self._outbox)
+                return
+            assert self.consumer is not None
+            self.consumer.take(target_key(companion.key), reading.rows, reading.end)
+            self._pass(companion, passed, reading.end)
+            self._read_on(companion, passed)
+
+        self._outbox.work(Lane.READ, reading.run, done)
+
+    def _pass(self, companion: Partition, passed: _Passed, end: int) -> None:
+        passed.end = max(passed.end, end)
+        while passed.waiting and passed.waiting[0][0] <= passed.end:
+            passed.waiting.popleft()[1](None)
+
+    # Appends
+
+    def led(self, target: Partition) -> Partition:
+        """Return the companion of a partition led here, to append to it. Raise RemoteError (not_yet, overloaded)."""
+        companion = self._partitions.get(companion_key(target.key)) if target.stream.has_companion else None
+        if companion is None or companion.leadership is None or companion.leadership.target is not target.leadership:
+            text = f"nothing was stored: the companion log of {target.label} is not led here yet; ask again in a moment"
+            raise RemoteError(ErrorCode.NOT_YET, text)
+        passed = self._passed.setdefault(companion.key, _Passed())
+        if len(passed.waiting) >= limits.COMPANION_WAITING_MAX:
+            text = f"nothing was stored: {len(passed.waiting)} committed marks of {target.label} are not applied yet"
+            raise RemoteError(ErrorCode.OVERLOADED, f"{text}; ask again in a moment")
+        return companion
+
+    def when_passed(self, key: PartitionKey, end: int, done: Callable[[RemoteError | None], None]) -> None:
+        """Call `done` once the consumer has all rows of that companion log up to `end`, which is committed."""
+        passed = self._passed.setdefault(key, _Passed())
+        if passed.end >= end:
+            done(None)
+        else:
+            passed.waiting.append((end, done))
+
+    # Reads of the partitions
+
+    def check_readable(self, partition: Partition) -> None:
+        """Raise RemoteError if this replica does not know which messages are hidden (see the module's table).
+
+        not_yet: it will know soon; corrupt_range, storage_failed, no_encryption_key: its companion log is unusable.
+        """
+        if not partition.stream.has_companion:
+            return
+        key = companion_key(partition.key)
+        companion = self._partitions.get(key)
+        if companion is None:
+            opening = RemoteError(ErrorCode.NOT_YET, "the log of what is hidden is being opened; ask again in a moment")
+            found = self._failures.get(key, opening)
+            raise RemoteError(found.code, f"{partition.label} cannot be read: {found.message}", **found.details)
+        if companion.closed:
+            raise RemoteError(ErrorCode.STORAGE_FAILED, f"{partition.label} cannot be read: {companion.closed}")
+        if companion.log.state is LogState.READ_ONLY and companion.log.damage:
+            raise self._damaged(partition, companion)
+        passed = self._passed.setdefault(key, _Passed())
+        if (failure := passed.failure) is not None:
+            self._read_on(companion, passed)
+            raise failure
+        if not self._knows(companion):
+            text = f"this replica of {partition.label} does not know yet which messages are hidden"
+            raise RemoteError(ErrorCode.NOT_YET, f"{text}; ask its leader, or again in a moment")
+        if passed.known_end is None:
+            passed.known_end = companion.committed_end
+            self._read_on(companion, passed)
+        if passed.end < passed.known_end:
+            text = f"what is hidden in {partition.label} is being read; ask again in a moment"
+            raise RemoteError(ErrorCode.NOT_YET, text)
+
+    def _knows(self, companion: Partition) -> bool:
+        """True if this replica knew, at some moment of its role, all that was committed."""
+        if (leadership := companion.leadership) is not None:
+            return leadership.knows_latest
+        if not companion.is_copied:
+            return True
+        if companion.stream.partitions[companion.key.partition].leader is not None and companion.following is None:
+            return False  # it is to lead, and does not yet
+        following = companion.following
+        as_of_us = companion.fresh_us if following is None else following.freshness.as_of_us
+        return as_of_us is not None
+
+    def _damaged(self, partition: Partition, companion: Partition) -> RemoteError:
+        one = companion.log.damage[0]
+        text = f"{partition.label} cannot be read: the log of what is hidden in it is damaged in {one.file} at byte"
+        mend = "; another replica has it" if companion.is_replicated else ", and there is no other replica"
+        error = RemoteError(
+            ErrorCode.CORRUPT_RANGE,
+            f"{text} {one.position}{mend}",
+            file=one.file,
+            position=one.position,
+            expected=one.expected,
+            found=one.found,
+        )
+        if companion.is_being_repaired:
+            error.details["repairing"] = True
+        return error
+
+    def passed_as_of_us(self, companion: Partition, as_of_us: int | None) -> int | None:
+        """Return the time up to which all committed rows were passed on; `as_of_us`: up to which the log has them."""
+        passed = self._passed.setdefault(companion.key, _Passed())
+        if passed.end >= companion.committed_end:
+            passed.kept_us = as_of_us
+        return passed.kept_us

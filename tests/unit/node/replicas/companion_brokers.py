@@ -1,0 +1,97 @@
+"""Brokers whose streams have companion logs, as the part above will use them: marks, and what the consumers have."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from penstock.base.errors import RemoteError
+from penstock.base.ids import PartitionId, PartitionKey
+from penstock.messages import AddCompanionRequest, AppendResponse, Response
+from penstock.metadata.companions import companion_key
+from penstock.node.partition.partition import Partition
+from penstock.node.replicas.companions import CompanionRow
+from tests.unit.node.harness import Broker
+from tests.unit.node.members import Brokers, Member
+
+
+class Taken:
+    """The consumer of one broker's companion logs: keys of the rows, in their order."""
+
+    def __init__(self) -> None:
+        self.keys: dict[PartitionKey, list[bytes | None]] = {}
+        self.ends: dict[PartitionKey, int] = {}
+        self.resets = 0
+
+    def take(self, key: PartitionKey, rows: Sequence[CompanionRow], end: int) -> None:
+        """Take the next rows, which follow those of before."""
+        assert all(self.ends.get(key, 0) <= row.offset < end for row in rows)
+        self.keys.setdefault(key, []).extend(row.key for row in rows)
+        self.ends[key] = end
+
+    def reset(self, key: PartitionKey) -> None:
+        """Begin anew."""
+        self.resets += 1
+        self.keys.pop(key, None)
+        self.ends.pop(key, None)
+
+
+def key_of(broker: Broker, name: str = "s") -> PartitionKey:
+    """The key of the stream's first partition."""
+    return PartitionKey(broker.node.image.by_name(name).stream_id, PartitionId(0))
+
+
+def companion(broker: Broker, name: str = "s") -> Partition:
+    """Its companion log on that broker."""
+    return broker.node._partitions[companion_key(key_of(broker, name))]
+
+
+def target(broker: Broker, name: str = "s") -> Partition:
+    """The stream's first partition on that broker."""
+    return broker.node._partitions[key_of(broker, name)]
+
+
+def consume(broker: Broker) -> Taken:
+    """Have a consumer take the rows of that broker's companion logs from now on."""
+    taken = broker.node._replicas.companions.consumer = Taken()
+    return taken
+
+
+def add(broker: Member, name: str = "s") -> None:
+    """The broker asks for companion logs of a stream."""
+    answers: list[Response | RemoteError] = []
+    broker.node._cluster.link.ask(AddCompanionRequest(stream_id=key_of(broker, name).stream_id), answers.append)
+    broker.brokers.run(500)
+    (answer,) = answers
+    assert not isinstance(answer, RemoteError), answer
+
+
+Answers = list[AppendResponse | RemoteError]
+
+
+def mark(broker: Broker, *keys: bytes, name: str = "s") -> Answers:
+    """Append a mark for each key; what the caller hears is in the list once it hears."""
+    answers: Answers = []
+    found = broker.node._router.storing
+    found.append_to_companion(target(broker, name), [(key, b"mark") for key in keys], answers.append)
+    broker.turn()
+    return answers
+
+
+def marks(broker: Broker, name: str = "s", *, committed: bool = True) -> list[bytes | None]:
+    """The keys of the companion's rows on that broker."""
+    from penstock.node.replicas.companions import _ReadRows
+
+    log = companion(broker, name)
+    end = log.committed_end if committed else log.log.log_end
+    read = _ReadRows(log.log.view(), 0, end)
+    read.run()
+    return [row.key for row in read.rows]
+
+
+def with_companion(brokers: Brokers, **config: object) -> Brokers:
+    """They hold a stream `s`, which has companion logs."""
+    caller = brokers.leader.create("s", subject="s", **{"replicas": len(brokers.members), **config})
+    brokers.run(500)
+    brokers.leader.answer(caller, object)  # type: ignore[type-var]
+    add(brokers.led("s"))
+    return brokers
