@@ -29,6 +29,7 @@ from penstock.messages.access import (
     TestAccessRequest,
     TestAccessResponse,
 )
+from penstock.messages.cluster import RaiseFeatureLevelRequest, RaiseFeatureLevelResponse
 from penstock.messages.fields import Request, Response
 from penstock.messages.groups import (
     CommitOffsetsRequest,
@@ -177,6 +178,7 @@ class Api(IntEnum):
     LIST_SCHEMAS = 40
     GET_SCHEMA_TEXT = 41
     FORGET_SCHEMAS = 42
+    RAISE_FEATURE_LEVEL = 43
     # Between the brokers of a cluster:
     PEER_HELLO = 64
     RAFT = 65
@@ -263,6 +265,7 @@ _TABLE = (
     ApiSpec(Api.LIST_SCHEMAS, ListSchemasRequest, ListSchemasResponse, 1, 1, True, Target.LEADER),
     ApiSpec(Api.GET_SCHEMA_TEXT, GetSchemaTextRequest, GetSchemaTextResponse, 1, 1, True, Target.LEADER),
     ApiSpec(Api.FORGET_SCHEMAS, ForgetSchemasRequest, ForgetSchemasResponse, 1, 1, True, Target.LEADER),
+    ApiSpec(Api.RAISE_FEATURE_LEVEL, RaiseFeatureLevelRequest, RaiseFeatureLevelResponse, 1, 1, True),
     ApiSpec(Api.PEER_HELLO, PeerHelloRequest, PeerHelloResponse, 1, 1, True),
     ApiSpec(Api.RAFT, RaftRequest, RaftResponse, 1, 1, True),
     ApiSpec(Api.REPLICA_FETCH, ReplicaFetchRequest, ReplicaFetchResponse, 1, 1, True),

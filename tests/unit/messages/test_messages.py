@@ -76,6 +76,7 @@ def test_the_numbers_of_the_requests_are_fixed_for_ever() -> None:
         "LIST_SCHEMAS": 40,
         "GET_SCHEMA_TEXT": 41,
         "FORGET_SCHEMAS": 42,
+        "RAISE_FEATURE_LEVEL": 43,
         "PEER_HELLO": 64,
         "RAFT": 65,
         "REPLICA_FETCH": 66,
