@@ -35,6 +35,7 @@ from penstock.metadata.commands import (
     FormCluster,
     MarkKeys,
     PartitionRecovery,
+    RaiseFeatureLevel,
     RecoverPartitions,
     RegisterBroker,
     ReplicaEnd,
@@ -107,6 +108,8 @@ COMMANDS: dict[str, Command] = {
     "alter-stream2": AlterStream(stream_id=5, changes={"observers": 1}, observers=((_broker(4),), (_broker(4),))),
     "delete-stream": DeleteStream(stream_id=5),
     "form-cluster": FormCluster(cluster_id="c-7f"),
+    "form-cluster2": FormCluster(cluster_id="c-7f", feature_level=(0, 4)),
+    "raise-feature-level": RaiseFeatureLevel(feature_level=(0, 4), by="ann", at_us=1_700_000_011_000_000),
     "register-broker": _register(2, "disk-2", rack="east"),
     "fence-broker": FenceBroker(broker_id=_broker(2), incarnation=Incarnation(3)),
     "stop-broker": StopBroker(broker_id=_broker(2), incarnation=Incarnation(3)),
@@ -318,9 +321,22 @@ def owned_image() -> ClusterImage:
     return made
 
 
+def raised_image() -> ClusterImage:
+    """The same, once all brokers were upgraded and the feature level was raised."""
+    made = owned_image()
+    upgraded = (
+        msgspec.structs.replace(_register(number, one.data_dir_id), broker_version="0.4.0")
+        for number, one in sorted(made.brokers.items())
+    )
+    for command in (*upgraded, COMMANDS["raise-feature-level"]):
+        made, outcome = apply(made, made.index + 1, command)
+        assert not isinstance(outcome, Exception), outcome
+    return made
+
+
 def companion_image() -> ClusterImage:
     """The same, once one of the streams has companion logs."""
-    made, _ = apply(owned_image(), owned_image().index + 1, COMMANDS["add-companion"])
+    made, _ = apply(raised_image(), raised_image().index + 1, COMMANDS["add-companion"])
     return made
 
 
@@ -334,6 +350,7 @@ IMAGES = (
     grown_image,
     guarded_image,
     owned_image,
+    raised_image,
     companion_image,
 )
 """By the number in the name of their file."""

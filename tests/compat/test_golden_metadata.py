@@ -25,6 +25,7 @@ from tests.compat.golden_metadata import (
     later_image,
     observed_image,
     owned_image,
+    raised_image,
     read_only_image,
     truncated_image,
 )
@@ -61,6 +62,7 @@ def test_the_image_has_something_in_every_field() -> None:
     assert truncated_image().by_name("orders").truncated
     assert all(partition.observers for partition in observed_image().by_name("orders").partitions)
     assert owned_image().by_name("bills").owner
+    assert raised_image().feature_level == (0, 4)
     assert companion_image().by_name("orders").has_companion
     assert grown_image().by_name("orders").marks
     assert any(partition.unsure for partition in later_image().by_name("orders").partitions)

@@ -27,7 +27,7 @@ from penstock import aio, ops
 from penstock.base.config import StreamConfig
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.client.users import password_credential, rule
-from penstock.metadata import feature_versions
+from penstock.metadata import feature_levels, feature_versions
 from penstock.metadata.commands import Command
 from tests.broker_process import DEADLINE_S, BrokerProcess, broker_environment, eventually
 from tests.extent import each_change, needs_time
@@ -138,7 +138,7 @@ async def make_administrator(client: aio.Client) -> None:
 @needs_time
 @EACH
 async def test_brokers_are_upgraded_one_by_one_under_load(cluster: ClusterProcesses, older: Path) -> None:
-    knows_users = feature_versions.version_of(version_of(older)) >= (0, 2)
+    knows_users = feature_levels.version_of(version_of(older)) >= (0, 2)
     await cluster.all_live()
     async with cluster.client(1) as client:
         await client.create_stream("orders", "orders.>", replicas=3)
@@ -354,7 +354,7 @@ def test_what_is_new_in_the_metadata_says_since_when(older: Path) -> None:
     known = json.loads(done.stdout)
     commands = {str(one.__struct_config__.tag): one for one in Command.__args__}
     assert set(known["commands"]) <= set(commands)
-    own = feature_versions.version_of(penstock.__version__)
+    own = feature_levels.version_of(penstock.__version__)
     assert {one.__struct_config__.tag for one, version in feature_versions.COMMANDS.items() if version <= own} == (
         set(commands) - set(known["commands"])
     )
@@ -367,5 +367,5 @@ def test_what_is_new_in_the_metadata_says_since_when(older: Path) -> None:
 
 def test_the_version_before_is_an_earlier_one(older: Path) -> None:
     assert version_of(older) == "0.1.0"
-    assert feature_versions.version_of("0.1.0") < feature_versions.version_of(penstock.__version__)
+    assert feature_levels.version_of("0.1.0") < feature_levels.version_of(penstock.__version__)
     assert inspect.getfile(penstock) != str(older / "penstock" / "__init__.py")

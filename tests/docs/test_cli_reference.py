@@ -85,6 +85,7 @@ def test_the_commands_that_people_were_promised_are_there() -> None:
             "dump",
             "verify",
             "stream",
+            "cluster",
             "bench",
             "user",
             "acl",
@@ -100,6 +101,7 @@ def test_the_commands_that_people_were_promised_are_there() -> None:
     idl = {f"penstock idl {name}" for name in ("compile", "check", "docs")}
     schemas = {f"penstock schema {name}" for name in ("register", "list", "show", "forget")}
     groups = {f"penstock group {name}" for name in ("list", "show", "reset", "delete")}
+    cluster = {f"penstock cluster {name}" for name in ("features", "upgrade")}
     keys = {f"penstock keys {name}" for name in ("list", "new", "rewrap")}
     users = {f"penstock user {name}" for name in ("add", "list", "rotate", "limit", "delete")}
     rules = {f"penstock acl {name}" for name in ("add", "list", "delete", "test")}
@@ -125,7 +127,7 @@ def test_the_commands_that_people_were_promised_are_there() -> None:
     }
     assert (
         set(COMMANDS)
-        == {"penstock"} | stream | others | groups | keys | users | rules | bench | pipeline | idl | schemas
+        == {"penstock"} | stream | others | groups | cluster | keys | users | rules | bench | pipeline | idl | schemas
     )
 
 

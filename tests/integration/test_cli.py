@@ -275,6 +275,21 @@ def test_status(run: Run, broker: ReadyLine, stream: str) -> None:
     assert stream in [one["config"]["name"] for one in state["streams"]]
 
 
+def test_the_feature_level_of_a_new_cluster_is_the_newest(run: Run) -> None:
+    shown = run("cluster", "features").stdout
+    assert shown.startswith("feature level: 0.4\n")
+    assert "the registry of schemas" in shown
+    (told,) = lines(run("cluster", "features", "--json"))
+    assert [(one["level"], one["is_reached"], one["older_brokers"]) for one in told["levels"]] == [
+        ("0.3", True, {}),
+        ("0.4", True, {}),
+    ]
+    assert run("cluster", "upgrade", "--yes").stderr == "the cluster is at feature level 0.4\n"
+    assert run("cluster", "upgrade", stdin=b"n\n", code=1).stderr.endswith("the level stays as it is\n")
+    refused = run("cluster", "upgrade", "--to", "0.3", "--yes", code=1).stderr
+    assert "the cluster is at feature level 0.4, and it is never lowered" in refused
+
+
 def test_without_a_broker_the_line_says_what_to_do(run: Run) -> None:
     result = run("status", server="127.0.0.1:1", code=1)
     assert result.stderr.startswith("Error: no broker answers at 127.0.0.1:1")

@@ -85,6 +85,7 @@ COMMANDS: dict[str, _Place | _Extra] = {
     "archive": _Place("lake.archive", DATA_PANEL, "archive"),
     "backup": _Place("backup.backup", DATA_PANEL, "backup"),
     "restore": _Place("backup.restore", DATA_PANEL, "restore"),
+    "cluster": _Place("broker.cluster", BROKER_PANEL),
     "keys": _Place("access.keys", BROKER_PANEL),
     "bench": _Extra("bench", BROKER_PANEL, "Measure Penstock on this machine, and other products in the same run."),
     "user": _Place("access.users", BROKER_PANEL),

@@ -104,6 +104,8 @@ from penstock.messages import (
     ListOffsetsResponse,
     ListProducersRequest,
     ListProducersResponse,
+    RaiseFeatureLevelRequest,
+    RaiseFeatureLevelResponse,
     ReportArchivedRequest,
     ReportArchivedResponse,
     SetIntakeRequest,
@@ -462,6 +464,17 @@ class Client(OfThisProcess):
     async def cluster_id(self, *, timeout: float = 10.0) -> str:
         """Return the cluster's id. Stored offsets are meaningless in another cluster. Unavailable: it has no id yet."""
         return await self._link.cluster_id(timeout)
+
+    async def raise_feature_level(self, level: str | None = None, *, timeout: float = 10.0) -> str:
+        """Raise the cluster's feature level, such as "0.4"; None: the newest of the metadata leader. Return the level.
+
+        It is never lowered, and brokers of earlier versions do not start any more. `status().feature_level` tells the
+        present one, to which raising changes nothing. NotAuthorized; RemoteError unsupported_version: a broker is
+        older; change_refused: the level is lower; bad_request: it is unknown.
+        """
+        request = RaiseFeatureLevelRequest(feature_level=level)
+        answer, _ = await self._link.call(request, RaiseFeatureLevelResponse, timeout_s=timeout)
+        return answer.feature_level
 
     # Schemas
 

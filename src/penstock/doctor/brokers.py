@@ -7,8 +7,9 @@ from collections.abc import Iterator, Sequence
 
 from penstock.base.units import counted, format_duration_ms
 from penstock.doctor.asking import Asked
-from penstock.doctor.findings import Finding, bounded, fail, listed, ok, unknown, warn
+from penstock.doctor.findings import Finding, Result, bounded, fail, listed, ok, unknown, warn
 from penstock.messages import StatusResponse
+from penstock.metadata.feature_levels import raisable_to
 
 # Retention by age and the deduplication window use the leader's clock: at a leader change they jump by the skew.
 SKEW_US_WARN = 500_000
@@ -23,6 +24,7 @@ def judge_brokers(home: StatusResponse, asked: Sequence[Asked], own_version: str
     yield from _metadata(home)
     yield from _voters(home)
     yield from _versions(asked, own_version)
+    yield from _feature_level(home)
     yield from _nats_versions(asked)
     yield from _clocks(asked)
     yield from _nats(asked)
@@ -111,6 +113,17 @@ def _versions(asked: Sequence[Asked], own: str) -> Iterator[Finding]:
         yield warn(check, f"brokers have {listed(versions)}, this program {own}", "upgrade brokers first, clients then")
     else:
         yield ok(check, f"all {own}, this program too")
+
+
+def _feature_level(home: StatusResponse) -> Iterator[Finding]:
+    check = "feature level"
+    level = home.feature_level
+    if not level:
+        return
+    higher = raisable_to(level, (one.broker_version for one in home.brokers))
+    text = f"{level}, and all brokers can {higher}" if higher else level
+    advice = "once you will not go back to the version before: penstock cluster upgrade" if higher else ""
+    yield Finding(check, Result.OK, text, advice)
 
 
 def _nats_versions(asked: Sequence[Asked]) -> Iterator[Finding]:

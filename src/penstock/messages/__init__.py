@@ -19,6 +19,7 @@ Rules:
 | `verifying` | verification of a replica, and checksums of its rows       |
 | `access`    | login, users, rules                                        |
 | `session`   | hello, status, errors                                      |
+| `cluster`   | the cluster's feature level                                |
 | `peers`     | between the brokers of a cluster                           |
 | `replicas`  | between the replicas of a partition, or of the metadata    |
 | `apis`      | number → request → response → versions                     |
@@ -51,6 +52,7 @@ from penstock.messages.access import (
     UserInfo,
 )
 from penstock.messages.apis import API_OF_REQUEST, APIS, Api, ApiSpec, QuotaKind, Target, api_versions
+from penstock.messages.cluster import RaiseFeatureLevelRequest, RaiseFeatureLevelResponse
 from penstock.messages.deleting import (
     DeleteMessagesRequest,
     DeleteMessagesResponse,
@@ -331,6 +333,8 @@ __all__ = [
     "QuotaKind",
     "RaftRequest",
     "RaftResponse",
+    "RaiseFeatureLevelRequest",
+    "RaiseFeatureLevelResponse",
     "RegisterBrokerRequest",
     "RegisterBrokerResponse",
     "RegisterSchemasRequest",

@@ -29,6 +29,7 @@ from penstock.messages.access import (
     TestAccessRequest,
     TestAccessResponse,
 )
+from penstock.messages.cluster import RaiseFeatureLevelRequest, RaiseFeatureLevelResponse
 from penstock.messages.deleting import (
     DeleteMessagesRequest,
     DeleteMessagesResponse,
@@ -185,6 +186,7 @@ class Api(IntEnum):
     LIST_SCHEMAS = 40
     GET_SCHEMA_TEXT = 41
     FORGET_SCHEMAS = 42
+    RAISE_FEATURE_LEVEL = 43
     DELETE_MESSAGES = 44
     PURGE_SUBJECT = 45
     # Between the brokers of a cluster:
@@ -274,6 +276,7 @@ _TABLE = (
     ApiSpec(Api.LIST_SCHEMAS, ListSchemasRequest, ListSchemasResponse, 1, 1, True, Target.LEADER),
     ApiSpec(Api.GET_SCHEMA_TEXT, GetSchemaTextRequest, GetSchemaTextResponse, 1, 1, True, Target.LEADER),
     ApiSpec(Api.FORGET_SCHEMAS, ForgetSchemasRequest, ForgetSchemasResponse, 1, 1, True, Target.LEADER),
+    ApiSpec(Api.RAISE_FEATURE_LEVEL, RaiseFeatureLevelRequest, RaiseFeatureLevelResponse, 1, 1, True),
     ApiSpec(Api.DELETE_MESSAGES, DeleteMessagesRequest, DeleteMessagesResponse, 1, 1, True, Target.LEADER),
     ApiSpec(Api.PURGE_SUBJECT, PurgeSubjectRequest, PurgeSubjectResponse, 1, 1, True, Target.LEADER),
     ApiSpec(Api.PEER_HELLO, PeerHelloRequest, PeerHelloResponse, 1, 1, True),

@@ -129,6 +129,7 @@ class StatusResponse(Response, frozen=True, kw_only=True):
     voters_reachable: Int64Field = 0  # by this broker, itself included
     waits_for: str = ""  # reason why it is not ready
     brokers: tuple[BrokerInfo, ...] = ()  # of the cluster, by id
+    feature_level: str = ""  # of the cluster, as "0.4"; empty: an older version
     peer_failures: tuple[PeerFailure, ...] = ()  # of brokers to which it has no connection, by id
     streams: Int64Field = 0
     partitions: Int64Field = 0  # of all streams, on any broker

@@ -7,6 +7,8 @@
 | `effects`                           | the effect of each command on the image                                  |
 | `elections`                         | leader election of one partition                                         |
 | `placement`, `voters`               | the brokers for a new stream's partitions; the next voter                |
-| `feature_versions`, `disk_identity` | commands that older brokers know; older copies of a data directory       |
+| `feature_levels`                    | the cluster's feature level                                              |
+| `feature_versions`                  | what waits for that level, or for brokers of a version                   |
+| `disk_identity`                     | older copies of a data directory                                         |
 | `commands`, `image`                 | the commands, and the state; its maps are those of `persistent_map`      |
 """

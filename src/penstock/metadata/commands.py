@@ -5,8 +5,8 @@ same commands gets the same image. A command type never changes its meaning; new
 defaults. Unknown fields are refused, never dropped: a field changes the effect, and a broker that ignored it would get
 another image. Such a broker stops, and says that it must be upgraded (`node/quorum/metadata_entries.py`). So a later
 version gives a new field a default with the old meaning, and omits it when it has that value (`omit_defaults`); to an
-array it adds no field, but makes a new type. It proposes commands unknown to older versions only when a user asks for
-the new feature, or when all brokers run that version. A command's effect on each partition (leader, ISR) is not in it:
+array it adds no field, but makes a new type. It proposes commands unknown to older versions only from the feature level
+of that version on (`feature_versions`). A command's effect on each partition (leader, ISR) is not in it:
 it follows from the image.
 
 | command        | proposed by                | when                                                              |
@@ -18,6 +18,7 @@ it follows from the image.
 | truncate partition | the node               | a client asks the leader of the partition                         |
 | set intake     | the node                   | a client asks: pause, resume, read-only, seal                     |
 | form cluster   | the node                   | the first broker creates the cluster                              |
+| raise feature level | the node              | an administrator asks, and all brokers run that version           |
 | register broker | the controller            | a broker has started; the command's index is its incarnation      |
 | fence broker   | the controller             | its session timed out                                             |
 | stop broker    | the controller             | the broker is stopping                                            |
@@ -39,6 +40,7 @@ from penstock.access import Credential, Quotas, Rule, User
 from penstock.base.config import Intake, StreamConfig, SuspendDeletion
 from penstock.base.ids import BrokerId, Incarnation, LeaderEpoch, Offset, PartitionId, StreamId
 from penstock.messages.peers import IsrChange, IsrMember
+from penstock.metadata.feature_levels import FIRST_LEVEL, FeatureLevel
 
 
 class _Command(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -142,10 +144,17 @@ class SetIntake(_Asked, frozen=True, kw_only=True, omit_defaults=True, tag="set_
     since_us: int
 
 
-class FormCluster(_Command, frozen=True, kw_only=True, tag="form_cluster"):
-    """Set the cluster's id, once."""
+class FormCluster(_Command, frozen=True, kw_only=True, omit_defaults=True, tag="form_cluster"):
+    """Set the cluster's id, and the feature level at which it begins, once."""
 
     cluster_id: str
+    feature_level: FeatureLevel = FIRST_LEVEL
+
+
+class RaiseFeatureLevel(_Asked, frozen=True, kw_only=True, omit_defaults=True, tag="raise_feature_level"):
+    """Raise the cluster's feature level, if no broker of the cluster is older."""
+
+    feature_level: FeatureLevel
 
 
 class RegisterBroker(_Command, frozen=True, kw_only=True, omit_defaults=True, tag="register_broker"):
@@ -319,6 +328,7 @@ Command = (
     | ReportArchived
     | SetIntake
     | FormCluster
+    | RaiseFeatureLevel
     | RegisterBroker
     | FenceBroker
     | StopBroker

@@ -1,21 +1,23 @@
-"""Feature versions of the metadata: no command is proposed that an older broker of the cluster does not know.
+"""Feature gates of the metadata: no command is proposed that a broker of the cluster does not know.
 
 Rules: a broker stops at a command that it does not know (`node/quorum/metadata_entries.py`), because it must not get
-another image than the others. So everything that a version adds to the commands is listed here, with that version. It
-is not proposed before every broker of the cluster runs that version or a later one: also absent brokers, which may
-return with their old version. A test compares these lists with what the previous version knew.
+another image than the others. So everything that a version adds to the commands is listed here, with that version. From
+0.4 on it waits for the cluster's feature level (`feature_levels`), which an administrator raises once every broker runs
+that version. What 0.2 and 0.3 added waits only for the brokers: until every one of the cluster runs that version or a
+later one, also absent brokers, which may return with their old version. A test compares these lists with what the
+previous version knew.
 
-| what is new                                 | goes into       |
-|---------------------------------------------|-----------------|
-| a type of command                           | COMMANDS        |
-| a field of one that there was               | COMMAND_FIELDS  |
-| a field of a stream's config                | CONFIG_FIELDS   |
-| an operation that rules allow               | OPERATIONS      |
+| what is new                                 | goes into                 |
+|---------------------------------------------|---------------------------|
+| a type of command                           | COMMANDS                  |
+| a field of one that there was               | COMMAND_FIELDS            |
+| a field of a stream's config                | CONFIG_FIELDS             |
+| an operation that rules allow               | OPERATIONS                |
+| anything else                               | `feature_levels.FEATURES` |
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -35,16 +37,26 @@ from penstock.metadata.commands import (
     DeleteStream,
     DeleteUser,
     ExportUsers,
+    FormCluster,
+    RaiseFeatureLevel,
     ReportArchived,
     SetIntake,
     TruncatePartition,
 )
-from penstock.metadata.image import BrokerState
-
-Version = tuple[int, ...]
+from penstock.metadata.feature_levels import (
+    FEATURES,
+    FIRST_LEVEL,
+    Feature,
+    FeatureLevel,
+    Version,
+    level_text,
+    version_of,
+)
+from penstock.metadata.image import BrokerState, ClusterImage
 
 COMMANDS: Mapping[type[Command], Version] = {
     **dict.fromkeys((CreateUser, AlterUser, DeleteUser, ChangeRules, ExportUsers, AddReplicas), (0, 2)),
+    RaiseFeatureLevel: (0, 4),
     AddCompanion: (0, 4),
 }
 
@@ -57,38 +69,81 @@ COMMAND_FIELDS: Mapping[type[Command], Mapping[str, Version]] = {
     TruncatePartition: _ASKED,
     ReportArchived: _ASKED,
     SetIntake: _ASKED,
+    FormCluster: {"feature_level": (0, 4)},
 }
 
 CONFIG_FIELDS: Mapping[str, Version] = {"encryption": (0, 2), "suspend_deletion": (0, 3), "schema_check": (0, 4)}
 
 OPERATIONS: Mapping[Operation, Version] = {Operation.MONITOR: (0, 3), Operation.REGISTER: (0, 4)}
 
-_NUMBERS = re.compile(r"\d+(?:\.\d+)*")
 
-
-def version_of(text: str) -> Version:
-    """Parse `0.2.0` into numbers; empty if there are none."""
-    found = _NUMBERS.match(text)
-    return () if found is None else tuple(map(int, found[0].split(".")))
-
-
-def unsupported_reason(brokers: Iterable[BrokerState], command: Command) -> RemoteError | None:
-    """Return the error if a broker is too old for the command, else None."""
+def unsupported_reason(image: ClusterImage, command: Command) -> RemoteError | None:
+    """Return the error if the cluster's level, or a broker, is too old for the command; else None."""
+    if isinstance(command, RaiseFeatureLevel | FormCluster):
+        return too_old_for(image.brokers.values(), command.feature_level)
     needed, what = max(_new_in(command), default=((), ""))
-    return older_broker_error(brokers, needed, what) if needed else None
-
-
-def older_broker_error(brokers: Iterable[BrokerState], needed: Version, what: str) -> RemoteError | None:
-    """Return the error if a broker is older than the version that knows `what`, else None."""
-    # A broker without a version has not registered since the metadata was that of a single broker: it is this one.
-    known = ((one, version_of(one.broker_version)) for one in brokers if one.broker_version)
-    older = sorted((one.broker_id, one.broker_version) for one, version in known if version < needed)
-    if not older:
+    if needed > FIRST_LEVEL:
+        return _missing(image, needed, what)
+    if image.feature_level > FIRST_LEVEL or not needed:
         return None
-    names = ", ".join(f"broker {broker_id} ({version})" for broker_id, version in older)
-    version = ".".join(map(str, needed))
-    text = f"{what} is known since version {version}, and there is an earlier one: {names}; upgrade it first"
-    return RemoteError(ErrorCode.UNSUPPORTED_VERSION, text, brokers=[broker_id for broker_id, _ in older])
+    older = _older_than(needed, image.brokers.values())
+    return _older_error(older, f"{what} is known since version {level_text(needed)}") if older else None
+
+
+def missing(image: ClusterImage, feature: Feature) -> RemoteError | None:
+    """Return the error if the cluster's level is too low for the feature, else None."""
+    return _missing(image, feature.level, feature.name)
+
+
+def _missing(image: ClusterImage, needed: Version, what: str) -> RemoteError | None:
+    if image.feature_level >= needed:
+        return None
+    text = (
+        f"{what} needs feature level {level_text(needed)}; the cluster is at {level_text(image.feature_level)}: run "
+        "`penstock cluster upgrade` once all brokers are upgraded"
+    )
+    return RemoteError(ErrorCode.UNSUPPORTED_VERSION, text, feature_level=level_text(image.feature_level))
+
+
+def too_old_for(brokers: Iterable[BrokerState], level: FeatureLevel) -> RemoteError | None:
+    """Return the error if a broker of the cluster, live or absent, is older than a level; else None."""
+    older = _older_than(level, brokers)
+    if level == FIRST_LEVEL or not older:
+        return None
+    error = _older_error(older, f"feature level {level_text(level)} needs version {level_text(level)} of every broker")
+    if all(one.is_live for one in older):
+        return error
+    text = f"{error.message} (also one that is away: it cannot be removed from the cluster, so start it or replace it)"
+    return RemoteError(error.code, text, **error.details)
+
+
+def common_level(brokers: Iterable[BrokerState], own: FeatureLevel) -> FeatureLevel:
+    """Return the level at which a new cluster of these brokers begins: `own`, unless one is older."""
+    return FIRST_LEVEL if _older_than(own, brokers) else own
+
+
+def features_of(level: FeatureLevel) -> list[str]:
+    """Return the names of the features that a level brings, sorted."""
+    tags = ((str(kind.__struct_config__.tag).replace("_", " "), since) for kind, since in COMMANDS.items())
+    named: list[tuple[str, Version]] = [
+        *((f"the command {tag}", since) for tag, since in tags),
+        *((f"the option {name} of a stream", since) for name, since in CONFIG_FIELDS.items()),
+        *((f"the permission {operation}", since) for operation, since in OPERATIONS.items()),
+        *FEATURES,
+    ]
+    return sorted(name for name, since in named if since == level)
+
+
+def _older_than(needed: Version, brokers: Iterable[BrokerState]) -> list[BrokerState]:
+    # A broker without a version has not registered since the metadata was that of a single broker: it is this one.
+    known = ((one, version_of(one.broker_version)) for one in brokers)
+    return sorted((one for one, version in known if version and version < needed), key=lambda one: one.broker_id)
+
+
+def _older_error(older: list[BrokerState], rule: str) -> RemoteError:
+    names = ", ".join(f"broker {one.broker_id} ({one.broker_version})" for one in older)
+    text = f"{rule}, and there is an earlier one: {names}; upgrade it first"
+    return RemoteError(ErrorCode.UNSUPPORTED_VERSION, text, brokers=[one.broker_id for one in older])
 
 
 def _new_in(command: Command) -> Iterator[tuple[Version, str]]:

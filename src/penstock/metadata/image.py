@@ -30,6 +30,7 @@ from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import BrokerId, Incarnation, LeaderEpoch, Offset, PartitionId, PartitionKey, StreamId
 from penstock.base.partitioning import PartitionBy
 from penstock.metadata.commands import PartitionRecovery
+from penstock.metadata.feature_levels import FIRST_LEVEL, Feature, FeatureLevel
 from penstock.metadata.persistent_map import PersistentMap
 
 
@@ -261,6 +262,11 @@ class ClusterImage:
     owned: Mapping[str, OwnedStreams] = field(
         default_factory=dict
     )  # by owner, as `owned_by` gives; derived, as `loads`
+    feature_level: FeatureLevel = FIRST_LEVEL  # rises only, by a command; no broker is older
+
+    def has_feature(self, feature: Feature) -> bool:
+        """True if the cluster's level allows the feature."""
+        return self.feature_level >= feature.level
 
     @property
     def is_guarded(self) -> bool:

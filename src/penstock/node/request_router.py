@@ -36,6 +36,7 @@ from penstock.messages import (
     GetRequest,
     ListOffsetsRequest,
     MessageIdsRequest,
+    RaiseFeatureLevelRequest,
     ReplicaFetchRequest,
     ReplicaProgressRequest,
     ReplicaRangeRequest,
@@ -45,6 +46,8 @@ from penstock.messages import (
     TruncateRequest,
     VerifyRequest,
 )
+from penstock.metadata.feature_levels import FIRST_LEVEL, NEWEST_LEVEL, level_of
+from penstock.metadata.feature_versions import too_old_for
 from penstock.node.api.append_api import AppendApi
 from penstock.node.api.commit_bounds import CommitBounds
 from penstock.node.api.fetch_api import FetchApi
@@ -113,6 +116,7 @@ class RequestRouter:
             DeleteUserRequest: self._administer,
             ChangeRulesRequest: self._administer,
             ExportUsersRequest: self._administer,
+            RaiseFeatureLevelRequest: self._raise_feature_level,
             FetchRequest: partial(self.fetches.ask, find),
             GetRequest: partial(self.lookups.ask_get, find),
             ListOffsetsRequest: partial(self.lookups.ask_offsets, find),
@@ -134,6 +138,15 @@ class RequestRouter:
 
     def _administer(self, call: Call, request: Any) -> None:
         check_users_own(self._cluster.image, request)
+        self._cluster.administer(call, request)
+
+    def _raise_feature_level(self, call: Call, request: RaiseFeatureLevelRequest) -> None:
+        image, leader = self._cluster.image, self._cluster.quorum.leader
+        state = None if leader is None else image.brokers.get(leader)
+        if state is not None and level_of(state.broker_version) == FIRST_LEVEL:  # it does not know the request
+            error = too_old_for(image.brokers.values(), NEWEST_LEVEL)
+            if error is not None:
+                raise error
         self._cluster.administer(call, request)
 
     def _peer_request(self, call: Call, request: Request) -> None:

@@ -27,6 +27,7 @@ BESIDES = {
     "user rotate": ["ann", "--token"],
     "user limit": ["ann", "--connections", "1"],
     "user delete": ["ann", "--yes"],
+    "cluster upgrade": ["--yes"],
     "acl add": ["ann", "read", "--stream", "orders"],
     "acl delete": ["ann", "read", "--stream", "orders"],
     "acl test": ["ann", "read", "--stream", "orders"],

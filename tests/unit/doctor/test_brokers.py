@@ -129,6 +129,24 @@ def test_versions_that_differ_are_named() -> None:
 
 
 @pytest.mark.parametrize(
+    ("level", "versions", "found", "is_hinted"),
+    [
+        ("0.3", ("0.4.0", "0.4.1", "0.5.0"), ["0.3, and all brokers can 0.4"], True),
+        ("0.3", ("0.4.0", "0.3.0", "0.4.0"), ["0.3"], False),
+        ("0.4", ("0.4.0", "0.4.0", "0.4.0"), ["0.4"], False),
+        ("", ("0.4.0", "0.4.0", "0.4.0"), [], False),
+    ],
+)
+def test_a_level_that_can_be_raised_is_a_hint(
+    level: str, versions: tuple[str, ...], found: list[str], *, is_hinted: bool
+) -> None:
+    brokers = tuple(broker(number, broker_version=version) for number, version in enumerate(versions, 1))
+    findings = judged(three(), "feature level", feature_level=level, brokers=brokers)
+    assert [(one.result, one.found) for one in findings] == [(Result.OK, text) for text in found]
+    assert any("penstock cluster upgrade" in one.advice for one in findings) is is_hinted
+
+
+@pytest.mark.parametrize(
     ("nats", "result", "found"),
     [
         ({"state": "connecting", "last_error": "refused"}, Result.FAIL, "broker 2 is not connected: refused"),

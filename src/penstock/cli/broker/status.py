@@ -309,6 +309,15 @@ def without_leader(state: StatusResponse) -> str:
     return f"no metadata leader: the following is the state last received, {heard}; {reachable}"
 
 
+def _level_text(state: StatusResponse) -> str:
+    """Return the cluster's feature level; with a hint if all brokers can more."""
+    from penstock.metadata.feature_levels import raisable_to
+
+    higher = raisable_to(state.feature_level, (one.broker_version for one in state.brokers))
+    hint = f"; all brokers can {higher}: penstock cluster upgrade" if higher else ""
+    return f"{state.feature_level}{hint}"
+
+
 _SYNCED_BY = {"kernel": "the kernel (Linux AIO)"}
 
 
@@ -320,6 +329,7 @@ def broker_pairs(state: StatusResponse) -> dict[str, str]:
     shown = {
         "broker": f"{state.broker_id} at {state.address}, version {state.broker_version}",
         "cluster": state.cluster_id or "not known yet",
+        **({"feature level": _level_text(state)} if state.feature_level else {}),
         "data": state.data_dir,
         **({} if state.disk_free_bytes is None and state.disk_answers else {"disk": replicas.disk_text(state)}),
         **({"syncs": f"by {_SYNCED_BY.get(state.synced_by, state.synced_by)}"} if state.synced_by else {}),

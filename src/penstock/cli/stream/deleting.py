@@ -70,7 +70,7 @@ def delete_message(
     else:
         say(f"stream {info.name}: {output.counted(done.deleted, 'message')} deleted")
         if done.missing:
-            where = ", ".join(map(str, done.missing[:10])) + (", …" if len(done.missing) > 10 else "")  # noqa: PLR2004
+            where = ", ".join(map(str, done.missing[:10])) + (", …" if len(done.missing) > 10 else "")
             say_note(f"no message at {where}: deleted before, expired, compacted, or never stored")
     if not done.deleted:
         raise typer.Exit(1)

@@ -323,6 +323,15 @@ class Client(OfThisProcess):
         """Return the cluster's id. Stored offsets are meaningless in another cluster. Unavailable: it has no id yet."""
         return self._thread.run(self._client.cluster_id(timeout=timeout))
 
+    def raise_feature_level(self, level: str | None = None, *, timeout: float = 10.0) -> str:
+        """Raise the cluster's feature level, such as "0.4"; None: the newest of the metadata leader. Return the level.
+
+        It is never lowered, and brokers of earlier versions do not start any more. `status().feature_level` tells the
+        present one, to which raising changes nothing. NotAuthorized; RemoteError unsupported_version: a broker is
+        older; change_refused: the level is lower; bad_request: it is unknown.
+        """
+        return self._thread.run(self._client.raise_feature_level(level, timeout=timeout))
+
     # Schemas
 
     def register_schema(

@@ -65,6 +65,7 @@ from penstock.metadata.controller.recoveries import Recoveries
 from penstock.metadata.controller.sessions import BrokerSessions
 from penstock.metadata.controller.subscription_refusals import SubscriptionRefusals
 from penstock.metadata.disk_identity import may_have_run
+from penstock.metadata.effects.brokers import check_level
 from penstock.metadata.elections import ElectionRules
 from penstock.metadata.image import BrokerState, ClusterImage, CommandOutcome
 
@@ -318,8 +319,8 @@ class Controller:
     ) -> None:
         """Register a broker; answered with its incarnation.
 
-        Errors: cluster_mismatch, bad_request, broker_unavailable, too_large, overloaded. `heard`: what Raft knows of
-        its disk and its process.
+        Errors: cluster_mismatch, bad_request, broker_unavailable, too_large, overloaded, unsupported_version. `heard`:
+        what Raft knows of its disk and its process.
         """
         if not self._may_answer(caller):
             return
@@ -356,6 +357,10 @@ class Controller:
                 return RemoteError(ErrorCode.CLUSTER_MISMATCH, text, broker_id=int(broker_id))
         if request.address and not is_address(request.address):  # a single broker may have none
             return RemoteError(ErrorCode.BAD_REQUEST, f"{request.address!r} is no address (HOST:PORT) of a broker")
+        try:
+            check_level(self._image, request.broker_id, request.broker_version)
+        except RemoteError as error:
+            return error
         known = self._image.brokers.get(request.broker_id)
         if known is None and len(self._image.brokers) >= limits.BROKERS_MAX:
             return RemoteError(ErrorCode.TOO_LARGE, f"there are {limits.BROKERS_MAX} brokers already")

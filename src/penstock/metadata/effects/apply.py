@@ -11,7 +11,7 @@ nothing but the index.
 |                       | add companion                                                                               |
 | `partition_expansion` | add partitions, mark keys                                                                   |
 | `replica_expansion`   | add replicas                                                                                |
-| `brokers`             | register, fence and stop broker                                                             |
+| `brokers`             | register, fence and stop broker, raise feature level                                        |
 | `users`               | create, alter, delete, export users, change rules                                           |
 | `leaderships`         | change isr, elect leaders, recover partitions                                               |
 | `elections`           | leader election of one partition, which all of them use                                     |
@@ -42,6 +42,7 @@ from penstock.metadata.commands import (
     FenceBroker,
     FormCluster,
     MarkKeys,
+    RaiseFeatureLevel,
     RecoverPartitions,
     RegisterBroker,
     ReportArchived,
@@ -66,6 +67,7 @@ _CHANGES: dict[type[Command], Callable[[ClusterImage, int, Any], tuple[ClusterIm
     TruncatePartition: streams.truncate_partition,
     ReportArchived: streams.report_archived,
     FormCluster: streams.form_cluster,
+    RaiseFeatureLevel: brokers.raise_feature_level,
     StartBroker: streams.start_broker,
     RegisterBroker: brokers.register_broker,
     FenceBroker: brokers.fence_broker,

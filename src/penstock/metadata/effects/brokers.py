@@ -1,4 +1,4 @@
-"""Broker commands: register, fence, stop, and their effect on every partition that the broker holds.
+"""Broker commands: register, fence, stop, and their effect on every partition that the broker holds; the feature level.
 
 Theory: a command about a broker makes one pass over all partitions of the cluster. No index by broker is kept: it would
 have to be maintained, and this pass takes some milliseconds of a failover. Equal partitions with equal rules share one
@@ -13,17 +13,21 @@ from typing import TypeAlias
 
 import msgspec
 
+from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import BrokerId, Incarnation, PartitionId, PartitionKey, StreamId
 from penstock.metadata import elections
-from penstock.metadata.commands import FenceBroker, RegisterBroker, StopBroker
+from penstock.metadata.commands import FenceBroker, RaiseFeatureLevel, RegisterBroker, StopBroker
 from penstock.metadata.elections import BrokerReturn, Elected, ElectionRules
+from penstock.metadata.feature_levels import level_of, level_text
+from penstock.metadata.feature_versions import too_old_for
 from penstock.metadata.image import BrokerState, ClusterImage, CommandOutcome, PartitionState, StreamState
 
 _Change: TypeAlias = Callable[[PartitionState, ElectionRules], Elected]
 
 
 def register_broker(image: ClusterImage, index: int, command: RegisterBroker) -> tuple[ClusterImage, CommandOutcome]:
-    """Begin an incarnation of a broker; one that is still live ends."""
+    """Begin an incarnation of a broker; one that is still live ends. RemoteError if it is older than the level."""
+    check_level(image, command.broker_id, command.broker_version)
     broker_id = command.broker_id
     known = image.brokers.get(broker_id)
     clean_stop = command.clean_stop and (known is None or _knows_last_run(command, known))
@@ -47,6 +51,35 @@ def register_broker(image: ClusterImage, index: int, command: RegisterBroker) ->
     image = replace(image, brokers=image.brokers.with_item(broker_id, registered))
     live = image.live_brokers()
     return _everywhere(image, broker_id, lambda one, rules: elections.returned(one, back, live, rules))
+
+
+def check_level(image: ClusterImage, broker_id: BrokerId, broker_version: str) -> None:
+    """Raise RemoteError (unsupported_version) if a broker of that version is older than the cluster's level."""
+    if level_of(broker_version) < image.feature_level:
+        level = level_text(image.feature_level)
+        text = (
+            f"broker {broker_id} is of version {broker_version}, and the cluster is at feature level {level}, which is "
+            f"never lowered: start this broker with version {level} or later"
+        )
+        raise RemoteError(ErrorCode.UNSUPPORTED_VERSION, text, broker_id=int(broker_id), feature_level=level)
+
+
+def raise_feature_level(
+    image: ClusterImage, index: int, command: RaiseFeatureLevel
+) -> tuple[ClusterImage, CommandOutcome]:
+    """Raise the level. RemoteError change_refused if it is lower now, unsupported_version if a broker is older."""
+    if command.feature_level < image.feature_level:
+        text = (
+            f"the cluster is at feature level {level_text(image.feature_level)}, and it is never lowered, as to "
+            f"{level_text(command.feature_level)}: data of the higher level may be written already"
+        )
+        raise RemoteError(ErrorCode.CHANGE_REFUSED, text)
+    if command.feature_level == image.feature_level:
+        return image, CommandOutcome()
+    older = too_old_for(image.brokers.values(), command.feature_level)
+    if older is not None:
+        raise older
+    return replace(image, feature_level=command.feature_level), CommandOutcome(changed=True)
 
 
 def _knows_last_run(command: RegisterBroker, known: BrokerState) -> bool:

@@ -42,6 +42,7 @@ from penstock.metadata.commands import (
     TruncatePartition,
 )
 from penstock.metadata.elections import ElectionRules
+from penstock.metadata.feature_versions import common_level
 from penstock.metadata.image import (
     ArchivedEnd,
     ClusterImage,
@@ -469,11 +470,14 @@ def delete_stream(image: ClusterImage, index: int, command: DeleteStream) -> tup
 
 
 def form_cluster(image: ClusterImage, index: int, command: FormCluster) -> tuple[ClusterImage, CommandOutcome]:
-    """Set the cluster's id. Raise RemoteError (cluster_mismatch) if it has another one."""
+    """Set the cluster's id and its first level. Raise RemoteError (cluster_mismatch) if it has another id."""
     if image.cluster_id not in ("", command.cluster_id):
         text = f"the cluster id is {image.cluster_id} and cannot become {command.cluster_id}"
         raise RemoteError(ErrorCode.CLUSTER_MISMATCH, text)
-    return replace(image, cluster_id=command.cluster_id), CommandOutcome(changed=image.cluster_id != command.cluster_id)
+    if image.cluster_id:
+        return image, CommandOutcome()
+    level = max(image.feature_level, common_level(image.brokers.values(), command.feature_level))
+    return replace(image, cluster_id=command.cluster_id, feature_level=level), CommandOutcome(changed=True)
 
 
 def start_broker(image: ClusterImage, index: int, command: StartBroker) -> tuple[ClusterImage, CommandOutcome]:

@@ -13,13 +13,14 @@ invariants (metadata/image.py). Limits that a later version may tighten are not 
                               | has_companion (version 4, only of streams that have one)
 
     users (version 3)         the fields of User in their order, by name | the index of the last act | the key of decoys
+    level (version 4)         the cluster's feature level: major, minor
 
 With added partitions the version is 2: a reader that does not know them would look for keys in the wrong place. With
-users it is 3: a reader that does not know them would let every client in. With companion logs it is 4: a reader that
-does not know them would let a replica without them lead.
+users it is 3: a reader that does not know them would let every client in. Above the first feature level it is 4, so
+that 0.3 refuses it; below, everything is written as 0.3 did.
 
-A field that a later version adds stands at the end of its array; older versions refuse unknown fields only if the
-meaning changes, which a new version number signals.
+A field that a later version adds stands at the end of its array. From version 4 on the level signals changed meanings:
+a reader refuses a level that it does not know before it decodes the rest.
 """
 
 from __future__ import annotations
@@ -37,11 +38,12 @@ from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import BrokerId
 from penstock.messages.fields import INT64_MAX
+from penstock.metadata.feature_levels import FIRST_LEVEL, NEWEST_LEVEL, FeatureLevel, level_of, level_text
 from penstock.metadata.image import BrokerState, ClusterImage, PartitionState, StreamState, loads_of, owned_by
 from penstock.metadata.persistent_map import PersistentMap
 
 SNAPSHOT_VERSION = 4
-_WITHOUT_COMPANIONS = 3
+_WITHOUT_LEVEL = 3
 _WITHOUT_USERS = 2
 _FIRST_VERSION = 1  # readable by all versions; for images without newer features
 
@@ -59,6 +61,18 @@ class _Snapshot(msgspec.Struct, frozen=True, array_like=True):
     users: tuple[User, ...] = ()
     acted: int = 0
     decoy_key: bytes = b""
+    feature_level: FeatureLevel = FIRST_LEVEL
+
+
+class _WithoutLevel(msgspec.Struct, frozen=True, array_like=True):
+    version: int
+    index: int
+    cluster_id: str
+    brokers: tuple[BrokerState, ...]
+    streams: tuple[StreamState, ...]
+    users: tuple[User, ...]
+    acted: int
+    decoy_key: bytes
 
 
 class _WithoutUsers(msgspec.Struct, frozen=True, array_like=True):
@@ -80,26 +94,41 @@ class _Version(msgspec.Struct, frozen=True, array_like=True):
     version: int
 
 
+class _Level(msgspec.Struct, frozen=True, array_like=True):
+    version: int
+    index: msgspec.Raw
+    cluster_id: msgspec.Raw
+    brokers: msgspec.Raw
+    streams: msgspec.Raw
+    users: msgspec.Raw
+    acted: msgspec.Raw
+    decoy_key: msgspec.Raw
+    feature_level: FeatureLevel
+
+
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(_Snapshot)
 _brokers_decoder = msgspec.msgpack.Decoder(_Brokers)
 _version_decoder = msgspec.msgpack.Decoder(_Version)
+_level_decoder = msgspec.msgpack.Decoder(_Level)
 
 
 def encode_image(image: ClusterImage) -> bytes:
     brokers = tuple(broker for _, broker in sorted(image.brokers.items()))
-    streams = tuple(state for _, state in sorted(image.streams.items()))
-    has_companions = any(state.has_companion for state in streams)
-    if image.users or has_companions:
-        users = tuple(user for _, user in sorted(image.users.items()))
-        version = SNAPSHOT_VERSION if has_companions else _WITHOUT_COMPANIONS
-        before = (version, image.index, image.cluster_id, brokers, _stored(streams))
-        return _encoder.encode(_Snapshot(*before, users, image.acted, image.decoy_key))
-    version = _WITHOUT_USERS if any(state.counts for state in streams) else _FIRST_VERSION
-    return _encoder.encode(_WithoutUsers(version, image.index, image.cluster_id, brokers, _stored(streams)))
+    streams = _stored(state for _, state in sorted(image.streams.items()))
+    users = tuple(user for _, user in sorted(image.users.items()))
+    of_users = (users, image.acted, image.decoy_key)
+    if image.feature_level > FIRST_LEVEL:
+        before = (SNAPSHOT_VERSION, image.index, image.cluster_id, brokers, streams)
+        return _encoder.encode(_Snapshot(*before, *of_users, image.feature_level))
+    if image.users:
+        before = (_WITHOUT_LEVEL, image.index, image.cluster_id, brokers, streams)
+        return _encoder.encode(_WithoutLevel(*before, *of_users))
+    version = _WITHOUT_USERS if any(state.counts for state in image.streams.values()) else _FIRST_VERSION
+    return _encoder.encode(_WithoutUsers(version, image.index, image.cluster_id, brokers, streams))
 
 
-def _stored(streams: tuple[StreamState, ...]) -> Any:
+def _stored(streams: Iterable[StreamState]) -> Any:
     """Return the streams as they are encoded: those without companion logs as before there were any."""
     return tuple(state if state.has_companion else msgspec.structs.astuple(state)[:-1] for state in streams)
 
@@ -117,6 +146,7 @@ def decode_image(data: bytes) -> ClusterImage:
             text = f"a snapshot of version {version}; this Penstock reads up to {SNAPSHOT_VERSION}: upgrade it"
             raise RemoteError(ErrorCode.UNSUPPORTED_VERSION, text)
         _expect(version >= 1, f"version {version}")
+        _check_level(data, version)
         snapshot = _decoder.decode(data)
     except _MALFORMED as error:
         raise RemoteError(ErrorCode.BAD_FRAME, f"not a snapshot of a cluster image: {error}") from None
@@ -124,6 +154,8 @@ def decode_image(data: bytes) -> ClusterImage:
     _check_brokers(snapshot)
     _check_streams(snapshot)
     _check_users(snapshot)
+    has_level = snapshot.feature_level > FIRST_LEVEL
+    _expect(has_level is (snapshot.version > _WITHOUT_LEVEL), f"level {snapshot.feature_level} in version {version}")
     alike: dict[PartitionState, PartitionState] = {}
     users = PersistentMap({user.name: user for user in snapshot.users})
     return ClusterImage(
@@ -137,6 +169,7 @@ def decode_image(data: bytes) -> ClusterImage:
         snapshot.decoy_key,
         snapshot.acted,
         owned_by(snapshot.streams, users),
+        snapshot.feature_level,
     )
 
 
@@ -158,18 +191,31 @@ def _expect(is_so: bool, found: str) -> None:
         raise RemoteError(ErrorCode.BAD_FRAME, f"invalid snapshot of a cluster image: {found}")
 
 
+def _check_level(data: bytes, version: int) -> None:
+    """Check the level before anything is decoded that a later version may have changed."""
+    if version <= _WITHOUT_LEVEL:
+        return
+    level = _level_decoder.decode(data).feature_level
+    if level > NEWEST_LEVEL:
+        text = f"a cluster at feature level {level_text(level)}; this Penstock knows up to {level_text(NEWEST_LEVEL)}"
+        raise RemoteError(ErrorCode.UNSUPPORTED_VERSION, f"{text}: upgrade it")
+
+
 def _check_brokers(snapshot: _Snapshot) -> None:
     last: int = 0
     for broker in snapshot.brokers:
         _expect(last < broker.broker_id < _BROKER_ID_END, f"broker {broker.broker_id} behind broker {last}")
         last = broker.broker_id
         _expect(1 <= broker.incarnation <= snapshot.index, f"run {broker.incarnation} of broker {last}")
+        is_allowed = level_of(broker.broker_version) >= snapshot.feature_level
+        _expect(is_allowed, f"broker {last} of version {broker.broker_version} at level {snapshot.feature_level}")
 
 
 def _check_streams(snapshot: _Snapshot) -> None:
     live = {broker.broker_id for broker in snapshot.brokers if broker.is_live}
     has_companions = any(state.has_companion for state in snapshot.streams)
-    _expect(has_companions is (snapshot.version >= SNAPSHOT_VERSION), f"companions in version {snapshot.version}")
+    is_allowed = snapshot.version > _WITHOUT_LEVEL or not has_companions
+    _expect(is_allowed, f"companions in version {snapshot.version}")
     names = set()
     last: int = 0
     for state in snapshot.streams:
@@ -198,9 +244,8 @@ def _check_users(snapshot: _Snapshot) -> None:
     rulers = [user.name for user in snapshot.users if user.is_admin and user.name != EVERYBODY]
     _expect(bool(rulers) is bool(snapshot.users), "users, and no administrator among them")
     _expect(0 <= snapshot.acted <= snapshot.index, f"an act at {snapshot.acted}")
-    if snapshot.version < SNAPSHOT_VERSION:
-        has_users = snapshot.version >= _WITHOUT_COMPANIONS
-        _expect(bool(snapshot.users) is has_users, f"users in version {snapshot.version}")
+    is_allowed = bool(snapshot.users) is (snapshot.version >= _WITHOUT_LEVEL) or snapshot.version > _WITHOUT_LEVEL
+    _expect(is_allowed, f"users in version {snapshot.version}")
 
 
 def _check_config(state: StreamState) -> None:

@@ -41,7 +41,8 @@ from penstock.messages import (
     SchemasStreamRequest,
     SchemasStreamResponse,
 )
-from penstock.metadata.feature_versions import older_broker_error
+from penstock.metadata.feature_levels import SCHEMA_REGISTRY
+from penstock.metadata.feature_versions import missing
 from penstock.metadata.image import ClusterImage, StreamState
 from penstock.node.api.internal_log import InternalLog, InternalStream, Kept, Rows, Write
 from penstock.node.context import Context
@@ -66,9 +67,6 @@ from penstock.schemas.rows import (
 
 if TYPE_CHECKING:
     from penstock.schemas.registering import Numbered, Registration
-
-SINCE = (0, 4)
-"""The first version with schemas."""
 
 _Found = RegisteredSchema
 
@@ -142,10 +140,8 @@ class SchemaRegistry:
     # Requests
 
     def _stream(self, call: Call, request: SchemasStreamRequest) -> None:
-        if SCHEMAS_STREAM not in self._image.names:
-            older = older_broker_error(self._image.brokers.values(), SINCE, "the registry of schemas")
-            if older is not None:
-                raise older
+        if SCHEMAS_STREAM not in self._image.names and (error := missing(self._image, SCHEMA_REGISTRY)) is not None:
+            raise error
         self._log.create(call, request.timeout_ms, lambda found: SchemasStreamResponse(stream=found))
 
     def _list(self, call: Call, request: ListSchemasRequest) -> None:

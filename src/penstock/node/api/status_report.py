@@ -20,6 +20,7 @@ from penstock.messages import (
     StreamInfo,
 )
 from penstock.messages.streams import NATS_NOT_CONNECTED
+from penstock.metadata.feature_levels import level_text
 from penstock.metadata.image import StreamState
 from penstock.node.context import Context
 from penstock.node.control.cluster import Cluster
@@ -243,6 +244,7 @@ class StatusReport:
             voters_reachable=self._cluster.voters_reachable,
             waits_for=self._cluster.waits_for,
             brokers=self._brokers_heard(),
+            feature_level=level_text(self._cluster.image.feature_level),
             disk_is_full=self._replicas.is_disk_full,
             streams=len(self._cluster.image.streams),
             partitions=by_state.total(),

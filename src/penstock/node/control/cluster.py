@@ -44,6 +44,7 @@ from penstock.node.control.startup_conflicts import (
 )
 from penstock.node.controller.apply_barriers import LocalApplyBarrier
 from penstock.node.controller.audit import AuditLog
+from penstock.node.controller.feature_level_admin import FeatureLevelAdmin
 from penstock.node.controller.metadata_leader import MetadataLeader
 from penstock.node.controller.stream_admin import StreamAdmin
 from penstock.node.controller.stream_placement import StreamPlacement
@@ -159,9 +160,10 @@ class Cluster:
             info=self.info,
         )
         self._users = UserAdmin(self._context, self.quorum, self._peers)
+        self._levels = FeatureLevelAdmin(self._context, self.quorum, self._peers)
         self._apply_barrier = LocalApplyBarrier(lambda: self.image.index)
         self._metadata_leader = MetadataLeader(
-            self._context, self.quorum, controller, self._stream_admin, self._users, self._access
+            self._context, self.quorum, controller, self._stream_admin, self._users, self._levels, self._access
         )
         self.registration = self._new_standing(stopped, begins)
         self._session.quorum, self._session.registration = self.quorum, self.registration
@@ -484,7 +486,12 @@ class Cluster:
         waiting_us = (
             0
             if self.quorum.needs_ticks or self._metadata_leader.has_to_form
-            else earliest(self.link.next_deadline_us, self._stream_admin.next_deadline_us, self._users.next_deadline_us)
+            else earliest(
+                self.link.next_deadline_us,
+                self._stream_admin.next_deadline_us,
+                self._users.next_deadline_us,
+                self._levels.next_deadline_us,
+            )
         )
         return earliest(
             None if waiting_us is None else max(waiting_us, self._next_tick_us),
@@ -507,6 +514,7 @@ class Cluster:
         self.link.stop(error)
         self._stream_admin.stop(error)
         self._users.stop(error)
+        self._levels.stop(error)
         self._apply_barrier.stop(error)
         self.quorum.stop(error)
 

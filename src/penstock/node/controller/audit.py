@@ -41,11 +41,13 @@ from penstock.metadata.commands import (
     DeleteStream,
     DeleteUser,
     ExportUsers,
+    RaiseFeatureLevel,
     ReportArchived,
     SetIntake,
     TruncatePartition,
 )
 from penstock.metadata.effects.audited_commands import is_audited
+from penstock.metadata.feature_levels import level_text
 from penstock.metadata.image import ClusterImage, CommandOutcome
 from penstock.node.context import Context
 from penstock.node.partition.log_queries import Query
@@ -143,6 +145,8 @@ def _told(command: Command, outcome: CommandOutcome) -> dict[str, Any] | None:
             return {"act": "change_rules", "user": command.name, **{name: one for name, one in both.items() if one}}
         case ExportUsers():
             return {"act": "export_users", "after": command.after}
+        case RaiseFeatureLevel():
+            return {"act": "raise_feature_level", "level": level_text(command.feature_level)}
     return None
 
 

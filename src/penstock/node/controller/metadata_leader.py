@@ -31,6 +31,7 @@ from penstock.messages import (
     ExportUsersRequest,
     HeartbeatRequest,
     MarkKeysRequest,
+    RaiseFeatureLevelRequest,
     RegisterBrokerRequest,
     Request,
     Response,
@@ -39,10 +40,13 @@ from penstock.messages import (
 from penstock.metadata.commands import Command, FormCluster
 from penstock.metadata.controller.command_proposals import Proposal
 from penstock.metadata.controller.controller import Controller, RaftContact
+from penstock.metadata.feature_levels import FIRST_LEVEL, level_of
+from penstock.metadata.feature_versions import common_level
 from penstock.metadata.image import ClusterImage, CommandOutcome
 from penstock.metadata.voters import next_voter
 from penstock.node.context import Context
 from penstock.node.controller.audit import audit_config
+from penstock.node.controller.feature_level_admin import FeatureLevelAdmin
 from penstock.node.controller.stream_admin import StreamAdmin
 from penstock.node.controller.user_admin import UserAdmin, UserChange
 from penstock.node.partition.internal_streams import left_over, overdue_alteration, target_of
@@ -104,12 +108,14 @@ class MetadataLeader:
         controller: Controller,
         administration: StreamAdmin,
         users: UserAdmin,
+        levels: FeatureLevelAdmin,
         access: Access,
     ) -> None:
         self._quorum = quorum
         self._controller = controller
         self._administration = administration
         self._users = users
+        self._levels = levels
         self._access = access
         self._broker_id = context.settings.broker_id
         self._cluster_id = context.settings.cluster_id or context.settings.data_dir_id
@@ -161,8 +167,12 @@ class MetadataLeader:
         return self._may(_Duty.NAME) and not has_name
 
     def _form(self) -> None:
+        """Give the cluster its id; a new one begins at the newest feature level of its brokers."""
         if self._lacks_name:
-            self._propose_for(_Duty.NAME, FormCluster(cluster_id=self._cluster_id))
+            image = self._quorum.image
+            is_older = bool(image.streams or image.users)  # from before there were cluster ids, or Raft
+            level = FIRST_LEVEL if is_older else common_level(image.brokers.values(), level_of(self._broker_version))
+            self._propose_for(_Duty.NAME, FormCluster(cluster_id=self._cluster_id, feature_level=level))
 
     @property
     def _lacks_user(self) -> bool:
@@ -223,6 +233,7 @@ class MetadataLeader:
         error = RemoteError(ErrorCode.NOT_METADATA_LEADER, text, leader=leader)
         self._administration.stop(error)
         self._users.stop(error)
+        self._levels.stop(error)
 
     def applied(self, index: int, raft_term: int, image: ClusterImage, outcome: CommandOutcome | RemoteError) -> None:
         """Handle an applied command."""
@@ -265,6 +276,8 @@ class MetadataLeader:
                 self._users.handle(request, auth, done)
             elif isinstance(request, ExportUsersRequest):
                 self._users.export(request, auth, done)
+            elif isinstance(request, RaiseFeatureLevelRequest):
+                self._levels.handle(request, auth, done)
             else:
                 self._administration.handle(request, auth, done)
         except RemoteError as error:
@@ -337,6 +350,7 @@ class MetadataLeader:
         self._sweep()
         self._administration.tick(now)
         self._users.tick(now)
+        self._levels.tick(now)
         if self._may(_Duty.MEMBERSHIP):
             wanted = self._wanted()
             if wanted != self._quorum.membership:

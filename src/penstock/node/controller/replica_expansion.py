@@ -42,7 +42,7 @@ def next_step(image: ClusterImage, candidates: ExpansionCandidates) -> AddReplic
         if state is None or not state.config.is_internal:  # a user may have created a stream of that name long ago
             continue
         step = _step(image, state, candidates)
-        if step is not None and unsupported_reason(image.brokers.values(), step) is None:
+        if step is not None and unsupported_reason(image, step) is None:
             return step
     return None
 

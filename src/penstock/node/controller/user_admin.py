@@ -151,7 +151,7 @@ class UserAdmin:
         check_create_user(self._image, user)
         chance = b"" if self._image.users else self._chance.randbytes(32)
         command = CreateUser(user=user, created_us=user.created_us, by=by, is_first=is_first, chance=chance)
-        if (error := unsupported_reason(self._image.brokers.values(), command)) is not None:
+        if (error := unsupported_reason(self._image, command)) is not None:
             raise error
         if not (self._image.users or is_set_up):
             self._check_ready()

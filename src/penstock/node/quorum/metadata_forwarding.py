@@ -32,6 +32,7 @@ from penstock.messages import (
     ExportUsersRequest,
     ForwardRequest,
     ForwardResponse,
+    RaiseFeatureLevelRequest,
     ReportArchivedRequest,
     Request,
     Response,
@@ -57,6 +58,7 @@ Administrative = (
     | DeleteUserRequest
     | ChangeRulesRequest
     | ExportUsersRequest
+    | RaiseFeatureLevelRequest
 )
 Done = Callable[[Response | RemoteError], None]
 Authorize = Callable[[], None]

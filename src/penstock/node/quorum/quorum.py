@@ -72,7 +72,7 @@ class Quorum:
         observer: RaftListener,
     ) -> None:
         self._context = context
-        context.image = image_in(storage.state.snapshot)
+        context.image = image_in(storage.state.snapshot, context.settings.broker_version)
         self.trouble = ""  # why this broker no longer takes part; empty if it does
         self.sync_us = Histogram.of_times()  # fsync durations of saves
         self._raft = raft
@@ -202,7 +202,7 @@ class Quorum:
 
         `placed` gets the index and term of its entry, before that is committed.
         """
-        if (error := unsupported_reason(self.image.brokers.values(), command)) is not None:
+        if (error := unsupported_reason(self.image, command)) is not None:
             done(error)
             return
         data = encode_command(command)
@@ -430,7 +430,7 @@ class Quorum:
 
     def _replace(self, snapshot: Snapshot) -> None:
         try:
-            image = image_in(snapshot)
+            image = image_in(snapshot, self._context.settings.broker_version)
         except (OperationalError, RemoteError) as error:
             self._end(str(error))
             return
@@ -443,7 +443,8 @@ class Quorum:
         outcome: CommandOutcome | RemoteError = CommandOutcome(changed=True)
         if entry.kind is EntryKind.COMMAND:
             try:
-                self._context.image, command, outcome = applied(self.image, entry)
+                version = self._context.settings.broker_version
+                self._context.image, command, outcome = applied(self.image, entry, version)
             except TooOldError as error:
                 if self._is_starting:
                     raise

@@ -13,7 +13,7 @@ from penstock.cli.broker.status import broker_pairs, suspended_text, without_lea
 from penstock.messages import NatsStatus, StatusResponse, StreamInfo
 
 
-def _state(**more: Any) -> StatusResponse:
+def state_of(**more: Any) -> StatusResponse:
     known: dict[str, Any] = {
         "broker_id": BrokerId(1),
         "broker_version": "1.2.3",
@@ -28,7 +28,7 @@ def _state(**more: Any) -> StatusResponse:
 
 
 def _shown(nats: NatsStatus, waits_for: str = "") -> dict[str, str]:
-    return broker_pairs(_state(nats=nats, waits_for=waits_for))
+    return broker_pairs(state_of(nats=nats, waits_for=waits_for))
 
 
 def test_acks_that_were_dropped_are_told_beside_those_that_were_made() -> None:
@@ -63,15 +63,15 @@ def test_a_broker_that_is_not_ready_says_what_it_waits_for() -> None:
     ("heard_ms", "heard"), [(12_345, "12s ago"), (None, "before the broker started"), (900, "1s ago")]
 )
 def test_without_a_metadata_leader_it_is_said_how_old_the_answer_is(heard_ms: int | None, heard: str) -> None:
-    state = _state(metadata_heard_ms=heard_ms, voters=5, voters_reachable=2)
+    state = state_of(metadata_heard_ms=heard_ms, voters=5, voters_reachable=2)
     assert without_leader(state) == (
         f"no metadata leader: the following is the state last received, {heard}; 2 of 5 voters reachable"
     )
 
 
 def test_where_somebody_leads_the_metadata_or_nobody_else_is_there_nothing_is_said_of_it() -> None:
-    assert not without_leader(_state(metadata_leader=BrokerId(2), voters=3, voters_reachable=2))
-    assert not without_leader(_state(voters=1, voters_reachable=1))
+    assert not without_leader(state_of(metadata_leader=BrokerId(2), voters=3, voters_reachable=2))
+    assert not without_leader(state_of(voters=1, voters_reachable=1))
 
 
 def test_streams_whose_deletion_is_suspended_are_named() -> None:
@@ -85,13 +85,17 @@ def test_streams_whose_deletion_is_suspended_are_named() -> None:
 
 
 def test_what_is_counted_is_named() -> None:
-    shown = broker_pairs(_state(streams=9, partitions_by_state={"online": 14, "no_leader": 2}, counters={"dropped": 3}))
+    shown = broker_pairs(
+        state_of(streams=9, partitions_by_state={"online": 14, "no_leader": 2}, counters={"dropped": 3})
+    )
     assert shown["streams"] == "9"
     assert shown["partitions"] == "16 (14 online, 2 no leader)"
     assert shown["since start"] == "messages that matched and were not stored 3"
-    assert broker_pairs(_state(cluster_id=""))["cluster"] == "not known yet"
+    assert broker_pairs(state_of(cluster_id=""))["cluster"] == "not known yet"
 
 
 def test_one_connection_is_no_connections() -> None:
-    assert broker_pairs(_state(connections=1))["clients"] == "1 connection, 0 requests in flight"
-    assert broker_pairs(_state(connections=2, requests_in_flight=1))["clients"] == "2 connections, 1 request in flight"
+    assert broker_pairs(state_of(connections=1))["clients"] == "1 connection, 0 requests in flight"
+    assert (
+        broker_pairs(state_of(connections=2, requests_in_flight=1))["clients"] == "2 connections, 1 request in flight"
+    )

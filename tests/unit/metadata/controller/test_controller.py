@@ -37,6 +37,7 @@ from penstock.metadata.commands import (
     ElectionReason,
     ElectLeaders,
     FenceBroker,
+    RaiseFeatureLevel,
     RegisterBroker,
     StopBroker,
 )
@@ -626,6 +627,18 @@ def test_who_speaks_in_the_raft_group_is_who_is_there(speaker: str | None, proce
     cluster.controller.register("c", request, cluster.now, RaftContact(speaker=speaker))
     cluster.commit()
     assert cluster.image.brokers[THREE].process == process
+
+
+def test_a_broker_that_is_older_than_the_level_is_not_registered() -> None:
+    cluster = Cluster(2)
+    cluster.apply(RaiseFeatureLevel(feature_level=(0, 4)), raft_term=TERM)
+    request = RegisterBrokerRequest(
+        broker_id=THREE, data_dir_id="disk3", address="h:3", broker_version="0.3.0", clean_stop=False
+    )
+    cluster.controller.register("c", request, cluster.now)
+    assert cluster.error("c") == ErrorCode.UNSUPPORTED_VERSION
+    assert not cluster.take()
+    assert THREE not in cluster.image.brokers
 
 
 def test_the_number_of_brokers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.base.errors import ErrorCode, RemoteError
-from penstock.metadata.commands import DeleteStream, FormCluster
+from penstock.metadata.commands import DeleteStream, FormCluster, RaiseFeatureLevel
 from penstock.metadata.effects.apply import apply
 from penstock.metadata.image import ClusterImage
 from penstock.metadata.persistence.snapshot import SNAPSHOT_VERSION, decode_image, encode_image, image_digest
@@ -59,6 +59,43 @@ def test_what_a_later_version_made_is_told_apart() -> None:
     with pytest.raises(RemoteError) as caught:
         decode_image(msgspec.msgpack.encode([SNAPSHOT_VERSION + 1, {"anything": "else"}]))
     assert caught.value.code == ErrorCode.UNSUPPORTED_VERSION
+
+
+def raised() -> ClusterImage:
+    image, _ = apply(IMAGE, IMAGE.index + 1, RaiseFeatureLevel(feature_level=(0, 4)))
+    return image
+
+
+def test_a_level_above_the_first_is_written_in_a_version_that_earlier_brokers_refuse() -> None:
+    assert FIELDS[0] == 1
+    assert msgspec.msgpack.decode(encode_image(raised()))[0] == 4
+    assert decode_image(encode_image(raised())) == raised()
+    assert image_digest(raised()) != image_digest(replace(raised(), feature_level=(0, 3)))
+
+
+def test_a_level_of_a_later_version_is_told_apart_whatever_else_is_there() -> None:
+    fields = msgspec.msgpack.decode(encode_image(raised()))
+    data = msgspec.msgpack.encode([4, 7, "c", "brokers of a later kind", {}, None, 0, b"", [0, 5], "more"])
+    with pytest.raises(RemoteError, match=r"at feature level 0\.5; this Penstock knows up to 0\.4: upgrade") as caught:
+        decode_image(data)
+    assert caught.value.code == ErrorCode.UNSUPPORTED_VERSION
+    decode_image(msgspec.msgpack.encode([*fields, "a later field"]))
+
+
+@pytest.mark.parametrize("version_and_level", [(4, [0, 3]), (4, [0, 2]), (4, "0.4"), (1, [0, 4]), (3, [0, 4])])
+def test_a_level_and_a_version_that_do_not_go_together(version_and_level: tuple[int, Any]) -> None:
+    fields = msgspec.msgpack.decode(encode_image(raised()))
+    version, level = version_and_level
+    with pytest.raises(RemoteError) as caught:
+        decode_image(msgspec.msgpack.encode([version, *fields[1:8], level]))
+    assert caught.value.code == ErrorCode.BAD_FRAME
+
+
+def test_no_older_broker_at_a_level() -> None:
+    fields = msgspec.msgpack.decode(encode_image(raised()))
+    fields[3][1][7] = "0.3.0"
+    with pytest.raises(RemoteError, match=r"broker 2 of version 0\.3\.0"):
+        decode_image(msgspec.msgpack.encode(fields))
 
 
 def changed(path: tuple[int, ...], value: Any) -> bytes:

@@ -22,6 +22,7 @@ from penstock.metadata.commands import (
     CreateStream,
     DeleteStream,
     FormCluster,
+    RaiseFeatureLevel,
     RegisterBroker,
     encode_command,
 )
@@ -286,6 +287,18 @@ def test_a_command_that_this_version_does_not_know_ends_its_part(changes: dict[s
     assert one.quorum.image is image
     assert one.heard == [("a", ""), *((name, ErrorCode.STORAGE_FAILED) for name in ("behind it", "later"))]
     with pytest.raises(TooOldError):  # with half of the metadata it would take folders of streams for nobody's
+        Alone(one.memory.crash_clone()).start()
+
+
+def test_a_feature_level_that_this_version_does_not_know_ends_its_part() -> None:
+    one = Alone().start()
+    image = one.quorum.image
+    one.quorum._raft.propose(encode_command(RaiseFeatureLevel(feature_level=(0, 5))))
+    one.propose("behind it", register(2))
+    one.run_disk()
+    assert one.quorum.trouble.startswith("the cluster is at feature level 0.5, which is never lowered, and this broker")
+    assert one.quorum.image is image
+    with pytest.raises(TooOldError, match=r"start it with version 0\.5 or later"):
         Alone(one.memory.crash_clone()).start()
 
 

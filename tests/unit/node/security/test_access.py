@@ -59,6 +59,7 @@ from penstock.messages import (
     OffsetsStreamRequest,
     OffsetsStreamResponse,
     PublishStagedRequest,
+    RaiseFeatureLevelRequest,
     RegisterSchemasRequest,
     ReportArchivedRequest,
     Request,
@@ -350,6 +351,7 @@ CASES = {
     "own quotas": Case(plain(lambda b: AlterUserRequest(name="bob", quotas=Quotas(1 << 20))), *ADMIN_ONLY),
     "change rules": Case(plain(lambda b: ChangeRulesRequest(name="bob", add=on(READ)[:1])), *ADMIN_ONLY),
     "export of users": Case(plain(lambda b: ExportUsersRequest()), *ADMIN_ONLY),
+    "raise of the level": Case(plain(lambda b: RaiseFeatureLevelRequest()), *ADMIN_ONLY),
     "test of another user": Case(plain(lambda b: TestAccessRequest(name="ann", operation=READ)), *ADMIN_ONLY),
 }
 TOLD_WHAT_THEY_MAY_KNOW = {

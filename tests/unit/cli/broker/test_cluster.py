@@ -1,0 +1,40 @@
+"""`penstock cluster features`: the level, what each brings, and the brokers that keep the cluster from it."""
+
+from __future__ import annotations
+
+from penstock.base.ids import BrokerId
+from penstock.cli.broker.cluster import level_rows
+from penstock.cli.broker.status import broker_pairs
+from penstock.messages import BrokerInfo, StatusResponse
+from tests.unit.cli.broker.test_status import state_of
+
+
+def status(level: str, *versions: str) -> StatusResponse:
+    brokers = (
+        BrokerInfo(broker_id=BrokerId(number), address=f"h:{number}", broker_version=version)
+        for number, version in enumerate(versions, 1)
+    )
+    return state_of(feature_level=level, brokers=tuple(brokers))
+
+
+def rows(level: str, *versions: str) -> list[tuple[str, str]]:
+    return [(one, text) for one, text, _ in level_rows(status(level, *versions))]
+
+
+def test_a_level_is_reached_possible_or_waits_for_brokers() -> None:
+    assert rows("0.4", "0.4.0") == [("0.3", "reached"), ("0.4", "reached")]
+    assert rows("0.3", "0.4.0", "0.4.1")[1] == ("0.4", "all brokers can: penstock cluster upgrade")
+    assert rows("0.3", "0.4.0", "0.3.0", "0.3.1")[1] == ("0.4", "waits for broker 2 (0.3.0), 3 (0.3.1)")
+    assert rows("", "0.3.0")[0] == ("0.3", "reached")  # a broker that says no level
+
+
+def test_a_level_says_what_it_brings() -> None:
+    texts = {level: brings for level, _, brings in level_rows(status("0.3", "0.4.0"))}
+    assert "the registry of schemas" in texts["0.4"]
+    assert "the option schema_check of a stream" in texts["0.4"]
+
+
+def test_the_status_hints_at_a_level_that_all_brokers_can() -> None:
+    assert broker_pairs(status("0.3", "0.4.0"))["feature level"] == "0.3; all brokers can 0.4: penstock cluster upgrade"
+    assert broker_pairs(status("0.3", "0.4.0", "0.3.0"))["feature level"] == "0.3"
+    assert "feature level" not in broker_pairs(status("", "0.3.0"))
