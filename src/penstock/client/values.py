@@ -254,9 +254,12 @@ class Truncation(NamedTuple):
 
 
 class Deletion(NamedTuple):
-    """The number of messages that were deleted, and the offsets at which there was none."""
+    """The number of messages that were deleted now, and before; and the offsets at which there never was one, or that
+    were compacted or have expired.
+    """
 
     deleted: int
+    already_deleted: int = 0
     missing: tuple[int, ...] = ()
 
 

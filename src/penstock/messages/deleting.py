@@ -34,9 +34,13 @@ class DeleteMessagesRequest(Request, frozen=True, kw_only=True):
 
 
 class DeleteMessagesResponse(Response, frozen=True, kw_only=True):
-    """The number of messages that this request deleted, and the offsets without a message."""
+    """The number of messages that this request deleted, and of those that were deleted before.
+
+    `missing`: offsets without a message: never stored, compacted or expired.
+    """
 
     deleted: Int64Field
+    already_deleted: Int64Field = 0
     missing: OffsetsField = ()
 
 

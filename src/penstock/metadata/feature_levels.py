@@ -38,7 +38,9 @@ class Feature(NamedTuple):
 
 SCHEMA_REGISTRY = Feature("the registry of schemas", (0, 4))
 
-FEATURES = (SCHEMA_REGISTRY,)
+DELETION = Feature("the deletion of single messages, and of those of a subject", (0, 4))
+
+FEATURES = (SCHEMA_REGISTRY, DELETION)
 
 _NUMBERS = re.compile(r"\d+(?:\.\d+)*")
 

@@ -120,7 +120,7 @@ class Node:
             self._router.schemas,
             self._router.publishing,
         )
-        self._schema_checks = self._router.schema_checks
+        self._schema_checks, self._deletions = self._router.schema_checks, self._router.deletions
         self._metrics_collector = NodeMetricsCollector(
             context, self._cluster, self._replicas, self._listener, self._router, self.meters
         )
@@ -157,6 +157,7 @@ class Node:
         self._begin(self._context.now)
         self._lookups.stop()
         self._verifying.stop()
+        self._deletions.stop()
         self._fetches.give_up(STOPPING)
         self._replicas.remote_dedup.stop()
         self._offsets.stop()
@@ -198,6 +199,7 @@ class Node:
         self._is_stopped = True
         self._lookups.stop()
         self._verifying.stop()
+        self._deletions.stop()
         self._listened.stop(now)
         self._ingest_backlog.go_on(self._ingest, must=True)
         for partition in self._partitions.values():
@@ -253,12 +255,13 @@ class Node:
 
         | event                | acted on by                                                                    |
         |----------------------|--------------------------------------------------------------------------------|
-        | BEGAN                | rollups, retention of staged rows                                              |
+        | OPENED               | hidden rows                                                                    |
+        | BEGAN                | rollups, retention of staged rows; deletions that wait for a companion log     |
         | RESIGNED             | callers that wait are sent to the new leader; group offsets are dropped        |
         | COMMITTED            | followers, readers, publications of staged rows; rollups; the consumer of      |
         |                      | companion logs                                                                 |
         | FLUSHED              | the leader that is followed                                                    |
-        | LOG_START_RAISED     | followers, truncations                                                         |
+        | LOG_START_RAISED     | followers, truncations, hidden rows                                            |
         | ROLE_DUE             | roles; the consumer of companion logs                                          |
         | FAILED               | other brokers lead; repairs                                                    |
         | IMPEDED, STALLED     | other brokers lead                                                             |
@@ -280,8 +283,11 @@ class Node:
                     replicas.follows.flushed(partition)
                 case PartitionEventKind.LOG_START_RAISED:
                     replicas.log_start_raised(partition)
+                case PartitionEventKind.OPENED:
+                    replicas.hidden_rows.opened(partition)
                 case PartitionEventKind.BEGAN:
                     replicas.began(partition)
+                    self._deletions.companion_led(partition)
                 case PartitionEventKind.RESIGNED:
                     self._resigned(partition)
                 case PartitionEventKind.ROLE_DUE:
@@ -509,6 +515,7 @@ class Node:
         self._storing.appends.tick()
         self._ingest_backlog.go_on(self._ingest)
         self._publishing.tick()
+        self._deletions.tick(now.elapsed_us)
         self._audit.write_missing(self._partitions, self._storing.append_to)
         self._listener.subscriptions.tick(now)
         self._listened.tick(now, nats_proven_us)
@@ -575,6 +582,7 @@ class Node:
         self._fetches.callers_disconnected(callers)
         self._lookups.callers_disconnected(callers)
         self._verifying.callers_disconnected(callers)
+        self._deletions.callers_disconnected(callers)
         self._schemas.callers_disconnected(callers)
         self._replicas.callers_disconnected(callers)
 
@@ -583,6 +591,7 @@ class Node:
         self._fetches.refuse(partition.key, error)
         self._storing.appends.refuse(partition.key, error)
         self._publishing.refuse(partition.key, error)
+        self._deletions.refuse(partition, error)
         self._publishing.grown(partition)
         self._listener.remove(partition)
         self._offsets.ended(partition)
@@ -596,5 +605,6 @@ class Node:
         error = not_leader(self._context.image, partition.stream, partition.key.partition)
         self._fetches.refuse(partition.key, error)
         self._publishing.refuse(partition.key, error)
+        self._deletions.refuse(partition, error)
         self._offsets.ended(partition)
         self._schemas.ended(partition)

@@ -11,6 +11,7 @@
 | publish staged, list published, staged stream | `publishing`                                    |
 | all requests about consumer groups            | `offsets`                                       |
 | all requests about schemas                    | `schemas`                                       |
+| delete messages, purge subject                | `deletions`                                     |
 | truncate, report archived, verify             | `truncations`, `archives`, `verifying`          |
 | peers: fetch, progress, ranges, ids           | `leader_replication`, `repairs`, `remote_dedup` |
 | peers: all others                             | `peer_requests`, through `cluster`              |
@@ -50,6 +51,7 @@ from penstock.metadata.feature_levels import FIRST_LEVEL, NEWEST_LEVEL, level_of
 from penstock.metadata.feature_versions import too_old_for
 from penstock.node.api.append_api import AppendApi
 from penstock.node.api.commit_bounds import CommitBounds
+from penstock.node.api.deletions import Deletions
 from penstock.node.api.fetch_api import FetchApi
 from penstock.node.api.in_flight_total import InFlightTotal
 from penstock.node.api.lookup_api import LookupApi
@@ -103,6 +105,9 @@ class RequestRouter:
         self.schemas = SchemaRegistry(context, cluster, find, budget.meters.counters, write=write)
         self.schema_checks = SchemaChecks(context, self.schemas, peers, backlog, budget.meters.counters)
         self.publishing = StagedPublisher(context, cluster, find, write=write)
+        self.deletions = Deletions(
+            context, cluster, find, replicas.hidden_rows, write=self.storing.append_to_companion, stopping=STOPPING
+        )
         self.report = StatusReport(context, cluster, replicas, listener, budget.meters)
         self.in_flight = InFlightTotal(self.storing.appends, backlog, budget)
         metadata = MetadataApi(context, cluster, access, self.report, self.in_flight)
@@ -131,6 +136,7 @@ class RequestRouter:
             **self.publishing.handlers,
             **self.offsets.handlers,
             **self.schemas.handlers,
+            **self.deletions.handlers,
             **dict.fromkeys(PEER_REQUESTS, self._peer_request),
             **metadata.handlers,
             **UserApi(context, access).handlers,

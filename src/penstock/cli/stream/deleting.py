@@ -68,11 +68,12 @@ def delete_message(
     if as_json:
         output.print_json(done._asdict())
     else:
-        say(f"stream {info.name}: {output.counted(done.deleted, 'message')} deleted")
+        before = f", {done.already_deleted} before" if done.already_deleted else ""
+        say(f"stream {info.name}: {output.counted(done.deleted, 'message')} deleted{before}")
         if done.missing:
             where = ", ".join(map(str, done.missing[:10])) + (", …" if len(done.missing) > 10 else "")
-            say_note(f"no message at {where}: deleted before, expired, compacted, or never stored")
-    if not done.deleted:
+            say_note(f"no message at {where}: expired, compacted, or never stored")
+    if done.missing and not done.deleted:
         raise typer.Exit(1)
 
 

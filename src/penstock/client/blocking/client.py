@@ -212,9 +212,10 @@ class Client(OfThisProcess):
         """Delete the messages at one or several offsets of a partition; it cannot be undone.
 
         Returns once no leader shows them any more. Other messages keep their offsets; the bytes leave the disks with
-        the cleaner. `partition` is required if the stream has several. MessageNotFound: a single offset has no message;
-        with several offsets the answer names those without. UnsupportedVersion: the cluster's feature level is lower.
-        StreamNotFound, StreamChanged, ReadOnly, StorageFailed.
+        the cleaner. `partition` is required if the stream has several. A message that was deleted before is no error.
+        MessageNotFound: a single offset has no message; with several offsets the answer names those without.
+        RemoteError unsupported_version: the cluster's feature level is lower. StreamNotFound, StreamChanged, ReadOnly,
+        StorageFailed.
         """
         return self._thread.run(self._client.delete(stream, offsets, partition=partition, timeout=timeout))
 

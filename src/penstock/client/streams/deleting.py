@@ -45,9 +45,13 @@ async def delete_messages(
         asked = tuple(map(Offset, numbers[begin : begin + limits.DELETED_OFFSETS_MAX]))
         request = DeleteMessagesRequest(stream_id=info.stream_id, partition=number, offsets=asked)
         answer, _ = await link.call(request, DeleteMessagesResponse, timeout_s=timeout_s)
-        done = Deletion(done.deleted + answer.deleted, (*done.missing, *answer.missing))
+        done = Deletion(
+            done.deleted + answer.deleted,
+            done.already_deleted + answer.already_deleted,
+            (*done.missing, *answer.missing),
+        )
     if is_one and done.missing:
-        text = f"the message at offset {numbers[0]} is not there: it was deleted before, has expired or was compacted"
+        text = f"the message at offset {numbers[0]} is not there: it has expired, was compacted or never stored"
         raise MessageNotFound(ErrorCode.MESSAGE_NOT_FOUND, text, offset=numbers[0])
     return done
 

@@ -1,19 +1,21 @@
 """Deletes single messages, and those of a subject, on request: the leader hides their rows by marks.
 
-Rules: a disk thread finds the rows, so that an answer tells messages from offsets. Then the leader writes a mark for
-them (`node.replicas.marks`), and answers once that is committed and applied here: no later read of this leader, and
-none of any later leader, shows the rows. Only committed rows are deleted: they cannot be truncated, nor written again
-at the same offset. A request without an answer may have been carried out; repeated, it finds the rows gone.
+Rules: a disk thread finds the rows, so that an answer tells messages from offsets. Then the leader writes marks for
+them to the companion log, which the first deletion of a stream has created, and answers once they are committed and
+applied here: no later read of this leader, and none of any later leader, shows the rows. Only committed rows are
+deleted: they cannot be truncated, nor written again at the same offset. A request without an answer may have been
+carried out; repeated, it finds the rows gone.
 
-    requested → found → marked → committed → answered
+    requested → found → companion log there → marked → committed → answered
                   └─ dry run, or nothing found: answered
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import Protocol
 
 from penstock.access.handshake import sharer_of
 from penstock.base import limits
@@ -22,21 +24,29 @@ from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.fair_shares import FairShares
 from penstock.base.ids import Offset
 from penstock.commitlog import LogState
+from penstock.live.marks import HideReason
 from penstock.messages import (
+    AddCompanionRequest,
+    AppendResponse,
     DeleteMessagesRequest,
     DeleteMessagesResponse,
     PurgeSubjectRequest,
     PurgeSubjectResponse,
     Request,
+    Response,
 )
+from penstock.metadata.companions import companion_key
+from penstock.metadata.feature_levels import DELETION
+from penstock.metadata.feature_versions import missing
 from penstock.node.api.metadata_api import Handler
 from penstock.node.context import Context
+from penstock.node.control.cluster import Cluster
 from penstock.node.partition.internal_streams import users_own
 from penstock.node.partition.log_queries import QueryGivenUpError
 from penstock.node.partition.partition import Partition
 from penstock.node.partition.query_executor import QueryExecutor
 from penstock.node.partition.row_search import FindOffsets, FindSubject
-from penstock.node.replicas.marks import Marks
+from penstock.node.replicas.hidden_rows import HiddenRows
 from penstock.node.replicas.partition_lookup import PartitionLookup
 from penstock.node.security.access import Call
 from penstock.replication.leader import Leadership
@@ -55,15 +65,36 @@ class _Asked:
     deadline_us: int
     log_start: int
     query: FindOffsets | FindSubject
+    awaits_companion: bool = False
+
+
+Rows = list[tuple[bytes, bytes | None]]
+
+
+class AppendToCompanion(Protocol):
+    """The type of `AppendApi.append_to_companion`."""
+
+    def __call__(self, target: Partition, rows: Rows, done: Callable[[AppendResponse | RemoteError], None]) -> None: ...
 
 
 class Deletions:
     """All pending deletions of one broker."""
 
-    def __init__(self, context: Context, find: PartitionLookup, marks: Marks, stopping: RemoteError) -> None:
+    def __init__(
+        self,
+        context: Context,
+        cluster: Cluster,
+        find: PartitionLookup,
+        hidden: HiddenRows,
+        *,
+        write: AppendToCompanion,
+        stopping: RemoteError,
+    ) -> None:
         self._context, self._outbox = context, context.outbox
+        self._cluster = cluster
         self._find = find
-        self._marks = marks
+        self._hidden = hidden
+        self._write = write
         self._stopping = stopping
         self._waiting: dict[Hashable, _Asked] = {}
         self._executor = QueryExecutor(
@@ -76,7 +107,7 @@ class Deletions:
 
     def _ask(self, call: Call, request: DeleteMessagesRequest | PurgeSubjectRequest) -> None:
         """Answer the caller once it is done. Raise RemoteError: not_leader, not_yet, read_only, overloaded, …"""
-        partition = users_own(self._find.led(request.stream_id, request.partition))
+        partition = users_own(self._find.readable(request.stream_id, request.partition))
         leadership = partition.leadership
         if leadership is None:  # the only replica may be unregistered, as on a full disk
             raise RemoteError(ErrorCode.NOT_LEADER, f"{partition.label} is not led now; ask again in a moment")
@@ -88,7 +119,8 @@ class Deletions:
         self._waiting[call.caller] = asked
 
     def _check(self, call: Call, partition: Partition) -> None:
-        self._marks.check_level(partition)
+        if (error := missing(self._context.image, DELETION)) is not None:
+            raise error
         partition.require_high_watermark()
         if partition.log.state is not LogState.WRITABLE:
             text = f"nothing was deleted: the log of {partition.label} is {partition.log.state.value}; see its status"
@@ -124,8 +156,43 @@ class Deletions:
         if _is_dry_run(asked.request) or not asked.query.found:
             self._answer(asked, None)
         else:
-            by = asked.call.auth.who
-            self._marks.delete(partition, asked.query.found, by, partial(self._hidden, asked), _reason(asked.request))
+            self._mark(asked)
+
+    def _mark(self, asked: _Asked) -> None:
+        """Write the marks; first have the companion log created, if there is none yet."""
+        partition = asked.partition
+        try:
+            if not partition.stream.has_companion:
+                self._await_companion(asked)
+                return
+            by = sharer_of(asked.call.auth.who)
+            rows = self._hidden.marks(partition, asked.query.found, _reason(asked.request), by, self._context.now)
+            self._write(partition, rows, partial(self._marked, asked))
+        except RemoteError as refusal:
+            if refusal.code == ErrorCode.NOT_YET:
+                asked.awaits_companion = True  # it is being opened, or begins to lead: the next tick tries again
+            else:
+                self._answer(asked, refusal)
+
+    def _await_companion(self, asked: _Asked) -> None:
+        asked.awaits_companion = True
+        request = AddCompanionRequest(stream_id=asked.partition.key.stream_id)
+        self._cluster.link.ask(request, partial(self._companion_added, asked))
+
+    def _companion_added(self, asked: _Asked, response: Response | RemoteError) -> None:
+        if isinstance(response, RemoteError) and self._waiting.get(asked.call.caller) is asked:
+            self._answer(asked, response)
+
+    def companion_led(self, companion: Partition) -> None:
+        """Go on with the deletions that wait for this companion log."""
+        for asked in list(self._waiting.values()):
+            if asked.awaits_companion and companion_key(asked.partition.key) == companion.key:
+                self._go_on(asked)
+
+    def _go_on(self, asked: _Asked) -> None:
+        if asked.partition.leadership is asked.leadership and asked.partition.stream.has_companion:
+            asked.awaits_companion = False
+            self._mark(asked)
 
     def _search_again(self, asked: _Asked) -> None:
         """Search again: retention has removed what the query was to read."""
@@ -133,9 +200,9 @@ class Deletions:
         asked.query = _query(asked.partition, asked.request)
         self._executor.ask(asked.call.caller, asked.query, partial(self._searched, asked), asked.call.auth.who)
 
-    def _hidden(self, asked: _Asked, error: RemoteError | None) -> None:
+    def _marked(self, asked: _Asked, answer: AppendResponse | RemoteError) -> None:
         if self._waiting.get(asked.call.caller) is asked:
-            self._answer(asked, error)
+            self._answer(asked, answer if isinstance(answer, RemoteError) else None)
 
     def _answer(self, asked: _Asked, error: RemoteError | None) -> None:
         del self._waiting[asked.call.caller]
@@ -152,11 +219,15 @@ class Deletions:
             return
         assert isinstance(request, DeleteMessagesRequest)
         found = set(query.found)
-        missing = tuple(offset for offset in request.offsets if offset not in found)
-        self._outbox.reply(asked.call.caller, DeleteMessagesResponse(deleted=len(found), missing=missing))
+        others = [offset for offset in sorted(set(request.offsets)) if offset not in found]
+        missing = tuple(offset for offset in others if not self._hidden.has(asked.partition, offset))
+        deleted = DeleteMessagesResponse(
+            deleted=len(found), already_deleted=len(others) - len(missing), missing=missing
+        )
+        self._outbox.reply(asked.call.caller, deleted)
 
-    def resigned(self, partition: Partition, error: RemoteError) -> None:
-        """Fail a partition's requests, because it is no longer led here; they may still take effect."""
+    def refuse(self, partition: Partition, error: RemoteError) -> None:
+        """Fail a partition's requests: it is no longer led here, or gone; they may still take effect."""
         for asked in [one for one in self._waiting.values() if one.partition is partition]:
             self._answer(asked, error)
 
@@ -174,15 +245,12 @@ class Deletions:
             self._answer(asked, self._stopping)
 
     def tick(self, now_us: int) -> None:
-        """Fail requests that timed out; `now_us` is elapsed time."""
+        """Go on with what waits for a companion log, and fail what has timed out; `now_us` is elapsed time."""
+        for asked in [one for one in self._waiting.values() if one.awaits_companion]:
+            self._go_on(asked)
         for asked in [one for one in self._waiting.values() if one.deadline_us <= now_us]:
             text = f"nothing is known of the deletion in {asked.partition.label} yet; it may be done in a moment"
             self._answer(asked, RemoteError(ErrorCode.TIMED_OUT, f"{text}: ask again"))
-
-    @property
-    def next_deadline_us(self) -> int | None:
-        """Latest time at which `tick` must run; None if never."""
-        return min((asked.deadline_us for asked in self._waiting.values()), default=None)
 
 
 def _query(partition: Partition, request: DeleteMessagesRequest | PurgeSubjectRequest) -> FindOffsets | FindSubject:
@@ -197,5 +265,5 @@ def _is_dry_run(request: DeleteMessagesRequest | PurgeSubjectRequest) -> bool:
     return isinstance(request, PurgeSubjectRequest) and request.is_dry_run
 
 
-def _reason(request: DeleteMessagesRequest | PurgeSubjectRequest) -> str:
-    return "delete" if isinstance(request, DeleteMessagesRequest) else "purge"
+def _reason(request: DeleteMessagesRequest | PurgeSubjectRequest) -> HideReason:
+    return HideReason.DELETE if isinstance(request, DeleteMessagesRequest) else HideReason.PURGE

@@ -20,6 +20,7 @@ from penstock.node.partition.partition import Partition
 class PartitionEventKind(Enum):
     """The kinds of events; `Node` has the table of what each leads to."""
 
+    OPENED = "its log was opened"
     BEGAN = "this broker leads it now"
     RESIGNED = "this broker leads it no more"
     COMMITTED = "its high watermark (`committed_end`) has advanced"
@@ -37,6 +38,7 @@ class PartitionEventKind(Enum):
 
 
 _PRESSING = (  # compared by identity, which is quicker than to hash
+    PartitionEventKind.OPENED,
     PartitionEventKind.RESIGNED,
     PartitionEventKind.ROLE_DUE,
     PartitionEventKind.SUBSCRIPTION_REFUSED,

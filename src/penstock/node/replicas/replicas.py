@@ -33,6 +33,7 @@ from penstock.node.quorum.stream_waiters import ANYHOW, ExpectedStream
 from penstock.node.replicas.archives import Archives
 from penstock.node.replicas.companions import Companions
 from penstock.node.replicas.follower_replication import FollowerReplication
+from penstock.node.replicas.hidden_rows import HiddenRows
 from penstock.node.replicas.key_migration import KeyMigrator
 from penstock.node.replicas.leader_replication import LeaderReplication
 from penstock.node.replicas.log_end_reports import recovered_text
@@ -88,6 +89,7 @@ class Replicas:
         self.streams = StreamLifecycle(context, budget, self.log_maintenance, self.roles, self.partitions, events)
         self.repairs = Repairs(context, peers, self.partitions, self.log_maintenance, self.roles, self.streams, events)
         self.companions = Companions(context, self.partitions, self.streams.failures)
+        self.hidden_rows = self.companions.consumer = HiddenRows(self.partitions)
         self.scrubber = Scrubber(context, self.partitions, budget.counters)
 
     # The metadata image
@@ -247,6 +249,7 @@ class Replicas:
 
     def log_start_raised(self, partition: Partition) -> None:
         """Handle a raised log start offset."""
+        self.hidden_rows.start_raised(partition)
         if partition.leadership is not None:
             partition.leadership.log_start_raised(partition.log.log_start)
             self.leader_replication.ends_moved(partition, self._context.now)
@@ -255,12 +258,14 @@ class Replicas:
     def role_due(self, partition: Partition) -> None:
         """Handle a log that was cut to agree with its leader's."""
         self.companions.cut(partition)
+        self.hidden_rows.truncated(partition)
         self.roles.update(partition)
 
     def repaired(self, partition: Partition) -> None:
         """Handle a log that is whole again."""
         self.scrubber.soon(partition.key)
         self.companions.cut(partition)
+        self.hidden_rows.opened(partition)
 
     def failed(self, partition: Partition) -> None:
         """Handle a log that takes no appends until it is repaired or the broker restarts."""

@@ -216,6 +216,7 @@ class StreamLifecycle:
             partition.listened_us, self._listened.until(key, is_replicated=partition.is_replicated)
         )
         self.partitions[key] = partition
+        self._events.add(PartitionEventKind.OPENED, partition)
         self._retries.pop(key, None)
         self._upkeep.opened(partition)
         self._roles.update(partition)

@@ -1,0 +1,109 @@
+"""Deleting single messages, and those of a subject, on one broker."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.base.errors import ErrorCode, RemoteError
+from penstock.base.ids import Offset
+from penstock.messages import (
+    DeleteMessagesRequest,
+    DeleteMessagesResponse,
+    GetRequest,
+    PurgeSubjectRequest,
+    PurgeSubjectResponse,
+    SetIntakeRequest,
+)
+from tests.unit.node.harness import Broker
+
+
+def with_messages(count: int = 12) -> Broker:
+    broker = Broker().start()
+    broker.create("orders", segment_bytes=4096)
+    for number in range(count):
+        broker.publish(f"orders.{number % 3}", b"%d" % number)
+    return broker
+
+
+def delete(broker: Broker, *offsets: int) -> DeleteMessagesRequest:
+    return DeleteMessagesRequest(stream_id=broker.stream_id("orders"), offsets=tuple(map(Offset, offsets)))
+
+
+def purge(broker: Broker, subject: str, **options: int | bool) -> PurgeSubjectRequest:
+    return PurgeSubjectRequest(stream_id=broker.stream_id("orders"), subject=subject, **options)  # type: ignore[arg-type]
+
+
+def offsets(broker: Broker) -> list[int]:
+    return [row.offset for row in broker.read("orders")]
+
+
+def done(broker: Broker, request: DeleteMessagesRequest | PurgeSubjectRequest) -> DeleteMessagesResponse:
+    """Answer of a deletion; the first one of a stream waits until there is a companion log."""
+    caller = broker.request(request)
+    broker.tick(1_000)
+    kind = DeleteMessagesResponse if isinstance(request, DeleteMessagesRequest) else PurgeSubjectResponse
+    return broker.answer(caller, kind)  # type: ignore[return-value]
+
+
+def test_deleted_messages_are_gone_and_the_others_keep_their_offsets() -> None:
+    broker = with_messages()
+    answer = done(broker, delete(broker, 3, 7, 8))
+    assert (answer.deleted, answer.already_deleted, answer.missing) == (3, 0, ())
+    assert offsets(broker) == [0, 1, 2, 4, 5, 6, 9, 10, 11]
+    error = broker.refusal(GetRequest(stream_id=broker.stream_id("orders"), offset=Offset(7)))
+    assert error.code == ErrorCode.MESSAGE_NOT_FOUND
+    assert broker.publish("orders.1", b"next") is None
+    assert offsets(broker)[-1] == 12
+
+
+def test_a_repeated_request_deletes_nothing_twice() -> None:
+    broker = with_messages()
+    done(broker, delete(broker, 3))
+    answer = done(broker, delete(broker, 3, 4))
+    assert (answer.deleted, answer.already_deleted, answer.missing) == (1, 1, ())
+    answer = done(broker, delete(broker, 3, 4, 99))
+    assert (answer.deleted, answer.already_deleted, answer.missing) == (0, 2, (99,))
+
+
+def test_they_stay_gone_through_a_crash_at_once() -> None:
+    broker = with_messages()
+    done(broker, delete(broker, 0, 5, 11))
+    after = broker.crash().start()
+    after.tick(1_000)
+    assert offsets(after) == [1, 2, 3, 4, 6, 7, 8, 9, 10]
+    after.publish("orders.1", b"next")
+    assert offsets(after)[-1] == 12
+
+
+def test_a_subject_is_purged_but_for_the_last_ones() -> None:
+    broker = with_messages()
+    would = done(broker, purge(broker, "orders.1", is_dry_run=True))
+    assert (would.messages, would.before, would.next_offset) == (4, 12, None)  # type: ignore[attr-defined]
+    assert len(offsets(broker)) == 12
+    gone = done(broker, purge(broker, "orders.1", keep=1))
+    assert (gone.messages, gone.before) == (3, 10)  # type: ignore[attr-defined]
+    assert offsets(broker) == [0, 2, 3, 5, 6, 8, 9, 10, 11]
+    gone = done(broker, purge(broker, "orders.*", before=9))
+    assert gone.messages == 6  # type: ignore[attr-defined]
+    assert offsets(broker) == [9, 10, 11]
+
+
+def test_a_sealed_stream_keeps_its_messages() -> None:
+    broker = with_messages()
+    broker.request(SetIntakeRequest(name="orders", intake="sealed"))  # type: ignore[arg-type]
+    assert broker.refusal(delete(broker, 3)).code == ErrorCode.READ_ONLY
+
+
+@pytest.mark.parametrize("offset", [12, 10**12])
+def test_what_is_not_there_is_told(offset: int) -> None:
+    broker = with_messages()
+    answer = done(broker, delete(broker, offset))
+    assert (answer.deleted, answer.missing) == (0, (offset,))
+
+
+def test_internal_streams_are_not_for_users() -> None:
+    broker = with_messages()
+    done(broker, delete(broker, 1))
+    request = DeleteMessagesRequest(stream_id=broker.stream_id("orders") | 1 << 40, offsets=(Offset(0),))  # type: ignore[arg-type]
+    refusal = broker.replies[broker.request(request)].response
+    assert isinstance(refusal, RemoteError), refusal
