@@ -176,15 +176,14 @@ class RowSet:
 
     def count_in(self, begin: int, end: int) -> int:
         """Return the number of members in this range."""
-        if begin >= end:
+        high = self._at((end - 1) >> 16)
+        if begin >= end or high < 0:
             return 0
-        first, last = begin >> 16, (end - 1) >> 16
-        low, high = max(0, self._at(first)), self._at(last)
-        found = 0
-        inner = [one for one in (low, high) if one >= 0]
-        for at in dict.fromkeys(inner):
-            found += self._count_of(at, begin, end)
-        return found + sum(self.counts[low + 1 : high])
+        low = max(0, self._at(begin >> 16))
+        found = self._count_of(low, begin, end)
+        if high > low:
+            found += sum(self.counts[low + 1 : high]) + self._count_of(high, begin, end)
+        return found
 
     def _count_of(self, at: int, begin: int, end: int) -> int:
         """Return the number of members of one span in this range."""
