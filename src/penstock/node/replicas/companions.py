@@ -14,18 +14,19 @@ A replica shows messages only if it knows which of them are hidden. Otherwise it
 | leads                       | its companion leads beside it, and has committed all that it held when it began      |
 | follows, or has no leader   | its companion has shown all that its leader had committed at some moment of this run |
 | is the only one             | always                                                                               |
+| any, just started           | the image knows of the companion logs on its disk                                    |
 | any                         | the companion can be read, and the consumer has the rows committed by that moment    |
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import NamedTuple, Protocol
 
 from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
-from penstock.base.ids import Offset, PartitionKey
+from penstock.base.ids import Offset, PartitionKey, StreamId
 from penstock.batch import codec
 from penstock.commitlog import LogState, LogView
 from penstock.metadata.companions import companion_key, is_companion, target_key
@@ -89,18 +90,23 @@ class _Passed:
 
 
 class Companions:
-    """The companion logs among `partitions`; `failures` holds the errors of logs that cannot be opened."""
+    """The companion logs among `partitions`; `failures` holds the errors of logs that cannot be opened.
+
+    `ahead`: streams with companion logs on this disk, which the image did not know at the start.
+    """
 
     def __init__(
         self,
         context: Context,
         partitions: Mapping[PartitionKey, Partition],
         failures: Mapping[PartitionKey, RemoteError],
+        ahead: Set[StreamId],
     ) -> None:
         self.consumer: CompanionConsumer | None = None  # set before the node starts
         self._outbox = context.outbox
         self._partitions = partitions
         self._failures = failures
+        self._ahead = ahead
         self._passed: dict[PartitionKey, _Passed] = {}
 
     # Rows
@@ -191,6 +197,9 @@ class Companions:
         not_yet: it will know soon; corrupt_range, storage_failed, no_encryption_key: its companion log is unusable.
         """
         if not partition.stream.has_companion:
+            if partition.key.stream_id in self._ahead:
+                text = "has marks of what is hidden, and this broker has not heard so since it started"
+                raise RemoteError(ErrorCode.NOT_YET, f"{partition.label} {text}; ask its leader, or again in a moment")
             return
         key = companion_key(partition.key)
         companion = self._partitions.get(key)

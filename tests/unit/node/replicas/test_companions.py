@@ -58,6 +58,7 @@ def test_both_leaderships_begin_and_end_together() -> None:
     assert leader is not before
     data, marked = target(leader).leadership, companion(leader).leadership
     assert data is not None
+    assert marked is not None
     assert marked is data.companion
     assert marked.leader_epoch == data.leader_epoch
     assert marks(leader) == [b"one"]
