@@ -201,16 +201,10 @@ class Companions:
                 text = "has marks of what is hidden, and this broker has not heard so since it started"
                 raise RemoteError(ErrorCode.NOT_YET, f"{partition.label} {text}; ask its leader, or again in a moment")
             return
+        if (unusable := self.unusable(partition)) is not None:
+            raise unusable
         key = companion_key(partition.key)
-        companion = self._partitions.get(key)
-        if companion is None:
-            opening = RemoteError(ErrorCode.NOT_YET, "the log of what is hidden is being opened; ask again in a moment")
-            found = self._failures.get(key, opening)
-            raise RemoteError(found.code, f"{partition.label} cannot be read: {found.message}", **found.details)
-        if companion.closed:
-            raise RemoteError(ErrorCode.STORAGE_FAILED, f"{partition.label} cannot be read: {companion.closed}")
-        if companion.log.state is LogState.READ_ONLY and companion.log.damage:
-            raise self._damaged(partition, companion)
+        companion = self._partitions[key]
         passed = self._passed.setdefault(key, _Passed())
         if (failure := passed.failure) is not None:
             self._read_on(companion, passed)
@@ -224,6 +218,20 @@ class Companions:
         if passed.end < passed.known_end:
             text = f"what is hidden in {partition.label} is being read; ask again in a moment"
             raise RemoteError(ErrorCode.NOT_YET, text)
+
+    def unusable(self, partition: Partition) -> RemoteError | None:
+        """Return why the companion log of a partition that has one cannot be used; None if it can."""
+        key = companion_key(partition.key)
+        companion = self._partitions.get(key)
+        if companion is None:
+            opening = RemoteError(ErrorCode.NOT_YET, "the log of what is hidden is being opened; ask again in a moment")
+            found = self._failures.get(key, opening)
+            return RemoteError(found.code, f"{partition.label} cannot be read: {found.message}", **found.details)
+        if companion.closed:
+            return RemoteError(ErrorCode.STORAGE_FAILED, f"{partition.label} cannot be read: {companion.closed}")
+        if companion.log.state is LogState.READ_ONLY and companion.log.damage:
+            return self._damaged(partition, companion)
+        return None
 
     def _knows(self, companion: Partition) -> bool:
         """True if this replica knew, at some moment of its role, all that was committed."""
