@@ -13,6 +13,7 @@ from penstock.base.ids import Offset, PartitionId
 from penstock.messages import (
     AlterStreamRequest,
     AlterStreamResponse,
+    AppendRequest,
     AppendResponse,
     FetchRequest,
     FetchResponse,
@@ -22,6 +23,7 @@ from penstock.node.data_dir.folders import LogFolders
 from penstock.node.step import Outbox
 from penstock.vfs.memory import MemoryVfs
 from tests.damage import flip
+from tests.unit.node.harness import batch_of
 from tests.unit.node.members import Brokers, Member, formed
 from tests.unit.node.replicas.companion_brokers import (
     companion,
@@ -134,6 +136,9 @@ def test_clients_do_not_see_it() -> None:
     leader = brokers.led("s")
     stream_id = companion(leader).key.stream_id
     error = leader.refusal(FetchRequest(stream_id=stream_id, partition=PartitionId(0), offset=Offset(0)))
+    assert error.code == ErrorCode.STREAM_NOT_FOUND
+    batch = batch_of([("s", None, b"not mine", None)])
+    error = leader.refusal(AppendRequest(stream_id=stream_id, partition=PartitionId(0)), bytes(batch))
     assert error.code == ErrorCode.STREAM_NOT_FOUND
     assert set(leader.streams()) == {"s"}
 
