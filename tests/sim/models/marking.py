@@ -23,7 +23,7 @@ import msgspec
 
 from penstock.base.config import StreamConfig
 from penstock.base.errors import ErrorCode, RemoteError
-from penstock.base.ids import Offset, PartitionId, StreamId
+from penstock.base.ids import Offset, PartitionId, PartitionKey, StreamId
 from penstock.batch import codec
 from penstock.hot.message_group import MessageGroup
 from penstock.messages import (
@@ -51,6 +51,7 @@ _PARTITIONS = 2
 _PARTITIONS_MAX = 4
 _GENERATIONS = 3
 _AGAIN_US = 400_000
+_BESIDE_US = (1, 20_000, 1_000_000, 2_500_000)  # after an ISR was proposed
 _SKEW = 2_000  # clock error of a broker: less than one part in this many
 _SLACK_US = 1_000
 
@@ -75,6 +76,9 @@ class Marking:
         self._random = random
         self._made = 0
         self._numbers = 0
+        self._proposed: dict[
+            int, tuple[int, frozenset[int]]
+        ] = {}  # partition → epoch and ISR that marks were appended beside
         self._asked = _PARTITIONS  # partitions of the present stream, also those that are being added
         self._marks: StreamConfig | None = None  # config of the companion logs; None: they were not asked for
         self._answered: dict[int, list[tuple[int, int]]] = {}  # partition → (time, end) of answered marks
@@ -328,6 +332,24 @@ class Marking:
             if look is not None:
                 key = self._marks.subject, number, broker.broker_id, broker.disk.number
                 self._had[key] = max(self._had.get(key, 0), look.committed_end)
+                self._mark_beside_proposals(broker, number)
+
+    def _mark_beside_proposals(self, broker: SimBroker, number: int) -> None:
+        """Append marks while another ISR is proposed: whoever may be in it by then must have them."""
+        if not self.generations or broker.node is None:
+            return
+        (generation,) = self.generations
+        lead = inspector.lead(broker.node, PartitionKey(StreamId(generation.stream_id), PartitionId(number)))
+        if lead is None or not lead.proposed or self._proposed.get(number) == (lead.leader_epoch, lead.proposed):
+            return
+        self._proposed[number] = lead.leader_epoch, lead.proposed
+        self._around.count("marks beside a proposal")
+        for after_us in _BESIDE_US:
+            self._around.scheduler.after(after_us, partial(self._mark_again, generation, number))
+
+    def _mark_again(self, generation: StreamGeneration, number: int) -> None:
+        if generation in self.generations:
+            self._mark(generation, number)
 
     # The end
 
