@@ -76,9 +76,8 @@ class Marking:
         self._random = random
         self._made = 0
         self._numbers = 0
-        self._proposed: dict[
-            int, tuple[int, frozenset[int]]
-        ] = {}  # partition → epoch and ISR that marks were appended beside
+        # partition → epoch and ISR of the proposal that marks were last appended beside
+        self._proposed: dict[int, tuple[int, frozenset[int]]] = {}
         self._asked = _PARTITIONS  # partitions of the present stream, also those that are being added
         self._marks: StreamConfig | None = None  # config of the companion logs; None: they were not asked for
         self._answered: dict[int, list[tuple[int, int]]] = {}  # partition → (time, end) of answered marks
