@@ -7,6 +7,7 @@
 | companions are led by whoever leads their partitions, in the same epoch         | every event of a broker          |
 | a replica that shows messages has all marks that it has ever had                | an answer to a fetch             |
 | one that says how stale it is has all marks answered before that moment         | an answer to a fetch             |
+| a leader has all marks that were answered before its leadership                 | an answer to a fetch             |
 
 Rules: the marks come from inside the leader's broker, as those of a client's request would. The companion logs are
 added while messages are stored; the stream grows, and is deleted and created again. A damaged companion counts as a
@@ -21,7 +22,7 @@ from random import Random
 
 import msgspec
 
-from penstock.base.config import StreamConfig
+from penstock.base.config import Durability, StreamConfig
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import Offset, PartitionId, PartitionKey, StreamId
 from penstock.batch import codec
@@ -222,7 +223,8 @@ class Marking:
                 return
 
     def _begin_marks(self, config: StreamConfig) -> None:
-        self._marks = msgspec.structs.replace(config, partitions=self._asked)
+        # Whatever the durability of its stream: an answered mark is on the disks of all that are in sync.
+        self._marks = msgspec.structs.replace(config, partitions=self._asked, durability=Durability.FSYNC)
         self._checks.begin(self._marks)
 
     def _added(self, response: Response | RemoteError) -> None:
@@ -308,14 +310,18 @@ class Marking:
         had = self._had.get((history.config.subject, number, broker.broker_id, broker.disk.number), 0)
         if has < had:
             raise ViolationError(f"{history.name()}: {broker.name} shows messages with marks up to {has}; it had {had}")
-        if response.behind_us is None:
-            return
-        shown_us = asked_us - response.behind_us - response.behind_us // _SKEW - _SLACK_US
+        moments = []
+        if response.behind_us is not None:
+            moments.append(asked_us - response.behind_us - response.behind_us // _SKEW - _SLACK_US)
+        if look is not None and look.is_leader and look.leader_epoch == response.leader_epoch:
+            moments.append(history.led_us.get(look.leader_epoch, 0))  # when its leadership began
         answered = self._answered.get(number, [])
-        wanted = max((end for at_us, end in answered if at_us <= shown_us), default=0)
+        wanted = max((end for at_us, end in answered if at_us <= max(moments, default=-1)), default=0)
         if has < wanted:
             text = f"{history.name()}: {broker.name} shows messages with marks up to {has}"
-            raise ViolationError(f"{text}; {wanted} was answered before {shown_us} us, up to which it shows all")
+            raise ViolationError(
+                f"{text}; {wanted} was answered before {max(moments)} us, up to which it has to know all"
+            )
 
     # Brokers
 

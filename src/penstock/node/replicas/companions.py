@@ -104,6 +104,7 @@ class Companions:
     ) -> None:
         self.consumer: CompanionConsumer | None = None  # set before the node starts
         self._outbox = context.outbox
+        self._broker_id = context.settings.broker_id
         self._partitions = partitions
         self._failures = failures
         self._ahead = ahead
@@ -239,7 +240,7 @@ class Companions:
             return leadership.knows_latest
         if not companion.is_copied:
             return True
-        if companion.stream.partitions[companion.key.partition].leader is not None and companion.following is None:
+        if companion.stream.partitions[companion.key.partition].leader == self._broker_id:
             return False  # it is to lead, and does not yet
         following = companion.following
         as_of_us = companion.fresh_us if following is None else following.freshness.as_of_us
