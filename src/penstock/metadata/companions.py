@@ -51,7 +51,7 @@ def _config(stream_id: StreamId, config: StreamConfig) -> StreamConfig:
         durability=Durability.FSYNC,
         storage=config.storage,
         max_message_bytes=limits.COMPANION_ROW_BYTES_MAX,
-        segment_bytes=limits.COMPANION_SEGMENT_BYTES,
+        segment_bytes=min(limits.COMPANION_SEGMENT_BYTES, config.segment_bytes),
         segment_age_ms=None,
         partitions=config.partitions,
         replicas=config.replicas,

@@ -1,4 +1,4 @@
-"""Load that only some plans have: users with few permissions and their administrator; an importer; schemas.
+"""Load that only some plans have: users with few permissions and their administrator; an importer; schemas; marks.
 
 Rules: A plan without these operations runs as before they were introduced. With users, all clients log in from the
 first moment: one client as the administrator made at set-up, the others as a user who keeps every right but the admin
@@ -19,6 +19,7 @@ from tests.sim.models.client_state import StreamGeneration
 from tests.sim.models.grouping import GroupModels
 from tests.sim.models.importing import Importing
 from tests.sim.models.logins import ADMIN, APP, Login
+from tests.sim.models.marking import Marking
 from tests.sim.models.registering import Registering
 from tests.sim.models.requests import SimClient
 from tests.sim.models.user_models import Tenants
@@ -41,7 +42,7 @@ class OptionalLoad:
         acts = {operation.act for operation in plan.operations}
         self.acts: dict[Act, Callable[[PlannedOperation], None]] = {}
         self.rights = Rights(around) if acts & {Act.ASK, Act.RULE} else None
-        self._imports, self._registers = Act.IMPORT in acts, Act.SCHEMA in acts
+        self._imports, self._registers, self._marks = Act.IMPORT in acts, Act.SCHEMA in acts, Act.MARK in acts
         self._around = around
         self._checks = checks
         self._brokers = brokers
@@ -51,6 +52,7 @@ class OptionalLoad:
         self._tenants: Tenants | None = None
         self._importing: Importing | None = None
         self._registering: Registering | None = None
+        self.marking: Marking | None = None
 
     def programs(self, count: int) -> list[SimClient]:
         """Return the clients c1, c2, … of the basic load; with users, c1 is the administrator's."""
@@ -80,6 +82,10 @@ class OptionalLoad:
         if self._registers:
             self._registering = Registering(self._around, self._checks, refusals, ruler, self._random("schemas"))
             self.acts |= self._registering.acts
+        if self._marks:
+            chance = self._random("marking")
+            self.marking = Marking(self._around, self._checks, self._brokers, ruler, chance)
+            self.acts |= self.marking.acts
 
     def start(self) -> None:
         """Start after the brokers."""
@@ -90,15 +96,18 @@ class OptionalLoad:
             self._importing.create()
         if self._registering is not None:
             self._registering.create()
+        if self.marking is not None:
+            self.marking.create()
 
     @property
     def generations(self) -> list[StreamGeneration]:
         """The streams that the audit also reads."""
-        return [one for load in (self._tenants, self._registering) if load is not None for one in load.generations]
+        loads = (self._tenants, self._registering, self.marking)
+        return [one for load in loads if load is not None for one in load.generations]
 
     def allow_unclean_election(self, stream_id: int) -> bool:
         """Allow an unclean leader election; return False if the stream is not part of this load."""
-        there = (self._ruling, self._tenants, self._importing, self._registering)
+        there = (self._ruling, self._tenants, self._importing, self._registering, self.marking)
         return any(one.allow_unclean_election(stream_id) for one in there if one is not None)
 
     def waits_for(self, is_stuck: Callable[[PartitionHistory], bool]) -> Callable[[], str]:
@@ -111,6 +120,8 @@ class OptionalLoad:
             waits.append(self._importing.waits_for(is_stuck))
         if self._registering is not None:
             waits.append(self._registering.waits_for(is_stuck))
+        if self.marking is not None:
+            waits.append(self.marking.waits_for(is_stuck))
         return lambda: ", ".join(filter(None, [one() for one in waits]))
 
     def check(self) -> None:

@@ -24,6 +24,7 @@ _APPENDING = "penstock.node.api.partition_append"
 _STORING = "penstock.node.api.append_api"
 _REGISTRY = "penstock.node.api.schema_registry"
 _VALUES = "penstock.node.api.schema_checks"
+_COMPANIONS = "penstock.node.replicas.companions"
 
 
 MUTANTS = (
@@ -595,7 +596,73 @@ MUTANTS_OF_OBSERVERS = (
 """Mutants of read replicas: they show in clusters with more brokers than a stream has replicas."""
 
 
-_OTHERS = (*CLUSTER_MUTANTS, *MUTANTS_OF_RIGHTS, *MUTANTS_OF_SCHEMAS, *MUTANTS_OF_OBSERVERS, *MUTANTS_OF_DISKS)
+MUTANTS_OF_MARKS = (
+    Mutant(
+        "a follower joins by its messages alone",
+        _LEADER,
+        "            and (self.companion is None or self.companion._lets_join(follower.broker_id, now_us))\n",
+        "",
+    ),
+    Mutant(
+        "a follower whose companion lags stays in sync",
+        _LEADER,
+        "        return self.companion is not None and self.companion._finds_late(follower.broker_id, now_us)\n",
+        "        return False\n",
+    ),
+    Mutant(
+        "marks are committed without a proposed member",
+        _LEADER,
+        "        proposed = (self if self.target is None else self.target)._unsettled or ()\n",
+        "        proposed = self._unsettled or ()\n",
+    ),
+    Mutant(
+        "a companion does not hear of another ISR",
+        _LEADER,
+        "            advanced |= self.companion.image(assignment, live, now_us)\n",
+        "            pass\n",
+    ),
+    Mutant(
+        "marks are committed before they are synced",
+        "penstock.metadata.companions",
+        "        durability=Durability.FSYNC,\n",
+        "        durability=Durability.OS,\n",
+    ),
+    Mutant(
+        "a new leader shows messages before it knows the marks",
+        _COMPANIONS,
+        "            return leadership.knows_latest\n",
+        "            return True\n",
+    ),
+    Mutant(
+        "a replica shows messages before it has the marks",
+        _COMPANIONS,
+        "        return as_of_us is not None\n",
+        "        return True\n",
+    ),
+    Mutant(
+        "a replica goes by its messages alone in what it says of its age",
+        "penstock.node.replicas.replicas",
+        "        return None if hidden_us is None else min(as_of_us, hidden_us)\n",
+        "        return as_of_us\n",
+    ),
+    Mutant(
+        "a broker forgets at a start that there are marks",
+        "penstock.node.data_dir.folders",
+        "            self.companions_ahead.add(stream_id)\n",
+        "",
+    ),
+)
+"""Mutants of companion logs."""
+
+
+_OTHERS = (
+    *CLUSTER_MUTANTS,
+    *MUTANTS_OF_RIGHTS,
+    *MUTANTS_OF_SCHEMAS,
+    *MUTANTS_OF_MARKS,
+    *MUTANTS_OF_OBSERVERS,
+    *MUTANTS_OF_DISKS,
+)
 
 
 def named(name: str) -> Mutant:

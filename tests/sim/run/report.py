@@ -72,6 +72,10 @@ _ALWAYS = (
     "lists of schemas",
     "texts of schemas",
     "deleted streams with schemas",
+    "added companion logs",
+    "marks",
+    "reads of marked streams",
+    "deleted streams with marks",
     "checked messages",
     "messages that do not fit",
     "alterations of durability",
@@ -91,6 +95,7 @@ _IN_A_CLUSTER = (
     "mended logs",
     "refused older copies",
     "requests that were not judged",
+    "marks beside a proposal",
 )
 
 

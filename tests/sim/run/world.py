@@ -14,7 +14,9 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import NamedTuple
 
+from penstock.base.ids import PartitionId, PartitionKey, StreamId
 from penstock.groups.rows import SUBJECT
+from penstock.metadata.companions import companion_key
 from penstock.node.step import NatsAnswers
 from penstock.testing.errors import ViolationError
 from penstock.testing.simulation import inspector
@@ -174,6 +176,8 @@ class World:
         if self._guests.rights is not None:
             self._guests.rights.acted(broker)
         self._faults.aims.acted(broker)
+        if self._guests.marking is not None:
+            self._guests.marking.acted(broker)
 
     def _started(self, broker: SimBroker) -> None:
         self.checks.started(broker)
@@ -216,7 +220,14 @@ class World:
         return set(history.isr) - history.unclean - self._damaged_of(history) - {broker.broker_id}
 
     def _damaged_of(self, history: PartitionHistory) -> set[int]:
-        """Return the brokers whose log of this partition is corrupt and not yet repaired."""
+        """Return the brokers whose log of this partition, or its companion's, is corrupt and not yet repaired."""
+        companion = self._companion(history)
+        return self._damaged_log(history) | (set() if companion is None else self._damaged_log(companion))
+
+    def _companion(self, history: PartitionHistory) -> PartitionHistory | None:
+        return None if self._guests.marking is None else self._guests.marking.companion(history)
+
+    def _damaged_log(self, history: PartitionHistory) -> set[int]:
         there = {one for one, disk in history.damaged - history.mended if disk == self.brokers[one].disk.number}
         now_us = self._scheduler.now_us
         if not there or now_us < self._read_again_us.get(id(history), 0):
@@ -229,7 +240,9 @@ class World:
 
     def _is_stuck(self, history: PartitionHistory) -> bool:
         """True if corruption has left no sound ISR member, so the partition can neither commit nor be repaired."""
-        damaged = self._damaged_of(history)
+        damaged, companion = self._damaged_of(history), self._companion(history)
+        if companion is not None and companion.is_damaged:
+            return True
         return history.is_damaged or (bool(damaged) and damaged.issuperset(history.isr))
 
     @staticmethod
@@ -281,8 +294,11 @@ class World:
     def _is_damaged_on(self, broker_id: int, stream_id: int, number: int) -> bool:
         """True if that broker's log is corrupt: it cannot lead, and may be the longest."""
         node = self.brokers[broker_id].node
-        look = None if node is None else inspector.partition(node, stream_id, number)
-        return look is not None and look.is_damaged
+        if node is None:
+            return False
+        ids = (stream_id, companion_key(PartitionKey(StreamId(stream_id), PartitionId(number))).stream_id)
+        looks = [inspector.partition(node, one, number) for one in ids]
+        return any(one is not None and one.is_damaged for one in looks)
 
     # The end
 

@@ -579,3 +579,20 @@ def test_more_resignations_than_a_heartbeat_tells_are_told_one_after_the_other(m
 def no_room_for_logs(one: FileOperation) -> FileFault | None:
     is_log = one.path.startswith("streams") or one.path == "room"
     return FileFault(errno.ENOSPC) if one.kind is FileOperationKind.WRITE and is_log else None
+
+
+def test_a_stream_that_is_deleted_before_all_have_opened_it_is_said_to_be() -> None:
+    """The metadata leader described a stream that its image did not have any more, and ended."""
+    brokers = formed()
+    leader = brokers.leader
+    (away, *_) = [one for one in brokers.members if one != leader.broker_id]
+    brokers.hang(away)
+    created = leader.create("s", subject="s", replicas=3)
+    brokers.run(500)
+    assert created not in leader.replies
+    leader.delete("s")
+    brokers.run(500)
+    brokers.kill(away)
+    brokers.run(15_000)
+    error = leader.answer(created, RemoteError)  # type: ignore[type-var]
+    assert error.code == ErrorCode.STREAM_CHANGED

@@ -256,9 +256,9 @@ class Deletions:
 def _query(partition: Partition, request: DeleteMessagesRequest | PurgeSubjectRequest) -> FindOffsets | FindSubject:
     end = partition.committed_end
     if isinstance(request, DeleteMessagesRequest):
-        return FindOffsets(partition.view(), end, sorted(set(request.offsets)))
+        return FindOffsets(partition.live_view(), end, sorted(set(request.offsets)))
     before = end if request.before is None else min(request.before, end)
-    return FindSubject(partition.view(), request.subject, request.start, before, request.keep)
+    return FindSubject(partition.live_view(), request.subject, request.start, before, request.keep)
 
 
 def _is_dry_run(request: DeleteMessagesRequest | PurgeSubjectRequest) -> bool:

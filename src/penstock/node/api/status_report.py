@@ -6,6 +6,7 @@ from collections import Counter
 
 import msgspec
 
+from penstock.base.errors import ErrorCode
 from penstock.base.ids import BrokerId, Offset, PartitionId, PartitionKey, TimestampUs
 from penstock.commitlog import LogState
 from penstock.messages import (
@@ -119,6 +120,9 @@ class StatusReport:
             return self._absent(key)
         if partition.closed:
             return PartitionHealth.FAILED, partition.closed
+        if partition.stream.has_companion and (unusable := self._replicas.companions.unusable(partition)) is not None:
+            opens = unusable.code == ErrorCode.NOT_YET
+            return PartitionHealth.STARTING if opens else PartitionHealth.FAILED, unusable.message
         state = partition.log.state
         if state in _STATES:
             mending = partition.mending if state is LogState.READ_ONLY else ""
@@ -217,7 +221,11 @@ class StatusReport:
         # The status needs this for every partition: decide the usual case without `_health`.
         partition = self._replicas.partitions.get(key)
         is_online = (
-            partition is not None and partition.subscribed and partition.is_writable and not partition.impediment
+            partition is not None
+            and partition.subscribed
+            and partition.is_writable
+            and not partition.impediment
+            and not partition.stream.has_companion
         )
         return PartitionHealth.ONLINE if is_online else self._health(key)[0]
 

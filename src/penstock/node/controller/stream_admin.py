@@ -333,8 +333,10 @@ class StreamAdmin:
         if creation.missing or creation not in self._creations:
             return
         self._creations.remove(creation)
-        state = self._image.streams.get(creation.state.stream_id, creation.state)
-        creation.done(creation.answer(self._info(state)))
+        try:
+            creation.done(creation.answer(self._info(self._image.by_id(creation.state.stream_id))))
+        except RemoteError as error:  # it was deleted meanwhile
+            creation.done(error)
 
     def _refuse(self, creation: _Creation, error: RemoteError) -> None:
         if not (creation.is_new and error.code == ErrorCode.NATS_REFUSED and error.details.get("is_empty")):

@@ -18,6 +18,7 @@ from collections.abc import Iterable, Iterator
 
 from penstock.base.config import Storage
 from penstock.base.errors import CorruptionError
+from penstock.base.ids import StreamId
 from penstock.metadata.companions import is_companion, target_id, with_companion
 from penstock.metadata.image import ClusterImage, StreamState
 from penstock.node.data_dir.log_creation_markers import LogCreationMarkers
@@ -84,6 +85,7 @@ class LogFolders:
 
     def __init__(self, vfs: Vfs, outbox: Outbox) -> None:
         self.made = LogCreationMarkers(vfs)
+        self.companions_ahead: set[StreamId] = set()  # streams that have companion logs here, unknown to the image yet
         self._vfs = vfs
         self._outbox = outbox
 
@@ -122,7 +124,10 @@ class LogFolders:
         if not number.isdecimal():
             return False
         stream_id = target_id(int(number))
-        return stream_id > image.index or (is_companion(int(number)) and stream_id in image.streams)
+        if is_companion(int(number)) and stream_id in image.streams:
+            self.companions_ahead.add(stream_id)
+            return True
+        return stream_id > image.index
 
     def remove(self, vfs: Vfs, stream: StreamState) -> None:
         """Remove the logs of a deleted stream, then their marks; blocking. OSError."""

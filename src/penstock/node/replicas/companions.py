@@ -14,18 +14,19 @@ A replica shows messages only if it knows which of them are hidden. Otherwise it
 | leads                       | its companion leads beside it, and has committed all that it held when it began      |
 | follows, or has no leader   | its companion has shown all that its leader had committed at some moment of this run |
 | is the only one             | always                                                                               |
+| any, just started           | the image knows of the companion logs on its disk                                    |
 | any                         | the companion can be read, and the consumer has the rows committed by that moment    |
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import NamedTuple, Protocol
 
 from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
-from penstock.base.ids import Offset, PartitionKey
+from penstock.base.ids import Offset, PartitionKey, StreamId
 from penstock.batch import codec
 from penstock.commitlog import LogState, LogView
 from penstock.metadata.companions import companion_key, is_companion, target_key
@@ -48,6 +49,9 @@ class CompanionConsumer(Protocol):
 
     def take(self, key: PartitionKey, rows: Sequence[CompanionRow], end: int) -> None:
         """Take the next committed rows: all up to offset `end`."""
+
+    def refusal(self, key: PartitionKey) -> str:
+        """Return why the rows taken allow no reads of a partition; empty if they do."""
 
     def reset(self, key: PartitionKey) -> None:
         """Drop what earlier rows came to: the log was cut, or the replica has gone. The first row comes next."""
@@ -89,18 +93,24 @@ class _Passed:
 
 
 class Companions:
-    """The companion logs among `partitions`; `failures` holds the errors of logs that cannot be opened."""
+    """The companion logs among `partitions`; `failures` holds the errors of logs that cannot be opened.
+
+    `ahead`: streams with companion logs on this disk, which the image did not know at the start.
+    """
 
     def __init__(
         self,
         context: Context,
         partitions: Mapping[PartitionKey, Partition],
         failures: Mapping[PartitionKey, RemoteError],
+        ahead: Set[StreamId],
     ) -> None:
         self.consumer: CompanionConsumer | None = None  # set before the node starts
         self._outbox = context.outbox
+        self._broker_id = context.settings.broker_id
         self._partitions = partitions
         self._failures = failures
+        self._ahead = ahead
         self._passed: dict[PartitionKey, _Passed] = {}
 
     # Rows
@@ -191,17 +201,14 @@ class Companions:
         not_yet: it will know soon; corrupt_range, storage_failed, no_encryption_key: its companion log is unusable.
         """
         if not partition.stream.has_companion:
+            if partition.key.stream_id in self._ahead:
+                text = "has marks of what is hidden, and this broker has not heard so since it started"
+                raise RemoteError(ErrorCode.NOT_YET, f"{partition.label} {text}; ask its leader, or again in a moment")
             return
+        if (unusable := self.unusable(partition)) is not None:
+            raise unusable
         key = companion_key(partition.key)
-        companion = self._partitions.get(key)
-        if companion is None:
-            opening = RemoteError(ErrorCode.NOT_YET, "the log of what is hidden is being opened; ask again in a moment")
-            found = self._failures.get(key, opening)
-            raise RemoteError(found.code, f"{partition.label} cannot be read: {found.message}", **found.details)
-        if companion.closed:
-            raise RemoteError(ErrorCode.STORAGE_FAILED, f"{partition.label} cannot be read: {companion.closed}")
-        if companion.log.state is LogState.READ_ONLY and companion.log.damage:
-            raise self._damaged(partition, companion)
+        companion = self._partitions[key]
         passed = self._passed.setdefault(key, _Passed())
         if (failure := passed.failure) is not None:
             self._read_on(companion, passed)
@@ -215,6 +222,22 @@ class Companions:
         if passed.end < passed.known_end:
             text = f"what is hidden in {partition.label} is being read; ask again in a moment"
             raise RemoteError(ErrorCode.NOT_YET, text)
+        if self.consumer is not None and (refusal := self.consumer.refusal(partition.key)):
+            raise RemoteError(ErrorCode.UNSUPPORTED_VERSION, f"{partition.label} cannot be read here: {refusal}")
+
+    def unusable(self, partition: Partition) -> RemoteError | None:
+        """Return why the companion log of a partition that has one cannot be used; None if it can."""
+        key = companion_key(partition.key)
+        companion = self._partitions.get(key)
+        if companion is None:
+            opening = RemoteError(ErrorCode.NOT_YET, "the log of what is hidden is being opened; ask again in a moment")
+            found = self._failures.get(key, opening)
+            return RemoteError(found.code, f"{partition.label} cannot be read: {found.message}", **found.details)
+        if companion.closed:
+            return RemoteError(ErrorCode.STORAGE_FAILED, f"{partition.label} cannot be read: {companion.closed}")
+        if companion.log.state is LogState.READ_ONLY and companion.log.damage:
+            return self._damaged(partition, companion)
+        return None
 
     def _knows(self, companion: Partition) -> bool:
         """True if this replica knew, at some moment of its role, all that was committed."""
@@ -222,7 +245,7 @@ class Companions:
             return leadership.knows_latest
         if not companion.is_copied:
             return True
-        if companion.stream.partitions[companion.key.partition].leader is not None and companion.following is None:
+        if companion.stream.partitions[companion.key.partition].leader == self._broker_id:
             return False  # it is to lead, and does not yet
         following = companion.following
         as_of_us = companion.fresh_us if following is None else following.freshness.as_of_us

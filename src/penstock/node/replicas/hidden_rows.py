@@ -70,7 +70,12 @@ class HiddenRows:
 
     def _show(self, key: PartitionKey, fold: LiveRows) -> None:
         if (partition := self._partitions.get(key)) is not None:
-            partition.hide(fold.hidden, fold.refusal)
+            partition.hide(fold.hidden, fold.secure)
+
+    def refusal(self, key: PartitionKey) -> str:
+        """Return why no row of a partition may be shown: a mark was not understood; empty if they may."""
+        fold = self._folds.get(key)
+        return "" if fold is None else fold.refusal
 
     # New marks
 

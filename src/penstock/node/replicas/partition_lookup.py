@@ -42,10 +42,7 @@ class PartitionLookup:
 
         RemoteError as from `replica`, and `Companions.check_readable`; stream_not_found for a companion log.
         """
-        if is_companion(stream_id):
-            raise RemoteError(
-                ErrorCode.STREAM_NOT_FOUND, f"there is no stream with id {stream_id}", stream_id=stream_id
-            )
+        _check_for_users(stream_id)
         partition = self.replica(stream_id, number)
         self._companions.check_readable(partition)
         return partition
@@ -79,6 +76,7 @@ class PartitionLookup:
 
     def led(self, stream_id: int, number: int) -> Partition:
         """Return the local replica of a partition that this broker leads. RemoteError as from `replica`; not_leader."""
+        _check_for_users(stream_id)
         partition = self.replica(stream_id, number)
         if (refusal := no_leader_error(self._context.image, partition)) is not None:
             raise refusal
@@ -89,3 +87,10 @@ class PartitionLookup:
         partition = self.led(stream_id, number)
         self._companions.check_readable(partition)
         return partition
+
+
+def _check_for_users(stream_id: int) -> None:
+    """Raise RemoteError (stream_not_found) for a companion log: it is part of its stream."""
+    if is_companion(stream_id):
+        text = f"there is no stream with id {stream_id}"
+        raise RemoteError(ErrorCode.STREAM_NOT_FOUND, text, stream_id=stream_id)

@@ -15,7 +15,7 @@ image in one step.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Set
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -105,6 +105,7 @@ class StreamLifecycle:
         self._memory: Vfs = MemoryVfs()
         self._encrypted = context.settings.encrypted
         self._folders = LogFolders(context.vfs, context.outbox)
+        self.companions_ahead: Set[StreamId] = self._folders.companions_ahead
         self._budget = budget
         self._open_files = OpenFiles(context.settings.log_files_max)
         self._upkeep = upkeep

@@ -93,8 +93,14 @@ def _is_encrypted(folder: Path, name: str) -> bool:
 
 
 def stream_configs(raft_folder: Path) -> dict[int, StreamConfig]:
-    """Return the config of each stream by its id. Raise OSError; CorruptionError or RemoteError for invalid files."""
-    return {int(stream_id): state.config for stream_id, state in _image(raft_folder).streams.items()}
+    """Return the config of each stream and companion log by its id.
+
+    Raise OSError; CorruptionError or RemoteError for invalid files.
+    """
+    from penstock.metadata.companions import with_companion
+
+    states = (one for state in _image(raft_folder).streams.values() for one in with_companion(state))
+    return {int(state.stream_id): state.config for state in states}
 
 
 def _image(raft_folder: Path) -> ClusterImage:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping, Set
 from hashlib import sha256
 from typing import NamedTuple
 
 from penstock.access import User
-from penstock.base.errors import CorruptionError
+from penstock.base.errors import CorruptionError, ErrorCode, RemoteError
 from penstock.base.ids import BrokerId, PartitionId, PartitionKey, StreamId
 from penstock.batch import codec
 from penstock.batch.header import BatchHeader
 from penstock.commitlog import LogState, Slice
 from penstock.commitlog.files import files
 from penstock.hot.crc import crc32c
+from penstock.messages import AddCompanionRequest, AppendResponse, Response
 from penstock.metadata import elections
+from penstock.metadata.companions import is_companion, target_key
 from penstock.metadata.image import StreamState
 from penstock.metadata.persistence.snapshot import encode_image
 from penstock.node.node import Node
@@ -76,6 +78,37 @@ def partition(node: Node, stream_id: int, number: int) -> PartitionLook | None:
     key = PartitionKey(StreamId(stream_id), PartitionId(number))
     there = node._partitions.get(key)
     return None if there is None else _look(node, key, there)
+
+
+def add_companion(node: Node, look: PartitionLook, done: Callable[[Response | RemoteError], None]) -> None:
+    """Ask the metadata leader for companion logs of the partition's stream."""
+    node._cluster.link.ask(AddCompanionRequest(stream_id=StreamId(look.stream_id)), done)
+
+
+def append_marks(
+    node: Node,
+    look: PartitionLook,
+    rows: list[tuple[bytes, bytes | None]],
+    done: Callable[[AppendResponse | RemoteError], None],
+) -> None:
+    """Append rows to the companion log of a partition. Raise RemoteError if the broker does not take them now."""
+    partition = node._partitions.get(PartitionKey(StreamId(look.stream_id), PartitionId(look.partition)))
+    if partition is None or partition.leadership is None or partition.is_mute:
+        raise RemoteError(ErrorCode.NOT_LEADER, "it does not lead the partition now")
+    node._router.storing.append_to_companion(partition, rows, done)
+
+
+def untied(node: Node) -> str:
+    """Return a text about a companion log that is led without its partition, or in another epoch; empty: none is."""
+    for key, partition in node._partitions.items():
+        leadership = partition.leadership
+        if leadership is None or not is_companion(key.stream_id):
+            continue
+        target = node._partitions.get(target_key(key))
+        beside = None if target is None else target.leadership
+        if beside is None or beside.leader_epoch != leadership.leader_epoch or beside.isr != leadership.isr:
+            return f"{partition.label} is led in epoch {leadership.leader_epoch}, and its partition is not"
+    return ""
 
 
 def listening(node: Node, sid: int) -> PartitionLook | None:

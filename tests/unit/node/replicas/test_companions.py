@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
+import dataclasses
+
+import msgspec
 import pytest
 
 from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
-from penstock.messages import AppendResponse, FetchRequest, FetchResponse
+from penstock.base.ids import Offset, PartitionId
+from penstock.messages import (
+    AlterStreamRequest,
+    AlterStreamResponse,
+    AppendRequest,
+    AppendResponse,
+    FetchRequest,
+    FetchResponse,
+    PartitionHealth,
+)
+from penstock.node.data_dir.folders import LogFolders
+from penstock.node.step import Outbox
+from penstock.vfs.memory import MemoryVfs
+from tests.damage import flip
+from tests.unit.node.harness import batch_of
 from tests.unit.node.members import Brokers, Member, formed
 from tests.unit.node.replicas.companion_brokers import (
-    add,
     companion,
     consume,
     key_of,
@@ -58,6 +74,7 @@ def test_both_leaderships_begin_and_end_together() -> None:
     assert leader is not before
     data, marked = target(leader).leadership, companion(leader).leadership
     assert data is not None
+    assert marked is not None
     assert marked is data.companion
     assert marked.leader_epoch == data.leader_epoch
     assert marks(leader) == [b"one"]
@@ -118,7 +135,10 @@ def test_clients_do_not_see_it() -> None:
     brokers = with_companion(formed())
     leader = brokers.led("s")
     stream_id = companion(leader).key.stream_id
-    error = leader.refusal(FetchRequest(stream_id=stream_id, partition=0, offset=0, bytes_max=1_000, wait_ms_max=0))  # type: ignore[arg-type]
+    error = leader.refusal(FetchRequest(stream_id=stream_id, partition=PartitionId(0), offset=Offset(0)))
+    assert error.code == ErrorCode.STREAM_NOT_FOUND
+    batch = batch_of([("s", None, b"not mine", None)])
+    error = leader.refusal(AppendRequest(stream_id=stream_id, partition=PartitionId(0)), bytes(batch))
     assert error.code == ErrorCode.STREAM_NOT_FOUND
     assert set(leader.streams()) == {"s"}
 
@@ -135,10 +155,9 @@ def test_it_goes_with_its_stream() -> None:
         assert member.memory.list("streams") == []
 
 
-@pytest.mark.parametrize("name", ["s"])
-def test_committed_marks_survive_a_loss_of_power_everywhere(name: str) -> None:
+def test_committed_marks_survive_a_loss_of_power_everywhere() -> None:
     brokers = with_companion(formed())
-    leader = brokers.led(name)
+    leader = brokers.led("s")
     answers = mark(leader, b"one", b"two")
     brokers.run(200)
     committed(answers)
@@ -151,28 +170,216 @@ def test_committed_marks_survive_a_loss_of_power_everywhere(name: str) -> None:
 
 
 def read(broker: Member, max_staleness_ms: int | None = None) -> FetchResponse:
+    """What the broker shows of the messages."""
     request = FetchRequest(
-        stream_id=key_of(broker).stream_id, partition=0, offset=0, bytes_max=10_000, wait_ms_max=0,
+        stream_id=key_of(broker).stream_id,
+        partition=PartitionId(0),
+        offset=Offset(0),
         max_staleness_ms=max_staleness_ms,
-    )  # type: ignore[arg-type]  # fmt: skip
-    return broker.ask(request, FetchResponse)
+    )
+    caller = broker.request(request)
+    broker.settle()
+    return broker.answer(caller, FetchResponse)
 
 
-def test_a_read_replica_shows_messages_only_once_it_has_the_marks() -> None:
-    brokers = with_companion(formed(), replicas=1)
-    leader = brokers.led("s")
+def request_to(broker: Member) -> FetchResponse | RemoteError:
+    """What a reader hears who may not find the stream there."""
+    stream_id = next(iter(broker.brokers.leader.image.streams))
+    caller = broker.request(FetchRequest(stream_id=stream_id, partition=PartitionId(0), offset=Offset(0)))
+    broker.settle()
+    reply = broker.replies[caller].response
+    assert isinstance(reply, FetchResponse | RemoteError)
+    return reply
+
+
+def refusal(broker: Member, **options: int) -> RemoteError:
+    """Why the broker does not show messages."""
+    request = FetchRequest(stream_id=key_of(broker).stream_id, partition=PartitionId(0), offset=Offset(0), **options)
+    return broker.refusal(request)
+
+
+def of_companion(broker: Member) -> str:
+    """The folder of its companion log."""
+    key = companion(broker).key
+    return f"streams/{key.stream_id}-__marks-{key_of(broker).stream_id}/{key.partition}"
+
+
+def with_marks(brokers: Brokers, *marked: bytes, **config: object) -> Brokers:
+    """One message, and a mark for each of these."""
+    with_companion(brokers, **config)
     brokers.publish("s", b"message")
-    answers = mark(leader, b"one")
-    brokers.run(200)
-    committed(answers)
-    assert add is not None
+    for one in marked:
+        answers = mark(brokers.led("s"), one)
+        brokers.run(200)
+        committed(answers)
+    brokers.run(limits.REPLICA_FETCH_WAIT_MS)
+    return brokers
 
 
 def test_a_sole_replica_commits_marks_on_its_disk() -> None:
-    brokers = with_companion(formed(), replicas=1)
+    brokers = with_marks(formed(), b"one", replicas=1)
+    assert read(brokers.led("s")).committed_end == 1
+    assert companion(brokers.led("s")).log.flushed_end == 1
+
+
+def test_a_new_read_replica_shows_messages_only_once_it_has_the_marks() -> None:
+    brokers = with_marks(formed(), b"one", replicas=1)
     leader = brokers.led("s")
-    brokers.publish("s", b"message")
-    answers = mark(leader, b"one")
+    altered = leader.request(AlterStreamRequest(name="s", changes={"observers": 1}))
+    brokers.run(500)
+    leader.answer(altered, AlterStreamResponse)
+    (observer,) = [brokers.members[one] for one in brokers.partition("s").observers]
+    brokers.run(2_000)
+    assert read(observer, 10_000).committed_end == 1
+    assert marks(observer) == [b"one"]
+    disk = brokers.kill(observer.broker_id)
+    answers = mark(leader, b"two")
     brokers.run(200)
     committed(answers)
+    observer = brokers.start(observer.broker_id, disk)
+    shown = 0
+    for _ in range(100):
+        brokers.run(50)
+        reply = request_to(observer)
+        if isinstance(reply, FetchResponse):
+            assert marks(observer) == [b"one", b"two"]
+            shown += 1
+        else:
+            assert reply.code in (ErrorCode.STREAM_NOT_FOUND, ErrorCode.NOT_YET, ErrorCode.NOT_LEADER)
+    assert shown
+
+
+def test_a_replica_that_fetches_messages_and_no_marks_does_not_say_that_it_is_fresh() -> None:
+    """A read replica that has not heard of the companion log yet: its leader does not call its news settled."""
+    brokers = with_marks(formed(), b"one")
+    leader, follower = brokers.led("s"), others(brokers)[0]
+    fetcher = follower.node._replicas.follows._fetchers[leader.broker_id]
+    before = follower.node._replicas.as_of_us(target(follower))
+    assert before is not None
+    fetcher.forget(companion(follower).key)
+    brokers.publish("s", b"another")
+    brokers.run(3_000)
+    following = target(follower).following
+    assert following is not None
+    assert target(follower).committed_end == 2
+    assert following.freshness.as_of_us is not None
+    assert following.freshness.as_of_us < brokers.clock.now.elapsed_us - 2_000_000
+    assert companion(follower).following is not None
+    fetcher.follow(companion(follower).following)  # type: ignore[arg-type]
+    brokers.run(3_000)
+    assert following.freshness.as_of_us > brokers.clock.now.elapsed_us - 2_000_000
+
+
+def damaged(disk: MemoryVfs, folder: str) -> str:
+    """Flip a bit of the first mark; the file's path."""
+    (name,) = [one for one in disk.list(folder) if one.endswith(".arrows")]
+    flip(disk, f"{folder}/{name}", disk.open(f"{folder}/{name}").size() - 8)
+    return f"{folder}/{name}"
+
+
+def test_a_follower_with_damaged_marks_shows_nothing_and_is_mended() -> None:
+    brokers = with_marks(formed(), b"one", b"two")
+    follower = others(brokers)[0]
+    folder = of_companion(follower)
+    disk = brokers.stop(follower.broker_id)
+    path = damaged(disk, folder)
+    follower = brokers.start(follower.broker_id, disk)
+    brokers.run(200)
+    error = refusal(follower)
+    assert error.code == ErrorCode.CORRUPT_RANGE
+    assert error.details["file"] == path
+    assert f"damaged in {path} at byte {error.details['position']}" in error.message
+    brokers.run(MINUTE_MS)
+    assert read(follower).committed_end == 1
+    assert marks(follower) == [b"one", b"two"]
+    assert sorted(brokers.partition("s").isr) == [1, 2, 3]
+
+
+def test_a_leader_that_finds_its_marks_damaged_hands_over() -> None:
+    brokers = with_marks(formed(), b"one", b"two")
+    leader = brokers.led("s")
+    damaged(leader.memory, of_companion(leader))
+    with pytest.raises(RemoteError, match="damaged"):
+        list(companion(leader).view().batches(0, 2))
+    leader.tick(1_000)
+    assert refusal(leader).code == ErrorCode.CORRUPT_RANGE
+    epoch = brokers.partition("s").leader_epoch
+    brokers.run(3_000)
+    assert brokers.partition("s").leader_epoch > epoch
+    assert brokers.led("s") is not leader
+    brokers.run(MINUTE_MS)
+    assert marks(leader) == [b"one", b"two"]
+    assert sorted(brokers.partition("s").isr) == [1, 2, 3]
     assert read(leader).committed_end == 1
+
+
+def test_a_sole_replica_with_damaged_marks_takes_messages_and_shows_none() -> None:
+    brokers = with_marks(formed(), b"one", replicas=1)
+    leader = brokers.led("s")
+    path = damaged(leader.memory, of_companion(leader))
+    with pytest.raises(RemoteError, match="damaged"):
+        list(companion(leader).view().batches(0, 1))
+    leader.tick(1_000)
+    leader.publish("s", b"another", reply="r")
+    brokers.run(500)
+    assert len(leader.acks) == 1
+    error = refusal(leader)
+    assert error.code == ErrorCode.CORRUPT_RANGE
+    assert path in error.message
+    assert "there is no other replica" in error.message
+    (info,) = leader.stream("s").partitions
+    assert info.state == PartitionHealth.FAILED
+    assert path in info.state_reason
+
+
+def test_a_broker_that_has_not_heard_of_its_marks_since_its_start_shows_nothing() -> None:
+    """Its image is older than its disk: the metadata leader is away, and no one says what is committed."""
+    brokers = with_marks(formed(), b"one")
+    follower = others(brokers)[0]
+    assert key_of(follower).stream_id not in follower.node._replicas.streams.companions_ahead
+    folder = of_companion(follower).rpartition("/")[0]
+    disk = follower.memory
+    outbox = Outbox()
+    folders = LogFolders(disk, outbox)
+    state = msgspec.structs.replace(follower.image.by_name("s"), has_companion=False)
+    image = dataclasses.replace(follower.image, streams=follower.image.streams.with_item(state.stream_id, state))
+    folders.tidy(image, ())
+    assert folders.companions_ahead == {state.stream_id}
+    assert disk.list(folder), "nothing is moved to the quarantine"
+    assert outbox.take().notices == []
+
+
+def test_a_mark_that_is_not_committed_goes_with_its_leader_and_consumers_never_see_it() -> None:
+    brokers = with_marks(formed(), b"one")
+    taken = {one.broker_id: consume(one) for one in brokers.members.values()}
+    before = brokers.led("s")
+    for other in others(brokers):
+        brokers.cut(before.broker_id, other.broker_id)
+    unanswered = mark(before, b"lost")
+    brokers.run(20_000)
+    after = [one for one in brokers.members.values() if one is not before]
+    leader = next(one for one in after if target(one).leadership is not None)
+    answers = mark(leader, b"two")
+    brokers.run(500)
+    committed(answers)
+    brokers.join(before.broker_id, *[one.broker_id for one in after])
+    brokers.run(30_000)
+    (error,) = unanswered
+    assert isinstance(error, RemoteError)
+    for member in brokers.members.values():
+        assert marks(member) == [b"one", b"two"]
+        assert b"lost" not in taken[member.broker_id].keys.get(key_of(member), [])
+
+
+def test_what_is_too_much_at_once_is_refused() -> None:
+    brokers = with_companion(formed())
+    with pytest.raises(RemoteError) as caught:
+        mark(brokers.led("s"), *[b"x"] * (limits.BATCH_ROWS_MAX + 1))
+    assert caught.value.code == ErrorCode.TOO_LARGE
+
+
+def test_a_broker_that_does_not_lead_takes_no_marks() -> None:
+    brokers = with_companion(formed())
+    with pytest.raises(RemoteError) as caught:
+        mark(others(brokers)[0], b"x")
+    assert caught.value.code == ErrorCode.NOT_YET

@@ -1,0 +1,379 @@
+"""Model of a stream with companion logs: marks appended where its partitions are led, messages beside them, and reads.
+
+| invariant                                                                       | checked at                       |
+|---------------------------------------------------------------------------------|----------------------------------|
+| an answered mark is synced by all ISR members, and every later leader has it    | see `checks`: a companion is a   |
+| … it is in the log of each ISR member, at its offset, for ever                  | partition with promises, too     |
+| companions are led by whoever leads their partitions, in the same epoch         | every event of a broker          |
+| a replica that shows messages has all marks that it has ever had                | an answer to a fetch             |
+| one that says how stale it is has all marks answered before that moment         | an answer to a fetch             |
+| a leader has all marks that were answered before its leadership                 | an answer to a fetch             |
+
+Rules: the marks come from inside the leader's broker, as those of a client's request would. The companion logs are
+added while messages are stored; the stream grows, and is deleted and created again. A damaged companion counts as a
+damaged log of its partition: that replica can neither lead nor show anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from random import Random
+
+import msgspec
+
+from penstock.base.config import Durability, StreamConfig
+from penstock.base.errors import ErrorCode, RemoteError
+from penstock.base.ids import Offset, PartitionId, PartitionKey, StreamId
+from penstock.batch import codec
+from penstock.hot.message_group import MessageGroup
+from penstock.messages import (
+    AlterStreamRequest,
+    AppendRequest,
+    AppendResponse,
+    CreateStreamRequest,
+    CreateStreamResponse,
+    DeleteStreamRequest,
+    FetchRequest,
+    FetchResponse,
+    Response,
+)
+from penstock.metadata.companions import companion_of
+from penstock.testing.errors import ViolationError
+from penstock.testing.simulation import inspector
+from penstock.testing.simulation.broker.broker import SimBroker, Surroundings
+from penstock.testing.simulation.checks.checks import Checks, PartitionHistory, SentMessage
+from tests.sim.models.client_state import StreamGeneration, kind_of
+from tests.sim.models.requests import SimClient
+from tests.sim.plan.plan import Act, PlannedOperation
+
+NAME = "marked"
+_PARTITIONS = 2
+_PARTITIONS_MAX = 4
+_GENERATIONS = 3
+_AGAIN_US = 400_000
+_BESIDE_US = (1, 20_000, 1_000_000, 2_500_000)  # after an ISR was proposed
+_SKEW = 2_000  # clock error of a broker: less than one part in this many
+_SLACK_US = 1_000
+
+
+class Marking:
+    """The marked stream of one run. `program`: returns a client that may do everything."""
+
+    def __init__(
+        self,
+        around: Surroundings,
+        checks: Checks,
+        brokers: Mapping[int, SimBroker],
+        program: Callable[[], SimClient],
+        random: Random,
+    ) -> None:
+        self.acts: dict[Act, Callable[[PlannedOperation], None]] = {Act.MARK: self._act}
+        self.generations: list[StreamGeneration] = []
+        self._around = around
+        self._checks = checks
+        self._brokers = brokers
+        self._program = program
+        self._random = random
+        self._made = 0
+        self._numbers = 0
+        # partition → epoch and ISR of the proposal that marks were last appended beside
+        self._proposed: dict[int, tuple[int, frozenset[int]]] = {}
+        self._asked = _PARTITIONS  # partitions of the present stream, also those that are being added
+        self._marks: StreamConfig | None = None  # config of the companion logs; None: they were not asked for
+        self._answered: dict[int, list[tuple[int, int]]] = {}  # partition → (time, end) of answered marks
+        # (companion's subject, partition, broker, its disk) → the highest committed_end there
+        self._had: dict[tuple[str, int, int, int], int] = {}
+
+    def _trace(self, what: str) -> None:
+        self._around.trace.add("marking", what)
+
+    @property
+    def _now_us(self) -> int:
+        return self._around.scheduler.now_us
+
+    # The stream
+
+    def create(self) -> None:
+        """Create the next stream; retried until it is answered."""
+        self._made += 1
+        fields = {
+            "name": NAME,
+            "subject": f"{NAME}.g{self._made}",
+            "replicas": min(3, len(self._around.brokers)),
+            "segment_bytes": 8_192,
+            "partitions": _PARTITIONS,
+        }
+        config = msgspec.convert(fields, StreamConfig)
+        self._marks, self._answered, self._asked = None, {}, _PARTITIONS
+        self._checks.begin(config)
+        self._ask_to_create(config)
+
+    def _ask_to_create(self, config: StreamConfig) -> None:
+        def done(response: Response | RemoteError | None, _raw: bytes) -> None:
+            self._trace(f"create {config.subject}: {kind_of(response)}")
+            if not isinstance(response, CreateStreamResponse):
+                self._around.scheduler.after(_AGAIN_US, lambda: self._ask_to_create(config))
+                return
+            stream_id = int(response.stream.stream_id)
+            self._checks.created[stream_id] = self._checks.of(config.subject, 0)
+            self.generations.append(StreamGeneration(config, stream_id))
+
+        self._program().ask(CreateStreamRequest(config=config, timeout_ms=3_000), done)
+
+    def _recreate(self) -> None:
+        generation = self.generations.pop()
+        for number in range(generation.config.partitions):
+            for history in self._pair(generation, number):
+                history.is_deleted = True
+        self._ask_to_delete(generation)
+
+    def _ask_to_delete(self, generation: StreamGeneration) -> None:
+        def done(response: Response | RemoteError | None, _raw: bytes) -> None:
+            gone = (ErrorCode.STREAM_NOT_FOUND, ErrorCode.STREAM_CHANGED)
+            if response is None or (isinstance(response, RemoteError) and response.code not in gone):
+                self._around.scheduler.after(_AGAIN_US, lambda: self._ask_to_delete(generation))
+                return
+            self._around.count("deleted streams with marks")
+            self.create()
+
+        stream_id = StreamId(generation.stream_id)
+        self._program().ask(DeleteStreamRequest(name=NAME, stream_id=stream_id), done)
+
+    def _pair(self, generation: StreamGeneration, number: int) -> Iterator[PartitionHistory]:
+        yield self._checks.of(generation.config.subject, number)
+        if self._marks is not None and (self._marks.subject, number) in self._checks.histories:
+            yield self._checks.of(self._marks.subject, number)
+
+    def companion(self, history: PartitionHistory) -> PartitionHistory | None:
+        """Return the companion of a partition of the present stream; None if it has none."""
+        if not self.generations or self._marks is None or history.config.subject != self.generations[0].config.subject:
+            return None
+        return self._checks.histories.get((self._marks.subject, history.partition))
+
+    def allow_unclean_election(self, stream_id: int) -> bool:
+        """Allow an unclean leader election; return False if the id is another stream's."""
+        if not self.generations or stream_id != self.generations[0].stream_id:
+            return False
+        (generation,) = self.generations
+        for number in range(generation.config.partitions):
+            for history in self._pair(generation, number):
+                history.is_damaged = history.is_given_up = True
+        request = AlterStreamRequest(name=NAME, changes={"allow_unclean_election": True})
+        self._program().ask(request, lambda response, _raw: self._trace(f"unclean: {kind_of(response)}"))
+        return True
+
+    # Acts
+
+    def _act(self, operation: PlannedOperation) -> None:
+        if not self.generations:
+            return
+        (generation,) = self.generations
+        chance = operation.number
+        number = chance // 64 % generation.config.partitions
+        act = chance % 64
+        if act < 18:
+            self._append(generation, number)
+        elif act < 44:
+            self._mark(generation, number)
+        elif act < 61:
+            self._read(generation, number)
+        elif act == 61:
+            self._grow(generation)
+        elif act == 62:
+            self._observe()
+        elif chance // 256 % 8 == 0 and self._made < _GENERATIONS:
+            self._recreate()
+
+    def _named(self, config: StreamConfig, number: int) -> bytes:
+        self._numbers += 1
+        name = f"{config.subject}/{number}/{self._numbers}".encode()
+        self._checks.sends(config, SentMessage(name, name, name))
+        return name
+
+    def _append(self, generation: StreamGeneration, number: int) -> None:
+        config, history = generation.config, self._checks.of(generation.config.subject, number)
+        names = [self._named(config, number) for _ in range(1 + int(self._random.random() * 4))]
+        subject = config.subject_of(number)
+        group = MessageGroup.of([subject.encode()] * len(names), names)
+        data, _ = codec.encode(group, 0, len(names), base_offset=0, timestamp_us=0, leader_epoch=0)
+
+        def done(response: Response | RemoteError | None, _raw: bytes) -> None:
+            self._trace(f"appended: {kind_of(response)}")
+            if isinstance(response, AppendResponse):
+                for offset, name in enumerate(names, response.base_offset):
+                    self._checks.promised(history, offset, response.leader_epoch, name, fsynced=response.fsynced)
+
+        request = AppendRequest(stream_id=StreamId(generation.stream_id), partition=PartitionId(number))
+        self._program().ask_leader(generation.stream_id, number, request, done, bytes(data))
+
+    def _mark(self, generation: StreamGeneration, number: int) -> None:
+        """Append marks to the companion of a partition, where it is led; ask for companion logs if there are none."""
+        for broker in self._brokers.values():
+            look = None if broker.node is None else inspector.partition(broker.node, generation.stream_id, number)
+            if look is not None and look.is_leader and broker.node is not None:
+                state = next(one for one in inspector.streams(broker.node) if one.stream_id == look.stream_id)
+                if not state.has_companion:
+                    made = companion_of(msgspec.structs.replace(state, has_companion=True))
+                    self._begin_marks(made.config)
+                    broker.event(partial(inspector.add_companion, broker.node, look, self._added))
+                elif len(state.partitions) > number and self._marks is not None:
+                    history = self._checks.histories[self._marks.subject, number]
+                    broker.event(partial(self._append_marks, broker, look, history))
+                return
+
+    def _begin_marks(self, config: StreamConfig) -> None:
+        # Whatever the durability of its stream: an answered mark is on the disks of all that are in sync.
+        self._marks = msgspec.structs.replace(config, partitions=self._asked, durability=Durability.FSYNC)
+        self._checks.begin(self._marks)
+
+    def _added(self, response: Response | RemoteError) -> None:
+        self._trace(f"companion logs: {kind_of(response)}")
+        self._around.count("added companion logs", not isinstance(response, RemoteError))
+
+    def _append_marks(self, broker: SimBroker, look: inspector.PartitionLook, history: PartitionHistory) -> None:
+        if broker.node is None:
+            return
+        names = [self._named(history.config, look.partition) for _ in range(1 + int(self._random.random() * 3))]
+        answered = self._answered.setdefault(look.partition, [])
+
+        def done(response: AppendResponse | RemoteError) -> None:
+            self._trace(f"marked: {kind_of(response)}")
+            if isinstance(response, AppendResponse):
+                self._around.count("marks", len(names))
+                for offset, name in enumerate(names, response.base_offset):
+                    self._checks.promised(history, offset, response.leader_epoch, name, fsynced=response.fsynced)
+                answered.append((self._now_us, int(response.end_offset)))
+
+        try:
+            inspector.append_marks(broker.node, look, [(name, name) for name in names], done)
+        except RemoteError as error:
+            self._trace(f"not marked: {error.code}")
+
+    def _grow(self, generation: StreamGeneration) -> None:
+        count = generation.config.partitions + 1
+        if count > _PARTITIONS_MAX:
+            return
+        grown = msgspec.structs.replace(generation.config, partitions=count)
+        self._checks.begin(grown)
+        self._asked = max(self._asked, count)
+        if self._marks is not None:
+            self._marks = msgspec.structs.replace(self._marks, partitions=count)
+            self._checks.begin(self._marks)
+
+        def done(response: Response | RemoteError | None, _raw: bytes) -> None:
+            self._trace(f"grown to {count}: {kind_of(response)}")
+            is_here = bool(self.generations) and self.generations[0].stream_id == generation.stream_id
+            if is_here and response is not None and not isinstance(response, RemoteError):
+                self.generations[0] = StreamGeneration(grown, generation.stream_id)
+
+        stream_id = StreamId(generation.stream_id)
+        self._program().ask(AlterStreamRequest(name=NAME, stream_id=stream_id, changes={"partitions": count}), done)
+
+    def _observe(self) -> None:
+        """Add or remove read replicas, in a cluster that has brokers to spare."""
+        spare = len(self._brokers) - 3
+        if spare > 0:
+            count = int(self._random.random() * (spare + 1))
+            request = AlterStreamRequest(name=NAME, changes={"observers": count})
+            self._program().ask(request, lambda response, _raw: self._trace(f"observers: {kind_of(response)}"))
+
+    def _read(self, generation: StreamGeneration, number: int) -> None:
+        """Ask any replica for messages, and check that it has the marks that hide some of them."""
+        ids = list(self._brokers)
+        broker_id = ids[int(self._random.random() * len(ids))]
+        broker, asked_us = self._brokers[broker_id], self._now_us
+        run = broker.run
+
+        def done(response: Response | RemoteError | None, _raw: bytes) -> None:
+            self._trace(f"read on {broker.name}: {kind_of(response)}")
+            if isinstance(response, FetchResponse) and broker.run == run and broker.node is not None:
+                self._around.count("reads of marked streams")
+                self._shown(generation, number, broker, asked_us, response)
+
+        request = FetchRequest(
+            stream_id=StreamId(generation.stream_id), partition=PartitionId(number), offset=Offset(0), wait_ms_max=0
+        )
+        self._program().ask(request, done, broker_id=broker_id)
+
+    def _shown(
+        self, generation: StreamGeneration, number: int, broker: SimBroker, asked_us: int, response: FetchResponse
+    ) -> None:
+        if self._marks is None or generation not in self.generations:
+            return
+        history = self._checks.of(self._marks.subject, number)
+        if history.is_damaged or history.is_given_up or history.cuts or not history.stream_id:
+            return
+        assert broker.node is not None
+        look = inspector.partition(broker.node, history.stream_id, number)
+        has = 0 if look is None else look.committed_end
+        had = self._had.get((history.config.subject, number, broker.broker_id, broker.disk.number), 0)
+        if has < had:
+            raise ViolationError(f"{history.name()}: {broker.name} shows messages with marks up to {has}; it had {had}")
+        moments = []
+        if response.behind_us is not None:
+            moments.append(asked_us - response.behind_us - response.behind_us // _SKEW - _SLACK_US)
+        if look is not None and look.is_leader and look.leader_epoch == response.leader_epoch:
+            moments.append(history.led_us.get(look.leader_epoch, 0))  # when its leadership began
+        answered = self._answered.get(number, [])
+        wanted = max((end for at_us, end in answered if at_us <= max(moments, default=-1)), default=0)
+        if has < wanted:
+            text = f"{history.name()}: {broker.name} shows messages with marks up to {has}"
+            raise ViolationError(
+                f"{text}; {wanted} was answered before {max(moments)} us, up to which it has to know all"
+            )
+
+    # Brokers
+
+    def acted(self, broker: SimBroker) -> None:
+        """Check a broker after each of its events."""
+        if self._marks is None or broker.node is None:
+            return
+        if wrong := inspector.untied(broker.node):
+            raise ViolationError(f"{broker.name}: {wrong}")
+        for number in range(self._asked):
+            history = self._checks.of(self._marks.subject, number)
+            look = inspector.partition(broker.node, history.stream_id, number) if history.stream_id else None
+            if look is not None:
+                key = self._marks.subject, number, broker.broker_id, broker.disk.number
+                self._had[key] = max(self._had.get(key, 0), look.committed_end)
+                self._mark_beside_proposals(broker, number)
+
+    def _mark_beside_proposals(self, broker: SimBroker, number: int) -> None:
+        """Append marks while another ISR is proposed: whoever may be in it by then must have them."""
+        if not self.generations or broker.node is None:
+            return
+        (generation,) = self.generations
+        lead = inspector.lead(broker.node, PartitionKey(StreamId(generation.stream_id), PartitionId(number)))
+        if lead is None or not lead.proposed or self._proposed.get(number) == (lead.leader_epoch, lead.proposed):
+            return
+        self._proposed[number] = lead.leader_epoch, lead.proposed
+        self._around.count("marks beside a proposal")
+        for after_us in _BESIDE_US:
+            self._around.scheduler.after(after_us, partial(self._mark_again, generation, number))
+
+    def _mark_again(self, generation: StreamGeneration, number: int) -> None:
+        if generation in self.generations:
+            self._mark(generation, number)
+
+    # The end
+
+    def waits_for(self, is_stuck: Callable[[PartitionHistory], bool]) -> Callable[[], str]:
+        """Return a function that tells which partition takes no marks yet."""
+        begun = {number: len(self._answered.get(number, [])) for number in range(_PARTITIONS_MAX)}
+
+        def left() -> str:
+            if not self.generations or self._marks is None:
+                return ""
+            (generation,) = self.generations
+            waiting = []
+            for number in range(generation.config.partitions):
+                pair = list(self._pair(generation, number))
+                if any(is_stuck(one) or one.is_damaged or one.damaged for one in pair):
+                    continue
+                if len(self._answered.get(number, [])) <= begun[number]:
+                    self._mark(generation, number)
+                    waiting.append(f"{NAME}/{number} takes no marks")
+            return ", ".join(waiting)
+
+        return left

@@ -1,0 +1,161 @@
+"""Companion logs in the image: one flag, from which all else follows."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.base.config import Durability, Encryption, Intake, Storage, StreamConfig, check_stream_config
+from penstock.base.errors import ErrorCode, RemoteError
+from penstock.base.ids import BrokerId, Incarnation, LeaderEpoch, Offset, PartitionId, PartitionKey, StreamId
+from penstock.metadata.commands import (
+    AddCompanion,
+    AddPartitions,
+    Command,
+    CreateStream,
+    RegisterBroker,
+    ReplicaEnd,
+    SetIntake,
+)
+from penstock.metadata.companions import (
+    companion_key,
+    companion_of,
+    find_stream,
+    is_companion,
+    target_id,
+    target_key,
+    with_companion,
+)
+from penstock.metadata.effects.apply import apply
+from penstock.metadata.elections import ElectionRules, recovered
+from penstock.metadata.feature_versions import unsupported_reason
+from penstock.metadata.image import BrokerState, ClusterImage, CommandOutcome, PartitionState
+from penstock.metadata.persistence.snapshot import decode_image, encode_image
+
+STREAM = StreamId(4)
+ONE, TWO, THREE = map(BrokerId, (1, 2, 3))
+
+
+def after(image: ClusterImage, *commands: Command) -> ClusterImage:
+    for command in commands:
+        image, outcome = apply(image, image.index + 1, command)
+        assert isinstance(outcome, CommandOutcome), outcome
+    return image
+
+
+def image(**config: object) -> ClusterImage:
+    """Three brokers, and a stream on them."""
+    fields = {"name": "s", "subject": "s", "partitions": 2, "replicas": 3, **config}
+    registered = [
+        RegisterBroker(
+            broker_id=one, data_dir_id=f"disk-{one}", address=f"h:{one}", rack=None, broker_version="0.4.0",
+            clean_stop=False, registered_us=7,
+        )
+        for one in (ONE, TWO, THREE)
+    ]  # fmt: skip
+    made = CreateStream(
+        config=StreamConfig(**fields),  # type: ignore[arg-type]
+        created_us=7,
+        assignments=((ONE, TWO, THREE), (TWO, THREE, ONE)),
+    )
+    return after(ClusterImage(), *registered, made)
+
+
+ADD = AddCompanion(stream_id=STREAM)
+
+
+def test_the_image_holds_a_flag_and_all_else_is_the_streams_own() -> None:
+    before = image()
+    changed, outcome = apply(before, before.index + 1, ADD)
+    assert isinstance(outcome, CommandOutcome)
+    assert outcome.changed
+    assert outcome.stream is changed.by_id(STREAM)
+    assert len(changed.streams) == 1
+    state = changed.by_id(STREAM)
+    companion = companion_of(state)
+    assert companion.partitions is state.partitions
+    assert (companion.config.replicas, companion.config.min_isr) == (3, 2)
+    assert companion.config.durability is Durability.FSYNC
+    assert companion.config.is_internal
+    assert check_stream_config(companion.config) == companion.config
+    assert list(with_companion(state)) == [companion, state]
+    again, outcome = apply(changed, changed.index + 1, ADD)
+    assert isinstance(outcome, CommandOutcome)
+    assert not outcome.changed
+    assert again.streams[STREAM] == state
+
+
+def test_its_ids_are_those_of_no_stream() -> None:
+    key = PartitionKey(STREAM, PartitionId(1))
+    assert is_companion(companion_key(key).stream_id)
+    assert not is_companion(STREAM)
+    assert companion_key(key).partition == 1
+    assert target_key(companion_key(key)) == key == target_key(key)
+    assert companion_key(companion_key(key)) == companion_key(key)
+    changed = after(image(), ADD)
+    found = find_stream(changed, companion_key(key).stream_id)
+    assert found == companion_of(changed.by_id(STREAM))
+    assert target_id(found.stream_id) == STREAM
+    assert find_stream(image(), companion_key(key).stream_id) is None
+    assert find_stream(changed, companion_key(PartitionKey(StreamId(9), PartitionId(0))).stream_id) is None
+
+
+@pytest.mark.parametrize(
+    ("intake", "companions"),
+    [(Intake.PAUSED, Intake.OPEN), (Intake.READ_ONLY, Intake.OPEN), (Intake.SEALED, Intake.SEALED)],
+)
+def test_it_takes_marks_while_its_stream_takes_no_messages(intake: Intake, companions: Intake) -> None:
+    changed = after(image(), ADD, SetIntake(stream_id=STREAM, intake=intake, since_us=9))
+    assert companion_of(changed.by_id(STREAM)).intake is companions
+
+
+def test_it_is_stored_as_its_stream_is() -> None:
+    for fields in ({"storage": Storage.MEMORY}, {"encryption": Encryption.AES_256_GCM}):
+        config = companion_of(after(image(**fields), ADD).by_id(STREAM)).config
+        assert {name: getattr(config, name) for name in fields} == fields
+
+
+def test_it_grows_with_its_stream() -> None:
+    more = AddPartitions(stream_id=STREAM, before=2, assignments=((ONE, TWO, THREE),))
+    state = after(image(), ADD, more).by_id(STREAM)
+    companion = companion_of(state)
+    assert companion.partitions is state.partitions
+    assert companion.config.partitions == 3
+
+
+def test_a_snapshot_without_any_is_as_before_there_were_some() -> None:
+    before, changed = image(), after(image(), ADD)
+    assert encode_image(before)[1] == 1, "the version"
+    assert encode_image(changed)[1] == 4
+    for one in (before, changed):
+        assert decode_image(encode_image(one)) == one
+    false = encode_image(changed).replace(b"\x04", b"\x03", 1)
+    with pytest.raises(RemoteError, match="companions in version 3"):
+        decode_image(false)
+
+
+def test_it_waits_for_the_last_broker_of_an_earlier_version() -> None:
+    brokers = [
+        BrokerState(one, "h:1", None, "d", Incarnation(1), is_live=True, clean_stop=True, broker_version=version)
+        for one, version in ((ONE, "0.4.0"), (TWO, "0.3.9"))
+    ]
+    error = unsupported_reason(brokers, ADD)
+    assert error is not None
+    assert error.code == ErrorCode.UNSUPPORTED_VERSION
+    assert unsupported_reason(brokers[:1], ADD) is None
+
+
+@pytest.mark.parametrize(("has_companion", "leader"), [(False, THREE), (True, TWO)])
+def test_a_longer_log_of_a_replica_that_was_out_of_sync_does_not_lead_where_there_are_marks(
+    has_companion: bool, leader: BrokerId
+) -> None:
+    """It may lack marks that were answered: those that counted have them on their disks."""
+    rules = ElectionRules(1, allow_unclean_election=False, has_companion=has_companion)
+    partition = PartitionState((ONE, TWO, THREE), (TWO,), (), None, LeaderEpoch(5), 9, None, (ONE, TWO))
+    ends = {
+        one: ReplicaEnd(one, Incarnation(1), LeaderEpoch(5), Offset(end))
+        for one, end in ((ONE, 7), (TWO, 8), (THREE, 9))
+    }
+    elected = recovered(partition, ends, {ONE, TWO, THREE}, rules)
+    assert elected is not None
+    assert elected.partition.leader == leader
+    assert not elected.is_unclean
