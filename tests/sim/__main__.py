@@ -25,6 +25,7 @@ _OF_CLUSTERS = (
     *mutants.CLUSTER_MUTANTS,
     *mutants.MUTANTS_OF_RIGHTS,
     *mutants.MUTANTS_OF_SCHEMAS,
+    *mutants.MUTANTS_OF_LEVELS,
     *mutants.MUTANTS_OF_OBSERVERS,
 )
 

@@ -21,6 +21,7 @@ from tests.sim.models.importing import Importing
 from tests.sim.models.logins import ADMIN, APP, Login
 from tests.sim.models.registering import Registering
 from tests.sim.models.requests import SimClient
+from tests.sim.models.upgrading import Upgrading
 from tests.sim.models.user_models import Tenants
 from tests.sim.plan.plan import Act, PlannedOperation, RunPlan
 
@@ -42,6 +43,7 @@ class OptionalLoad:
         self.acts: dict[Act, Callable[[PlannedOperation], None]] = {}
         self.rights = Rights(around) if acts & {Act.ASK, Act.RULE} else None
         self._imports, self._registers = Act.IMPORT in acts, Act.SCHEMA in acts
+        self._upgrades = Act.LEVEL in acts
         self._around = around
         self._checks = checks
         self._brokers = brokers
@@ -51,6 +53,7 @@ class OptionalLoad:
         self._tenants: Tenants | None = None
         self._importing: Importing | None = None
         self._registering: Registering | None = None
+        self._upgrading: Upgrading | None = None
 
     def programs(self, count: int) -> list[SimClient]:
         """Return the clients c1, c2, … of the basic load; with users, c1 is the administrator's."""
@@ -80,6 +83,9 @@ class OptionalLoad:
         if self._registers:
             self._registering = Registering(self._around, self._checks, refusals, ruler, self._random("schemas"))
             self.acts |= self._registering.acts
+        if self._upgrades:
+            self._upgrading = Upgrading(self._around, self._checks, self._brokers, ruler, self._random("levels"))
+            self.acts |= self._upgrading.acts
 
     def start(self) -> None:
         """Start after the brokers."""
@@ -90,6 +96,15 @@ class OptionalLoad:
             self._importing.create()
         if self._registering is not None:
             self._registering.create()
+        if self._upgrading is not None:
+            self._upgrading.start()
+
+    def acted(self, broker: SimBroker) -> None:
+        """Check a broker after its turn."""
+        if self.rights is not None:
+            self.rights.acted(broker)
+        if self._upgrading is not None:
+            self._upgrading.acted(broker)
 
     @property
     def generations(self) -> list[StreamGeneration]:
@@ -98,7 +113,7 @@ class OptionalLoad:
 
     def allow_unclean_election(self, stream_id: int) -> bool:
         """Allow an unclean leader election; return False if the stream is not part of this load."""
-        there = (self._ruling, self._tenants, self._importing, self._registering)
+        there = (self._ruling, self._tenants, self._importing, self._registering, self._upgrading)
         return any(one.allow_unclean_election(stream_id) for one in there if one is not None)
 
     def waits_for(self, is_stuck: Callable[[PartitionHistory], bool]) -> Callable[[], str]:
@@ -111,6 +126,8 @@ class OptionalLoad:
             waits.append(self._importing.waits_for(is_stuck))
         if self._registering is not None:
             waits.append(self._registering.waits_for(is_stuck))
+        if self._upgrading is not None:
+            waits.append(self._upgrading.waits_for())
         return lambda: ", ".join(filter(None, [one() for one in waits]))
 
     def check(self) -> None:

@@ -26,10 +26,11 @@ GROW_OPERATIONS = 3
 USER_OPERATIONS = 700
 IMPORT_OPERATIONS = 60
 SCHEMA_OPERATIONS = 240
+LEVEL_OPERATIONS = 80
 DURABILITY_OPERATIONS = 6
 REST_US = 14_000_000  # longer than a follower may lag before it leaves the ISR
 DURABILITY_SLOT = 1  # its promises are those of `os`, the weakest durability
-_WITH_USERS = 1 / 3  # of all seeds; an import and schemas are drawn separately with the same share
+_WITH_USERS = 1 / 3  # of all seeds; an import, schemas and levels are drawn separately with the same share
 
 
 class Act(StrEnum):
@@ -56,6 +57,7 @@ class Act(StrEnum):
     ASK = "ask"  # a user with few permissions sends a request
     RULE = "rule"  # an administrator grants or revokes rules, rotates a secret, deletes a user
     SCHEMA = "schema"  # a schema is registered or forgotten, or values are published that it checks
+    LEVEL = "level"  # a broker becomes another version, the feature level is raised, or what is new is tried
     IMPORT = "import"  # a program imports rows with their offsets and timestamps, is killed, or checks what is stored
 
 
@@ -93,6 +95,8 @@ _USER_ACTS = (
 _IMPORT_ACTS = ((Act.IMPORT, 1),)
 
 _SCHEMA_ACTS = ((Act.SCHEMA, 1),)
+
+_LEVEL_ACTS = ((Act.LEVEL, 1),)
 
 _KEYED_ACTS = (
     (Act.PUBLISH, 100),
@@ -214,6 +218,8 @@ def make_plan(seed: int, brokers: int, slots: int) -> RunPlan:
         operations += _drawn_apart(seed, "import", end_us, 0, _IMPORT_ACTS, IMPORT_OPERATIONS)
     if _is_drawn(seed, "with schemas"):
         operations += _drawn_apart(seed, "schemas", end_us, 0, _SCHEMA_ACTS, SCHEMA_OPERATIONS)
+    elif _is_drawn(seed, "with upgrades"):  # schemas need the newest level
+        operations += _drawn_apart(seed, "levels", end_us, 0, _LEVEL_ACTS, LEVEL_OPERATIONS)
     faults: list[PlannedFault] = []
     possible = tuple((ill, weight) for ill, weight in _ILLS if brokers > 1 or ill not in CLUSTER_ONLY)
     count = FAULTS_MIN + int(random.random() * (FAULTS_MAX - FAULTS_MIN))

@@ -171,8 +171,7 @@ class World:
         self._agreement.acted(broker, standing)
         for history, look in self.checks.acted(broker, standing):
             self._agreement.committed(history, broker, look)
-        if self._guests.rights is not None:
-            self._guests.rights.acted(broker)
+        self._guests.acted(broker)
         self._faults.aims.acted(broker)
 
     def _started(self, broker: SimBroker) -> None:
