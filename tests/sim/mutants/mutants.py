@@ -588,12 +588,6 @@ MUTANTS_OF_LEVELS = (
         "for one, version in known if one.is_live and version and version < needed)",
     ),
     Mutant(
-        "the level is checked only when it is proposed",
-        "penstock.metadata.effects.brokers",
-        "    if older is not None:\n        raise older\n",
-        "",
-    ),
-    Mutant(
         "a broker applies a level beyond its version",
         "penstock.node.quorum.metadata_entries",
         "    if level_of(broker_version) < image.feature_level:\n",
