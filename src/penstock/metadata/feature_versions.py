@@ -121,10 +121,8 @@ def common_level(brokers: Iterable[BrokerState], own: FeatureLevel) -> FeatureLe
 
 
 def features_of(level: FeatureLevel) -> list[str]:
-    """Return the names of the features that a level brings, sorted."""
-    tags = ((str(kind.__struct_config__.tag).replace("_", " "), since) for kind, since in COMMANDS.items())
+    """Return the names of the features that a level brings, for users; sorted."""
     named: list[tuple[str, Version]] = [
-        *((f"the command {tag}", since) for tag, since in tags),
         *((f"the option {name} of a stream", since) for name, since in CONFIG_FIELDS.items()),
         *((f"the permission {operation}", since) for operation, since in OPERATIONS.items()),
         *FEATURES,
