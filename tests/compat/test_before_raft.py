@@ -36,6 +36,7 @@ def check(broker: Broker) -> None:
     assert streams["split"].config.max_messages == 1_000
     assert broker.values("orders") == [b"1", b"2", b"3"]
     assert [broker.values("split", number) for number in (0, 1)] == [[b"zero"], [b"one"]]
+    assert broker.node.image.feature_level == (0, 3)  # it is no new cluster, although it gets its id only now
     for info in streams.values():
         assert all((one.state, one.leader_epoch > 2) == ("online", True) for one in info.partitions)
 

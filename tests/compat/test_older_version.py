@@ -15,7 +15,7 @@ import re
 import subprocess
 import sys
 import tarfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -219,25 +219,100 @@ async def test_a_copy_waits_for_the_last_broker_and_an_older_client_reads_a_susp
         assert done.stdout == "3 [0, 1, 2, 3, 4]\n", done.stderr
 
 
+SCHEMA = penstock.Schema(penstock.SchemaKind.AVRO, '{"type":"record","name":"Order","fields":[]}')
+
+
+async def refusal(request: Awaitable[object]) -> str:
+    """The error of a request that is not known yet, somewhere or at this level."""
+    with pytest.raises(RemoteError) as raised:
+        await request
+    assert raised.value.code == ErrorCode.UNSUPPORTED_VERSION, raised.value
+    return raised.value.message
+
+
+async def check_refused(cluster: ClusterProcesses, upgraded: int) -> None:
+    """Whichever broker is asked: a new feature waits for the level, and the level for the brokers that are older."""
+    for asked in cluster.brokers:
+        async with cluster.client(asked) as client:
+            feature = await refusal(client.register_schema("orders", SCHEMA))
+            level = await refusal(client.raise_feature_level())
+            assert (await client.schemas("orders")).versions == ()
+        if asked <= upgraded:
+            assert "the registry of schemas needs feature level 0.4; the cluster is at 0.3: run `penst" in feature
+            assert f"broker {upgraded + 1} (0.3.0)" in level
+
+
 @needs_time
 @pytest.mark.parametrize("older", [RELEASED], indirect=True)
-async def test_schemas_and_their_permission_wait_for_the_last_broker(cluster: ClusterProcesses, older: Path) -> None:
-    schema = penstock.Schema(penstock.SchemaKind.AVRO, '{"type":"record","name":"Order","fields":[]}')
+async def test_the_feature_level_is_raised_after_an_upgrade_under_load(cluster: ClusterProcesses, older: Path) -> None:
+    async def restarted(number: int) -> None:
+        start_again(cluster.brokers[number])
+        await cluster.all_live()
+        await cluster.in_sync("orders", {1, 2, 3}, number)
+        await sent.acks(ACKS)
+
     await cluster.all_live()
     async with cluster.client(1) as client:
         await client.create_stream("orders", "orders.>", replicas=3)
-    for number, broker in cluster.brokers.items():
-        async with await broker.client() as client:
-            with pytest.raises(RemoteError) as raised:
-                await client.register_schema("orders", schema)
-            assert raised.value.code == ErrorCode.UNSUPPORTED_VERSION, raised.value
-            assert (await client.schemas("orders")).versions == ()
-        upgrade(broker)
-        start_again(broker)
-        await cluster.all_live()
-        await cluster.in_sync("orders", {1, 2, 3}, number)
+        async with load(cluster.nats.url, "orders.a") as sent:
+            for number, broker in cluster.brokers.items():
+                await check_refused(cluster, number - 1)
+                upgrade(broker)
+                await restarted(number)
+            assert "needs feature level 0.4" in await refusal(client.register_schema("orders", SCHEMA))
+            make_older(cluster.brokers[2], older)  # as long as the level was not raised
+            await restarted(2)
+            assert "broker 2 (0.3.0)" in await refusal(client.raise_feature_level())
+            upgrade(cluster.brokers[2])
+            await restarted(2)
+            assert (await client.status()).feature_level == "0.3"
+            assert await client.raise_feature_level("0.4") == "0.4"
+            assert (await client.register_schema("orders", SCHEMA)).number == 1
+            assert cluster.brokers[3].stop() == 0, cluster.brokers[3].said
+            make_older(cluster.brokers[3], older)
+            cluster.brokers[3].launch()
+            assert await asyncio.to_thread(cluster.brokers[3].wait) == 1
+            said = cluster.brokers[3].said
+            assert "the metadata has something that this version does not know: upgrade this broker" in said
+            assert "Traceback" not in said
+            await sent.acks(ACKS)
+            upgrade(cluster.brokers[3])
+            cluster.brokers[3].start()
+            await cluster.in_sync("orders", {1, 2, 3}, 3)
+            await sent.acks(ACKS)
+            await sent.stop()
+        await check(client, "orders", sent)
+    for number in cluster.brokers:
+        async with cluster.client(number) as client:
+            assert (await client.status()).feature_level == "0.4"
+            assert len((await client.schemas("orders")).versions) == 1
+
+
+@needs_time
+@pytest.mark.parametrize("older", [RELEASED], indirect=True)
+async def test_all_brokers_go_back_as_long_as_the_feature_level_was_not_raised(
+    cluster: ClusterProcesses, older: Path
+) -> None:
+    await cluster.all_live()
     async with cluster.client(1) as client:
-        assert (await client.register_schema("orders", schema)).number == 1
+        await client.create_stream("orders", "orders.>", replicas=3)
+        async with load(cluster.nats.url, "orders.a") as sent:
+            for version in (penstock.__version__, version_of(older)):
+                for number, broker in cluster.brokers.items():
+                    if version == penstock.__version__:
+                        upgrade(broker)
+                    else:
+                        make_older(broker, older)
+                    start_again(broker)
+                    await cluster.all_live()
+                    await cluster.in_sync("orders", {1, 2, 3}, number)
+                    await sent.acks(ACKS)
+                name = f"of-{version[:3].replace('.', '-')}"
+                await client.create_stream(name, f"{name}.>", replicas=3)
+                assert {one.broker_version for one in (await client.status()).brokers} == {version}
+            await sent.stop()
+        await check(client, "orders", sent)
+        assert [info.name for info in await client.streams()] == ["of-0-3", "of-0-4", "orders"]
 
 
 @needs_time

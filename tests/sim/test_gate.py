@@ -8,6 +8,7 @@ from tests.extent import each_change, needs_time
 from tests.sim.run.run import run_seeds
 
 SEEDS = range(12)
+SEEDS_WITH_UPGRADES = range(8, 12)
 
 
 @each_change
@@ -31,7 +32,24 @@ SEEDS = range(12)
     ids=str,
 )
 def test_a_planted_mistake_is_found(mutant: str, brokers: int) -> None:
-    runs = run_seeds(SEEDS, brokers, 1, mutant)
+    check_found(mutant, SEEDS, brokers)
+
+
+@each_change
+@pytest.mark.parametrize(
+    "mutant",
+    [
+        "what is new does not wait for the level",
+        pytest.param("the level is lowered", marks=needs_time),
+        pytest.param("a broker that is too old for the level is registered", marks=needs_time),
+    ],
+)
+def test_a_planted_mistake_of_an_upgrade_is_found(mutant: str) -> None:
+    check_found(mutant, SEEDS_WITH_UPGRADES, 3)
+
+
+def check_found(mutant: str, seeds: range, brokers: int) -> None:
+    runs = run_seeds(seeds, brokers, 1, mutant)
     found = next((result.error for result in runs if result.error), "")
     runs.close()  # type: ignore[attr-defined]
     assert found.startswith("ViolationError: ")

@@ -22,7 +22,7 @@ NEW_SEEDS = 8
 
 
 @pytest.mark.parametrize(
-    ("seed", "brokers"), [(0, 1), *(pytest.param(*one, marks=needs_time) for one in ((1, 3), (2, 5)))]
+    ("seed", "brokers"), [(0, 1), *(pytest.param(*one, marks=needs_time) for one in ((1, 3), (2, 5), (8, 3)))]
 )
 def test_nothing_is_lost_and_all_recovers(seed: int, brokers: int) -> None:
     result = run_seed(seed, brokers)

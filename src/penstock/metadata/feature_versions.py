@@ -79,7 +79,7 @@ OPERATIONS: Mapping[Operation, Version] = {Operation.MONITOR: (0, 3), Operation.
 
 def unsupported_reason(image: ClusterImage, command: Command) -> RemoteError | None:
     """Return the error if the cluster's level, or a broker, is too old for the command; else None."""
-    if isinstance(command, RaiseFeatureLevel | FormCluster):
+    if isinstance(command, RaiseFeatureLevel | FormCluster):  # they bring the level
         return too_old_for(image.brokers.values(), command.feature_level)
     needed, what = max(_new_in(command), default=((), ""))
     if needed > FIRST_LEVEL:
@@ -107,8 +107,8 @@ def _missing(image: ClusterImage, needed: Version, what: str) -> RemoteError | N
 
 def too_old_for(brokers: Iterable[BrokerState], level: FeatureLevel) -> RemoteError | None:
     """Return the error if a broker of the cluster, live or absent, is older than a level; else None."""
-    older = _older_than(level, brokers)
-    if level == FIRST_LEVEL or not older:
+    older = [] if level == FIRST_LEVEL else _older_than(level, brokers)
+    if not older:
         return None
     error = _older_error(older, f"feature level {level_text(level)} needs version {level_text(level)} of every broker")
     if all(one.is_live for one in older):
@@ -123,10 +123,8 @@ def common_level(brokers: Iterable[BrokerState], own: FeatureLevel) -> FeatureLe
 
 
 def features_of(level: FeatureLevel) -> list[str]:
-    """Return the names of the features that a level brings, sorted."""
-    tags = ((str(kind.__struct_config__.tag).replace("_", " "), since) for kind, since in COMMANDS.items())
+    """Return the names of the features that a level brings, for users; sorted."""
     named: list[tuple[str, Version]] = [
-        *((f"the command {tag}", since) for tag, since in tags),
         *((f"the option {name} of a stream", since) for name, since in CONFIG_FIELDS.items()),
         *((f"the permission {operation}", since) for operation, since in OPERATIONS.items()),
         *FEATURES,

@@ -22,6 +22,7 @@ from tests.sim.models.logins import ADMIN, APP, Login
 from tests.sim.models.marking import Marking
 from tests.sim.models.registering import Registering
 from tests.sim.models.requests import SimClient
+from tests.sim.models.upgrading import Upgrading
 from tests.sim.models.user_models import Tenants
 from tests.sim.plan.plan import Act, PlannedOperation, RunPlan
 
@@ -43,6 +44,7 @@ class OptionalLoad:
         self.acts: dict[Act, Callable[[PlannedOperation], None]] = {}
         self.rights = Rights(around) if acts & {Act.ASK, Act.RULE} else None
         self._imports, self._registers, self._marks = Act.IMPORT in acts, Act.SCHEMA in acts, Act.MARK in acts
+        self._upgrades = Act.LEVEL in acts
         self._around = around
         self._checks = checks
         self._brokers = brokers
@@ -53,6 +55,7 @@ class OptionalLoad:
         self._importing: Importing | None = None
         self._registering: Registering | None = None
         self.marking: Marking | None = None
+        self._upgrading: Upgrading | None = None
 
     def programs(self, count: int) -> list[SimClient]:
         """Return the clients c1, c2, … of the basic load; with users, c1 is the administrator's."""
@@ -86,6 +89,9 @@ class OptionalLoad:
             chance = self._random("marking")
             self.marking = Marking(self._around, self._checks, self._brokers, ruler, chance)
             self.acts |= self.marking.acts
+        if self._upgrades:
+            self._upgrading = Upgrading(self._around, self._checks, self._brokers, ruler, self._random("levels"))
+            self.acts |= self._upgrading.acts
 
     def start(self) -> None:
         """Start after the brokers."""
@@ -98,6 +104,17 @@ class OptionalLoad:
             self._registering.create()
         if self.marking is not None:
             self.marking.create()
+        if self._upgrading is not None:
+            self._upgrading.start()
+
+    def acted(self, broker: SimBroker) -> None:
+        """Check a broker after its turn."""
+        if self.rights is not None:
+            self.rights.acted(broker)
+        if self.marking is not None:
+            self.marking.acted(broker)
+        if self._upgrading is not None:
+            self._upgrading.acted(broker)
 
     @property
     def generations(self) -> list[StreamGeneration]:
@@ -107,7 +124,7 @@ class OptionalLoad:
 
     def allow_unclean_election(self, stream_id: int) -> bool:
         """Allow an unclean leader election; return False if the stream is not part of this load."""
-        there = (self._ruling, self._tenants, self._importing, self._registering, self.marking)
+        there = (self._ruling, self._tenants, self._importing, self._registering, self.marking, self._upgrading)
         return any(one.allow_unclean_election(stream_id) for one in there if one is not None)
 
     def waits_for(self, is_stuck: Callable[[PartitionHistory], bool]) -> Callable[[], str]:
@@ -122,6 +139,8 @@ class OptionalLoad:
             waits.append(self._registering.waits_for(is_stuck))
         if self.marking is not None:
             waits.append(self.marking.waits_for(is_stuck))
+        if self._upgrading is not None:
+            waits.append(self._upgrading.waits_for())
         return lambda: ", ".join(filter(None, [one() for one in waits]))
 
     def check(self) -> None:

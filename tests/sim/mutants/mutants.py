@@ -25,6 +25,7 @@ _STORING = "penstock.node.api.append_api"
 _REGISTRY = "penstock.node.api.schema_registry"
 _VALUES = "penstock.node.api.schema_checks"
 _COMPANIONS = "penstock.node.replicas.companions"
+_FEATURES = "penstock.metadata.feature_versions"
 
 
 MUTANTS = (
@@ -562,6 +563,40 @@ MUTANTS_OF_DISKS = (
 """Mutants about when a disk is synced, which the simulator does not measure: `make chaos` finds them."""
 
 
+MUTANTS_OF_LEVELS = (
+    Mutant(
+        "what is new does not wait for the level",
+        _FEATURES,
+        "    if image.feature_level >= needed:\n",
+        "    if True:\n",
+    ),
+    Mutant(
+        "the level is lowered",
+        "penstock.metadata.effects.brokers",
+        "    if command.feature_level < image.feature_level:\n",
+        "    if False:\n",
+    ),
+    Mutant(
+        "a broker that is too old for the level is registered",
+        "penstock.metadata.effects.brokers",
+        "    if level_of(broker_version) < image.feature_level:\n",
+        "    if False:\n",
+    ),
+    Mutant(
+        "a broker that is away does not keep the level down",
+        _FEATURES,
+        "for one, version in known if version and version < needed)",
+        "for one, version in known if one.is_live and version and version < needed)",
+    ),
+    Mutant(
+        "a broker applies a level beyond its version",
+        "penstock.node.quorum.metadata_entries",
+        "    if level_of(broker_version) < image.feature_level:\n",
+        "    if False:\n",
+    ),
+)
+"""Mutants of feature levels: they show where brokers of two versions form a cluster."""
+
 MUTANTS_OF_OBSERVERS = (
     Mutant(
         "an observer that has all stands in for who is in sync",
@@ -660,6 +695,7 @@ _OTHERS = (
     *MUTANTS_OF_RIGHTS,
     *MUTANTS_OF_SCHEMAS,
     *MUTANTS_OF_MARKS,
+    *MUTANTS_OF_LEVELS,
     *MUTANTS_OF_OBSERVERS,
     *MUTANTS_OF_DISKS,
 )

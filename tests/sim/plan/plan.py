@@ -27,10 +27,11 @@ USER_OPERATIONS = 700
 IMPORT_OPERATIONS = 60
 SCHEMA_OPERATIONS = 240
 MARK_OPERATIONS = 400
+LEVEL_OPERATIONS = 80
 DURABILITY_OPERATIONS = 6
 REST_US = 14_000_000  # longer than a follower may lag before it leaves the ISR
 DURABILITY_SLOT = 1  # its promises are those of `os`, the weakest durability
-_WITH_USERS = 1 / 3  # of all seeds; an import, schemas and marks are drawn separately with the same share
+_WITH_USERS = 1 / 3  # of all seeds; an import, schemas, marks and levels are drawn separately with the same share
 
 
 class Act(StrEnum):
@@ -58,6 +59,7 @@ class Act(StrEnum):
     RULE = "rule"  # an administrator grants or revokes rules, rotates a secret, deletes a user
     SCHEMA = "schema"  # a schema is registered or forgotten, or values are published that it checks
     MARK = "mark"  # marks, messages and reads of the stream with companion logs
+    LEVEL = "level"  # a broker becomes another version, the feature level is raised, or what is new is tried
     IMPORT = "import"  # a program imports rows with their offsets and timestamps, is killed, or checks what is stored
 
 
@@ -97,6 +99,7 @@ _IMPORT_ACTS = ((Act.IMPORT, 1),)
 _SCHEMA_ACTS = ((Act.SCHEMA, 1),)
 
 _MARK_ACTS = ((Act.MARK, 1),)
+_LEVEL_ACTS = ((Act.LEVEL, 1),)
 
 _KEYED_ACTS = (
     (Act.PUBLISH, 100),
@@ -220,6 +223,8 @@ def make_plan(seed: int, brokers: int, slots: int) -> RunPlan:
         operations += _drawn_apart(seed, "schemas", end_us, 0, _SCHEMA_ACTS, SCHEMA_OPERATIONS)
     if _is_drawn(seed, "with marks"):
         operations += _drawn_apart(seed, "marks", end_us, 0, _MARK_ACTS, MARK_OPERATIONS)
+    elif _is_drawn(seed, "with upgrades"):  # schemas need the newest level
+        operations += _drawn_apart(seed, "levels", end_us, 0, _LEVEL_ACTS, LEVEL_OPERATIONS)
     faults: list[PlannedFault] = []
     possible = tuple((ill, weight) for ill, weight in _ILLS if brokers > 1 or ill not in CLUSTER_ONLY)
     count = FAULTS_MIN + int(random.random() * (FAULTS_MAX - FAULTS_MIN))

@@ -173,11 +173,8 @@ class World:
         self._agreement.acted(broker, standing)
         for history, look in self.checks.acted(broker, standing):
             self._agreement.committed(history, broker, look)
-        if self._guests.rights is not None:
-            self._guests.rights.acted(broker)
+        self._guests.acted(broker)
         self._faults.aims.acted(broker)
-        if self._guests.marking is not None:
-            self._guests.marking.acted(broker)
 
     def _started(self, broker: SimBroker) -> None:
         self.checks.started(broker)

@@ -481,7 +481,7 @@ class Broker:
             if damage is not None and isinstance(refusal, RemoteError) and refusal.code == ErrorCode.CORRUPT_RANGE:
                 return [*rows, damage]
             response = self.answer(caller, FetchResponse)
-            rows += [row for row in rows_of(self.payloads[caller], info.stream_id) if row.offset >= offset]
+            rows += [row for row in rows_of(self.payloads.get(caller, b""), info.stream_id) if row.offset >= offset]
             assert response.end_offset > offset
             offset = int(response.end_offset)
         return rows

@@ -20,6 +20,7 @@ from tests.sim.mutants.mutants import (
     CLUSTER_MUTANTS,
     MUTANTS,
     MUTANTS_OF_DISKS,
+    MUTANTS_OF_LEVELS,
     MUTANTS_OF_MARKS,
     MUTANTS_OF_OBSERVERS,
     MUTANTS_OF_RIGHTS,
@@ -39,6 +40,7 @@ PLANTED = {
             *MUTANTS_OF_RIGHTS,
             *MUTANTS_OF_MARKS,
             *MUTANTS_OF_SCHEMAS,
+            *MUTANTS_OF_LEVELS,
             *MUTANTS_OF_OBSERVERS,
             *MUTANTS_OF_DISKS,
         )

@@ -17,7 +17,7 @@ from penstock.hot.crc import crc32c
 from penstock.messages import AddCompanionRequest, AppendResponse, Response
 from penstock.metadata import elections
 from penstock.metadata.companions import is_companion, target_key
-from penstock.metadata.image import StreamState
+from penstock.metadata.image import ClusterImage, StreamState
 from penstock.metadata.persistence.snapshot import encode_image
 from penstock.node.node import Node
 from penstock.node.partition.partition import Partition
@@ -298,6 +298,16 @@ def streams(node: Node) -> Iterator[StreamState]:
 def live(node: Node) -> frozenset[BrokerId]:
     """Return the live brokers in the broker's image."""
     return node._cluster.image.live_brokers()
+
+
+def image(node: Node) -> ClusterImage:
+    """Return the metadata image that the broker has applied."""
+    return node._cluster.image
+
+
+def version(node: Node) -> str:
+    """Return the version as which the broker runs."""
+    return node._cluster._settings.broker_version
 
 
 def standing(node: Node) -> StandingLook:

@@ -108,6 +108,7 @@ class SimBroker:
         self.name = f"b{broker_id}"
         self.address = f"{self.name}:1"  # advertised to other brokers, and to NATS
         self.nats_urls: tuple[str, ...] = ()
+        self.version = "1"  # of its next start
         self.clock = clock
         self.disk = Disk(around.scheduler, random)
         self.disk.died = self._died
@@ -188,7 +189,7 @@ class SimBroker:
         voters = {BrokerId(one.broker_id): one.address for one in brokers.values()} if len(brokers) > 1 else {}
         return Settings(
             broker_id=BrokerId(self.broker_id),
-            broker_version="1",
+            broker_version=self.version,
             cluster_id="sim",
             data_dir_id=self.data_dir_id,
             process=f"{self.name} run {self.run}",
