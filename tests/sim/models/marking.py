@@ -7,6 +7,8 @@
 | companions are led by whoever leads their partitions, in the same epoch         | every event of a broker          |
 | a replica that shows messages has all marks that it has ever had                | an answer to a fetch             |
 | one that says how stale it is has all marks answered before that moment         | an answer to a fetch             |
+| no deleted message is shown once that was answered, and no other one is hidden  | an answer to a fetch             |
+| replicas that have folded as many marks hide the same messages                  | every event of a broker          |
 | a leader has all marks that were answered before its leadership                 | an answer to a fetch             |
 
 Rules: the marks come from inside the leader's broker, as those of a client's request would. The companion logs are
@@ -27,6 +29,7 @@ from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import Offset, PartitionId, PartitionKey, StreamId
 from penstock.batch import codec
 from penstock.hot.message_group import MessageGroup
+from penstock.live.row_set import RowSet
 from penstock.messages import (
     AlterStreamRequest,
     AppendRequest,
@@ -43,6 +46,7 @@ from penstock.testing.errors import ViolationError
 from penstock.testing.simulation import inspector
 from penstock.testing.simulation.broker.broker import SimBroker, Surroundings
 from penstock.testing.simulation.checks.checks import Checks, PartitionHistory, SentMessage
+from penstock.testing.simulation.rows import ReadRows
 from tests.sim.models.client_state import StreamGeneration, kind_of
 from tests.sim.models.requests import SimClient
 from tests.sim.plan.plan import Act, PlannedOperation
@@ -82,6 +86,9 @@ class Marking:
         self._asked = _PARTITIONS  # partitions of the present stream, also those that are being added
         self._marks: StreamConfig | None = None  # config of the companion logs; None: they were not asked for
         self._answered: dict[int, list[tuple[int, int]]] = {}  # partition → (time, end) of answered marks
+        # (subject, partition) → offset → when its deletion was answered, and by which leader epoch
+        self._deleted: dict[tuple[str, int], dict[int, tuple[int, int]]] = {}
+        self._hidden: dict[tuple[str, int, int], RowSet] = {}  # (subject, partition, folded marks) → hidden rows
         # (companion's subject, partition, broker, its disk) → the highest committed_end there
         self._had: dict[tuple[str, int, int, int], int] = {}
 
@@ -185,9 +192,12 @@ class Marking:
         elif chance // 256 % 8 == 0 and self._made < _GENERATIONS:
             self._recreate()
 
-    def _named(self, config: StreamConfig, number: int) -> bytes:
+    def _name(self, config: StreamConfig, number: int) -> str:
         self._numbers += 1
-        name = f"{config.subject}/{number}/{self._numbers}".encode()
+        return f"{config.subject}/{number}/{self._numbers}"
+
+    def _named(self, config: StreamConfig, number: int) -> bytes:
+        name = self._name(config, number).encode()
         self._checks.sends(config, SentMessage(name, name, name))
         return name
 
@@ -219,7 +229,8 @@ class Marking:
                     broker.event(partial(inspector.add_companion, broker.node, look, self._added))
                 elif len(state.partitions) > number and self._marks is not None:
                     history = self._checks.histories[self._marks.subject, number]
-                    broker.event(partial(self._append_marks, broker, look, history))
+                    of = self._checks.of(generation.config.subject, number)
+                    broker.event(partial(self._append_marks, broker, look, history, of))
                 return
 
     def _begin_marks(self, config: StreamConfig) -> None:
@@ -231,22 +242,38 @@ class Marking:
         self._trace(f"companion logs: {kind_of(response)}")
         self._around.count("added companion logs", not isinstance(response, RemoteError))
 
-    def _append_marks(self, broker: SimBroker, look: inspector.PartitionLook, history: PartitionHistory) -> None:
-        if broker.node is None:
+    def _append_marks(
+        self, broker: SimBroker, look: inspector.PartitionLook, history: PartitionHistory, of: PartitionHistory
+    ) -> None:
+        """Delete some messages of the partition `of`; `history` is its companion's."""
+        if broker.node is None or look.log_start >= look.committed_end:
             return
-        names = [self._named(history.config, look.partition) for _ in range(1 + int(self._random.random() * 3))]
         answered = self._answered.setdefault(look.partition, [])
+        rows: list[tuple[bytes, bytes]] = []
+        deleting: set[int] = set()
 
         def done(response: AppendResponse | RemoteError) -> None:
             self._trace(f"marked: {kind_of(response)}")
             if isinstance(response, AppendResponse):
-                self._around.count("marks", len(names))
-                for offset, name in enumerate(names, response.base_offset):
-                    self._checks.promised(history, offset, response.leader_epoch, name, fsynced=response.fsynced)
+                self._around.count("marks", len(rows))
+                for offset, (_, value) in enumerate(rows, response.base_offset):
+                    self._checks.promised(history, offset, response.leader_epoch, value, fsynced=response.fsynced)
                 answered.append((self._now_us, int(response.end_offset)))
+                for offset in deleting:
+                    self._deleted.setdefault((of.config.subject, look.partition), {}).setdefault(
+                        offset, (self._now_us, int(response.leader_epoch))
+                    )
 
         try:
-            inspector.append_marks(broker.node, look, [(name, name) for name in names], done)
+            for _ in range(1 + int(self._random.random() * 3)):
+                span = look.committed_end - look.log_start
+                chosen = {look.log_start + int(self._random.random() * span) for _ in range(3)}
+                deleting |= chosen
+                rows += inspector.marks(broker.node, look, sorted(chosen), self._name(history.config, look.partition))
+            of.deleting |= deleting
+            for _, value in rows:
+                self._checks.sends(history.config, SentMessage(value, value, value))
+            inspector.append_marks(broker.node, look, rows, done)
         except RemoteError as error:
             self._trace(f"not marked: {error.code}")
 
@@ -285,11 +312,12 @@ class Marking:
         broker, asked_us = self._brokers[broker_id], self._now_us
         run = broker.run
 
-        def done(response: Response | RemoteError | None, _raw: bytes) -> None:
+        def done(response: Response | RemoteError | None, raw: bytes) -> None:
             self._trace(f"read on {broker.name}: {kind_of(response)}")
             if isinstance(response, FetchResponse) and broker.run == run and broker.node is not None:
                 self._around.count("reads of marked streams")
                 self._shown(generation, number, broker, asked_us, response)
+                self._check_rows(generation, number, broker, asked_us, response, raw)
 
         request = FetchRequest(
             stream_id=StreamId(generation.stream_id), partition=PartitionId(number), offset=Offset(0), wait_ms_max=0
@@ -323,7 +351,63 @@ class Marking:
                 f"{text}; {wanted} was answered before {max(moments)} us, up to which it has to know all"
             )
 
+    def _check_rows(
+        self,
+        generation: StreamGeneration,
+        number: int,
+        broker: SimBroker,
+        asked_us: int,
+        response: FetchResponse,
+        raw: bytes,
+    ) -> None:
+        """Check that no deleted message is shown, and that no other one is missing."""
+        history = self._checks.of(generation.config.subject, number)
+        of_marks = None if self._marks is None else self._checks.histories.get((self._marks.subject, number))
+        if generation not in self.generations or any(
+            one.is_damaged or one.is_given_up or one.cuts or one.was_damaged_on(0)
+            for one in (history, of_marks)
+            if one is not None
+        ):
+            return
+        shown = set(ReadRows(raw).offsets)
+        missing = set(range(response.base_offset, response.end_offset)) - shown - history.deleting
+        if missing:
+            raise ViolationError(f"{history.name()}: {broker.name} hides {sorted(missing)}, which nobody has deleted")
+        known_us = -1
+        if response.behind_us is not None:
+            known_us = asked_us - response.behind_us - response.behind_us // _SKEW - _SLACK_US
+        deleted = self._deleted.get((history.config.subject, number), {})
+        for offset in shown & deleted.keys():
+            at_us, leader_epoch = deleted[offset]
+            is_leaders = leader_epoch == response.leader_epoch and self._leads(broker, history, leader_epoch)
+            if at_us <= known_us or (is_leaders and at_us <= asked_us):
+                text = f"{history.name()}: {broker.name} shows {offset}, whose deletion was answered at {at_us} us"
+                raise ViolationError(text)
+        self._around.count("deleted messages that reads left out", len(history.deleting - shown))
+
+    @staticmethod
+    def _leads(broker: SimBroker, history: PartitionHistory, leader_epoch: int) -> bool:
+        assert broker.node is not None
+        look = inspector.partition(broker.node, history.stream_id, history.partition)
+        return look is not None and look.is_leader and look.leader_epoch == leader_epoch
+
     # Brokers
+
+    def _check_hidden(self, broker: SimBroker, generation: StreamGeneration, number: int) -> None:
+        """Check that all replicas that have folded as many marks hide the same rows."""
+        assert broker.node is not None
+        history = self._checks.of(generation.config.subject, number)
+        if self._marks is None or history.is_damaged or history.is_given_up or history.cuts:
+            return
+        of_marks = self._checks.of(self._marks.subject, number)
+        found = inspector.hidden_rows(broker.node, generation.stream_id, number)
+        if found is None or of_marks.is_damaged or of_marks.cuts:
+            return
+        end, hidden = found
+        known = self._hidden.setdefault((history.config.subject, number, end), hidden)
+        if known != hidden:
+            text = f"{history.name()}: after {end} marks {broker.name} hides {hidden!r}, and others {known!r}"
+            raise ViolationError(text)
 
     def acted(self, broker: SimBroker) -> None:
         """Check a broker after each of its events."""
@@ -337,6 +421,8 @@ class Marking:
             if look is not None:
                 key = self._marks.subject, number, broker.broker_id, broker.disk.number
                 self._had[key] = max(self._had.get(key, 0), look.committed_end)
+                if self.generations:
+                    self._check_hidden(broker, self.generations[0], number)
                 self._mark_beside_proposals(broker, number)
 
     def _mark_beside_proposals(self, broker: SimBroker, number: int) -> None:

@@ -219,11 +219,12 @@ def make_plan(seed: int, brokers: int, slots: int) -> RunPlan:
         operations += _drawn_apart(seed, "users", end_us, 0, _USER_ACTS, USER_OPERATIONS)
     if _is_drawn(seed, "with an import"):
         operations += _drawn_apart(seed, "import", end_us, 0, _IMPORT_ACTS, IMPORT_OPERATIONS)
-    if _is_drawn(seed, "with schemas"):
+    has_schemas, has_marks = _is_drawn(seed, "with schemas"), _is_drawn(seed, "with marks")
+    if has_schemas:
         operations += _drawn_apart(seed, "schemas", end_us, 0, _SCHEMA_ACTS, SCHEMA_OPERATIONS)
-    if _is_drawn(seed, "with marks"):
+    if has_marks:
         operations += _drawn_apart(seed, "marks", end_us, 0, _MARK_ACTS, MARK_OPERATIONS)
-    elif _is_drawn(seed, "with upgrades"):  # schemas need the newest level
+    if _is_drawn(seed, "with upgrades") and not (has_schemas or has_marks):  # those need the newest level
         operations += _drawn_apart(seed, "levels", end_us, 0, _LEVEL_ACTS, LEVEL_OPERATIONS)
     faults: list[PlannedFault] = []
     possible = tuple((ill, weight) for ill, weight in _ILLS if brokers > 1 or ill not in CLUSTER_ONLY)

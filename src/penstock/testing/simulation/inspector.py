@@ -14,9 +14,11 @@ from penstock.batch.header import BatchHeader
 from penstock.commitlog import LogState, Slice
 from penstock.commitlog.files import files
 from penstock.hot.crc import crc32c
+from penstock.live.marks import HideReason
+from penstock.live.row_set import RowSet
 from penstock.messages import AddCompanionRequest, AppendResponse, Response
 from penstock.metadata import elections
-from penstock.metadata.companions import is_companion, target_key
+from penstock.metadata.companions import companion_key, is_companion, target_key
 from penstock.metadata.image import ClusterImage, StreamState
 from penstock.metadata.persistence.snapshot import encode_image
 from penstock.node.node import Node
@@ -85,17 +87,36 @@ def add_companion(node: Node, look: PartitionLook, done: Callable[[Response | Re
     node._cluster.link.ask(AddCompanionRequest(stream_id=StreamId(look.stream_id)), done)
 
 
+def marks(node: Node, look: PartitionLook, offsets: list[int], user: str) -> list[tuple[bytes, bytes]]:
+    """Return the marks that delete messages. Raise RemoteError if the broker does not lead the partition now."""
+    hidden = node._replicas.hidden_rows
+    rows = hidden.marks(_led(node, look), offsets, HideReason.DELETE, user, node._context.now)
+    return [(key, value or b"") for key, value in rows]
+
+
 def append_marks(
     node: Node,
     look: PartitionLook,
-    rows: list[tuple[bytes, bytes | None]],
+    rows: list[tuple[bytes, bytes]],
     done: Callable[[AppendResponse | RemoteError], None],
 ) -> None:
     """Append rows to the companion log of a partition. Raise RemoteError if the broker does not take them now."""
+    node._router.storing.append_to_companion(_led(node, look), list(rows), done)
+
+
+def _led(node: Node, look: PartitionLook) -> Partition:
     partition = node._partitions.get(PartitionKey(StreamId(look.stream_id), PartitionId(look.partition)))
     if partition is None or partition.leadership is None or partition.is_mute:
         raise RemoteError(ErrorCode.NOT_LEADER, "it does not lead the partition now")
-    node._router.storing.append_to_companion(partition, rows, done)
+    return partition
+
+
+def hidden_rows(node: Node, stream_id: int, number: int) -> tuple[int, RowSet] | None:
+    """Return up to which offset of its companion log a partition is folded, and its hidden rows; None: no marks."""
+    key = PartitionKey(StreamId(stream_id), PartitionId(number))
+    passed = node._replicas.companions._passed.get(companion_key(key))
+    fold = node._replicas.hidden_rows._folds.get(key)
+    return None if passed is None or fold is None else (passed.end, fold.hidden)
 
 
 def untied(node: Node) -> str:

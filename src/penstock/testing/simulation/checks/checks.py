@@ -11,6 +11,7 @@ gets another history.
 | no offset ever shows two different messages                   | an ack, a read                             |
 | a reader sees what was sent, without holes                    | a read                                     |
 | a reader skips only what compaction may remove (`compacted`)  | a read, every event of the broker          |
+| … or what a request has asked to delete                       | a read                                     |
 | a duplicate is where its ack says                             | an ack of the broker                       |
 | a refused message is not in the log                           | an ack, a read, a refusal                  |
 | no leader shows messages whose truncation was acknowledged    | every event of the broker                  |
@@ -98,6 +99,7 @@ class PartitionHistory:
     synced_end: int = 0  # end of the messages that were acked as synced
     truncating: int = 0  # highest offset of any truncation request
     truncated: int = 0  # highest offset of any acknowledged truncation request
+    deleting: set[int] = field(default_factory=set)  # offsets of messages that a request has asked to delete
     acks: int = 0
     suspended: dict[tuple[int, int], int] = field(default_factory=dict)  # (broker, epoch) → log start since then
     leaders: dict[int, tuple[int, int]] = field(default_factory=dict)  # leader epoch → broker and its run
@@ -282,6 +284,9 @@ class Checks:
             passed_over = set(expected).difference(found)
             self.passed_over(history, sorted(passed_over))
             expected = sorted(set(expected) - passed_over)
+        if history.deleting:
+            hidden = history.deleting.difference(found)
+            expected = [one for one in expected if one not in hidden]
         if found != list(expected):
             raise ViolationError(f"{history.name()}: read from {offset} to {end_offset}, got offsets {found}")
         for place, value, key, leader_epoch in zip(
