@@ -290,6 +290,22 @@ async def test_the_feature_level_is_raised_after_an_upgrade_under_load(cluster: 
 
 @needs_time
 @pytest.mark.parametrize("older", [RELEASED], indirect=True)
+async def test_brokers_of_two_versions_form_a_cluster_at_the_level_of_the_older_one(
+    tmp_path: Path, older: Path
+) -> None:
+    with running_cluster(tmp_path, started=False) as brokers:
+        for number in (2, 3):  # without one of which no cluster is formed
+            make_older(brokers.brokers[number], older)
+        brokers.start()
+        await brokers.all_live()
+        async with brokers.client(1) as client:
+            assert (await client.status()).feature_level == "0.3"
+            await client.create_stream("orders", "orders.>", replicas=3)
+        await brokers.in_sync("orders", {1, 2, 3}, 1)
+
+
+@needs_time
+@pytest.mark.parametrize("older", [RELEASED], indirect=True)
 async def test_all_brokers_go_back_as_long_as_the_feature_level_was_not_raised(
     cluster: ClusterProcesses, older: Path
 ) -> None:

@@ -22,6 +22,7 @@ from penstock.base.ids import BrokerId, Incarnation
 from penstock.messages import (
     JoinRequest,
     JoinResponse,
+    PeerHelloRequest,
     Request,
     Response,
     StopBrokerRequest,
@@ -428,11 +429,13 @@ class Cluster:
         """Handle another broker's request. RemoteError."""
         self._peer_requests.take(caller, request, raw)
 
-    def peer_said(self, broker_id: BrokerId, address: str, cluster_id: str) -> None:
-        """Note a peer's address, and its cluster id if it knows that."""
-        if not self._peers.is_up(broker_id):
-            self.quorum.cluster_formation.cluster_id_reported(broker_id, cluster_id)
-        if self._addresses.said(broker_id, address):
+    def peer_said(self, hello: PeerHelloRequest) -> None:
+        """Note a peer's address and version, and its cluster id if it knows that."""
+        formation = self.quorum.cluster_formation
+        formation.version_reported(hello.broker_id, hello.broker_version)
+        if not self._peers.is_up(hello.broker_id):
+            formation.cluster_id_reported(hello.broker_id, hello.cluster_id)
+        if self._addresses.said(hello.broker_id, hello.address):
             self._tell_addresses()
 
     # Time

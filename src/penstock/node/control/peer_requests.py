@@ -19,7 +19,6 @@ from typing import Protocol
 from penstock.access.handshake import Principal
 from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
-from penstock.base.ids import BrokerId
 from penstock.messages import (
     AddCompanionRequest,
     AwaitMetadataRequest,
@@ -76,8 +75,8 @@ class PeerRequestTarget(Protocol):
     def cluster_id(self) -> str:
         """Id of its cluster; empty while unknown."""
 
-    def peer_said(self, broker_id: BrokerId, address: str, cluster_id: str) -> None:
-        """Take another broker's address and cluster id, which is empty if it knows none."""
+    def peer_said(self, hello: PeerHelloRequest) -> None:
+        """Take another broker's address, version and cluster id, which is empty if it knows none."""
 
 
 class PeerRequests:
@@ -109,7 +108,7 @@ class PeerRequests:
             self._outbox.reply(caller, RaftResponse())
         elif isinstance(request, PeerHelloRequest):
             self._outbox.reply(caller, introduced(request, self._introduction()))
-            self._asked.peer_said(request.broker_id, request.address, request.cluster_id)
+            self._asked.peer_said(request)
         elif isinstance(request, AwaitStreamRequest):
             self._await_stream(caller, request)
         elif isinstance(request, AwaitMetadataRequest):

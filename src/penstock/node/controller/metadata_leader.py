@@ -40,8 +40,6 @@ from penstock.messages import (
 from penstock.metadata.commands import Command, FormCluster
 from penstock.metadata.controller.command_proposals import Proposal
 from penstock.metadata.controller.controller import Controller, RaftContact
-from penstock.metadata.feature_levels import FIRST_LEVEL, level_of
-from penstock.metadata.feature_versions import common_level
 from penstock.metadata.image import ClusterImage, CommandOutcome
 from penstock.metadata.voters import next_voter
 from penstock.node.context import Context
@@ -169,9 +167,7 @@ class MetadataLeader:
     def _form(self) -> None:
         """Give the cluster its id; a new one begins at the newest feature level of its brokers."""
         if self._lacks_name:
-            image = self._quorum.image
-            is_older = bool(image.streams or image.users)  # from before there were cluster ids, or Raft
-            level = FIRST_LEVEL if is_older else common_level(image.brokers.values(), level_of(self._broker_version))
+            level = self._quorum.cluster_formation.first_level(self._broker_version)
             self._propose_for(_Duty.NAME, FormCluster(cluster_id=self._cluster_id, feature_level=level))
 
     @property

@@ -25,6 +25,8 @@ from collections.abc import Callable, Iterable
 
 from penstock.base.ids import BrokerId
 from penstock.metadata.commands import FormCluster
+from penstock.metadata.feature_levels import FIRST_LEVEL, FeatureLevel, level_of
+from penstock.metadata.feature_versions import common_level
 from penstock.node.context import Context
 from penstock.node.quorum.metadata_entries import command_in
 from penstock.raft import Entry, Message, RaftMembership
@@ -41,6 +43,7 @@ class ClusterFormation:
         self._membership = membership
         self._is_in_log = False  # the cluster id, committed or not
         self._told: dict[BrokerId, str] = {}  # cluster ids reported by other voters; empty: the voter knows of none
+        self._versions: dict[BrokerId, str] = {}  # of other voters, as they report them
 
     def note(self, entries: Iterable[Entry]) -> None:
         """Note the cluster id in entries of the log."""
@@ -51,6 +54,18 @@ class ClusterFormation:
         """Note the cluster id that a broker reports."""
         if broker_id in self._membership().voters:
             self._told[broker_id] = cluster_id
+
+    def version_reported(self, broker_id: BrokerId, broker_version: str) -> None:
+        """Note the version that a broker reports."""
+        if broker_id in self._membership().voters:
+            self._versions[broker_id] = broker_version
+
+    def first_level(self, own_version: str) -> FeatureLevel:
+        """Return the feature level of the cluster that this broker forms: FIRST_LEVEL if one of it is older."""
+        image, own = self._context.image, level_of(own_version)
+        is_from_before = bool(image.streams or image.users)  # there were no cluster ids, or no Raft
+        is_mixed = any(level_of(version) < own for version in self._versions.values())
+        return FIRST_LEVEL if is_from_before or is_mixed else common_level(image.brokers.values(), own)
 
     @property
     def elder(self) -> tuple[BrokerId, str] | None:

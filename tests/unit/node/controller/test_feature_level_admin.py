@@ -10,6 +10,7 @@ from penstock.base.errors import ErrorCode, RemoteError
 from penstock.messages import (
     ChangeRulesRequest,
     CreateStreamResponse,
+    PeerHelloRequest,
     RaiseFeatureLevelRequest,
     RaiseFeatureLevelResponse,
     SchemasStreamRequest,
@@ -50,6 +51,16 @@ def test_a_new_cluster_begins_at_the_level_of_its_version(version: str, begins: 
     broker = Broker(broker_version=version).start()
     assert level(broker) == begins
     assert level(broker.crash().start()) == begins
+
+
+@pytest.mark.parametrize(("version", "begins"), [("0.3.0", "0.3"), ("0.4.1", "0.4")])
+def test_a_new_cluster_of_several_versions_begins_at_the_level_of_the_oldest(version: str, begins: str) -> None:
+    brokers = Brokers(1, 2, 3, broker_version="0.4.0")
+    for number, other in ((1, 2), (2, 3), (3, 1)):  # whichever of them is the metadata leader
+        hello = {"cluster_id": "", "broker_id": other, "data_dir_id": f"disk-{other}", "address": f"h:{other}"}
+        brokers[number].request(PeerHelloRequest(**hello, broker_version=version))
+    brokers.run(5_000)
+    assert {level(member) for member in brokers.members.values()} == {begins}
 
 
 def test_an_upgrade_changes_no_level_and_can_be_taken_back() -> None:
