@@ -1,9 +1,9 @@
 """Clean-stop mark: everything that this broker wrote was on its disk when it stopped.
 
-Rules: the mark is written last, once every log is closed and synced, and a start removes it durably before it does
-anything else; so a broker that was killed has none. Without it a replica may have lost data that it reported to its
-leader. The mark names the incarnation that stopped, and the metadata knows whether that was the last one. If it was
-not, this is an older copy of the data directory and lacks later data.
+Rules: the mark is written last, once every log is closed and synced, with its checkpoint, and a start removes it
+durably before it does anything else; so a broker that was killed has none. Without it a replica may have lost data that
+it reported to its leader. The mark names the incarnation that stopped, and the metadata knows whether that was the last
+one. If it was not, this is an older copy of the data directory and lacks later data.
 
 Source of the idea: KIP-966 (Kafka), "clean shutdown file" with the broker's epoch in it.
 """
@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from contextlib import closing
 
 from penstock.base.ids import Incarnation
-from penstock.commitlog import Log, LogState
+from penstock.commitlog import Log
 from penstock.node.step import Outbox
 from penstock.vfs import Vfs
 
@@ -46,13 +46,8 @@ def mark_clean_stop(vfs: Vfs, incarnation: Incarnation) -> None:
 
 def mark_if_synced(vfs: Vfs, whole_since: Incarnation | None, logs: Iterable[Log], outbox: Outbox) -> None:
     """Write the mark if all data is on the disk; otherwise the next start counts as unclean. Blocking."""
-    if whole_since is not None and all(map(_is_on_disk, logs)):
+    if whole_since is not None and all(log.is_on_disk for log in logs):
         try:
             mark_clean_stop(vfs, whole_since)
         except OSError as error:
             outbox.notice(f"cannot record that the broker stopped cleanly: {error}")
-
-
-def _is_on_disk(log: Log) -> bool:
-    """True if everything that was appended is on the disk."""
-    return log.state is not LogState.FENCED and log.flushed_end == log.log_end
