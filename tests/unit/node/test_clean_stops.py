@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Callable
 
 import pytest
 
+from penstock.commitlog.files import checkpoint as checkpoints
 from penstock.node.data_dir.clean_stop import CLEAN_STOP_PATH
 from penstock.vfs.faulty import FileFault, FileOperation, FileOperationKind, no_faults
-from tests.damage import flip
+from penstock.vfs.memory import MemoryVfs
+from tests.damage import flip, write
 from tests.unit.node.members import Brokers, Member, formed
 from tests.unit.node.replicas.test_repairs import replica, values
 
@@ -67,5 +70,40 @@ def test_damage_behind_a_torn_checkpoint_on_the_last_disk_in_sync_takes_nothing_
         brokers.start(one, disk)
         brokers.run(400)
     brokers.run(30_000)
+    assert {values(member) for member in brokers.members.values()} == {tuple(range(ROWS))}
+    assert sorted(brokers.partition("s").isr) == [1, 2, 3]
+
+
+def tear(disk: MemoryVfs, folder: str) -> None:
+    write(disk, f"{folder}/checkpoint", checkpoints.read(disk, folder).slot * checkpoints.SLOT_STEP_BYTES + 40, b"torn")
+
+
+def tear_both(disk: MemoryVfs, folder: str) -> None:
+    for slot in range(checkpoints.SLOTS):
+        write(disk, f"{folder}/checkpoint", slot * checkpoints.SLOT_STEP_BYTES + 40, b"torn")
+
+
+def remove(disk: MemoryVfs, folder: str) -> None:
+    disk.remove(f"{folder}/checkpoint")
+
+
+@pytest.mark.parametrize("harm", [tear, tear_both, remove])
+@pytest.mark.parametrize("offset", [FLIPPED, ROWS - 1], ids=["in the midst", "at the end"])
+def test_a_disk_that_loses_a_checkpoint_and_a_row_while_its_broker_rests_takes_nothing_from_the_others(
+    harm: Callable[[MemoryVfs, str], None], offset: int
+) -> None:
+    brokers, last = with_rows("auto")
+    last.vfs.plan = no_faults
+    disks = {one: brokers.stop(one) for one in brokers.ids if one != last.broker_id}
+    flip_row(last, offset)
+    folder = replica(last).log.view().segments[0].path.rpartition("/")[0]
+    disk = disks[last.broker_id] = brokers.stop(last.broker_id)
+    assert CLEAN_STOP_PATH in disk.list("")
+    harm(disk, folder)
+    for one in disks:
+        brokers.start(one, disks[one])
+        brokers.run(400)
+    brokers.run(30_000)
+    assert f"{folder} has lost a checkpoint: this start is one as after a kill" in brokers[last.broker_id].notices
     assert {values(member) for member in brokers.members.values()} == {tuple(range(ROWS))}
     assert sorted(brokers.partition("s").isr) == [1, 2, 3]

@@ -3,7 +3,8 @@
 Rules: the mark is written last, once every log is closed and synced, with its checkpoint, and a start removes it
 durably before it does anything else; so a broker that was killed has none. Without it a replica may have lost data that
 it reported to its leader. The mark names the incarnation that stopped, and the metadata knows whether that was the last
-one. If it was not, this is an older copy of the data directory and lacks later data.
+one. If it was not, this is an older copy of the data directory and lacks later data. Nor does the mark count if a
+checkpoint was corrupted since: behind an older one a start takes corruption for a torn tail, and cuts it off.
 
 Source of the idea: KIP-966 (Kafka), "clean shutdown file" with the broker's epoch in it.
 """
@@ -14,7 +15,8 @@ from collections.abc import Iterable
 from contextlib import closing
 
 from penstock.base.ids import Incarnation
-from penstock.commitlog import Log
+from penstock.commitlog import Log, is_checkpoint_whole
+from penstock.node.data_dir.folders import STREAMS_PATH
 from penstock.node.step import Outbox
 from penstock.vfs import Vfs
 
@@ -34,6 +36,23 @@ def take_clean_stop(vfs: Vfs) -> Incarnation | None:
     vfs.remove(CLEAN_STOP_PATH)
     vfs.sync_dir("")
     return Incarnation(int(text)) if text.isdigit() else None
+
+
+def doubtful_log(vfs: Vfs) -> str:
+    """Return the path of a log on the disk whose newest checkpoint may be lost; empty if there is none. Blocking."""
+    for stream in filter(_is_folder, vfs.list(STREAMS_PATH)):
+        for partition in filter(_is_folder, vfs.list(f"{STREAMS_PATH}/{stream}")):
+            path = f"{STREAMS_PATH}/{stream}{partition}".rstrip("/")
+            try:
+                if not is_checkpoint_whole(vfs, path):
+                    return path
+            except OSError:
+                return path
+    return ""
+
+
+def _is_folder(name: str) -> bool:
+    return name.endswith("/")
 
 
 def mark_clean_stop(vfs: Vfs, incarnation: Incarnation) -> None:
