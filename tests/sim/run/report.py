@@ -89,6 +89,8 @@ _IN_A_CLUSTER = (
     "unclean starts",
     "replaced disks",
     "mended logs",
+    "damaged ends",
+    "replicas shortened by damage",
     "refused older copies",
     "requests that were not judged",
 )

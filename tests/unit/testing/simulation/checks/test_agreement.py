@@ -222,6 +222,48 @@ def test_who_is_in_sync_has_all_that_was_acked(quiet: World, excuse: str, is_exc
         Checks._lacks(history, follower, look)
 
 
+@pytest.mark.parametrize(
+    ("how", "may_lack", "may_lose"),
+    [
+        ("killed, and damaged", True, False),
+        ("killed, and damaged, as all others", True, True),
+        ("killed", False, False),
+        ("killed, damaged, and not shorter", False, False),
+        ("killed, damaged, and mended since", False, False),
+    ],
+)
+def test_a_log_that_is_shorter_for_damage_may_lack_messages(
+    quiet: World, how: str, may_lack: bool, may_lose: bool
+) -> None:
+    """A start took the damage for a torn tail. Without damage, a killed broker's log has what it had."""
+    _, look, follower = replicas(quiet)
+    history, checks = fresh(quiet), quiet.checks
+    checks._clean.discard(follower.broker_id)
+    history.isr = look.isr
+    history.promised_end = history.synced_end = look.log_end + 1
+    history.left[follower.broker_id] = look.log_end + ("not shorter" not in how)
+    if "damaged" in how:
+        history.damaged.add((follower.broker_id, follower.disk.number))
+    if "mended" in how:
+        history.mended.update(history.damaged)
+    if "others" in how:
+        history.unclean.update(set(look.isr) - {follower.broker_id})
+    checks._opened(history, follower, look)
+    assert (follower.broker_id in history.unclean, history.may_lose) == (may_lack, may_lose)
+    assert history.synced_end == look.log_end + (not may_lose), "who else is in sync has it on the disk"
+
+
+def test_a_log_is_not_shorter_after_a_clean_stop_whatever_is_damaged(quiet: World) -> None:
+    _, look, follower = replicas(quiet)
+    history, checks = fresh(quiet), quiet.checks
+    history.isr = look.isr
+    history.left[follower.broker_id] = look.log_end + 1
+    history.damaged.add((follower.broker_id, follower.disk.number))
+    checks._clean.add(follower.broker_id)
+    with pytest.raises(ViolationError, match=f"it ended at {look.log_end + 1} when the broker stopped cleanly"):
+        checks._opened(history, follower, look)
+
+
 def test_a_follower_is_held_to_what_was_acked_at_its_next_event() -> None:
     world = ran(World(QUIET))
     _, look, follower = replicas(world)
