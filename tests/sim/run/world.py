@@ -201,6 +201,7 @@ class World:
         disk = (broker.broker_id, broker.disk.number)
         history.damaged.add(disk)
         history.was_damaged.add(disk)
+        history.harmed.setdefault(disk, set()).add(path)
         history.mended.discard(disk)
         if not self._others_with_all(history, broker):
             history.is_damaged = True

@@ -118,6 +118,7 @@ class PartitionHistory:
     damaged: set[tuple[int, int]] = field(default_factory=set)  # (broker, disk number) with corrupted bytes
     mended: set[tuple[int, int]] = field(default_factory=set)  # subset of `damaged` that is readable again
     was_damaged: set[tuple[int, int]] = field(default_factory=set)  # damaged at any time: older copies still are
+    harmed: dict[tuple[int, int], set[str]] = field(default_factory=dict)  # the same → paths of these segments
     is_damaged: bool = False  # corrupt, and no other replica surely had the bytes: promises are void
     is_given_up: bool = False  # treated as damaged: an operator allowed an unclean leader election
     is_deleted: bool = False  # deleted, or about to be
@@ -426,8 +427,10 @@ class Checks:
         Only a start as after a crash may do so: a broker that stopped cleanly leads at once.
         """
         left_end = history.left.pop(broker.broker_id, 0)
-        disk = (broker.broker_id, broker.disk.number)
-        if look.log_end >= left_end or disk not in history.damaged or disk in history.mended:
+        assert broker.node is not None
+        harmed = history.harmed.get((broker.broker_id, broker.disk.number), ())
+        cuts = inspector.cut_tails(broker.node, look)
+        if look.log_end >= left_end or not any(cut.startswith(f"{path}:") for path in harmed for cut in cuts):
             return
         if broker.broker_id in self._clean:
             text = f"{history.name()} on {broker.name}: it ended at {left_end} when the broker stopped cleanly"
