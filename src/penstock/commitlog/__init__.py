@@ -26,6 +26,7 @@ from penstock.commitlog.errors import (
     StorageFailedError,
     StorageFullError,
 )
+from penstock.commitlog.files.checkpoint import is_whole as is_checkpoint_whole
 from penstock.commitlog.files.files import LogFolder
 from penstock.commitlog.files.lineage import LineageEntry
 from penstock.commitlog.files.open_files import OpenFiles
@@ -66,4 +67,5 @@ __all__ = [
     "StorageFullError",
     "Survey",
     "TruncationTask",
+    "is_checkpoint_whole",
 ]

@@ -904,6 +904,16 @@ class Log:
 
     # Checkpoint and close.
 
+    @property
+    def is_on_disk(self) -> bool:
+        """True if everything appended is on the disk, and so is the checkpoint that says it.
+
+        Behind an older checkpoint the next start takes corruption for a torn tail, and cuts it off.
+        """
+        is_synced = self._flush_state.under_way is None and self.flushed_end == self.log_end
+        is_noted = self._segments.active is None or not self._checkpoint.is_dirty
+        return self._state is not LogState.FENCED and is_synced and is_noted
+
     def checkpoint(self) -> None:
         """Write and sync the checkpoint in this thread. OSError."""
         self._checkpoint.write(self._checkpoint_values())
@@ -952,7 +962,8 @@ class Log:
                     raise
                 self.flushed(flush)
             self.note_flushed()
-            if self._state is LogState.WRITABLE and self._checkpoint.is_dirty:
+            # A log that was opened corrupt keeps its checkpoint: another one could hide what was wrong with that.
+            if self._segments.active is not None and self._checkpoint.is_dirty and self._state is not LogState.FENCED:
                 self.checkpoint()
             if (disposal := self.dispose()) is not None:  # no reader is left
                 with contextlib.suppress(OSError):  # the next start removes them

@@ -314,6 +314,12 @@ CLUSTER_MUTANTS = (
         "        assert text",
     ),
     Mutant(
+        "a stop stays clean though a checkpoint is lost",
+        "penstock.node.control.cluster",
+        "if stopped is not None and (path := doubtful_log(self._vfs)):",
+        "if (path := doubtful_log(self._vfs)) and stopped is None:",
+    ),
+    Mutant(
         "an unclean start stays in the ISR",
         _ELECTIONS,
         "    partition = _left(partition, broker_id)\n    is_last",

@@ -156,7 +156,8 @@ _ILLS = (
     (Ill.ALL_KILLED, 5),
 )
 _LONG_US = {Ill.HUNG_SYNC: 2_000_000, Ill.NATS_AWAY: 30_000_000, Ill.LONG_FULL_DISK: 60_000_000}  # minimum durations
-CLUSTER_ONLY = AIMED | {Ill.EMPTY_DISK, Ill.OLDER_COPY}  # a single broker loses everything with its disk
+# A single broker loses everything with its disk, and what is corrupt.
+CLUSTER_ONLY = AIMED | {Ill.EMPTY_DISK, Ill.OLDER_COPY, Ill.DAMAGED_END}
 
 
 class PlannedOperation(NamedTuple):
@@ -241,6 +242,8 @@ def make_plan(seed: int, brokers: int, slots: int) -> RunPlan:
         faults.append(PlannedFault(at_us, ill, broker_id, lasts_us, random.getrandbits(32)))
     if brokers > 1:
         faults += _faults_drawn_apart(seed, Ill.FULL_AND_DEPOSED, end_us, brokers)
+        if _is_drawn(seed, "with damaged ends"):
+            faults += _faults_drawn_apart(seed, Ill.DAMAGED_END, end_us, brokers)
     return RunPlan(seed, brokers, end_us, tuple(sorted(operations)), tuple(sorted(faults)))
 
 

@@ -93,6 +93,8 @@ _IN_A_CLUSTER = (
     "unclean starts",
     "replaced disks",
     "mended logs",
+    "damaged ends",
+    "replicas shortened by damage",
     "refused older copies",
     "requests that were not judged",
     "marks beside a proposal",

@@ -117,6 +117,7 @@ class World:
         self._around.count("elections", self._agreement.elections)
         self._around.count("isr changes", self.checks.isr_changes)
         self._around.count("truncations", self.checks.truncations)
+        self._around.count("replicas shortened by damage", self.checks.shortened)
         self._around.count("duplicates that were looked up", self.checks.duplicates)
         compacted = [history.compacted for history in self.checks.histories.values() if history.compacted is not None]
         self._around.count("rows that compaction took", sum(one.taken for one in compacted))
@@ -201,6 +202,7 @@ class World:
         disk = (broker.broker_id, broker.disk.number)
         history.damaged.add(disk)
         history.was_damaged.add(disk)
+        history.harmed.setdefault(disk, set()).add(path)
         history.mended.discard(disk)
         if not self._others_with_all(history, broker):
             history.is_damaged = True

@@ -10,7 +10,7 @@ from penstock.base.errors import RemoteError
 from penstock.batch.schema import SCHEMA_BYTES
 from penstock.commitlog import Log, LogState, NotWritableError
 from penstock.commitlog.files.files import index_path, segment_path
-from penstock.vfs.memory import MemoryVfs
+from penstock.vfs.memory import Keep, MemoryVfs
 from tests.damage import flip
 from tests.logs import DIRECTORY, Message, append, flush, open_log, read_batches, read_slices
 
@@ -129,3 +129,22 @@ def test_the_error_of_a_corrupt_batch_names_file_and_byte_once(within: int) -> N
         assert text.endswith(f"; expected {told['expected']}, found {told['found']}")
         (damage,) = log.damage
         assert (damage.expected, damage.found) == (told["expected"], told["found"])
+
+
+def test_a_log_whose_damage_was_found_meanwhile_is_closed_with_its_checkpoint_on_the_disk() -> None:
+    """Behind the older one, a start after a power loss took the damage for a torn tail, and cut it off."""
+    disk, log, wanted = running_log()
+    log.note_flushed()
+    path = segment_path(DIRECTORY, bases(disk)[1])
+    flip(disk, path, SCHEMA_BYTES + 200)
+    with pytest.raises(RemoteError):
+        list(log.view().batches(0, log.log_end))
+    assert log.state is LogState.READ_ONLY
+    assert not log.is_on_disk
+    log.close()
+    assert log.is_on_disk
+    left = disk.crash_clone(Keep.SYNCED)
+    flip(left, path, SCHEMA_BYTES + 200)
+    left.remove(index_path(path))  # else no start looks there
+    again = open_log(left)
+    assert (again.state, again.log_end, again.cuts) == (LogState.READ_ONLY, len(wanted), ())

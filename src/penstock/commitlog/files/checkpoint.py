@@ -129,6 +129,12 @@ def read(vfs: Vfs, directory: str) -> CheckpointRead:
     )
 
 
+def is_whole(vfs: Vfs, directory: str) -> bool:
+    """True if a log has a checkpoint and no slot is corrupt: then the newest one was not lost. OSError."""
+    found = read(vfs, directory)
+    return found.newest is not None and not found.mistakes
+
+
 def _unused_mistake(content: bytes, path: str) -> CorruptionError | None:
     """Return the error if bytes between or behind the slots are not zero; nothing else reads or writes them."""
     padding = content[SLOT_BYTES:SLOT_STEP_BYTES]

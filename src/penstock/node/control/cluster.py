@@ -51,7 +51,7 @@ from penstock.node.controller.stream_admin import StreamAdmin
 from penstock.node.controller.stream_placement import StreamPlacement
 from penstock.node.controller.user_admin import UserAdmin
 from penstock.node.data_dir.bootstrap import has_metadata, open_storage
-from penstock.node.data_dir.clean_stop import take_clean_stop
+from penstock.node.data_dir.clean_stop import doubtful_log, take_clean_stop
 from penstock.node.data_dir.folders import check_folders
 from penstock.node.data_dir.lost_files import check_guards, recovery_advice
 from penstock.node.data_dir.process_history import ProcessHistory
@@ -137,6 +137,9 @@ class Cluster:
             settings.process, has_data=has_data
         )  # only now: a refused start leaves everything as it is
         stopped = take_clean_stop(self._vfs)
+        if stopped is not None and (path := doubtful_log(self._vfs)):
+            self._outbox.notice(f"{path} has lost a checkpoint: this start is one as after a kill")
+            stopped = None
         for note in (*missing, *notices, *self._process_history.notices):
             self._outbox.notice(note)
         raft = Raft(RaftConfig(settings.broker_id), self._chance, storage.state)

@@ -1,9 +1,10 @@
 """Clean-stop mark: everything that this broker wrote was on its disk when it stopped.
 
-Rules: the mark is written last, once every log is closed and synced, and a start removes it durably before it does
-anything else; so a broker that was killed has none. Without it a replica may have lost data that it reported to its
-leader. The mark names the incarnation that stopped, and the metadata knows whether that was the last one. If it was
-not, this is an older copy of the data directory and lacks later data.
+Rules: the mark is written last, once every log is closed and synced, with its checkpoint, and a start removes it
+durably before it does anything else; so a broker that was killed has none. Without it a replica may have lost data that
+it reported to its leader. The mark names the incarnation that stopped, and the metadata knows whether that was the last
+one. If it was not, this is an older copy of the data directory and lacks later data. Nor does the mark count if a
+checkpoint was corrupted since: behind an older one a start takes corruption for a torn tail, and cuts it off.
 
 Source of the idea: KIP-966 (Kafka), "clean shutdown file" with the broker's epoch in it.
 """
@@ -14,7 +15,8 @@ from collections.abc import Iterable
 from contextlib import closing
 
 from penstock.base.ids import Incarnation
-from penstock.commitlog import Log, LogState
+from penstock.commitlog import Log, is_checkpoint_whole
+from penstock.node.data_dir.folders import STREAMS_PATH
 from penstock.node.step import Outbox
 from penstock.vfs import Vfs
 
@@ -36,6 +38,23 @@ def take_clean_stop(vfs: Vfs) -> Incarnation | None:
     return Incarnation(int(text)) if text.isdigit() else None
 
 
+def doubtful_log(vfs: Vfs) -> str:
+    """Return the path of a log on the disk whose newest checkpoint may be lost; empty if there is none. Blocking."""
+    for stream in filter(_is_folder, vfs.list(STREAMS_PATH)):
+        for partition in filter(_is_folder, vfs.list(f"{STREAMS_PATH}/{stream}")):
+            path = f"{STREAMS_PATH}/{stream}{partition}".rstrip("/")
+            try:
+                if not is_checkpoint_whole(vfs, path):
+                    return path
+            except OSError:
+                return path
+    return ""
+
+
+def _is_folder(name: str) -> bool:
+    return name.endswith("/")
+
+
 def mark_clean_stop(vfs: Vfs, incarnation: Incarnation) -> None:
     """Write the mark: all data of this incarnation and of those before it is on the disk. Blocking. OSError."""
     with closing(vfs.open(CLEAN_STOP_PATH, create=True)) as file:
@@ -46,13 +65,8 @@ def mark_clean_stop(vfs: Vfs, incarnation: Incarnation) -> None:
 
 def mark_if_synced(vfs: Vfs, whole_since: Incarnation | None, logs: Iterable[Log], outbox: Outbox) -> None:
     """Write the mark if all data is on the disk; otherwise the next start counts as unclean. Blocking."""
-    if whole_since is not None and all(map(_is_on_disk, logs)):
+    if whole_since is not None and all(log.is_on_disk for log in logs):
         try:
             mark_clean_stop(vfs, whole_since)
         except OSError as error:
             outbox.notice(f"cannot record that the broker stopped cleanly: {error}")
-
-
-def _is_on_disk(log: Log) -> bool:
-    """True if everything that was appended is on the disk."""
-    return log.state is not LogState.FENCED and log.flushed_end == log.log_end

@@ -14,6 +14,8 @@ broker at a later one: a crash in between loses the answer, not the bytes.
 | hung sync      | the next write or sync of a thread, or each one, does not return until the   |
 |                | hang ends                                                                    |
 | flipped bit    | a byte of a sealed segment is changed for ever, or the segment is cut there  |
+| damaged end    | a byte that only the newest checkpoint of a log covers is changed for ever,  |
+|                | and this checkpoint is torn                                                  |
 | empty          | a new, empty disk                                                            |
 | older copy     | an earlier state of the disk: a backup, or a snapshot of the machine         |
 """
@@ -22,11 +24,13 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
 from random import Random
+from typing import NamedTuple
 
 from penstock.base.errors import PenstockError
+from penstock.commitlog.files import checkpoint, files
 from penstock.node.step import DiskWork, Lane
 from penstock.testing.simulation.scheduler import Call, Scheduler
 from penstock.vfs.faulty import CHANGES, FaultyVfs, FileFault, FileOperation, FileOperationKind, no_faults
@@ -35,6 +39,7 @@ from penstock.vfs.memory import Keep, MemoryVfs
 _THREADS = 4  # in each lane
 _FAST_US = (60, 900)
 _SLOW_US = (20_000, 2_000_000)
+_TORN_AT = 40  # byte of a checkpoint's slot
 _CUT_SHORT = 0.25  # share of the corrupted segments that are cut instead of changed
 
 
@@ -260,6 +265,26 @@ class Disk:
         file.close()
         return path
 
+    def harm_an_end(self) -> str | None:
+        """Flip a bit of a log in a range that only its newest checkpoint covers, and tear that; return its segment.
+
+        None if each log has one checkpoint, or two that cover the same. Works on a running broker and on one that is
+        down, also after a power cut.
+        """
+        memory = self.memory if self._left is None else self._left
+        folders = sorted({path.rpartition("/")[0] for path in memory.files() if path.startswith("streams/")})
+        ends = [end for folder in folders for end in _covered_once(memory, folder)]
+        if not ends:
+            return None
+        end = ends[int(self._random.random() * len(ends))]
+        position = end.begin + int(self._random.random() * (end.end - end.begin))
+        slot = f"{end.path.rpartition('/')[0]}/{files.CHECKPOINT}"
+        for path, at in ((end.path, position), (slot, end.slot * checkpoint.SLOT_STEP_BYTES + _TORN_AT)):
+            with closing(memory.open(path)) as file:
+                file.write_at(at, bytes([file.read_at(at, 1)[0] ^ (1 << int(self._random.random() * 8))]))
+                file.sync()
+        return end.path
+
     # Hooks of the file system
 
     def _look_out(self) -> None:
@@ -295,3 +320,32 @@ class Disk:
             self._cut_after = None
             self.power_off()
             raise PowerCut
+
+
+class _End(NamedTuple):
+    """A range of a segment that only the checkpoint in `slot` of its log covers."""
+
+    path: str
+    begin: int
+    end: int
+    slot: int
+
+
+def _covered_once(memory: MemoryVfs, folder: str) -> Iterator[_End]:
+    """Yield what the newest checkpoint of a log covers beyond the older one."""
+    found = checkpoint.read(memory, folder)
+    if found.newest is None or found.mistakes or found.is_alone:
+        return
+    with closing(memory.open(f"{folder}/{files.CHECKPOINT}", read_only=True)) as file:
+        data = file.read_at((1 - found.slot) * checkpoint.SLOT_STEP_BYTES, checkpoint.SLOT_BYTES)
+    older, newest = checkpoint.unpack_slot(data), found.newest
+    for name in memory.list(folder):
+        base = files.base_offset_of(name)
+        if base is None or not older.segment_base <= base <= newest.segment_base:
+            continue
+        path = f"{folder}/{name}"
+        with closing(memory.open(path, read_only=True)) as file:
+            end = min(file.size(), newest.segment_position if base == newest.segment_base else file.size())
+        begin = older.segment_position if base == older.segment_base else 0
+        if begin < end:
+            yield _End(path, begin, end, found.slot)

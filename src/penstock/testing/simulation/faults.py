@@ -15,6 +15,10 @@ _CLOCK_STEP_US_MAX = 120_000_000
 _KILLED_WITHIN_US = 300_000
 _COPY_AGE_US_MAX = 3_000_000  # usually within the run that is killed: an older copy is refused
 _REGISTERED_US = 6_000_000  # by then a crashed broker is usually registered again
+_LAST_WITHIN_US = 4_000_000  # time in which the others stop
+_HARM_TRIES = 400
+_HARM_RETRY_US = 50_000
+_FULL_AT_STOP_US = 8_000_000
 _SET_BACK_TRIES = 10
 _SET_BACK_RETRY_US = 500_000
 
@@ -74,6 +78,8 @@ class Faults:
         elif ill is Ill.FLIPPED_BIT:
             if (path := broker.disk.harm_a_segment()) is not None:
                 self._damaged(broker, path)
+        elif ill is Ill.DAMAGED_END:
+            self._damage_an_end(fault, broker)
         elif ill is Ill.EMPTY_DISK:
             self._take_disk(broker, broker.disk.replace)
         elif ill is Ill.OLDER_COPY:
@@ -87,6 +93,50 @@ class Faults:
             self.aims.arm(fault)
         else:
             self._for_a_while(fault, broker)
+
+    def _damage_an_end(self, fault: PlannedFault, broker: SimBroker) -> None:
+        """End a run, in some cases after those of the others, and corrupt the end of a log before or after that."""
+        ends: tuple[Callable[[SimBroker], None], ...] = (
+            SimBroker.crash,
+            SimBroker.power_cut,
+            SimBroker.stop,
+            self._stop_when_full,
+        )
+        end = ends[fault.number % len(ends)]
+        is_first, is_harmed_before = fault.number // 4 % 2, fault.number // 8 % 2
+        if not is_first:
+            for one in self._brokers.values():
+                if one is not broker:
+                    one.stop()
+        run, tries = broker.run, _HARM_TRIES
+        after = self._around.scheduler.after
+
+        def harm() -> None:
+            nonlocal tries
+            if self.is_over or broker.run != run:
+                return
+            tries -= 1
+            path = broker.disk.harm_an_end() if is_harmed_before or broker.node is None else None
+            if path is not None:
+                self._around.count("damaged ends")
+                self._damaged(broker, path)
+            if is_harmed_before and (path is not None or not tries):
+                end(broker)
+            elif path is None and tries:
+                after(_HARM_RETRY_US, harm)
+
+        def begin() -> None:
+            if not is_harmed_before:
+                end(broker)
+            harm()
+
+        after(1 if is_first else (fault.number >> 4) % _LAST_WITHIN_US, begin)
+
+    def _stop_when_full(self, broker: SimBroker) -> None:
+        """Stop cleanly while the disk has no room for logs."""
+        broker.disk.refuses_logs = True
+        broker.stop()
+        self._around.scheduler.after(_FULL_AT_STOP_US, lambda: setattr(broker.disk, "refuses_logs", False))
 
     def _take_disk(self, broker: SimBroker, replace: Call) -> bool:
         """Replace the disk if the other brokers have all that it held: else that would be a legitimate loss."""

@@ -340,6 +340,17 @@ def standing(node: Node) -> StandingLook:
     return StandingLook(told_term, elected_term, raft._log.applied, told_term != 0, incarnation, quorum.trouble != "")
 
 
+def cut_tails(node: Node, look: PartitionLook) -> tuple[str, ...]:
+    """Return the error at which the start of this run has cut the log; it begins with the path of a segment."""
+    partition = node._partitions[PartitionKey(StreamId(look.stream_id), PartitionId(look.partition))]
+    return tuple(cut.reason for cut in partition.log.cuts)
+
+
+def stopped_cleanly(node: Node) -> bool:
+    """True if the broker that has just started says that its last stop was clean."""
+    return node._cluster.registration._who.clean_stop
+
+
 def counting(node: Node, look: PartitionLook) -> tuple[int, ...] | None:
     """Return the replicas with every acked message of a partition without a leader; None: it has a leader."""
     state = node._cluster.image.streams.get(StreamId(look.stream_id))

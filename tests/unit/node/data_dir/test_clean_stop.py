@@ -1,10 +1,13 @@
 """The mark of a clean stop: there after one, gone before anything else, and durable in both."""
 
+import errno
 import random
 
 from penstock.base.ids import Incarnation
-from penstock.node.data_dir.clean_stop import CLEAN_STOP_PATH, mark_clean_stop, take_clean_stop
+from penstock.node.data_dir.clean_stop import CLEAN_STOP_PATH, doubtful_log, mark_clean_stop, take_clean_stop
+from penstock.vfs.faulty import FaultyVfs, FileFault, FileOperationKind, nth
 from penstock.vfs.memory import Keep, MemoryVfs
+from tests.logs import DIRECTORY, open_log
 
 RUN = Incarnation(17)
 
@@ -39,3 +42,16 @@ def test_a_mark_that_names_no_run_says_nothing() -> None:
     vfs.open(CLEAN_STOP_PATH, create=True).close()
     assert take_clean_stop(vfs) is None
     assert CLEAN_STOP_PATH not in vfs.list("")
+
+
+def test_a_log_is_doubtful_whose_checkpoint_is_corrupt_unreadable_or_away() -> None:
+    vfs = MemoryVfs()
+    vfs.open("streams/.nfs0000000001", create=True).close()
+    assert not doubtful_log(vfs)
+    open_log(vfs).close()
+    assert not doubtful_log(vfs)
+    assert doubtful_log(FaultyVfs(vfs, nth(0, FileFault(errno.EIO), FileOperationKind.READ))) == DIRECTORY
+    vfs.open(f"{DIRECTORY}/checkpoint").write_at(40, b"\xff")
+    assert doubtful_log(vfs) == DIRECTORY
+    vfs.remove(f"{DIRECTORY}/checkpoint")
+    assert doubtful_log(vfs) == DIRECTORY

@@ -7,9 +7,12 @@ from random import Random
 
 import pytest
 
+from penstock.commitlog.files import checkpoint
+from penstock.commitlog.files.files import segment_path
 from penstock.node.step import DiskWork, Lane
 from penstock.testing.simulation.disk import Disk, PowerCut
 from penstock.testing.simulation.scheduler import Scheduler
+from tests.logs import DIRECTORY, append, flush, open_log
 
 
 class Stage:
@@ -107,6 +110,26 @@ def test_a_sealed_segment_is_harmed_and_no_other_file() -> None:
         found.add((len(data) < 600, sum(byte != ord("x") for byte in data)))
         assert stage.disk.vfs.open("streams/1/0/1.arrows").read_at(0, 1_000) == b"x" * 600
     assert found == {(True, 0), (False, 1)}
+
+
+@pytest.mark.parametrize("is_off", [False, True], ids=["running", "after a power cut"])
+def test_the_end_of_a_log_is_harmed_where_only_its_newest_checkpoint_covers_it(is_off: bool) -> None:
+    for seed in range(20):
+        disk = Disk(Scheduler(), Random(seed))
+        log = open_log(disk.vfs)
+        assert disk.harm_an_end() is None, "there is one checkpoint"
+        for rows in (1, 3):
+            append(log, rows)
+            flush(log)
+            log.checkpoint()
+        if is_off:
+            disk.power_off()
+        path = disk.harm_an_end()
+        assert path == segment_path(DIRECTORY, 0)
+        disk.restore()
+        assert len(checkpoint.read(disk.memory, DIRECTORY).mistakes) == 1
+        again = open_log(disk.memory)
+        assert (again.log_end, len(again.cuts)) == (1, 1), "it looks like a torn tail"
 
 
 def test_another_disk_is_empty() -> None:

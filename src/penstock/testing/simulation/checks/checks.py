@@ -22,12 +22,15 @@ gets another history.
 | each leader epoch has one leader: one run of one broker       | every event of the broker                  |
 | what was acked as synced survives every power loss            | every start                                |
 | a log keeps what was on its disk                              | every start                                |
+| no log is shorter after a clean stop, whatever was corrupted  | every opened log                           |
 | a stream whose creation was acknowledged exists               | every start                                |
 | each ISR member, by the newest image, has all acked messages  | every event of the broker                  |
 
 If a partition has replicas, its leader is held to the promises: the latest leader has all committed messages. Unsynced
 messages may be lost only if all ISR members lose power before one of them is in sync again. Even then only messages
-that no replica that counted in the election has on its disk may be lost: the longest log leads.
+that no replica that counted in the election has on its disk may be lost: the longest log leads. A start that takes
+corruption for a torn tail, because the checkpoint is older than these bytes, is as one after a power loss, and may have
+lost synced messages too. A broker that stopped cleanly must not start so.
 
 Duplicates, refusals, permissions, the audit stream, and rows that keep their offsets are checked more closely under the
 load of `tests/sim`.
@@ -105,6 +108,7 @@ class PartitionHistory:
     leaders: dict[int, tuple[int, int]] = field(default_factory=dict)  # leader epoch → broker and its run
     led_us: dict[int, int] = field(default_factory=dict)  # leader epoch → time at which it was first observed
     ends: dict[int, Ends] = field(default_factory=dict)  # by broker
+    left: dict[int, int] = field(default_factory=dict)  # broker → log end offset of its last run that had the log open
     cuts: list[tuple[int, int]] = field(default_factory=list)  # (last epoch, end) of each permitted loss: see `is_lost`
     lost_power: set[int] = field(default_factory=set)  # brokers that have not recovered this log since their power loss
     unclean: set[int] = field(default_factory=set)  # brokers that may lack messages until they are in sync again
@@ -116,6 +120,7 @@ class PartitionHistory:
     damaged: set[tuple[int, int]] = field(default_factory=set)  # (broker, disk number) with corrupted bytes
     mended: set[tuple[int, int]] = field(default_factory=set)  # subset of `damaged` that is readable again
     was_damaged: set[tuple[int, int]] = field(default_factory=set)  # damaged at any time: older copies still are
+    harmed: dict[tuple[int, int], set[str]] = field(default_factory=dict)  # the same → paths of these segments
     is_damaged: bool = False  # corrupt, and no other replica surely had the bytes: promises are void
     is_given_up: bool = False  # treated as damaged: an operator allowed an unclean leader election
     is_deleted: bool = False  # deleted, or about to be
@@ -197,9 +202,11 @@ class Checks:
         self.recovered = 0  # recovered logs
         self.isr_changes = 0
         self.truncations = 0
+        self.shortened = 0  # logs of which a start has cut off corruption
         self.created: dict[int, PartitionHistory] = {}  # streams whose creation was acknowledged, by id
         self.subjects: dict[int, str] = {}  # stream id → subject, as brokers report them
         self._seen: dict[int, inspector.Seen] = {}  # broker → its state at the last check in this run
+        self._clean: set[int] = set()  # brokers whose last stop counts as clean
         self._standings: dict[int, inspector.StandingLook] = {}  # broker → at its last check
 
     def begin(self, config: StreamConfig) -> None:
@@ -376,6 +383,7 @@ class Checks:
             if ends is None:
                 ends = history.ends[broker.broker_id] = Ends()
                 self.subjects[look.stream_id] = look.subject
+                self._opened(history, broker, look)
             self._in_sync(history, broker, look, standing)
             if look.is_leader and (look.leads or not self._is_alone):
                 self._led(history, broker, look)
@@ -417,6 +425,26 @@ class Checks:
                 self._look_for_loss(history)
         if history.unclean and standing.incarnation and look.is_in_sync and (look.follows or look.is_leader):
             history.unclean.discard(broker.broker_id)
+
+    def _opened(self, history: PartitionHistory, broker: SimBroker, look: inspector.PartitionLook) -> None:
+        """Take in what a run has found of a log: corruption that looks like a torn tail is cut off (see `recovery`).
+
+        Only a start as after a crash may do so: a broker that stopped cleanly leads at once.
+        """
+        left_end = history.left.pop(broker.broker_id, 0)
+        assert broker.node is not None
+        harmed = history.harmed.get((broker.broker_id, broker.disk.number), ())
+        cuts = inspector.cut_tails(broker.node, look)
+        if look.log_end >= left_end or not any(cut.startswith(f"{path}:") for path in harmed for cut in cuts):
+            return
+        if broker.broker_id in self._clean:
+            text = f"{history.name()} on {broker.name}: it ended at {left_end} when the broker stopped cleanly"
+            raise ViolationError(f"{text}, has lost more than a torn tail, and counts as whole: {look}")
+        self.shortened += 1
+        history.unclean.add(broker.broker_id)
+        if history.unclean.issuperset(history.isr):
+            history.synced_end = min(history.synced_end, look.log_end)  # no other member of the ISR surely has more
+        self._look_for_loss(history)
 
     @staticmethod
     def _lacks(history: PartitionHistory, broker: SimBroker, look: inspector.PartitionLook) -> None:
@@ -484,6 +512,9 @@ class Checks:
         """Check the logs that a broker has recovered, possibly not all of them."""
         assert broker.node is not None
         self._seen[broker.broker_id] = {}
+        self._clean.discard(broker.broker_id)
+        if inspector.stopped_cleanly(broker.node):
+            self._clean.add(broker.broker_id)
         there = inspector.stream_ids(broker.node)
         for stream_id, history in self.created.items():
             if self._is_alone and stream_id not in there and not history.is_deleted:
@@ -491,7 +522,7 @@ class Checks:
         for partition in inspector.partitions(broker.node):
             history = self.histories[self._key(partition), partition.partition]
             self.subjects[partition.stream_id] = partition.subject
-            ends = history.ends.pop(broker.broker_id, Ends())
+            ends = history.ends.get(broker.broker_id, Ends())
             after_power_loss = broker.broker_id in history.lost_power
             history.lost_power.discard(broker.broker_id)
             self.recovered += 1
@@ -520,7 +551,8 @@ class Checks:
                 text = f"{history.name()} on {broker.name}: {history.promised_end - 1} was acked"
                 raise ViolationError(f"{text}, and the log ends at {partition.log_end}")
         for history in self.histories.values():
-            history.ends.pop(broker.broker_id, None)  # of logs that are opened later
+            if (left := history.ends.pop(broker.broker_id, None)) is not None:
+                history.left[broker.broker_id] = left.log_end
 
     def _cut(self, history: PartitionHistory, end: int, last_epoch: int | None = None) -> None:
         """Forget what is at or above `end`, of leader epochs up to `last_epoch` (None: all so far)."""

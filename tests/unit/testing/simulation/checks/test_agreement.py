@@ -10,8 +10,10 @@ from typing import NamedTuple
 
 import pytest
 
+from penstock.base.ids import PartitionId, PartitionKey, StreamId
 from penstock.batch.codec import PREFIX_BYTES
 from penstock.batch.schema import SCHEMA_BYTES
+from penstock.commitlog.recovery import CutTail
 from penstock.messages import ListOffsetsRequest, ListOffsetsResponse
 from penstock.testing.errors import ViolationError
 from penstock.testing.simulation import inspector
@@ -220,6 +222,58 @@ def test_who_is_in_sync_has_all_that_was_acked(quiet: World, excuse: str, is_exc
         return
     with pytest.raises(ViolationError, match=rf"{look.log_end} is acked, and {follower.name}, which is in the ISR"):
         Checks._lacks(history, follower, look)
+
+
+@pytest.mark.parametrize(
+    ("how", "may_lack", "may_lose"),
+    [
+        ("killed, and damaged", True, False),
+        ("killed, and damaged, as all others", True, True),
+        ("killed", False, False),
+        ("killed, and damaged in another segment", False, False),
+        ("killed, damaged, and not shorter", False, False),
+    ],
+)
+def test_a_log_that_is_cut_where_it_is_damaged_may_lack_messages(
+    quiet: World, monkeypatch: pytest.MonkeyPatch, how: str, may_lack: bool, may_lose: bool
+) -> None:
+    """A start took the damage for a torn tail. Without damage, a killed broker's log has what it had."""
+    _, look, follower = replicas(quiet)
+    history, checks = shortened(quiet, monkeypatch, damaged_at="1.arrows" if "another" in how else "0.arrows")
+    checks._clean.discard(follower.broker_id)
+    history.promised_end = history.synced_end = look.log_end + 1
+    if "damaged" not in how:
+        history.harmed.clear()
+    if "not shorter" in how:
+        history.left[follower.broker_id] = look.log_end
+    if "others" in how:
+        history.unclean.update(set(look.isr) - {follower.broker_id})
+    checks._opened(history, follower, look)
+    assert (follower.broker_id in history.unclean, history.may_lose) == (may_lack, may_lose)
+    assert history.synced_end == look.log_end + (not may_lose), "who else is in sync has it on the disk"
+
+
+def shortened(quiet: World, monkeypatch: pytest.MonkeyPatch, *, damaged_at: str) -> tuple[PartitionHistory, Checks]:
+    """The history of a follower's log that had one message more before it was cut within `0.arrows`."""
+    _, look, follower = replicas(quiet)
+    assert follower.node is not None
+    history = fresh(quiet)
+    history.isr = look.isr
+    history.left[follower.broker_id] = look.log_end + 1
+    history.harmed[follower.broker_id, follower.disk.number] = {damaged_at}
+    log = follower.node._partitions[PartitionKey(StreamId(look.stream_id), PartitionId(look.partition))].log
+    monkeypatch.setattr(log, "cuts", (CutTail("0.arrows", 800, 100, None, "0.arrows: at byte 800: damage"),))
+    return history, quiet.checks
+
+
+def test_a_log_is_not_shorter_after_a_clean_stop_whatever_is_damaged(
+    quiet: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, look, follower = replicas(quiet)
+    history, checks = shortened(quiet, monkeypatch, damaged_at="0.arrows")
+    checks._clean.add(follower.broker_id)
+    with pytest.raises(ViolationError, match=f"it ended at {look.log_end + 1} when the broker stopped cleanly"):
+        checks._opened(history, follower, look)
 
 
 def test_a_follower_is_held_to_what_was_acked_at_its_next_event() -> None:
