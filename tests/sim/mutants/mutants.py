@@ -646,6 +646,12 @@ MUTANTS_OF_MARKS = (
         "        return as_of_us\n",
     ),
     Mutant(
+        "the longest log leads whatever marks it lacks",
+        "penstock.metadata.controller.recoveries",
+        "        if rules.has_companion:\n",
+        "        if False:\n",
+    ),
+    Mutant(
         "a broker forgets at a start that there are marks",
         "penstock.node.data_dir.folders",
         "            self.companions_ahead.add(stream_id)\n",
