@@ -604,12 +604,6 @@ MUTANTS_OF_MARKS = (
         "",
     ),
     Mutant(
-        "a follower whose companion lags stays in sync",
-        _LEADER,
-        "        return self.companion is not None and self.companion._finds_late(follower.broker_id, now_us)\n",
-        "        return False\n",
-    ),
-    Mutant(
         "marks are committed without a proposed member",
         _LEADER,
         "        proposed = (self if self.target is None else self.target)._unsettled or ()\n",
