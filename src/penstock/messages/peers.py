@@ -26,6 +26,7 @@ from typing import Annotated
 import msgspec
 
 from penstock.base import limits
+from penstock.base.ids import LeaderEpoch, Offset
 from penstock.messages.fields import (
     AddressField,
     IncarnationField,
@@ -68,7 +69,7 @@ class LogEnd(msgspec.Struct, frozen=True, array_like=True):
     """The end of the sender's log of a partition without a leader since that leader epoch; repeated until there is one.
 
     `last_epoch`: of its last batch, 0 without any. `has_failed`: the log cannot lead; with a `last_epoch` of 0 its end
-    is unknown.
+    is unknown. `companion_epoch` and `companion_end`: the same of its companion log, if there is one.
     """
 
     stream_id: StreamIdField
@@ -77,6 +78,13 @@ class LogEnd(msgspec.Struct, frozen=True, array_like=True):
     last_epoch: LeaderEpochField
     log_end: OffsetField
     has_failed: bool = False
+    companion_epoch: LeaderEpochField = LeaderEpoch(0)
+    companion_end: OffsetField = Offset(0)
+
+    @property
+    def is_unknown(self) -> bool:
+        """True if the end of the log is unknown."""
+        return self.has_failed and not self.last_epoch
 
 
 class HeartbeatRequest(Request, frozen=True, kw_only=True):

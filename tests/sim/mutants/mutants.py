@@ -645,12 +645,6 @@ MUTANTS_OF_MARKS = (
         "",
     ),
     Mutant(
-        "a follower whose companion lags stays in sync",
-        _LEADER,
-        "        return self.companion is not None and self.companion._finds_late(follower.broker_id, now_us)\n",
-        "        return False\n",
-    ),
-    Mutant(
         "marks are committed without a proposed member",
         _LEADER,
         "        proposed = (self if self.target is None else self.target)._unsettled or ()\n",
@@ -685,6 +679,12 @@ MUTANTS_OF_MARKS = (
         "penstock.node.replicas.replicas",
         "        return None if hidden_us is None else min(as_of_us, hidden_us)\n",
         "        return as_of_us\n",
+    ),
+    Mutant(
+        "the longest log leads whatever marks it lacks",
+        "penstock.metadata.controller.recoveries",
+        "        if rules.has_companion:\n",
+        "        if False:\n",
     ),
     Mutant(
         "a broker forgets at a start that there are marks",

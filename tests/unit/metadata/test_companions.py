@@ -7,11 +7,14 @@ import pytest
 from penstock.base.config import Durability, Encryption, Intake, Storage, StreamConfig, check_stream_config
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import BrokerId, Incarnation, LeaderEpoch, Offset, PartitionId, PartitionKey, StreamId
+from penstock.messages import LogEnd
 from penstock.metadata.commands import (
     AddCompanion,
     AddPartitions,
     Command,
     CreateStream,
+    PartitionRecovery,
+    RecoverPartitions,
     RegisterBroker,
     ReplicaEnd,
     SetIntake,
@@ -25,6 +28,7 @@ from penstock.metadata.companions import (
     target_key,
     with_companion,
 )
+from penstock.metadata.controller.recoveries import Recoveries
 from penstock.metadata.effects.apply import apply
 from penstock.metadata.elections import ElectionRules, recovered
 from penstock.metadata.feature_versions import unsupported_reason
@@ -159,3 +163,39 @@ def test_a_longer_log_of_a_replica_that_was_out_of_sync_does_not_lead_where_ther
     assert elected is not None
     assert elected.partition.leader == leader
     assert not elected.is_unclean
+
+
+def told(image: ClusterImage, *ends: tuple[int, int, int, int]) -> list[PartitionRecovery]:
+    """The recoveries that are due once brokers have told: broker, log end, epoch and end of the companion."""
+    recoveries = Recoveries()
+    for number, log_end, epoch, companion_end in ends:
+        one = BrokerId(number)
+        end = LogEnd(
+            STREAM, PartitionId(0), LeaderEpoch(5), LeaderEpoch(5 if log_end else 0), Offset(log_end),
+            companion_epoch=LeaderEpoch(epoch), companion_end=Offset(companion_end),
+        )  # fmt: skip
+        recoveries.add_log_ends(image, one, image.brokers[one].incarnation, [end], 0)
+    return recoveries.due(image, 10**9)
+
+
+def in_recovery(*, has_companion: bool = True) -> ClusterImage:
+    """All three brokers have returned from unclean stops."""
+    made = after(image(), *([ADD] if has_companion else []))
+    state = made.by_id(STREAM)
+    nobody = PartitionState((ONE, TWO, THREE), (TWO,), (), None, LeaderEpoch(5), 9, None, (ONE, TWO, THREE))
+    return made.with_changed(state.with_partitions((nobody, state.partitions[1])))
+
+
+@pytest.mark.parametrize("has_companion", [True, False])
+@pytest.mark.parametrize("log_end", [0, 9])
+def test_of_equally_long_logs_that_with_the_marks_leads(log_end: int, has_companion: bool) -> None:
+    """The first has returned with an older copy of its disk, from before the marks; it has all messages."""
+    before = in_recovery(has_companion=has_companion)
+    (recovery,) = told(before, (1, log_end, 4, 2), (2, log_end, 4, 7), (3, log_end, 4, 7))
+    led = after(before, RecoverPartitions(recoveries=(recovery,))).by_id(STREAM).partitions[0]
+    assert led.leader == (TWO if has_companion else ONE)
+    assert (ONE in led.unsure) is has_companion, "it may lead only if it is the longest by then"
+
+
+def test_no_replica_leads_that_lacks_messages_or_marks_which_another_has() -> None:
+    assert told(in_recovery(), (1, 9, 4, 2), (2, 8, 4, 7), (3, 8, 4, 7)) == []

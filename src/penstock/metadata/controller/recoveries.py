@@ -4,6 +4,10 @@ Rules: a partition is in recovery while it has no leader, and all replicas that 
 unclean stops (`elections.recovers`). Nothing is written to it then, so an incarnation's reported log end stays valid.
 All replicas that had every acked message are waited for, and the other live replicas for a while: the longest log is as
 good on any of them. All state is in memory; brokers repeat their reports, so a new metadata leader gets them, too.
+
+Of a partition with a companion log, a replica leads only if its companion is the longest, too: in the command the
+others count as failed. A committed row of a companion is on the disks of all that counted, but one of them may have
+returned with an older copy of its disk, and the ends of the messages need not show that.
 """
 
 from __future__ import annotations
@@ -11,8 +15,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from msgspec.structs import replace
+
 from penstock.base import limits
-from penstock.base.ids import BrokerId, Incarnation, LeaderEpoch, PartitionKey
+from penstock.base.ids import BrokerId, Incarnation, LeaderEpoch, Offset, PartitionKey
 from penstock.messages.peers import LogEnd
 from penstock.metadata import elections
 from penstock.metadata.commands import PartitionRecovery, ReplicaEnd
@@ -20,6 +26,7 @@ from penstock.metadata.elections import ElectionRules
 from penstock.metadata.image import ClusterImage, PartitionState
 
 _NEVER_US = 2**63
+_BELOW_ALL = LeaderEpoch(-1)  # epoch 0 of a failed log would say that its end is unknown
 _WAIT_US = limits.RECOVERY_WAIT_MS * 1_000
 
 
@@ -30,6 +37,7 @@ class _Told:
     leader_epoch: LeaderEpoch
     since_us: int
     ends: dict[BrokerId, ReplicaEnd] = field(default_factory=dict)
+    companions: dict[BrokerId, tuple[LeaderEpoch, Offset]] = field(default_factory=dict)  # ends of companion logs
 
 
 class Recoveries:
@@ -69,8 +77,9 @@ class Recoveries:
             if told is None or told.leader_epoch != end.leader_epoch:
                 told = self._told[key] = _Told(end.leader_epoch, now_us)
             replica_end = ReplicaEnd(broker_id, incarnation, end.last_epoch, end.log_end, end.has_failed)
-            if told.ends.get(broker_id) != replica_end:
-                told.ends[broker_id] = replica_end
+            companion = end.companion_epoch, end.companion_end
+            if told.ends.get(broker_id) != replica_end or told.companions.get(broker_id) != companion:
+                told.ends[broker_id], told.companions[broker_id] = replica_end, companion
                 news[key] = None
         if news:
             self._seen = None
@@ -111,6 +120,8 @@ class Recoveries:
         ends = _counting(partition, told, live)
         missing = [one for one in partition.replicas if one in live and one not in ends]
         rules = ElectionRules.of(image.streams[key.stream_id])
+        if rules.has_companion:
+            ends = _with_longest_companion(elections.holders(partition), ends, told)
         if not (elections.holders(partition).isdisjoint(missing) or rules.allow_unclean_election):
             return None
         if missing and now_us < told.since_us + _WAIT_US:
@@ -128,6 +139,19 @@ def _partition(image: ClusterImage, key: PartitionKey, leader_epoch: LeaderEpoch
         return None
     partition = state.partitions[key.partition]
     return partition if partition.leader is None and partition.leader_epoch == leader_epoch else None
+
+
+def _with_longest_companion(
+    holders: frozenset[BrokerId], ends: dict[BrokerId, ReplicaEnd], told: _Told
+) -> dict[BrokerId, ReplicaEnd]:
+    """Return the ends; those of replicas whose companion log lacks what that of a holder has count as failed."""
+    longest = max((told.companions[one] for one in ends if one in holders), default=(0, 0))
+    return {one: end if told.companions[one] >= longest else _outdone(end) for one, end in ends.items()}
+
+
+def _outdone(end: ReplicaEnd) -> ReplicaEnd:
+    """Return the end as that of a log which cannot lead, and whose end is known, also if it is empty."""
+    return replace(end, has_failed=True, last_epoch=end.last_epoch or _BELOW_ALL)
 
 
 def _counting(

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping
 from heapq import heapify, heappop, heappush
-from itertools import islice
+from itertools import count, islice
 
 from penstock.base import limits
 from penstock.base.config import Storage
@@ -53,8 +53,9 @@ class LogMaintenance:
         self._syncs: dict[Partition, int] = {}  # fsyncs under way, and when each is overdue, soonest first
         self._stalled: set[Partition] = set()  # partitions with an overdue fsync
         self._touched: dict[Partition, None] = {}  # to be visited next, in this order
-        # a heap of (time, key, partition); outdated plans stay in it
-        self._planned: list[tuple[int, PartitionKey, Partition]] = []
+        # a heap of (time, key, number, partition); outdated plans stay in it
+        self._planned: list[tuple[int, PartitionKey, int, Partition]] = []
+        self._plans = count()  # a replica that was given up and is held again has two partitions with one key
         self._damaged: deque[PartitionKey] = deque()  # filled by threads that read
         self._plans_kept = 0  # number of plans when outdated ones were last removed
         self._ticked_us = 0
@@ -284,7 +285,7 @@ class LogMaintenance:
 
     def _take_due(self, now_us: int) -> None:
         while self._planned and self._planned[0][0] <= now_us:
-            due_us, _, partition = heappop(self._planned)
+            due_us, _, _, partition = heappop(self._planned)
             if due_us == partition.visit_us:
                 partition.visit_us = None
                 self.touch(partition)
@@ -300,12 +301,12 @@ class LogMaintenance:
         if due_us is None or (partition.visit_us is not None and partition.visit_us <= due_us):
             return
         partition.visit_us = due_us
-        heappush(self._planned, (due_us, partition.key, partition))
+        heappush(self._planned, (due_us, partition.key, next(self._plans), partition))
         if len(self._planned) > 2 * self._plans_kept + _PLANS_MIN:
             self._forget_old_plans()
 
     def _forget_old_plans(self) -> None:
-        kept = {partition: plan for plan in self._planned if (partition := plan[2]).visit_us == plan[0]}
+        kept = {partition: plan for plan in self._planned if (partition := plan[3]).visit_us == plan[0]}
         self._planned = [plan for partition, plan in kept.items() if partition.when_idle is None]
         heapify(self._planned)
         self._plans_kept = len(self._planned)

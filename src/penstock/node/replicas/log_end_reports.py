@@ -1,6 +1,6 @@
 """Reports the ends of leaderless logs to the metadata leader while it looks for the longest log.
 
-A replica whose companion log has failed, or is not open, cannot lead, whatever the end of its log.
+The end of the companion log is reported, too. A replica whose companion has failed cannot lead, whatever its own end.
 
 Rules: ends are reported while the image has the partition in recovery (`penstock.metadata.elections`): at once, and
 then with every heartbeat. If they do not fit into one heartbeat, the next one is sent at once; new ones go first, then
@@ -89,9 +89,17 @@ class LogEndReports:
         if end is None or not partition.stream.has_companion:
             return end
         companion = self._partitions.get(companion_key(partition.key))
-        if companion is None or companion.closed or companion.log.state is not LogState.WRITABLE:
-            return msgspec.structs.replace(end, has_failed=True)
-        return None if companion.cutting is not None else end
+        if companion is None or companion.closed:
+            return _unknown(partition.key, leader_epoch)
+        of_companion = _end_of(companion, leader_epoch)
+        if of_companion is None or of_companion.is_unknown:
+            return of_companion and _unknown(partition.key, leader_epoch)
+        return msgspec.structs.replace(
+            end,
+            has_failed=end.has_failed or of_companion.has_failed,
+            companion_epoch=of_companion.last_epoch,
+            companion_end=of_companion.log_end,
+        )
 
 
 def _end_of(partition: Partition, leader_epoch: LeaderEpoch) -> LogEnd | None:

@@ -139,3 +139,20 @@ def _is_last_sync(kind: FileOperationKind, path: str, state: dict[str, int]) -> 
     if kind is FileOperationKind.SYNC and path.endswith(".arrows"):
         state["syncs"] += 1
     return state["syncs"] > 1
+
+
+def test_a_replica_that_was_given_up_and_is_held_again_is_planned_beside_its_predecessor() -> None:
+    """Both were due at the same time: the heap compared the two, and the broker ended with a TypeError."""
+    vfs = MemoryVfs()
+    state = stream_state(2, StreamConfig(name="orders", subject="orders.>"))
+    log = Log.open(LogFolder(vfs, "orders/0", 2, 0), LogConfig.of(state.config), now_us=START_US)
+    before, now = led(state, log, vfs), led(state, log, vfs)
+    context = context_of(vfs)
+    context.now = Now(START_US, 0)
+    upkeep = LogMaintenance(context, PartitionEvents())
+    upkeep.lead(before)
+    append(before, "c", batch_of([("orders.a", None, b"1", None)]), Now(START_US, 0), context.outbox.step)
+    for one in (before, now):
+        upkeep.touch(one)
+        upkeep.tick({now.key: now}, START_US)
+    assert before.visit_us == now.visit_us
