@@ -10,6 +10,7 @@ from tests.fuzz import (
     targets_groups,
     targets_hot,
     targets_idl,
+    targets_live,
     targets_log,
     targets_metadata,
     targets_nats,
@@ -43,6 +44,7 @@ TARGETS: dict[str, Target] = _by_name(
         targets_node,
         targets_hot,
         targets_idl,
+        targets_live,
         targets_values,
     )
     for target in module.TARGETS

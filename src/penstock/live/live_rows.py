@@ -1,0 +1,150 @@
+"""Live rows: the fold of the committed marks of one partition.
+
+Rules: the fold is a function of the marks, in order: replicas that took the same marks are equal. Hidden rows are never
+shown again; what is cut is what no longer exists: rows that a truncation of the data log removed, whose offsets others
+get, and those below the log start. A snapshot replaces all marks before it, once all its parts are taken.
+
+After a mark that is not understood, `refusal` says why no row may be shown: more would be shown than should. A whole
+snapshot lifts it, as its writer has understood all marks before.
+
+| event                                  | hidden rows                                   | by                       |
+|----------------------------------------|-----------------------------------------------|--------------------------|
+| a mark is committed                    | and the mark's                                | `take`                   |
+| the first mark of a later leader epoch | those before its `earlier_end`, and the mark's| `take`                   |
+| this replica's data log was truncated  | those before its end                          | `truncated`              |
+| the log start rises                    | those from there on                           | `start_raised`           |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain
+
+from penstock.base import limits
+from penstock.live.marks import Decided, HideReason, HideRows, MadeUnder, Mark, Snapshot, TimeToLive, UnknownMarkError
+from penstock.live.row_set import NONE
+
+_REASONS = tuple(HideReason)
+_SNAPSHOT_ROOM = limits.MARK_BYTES_MAX - 512  # beside all other fields
+
+
+class LiveRows:
+    """Hidden rows of one partition. `hidden` and `secure` are immutable sets: a view is the set itself."""
+
+    __slots__ = (
+        "_parts", "_since_bytes", "_since_marks", "counts", "decided_end", "expired", "hidden", "leader_epoch",
+        "log_start", "refusal", "secure",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.hidden = NONE
+        self.secure = NONE  # of these, the ones whose bytes are to be erased at once
+        self.counts = [0] * len(_REASONS)  # rows that were hidden, in the order of HideReason
+        self.decided_end = 0
+        self.leader_epoch = 0  # of the last mark
+        self.expired: tuple[int, int] | None = None  # time (µs) and offset of the last `TimeToLive`
+        self.log_start = 0
+        self.refusal = ""  # why no row may be shown; empty: they may
+        self._parts: list[Snapshot] = []  # of a snapshot that is not whole
+        self._since_marks = self._since_bytes = 0  # since the last snapshot
+
+    def take(self, mark: Mark, size_bytes: int = 0) -> int:
+        """Apply the next committed mark, of that many bytes; return how many rows it newly hides."""
+        self._since_marks += 1
+        self._since_bytes += size_bytes
+        if mark.under.leader_epoch != self.leader_epoch:
+            self._cut(mark.under.earlier_end)
+            self.leader_epoch = mark.under.leader_epoch
+            self._parts = []  # of a leader that did not finish it
+        match mark:
+            case Snapshot():
+                self._take_part(mark)
+                return 0
+            case HideRows():
+                newly = self._hide(mark)
+            case TimeToLive():
+                self.expired, newly = (mark.at_us, mark.below), 0
+            case Decided():
+                newly = 0
+        self.decided_end = max(self.decided_end, mark.under.decided_end)
+        return newly
+
+    def take_unknown(self, error: UnknownMarkError) -> None:
+        """Take a mark that cannot be understood: from now on no row may be shown."""
+        self.refusal = str(error)
+
+    def _hide(self, mark: HideRows) -> int:
+        rows = mark.rows.between(self.log_start, limits.OFFSET_MAX)
+        before = self.hidden.count
+        self.hidden |= rows
+        if mark.is_secure:
+            self.secure |= rows
+        newly = self.hidden.count - before
+        self.counts[_REASONS.index(mark.reason)] += newly
+        return newly
+
+    def _take_part(self, part: Snapshot) -> None:
+        if part.part != len(self._parts) or (self._parts and self._parts[0].parts != part.parts):
+            self._parts = []
+            if part.part:
+                return  # the begin of this snapshot was cut away: an earlier whole one, or marks, are still there
+        self._parts.append(part)
+        if len(self._parts) < part.parts:
+            return
+        parts, self._parts = self._parts, []
+        hidden = secure = NONE
+        for one in parts:
+            hidden |= one.rows
+            secure |= one.secure_rows
+        self.hidden = hidden.between(self.log_start, limits.OFFSET_MAX)
+        self.secure = secure.between(self.log_start, limits.OFFSET_MAX)
+        self.counts = list(part.counts)
+        self.decided_end = part.under.decided_end
+        self.expired = part.expired
+        self.refusal = ""
+        self._since_marks = self._since_bytes = 0
+
+    def truncated(self, end: int) -> None:
+        """Forget the rows from `end` on: the data log was truncated there, and others get their offsets."""
+        self._cut(end)
+
+    def _cut(self, end: int) -> None:
+        self.hidden, self.secure = self.hidden.between(0, end), self.secure.between(0, end)
+        self.decided_end = min(self.decided_end, end)
+
+    def start_raised(self, log_start: int) -> None:
+        """Forget the rows below the log start: they no longer exist."""
+        if log_start > self.log_start:
+            self.log_start = log_start
+            self.hidden = self.hidden.between(log_start, limits.OFFSET_MAX)
+            self.secure = self.secure.between(log_start, limits.OFFSET_MAX)
+
+    def live_in(self, begin: int, end: int) -> int:
+        """Return how many offsets of a range are not hidden. Where the log has gaps, it has fewer rows."""
+        return max(0, end - begin) - self.hidden.count_in(begin, end)
+
+    @property
+    def size_bytes(self) -> int:
+        """Memory that the sets take, in bytes, about."""
+        return self.hidden.size_bytes + self.secure.size_bytes
+
+    @property
+    def has_room(self) -> bool:
+        """True if a leader may hide more rows: beyond HIDDEN_ROWS_BYTES_MAX it has to refuse."""
+        return self.size_bytes < limits.HIDDEN_ROWS_BYTES_MAX
+
+    @property
+    def is_snapshot_due(self) -> bool:
+        """True if a leader shall write a snapshot: the marks since the last one cost more to read than it would."""
+        if self._since_marks >= limits.MARKS_PER_SNAPSHOT_MAX:
+            return True
+        return self._since_bytes >= max(limits.SNAPSHOT_AFTER_BYTES, self.size_bytes)
+
+    def snapshot(self, under: MadeUnder) -> Iterator[Snapshot]:
+        """Yield the parts of a snapshot of all that was taken, each of at most MARK_BYTES_MAX bytes."""
+        rows = self.hidden.split(_SNAPSHOT_ROOM)
+        secure_rows = self.secure.split(_SNAPSHOT_ROOM)
+        pairs = list(chain(((one, NONE) for one in rows), ((NONE, one) for one in secure_rows))) or [(NONE, NONE)]
+        assert len(pairs) <= limits.SNAPSHOT_PARTS_MAX, len(pairs)
+        for number, (some, secure) in enumerate(pairs):
+            yield Snapshot(under, number, len(pairs), tuple(self.counts), self.expired, some, secure)

@@ -1,0 +1,210 @@
+"""The fold of marks: what they hide, what is cut, and snapshots that replace them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.base import limits
+from penstock.base.errors import CorruptionError
+from penstock.live.live_rows import LiveRows
+from penstock.live.marks import (
+    Decided,
+    HideReason,
+    HideRows,
+    MadeUnder,
+    Mark,
+    Snapshot,
+    TimeToLive,
+    UnknownMarkError,
+    decode,
+    encode,
+)
+from penstock.live.row_set import NONE, RowSet
+from tests.extent import examples
+
+UNDER = MadeUnder(leader_epoch=1, log_end=1_000_000, at_us=5)
+
+
+def hide(*offsets: int, reason: HideReason = HideReason.DELETE, under: MadeUnder = UNDER) -> HideRows:
+    return HideRows(under, reason, RowSet.of(offsets))
+
+
+def folded(marks: list[Mark]) -> LiveRows:
+    live = LiveRows()
+    for mark in marks:
+        live.take(decode(mark.kind, encode(mark)))
+    return live
+
+
+def state_of(live: LiveRows) -> tuple[object, ...]:
+    return live.hidden, live.secure, live.counts, live.decided_end, live.expired, live.leader_epoch, live.refusal
+
+
+def test_marks_hide_and_each_row_counts_once() -> None:
+    live = LiveRows()
+    assert live.take(hide(3, 4, 9)) == 3
+    assert live.take(hide(4, 5, reason=HideReason.PURGE)) == 1
+    assert live.hidden == RowSet.of([3, 4, 5, 9])
+    assert live.counts[:2] == [3, 1]
+    assert live.live_in(0, 10) == 6
+    assert live.live_in(4, 5) == 0
+
+
+def test_secure_marks_name_what_must_be_erased() -> None:
+    live = folded([hide(1), replace(hide(2), is_secure=True, user="ada")])
+    assert live.secure == RowSet.of([2])
+
+
+def test_a_truncation_gives_the_offsets_to_other_rows() -> None:
+    live = folded([hide(3, 7, 8, under=replace(UNDER, decided_end=9))])
+    live.truncated(8)
+    assert live.hidden == RowSet.of([3, 7])
+    assert live.decided_end == 8
+
+
+def test_the_first_mark_of_an_epoch_says_which_earlier_ones_still_hold() -> None:
+    later = MadeUnder(leader_epoch=3, log_end=20, earlier_end=8)
+    live = folded([hide(3, 7, 8), Decided(later), hide(9, under=later)])
+    assert live.hidden == RowSet.of([3, 7, 9]), "row 9 is one of the later epoch"
+
+
+def test_what_lies_below_the_log_start_is_forgotten() -> None:
+    live = folded([hide(3, 7)])
+    live.start_raised(5)
+    assert live.hidden == RowSet.of([7])
+    live.take(hide(4, 8))
+    assert live.hidden == RowSet.of([7, 8])
+
+
+def test_after_a_mark_that_is_not_known_no_row_is_shown_until_a_snapshot() -> None:
+    live = LiveRows()
+    for kind, value in (("forget", encode(Decided(UNDER))), ("delete", b"\2" + encode(hide(1))[1:])):
+        with pytest.raises(UnknownMarkError, match="upgrade") as caught:
+            decode(kind, value)
+        live.take_unknown(caught.value)
+        assert live.refusal
+        live.take(hide(2))
+        assert live.refusal, "it may have hidden others"
+        live.take(Snapshot(UNDER, 0, 1, rows=RowSet.of([1, 2])))
+        assert not live.refusal
+
+
+def test_a_snapshot_counts_only_when_it_is_whole() -> None:
+    parts = [Snapshot(UNDER, number, 2, rows=RowSet.of([number])) for number in range(2)]
+    live = folded([hide(5), parts[0]])
+    assert live.hidden == RowSet.of([5])
+    live.take(parts[0])  # its writer began again
+    live.take(parts[1])
+    assert live.hidden == RowSet.of([0, 1])
+    live = folded([hide(5), parts[1], parts[0], Decided(replace(UNDER, leader_epoch=2)), parts[1]])
+    assert live.hidden == RowSet.of([5]), "neither the end of one nor one of two leaders is whole"
+
+
+def scattered(count: int) -> RowSet:
+    """A set whose bytes are many: every chunk needs a bitmap."""
+    bits = Random(1).randbytes(8_192)
+    found = NONE
+    for chunk in range(count):
+        found |= RowSet.of_bits(chunk << 16, bits)
+    return found
+
+
+def test_a_large_set_is_split_into_marks_of_bounded_size() -> None:
+    rows = scattered(200)
+    under = replace(UNDER, log_end=rows.end)
+    marks = list(HideRows(under, HideReason.PURGE, rows, user="a" * 1_000).split())
+    assert len(marks) == 2
+    assert max(len(encode(mark)) for mark in marks) <= limits.MARK_BYTES_MAX
+    live = folded([*marks])
+    assert live.hidden == rows
+    parts = list(live.snapshot(under))
+    assert len(parts) == 2
+    assert max(len(encode(part)) for part in parts) <= limits.MARK_BYTES_MAX
+    assert state_of(folded([*parts])) == state_of(live)
+
+
+def test_a_snapshot_is_due_after_many_marks_or_many_bytes() -> None:
+    live = LiveRows()
+    for number in range(limits.MARKS_PER_SNAPSHOT_MAX - 1):
+        live.take(hide(number), 60)
+    assert not live.is_snapshot_due
+    live.take(hide(1), 60)
+    assert live.is_snapshot_due
+    for part in live.snapshot(UNDER):
+        live.take(part, 100)
+    assert not live.is_snapshot_due
+    live.take(hide(2), limits.SNAPSHOT_AFTER_BYTES)
+    assert live.is_snapshot_due
+
+
+OFFSETS = st.lists(st.integers(0, 40) | st.integers(65_530, 65_545), min_size=1, max_size=5)
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> list[Mark]:
+    marks: list[Mark] = []
+    under = UNDER
+    for kind in draw(st.lists(st.sampled_from(["hide", "hide", "secure", "expired", "epoch"]), max_size=8)):
+        if kind == "epoch":
+            end = draw(st.integers(0, 70_000))
+            under = replace(under, leader_epoch=under.leader_epoch + 1, earlier_end=end, decided_end=end)
+        elif kind == "expired":
+            marks.append(TimeToLive(under, 7, 30))
+        else:
+            rows = RowSet.of(draw(OFFSETS))
+            marks.append(HideRows(under, draw(st.sampled_from(list(HideReason))), rows, kind == "secure", "ada"))
+    return marks
+
+
+@settings(max_examples=examples(200))
+@given(histories(), st.integers(0, 8))
+def test_a_snapshot_and_the_rest_are_as_all_marks(marks: list[Mark], at: int) -> None:
+    before = folded(marks[:at])
+    under = marks[min(at, len(marks)) - 1].under if marks[:at] else UNDER
+    snapshot = list(before.snapshot(replace(under, decided_end=before.decided_end)))
+    first, *_ = snapshot
+    replaced: list[Mark] = [*snapshot, *marks[at:]]
+    assert state_of(folded(replaced))[:5] == state_of(folded(marks))[:5]
+    assert first.part == 0
+
+
+@pytest.mark.parametrize(
+    "mark",
+    [
+        hide(1),
+        replace(hide(1, 70_000), is_secure=True, user="ada"),
+        Snapshot(UNDER, 1, 3, (1, 2, 3, 4, 5, 6), (7, 8), RowSet.of([1]), RowSet.of([2])),
+        TimeToLive(UNDER, 7, 8),
+        Decided(replace(UNDER, decided_end=7, earlier_end=3)),
+    ],
+)
+def test_a_mark_is_read_as_what_it_was_and_no_cut_or_longer_one_is(mark: Mark) -> None:
+    value = encode(mark)
+    assert decode(mark.kind, value) == mark
+    for length in range(1, len(value)):
+        with pytest.raises(CorruptionError):
+            decode(mark.kind, value[:length])
+    with pytest.raises(CorruptionError):
+        decode(mark.kind, value + b"\0")
+
+
+def test_a_mark_names_only_rows_that_its_leader_had() -> None:
+    with pytest.raises(CorruptionError, match="rows before the log's end, 5"):
+        decode("delete", encode(hide(5, under=replace(UNDER, log_end=5))))
+    with pytest.raises(CorruptionError, match="at most"):
+        decode("delete", bytes(limits.MARK_BYTES_MAX + 1))
+
+
+def test_marks_of_the_first_version_are_read_and_written_as_they_were() -> None:
+    under = MadeUnder(leader_epoch=3, log_end=300, decided_end=200, earlier_end=128, at_us=1_000)
+    delete = HideRows(under, HideReason.DELETE, RowSet.of([2, 3, 130]), is_secure=True, user="ada")
+    assert encode(delete).hex() == GOLDEN
+    assert decode("delete", bytes.fromhex(GOLDEN)) == delete
+
+
+GOLDEN = "0103ac02c8018001e8070103616461" + "08" + "0101010102017d00"
