@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.base import limits
 from penstock.base.errors import CorruptionError
-from penstock.batch import codec, joining
+from penstock.batch import codec, joining, masking
 from penstock.batch.codec import Buffer
 from penstock.batch.schema import arrow_schema
 from penstock.batch.subject_patterns import SubjectPatterns
 from penstock.hot.crc import crc32c
 from penstock.hot.join import Gathered
+from penstock.live.row_set import RowSet
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -41,9 +42,11 @@ class Taken(NamedTuple):
 
 
 class Projection:
-    """Selects `columns`, in this order, of rows on `subjects`; None: all."""
+    """Selects `columns`, in this order, of rows on `subjects`; None: all. Rows in `hidden` are left out."""
 
-    def __init__(self, columns: Sequence[str] | None, subjects: Sequence[str] | None) -> None:
+    def __init__(
+        self, columns: Sequence[str] | None, subjects: Sequence[str] | None, hidden: RowSet | None = None
+    ) -> None:
         names = arrow_schema().names
         self.columns = list(names if columns is None else columns)
         self.schema = schema_of(self.columns)
@@ -51,8 +54,12 @@ class Projection:
         numbers = [names.index(name) for name in self.columns]
         if self._patterns is not None and _SUBJECT not in numbers:
             numbers.append(_SUBJECT)
+        self._hidden = hidden
+        if hidden is not None and _OFFSET not in numbers:
+            numbers.append(_OFFSET)
         self._numbers = tuple(numbers)
-        self._read_schema = self.schema if len(numbers) == len(self.columns) else schema_of([*self.columns, "subject"])
+        is_all = len(numbers) == len(self.columns)
+        self._read_schema = self.schema if is_all else schema_of([names[number] for number in numbers])
 
     def of_messages(self, raw: memoryview, position: int, base_offset: int, wanted: tuple[int, int]) -> Taken | None:
         """Project the valid, plain, contiguous messages from `position` on that lie completely within `wanted`.
@@ -74,6 +81,8 @@ class Projection:
         return self._of(rows.slice(first, max(0, end - first)).select(list(self._numbers)))
 
     def _of(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        if self._hidden is not None and (shown := masking.shown(rows.column("offset"), self._hidden)) is not None:
+            rows = rows.filter(shown)
         if self._patterns is not None:
             rows = rows.filter(self._patterns.mask(rows.column("subject")))
         return rows if self._read_schema is self.schema else rows.select(self.columns)

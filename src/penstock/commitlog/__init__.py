@@ -35,7 +35,7 @@ from penstock.commitlog.repair import MissingRange, RepairError, SegmentRepair
 from penstock.commitlog.retention import Removal, Retention
 from penstock.commitlog.truncation import TruncationTask
 from penstock.commitlog.verify.scrubbing import Scrub
-from penstock.commitlog.view import LogView, Slice
+from penstock.commitlog.view import LogView, Masked, Slice
 
 __all__ = [
     "CleanerTask",
@@ -50,6 +50,7 @@ __all__ = [
     "LogMissingError",
     "LogState",
     "LogView",
+    "Masked",
     "MissingRange",
     "NotWritableError",
     "OpenFiles",

@@ -26,6 +26,7 @@ class LogConfig:
     expires: bool = False
     rolls_up: bool = False
     dedup_window_us: int = 0
+    erases: bool = True  # hidden rows leave the files
     keeps_tombstones: bool = False  # of keys that have older messages in another log
 
     @classmethod
@@ -72,7 +73,7 @@ class LogConfig:
 
     def untouched(self) -> LogConfig:
         """Return the config for a log from which nothing is removed."""
-        return replace(self.following(), compact=False, expires=False, rolls_up=False)
+        return replace(self.following(), compact=False, expires=False, rolls_up=False, erases=False)
 
     def is_exceeded(self, *, messages: int, size_bytes: int, oldest_us: int | None, now_us: int) -> bool:
         """True if a log exceeds one of the limits. `oldest_us` None: it has no messages."""

@@ -66,6 +66,7 @@ from penstock.commitlog.segment.segment_scan import RebuiltIndexes
 from penstock.commitlog.segment.segments import NEVER_US, Segments
 from penstock.commitlog.truncation import TruncationTask
 from penstock.commitlog.view import NEVER_OFFSET, LogView, ViewValidity
+from penstock.live.row_set import NONE, RowSet
 from penstock.vfs import Buffer, File
 
 _IDLE_US = limits.LOG_IDLE_MS * 1000
@@ -115,6 +116,7 @@ class Log:
         "cuts",
         "fence_reason",
         "flushed_end",
+        "hidden",
         "keeps_latest",
         "last_timestamp_us",
         "latest",
@@ -159,6 +161,7 @@ class Log:
         self._committed_end = min(found.checkpoint.committed_end, found.log_end) if found.checkpoint else 0
         self.last_timestamp_us = found.last_timestamp_us  # of the newest message ever; 0 before the first
         self.leader_epoch = found.leader_epoch  # the highest known; 0 before the first
+        self.hidden: RowSet | None = None  # rows that readers are not shown; see `hide`
         self.keeps_latest = False  # `append` sets `latest`
         self.latest: LastBatch | None = None  # the last batch, while it is small and not committed
         oldest_us = None if self.log_start == self.log_end else 0
@@ -664,7 +667,14 @@ class Log:
         # now.
         self._retention_tracker.start_raised(self._segments.give_up_below(log_start))
 
-    # High watermark and cleaning.
+    # Hidden rows, high watermark and cleaning.
+
+    def hide(self, hidden: RowSet, secure: RowSet = NONE) -> None:
+        """Take the set of rows that readers are not shown: the cleaner removes them in time, and those in `secure` as
+        soon as it may. A view of the log has them: see `LogView.hiding`.
+        """
+        self.hidden = hidden or None
+        self._cleaner.hide(hidden, secure)
 
     @property
     def committed_end(self) -> int:
@@ -825,6 +835,8 @@ class Log:
         self._checkpoint.is_dirty = self._checkpoint.is_behind = self._checkpoint.is_due = False
         self.log_start, self.log_end, self.flushed_end = values.log_start, values.flushed_end, values.flushed_end
         self._committed_end = values.committed_end
+        if self.hidden is not None:  # others may get the offsets of rows that are gone
+            self.hide(self.hidden.between(0, self.log_end), self._cleaner.secure.between(0, self.log_end))
         self.last_timestamp_us = values.last_timestamp_us
         self.leader_epoch = values.leader_epoch
         self._retention_tracker.restart(is_empty=self.log_start == self.log_end, forgets=truncation.start is not None)

@@ -5,6 +5,9 @@ a kept view costs nothing, and a segment that retention removed meanwhile is rep
 is rebuilt from its segment on the way, for all views of the log. If the cleaner rewrote a segment, a view continues
 with the old file or, once that is removed, with the new one.
 
+A view for readers has the set of hidden rows (`hiding`): `readable`, `batches` and what builds on them leave those out.
+`slice` and `replica_range` are bytes as stored.
+
 Theory: offsets, timestamps and positions rise together, so every lookup is two binary searches: over the segments (in
 memory), then over the entries of one segment (in its index).
 """
@@ -17,9 +20,10 @@ from collections.abc import Callable, Iterator
 from operator import attrgetter
 from typing import NamedTuple, TypeVar
 
+from penstock.base import limits
 from penstock.base.errors import CorruptionError, ErrorCode, RemoteError
 from penstock.base.units import format_offsets
-from penstock.batch import codec
+from penstock.batch import codec, masking
 from penstock.batch.header import BatchHeader
 from penstock.commitlog.errors import FileMistake, IndexDamagedError, IndexShortError, LogCutError, mistake_of
 from penstock.commitlog.files import files, index
@@ -35,6 +39,7 @@ from penstock.commitlog.segment.segment_scan import (
     rebuild_index,
     write_while,
 )
+from penstock.live.row_set import RowSet
 from penstock.vfs import Buffer, File, Vfs
 
 _T = TypeVar("_T")
@@ -107,6 +112,21 @@ class Slice(NamedTuple):
     end_offset: int
 
 
+class Masked(NamedTuple):
+    """Whole batches without their hidden rows, copied. No data: all rows from `base_offset` to `end_offset` are hidden.
+
+    `data` covers these offsets without gaps: a batch covers the ones before it that have no row left.
+    """
+
+    data: bytes
+    base_offset: int
+    end_offset: int
+
+    @property
+    def length(self) -> int:
+        return len(self.data)
+
+
 class _IndexFindings(NamedTuple):
     """Result of checking an index file up to a batch and its end. `lacks`: the last entries are missing."""
 
@@ -154,6 +174,7 @@ class LogView:
         "_rebuilt_indexes",
         "_validity",
         "_vfs",
+        "hidden",
         "log_end",
         "log_start",
         "on_damage",
@@ -170,8 +191,10 @@ class LogView:
         on_damage: Callable[[Damage], None],
         rebuilt_indexes: RebuiltIndexes,
         validity: ViewValidity,
+        hidden: RowSet | None = None,
     ) -> None:
         self._vfs = vfs
+        self.hidden = hidden  # rows that readers are not shown; None: there are none, or the view is as stored
         self._rebuilt_indexes = rebuilt_indexes
         self._validity = validity
         self.segments = segments
@@ -182,8 +205,15 @@ class LogView:
 
     def starting_at(self, log_start: int) -> LogView:
         """Return the same view with a log_start raised to this offset."""
-        on_damage, rebuilt_indexes = self.on_damage, self._rebuilt_indexes
-        return LogView(self._vfs, self.segments, log_start, self.log_end, on_damage, rebuilt_indexes, self._validity)
+        return self._with(log_start, self.hidden)
+
+    def hiding(self, hidden: RowSet | None) -> LogView:
+        """Return the same view without these rows, for readers; None: with all rows, as they are stored."""
+        return self if hidden is self.hidden else self._with(self.log_start, hidden or None)
+
+    def _with(self, log_start: int, hidden: RowSet | None) -> LogView:
+        on_damage, rebuilt = self.on_damage, self._rebuilt_indexes
+        return LogView(self._vfs, self.segments, log_start, self.log_end, on_damage, rebuilt, self._validity, hidden)
 
     def bytes_between(self, start: int, end: int) -> int:
         """Return the number of bytes between the batches that hold these offsets. RemoteError as in `slice`."""
@@ -210,6 +240,76 @@ class LogView:
         end = min(end, self._validity.end_offset)
         segment = self._segment_of(offset)
         return self._with_entries(segment, lambda one, entries: self._cut(one, entries, offset, end, bytes_max))
+
+    def readable(self, offset: int, *, end: int, bytes_max: int) -> Slice | Masked | None:
+        """As `slice`, without hidden rows: a byte range where there are none, and copies of batches where there are.
+
+        Where all rows from `offset` on are hidden, the answer is what they cover; a reader goes on behind it.
+        """
+        hidden = self.hidden
+        if hidden is None or offset < self.log_start or offset >= min(end, self.log_end):
+            return self.slice(offset, end=end, bytes_max=bytes_max)
+        begin = min(hidden.first_absent(offset), end, self.log_end)
+        found = None if begin == end else self.slice(begin, end=end, bytes_max=bytes_max)
+        if found is None or found.base_offset > offset:
+            return Masked(b"", offset, begin if found is None else found.base_offset) if begin > offset else None
+        if self.shows_all(found):
+            return found
+        first = hidden.first_present(begin)
+        whole = self.slice(begin, end=min(end, first or end), bytes_max=bytes_max)
+        if whole is not None and whole.length >= limits.MASKED_BYTES_MAX and self.shows_all(whole):
+            return whole
+        return self._masked(found, offset, begin, end, bytes_max)
+
+    def shows_all(self, found: Slice) -> bool:
+        """True if no row of a slice is hidden, so that its bytes can be sent as they are."""
+        hidden = self.hidden
+        if hidden is None:
+            return True
+        segment: Segment | None = self._segment_of(found.base_offset)
+        while segment is not None and segment.path != found.path:
+            segment = segment.successor
+        if segment is not None:
+            hidden = self._stored_hidden(segment)
+        return hidden is None or not hidden.any_in(found.base_offset, found.end_offset)
+
+    def _stored_hidden(self, segment: Segment) -> RowSet | None:
+        """Return hidden rows that exactly this segment's file may still have; None: none are hidden."""
+        hidden, erased = self.hidden, segment.erased
+        if hidden is None or erased is None:
+            return hidden
+        return erased.covers if hidden.count_in(segment.base_offset, segment.end_offset) == erased.rows else hidden
+
+    def _masked(self, found: Slice, offset: int, begin: int, end: int, bytes_max: int) -> Masked:
+        """Read the batches of a slice that may have hidden rows, from the one that holds `begin` on."""
+        assert self.hidden is not None
+        parts: list[Buffer] = []
+        size_bytes = looked_bytes = 0
+        cover, reached, shown_end = min(found.base_offset, offset), found.end_offset, offset
+        base_offset = cover
+        bytes_max = min(bytes_max, limits.MASKED_BYTES_MAX)
+        for header, data in self._segment_batches(
+            self._segment_of(begin), begin, found.end_offset, reverse=False, wants=None, hidden=self.hidden
+        ):
+            looked_bytes += len(data)
+            if header.end_offset > end or (parts and size_bytes + len(data) > bytes_max):
+                break
+            reached = header.end_offset
+            if (message := masking.masked(data, header, self.hidden)) is not None:
+                size_bytes += len(message.data)
+                if cover != header.base_offset:
+                    covering = bytearray(message.data)
+                    codec.covering(covering, cover, header.end_offset)
+                    parts.append(covering)
+                else:
+                    parts.append(message.data)
+                cover = shown_end = header.end_offset
+            if looked_bytes > limits.MASKED_BYTES_MAX:
+                break
+        else:
+            reached = found.end_offset
+        # Offsets behind the last row that is shown may be of a later leader epoch, which its batch must not cover.
+        return Masked(b"".join(parts), base_offset, shown_end) if parts else Masked(b"", offset, reached)
 
     def replica_range(self, offset: int, *, bytes_max: int) -> Slice | None:
         """Return what a replica with log end `offset` lacks: as `slice`, but up to log_end, committed or not.
@@ -273,6 +373,12 @@ class LogView:
             begin, stop = max(self.log_start, segment.base_offset), min(end, segment.end_offset)
             if begin >= stop:
                 continue
+            if self.hidden is not None and self.hidden.any_in(begin, stop):
+                try:
+                    rows += self._shown_rows(segment, begin, stop, headers)
+                except _TooManyBatchesError:
+                    return None
+                continue
             indexed = None
             if (begin, stop) == (segment.base_offset, segment.end_offset):
                 indexed = self._with_entries(segment, _indexed_rows)
@@ -286,6 +392,24 @@ class LogView:
                 return None
         # A batch that log_start or `end` divides is counted as a whole.
         return min(rows + headers.rows, end - self.log_start)
+
+    def _shown_rows(self, segment: Segment, begin: int, stop: int, headers: _HeaderCount) -> int:
+        """Count the rows of a segment with hidden ones, less those that are counted in `headers` meanwhile."""
+        hidden = self._stored_hidden(segment.latest)
+        found = looked_bytes = 0
+
+        def wants(header: BatchHeader) -> bool:
+            headers.add(header)
+            return hidden is not None and hidden.any_in(header.base_offset, header.end_offset)
+
+        for _, data in self._segment_batches(segment, begin, stop, reverse=False, wants=wants):
+            assert hidden is not None
+            shown = masking.shown_of(data, hidden)
+            found -= 0 if shown is None else shown.false_count
+            looked_bytes += len(data)
+            if looked_bytes > limits.ROW_COUNT_BYTES_MAX:
+                raise _TooManyBatchesError
+        return found
 
     def start_keeping(self, bytes_max: int) -> int:
         """Return the smallest batch base offset from which the log has at most `bytes_max` bytes.
@@ -313,7 +437,7 @@ class LogView:
         self, start: int, end: int, *, reverse: bool = False, wants: Wants | None = None
     ) -> Iterator[tuple[BatchHeader, Buffer]]:
         """Yield the verified batches that hold offsets from `start` to `end`, as header and bytes, one in memory at a
-        time. Compressed batches come uncompressed, with a matching header.
+        time. Compressed batches come uncompressed, with a matching header. Hidden rows are left out.
 
         With `wants`, yield only batches whose header it accepts, reading no more than the header of the others.
         RemoteError as in `slice`, raised when the iteration gets there.
@@ -328,8 +452,22 @@ class LogView:
         for number in numbers:
             segment = self.segments[number]
             begin, stop = max(start, segment.base_offset), min(end, segment.end_offset)
-            if begin < stop:
+            if begin >= stop:
+                continue
+            if self.hidden is None:
                 yield from self._segment_batches(segment, begin, stop, reverse=reverse, wants=wants)
+            else:
+                yield from self._shown_batches(segment, begin, stop, self.hidden, reverse=reverse, wants=wants)
+
+    def _shown_batches(
+        self, segment: Segment, begin: int, stop: int, hidden: RowSet, *, reverse: bool, wants: Wants | None
+    ) -> Iterator[tuple[BatchHeader, Buffer]]:
+        """Yield the batches without hidden rows, and none that would have no row."""
+        if hidden.first_absent(begin) >= stop:
+            return
+        for header, data in self._segment_batches(segment, begin, stop, reverse=reverse, wants=wants, hidden=hidden):
+            if (message := masking.masked(data, header, hidden)) is not None:
+                yield message.header, message.data
 
     def check_indexes(self, begin: int, end: int, flushed_end: int) -> None:
         """Check the index files against the batches from `begin` to `end`, which were read and are valid.
@@ -414,8 +552,16 @@ class LogView:
         return end
 
     def _segment_batches(
-        self, segment: Segment, start: int, end: int, *, reverse: bool, wants: Wants | None
+        self,
+        segment: Segment,
+        start: int,
+        end: int,
+        *,
+        reverse: bool,
+        wants: Wants | None,
+        hidden: RowSet | None = None,
     ) -> Iterator[tuple[BatchHeader, Buffer]]:
+        """Yield batches as stored. `hidden`: those are not read whose rows all are in it."""
         # Use one file throughout: a rewrite that replaces it meanwhile has other batches.
         segment, file = self._open_latest(segment)
         at = end if reverse else start
@@ -439,7 +585,8 @@ class LogView:
                     covered = extent.end_offset >= at if reverse else extent.base_offset <= at
                     if not covered:
                         raise self._corrupt(segment, at - 1 if reverse else at)
-                    if wants is None or _is_wanted(file, extent, wants):
+                    is_shown = hidden is None or hidden.first_absent(extent.base_offset) < extent.end_offset
+                    if is_shown and (wants is None or _is_wanted(file, extent, wants)):
                         yield self._read(segment, file, extent)
                     at = extent.base_offset if reverse else extent.end_offset
         finally:

@@ -9,6 +9,7 @@ segment are judged by a survey before it is rewritten.
 | rewrite the next segment of the running compaction pass  | `Compactor`  |
 | rewrite the segment that was just found to have expired  | `Expirer`    |
 | merge or compress a segment, once                        | `Cleaner`    |
+| rewrite a segment without its hidden rows                | `Eraser`     |
 | survey for a new compaction pass                         | `Compactor`  |
 | survey one segment for expired messages                  | `Expirer`    |
 """
@@ -23,6 +24,7 @@ from penstock.base.clock import growing
 from penstock.commitlog.cleaner.cleaning import Cleaning
 from penstock.commitlog.cleaner.compaction import Survey
 from penstock.commitlog.cleaner.compactor import Compactor
+from penstock.commitlog.cleaner.eraser import Eraser
 from penstock.commitlog.cleaner.expirer import Expirer
 from penstock.commitlog.cleaner.expiry import ExpirySurvey
 from penstock.commitlog.cleaner.retained_rows import RetainedRows
@@ -32,6 +34,7 @@ from penstock.commitlog.files.files import LogFolder
 from penstock.commitlog.segment.segment import Segment
 from penstock.commitlog.segment.segments import Segments
 from penstock.commitlog.view import LogView
+from penstock.live.row_set import RowSet
 
 CleanerTask = Cleaning | Survey | ExpirySurvey
 """The cleaner task that a log has under way."""
@@ -63,7 +66,7 @@ class Cleaner:
     `end`, in all methods: end offset of what may be rewritten, which is committed and flushed.
     """
 
-    __slots__ = ("_compactor", "_config", "_done_end", "_expirer", "_failed_base", "_failures", "_folder",
+    __slots__ = ("_compactor", "_config", "_done_end", "_eraser", "_expirer", "_failed_base", "_failures", "_folder",
                  "_not_before_us", "_segments", "_stale", "disposal", "under_way")  # fmt: skip
 
     def __init__(self, folder: LogFolder, segments: Segments, config: LogConfig) -> None:
@@ -74,6 +77,7 @@ class Cleaner:
         self._config = config
         self._compactor = Compactor()
         self._expirer = Expirer()
+        self._eraser = Eraser(self._compactor)
         self._done_end = 0  # segments up to here were checked for batches to merge
         self._failed_base = 0  # of the segment whose merge failed last …
         self._failures = 0  # … so many times in a row
@@ -90,23 +94,33 @@ class Cleaner:
                 self.under_way.is_void = True
         self._config = config
 
+    def hide(self, hidden: RowSet, secure: RowSet) -> None:
+        """Replace the set of hidden rows; `secure`: those that are erased without waiting for others."""
+        self._eraser.hide(hidden, secure)
+
+    @property
+    def secure(self) -> RowSet:
+        """Hidden rows that are erased without waiting for others."""
+        return self._eraser.secure
+
     # The next task.
 
     def is_due(self, end: int, now_us: int) -> bool:
         """True if `begin` has something to do."""
         if self.under_way is not None or self.disposal is not None:
             return False
-        return self._compactor.is_under_way or any(due_us <= now_us for due_us in self._dues_us(end))
+        return self._compactor.is_under_way or any(due_us <= now_us for due_us in self._dues_us(end, now_us))
 
     def due_us(self, end: int, now_us: int) -> int | None:
         """Time at which `is_due` may become true without further events; None if never."""
-        return min((due_us for due_us in self._dues_us(end) if due_us > now_us), default=None)
+        return min((due_us for due_us in self._dues_us(end, now_us) if due_us > now_us), default=None)
 
-    def _dues_us(self, end: int) -> list[int]:
+    def _dues_us(self, end: int, now_us: int) -> list[int]:
         sealed, config = self._segments.sealed, self._config
         dues = (
             self._compactor.due_us(sealed, config, end),
             self._expirer.due_us(sealed, config, end),
+            self._eraser.due_us(sealed, config, end, now_us),
             None if self._next_to_merge(end) is None else self._not_before_us,
         )
         return [due_us for due_us in dues if due_us is not None]
@@ -116,10 +130,13 @@ class Cleaner:
 
         `view`: the log as it is now.
         """
-        self.under_way = self._compact_on(view, now_us) or self._expire_on(view) or self._merge(view, end, now_us)
+        self.under_way = self._compact_on(view, now_us) or self._expire_on(view, now_us)
         folder, sealed, config = self._folder, self._segments.sealed, self._config
+        if self.under_way is None:
+            self.under_way = self._merge(view, end, now_us) or self._erase(view, end, now_us)
         if self.under_way is None and may_survey:
-            self.under_way = self._compactor.begin(folder.vfs, view, sealed, config, end, now_us)
+            hidden = self._eraser.hidden or None
+            self.under_way = self._compactor.begin(folder.vfs, view, sealed, config, end, now_us, hidden)
         if self.under_way is None:
             self.under_way = self._expirer.begin(folder.vfs, view, sealed, config, end, now_us, self._compactor)
         return self.under_way
@@ -132,23 +149,28 @@ class Cleaner:
         if not compactor.is_wanted(self._config):
             compactor.abandon(now_us)
         elif (judged := compactor.next_judged(self._segments.sealed)) is not None:
-            return self._cleaning(view, judged.segment, judged)
+            return self._cleaning(view, judged.segment, now_us, judged)
         else:
             compactor.finish(now_us)
             self._expirer.compacted()
         return None
 
-    def _expire_on(self, view: LogView) -> Cleaning | None:
+    def _expire_on(self, view: LogView, now_us: int) -> Cleaning | None:
         """Return the rewrite of the segment whose survey just found expired rows."""
         judged = self._expirer.take_judged(self._segments.sealed)
-        return None if judged is None else self._cleaning(view, judged.segment, judged, is_expiry=True)
+        return None if judged is None else self._cleaning(view, judged.segment, now_us, judged, is_expiry=True)
+
+    def _erase(self, view: LogView, end: int, now_us: int) -> Cleaning | None:
+        """Return the rewrite of a segment whose hidden rows are due to go."""
+        segment = self._eraser.next_segment(self._segments.sealed, self._config, end, now_us)
+        return None if segment is None else self._cleaning(view, segment, now_us, is_erasure=True)
 
     def _merge(self, view: LogView, end: int, now_us: int) -> Cleaning | None:
         segment = self._next_to_merge(end)
         if segment is None or self._not_before_us > now_us:
             return None
         self._done_end = segment.end_offset
-        return self._cleaning(view, segment)
+        return self._cleaning(view, segment, now_us)
 
     def _next_to_merge(self, end: int) -> Segment | None:
         """Return the first segment below `end` that was not checked; None: there is none."""
@@ -162,10 +184,27 @@ class Cleaner:
         return None
 
     def _cleaning(
-        self, view: LogView, segment: Segment, retained: RetainedRows | None = None, *, is_expiry: bool = False
+        self,
+        view: LogView,
+        segment: Segment,
+        now_us: int,
+        retained: RetainedRows | None = None,
+        *,
+        is_expiry: bool = False,
+        is_erasure: bool = False,
     ) -> Cleaning:
         assert self.disposal is None, "files are being removed"
-        cleaning = Cleaning(self._folder, view, segment, self._config, retained, is_expiry=is_expiry)
+        erased = self._eraser.erasable(segment, self._config, now_us)
+        cleaning = Cleaning(
+            self._folder,
+            view,
+            segment,
+            self._config,
+            retained,
+            is_expiry=is_expiry,
+            erased=erased,
+            is_erasure=is_erasure,
+        )
         if cleaning.cleaned_path in self._stale:
             self._stale.remove(cleaning.cleaned_path)
         return cleaning
@@ -196,6 +235,7 @@ class Cleaner:
             return False
         is_asked_for = self._config.expires if cleaning.is_expiry else self._compactor.is_wanted(self._config)
         is_unwanted = cleaning.is_void or (cleaning.takes_rows and not is_asked_for)
+        is_unwanted = is_unwanted or (cleaning.erases and not self._config.erases)
         if is_unwanted or not may_replace or old not in self._segments.sealed:
             self._stale.append(cleaning.cleaned_path)
             return False
@@ -211,12 +251,19 @@ class Cleaner:
         return True
 
     def _written(self, task: Cleaning, now_us: int, *, has_replaced: bool) -> None:
+        if task.found is not None:
+            task.segment.erased = task.found
+        if has_replaced or task.found is not None:
+            self._eraser.looked()
         if has_replaced:
             self._failures = self._not_before_us = 0
             if task.is_expiry:
                 self._expirer.written()
         elif task.segment not in self._segments.sealed:
             return  # retention removed it meanwhile
+        elif task.is_erasure:
+            if task.found is None and not task.is_void:
+                self._eraser.failed(now_us)
         elif not task.takes_rows:
             if task.has_failed and not task.is_void:
                 self._merge_later(task.segment, now_us)

@@ -4,8 +4,9 @@ Rules: offsets, timestamps and covered ranges stay as they are, and batches of d
 The old file is never touched: the new one is written under a name that no reader looks for, synced, read back and
 verified, and only then does `Log.cleaned` rename it to a segment. So a crash at any point leaves the old file or both,
 and of both the newer counts; the old one is removed once no reader can be about to open it. Memory is bounded by one
-merged batch and its sources, whatever the size of the segment. Rows that `compaction` removes are left out. The output
-is compressed if the stream's config says so.
+merged batch and its sources, whatever the size of the segment. Rows that `compaction` removes are left out, and so are
+hidden ones; of such a row that must cover offsets only offset and timestamp are kept. The output is compressed if the
+stream's config says so.
 
 A batch is compressed once; a change of the configured codec affects only later writes. A batch that gains next to
 nothing is marked permanently, so that no later start tries again. Small batches stay plain and unmarked, as they may be
@@ -34,15 +35,16 @@ from __future__ import annotations
 import contextlib
 from array import array
 from collections.abc import Generator, Iterator
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.base import limits
 from penstock.base.config import Compression
 from penstock.base.errors import CorruptionError
-from penstock.batch import codec
+from penstock.batch import codec, masking
+from penstock.batch.codec import Buffer
 from penstock.batch.header import COMPRESSION_FLAGS, BatchHeader
 from penstock.batch.schema import SCHEMA_BYTES, schema_message
-from penstock.batch.thinning import SealedMessage, Thinner
+from penstock.batch.thinning import SealedMessage, Thinner, last_as_cover
 from penstock.commitlog.cleaner.merged import UnsoundError, merged_batches
 from penstock.commitlog.cleaner.retained_rows import RetainedRows
 from penstock.commitlog.config import LogConfig
@@ -51,9 +53,13 @@ from penstock.commitlog.files.batch_walk import Walk
 from penstock.commitlog.files.files import LogFolder
 from penstock.commitlog.files.index import ENTRY_BYTES
 from penstock.commitlog.incremental_task import IncrementalTask
-from penstock.commitlog.segment.segment import Segment
+from penstock.commitlog.segment.segment import Erased, Segment
 from penstock.commitlog.view import LogView
+from penstock.live.row_set import NONE, RowSet
 from penstock.vfs import File, Vfs
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _ENTRIES_AT_ONCE = 16_384
 _HEADERS_AT_ONCE = 1_024
@@ -81,9 +87,12 @@ class Cleaning(IncrementalTask):
         retained: RetainedRows | None = None,
         *,
         is_expiry: bool = False,
+        erased: tuple[RowSet, RowSet] | None = None,
+        is_erasure: bool = False,
     ) -> None:
         """`view`: a view of the log that has the segment. `retained`: which of its rows stay; None: all. `is_expiry`:
-        the others are removed because they expired.
+        the others are removed because they expired. `erased`: hidden rows to remove, and those of them whose bytes are
+        to be erased at once; `is_erasure`: they alone are the reason of the rewrite.
         """
         self.segment = segment
         self.path = files.following(segment.path)
@@ -92,6 +101,12 @@ class Cleaning(IncrementalTask):
         self.takes_rows = retained is not None
         self.has_failed = False  # a retry may succeed
         self.is_expiry = is_expiry
+        self.is_erasure = is_erasure
+        self.erases = erased is not None
+        self.found: Erased | None = None  # what the old file lacks, if that is all of it: there is nothing to erase
+        self._hidden: RowSet | None = None if erased is None else erased[0]
+        self._secure = NONE if erased is None else erased[1]
+        self._erased: Erased | None = None  # what the new file lacks
         self._is_ordered = retained is not None and retained.is_ordered
         self._folder = folder
         self._vfs = folder.vfs
@@ -117,11 +132,41 @@ class Cleaning(IncrementalTask):
     def _look_and_write(self) -> Generator[int, None, None]:
         if self._is_ordered:
             self._folder.sync()
-        if self._keep is None and not self._is_worth_it():
+        if self.is_erasure and not (yield from self._has_hidden()):
+            return
+        if self._keep is None and not self.is_erasure and not self._is_worth_it():
             is_sought = self._compression is not Compression.NONE
             if not is_sought or not (yield from _has_sought(self._vfs, self.segment)):
                 return
         yield from self._write()
+
+    def _has_hidden(self) -> Generator[int, None, bool]:
+        """Return True if the file has the content of a hidden row; otherwise set `found`."""
+        import pyarrow.compute as pc
+
+        assert self._hidden is not None
+        covers: list[int] = []
+        moved = 0
+        view, segment = self._view.hiding(None), self.segment
+        begin = max(segment.base_offset, view.log_start)
+        for _, data in view.batches(begin, segment.end_offset, wants=self._may_have_hidden):
+            if (shown := masking.shown_of(data, self._hidden)) is not None:
+                rows = codec.check_rows(data).filter(pc.invert(shown))
+                if pc.any(pc.not_equal(pc.binary_length(rows.column("subject")), 0)).as_py():
+                    return True
+                covers += rows.column("offset").to_pylist()
+            moved += len(data)
+            if moved >= limits.CLEANING_SLICE_BYTES:
+                yield moved
+                moved = 0
+                if self.is_void:
+                    return False
+        yield moved
+        self.found = Erased(self._hidden.count, self._secure.count, RowSet.of(covers))
+        return False
+
+    def _may_have_hidden(self, header: BatchHeader) -> bool:
+        return self._hidden is not None and self._hidden.any_in(header.base_offset, header.end_offset)
 
     def _discard(self) -> None:
         with contextlib.suppress(OSError):  # the next start removes it
@@ -158,7 +203,7 @@ class Cleaning(IncrementalTask):
             target.write_at(0, schema_message(*self._folder.ids))
             sources, rows = yield from self._copy(target)
             entries = yield from self._read_back(target, rows)
-            if self.takes_rows or self._has_compressed or 2 * len(entries) <= sources * ENTRY_BYTES:
+            if self.takes_rows or self.erases or self._has_compressed or 2 * len(entries) <= sources * ENTRY_BYTES:
                 self._finish(target, entries)
         except UnsoundError:
             return  # its readers report the corruption; an unreadable segment is not rewritten
@@ -190,20 +235,39 @@ class Cleaning(IncrementalTask):
         return sources, rows
 
     def _outgoing(self) -> Iterator[_Outgoing]:
-        is_merge = self._keep is None
+        is_merge = self._keep is None and self._hidden is None
         batches = merged_batches(self._vfs, self.segment, self._view, self._bytes_max, unpacked=not is_merge)
-        if self._keep is None:
+        if is_merge:
             for data, header, sources, size_bytes in batches:
                 yield _Outgoing([SealedMessage(data, header)], sources, size_bytes)
             return
         thinner = Thinner(limits.MERGED_ROWS_MAX, self._bytes_max)
         row = 0
         for data, header, sources, size_bytes in batches:
-            keep = self._keep.slice(row, header.count)
+            keep, shown = self._kept(data, header, row)
             row += header.count
-            yield _Outgoing(thinner.add(data, header, keep), sources, size_bytes)
+            message = SealedMessage(data, header)
+            if shown is not None and header.end_offset == self._view.log_end and not shown[-1].as_py():
+                # The log's last row: without it, its timestamp would be forgotten, and later ones could lie before it.
+                message = last_as_cover(data, header)
+                keep, shown = _with_last(keep), _with_last(shown)
+                thinner.covers.append(codec.offsets(data)[-1])
+            yield _Outgoing(thinner.add(*message, keep, shown), sources, size_bytes)
         yield _Outgoing(thinner.end(), 0, 0)
         assert not thinner.forced_keys, "a row was judged to go, and must stay"
+        if self._hidden is not None:
+            self._erased = Erased(self._hidden.count, self._secure.count, RowSet.of(thinner.covers))
+
+    def _kept(self, data: Buffer, header: BatchHeader, row: int) -> tuple[pa.BooleanArray, pa.BooleanArray | None]:
+        """Return which rows of a batch stay, and which are not hidden; None: none is. `row`: number of its first."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        keep = self._keep
+        keep = pa.repeat(pa.scalar(True), header.count) if keep is None else keep.slice(row, header.count)
+        hidden = self._hidden
+        shown = None if hidden is None else masking.shown_of(data, hidden)
+        return (keep if shown is None else pc.and_(keep, shown)), shown
 
     def _read_back(self, target: File, rows: int) -> Generator[int, None, bytearray]:
         """Verify what was written; return its index entries."""
@@ -227,7 +291,16 @@ class Cleaning(IncrementalTask):
         index.write_index(self._vfs, self.path, entries)
         segment = self.segment
         last_us = index.PackedEntries(entries).entry(len(entries) // ENTRY_BYTES - 1).max_timestamp_us
-        self.replacement = Segment(self.path, segment.base_offset, segment.end_offset, target.size(), last_us, None)
+        new = Segment(self.path, segment.base_offset, segment.end_offset, target.size(), last_us, None)
+        new.erased = self._erased
+        self.replacement = new
+
+
+def _with_last(keep: pa.BooleanArray) -> pa.BooleanArray:
+    """Return the same with true at the end."""
+    import pyarrow as pa
+
+    return pa.concat_arrays([keep.slice(0, len(keep) - 1), pa.array([True])])
 
 
 def _is_sought(header: BatchHeader) -> bool:

@@ -11,6 +11,8 @@ seen one of those must find it. So it stays until `tombstone_retention` has elap
 it, and as long as an older message of its key is still there, which happens where that row alone could cover its
 offsets. The last row of the log always stays. Decisions made before a restart are not known: then all is dirty again.
 
+A hidden row (see `eraser`) is no current one of its key, so the last one that readers are shown stays.
+
     [     clean: each key once     |      dirty      | too new ][ active ]
                                     ╰── last of each key ──╯
 
@@ -30,6 +32,7 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from penstock.base import limits
+from penstock.batch import masking
 from penstock.batch.codec import PREFIX_BYTES, check_rows
 from penstock.batch.header import MAY_ROLL_UP_SUBJECTS, BatchHeader
 from penstock.batch.keys import without_empty
@@ -118,6 +121,11 @@ class Survey(IncrementalTask):
             header = merged.header
             if rules.by_key and header.end_offset > rules.dirty_start:
                 rows = check_rows(merged.data)
+                if (
+                    rules.hidden is not None
+                    and (shown := masking.shown(rows.column("offset"), rules.hidden)) is not None
+                ):
+                    rows = rows.filter(shown)
                 latest.add(_keys(rows), rows.column("offset"))
             if rules.rollups_start is not None and header.flags & MAY_ROLL_UP_SUBJECTS:
                 rollups.add(*rollups_of(merged.data, rules.rollups_start))
@@ -193,6 +201,8 @@ class _Judging:
         found, rules = self._found[-1], self._rules
         last_key = _keys(rows)[-1].as_py() if rules.by_key else None
         last_subject = None if self._rolled is None else rows.column("subject")[-1].as_py().encode()
+        if rules.hidden is not None and rows.column("offset")[-1].as_py() in rules.hidden:
+            last_key = last_subject = None  # nothing is hidden from readers by what they are not shown
         found.batch(header, last_key, last_subject)
         if header.end_offset > self._last_offset + 1:  # left to the next pass
             self.note(pa.repeat(pa.scalar(True), header.count))

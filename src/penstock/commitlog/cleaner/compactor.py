@@ -18,6 +18,7 @@ from penstock.commitlog.cleaner.retained_rows import CompactionRules, RetainedRo
 from penstock.commitlog.config import LogConfig
 from penstock.commitlog.segment.segment import Segment
 from penstock.commitlog.view import LogView
+from penstock.live.row_set import RowSet
 from penstock.vfs import Vfs
 
 _RETRY_US = limits.COMPACTION_RETRY_MS * 1_000
@@ -123,9 +124,16 @@ class Compactor:
         return min(dues, default=None)
 
     def begin(
-        self, vfs: Vfs, view: LogView, sealed: Iterable[Segment], config: LogConfig, end: int, now_us: int
+        self,
+        vfs: Vfs,
+        view: LogView,
+        sealed: Iterable[Segment],
+        config: LogConfig,
+        end: int,
+        now_us: int,
+        hidden: RowSet | None = None,
     ) -> Survey | None:
-        """Return the survey of a new pass if one is due."""
+        """Return the survey of a new pass if one is due. `hidden`: rows that replace no other."""
         due_us = self.due_us(sealed, config, end)
         if due_us is None or now_us < due_us:
             return None
@@ -148,6 +156,7 @@ class Compactor:
             rollups_start=min(self._rolled_end, end) if config.rolls_up else None,
             keys_go=self._may_go,
             is_due=keys_due_us is not None and keys_due_us <= now_us,
+            hidden=hidden,
         )
         self._started_us = now_us
         self._survey = Survey(vfs, view, segments, rules, config.merged_bytes_max)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.batch.header import NO_RUN, BatchHeader
 from penstock.commitlog.segment.segment import Segment
+from penstock.live.row_set import RowSet
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -26,6 +27,7 @@ class CompactionRules(NamedTuple):
     rollups_start: int | None = None  # first offset of rollups that remove older rows; None: none do
     keys_go: bool = True  # a rollup may remove the last row of a key
     is_due: bool = True  # the pass runs also if there are no rollups
+    hidden: RowSet | None = None  # rows that no reader is shown: they are no current ones of their keys
 
 
 class RetainedRows(NamedTuple):

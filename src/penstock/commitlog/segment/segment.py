@@ -21,6 +21,7 @@ from __future__ import annotations
 import contextlib
 import errno
 from array import array
+from typing import NamedTuple
 
 from penstock.base import limits
 from penstock.batch.header import BatchHeader
@@ -30,17 +31,26 @@ from penstock.commitlog.files import files
 from penstock.commitlog.files.files import LogFolder
 from penstock.commitlog.files.index import ENTRY_BYTES, ActiveEntries, Entries, IndexHead, PackedEntries, ResumedEntries
 from penstock.commitlog.segment.damage import Damage
+from penstock.live.row_set import RowSet
 from penstock.vfs import File, Vfs
 from penstock.vfs.keys import NoHeaderError
 
 
+class Erased(NamedTuple):
+    """Hidden rows whose content a segment's file does not have: of a set of hidden rows, all in the segment's range."""
+
+    rows: int
+    secure_rows: int  # of these, those whose bytes were to be erased at once
+    covers: RowSet  # of these, the rows that are there, without content, as nothing else could cover their offsets
+
+
 class Segment:
-    """One segment as readers see it. Immutable except for `entries`, `damage` and `successor`.
+    """One segment as readers see it. Immutable except for `entries`, `damage`, `successor` and `erased`.
 
     `entries` None: they are in the index file.
     """
 
-    __slots__ = ("base_offset", "damage", "end_offset", "entries", "last_timestamp_us", "path", "size_bytes",
+    __slots__ = ("base_offset", "damage", "end_offset", "entries", "erased", "last_timestamp_us", "path", "size_bytes",
                  "successor")  # fmt: skip
 
     def __init__(
@@ -61,6 +71,7 @@ class Segment:
         self.entries = entries
         self.damage = damage
         self.successor: Segment | None = None
+        self.erased: Erased | None = None  # None: not known
 
     @property
     def latest(self) -> Segment:

@@ -30,7 +30,7 @@ from penstock.base.clock import Now
 from penstock.base.errors import ErrorCode, PenstockError, RemoteError
 from penstock.base.ids import LeaderEpoch, Offset, PartitionKey
 from penstock.base.subjects import subject_mistake
-from penstock.commitlog import LogView, Slice
+from penstock.commitlog import LogView, Masked, Slice
 from penstock.messages import FetchRequest, FetchResponse
 from penstock.metadata.persistent_map import PersistentMap
 from penstock.node.api.parked_fetches import ParkedFetch, ParkedFetches
@@ -190,11 +190,10 @@ class FetchApi:
         self, call: Call, partition: Partition, request: FetchRequest, deadline_us: int, *, is_final: bool
     ) -> None:
         """Answer what the log has, or park the fetch if that is not enough yet."""
-        log = partition.log
-        if not partition.log_start <= request.offset <= log.log_end:
+        if not partition.log_start <= request.offset <= partition.log.log_end:
             raise _out_of_range(partition, request.offset)
         end, size_bytes = partition.committed_end, partition.committed_bytes
-        view = log.view() if request.offset < end else None
+        view = partition.live_view() if request.offset < end else None
         as_of_us = self._replicas.as_of_us(partition)
         read = _Read(call, partition, request, deadline_us, is_final, end, size_bytes, as_of_us, view)
         if view is None:
@@ -206,9 +205,11 @@ class FetchApi:
                 found = view.slice(request.offset, end=end, bytes_max=bytes_max)
             except (OSError, PenstockError) as error:
                 raise partition.read_error(error) from None
-            self._found(read, found)
-            return
-        result: list[Slice | None] = []
+            if found is None or request.is_projected or view.shows_all(found):
+                self._found(read, found)
+                return
+        look = view.slice if request.is_projected else view.readable
+        result: list[Slice | Masked | None] = []
 
         def done(error: Exception | None) -> None:
             if self._is_to_answer(read, error):
@@ -217,19 +218,20 @@ class FetchApi:
         self._reads[call.caller] = read
         self._outbox.work(
             Lane.READ,
-            lambda: result.append(view.slice(request.offset, end=end, bytes_max=bytes_max)),
+            lambda: result.append(look(request.offset, end=end, bytes_max=bytes_max)),
             done,
             user=sharer_of(call.auth.who),
         )
 
-    def _found(self, read: _Read, found: Slice | None) -> None:
+    def _found(self, read: _Read, found: Slice | Masked | None) -> None:
         request = read.request
         wanted_bytes = max(1, min(request.bytes_min, request.bytes_max, limits.FETCH_BYTES_MAX))
         missing_bytes = wanted_bytes - (0 if found is None else found.length)
         # A slice that ends before the high watermark is as long as it can be.
         is_cut = found is not None and found.end_offset < read.committed_end
         is_all = found is not None and request.end is not None and found.end_offset >= request.end
-        if missing_bytes <= 0 or is_cut or is_all or read.is_final:
+        # So does a reader of hidden rows: it is told where to go on.
+        if missing_bytes <= 0 or is_cut or is_all or read.is_final or isinstance(found, Masked):
             if found is not None and request.is_projected:
                 self._project(read)
             else:
@@ -304,13 +306,17 @@ class FetchApi:
             behind_us=self._behind_us(read.as_of_us),
         )
 
-    def _answer(self, read: _Read, found: Slice | None) -> None:
-        partition, extent = read.partition, None
+    def _answer(self, read: _Read, found: Slice | Masked | None) -> None:
+        partition = read.partition
+        extent: FileRange | bytes | None = None
         base_offset = end_offset = int(read.request.offset)
-        if found is not None:
+        if isinstance(found, Masked):
+            extent = found.data or None
+        elif found is not None:
             extent = FileRange(partition.vfs, found.path, found.position, found.length, partition.log.damage_found)
+        if found is not None:
             base_offset, end_offset = found.base_offset, found.end_offset
-            partition.meters.sent(partition.key, end_offset - base_offset, extent.length)
+            partition.meters.sent(partition.key, end_offset - base_offset, found.length)
         response = FetchResponse(
             log_start=Offset(partition.log_start),
             committed_end=Offset(read.committed_end),

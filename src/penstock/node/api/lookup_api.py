@@ -69,7 +69,7 @@ class LookupApi:
             if request.offset is None or request.offset >= partition.committed_end:
                 partition.require_high_watermark()
             return GetMessage(
-                partition.view(),
+                partition.live_view(),
                 partition.committed_end,
                 offset=request.offset,
                 key=request.key,
@@ -97,7 +97,7 @@ class LookupApi:
             offset = {"earliest": partition.log_start, "latest": partition.committed_end}.get(str(request.at))
             timestamp_us = request.at if isinstance(request.at, int) else None
             return FindOffset(
-                partition.view(),
+                partition.live_view(),
                 partition.committed_end,
                 offset=offset,
                 timestamp_us=timestamp_us,

@@ -46,10 +46,14 @@ class Project(Query):
 
     def run(self) -> None:
         """Search. Raise RemoteError if no batch can be read, or for an error other than corruption."""
-        projection = Projection(self._request.columns, self._request.subjects)
+        hidden = self._view.hidden
+        projection = Projection(self._request.columns, self._request.subjects, hidden)
         start, end = self._wanted
         try:
             while not self._is_enough:
+                if hidden is not None and (beyond := hidden.first_absent(self.end_offset)) > self.end_offset:
+                    self.end_offset, self.last_epoch = beyond, None  # which epoch it is there was not read
+                    continue
                 before = self.end_offset
                 self._project_segment(projection)
                 if self.end_offset == before:
@@ -108,7 +112,7 @@ class Project(Query):
 
     def _project_batch(self, projection: Projection, near: Slice) -> None:
         """Continue by one batch of any kind."""
-        for header, data in self._batches(self.end_offset, self._committed_end):
+        for header, data in self._batches(self.end_offset, self._committed_end, as_stored=True):
             self._take(projection.of_message(data, self._wanted, file=near.path, position=near.position))
             self.last_epoch = header.leader_epoch
             self.end_offset = header.end_offset

@@ -63,10 +63,13 @@ class Query:
         """Cancel the query; callable from any thread."""
         self._is_wanted = False
 
-    def _batches(self, start: int, end: int, *, reverse: bool = False) -> Iterator[tuple[BatchHeader, Buffer]]:
+    def _batches(
+        self, start: int, end: int, *, reverse: bool = False, as_stored: bool = False
+    ) -> Iterator[tuple[BatchHeader, Buffer]]:
         if not self._is_wanted:
             raise QueryGivenUpError
-        for batch in self._view.batches(start, end, reverse=reverse):
+        view = self._view.hiding(None) if as_stored else self._view
+        for batch in view.batches(start, end, reverse=reverse):
             self.looked_bytes += len(batch[1])
             yield batch
             if not self._is_wanted:
@@ -107,7 +110,8 @@ class GetMessage(Query):
                 log_start=start,
                 committed_end=end,
             )
-        for header, data in self._batches(offset, self._committed_end):
+        is_hidden = self._view.hidden is not None and offset in self._view.hidden
+        for header, data in () if is_hidden else self._batches(offset, self._committed_end):
             if header.base_offset > offset:
                 break
             offsets = codec.offsets(data)
@@ -115,7 +119,8 @@ class GetMessage(Query):
             if row < len(offsets) and offsets[row] == offset:
                 self._take(header, data, row)
                 return
-        text = f"the message at offset {offset} has expired, was compacted away, or was removed by a rollup"
+        gone = "was deleted" if is_hidden else "has expired, was compacted away, or was removed by a rollup"
+        text = f"the message at offset {offset} {gone}"
         raise RemoteError(ErrorCode.MESSAGE_NOT_FOUND, text, offset=offset)
 
     def _last(self, column: str, wanted: bytes | str | None) -> None:
@@ -179,14 +184,20 @@ class FindOffset(Query):
                 self.rows = self._view.row_count(self._committed_end)
         if self._wanted_us is not None:
             self.offset, self.timestamp_us = self._view.first_at(self._wanted_us, end=self._committed_end)
+            if self._view.hidden is not None and self._view.hidden.any_in(self.offset, self.offset + 1):
+                self.timestamp_us = None
             if self.timestamp_us is not None:
                 return
         for _, data in self._batches(self.offset, self._committed_end):
             offsets = codec.offsets(data)
             row = bisect_left(offsets, self.offset)
-            if row < len(offsets):
+            if row < len(offsets) and offsets[row] < self._committed_end:
                 self.timestamp_us = codec.timestamps(data)[row]
+                if self._wanted_us is not None and self._view.hidden is not None:
+                    self.offset = offsets[row]
                 return
+        if self._wanted_us is not None and self._view.hidden is not None:  # all rows from there on are hidden
+            self.offset = self._committed_end
 
 
 class OwnKeys(NamedTuple):

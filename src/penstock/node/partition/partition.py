@@ -36,6 +36,7 @@ from penstock.ingest.last_sequences import BEFORE_ALL, LastSequences, ReadState
 from penstock.ingest.producers import ProducerBatch, Producers
 from penstock.ingest.published import PublishedRuns
 from penstock.ingest.value_check import SCHEMAS_UNKNOWN, VERSION_UNDECIDED, KnownSchemas, ValueCheck
+from penstock.live.row_set import NONE, RowSet
 from penstock.messages.streams import CONSUMER_CONTROL
 from penstock.metadata.image import StreamState
 from penstock.node.partition.counters import PartitionCounters
@@ -70,13 +71,14 @@ class Partition:
     """One partition replica. An idle one is small: counters, waiters and caches are created on first use."""
 
     __slots__ = (
-        "_followed", "_marked", "_recovered_end", "_rules", "budget", "cannot_lead", "closed", "committed_bytes",
-        "committed_end", "counters", "cutting", "damage_told", "dedup", "dropped", "fenced_told", "flush_us",
-        "flushing", "following", "fresh_us", "impediment", "in_flight", "is_mute", "key", "keys", "lasts",
-        "leader_epoch", "leadership", "leads", "led_epoch", "listened_us", "log", "mending", "mending_fails", "meters",
-        "names_checked_us", "owes_name_check", "producers", "published", "refusal", "rollup_at", "sid", "stall",
-        "stream", "subscribed", "terms", "traffic", "trouble", "truncated", "undelivered_told", "unheard",
-        "unheard_told_us", "values", "vfs", "visit_us", "when_idle",
+        "_followed", "_marked", "_recovered_end", "_rules", "budget", "cannot_lead", "closed",
+        "committed_bytes", "committed_end", "counters", "cutting", "damage_told", "dedup", "dropped",
+        "fenced_told", "flush_us", "flushing", "following", "fresh_us", "hidden", "impediment", "in_flight",
+        "is_mute", "key", "keys", "lasts", "leader_epoch", "leadership", "leads", "led_epoch", "listened_us",
+        "log", "mending", "mending_fails", "meters", "names_checked_us", "owes_name_check", "producers",
+        "published", "refusal", "rollup_at", "secure", "sid", "stall", "stream", "subscribed", "terms",
+        "traffic", "trouble", "truncated", "undelivered_told", "unheard", "unheard_told_us", "values", "vfs",
+        "visit_us", "when_idle",
     )  # fmt: skip
 
     def __init__(self, stream: StreamState, key: PartitionKey, log: Log, vfs: Vfs, budget: InFlightBudget) -> None:
@@ -114,6 +116,7 @@ class Partition:
         self.fresh_us: int | None = None  # while no leader is followed: all that was committed by then is shown here
         # last notice to the operator; of corruption, the number of ranges reported
         self.trouble, self.fenced_told, self.damage_told = "", False, 0
+        self.hidden = self.secure = NONE  # see `hide`
         self.vfs = vfs
         self.in_flight = InFlight(budget)
         self.committed_bytes = 0  # committed since the start of the broker; only grows
@@ -268,8 +271,23 @@ class Partition:
             return start
         return max(start, min(self.truncated_end, self.committed_end))
 
+    def hide(self, hidden: RowSet, secure: RowSet = NONE) -> None:
+        """Show these rows to no reader from now on; those of `secure`, too, are to be erased at once.
+
+        Both are the fold of all committed marks: they only grow, but for rows that the log has no longer.
+        """
+        self.hidden, self.secure = hidden, secure
+        self.log.hide(hidden, secure)
+
+    def live_view(self) -> LogView:
+        """Return the log as readers may see it now: without hidden rows."""
+        return self.view().hiding(self.log.hidden)
+
     def view(self) -> LogView:
-        """Return the log as readers may see it now."""
+        """Return the rows that are stored now, hidden ones included, from the readers' log start on.
+
+        For replicas, and for what a leader knows of its log: message ids, producers, published runs, rollups.
+        """
         view, start = self.log.view(), self.log_start
         return view if start == view.log_start else view.starting_at(start)
 
@@ -330,6 +348,7 @@ class Partition:
         self.closed = self.mending = ""
         self.mending_fails = False
         self.committed_end = max(log.log_start, min(self.committed_end, log.log_end))
+        log.hide(self.hidden, self.secure)
 
     @property
     def is_being_repaired(self) -> bool:
