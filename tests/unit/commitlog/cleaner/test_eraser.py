@@ -177,3 +177,15 @@ def test_a_truncation_gives_the_offsets_of_hidden_rows_to_others() -> None:
     log.truncated(cut)
     append_told(log, [Told(value=b"another")], NOW + 12 * S)
     assert offsets_of(log.view().hiding(log.hidden))[-1] == 100
+
+
+def test_a_hidden_rollup_takes_effect_before_it_goes() -> None:
+    log = open_log(MemoryVfs(), replace(CONFIG, rolls_up=True), now_us=NOW)
+    log.start_epoch(1)
+    append_told(log, [Told(), Told(subject=b"t"), Told({"Nats-Rollup": "sub"})], NOW)
+    log.tick(NOW + 10 * S)
+    append_told(log, [Told(subject=b"t")], NOW + 11 * S)
+    commit(log)
+    log.hide(RowSet.of([2]), RowSet.of([2]))
+    clean_all(log, NOW + 20 * S)
+    assert offsets_of(log.view()) == [1, 3]
