@@ -30,6 +30,7 @@ from tests.expiring import Row, Told, append_told, offsets_of
 from tests.extent import examples
 from tests.logs import clean_all, log_files
 from tests.property.cleaned import CleanedLog
+from tests.property.test_expiry import ExpiringLog
 
 S = 1_000_000
 SUBJECTS = (b"s.a", b"s.b")
@@ -279,5 +280,59 @@ def seen_in(batch: object) -> Iterator[Seen]:
     return map(Seen._make, zip(*columns, strict=True))
 
 
+class HidingAndExpiringLog(ExpiringLog):
+    """Beside hidden rows, others expire or are compacted: each goes for its own reason, and no way back."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden = NONE
+
+    @rule(
+        places=st.lists(st.floats(0, 1, exclude_max=True), min_size=1, max_size=3),
+        length=st.sampled_from([1, 3, 20, 60]),
+        is_secure=st.booleans(),
+    )
+    def hide(self, places: list[float], length: int, is_secure: bool) -> None:
+        self.commit()
+        for begin in (int(place * self.committed_end) for place in places):
+            self.hidden |= RowSet.of_runs([(begin, min(begin + length, self.committed_end))])
+        self.log.hide(self.hidden, self.hidden if is_secure else NONE)
+
+    @precondition(lambda self: self.task is None)
+    @rule()
+    def clean_to_the_end(self) -> None:
+        self.log.due_us(self.now_us)
+        self.now_us += 8_000 * S
+        self.log.tick(self.now_us)
+        self.commit()
+        clean_all(self.log, self.now_us)
+
+    def check_what_is_over(self) -> None:
+        """A hidden row may be the one that stays to cover offsets."""
+
+    @invariant()
+    def nothing_goes_early(self) -> None:
+        if not hasattr(self, "log"):
+            return
+        if self.log.hidden is None and self.hidden:  # it was opened again
+            self.log.hide(self.hidden)
+        stored = set(offsets_of(self.log.view()))
+        shown = offsets_of(self.log.view().hiding(self.log.hidden))
+        assert shown == sorted(one for one in stored if one not in self.hidden)
+        last = {row.told.key: row.offset for row in self.rows}
+        for row in self.rows:
+            if row.offset in stored or row.offset in self.hidden or (self.config.expires and self.is_over(row)):
+                continue
+            assert self.config.compact
+            assert row.told.key is not None
+            assert last[row.told.key] > row.offset or row.told.value is None
+
+    @invariant()
+    def no_key_comes_back(self) -> None:
+        """But by the deletion of a newer row, which is what was asked for."""
+
+
 HidingLog.TestCase.settings = settings(max_examples=examples(60), stateful_step_count=30, deadline=None)
 TestHidingLog = HidingLog.TestCase
+HidingAndExpiringLog.TestCase.settings = settings(max_examples=examples(40), stateful_step_count=30, deadline=None)
+TestHidingAndExpiringLog = HidingAndExpiringLog.TestCase

@@ -280,18 +280,20 @@ class LogView:
             return hidden
         return erased.covers if hidden.count_in(segment.base_offset, segment.end_offset) == erased.rows else hidden
 
-    def _masked(self, found: Slice, offset: int, begin: int, end: int, bytes_max: int) -> Masked:
+    def _masked(self, found: Slice, offset: int, begin: int, end: int, bytes_max: int) -> Masked | None:
         """Read the batches of a slice that may have hidden rows, from the one that holds `begin` on."""
         assert self.hidden is not None
         parts: list[Buffer] = []
         size_bytes = looked_bytes = 0
-        cover, reached, shown_end = min(found.base_offset, offset), found.end_offset, offset
+        cover, reached, shown_end = min(found.base_offset, offset), begin, offset
         base_offset = cover
         bytes_max = min(bytes_max, limits.MASKED_BYTES_MAX)
         for header, data in self._segment_batches(
             self._segment_of(begin), begin, found.end_offset, reverse=False, wants=None, hidden=self.hidden
         ):
             looked_bytes += len(data)
+            if not parts and header.base_offset < cover:  # the cleaner has merged batches meanwhile
+                cover = base_offset = header.base_offset
             if header.end_offset > end or (parts and size_bytes + len(data) > bytes_max):
                 break
             reached = header.end_offset
@@ -309,7 +311,9 @@ class LogView:
         else:
             reached = found.end_offset
         # Offsets behind the last row that is shown may be of a later leader epoch, which its batch must not cover.
-        return Masked(b"".join(parts), base_offset, shown_end) if parts else Masked(b"", offset, reached)
+        if parts:
+            return Masked(b"".join(parts), base_offset, shown_end)
+        return Masked(b"", offset, reached) if reached > offset else None
 
     def replica_range(self, offset: int, *, bytes_max: int) -> Slice | None:
         """Return what a replica with log end `offset` lacks: as `slice`, but up to log_end, committed or not.

@@ -73,7 +73,7 @@ class Eraser:
         return max(one.due_us, 0 if self._round_us is None else self._round_us)
 
     def _look(self, sealed: Sequence[Segment], config: LogConfig, end: int) -> list[_Pending]:
-        key = sealed, config, end, self._compactor.rolled
+        key = sealed, config, end, self._compactor.rolled_end
         if self._key != key:
             self._key = key
             self._pending = [] if not config.erases else self._found(sealed, config, end)
@@ -100,7 +100,7 @@ class Eraser:
         return found
 
     def _may_erase(self, segment: Segment, config: LogConfig) -> bool:
-        return config.erases and (not config.rolls_up or segment.end_offset <= self._compactor.rolled[0])
+        return config.erases and (not config.rolls_up or segment.end_offset <= self._compactor.rolled_end)
 
     def next_segment(self, sealed: Sequence[Segment], config: LogConfig, end: int, now_us: int) -> Segment | None:
         """Return the segment to rewrite next, if one is due."""

@@ -76,9 +76,9 @@ class Partition:
         "fenced_told", "flush_us", "flushing", "following", "fresh_us", "hidden", "impediment", "in_flight",
         "is_mute", "key", "keys", "lasts", "leader_epoch", "leadership", "leads", "led_epoch", "listened_us",
         "log", "mending", "mending_fails", "meters", "names_checked_us", "owes_name_check", "producers",
-        "published", "refusal", "rollup_at", "secure", "sid", "stall", "stream", "subscribed", "terms",
-        "traffic", "trouble", "truncated", "undelivered_told", "unheard", "unheard_told_us", "values", "vfs",
-        "visit_us", "when_idle",
+        "published", "refusal", "rollup_at", "secure", "show_refusal", "sid", "stall", "stream", "subscribed",
+        "terms", "traffic", "trouble", "truncated", "undelivered_told", "unheard", "unheard_told_us", "values",
+        "vfs", "visit_us", "when_idle",
     )  # fmt: skip
 
     def __init__(self, stream: StreamState, key: PartitionKey, log: Log, vfs: Vfs, budget: InFlightBudget) -> None:
@@ -116,7 +116,7 @@ class Partition:
         self.fresh_us: int | None = None  # while no leader is followed: all that was committed by then is shown here
         # last notice to the operator; of corruption, the number of ranges reported
         self.trouble, self.fenced_told, self.damage_told = "", False, 0
-        self.hidden = self.secure = NONE  # see `hide`
+        self.hidden, self.secure, self.show_refusal = NONE, NONE, ""  # see `hide`
         self.vfs = vfs
         self.in_flight = InFlight(budget)
         self.committed_bytes = 0  # committed since the start of the broker; only grows
@@ -274,16 +274,21 @@ class Partition:
             return start
         return max(start, min(self.truncated_end, self.committed_end))
 
-    def hide(self, hidden: RowSet, secure: RowSet = NONE) -> None:
+    def hide(self, hidden: RowSet, secure: RowSet = NONE, *, refusal: str = "") -> None:
         """Show these rows to no reader from now on; those of `secure`, too, are to be erased at once.
 
-        Both are the fold of all committed marks: they only grow, but for rows that the log has no longer.
+        Both are the fold of all committed marks: they only grow, but for rows that the log has no longer. `refusal`:
+        why no row may be shown, as not all marks are understood.
         """
-        self.hidden, self.secure = hidden, secure
+        self.hidden, self.secure, self.show_refusal = hidden, secure, refusal
         self.log.hide(hidden, secure)
 
     def live_view(self) -> LogView:
-        """Return the log as readers may see it now: without hidden rows."""
+        """Return the log as readers may see it now: without hidden rows. RemoteError unsupported_version if this broker
+        cannot tell which rows are hidden.
+        """
+        if self.show_refusal:
+            raise RemoteError(ErrorCode.UNSUPPORTED_VERSION, f"{self.label} is not shown here: {self.show_refusal}")
         return self.view().hiding(self.log.hidden)
 
     def view(self) -> LogView:

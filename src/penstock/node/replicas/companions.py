@@ -50,9 +50,6 @@ class CompanionConsumer(Protocol):
     def take(self, key: PartitionKey, rows: Sequence[CompanionRow], end: int) -> None:
         """Take the next committed rows: all up to offset `end`."""
 
-    def refusal(self, key: PartitionKey) -> str:
-        """Return why the rows taken allow no reads of a partition; empty if they do."""
-
     def reset(self, key: PartitionKey) -> None:
         """Drop what earlier rows came to: the log was cut, or the replica has gone. The first row comes next."""
 
@@ -222,8 +219,6 @@ class Companions:
         if passed.end < passed.known_end:
             text = f"what is hidden in {partition.label} is being read; ask again in a moment"
             raise RemoteError(ErrorCode.NOT_YET, text)
-        if self.consumer is not None and (refusal := self.consumer.refusal(partition.key)):
-            raise RemoteError(ErrorCode.UNSUPPORTED_VERSION, f"{partition.label} cannot be read here: {refusal}")
 
     def unusable(self, partition: Partition) -> RemoteError | None:
         """Return why the companion log of a partition that has one cannot be used; None if it can."""

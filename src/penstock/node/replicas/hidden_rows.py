@@ -70,12 +70,7 @@ class HiddenRows:
 
     def _show(self, key: PartitionKey, fold: LiveRows) -> None:
         if (partition := self._partitions.get(key)) is not None:
-            partition.hide(fold.hidden, fold.secure)
-
-    def refusal(self, key: PartitionKey) -> str:
-        """Return why no row of a partition may be shown: a mark was not understood; empty if they may."""
-        fold = self._folds.get(key)
-        return "" if fold is None else fold.refusal
+            partition.hide(fold.hidden, fold.secure, refusal=fold.refusal)
 
     # New marks
 
@@ -90,10 +85,13 @@ class HiddenRows:
             text = f"nothing was deleted: {fold.hidden.count} scattered messages of {partition.label} are deleted, and"
             more = f"their offsets take {limits.HIDDEN_ROWS_BYTES_MAX} bytes of memory; purge the beginning of the log"
             raise RemoteError(ErrorCode.OVERLOADED, f"{text} {more}")
+        earlier_end = limits.OFFSET_MAX
+        if fold is not None and fold.leader_epoch != leadership.leader_epoch:  # an election may have lost rows
+            earlier_end = partition.log.epoch_end(fold.leader_epoch).start_offset
         under = MadeUnder(
             leader_epoch=leadership.leader_epoch,
             log_end=partition.log.log_end,
-            earlier_end=leadership.epoch_start,
+            earlier_end=earlier_end,
             at_us=now.wall_us,
         )
         hidden = HideRows(under, reason, RowSet.of(offsets), user=user)

@@ -1,0 +1,191 @@
+"""When hidden rows leave the files, and what is left of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from penstock.base import limits
+from penstock.batch.codec import BatchProducer, check_rows
+from penstock.commitlog import Log, LogConfig
+from penstock.live.row_set import NONE, RowSet
+from penstock.vfs.memory import MemoryVfs
+from tests.expiring import Told, append_told, offsets_of
+from tests.logs import clean_all, flush_and_note, open_log, save
+
+S = 1_000_000
+NOW = 100 * S
+WAIT = limits.ERASURE_WAIT_MS * 1_000
+CONFIG = LogConfig(1 << 20, 10 * S)
+
+
+def sealed(rows: int = 100, config: LogConfig = CONFIG) -> tuple[MemoryVfs, Log]:
+    """A sealed segment of large batches, which need no merging, and one row behind it."""
+    vfs = MemoryVfs()
+    log = open_log(vfs, config, now_us=NOW)
+    log.start_epoch(1)
+    append_told(log, [Told({"X": "block"}, b"key%d." % at, b"value%d." % at, b"s.%d." % at) for at in range(rows)], NOW)
+    log.tick(NOW + 10 * S)  # rolls
+    append_told(log, [Told(value=b"last")], NOW + 11 * S)
+    commit(log)
+    clean_all(log, NOW + 11 * S)
+    return vfs, log
+
+
+def commit(log: Log) -> None:
+    save(log)
+    flush_and_note(log)
+    log.note_committed(log.log_end)
+
+
+def bytes_of(vfs: MemoryVfs, log: Log) -> bytes:
+    """All files of the log's segments."""
+    if (task := log.dispose()) is not None:
+        task.run()
+        log.disposed()
+    found = []
+    for name in vfs.list(log.view().segments[0].path.rpartition("/")[0]):
+        file = vfs.open(f"{log.view().segments[0].path.rpartition('/')[0]}/{name}", read_only=True)
+        found.append(file.read_at(0, file.size()))
+        file.close()
+    return b"".join(found)
+
+
+def test_a_few_hidden_rows_wait_for_others_and_then_go_together() -> None:
+    vfs, log = sealed()
+    now_us = NOW + 20 * S
+    log.hide(RowSet.of([7]))
+    assert clean_all(log, now_us) == 0
+    assert log.cleaning_due_us(now_us) == now_us + WAIT
+    log.hide(RowSet.of([7, 8]))
+    assert clean_all(log, now_us + WAIT - 1) == 0
+    assert clean_all(log, now_us + WAIT) == 1
+    data = bytes_of(vfs, log)
+    for gone in (b"value7.", b"key8.", b"s.8."):
+        assert gone not in data
+    assert b"value9." in data
+    assert log.cleaning_due_us(now_us + WAIT) is None
+
+
+def test_many_hidden_rows_go_at_once() -> None:
+    _, log = sealed()
+    log.hide(RowSet.of(range(12)))
+    assert clean_all(log, NOW + 20 * S) == 0
+    log.hide(RowSet.of(range(13)))
+    assert clean_all(log, NOW + 20 * S) == 1
+    assert offsets_of(log.view()) == list(range(13, 101))
+
+
+def test_a_secure_deletion_waits_for_no_others() -> None:
+    vfs, log = sealed()
+    log.hide(RowSet.of([7]), RowSet.of([7]))
+    assert clean_all(log, NOW + 20 * S) == 1
+    assert b"value7." not in bytes_of(vfs, log)
+    log.hide(RowSet.of([7, 9]), RowSet.of([7]))
+    assert clean_all(log, NOW + 20 * S) == 0, "the secure one has gone before"
+
+
+def test_hidden_rows_stay_while_their_message_ids_are_needed_and_while_nothing_may_go() -> None:
+    _, log = sealed(config=replace(CONFIG, dedup_window_us=60 * S))
+    log.hide(RowSet.of(range(50)))
+    assert clean_all(log, NOW + 59 * S) == 0
+    log.configure(log.config.untouched())
+    assert clean_all(log, NOW + 60 * S) == 0
+    log.configure(replace(CONFIG, dedup_window_us=60 * S))
+    assert clean_all(log, NOW + 60 * S) == 1
+
+
+def test_after_a_restart_a_look_finds_that_all_has_gone() -> None:
+    vfs, log = sealed()
+    log.hide(RowSet.of(range(100)))
+    assert clean_all(log, NOW + 20 * S) == 1
+    log.close()
+    log = open_log(vfs, CONFIG, now_us=NOW + 21 * S)
+    log.hide(RowSet.of(range(100)))
+    log.note_committed(log.log_end)
+    assert clean_all(log, NOW + 22 * S) == 0
+    assert not log.wants_cleaning(NOW + 22 * S)
+    view = log.view().hiding(log.hidden)
+    assert offsets_of(view) == [100]
+    assert view.row_count(101) == 1
+
+
+@pytest.mark.parametrize("producer", [None, BatchProducer(9, 1, 1)])
+def test_where_all_rows_are_hidden_a_cover_has_only_offset_and_timestamp(producer: BatchProducer | None) -> None:
+    vfs = MemoryVfs()
+    log = open_log(vfs, CONFIG, now_us=NOW)
+    log.start_epoch(1)
+    told = [Told({"X": "block"}, b"key.", b"value.", b"subject.")] * 3
+    append_told(log, told, NOW) if producer is None else append_told(log, told, NOW, producer)
+    log.start_epoch(2)
+    append_told(log, [Told()], NOW)
+    log.tick(NOW + 10 * S)
+    append_told(log, [Told()], NOW + 11 * S)
+    commit(log)
+    log.hide(RowSet.of([0, 1, 2]))
+    assert clean_all(log, NOW + 20 * S) == 1
+    header, data = next(iter(log.view().batches(0, 1)))
+    assert (header.base_offset, header.end_offset, header.leader_epoch) == (0, 3, 1)
+    assert (header.producer_id, header.producer_sequence) == ((0, 0) if producer is None else (9, 1))
+    (row,) = check_rows(data).to_pylist()
+    assert (row["offset"], row["subject"], row["key"], row["value"], row["headers"]) == (2, "", None, None, None)
+    found = bytes_of(vfs, log)
+    assert not [one for one in (b"key.", b"value.", b"subject.", b"block") if one in found]
+    view = log.view().hiding(log.hidden)
+    assert offsets_of(view) == [3, 4]
+    slice_ = view.readable(3, end=5, bytes_max=1)
+    assert slice_ == view.slice(3, end=5, bytes_max=1), "what has no hidden row any more is sent from the file"
+
+
+def test_a_consumer_crosses_hidden_rows_of_another_leader_epoch() -> None:
+    log = open_log(MemoryVfs(), CONFIG, now_us=NOW)
+    for epoch in (1, 2, 3):
+        log.start_epoch(epoch)
+        append_told(log, [Told()] * 5, NOW)
+    log.hide(RowSet.of([1, *range(5, 10), 12]))
+    view = log.view().hiding(log.hidden)
+    found = []
+    offset = 0
+    while offset < 15:
+        piece = view.readable(offset, end=15, bytes_max=1)
+        assert piece is not None
+        found.append((piece.base_offset, piece.end_offset, bool(getattr(piece, "data", True))))
+        offset = piece.end_offset
+    assert found == [(0, 5, True), (5, 10, False), (10, 15, True)], "no batch covers offsets of a later epoch"
+
+
+def test_a_hidden_row_is_no_current_one_of_its_key() -> None:
+    config = replace(CONFIG, compact=True)
+    log = open_log(MemoryVfs(), config, now_us=NOW)
+    log.start_epoch(1)
+    append_told(log, [Told(key=key) for key in (b"a", b"b", b"a", b"b")], NOW)
+    log.tick(NOW + 10 * S)
+    append_told(log, [Told()], NOW + 11 * S)
+    commit(log)
+    log.hide(RowSet.of([2]))
+    clean_all(log, NOW + 20 * S)
+    assert offsets_of(log.view().hiding(log.hidden)) == [0, 3, 4]
+
+
+def test_a_truncation_gives_the_offsets_of_hidden_rows_to_others() -> None:
+    _, log = sealed()
+    log.hide(RowSet.of([7, 100]), NONE)
+    cut = log.truncate(100)
+    assert cut is not None
+    cut.run()
+    log.truncated(cut)
+    append_told(log, [Told(value=b"another")], NOW + 12 * S)
+    assert offsets_of(log.view().hiding(log.hidden))[-1] == 100
+
+
+def test_a_hidden_rollup_takes_effect_before_it_goes() -> None:
+    log = open_log(MemoryVfs(), replace(CONFIG, rolls_up=True), now_us=NOW)
+    log.start_epoch(1)
+    append_told(log, [Told(), Told(subject=b"t"), Told({"Nats-Rollup": "sub"})], NOW)
+    log.tick(NOW + 10 * S)
+    append_told(log, [Told(subject=b"t")], NOW + 11 * S)
+    commit(log)
+    log.hide(RowSet.of([2]), RowSet.of([2]))
+    clean_all(log, NOW + 20 * S)
+    assert offsets_of(log.view()) == [1, 3]
