@@ -49,7 +49,7 @@ COMMANDS: Mapping[type[Command], Version] = dict.fromkeys(
 _ASKED = {"by": (0, 2), "at_us": (0, 2)}
 COMMAND_FIELDS: Mapping[type[Command], Mapping[str, Version]] = {
     CreateStream: {**_ASKED, "intake": (0, 2)},
-    AlterStream: {**_ASKED, "keep_suspended": (0, 3)},
+    AlterStream: {**_ASKED, "keep_suspended": (0, 3), "add_subjects": (0, 4), "remove_subjects": (0, 4)},
     AddPartitions: _ASKED,
     DeleteStream: _ASKED,
     TruncatePartition: _ASKED,
@@ -57,7 +57,14 @@ COMMAND_FIELDS: Mapping[type[Command], Mapping[str, Version]] = {
     SetIntake: _ASKED,
 }
 
-CONFIG_FIELDS: Mapping[str, Version] = {"encryption": (0, 2), "suspend_deletion": (0, 3), "schema_check": (0, 4)}
+CONFIG_FIELDS: Mapping[str, Version] = {
+    "encryption": (0, 2),
+    "suspend_deletion": (0, 3),
+    "schema_check": (0, 4),
+    "more_subjects": (0, 4),
+    "description": (0, 4),
+    "metadata": (0, 4),
+}
 
 OPERATIONS: Mapping[Operation, Version] = {Operation.MONITOR: (0, 3), Operation.REGISTER: (0, 4)}
 

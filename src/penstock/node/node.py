@@ -298,7 +298,7 @@ class Node:
                 case PartitionEventKind.SUBSCRIBED:
                     replicas.streams.confirmed(partition)
                 case PartitionEventKind.SUBSCRIPTION_REFUSED:
-                    replicas.streams.refused(partition, event.reason)
+                    replicas.streams.refused(partition, event.subject, event.reason)
                 case PartitionEventKind.CLOSED:
                     assert event.error is not None
                     self._closed(partition, event.error)

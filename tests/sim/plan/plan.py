@@ -27,6 +27,7 @@ USER_OPERATIONS = 700
 IMPORT_OPERATIONS = 60
 SCHEMA_OPERATIONS = 240
 DURABILITY_OPERATIONS = 6
+SUBJECT_OPERATIONS = 12
 REST_US = 14_000_000  # longer than a follower may lag before it leaves the ISR
 DURABILITY_SLOT = 1  # its promises are those of `os`, the weakest durability
 _WITH_USERS = 1 / 3  # of all seeds; an import and schemas are drawn separately with the same share
@@ -56,6 +57,7 @@ class Act(StrEnum):
     ASK = "ask"  # a user with few permissions sends a request
     RULE = "rule"  # an administrator grants or revokes rules, rotates a secret, deletes a user
     SCHEMA = "schema"  # a schema is registered or forgotten, or values are published that it checks
+    SUBJECTS = "subjects"  # of a stream are added or removed
     IMPORT = "import"  # a program imports rows with their offsets and timestamps, is killed, or checks what is stored
 
 
@@ -84,6 +86,8 @@ _RUN_ACTS = ((Act.RUN, 1),)
 _GROW_ACTS = ((Act.GROW, 1),)
 
 _DURABILITY_ACTS = ((Act.DURABILITY, 1),)
+
+_SUBJECT_ACTS = ((Act.SUBJECTS, 1),)
 
 _USER_ACTS = (
     (Act.ASK, 9),
@@ -214,6 +218,9 @@ def make_plan(seed: int, brokers: int, slots: int) -> RunPlan:
         operations += _drawn_apart(seed, "import", end_us, 0, _IMPORT_ACTS, IMPORT_OPERATIONS)
     if _is_drawn(seed, "with schemas"):
         operations += _drawn_apart(seed, "schemas", end_us, 0, _SCHEMA_ACTS, SCHEMA_OPERATIONS)
+    if _is_drawn(seed, "with subjects"):
+        for slot in (0, split_slot):
+            operations += _drawn_apart(seed, f"subjects {slot}", end_us, slot, _SUBJECT_ACTS, SUBJECT_OPERATIONS)
     faults: list[PlannedFault] = []
     possible = tuple((ill, weight) for ill, weight in _ILLS if brokers > 1 or ill not in CLUSTER_ONLY)
     count = FAULTS_MIN + int(random.random() * (FAULTS_MAX - FAULTS_MIN))

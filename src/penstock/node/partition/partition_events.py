@@ -32,7 +32,7 @@ class PartitionEventKind(Enum):
     RESUMED = "that fsync has returned"
     REPAIRED = "its log is whole again"
     SUBSCRIBED = "NATS has granted its subscription"
-    SUBSCRIPTION_REFUSED = "NATS has refused its subscription; `reason` says why"
+    SUBSCRIPTION_REFUSED = "NATS has refused its subscription to `subject`; `reason` says why"
     CLOSED = "it was removed from this broker; `error` is for callers that wait"
 
 
@@ -51,6 +51,7 @@ class PartitionEvent(NamedTuple):
     partition: Partition
     error: RemoteError | None = None
     reason: str = ""
+    subject: str = ""
 
 
 class PartitionEvents:
@@ -67,10 +68,15 @@ class PartitionEvents:
         self.is_heartbeat_due = self.is_pressing = False
 
     def add(
-        self, kind: PartitionEventKind, partition: Partition, error: RemoteError | None = None, reason: str = ""
+        self,
+        kind: PartitionEventKind,
+        partition: Partition,
+        error: RemoteError | None = None,
+        reason: str = "",
+        subject: str = "",
     ) -> None:
         """Add an event behind all others."""
-        self._queue.append(PartitionEvent(kind, partition, error, reason))
+        self._queue.append(PartitionEvent(kind, partition, error, reason, subject))
         if kind in _PRESSING:
             self.is_pressing = True
 
