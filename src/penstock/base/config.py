@@ -184,8 +184,8 @@ class StreamConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         return self.subjects if self.more_subjects is not msgspec.UNSET else (self.subject_of(partition),)
 
     def stores(self, subject: str) -> bool:
-        """True if the stream stores messages on that plain subject, or one of its partitions does."""
-        return any(matches(one, subject) for one in self.listening_patterns)
+        """True if one of the stream's subjects is, or covers, that plain subject."""
+        return any(matches(one, subject) for one in self.subjects)
 
     @property
     def listening_patterns(self) -> tuple[str, ...]:

@@ -113,9 +113,18 @@ _FIELD_NAMED = re.compile(rf"`({'|'.join(field.name for field in FIELDS)})`|\b({
 _OUT_OF_BOUNDS = re.compile(r"(-?\d+) is not between (\d+) and (\d+)")
 
 
+_OF_SUBJECTS = {
+    "more_subjects": "SUBJECT",
+    "add_subjects": "--add-subject",
+    "remove_subjects": "--remove-subject",
+}
+
+
 def as_typed(mistake: str) -> str:
     """Translate an error about a config field into options: `--max-age: 0s is below 1ms, the least`."""
     found = _MISTAKE.fullmatch(mistake)
+    if found is not None and found[1] in _OF_SUBJECTS:
+        return f"{_OF_SUBJECTS[found[1]]}: {found[2]}"
     field = next((one for one in FIELDS if found is not None and one.name == found[1]), None)
     if found is None or field is None:
         return _with_flags(mistake)
