@@ -331,6 +331,12 @@ def _mistakes_of_subjects(config: StreamConfig) -> Iterator[str]:
     """Yield the errors in the subjects, each alone and beside the others."""
     if (mistake := subject_mistake(config.subject, wildcards=True)) is not None:
         yield f"subject: {mistake}"
+    former = config.held_subjects[len(config.subjects) :]
+    if len(former) > limits.STREAM_SUBJECTS_MAX:
+        text = f"{len(former)} subjects were removed from the stream; the limit is {limits.STREAM_SUBJECTS_MAX}"
+        yield f"former_subjects: {text}: make another stream"
+    elif mistakes := list(filter(None, (subject_mistake(one, wildcards=True) for one in former))):
+        yield f"former_subjects: {mistakes[0]}"
     if config.more_subjects is msgspec.UNSET:
         return
     if len(subjects := config.subjects) > limits.STREAM_SUBJECTS_MAX:
@@ -353,7 +359,10 @@ def first_overlap(subjects: Sequence[str]) -> tuple[str, str] | None:
 
 
 def with_altered_subjects(config: StreamConfig, add: Sequence[str], remove: Sequence[str]) -> StreamConfig:
-    """Return `config` with and without these subjects; the first one that stays is `subject`. ConfigError."""
+    """Return `config` with and without these subjects; the first one that stays is `subject`. ConfigError.
+
+    No limits are checked: this is also how a committed change is applied.
+    """
     for one in remove:
         if one not in config.subjects:
             text = f"{one!r} is none of the stream's, which are {', '.join(map(repr, config.subjects))}"
@@ -367,9 +376,6 @@ def with_altered_subjects(config: StreamConfig, add: Sequence[str], remove: Sequ
     left = dict.fromkeys((*remove, *config.held_subjects[len(config.subjects) :]))
     former = [one for one in left if not any(is_within(one, other) for other in (*subjects, *left) if other != one)]
     former = [one for one in former if one not in subjects]
-    if len(former) > limits.STREAM_SUBJECTS_MAX:
-        text = f"{len(former)} subjects would have been removed from the stream; the limit is"
-        raise ConfigError([f"remove_subjects: {text} {limits.STREAM_SUBJECTS_MAX}: make another stream"])
     return msgspec.structs.replace(
         config, subject=subjects[0], more_subjects=subjects[1:], former_subjects=tuple(former)
     )

@@ -176,6 +176,16 @@ def test_subjects_that_do_not_go_together_are_named(subjects: tuple[str, ...], n
     assert named in mistake
 
 
+def test_former_subjects_are_bounded_and_are_subjects() -> None:
+    for former, named in (
+        (("a..b",), "has an empty token"),
+        (("x",) * 101, "101 subjects were removed from the stream; the limit is 100"),
+    ):
+        (mistake,) = stream_config_mistakes(StreamConfig(name="a", subject="a", former_subjects=former))
+        assert mistake.startswith("former_subjects: ")
+        assert named in mistake
+
+
 def test_every_subject_is_looked_at_by_acks_tokens_and_partitions() -> None:
     (mistake,) = stream_config_mistakes(_with("a", "*.b"))
     assert mistake.startswith("acks: the subject '*.b' begins with a wildcard")

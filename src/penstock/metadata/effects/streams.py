@@ -254,6 +254,10 @@ def altered_config(
 ) -> StreamConfig:
     """Return `config` with `changes` and other subjects. Raise RemoteError (invalid_config) with every mistake."""
     mistakes = []
+    most = limits.STREAM_SUBJECTS_MAX
+    for name, those in (("add_subjects", add_subjects), ("remove_subjects", remove_subjects)):
+        if len(those) > most:
+            mistakes.append(f"{name}: {len(those)} are given, and a stream has at most {most}")
     for name in changes:
         if name not in StreamConfig.__struct_fields__:
             mistakes.append(no_such_field(name))

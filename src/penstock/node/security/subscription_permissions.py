@@ -19,6 +19,7 @@ import msgspec
 from penstock.access import Operation
 from penstock.access.handshake import Principal
 from penstock.access.rules import refused_subject
+from penstock.base import limits
 from penstock.base.config import StreamConfig, stream_config_mistakes
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.subjects import overlap, subject_mistake
@@ -40,7 +41,7 @@ def check_may_create(judge: PermissionCache, who: Principal | None, image: Clust
 
 
 def _check_may_store(judge: PermissionCache, who: Principal | None, name: str, subjects: Sequence[str]) -> None:
-    for subject in subjects:
+    for subject in subjects[: limits.STREAM_SUBJECTS_MAX]:  # more are refused anyway
         if not judge.scope_of(Operation.CREATE, name, (subject,)).is_all:
             raise not_authorized(who, Operation.CREATE, f"stream {name!r} on {subject!r}")
 
@@ -51,7 +52,9 @@ def check_may_add_subjects(
     """Raise RemoteError (not_authorized) if `who`, who may alter the stream, may not have it store these subjects."""
     new = tuple(one for one in added if one not in state.config.subjects)
     _check_may_store(judge, who, state.name, new)
-    if new and all(subject_mistake(one, wildcards=True) is None for one in new):  # else it is refused for that
+    if len(new) > limits.STREAM_SUBJECTS_MAX or any(subject_mistake(one, wildcards=True) for one in new):
+        return  # it is refused for that
+    if new:
         _check_group(judge, who, image, msgspec.structs.replace(state.config, subject=new[0], more_subjects=new[1:]))
 
 

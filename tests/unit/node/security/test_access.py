@@ -1164,3 +1164,14 @@ def test_no_more_than_some_are_named(broker, monkeypatch) -> None:
     for name in ("a", "b", "c"):
         created(broker, name, "eu", by="ann")
     assert told_overlapping(broker, "ann", "d", "eu") == ("a", "b")
+
+
+def test_more_subjects_than_a_stream_has_are_refused_before_they_are_compared(broker) -> None:
+    many = tuple(f"eu.{number}" for number in range(100_000))
+    allow(broker, Rule(CREATE, subject="eu.>"), Rule(ALTER, stream="eu"))
+    created(broker, "eu", "eu.a")
+    with asking(broker, "bob"):
+        error = broker.refusal(AlterStreamRequest(name="eu", changes={}, add_subjects=many))
+    assert (error.code, "100000 are given" in error.message) == (ErrorCode.INVALID_CONFIG, True)
+    error = refused_create(broker, "us", "eu.b", more_subjects=many)
+    assert (error.code, "these are 100001" in error.message) == (ErrorCode.INVALID_CONFIG, True)
