@@ -355,7 +355,7 @@ class Node:
         return self._router.in_flight.size_bytes
 
     def messages_received(self, groups: Mapping[int, MessageGroup], now: Now) -> None:
-        """Take the messages of one read of the NATS connection, by subscription id."""
+        """Take the messages of one read of the NATS connection, by the id that their subscriptions have in common."""
         if self._is_stopped:
             return  # the drain took too long
         self._at(now)

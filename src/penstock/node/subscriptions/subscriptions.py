@@ -144,6 +144,7 @@ class Subscriptions(Generic[L]):
         self._pending: Counter[int] = Counter()  # verdicts still to come, by id of the listener
         self._is_up = False
         self._is_settled = False
+        self._is_proven = False  # on this connection the barrier behind the renewed subscriptions has returned
         self._is_unclear = False  # a refusal named no subscription
         self._last_sid = 0
         self._last_token = 0
@@ -315,7 +316,7 @@ class Subscriptions(Generic[L]):
 
     def lost(self) -> None:
         """Forget all verdicts: the connection is lost."""
-        self._is_up = self._is_settled = self._is_unclear = False
+        self._is_up = self._is_settled = self._is_proven = self._is_unclear = False
         self._refused.clear()
         waiting = [asked.reached for asked in self._asked if asked.reached is not None]
         self._asked.clear()
@@ -342,16 +343,15 @@ class Subscriptions(Generic[L]):
         elif listener is None:
             self._proven(now)
         elif self.by_sid.get(asked.sid) is listener:
-            self._heard(listener, asked.subject, now)
+            self._heard(listener, now)
         self._ask_more()
         if not self._is_settled and not self._asked and not self._to_ask:
             self._is_settled = True
             self._verdicts.settled(now)
 
-    def _heard(self, listener: L, subject: str | None, now: Now) -> None:
+    def _heard(self, listener: L, now: Now) -> None:
         """Handle the verdict on one subject of a listener; the last one is the verdict on all."""
-        channel = self._channel(listener)
-        if channel is not None and subject not in self._refused.get(listener, ()):
+        if (channel := self._channel(listener)) is not None:
             channel.set(listener, takes=True)
         self._pending[listener.sid] -= 1
         if not self._pending[listener.sid]:
@@ -400,7 +400,7 @@ class Subscriptions(Generic[L]):
         if self._retry_us is None:
             self._retry_us = now.elapsed_us + limits.NATS_SUBSCRIBE_RETRY_MS * 1_000
         self._verdicts.refused(listener, subject, reason, now)
-        if self._is_settled and not self._pending[listener.sid]:  # revoked, long after it was granted
+        if self._is_proven and not self._pending[listener.sid]:  # revoked, or asked for by another of its channel
             self._judge(listener, now)
 
     def tick(self, now: Now) -> None:
@@ -413,19 +413,21 @@ class Subscriptions(Generic[L]):
         self._ask_more()
 
     def _proven(self, now: Now) -> None:
-        rest = [one for one in self.by_sid.values() if not self._pending[one.sid]]
-        if self._is_unclear:
-            self._is_unclear = False
-            for channel in self.channels.values():
-                channel.asked.clear()
-            later, self._to_ask = self._to_ask, {}
-            for listener in rest:
-                known = self._refused.get(listener, ())
-                self._queue(_Wanted(listener, one) for one in self._places[listener].subjects if one not in known)
-            self._to_ask.update(later)
+        self._is_proven = True
+        if not self._is_unclear:
+            for listener in [one for one in self.by_sid.values() if not self._pending[one.sid]]:
+                self._judge(listener, now)
             return
-        for listener in rest:
-            self._judge(listener, now)
+        self._is_unclear = False
+        for channel in self.channels.values():
+            channel.asked.clear()
+        later, self._to_ask = self._to_ask, {}
+        known = {_Wanted(one.listener, one.subject) for one in self._asked if one.listener is not None} | later.keys()
+        for listener, place in self._places.items():
+            refused = self._refused.get(listener, ())
+            wanted = (_Wanted(listener, one) for one in place.subjects if one not in refused)
+            self._queue(one for one in wanted if one not in known)
+        self._to_ask.update(later)
 
     def _ask_more(self) -> None:
         while self._to_ask and len(self._asked) < limits.NATS_SUBSCRIBES_ASKED_MAX:
@@ -445,7 +447,7 @@ class Subscriptions(Generic[L]):
         if subject is None:
             return
         if (channel := self._channel(listener)) is not None:
-            if subject in channel.asked:
+            if subject in channel.asked or subject not in channel.ids:  # not: another member has ended it
                 return
             channel.asked.add(subject)
         sid = self._id(listener, subject)
