@@ -17,8 +17,9 @@ import pytest
 from nats.aio.client import Client as NatsClient
 from nats.aio.msg import Msg
 
-from penstock import InvalidConfig, RemoteError, aio
+from penstock import InvalidConfig, InvalidSchema, RemoteError, aio
 from penstock.base.errors import ErrorCode
+from penstock.schemas.kinds import Schema, SchemaKind
 from tests.broker_process import BrokerProcess, running_broker, running_nats
 from tests.cli_process import command
 from tests.extent import code_seed, each_change, needs_time
@@ -175,6 +176,16 @@ async def test_rows_are_appended_and_staged_on_each_subject_and_on_no_other(clie
     done = await client.staging.publish("rows", [staged], query_id=uuid4(), batch_id=0)
     assert done.end_offset == 3
     assert await _stored(client, "rows") == [("rows.b.1", b"1"), ("rows.a", b"on the first"), ("rows.b.2", b"2")]
+
+
+@each_change
+async def test_a_schema_is_registered_for_each_subject(client: aio.Client) -> None:
+    await client.create_stream("typed", ["typed.a", "typed.b.*"])
+    schema = Schema(SchemaKind.AVRO, '{"type": "record", "name": "one", "fields": [{"name": "n", "type": "int"}]}')
+    assert (await client.register_schema("typed", schema)).typed.subject == "typed.a"
+    assert [one.typed.subject for one in (await client.schemas("typed")).versions] == ["typed.a", "typed.b.*"]
+    with pytest.raises(InvalidSchema, match=r"stores 'typed.a', 'typed.b.\*', which 'other' does not match"):
+        await client.register_schema("typed", schema, subject="other")
 
 
 @each_change

@@ -452,12 +452,12 @@ class Client(OfThisProcess):
         check_only: bool = False,
         timeout: float = 10.0,
     ) -> SchemaVersion:
-        """Register the schema of the values on `subject` (a pattern; None: all subjects of the stream).
+        """Register the schema of the values on `subject` (a pattern; None: each subject of the stream).
 
-        Returns its version: a new one, or an earlier one with the same schema (`is_new`). A new version has to be
-        compatible with all before it, in both directions, unless `force`. `check_only`: register nothing.
-        `framing`: what stands before a value in its message; `protocol`: of Thrift; `message`: the name in Thrift's
-        message begin. IncompatibleSchema, InvalidSchema, StreamNotFound, NotAuthorized.
+        Returns its version, that for the first subject: a new one, or an earlier one with the same schema (`is_new`). A
+        new version has to be compatible with all before it, in both directions, unless `force`. `check_only`: register
+        nothing. `framing`: what stands before a value in its message; `protocol`: of Thrift; `message`: the name in
+        Thrift's message begin. IncompatibleSchema, InvalidSchema, StreamNotFound, NotAuthorized.
         """
         found = await self._schemas.register(
             stream,

@@ -92,3 +92,24 @@ def test_suspended_deletion_waits_for_the_last_broker_which_would_delete(choice:
     assert error is not None
     assert error.message.startswith("the field suspend_deletion is known since version 0.3, and there is an earlier")
     assert feature_versions.unsupported_reason(brokers("0.3.0", "0.3.1"), command) is None
+
+
+@pytest.mark.parametrize(
+    ("command", "what"),
+    [
+        (AlterStream(stream_id=StreamId(1), changes={}, add_subjects=("b",)), "add_subjects of the command alter"),
+        (AlterStream(stream_id=StreamId(1), changes={}, remove_subjects=("b",)), "remove_subjects of the command"),
+        (AlterStream(stream_id=StreamId(1), changes={"metadata": {"k": "v"}}), "the field metadata"),
+        (
+            CreateStream(config=StreamConfig(name="a", subject="a", more_subjects=("b",)), created_us=0),
+            "the field more_subjects",
+        ),
+    ],
+)
+def test_a_second_subject_waits_for_the_last_broker_which_would_not_hear_it(command: Command, what: str) -> None:
+    error = feature_versions.unsupported_reason(brokers("0.4.0", "0.3.0"), command)
+    assert error is not None
+    assert error.message.startswith(what)
+    assert feature_versions.unsupported_reason(brokers("0.4.0", "0.4.1"), command) is None
+    plain = CreateStream(config=StreamConfig(name="a", subject="a"), created_us=0)
+    assert feature_versions.unsupported_reason(brokers("0.4.0", "0.3.0"), plain) is None
