@@ -263,7 +263,7 @@ def altered_config(
             mistakes.append(no_such_field(name))
         elif name in ("subject", "more_subjects"):
             mistakes.append(
-                f"{name}: a change says which subjects the stream gets or loses: add_subjects, remove_subjects"
+                f"{name}: cannot be changed; add_subjects and remove_subjects say what the stream gets and loses"
             )
         elif name not in ALTERABLE:
             mistakes.append(f"{name}: cannot be changed once the stream exists")
