@@ -154,17 +154,16 @@ class Subscriptions(Generic[L]):
         """Subscribe under a new id; the verdict comes once NATS is connected."""
         listener.sid = self._new_sid()
         self.by_sid[listener.sid] = listener
-        place = _Place.of(listener)
-        if (key := place.channel) is None:
-            place = place._replace(ids=tuple(_ids(listener.sid, place.subjects)))
-        else:
+        subjects, key = listener.subjects, listener.channel
+        ids = [number << GROUP_BITS | listener.sid for number in range(len(subjects) if key is None else 0)]
+        self._places[listener] = _Place(subjects, listener.queue, key, tuple(ids))
+        if key is not None:
             if (channel := self._channels.get(key)) is None:
                 channel = self._channels[key] = SharedSubscription(self._new_sid(), {})
                 self.channels[channel.sid] = channel
-            _extend(channel, place.subjects)
+            _extend(channel, subjects)
             channel.set(listener, takes=not (self._is_up and channel.asked))
-        self._places[listener] = place
-        self._want(listener, place.subjects)
+        self._want(listener, subjects)
 
     def _new_sid(self) -> int:
         self._last_sid += 1
@@ -466,10 +465,6 @@ def _free_ids(sid: int, taken: Iterable[int]) -> Iterator[int]:
     """Yield ids of subscriptions of one owner that are not in use. An owner's first one has its own id."""
     used = frozenset(taken)
     return (one for number in count() if (one := number << GROUP_BITS | sid) not in used)
-
-
-def _ids(sid: int, subjects: Iterable[str]) -> Iterator[int]:
-    return (one for _, one in zip(subjects, _free_ids(sid, ()), strict=False))
 
 
 def _extend(channel: SharedSubscription[L], subjects: Iterable[str]) -> None:
