@@ -233,6 +233,8 @@ ENDS: dict[tuple[str, str], tuple[int, str]] = {
         """penstock sql 'SELECT "offset", decode_error FROM sales WHERE decode_error IS NOT NULL' --decode schema""",
     ): (0, "(first: offset 2; shop: a string is expected, a number is found)"),
     ("partitions", "penstock nats-config events"): (0, "{{partition(4,1)}}"),
+    ("several-subjects", "penstock stream show trade"): (0, "orders.>, rates.*"),
+    ("several-subjects", "python 1"): (0, "('shop.>', 'parcels.>')"),
     ("publish-many", "python 1"): (0, "9999"),
     ("publish-many", "python 2"): (0, "19999"),
     ("publish-many", "python 3"): (0, "stream_not_found\n['nowhere.1']"),

@@ -25,10 +25,10 @@ _SPLIT: PartitionSplit = parse_split("key")
 _CONFIG = StreamConfig(name="orders", subject="orders.>", partitions=3, partition_by="key")
 _OWN = OwnKeys(1, _SPLIT, key_map_of(_CONFIG, ()))
 _RULES = (
-    RowRules("orders.>", 1_000_000, True, True),
-    RowRules("orders.>", 250, False, False),
-    RowRules(">", 1_000_000, True, False),
-    RowRules("orders.>", 1_000_000, True, True, _OWN),
+    RowRules(("orders.>", "prices"), 1_000_000, True, True),
+    RowRules(("orders.>", "prices"), 250, False, False),
+    RowRules((">",), 1_000_000, True, False),
+    RowRules(("orders.>", "prices"), 1_000_000, True, True, _OWN),
 )
 
 

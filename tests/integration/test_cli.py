@@ -76,10 +76,10 @@ def test_streams_from_create_to_delete(run: Run) -> None:
     other = run("stream", "create", "life", "other.>", code=1)
     assert "subject is 'life.>'" in other.stderr
     assert "--max-age is 7d, not none" in other.stderr
-    assert "subject cannot be altered: take another name" in other.stderr
+    assert "stream alter" in other.stderr
     assert "stream alter" in run("stream", "create", "life", "life.>", code=1).stderr
     fixed = run("stream", "alter", "life", "--replicas", "3", "--subject", "other.>", code=2).stderr
-    assert "--subject cannot be changed: create a new stream instead" in fixed
+    assert "--subject cannot be replaced: --add-subject and --remove-subject change" in fixed
     assert "--replicas cannot be changed yet\n" in fixed
     run("stream", "alter", "life", "--max-age", "none", "--max-bytes", "1GiB")
     (info,) = [one for one in lines(run("stream", "list", "--json")) if one["config"]["name"] == "life"]
@@ -96,6 +96,31 @@ def test_streams_from_create_to_delete(run: Run) -> None:
     assert "--max-age: 0s is below 1ms" in low
     assert run("stream", "delete", "life", "--yes").stdout == "stream life deleted\n"
     assert "there is no stream 'life'" in run("stream", "show", "life", code=1).stderr
+
+
+@each_change
+def test_several_subjects_a_description_and_metadata(run: Run) -> None:
+    made = run("stream", "create", "many", "many.a", "many.b.*", "--description", "Two", "--metadata", "team=shop=1")
+    assert made.stdout == "stream many created: it stores many.a, many.b.*\n"
+    assert (
+        "was there already"
+        in run(
+            "stream", "create", "many", "many.b.*", "many.a", "--description", "Two", "--metadata", "team=shop=1"
+        ).stdout
+    )
+    (info,) = lines(run("stream", "show", "many", "--json"))
+    assert (info["config"]["more_subjects"], info["config"]["metadata"]) == (["many.b.*"], {"team": "shop=1"})
+    changed = run("stream", "alter", "many", "--remove-subject", "many.a", "--add-subject", "many.c", "--metadata", "")
+    assert changed.stdout == "stream many: it stores many.b.*, many.c, metadata is none\n"
+    shown = run("stream", "show", "many").stdout
+    assert "many.b.*, many.c" in shown
+    assert "Two" in shown
+    assert "many.b.*, many.c" in run("stream", "find", "many.b.x").stdout
+    assert "SUBJECT: 'x.>' and 'x.y' overlap" in run("stream", "create", "x", "x.>", "x.y", code=2).stderr
+    refused = run("stream", "alter", "many", "--remove-subject", "many.b.*", "--remove-subject", "many.c", code=2)
+    assert "--remove-subject: a stream has a subject" in refused.stderr
+    assert "--metadata: 'team' is not KEY=VALUE" in run("stream", "alter", "many", "--metadata", "team", code=2).stderr
+    run("stream", "delete", "many", "--yes")
 
 
 def test_wrong_use_is_told_all_at_once(run: Run) -> None:

@@ -202,20 +202,24 @@ async def test_messages_that_a_consumer_would_take_are_left_where_they_are(tmp_p
 
 
 @needs_time
-async def test_one_of_several_subjects_is_chosen(tmp_path: Path) -> None:
+async def test_all_of_several_subjects_are_imported_or_one_is_chosen(tmp_path: Path) -> None:
     async with both(tmp_path) as (js, broker, client):
         await js.add_stream(StreamConfig(name="TWO", subjects=["a.*", "b.*"]))
         for n in range(20):
             await js.publish(f"{'ab'[n % 2]}.x", b"%d" % n)
         jetstream = Both(js, broker, client)
-        _, errors = await jetstream.run("TWO", code=2)
-        assert "stores a.*, b.*" in errors
-        assert "choose with --subject" in errors
         said, _ = await jetstream.run("TWO", "--as", "b", "--subject", "b.*")
         assert said == "imported 10 messages of TWO; b has it up to 20\n"
         await check_same(js, client, "TWO", "b", list(range(2, 21, 2)))
         _, errors = await jetstream.run("TWO", "--as", "b", "--subject", "b.*", "--cut-over", "--yes", code=2)
         assert "that is not all" in errors
+        said, _ = await jetstream.run("TWO", "--as", "two", "--cut-over", "--yes")
+        assert said.endswith("stream two stores a.*, b.* from now on\n")
+        await check_same(js, client, "TWO", "two", list(range(1, 21)))
+        ack = await js.publish("b.x", b"20", headers={"Nats-Expected-Stream": "two"})
+        assert (ack.stream, ack.seq) == ("two", 21)
+        _, errors = await jetstream.run("TWO", "--as", "two", "--cut-over", "--yes")
+        assert "was complete before" in errors
 
 
 @needs_time

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.hot.message_group import MessageGroup
-from penstock.hot.scan import Frames, ProtocolError, scan
+from penstock.hot.scan import GROUP_BITS, Frames, ProtocolError, scan
 from penstock.ingest.nats import NatsSession, NatsSessionState, SessionClosed, SessionEvent
 from tests.groups import messages
 
@@ -82,6 +82,23 @@ def test_any_split_gives_the_same(data: bytes, cuts: list[int]) -> None:
     assert whole[2] == len(data)
     assert _scan_in_pieces(data, cuts) == whole
     assert _scan_in_pieces(data, list(range(len(data)))) == whole
+
+
+@given(st.lists(st.tuples(st.integers(1, 3), st.integers(0, 3))), st.lists(st.integers(0, 4000), max_size=20))
+def test_messages_of_all_subscriptions_of_one_group_stay_in_their_order(
+    sent: list[tuple[int, int]], cuts: list[int]
+) -> None:
+    """Also where each comes through another subscription, and however the bytes are cut into reads."""
+    data = b"".join(
+        b"MSG s.%d %d 4\r\n%04d\r\n" % (number, number << GROUP_BITS | owner, place)
+        for place, (owner, number) in enumerate(sent)
+    )
+    rows, _, position, _ = _scan_in_pieces(data, cuts)
+    assert position == len(data)
+    assert set(rows) == {owner for owner, _ in sent}
+    for owner, found in rows.items():
+        mine = [(b"s.%d" % number, b"%04d" % at) for at, (one, number) in enumerate(sent) if one == owner]
+        assert [(row[0], row[3]) for row in found] == mine
 
 
 @given(_frames, st.integers(0, 2000), st.binary(max_size=4), st.lists(st.integers(0, 2000), max_size=10))

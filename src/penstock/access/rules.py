@@ -3,7 +3,8 @@
 Rules: what no rule allows is denied; no rule denies, so their order does not matter. A rule on streams has a pattern of
 names: a name, a prefix such as `orders-*`, or `*` for all. A rule on subjects has a NATS pattern (`orders.>`) and
 applies to those subjects only: to a stream all of whose subjects match, and in other streams to the rows whose subjects
-match, if the request names those subjects. `admin` allows everything; `monitor` and `admin` name no stream.
+match, if the request names those subjects. A subject that was removed from a stream still counts as one of it, because
+its messages may be there. `admin` allows everything; `monitor` and `admin` name no stream.
 
 | operation        | allows                                                                         |
 |------------------|--------------------------------------------------------------------------------|
@@ -27,7 +28,14 @@ from enum import StrEnum
 import msgspec
 
 from penstock.base import limits
-from penstock.base.subjects import begins_with_wildcard, is_reserved, overlap, stream_name_mistake, subject_mistake
+from penstock.base.subjects import (
+    begins_with_wildcard,
+    is_reserved,
+    is_within,
+    overlap,
+    stream_name_mistake,
+    subject_mistake,
+)
 
 EVERYTHING = "*"
 """The pattern that matches every name."""
@@ -111,19 +119,6 @@ def name_matches(pattern: str, name: str) -> bool:
     return name == pattern
 
 
-def is_within(subjects: str, pattern: str) -> bool:
-    """True if every subject that matches `subjects` also matches `pattern`."""
-    wanted, allowed = subjects.split("."), pattern.split(".")
-    for position, token in enumerate(allowed):
-        if token == ">":
-            return len(wanted) > position
-        if position >= len(wanted) or wanted[position] == ">":
-            return False
-        if token not in ("*", wanted[position]):
-            return False
-    return len(wanted) == len(allowed)
-
-
 def refused_subject(subjects: Iterable[str], patterns: tuple[str, ...]) -> str | None:
     """Return the first subject that matches none of the patterns; None if all match one."""
     one_of = re.compile("|".join(map(_expression, patterns)) or r"(?!)")
@@ -154,10 +149,19 @@ class Scope(msgspec.Struct, frozen=True):
 
 
 def scope(
-    rules: tuple[Rule, ...], operation: Operation, stream: str, subject: str, *, group: str | None = None
+    rules: tuple[Rule, ...],
+    operation: Operation,
+    stream: str,
+    subjects: tuple[str, ...],
+    *,
+    group: str | None = None,
 ) -> Scope:
-    """Return how far the rules allow an operation on a stream with that subject; `group`: for that group only."""
+    """Return how far the rules allow an operation on a stream with these subjects; `group`: for that group only.
+
+    Several rules may cover the subjects together.
+    """
     some: list[str] = []
+    left = set(subjects)
     for rule in rules:
         if rule.operation is Operation.ADMIN:
             return Scope(is_all=True)
@@ -166,12 +170,15 @@ def scope(
         if rule.stream:
             if name_matches(rule.stream, stream):
                 return Scope(is_all=True)
-        elif begins_with_wildcard(rule.subject) and is_reserved(subject):
-            continue  # a leading wildcard matches no reserved subject, in streams neither
-        elif is_within(subject, rule.subject):
-            return Scope(is_all=True)
-        elif overlap(subject, rule.subject):
+            continue
+        is_wide = begins_with_wildcard(rule.subject)
+        # a leading wildcard matches no reserved subject, in streams neither
+        near = [one for one in subjects if overlap(one, rule.subject) and not (is_wide and is_reserved(one))]
+        if near:
             some.append(rule.subject)
+            left.difference_update(one for one in near if is_within(one, rule.subject))
+            if not left:
+                return Scope(is_all=True)
     return Scope(subjects=tuple(some))
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
+from itertools import combinations
 from typing import Any, get_args, get_type_hints
 
 import msgspec
@@ -22,7 +24,11 @@ from penstock.base.subjects import (
     INTERNAL_NAME_PREFIX,
     INTERNAL_SUBJECT_PREFIX,
     begins_with_wildcard,
+    is_reserved,
     is_wildcard,
+    is_within,
+    matches,
+    overlap,
     partition_subject,
     queue_group_mistake,
     stream_name_mistake,
@@ -110,7 +116,7 @@ class StreamConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """
 
     name: str
-    subject: str
+    subject: str  # the first of its subjects: see `subjects`
     acks: Acks = Acks.REPLY
     durability: Durability = Durability.AUTO
     storage: Storage = Storage.FILE
@@ -140,6 +146,21 @@ class StreamConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     encryption: Encryption | msgspec.UnsetType = msgspec.UNSET  # of files with messages; UNSET: none. Cannot be altered
     suspend_deletion: SuspendDeletion | msgspec.UnsetType = msgspec.UNSET  # UNSET: no
     schema_check: SchemaCheck | msgspec.UnsetType = msgspec.UNSET  # of values before they are stored; UNSET: no
+    more_subjects: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET  # in addition to `subject`; UNSET: none
+    # Removed ones whose messages may still be there: rules on subjects must cover them, and copies carry such messages.
+    former_subjects: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
+    description: str | msgspec.UnsetType = msgspec.UNSET  # for people; UNSET: none
+    metadata: dict[str, str] | msgspec.UnsetType = msgspec.UNSET  # for programs; Penstock does not read it
+
+    @property
+    def subjects(self) -> tuple[str, ...]:
+        """All subjects that the stream stores, the first one first; no two of them overlap."""
+        return (self.subject,) if self.more_subjects is msgspec.UNSET else (self.subject, *self.more_subjects)
+
+    @property
+    def held_subjects(self) -> tuple[str, ...]:
+        """Subjects of all messages that its log may hold: `subjects` and the former ones."""
+        return self.subjects if self.former_subjects is msgspec.UNSET else (*self.subjects, *self.former_subjects)
 
     @property
     def split(self) -> PartitionSplit:
@@ -158,11 +179,20 @@ class StreamConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             return f"{self.subject}.{partition}"
         return partition_subject(self.subject, partition) if split.has_subjects else self.subject
 
+    def subjects_of(self, partition: int) -> tuple[str, ...]:
+        """Return the subjects on which the leader of one partition listens."""
+        return self.subjects if self.more_subjects is not msgspec.UNSET else (self.subject_of(partition),)
+
+    def stores(self, subject: str) -> bool:
+        """True if one of the stream's subjects is, or covers, that plain subject."""
+        return any(matches(one, subject) for one in self.subjects)
+
     @property
     def listening_patterns(self) -> tuple[str, ...]:
         """Patterns that cover the subjects of all partitions, including ones added later."""
-        if not parse_split(self.partition_by).has_subjects or self.subject.endswith(">"):
-            return (self.subject,)
+        subjects = self.subjects
+        if len(subjects) > 1 or not parse_split(self.partition_by).has_subjects or self.subject.endswith(">"):
+            return subjects
         return self.subject, f"{self.subject}.*"
 
     def __post_init__(self) -> None:
@@ -172,6 +202,9 @@ class StreamConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             msgspec.structs.force_setattr(self, "suspend_deletion", msgspec.UNSET)
         if self.schema_check is SchemaCheck.NO:
             msgspec.structs.force_setattr(self, "schema_check", msgspec.UNSET)
+        for name in ("more_subjects", "former_subjects", "description", "metadata"):
+            if not getattr(self, name):  # UNSET is false, too
+                msgspec.structs.force_setattr(self, name, msgspec.UNSET)
 
     @property
     def is_encrypted(self) -> bool:
@@ -218,14 +251,18 @@ ALTERABLE = frozenset(
         "observers",
         "suspend_deletion",
         "schema_check",
+        "description",
+        "metadata",
         "partitions",  # can only increase, alone or with
         "range_bounds",
     }
 )
 """Fields that can be altered while a stream has data."""
 
-ALTERABLE_SEALED = frozenset({"min_isr", "allow_unclean_election", "durability", "observers", "suspend_deletion"})
-"""Alterable fields of a sealed stream: they concern leaders and replicas, or nothing (`suspend_deletion`)."""
+ALTERABLE_SEALED = frozenset(
+    {"min_isr", "allow_unclean_election", "durability", "observers", "suspend_deletion", "description", "metadata"}
+)
+"""Alterable fields of a sealed stream: they concern leaders and replicas, or none of its messages."""
 
 
 _PYTHONS = {"null": "None", "array": "list", "object": "dict"}
@@ -261,10 +298,11 @@ def stream_config_mistakes(config: StreamConfig) -> list[str]:
     mistakes = []
     if (mistake := stream_name_mistake(config.name)) is not None:
         mistakes.append(f"name: {mistake}")
-    if (mistake := subject_mistake(config.subject, wildcards=True)) is not None:
-        mistakes.append(f"subject: {mistake}")
+    if of_subjects := [*_mistakes_of_subjects(config)]:
+        mistakes += of_subjects
     else:
         mistakes += _consequences(config)
+    mistakes += annotation_mistakes(config)
     bounds: tuple[tuple[str, int | None, int, int], ...] = (
         ("max_age_ms", config.max_age_ms, 1, 2**53),
         ("max_messages", config.max_messages, 1, 2**53),
@@ -289,12 +327,94 @@ def stream_config_mistakes(config: StreamConfig) -> list[str]:
     return mistakes
 
 
-def _consequences(config: StreamConfig) -> list[str]:
-    """Return conflicts between the settings and the subject, which is valid."""
+def _mistakes_of_subjects(config: StreamConfig) -> Iterator[str]:
+    """Yield the errors in the subjects, each alone and beside the others."""
+    if (mistake := subject_mistake(config.subject, wildcards=True)) is not None:
+        yield f"subject: {mistake}"
+    former = config.held_subjects[len(config.subjects) :]
+    if len(former) > limits.STREAM_SUBJECTS_MAX:
+        text = f"{len(former)} subjects were removed from the stream; the limit is {limits.STREAM_SUBJECTS_MAX}"
+        yield f"former_subjects: {text}: make another stream"
+    elif mistakes := list(filter(None, (subject_mistake(one, wildcards=True) for one in former))):
+        yield f"former_subjects: {mistakes[0]}"
+    if config.more_subjects is msgspec.UNSET:
+        return
+    if len(subjects := config.subjects) > limits.STREAM_SUBJECTS_MAX:
+        text = f"a stream has at most {limits.STREAM_SUBJECTS_MAX} subjects, and these are {len(subjects)}"
+        yield f"more_subjects: {text}; a wildcard covers many, as 'orders.>'"
+        return
+    found = (subject_mistake(one, wildcards=True) for one in config.more_subjects)
+    yield from (f"more_subjects: {mistake}" for mistake in found if mistake is not None)
+    if (clash := first_overlap(subjects)) is not None:
+        yield f"more_subjects: {_overlap_text(*clash)}"
+    widest, reserved = next(filter(begins_with_wildcard, subjects), None), next(filter(is_reserved, subjects), None)
+    if widest is not None and reserved is not None:
+        text = f"{widest!r} begins with a wildcard, which takes nothing of NATS's own subjects, as {reserved!r}"
+        yield f"more_subjects: {text}; make a stream of its own for these"
+
+
+def first_overlap(subjects: Sequence[str]) -> tuple[str, str] | None:
+    """Return the first two subjects that some message matches both; None if there are none."""
+    return next(((one, other) for one, other in combinations(subjects, 2) if overlap(one, other)), None)
+
+
+def with_altered_subjects(config: StreamConfig, add: Sequence[str], remove: Sequence[str]) -> StreamConfig:
+    """Return `config` with and without these subjects; the first one that stays is `subject`. ConfigError.
+
+    No limits are checked: this is also how a committed change is applied.
+    """
+    for one in remove:
+        if one not in config.subjects:
+            text = f"{one!r} is none of the stream's, which are {', '.join(map(repr, config.subjects))}"
+            raise ConfigError([f"remove_subjects: {text}"])
+    subjects = tuple(dict.fromkeys((*(one for one in config.subjects if one not in remove), *add)))
+    if not subjects:
+        text = f"a stream has a subject, and {config.subject!r} is its last one: pause the stream, or delete it"
+        raise ConfigError([f"remove_subjects: {text}"])
+    if (clash := first_overlap(subjects)) is not None:  # checked here, too: two requests may come at once
+        raise ConfigError([f"add_subjects: {_overlap_text(*clash)}"])
+    left = dict.fromkeys((*remove, *config.held_subjects[len(config.subjects) :]))
+    former = [one for one in left if not any(is_within(one, other) for other in (*subjects, *left) if other != one)]
+    former = [one for one in former if one not in subjects]
+    return msgspec.structs.replace(
+        config, subject=subjects[0], more_subjects=subjects[1:], former_subjects=tuple(former)
+    )
+
+
+def _overlap_text(one: str, other: str) -> str:
+    text = f"{one!r} and {other!r} overlap" if one != other else f"{one!r} is given twice"
+    return f"{text}: a message on both would be stored twice; keep the wider one"
+
+
+def annotation_mistakes(config: StreamConfig) -> list[str]:
+    """Return the errors in the description and the metadata."""
     mistakes = []
-    if config.acks is Acks.REPLY and begins_with_wildcard(config.subject):
+    if config.description is not msgspec.UNSET:
+        size, most = len(config.description.encode("utf-8", "surrogatepass")), limits.STREAM_DESCRIPTION_BYTES_MAX
+        if size > most:
+            mistakes.append(f"description: it has {size} bytes; the limit is {most}")
+    if config.metadata is not msgspec.UNSET:
+        mistakes += [f"metadata: {one}" for one in _metadata_mistakes(config.metadata)]
+    return mistakes
+
+
+def _metadata_mistakes(metadata: Mapping[str, str]) -> Iterator[str]:
+    if "" in metadata:
+        yield f"the value {metadata['']!r} has no key"
+    if len(metadata) > limits.STREAM_METADATA_ENTRIES_MAX:
+        yield f"it has {len(metadata)} entries; the limit is {limits.STREAM_METADATA_ENTRIES_MAX}"
+    size = sum(len(text.encode("utf-8", "surrogatepass")) for pair in metadata.items() for text in pair)
+    if size > limits.STREAM_METADATA_BYTES_MAX:
+        yield f"its keys and values have {size} bytes; the limit is {limits.STREAM_METADATA_BYTES_MAX}"
+
+
+def _consequences(config: StreamConfig) -> list[str]:
+    """Return conflicts between the settings and the subjects, which are valid."""
+    mistakes = []
+    wide = next(filter(begins_with_wildcard, config.subjects), None)
+    if config.acks is Acks.REPLY and wide is not None:
         mistakes.append(
-            f"acks: the subject {config.subject!r} begins with a wildcard, so 'reply' would answer requests that are "
+            f"acks: the subject {wide!r} begins with a wildcard, so 'reply' would answer requests that are "
             "meant for others; choose 'envelope' or 'never'"
         )
     if config.storage is Storage.MEMORY and config.is_encrypted:
@@ -319,8 +439,9 @@ def _split_mistakes(config: StreamConfig) -> list[str]:
             mistakes.append(f"range_bounds: {len(config.range_bounds)} are given; {text}")
     elif config.range_bounds:
         mistakes.append("range_bounds: only partition_by 'range' or 'range:N' has any")
-    if split.token and (mistake := token_mistake(split.token, config.subject)) is not None:
-        mistakes.append(f"partition_by: {mistake}")
+    if split.token:
+        found = (token_mistake(split.token, one) for one in config.subjects)
+        mistakes += [f"partition_by: {mistake}" for mistake in found if mistake is not None]
     if not 1 < config.partitions <= limits.STREAM_PARTITIONS_MAX:
         return mistakes
     if config.group is not None and split.is_by_leaders:
@@ -333,6 +454,9 @@ def _split_mistakes(config: StreamConfig) -> list[str]:
 
 def _subject_mistakes(config: StreamConfig, split: PartitionSplit) -> list[str]:
     """Return errors where each partition has its own subject."""
+    if len(config.subjects) > 1:
+        text = f"with partition_by {config.partition_by!r} partition n listens on <subject>.<n>, so the stream has one"
+        return [f"more_subjects: {text} subject; choose 'key', 'token:N', 'range' or 'group', or make several streams"]
     if split.how is PartitionBy.PUBLISHER and is_wildcard(config.subject):
         token = next(n for n, one in enumerate(config.subject.split("."), start=1) if one in ("*", ">"))
         text = f"a stream on a subject with wildcards, as {config.subject!r}, has more than one only with partition_by"

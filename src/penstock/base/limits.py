@@ -10,6 +10,10 @@ GIB = 1024 * MIB
 # Names and messages
 STREAM_NAME_CHARS_MAX = 128  # with the stream id it must fit a directory name (255 bytes)
 SUBJECT_BYTES_MAX = 1024  # nats-server's own control line is 4 KiB: subject, reply and sizes share it
+STREAM_SUBJECTS_MAX = 100  # each is a subscription of every leader, and in every description of the stream
+STREAM_DESCRIPTION_BYTES_MAX = 4 * KIB  # as JetStream
+STREAM_METADATA_BYTES_MAX = 8 * KIB  # keys and values; brokers hold it in memory and send it with the config
+STREAM_METADATA_ENTRIES_MAX = 100
 FLOW_CONTROL_SUBJECT_BYTES_MAX = 384  # in a header: the answer's line fits into a `max_control_line` of 512
 HEADER_BLOCK_BYTES_MAX = 64 * KIB  # as JetStream (err_code 10097)
 CORRELATION_ID_BYTES_MAX = 1024  # of an envelope: its ack repeats it, and is held with it until the sync

@@ -134,3 +134,16 @@ def overlap(one: str, other: str) -> bool:
         if mine != theirs and "*" not in (mine, theirs):
             return False
     return len(left) == len(right)
+
+
+def is_within(subjects: str, pattern: str) -> bool:
+    """True if every subject that matches `subjects` also matches `pattern`."""
+    wanted, allowed = subjects.split("."), pattern.split(".")
+    for position, token in enumerate(allowed):
+        if token == ">":
+            return len(wanted) > position
+        if position >= len(wanted) or wanted[position] == ">":
+            return False
+        if token not in ("*", wanted[position]):
+            return False
+    return len(wanted) == len(allowed)

@@ -39,6 +39,7 @@ from penstock.client.checks import (
     require,
     rows_max,
     seconds_of,
+    several,
     stream_config,
     wanted_columns,
     whole_number,
@@ -245,27 +246,44 @@ class Client(OfThisProcess):
     # Streams
 
     async def create_stream(
-        self, name: str, subject: str, *, timeout: float = 10.0, **config: Unpack[StreamOptions]
+        self, name: str, subject: str | Sequence[str], *, timeout: float = 10.0, **config: Unpack[StreamOptions]
     ) -> StreamInfo:
         """Create the stream `name` on `subject`, or return the existing stream if it has the same config.
 
+        `subject`: one or several, of which no two may overlap: `["orders.>", "prices.*"]`.
         `config` takes the other fields of `StreamConfig`, such as `max_age_ms=86_400_000` or `durability="os"`.
         A message published after this call returned is stored. InvalidConfig, StreamExists.
         """
-        wanted = stream_config({**config, "name": name, "subject": subject})
+        first, *more = several(subject) or ("",)
+        wanted = stream_config({**config, "name": name, "subject": first, "more_subjects": tuple(more)})
         request = CreateStreamRequest(config=wanted, timeout_ms=milliseconds(timeout))
         answer, _ = await self._link.call(request, CreateStreamResponse, timeout_s=seconds_of(timeout) + CREATE_GRACE_S)
         self._streams.routes.note(answer.stream)
         return await self._streams.completed(answer.stream, timeout)
 
     async def alter_stream(
-        self, stream: StreamName, *, timeout: float = 10.0, **changes: Unpack[StreamChanges]
+        self,
+        stream: StreamName,
+        *,
+        add_subjects: str | Sequence[str] = (),
+        remove_subjects: str | Sequence[str] = (),
+        timeout: float = 10.0,
+        **changes: Unpack[StreamChanges],
     ) -> StreamInfo:
-        """Change fields of a stream's config, all or none. InvalidConfig, StreamNotFound."""
+        """Change fields of a stream's config and its subjects, all or none. InvalidConfig, StreamNotFound.
+
+        A message published on an added subject after this call returned is stored, one on a removed subject is not.
+        """
         name, stream_id = name_and_id(stream)
         fields: dict[str, Any] = dict(changes)
         check_durations(fields)
-        request = AlterStreamRequest(name=name, stream_id=stream_id, changes=field_values(fields))
+        request = AlterStreamRequest(
+            name=name,
+            stream_id=stream_id,
+            changes=field_values(fields),
+            add_subjects=several(add_subjects),
+            remove_subjects=several(remove_subjects),
+        )
         answer, _ = await self._link.call(request, AlterStreamResponse, timeout_s=timeout)
         return await self._streams.completed(answer.stream, timeout)
 
@@ -492,12 +510,12 @@ class Client(OfThisProcess):
         check_only: bool = False,
         timeout: float = 10.0,
     ) -> SchemaVersion:
-        """Register the schema of the values on `subject` (a pattern; None: all subjects of the stream).
+        """Register the schema of the values on `subject` (a pattern; None: each subject of the stream).
 
-        Returns its version: a new one, or an earlier one with the same schema (`is_new`). A new version has to be
-        compatible with all before it, in both directions, unless `force`. `check_only`: register nothing.
-        `framing`: what stands before a value in its message; `protocol`: of Thrift; `message`: the name in Thrift's
-        message begin. IncompatibleSchema, InvalidSchema, StreamNotFound, NotAuthorized.
+        Returns its version, that for the first subject: a new one, or an earlier one with the same schema (`is_new`). A
+        new version has to be compatible with all before it, in both directions, unless `force`. `check_only`: register
+        nothing. `framing`: what stands before a value in its message; `protocol`: of Thrift; `message`: the name in
+        Thrift's message begin. IncompatibleSchema, InvalidSchema, StreamNotFound, NotAuthorized.
         """
         found = await self._schemas.register(
             stream,

@@ -7,7 +7,7 @@ import difflib
 import importlib.util
 import math
 import operator
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from typing import Any, SupportsFloat, SupportsIndex, get_type_hints
 
@@ -39,6 +39,11 @@ def stream_config(fields: dict[str, Any]) -> StreamConfig:
     if mistakes:
         raise InvalidConfig(ErrorCode.INVALID_CONFIG, "\n".join(mistakes), mistakes=mistakes)
     return config
+
+
+def several(subjects: str | Sequence[str]) -> tuple[str, ...]:
+    """Return one or several subjects as a tuple."""
+    return (subjects,) if isinstance(subjects, str) else tuple(subjects)
 
 
 def field_values(fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -196,8 +196,8 @@ def entry_of(
     form: dict[str, Any] = {"framing": ValueFraming(framing).value, "protocol": ThriftProtocol(protocol).value}
 
     def entries(info: StreamInfo) -> Sequence[SchemaEntry]:
-        where = info.config.subject if subject is None else subject
-        return [SchemaEntry(subject=where, type_name=schema.type_name, message=message, **form)]
+        where = info.subjects if subject is None else (subject,)
+        return [SchemaEntry(subject=one, type_name=schema.type_name, message=message, **form) for one in where]
 
     return entries
 
@@ -293,12 +293,14 @@ def operations_of(
     spoken: Any = ThriftProtocol(protocol).value
 
     def entries(info: StreamInfo) -> Sequence[SchemaEntry]:
-        subject = info.config.subject
-        mine = [name for name, one in found.items() if overlap(one.subject, subject)] if names is None else names
+        def is_stored(name: str) -> bool:
+            return any(overlap(found[name].subject, subject) for subject in info.subjects)
+
+        mine = list(filter(is_stored, found)) if names is None else names
         if not mine:
             stored = ", ".join(sorted({one.subject for one in found.values()})[:10])
-            text = f"stream {info.name!r} stores {subject!r}, and no operation is published there; they are on {stored}"
-            raise InvalidSchema(ErrorCode.INVALID_SCHEMA, text)
+            text = f"stream {info.name!r} stores {', '.join(map(repr, info.subjects))}, and no operation is published"
+            raise InvalidSchema(ErrorCode.INVALID_SCHEMA, f"{text} there; they are on {stored}")
         return [
             SchemaEntry(
                 subject=found[name].subject,

@@ -58,11 +58,12 @@ def _overlapping(found: Sequence[JetStreamStream], infos: Sequence[StreamInfo]) 
         for theirs in found:
             for info in infos:
                 ours = info.config
-                shared = [subject for subject in theirs.subjects if overlap(subject, ours.subject)]
+                shared = [one for one in theirs.subjects if any(overlap(one, other) for other in ours.subjects)]
                 if ours.is_internal or not shared:
                     continue
                 text = (
-                    f"its stream {theirs.name} ({', '.join(shared)}) captures what {ours.name} ({ours.subject}) stores"
+                    f"its stream {theirs.name} ({', '.join(shared)}) captures what {ours.name} "
+                    f"({', '.join(ours.subjects)}) stores"
                 )
                 yield warn(_CHECK, f"{text}: {_outcome(theirs, info)}", _ADVICE[info.intake == Intake.PAUSED])
 

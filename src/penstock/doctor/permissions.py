@@ -86,7 +86,12 @@ async def judge_permissions(
 
 
 async def _of_penstock(trial: Trial, who: Identity, configs: Sequence[StreamConfig]) -> list[Finding]:
-    by_subject = {config.subject_of(number): config for config in configs for number in range(config.partitions)}
+    by_subject = {
+        subject: config
+        for config in configs
+        for number in range(config.partitions)
+        for subject in config.subjects_of(number)
+    }
     allowed = await trial.may_subscribe(by_subject)
     refused = [subject for subject, is_allowed in allowed.items() if not is_allowed]
     found = []
@@ -120,7 +125,7 @@ def _inbox() -> str:
 
 async def _of_others(trial: Trial, who: Identity, configs: Sequence[StreamConfig], nats: Nats) -> list[Finding]:
     bad = nats.bad
-    subjects = {config.subject: sample(config.subject) for config in configs}
+    subjects = {subject: sample(subject) for config in configs for subject in config.subjects}
     hears = await trial.may_subscribe([*subjects, *subjects.values(), "_INBOX.>"])
     heard = [one for one, plain in subjects.items() if hears[one] or hears[plain]]
     foreign = [one for one in subjects if not any(overlap(own, one) for own in who.subjects)]

@@ -49,7 +49,7 @@ cdef class BatchRows:
 
     @cython.locals(
         text=bytes, data="const unsigned char*", ends="const loose_int32*", begin=Py_ssize_t, end=Py_ssize_t,
-        last_begin=Py_ssize_t, last_end=Py_ssize_t, row=Py_ssize_t, size=Py_ssize_t, names_first=bint,
+        last_begin=Py_ssize_t, last_end=Py_ssize_t, row=Py_ssize_t, patterns=list,
     )
     cpdef object refused_subject(self, bytes pattern)
 
@@ -109,10 +109,8 @@ cpdef object copied(object message)
 @cython.locals(out="unsigned char*")
 cpdef object put_numbers(bytearray message, Py_ssize_t at, int64_t first, int64_t step, Py_ssize_t count)
 
-cdef bint _is_taken(
-    const unsigned char* text, Py_ssize_t begin, Py_ssize_t end, const unsigned char* pattern, Py_ssize_t size,
-    bint names_first,
-) except -1
+@cython.locals(one=bytes, pattern="const unsigned char*", size=Py_ssize_t, names_first=bint)
+cdef bint _is_taken(const unsigned char* text, Py_ssize_t begin, Py_ssize_t end, list patterns) except -1
 
 @cython.locals(at=Py_ssize_t, place=Py_ssize_t)
 cdef bint _covers(

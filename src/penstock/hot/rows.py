@@ -142,14 +142,16 @@ class BatchRows:
         return True
 
     def refused_subject(self, pattern: bytes) -> bytes | None:
-        """Return the first subject that is not plain or not covered by the stream's `pattern`, or None."""
-        size = len(pattern)
-        names_first = pattern[0] != _GREATER and (pattern[0] != _STAR or (size > 1 and pattern[1] != _DOT))
+        """Return the first subject that is not plain or not covered by the stream's `pattern`, or None.
+
+        A stream has several patterns if there are spaces in it: they separate them.
+        """
+        patterns = pattern.split(b" ")
         text = self._bytes(_SUBJECT, _VALUES)
         ends = self._ends(_SUBJECT)
         if not cython.compiled:
             for subject in _different(text, ends):
-                if not _is_taken(subject, 0, len(subject), pattern, size, names_first):
+                if not _is_taken(subject, 0, len(subject), patterns):
                     return subject
             return None
         last_begin = last_end = 0
@@ -160,7 +162,7 @@ class BatchRows:
                 continue  # most batches have few subjects
             last_begin = begin
             last_end = end
-            if not _is_taken(text, begin, end, pattern, size, names_first):
+            if not _is_taken(text, begin, end, patterns):
                 return text[begin:end]
         return None
 
@@ -317,10 +319,17 @@ def _different(text: bytes, ends: list[int]) -> Iterable[bytes]:
     return dict.fromkeys([text[begin:end] for begin, end in pairwise(ends)])
 
 
-def _is_taken(text: bytes, begin: _int, end: _int, pattern: bytes, size: _int, names_first: bool) -> bool:
-    if not subjects.is_plain(text, begin, end) or not _covers(pattern, size, text, begin, end):
+def _is_taken(text: bytes, begin: _int, end: _int, patterns: list[bytes]) -> bool:
+    if not subjects.is_plain(text, begin, end):
         return False
-    return names_first or not subjects.is_reserved(text, begin, end)
+    for one in patterns:
+        pattern = one
+        size = len(one)
+        if _covers(pattern, size, text, begin, end):
+            names_first = pattern[0] != _GREATER and (pattern[0] != _STAR or (size > 1 and pattern[1] != _DOT))
+            if names_first or not subjects.is_reserved(text, begin, end):
+                return True
+    return False
 
 
 def _covers(pattern: bytes, size: _int, text: bytes, begin: _int, end: _int) -> bool:

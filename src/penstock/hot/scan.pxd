@@ -3,6 +3,7 @@ from libc.stdint cimport int64_t
 from penstock.hot cimport memory
 from penstock.hot.message_group cimport MessageGroup
 
+cdef int64_t _GROUP_MASK
 cdef Py_ssize_t _SIZE_DIGITS_MAX
 cdef Py_ssize_t _SID_DIGITS_MAX
 cdef Py_ssize_t _LINE_BYTES_MAX
@@ -36,7 +37,7 @@ cpdef Py_ssize_t scan(object buffer, Py_ssize_t start, Py_ssize_t end, Frames si
 @cython.locals(
     text="const unsigned char*",
     data_end=Py_ssize_t,
-    last_sid=int64_t,
+    last_group=int64_t,
     group=MessageGroup,
     position=Py_ssize_t,
     line_limit=Py_ssize_t,

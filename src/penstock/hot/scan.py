@@ -7,7 +7,8 @@ of all. A malformed message whose size is readable is skipped and counted.
 
 | frame                                                               | becomes                             |
 |---------------------------------------------------------------------|-------------------------------------|
-| `MSG subject sid [reply] size␍␊` payload `␍␊`                       | one row in the group of its sid     |
+| `MSG subject sid [reply] size␍␊` payload `␍␊`                       | one row in the group of its sid:    |
+|                                                                     | of the lower GROUP_BITS bits of it  |
 | `HMSG subject sid [reply] header-size total-size␍␊` … `␍␊`          | one row; `size` counts the headers  |
 | either of them, with a size over NATS_FRAME_BYTES_MAX               | an entry in the group's `too_large` |
 | either of them, with another line that ends with a size             | skipped, and counted in `skipped`   |
@@ -36,6 +37,9 @@ two parts, if there is a CR in it.
 A message that is too large is reported as soon as its line (and headers) are there; its payload is skipped piece by
 piece as it comes, so that it needs no memory: nats-server may accept larger messages than any stream does. Nothing is
 copied out: rows are positions in one immutable copy of the read (see `group`).
+
+Subscriptions whose ids agree in the lower GROUP_BITS bits are those of one partition, or of several that share them:
+their messages are one group, so that what a publisher sent on several subjects of a stream keeps its order.
 """
 
 from __future__ import annotations
@@ -50,6 +54,10 @@ from penstock.base.errors import OperationalError
 from penstock.hot import memory
 from penstock.hot.message_group import MessageGroup, TooLarge
 
+GROUP_BITS = 32
+"""Bits of a subscription id that name the group of its messages; those above number the group's subscriptions."""
+
+_GROUP_MASK = (1 << GROUP_BITS) - 1
 _EXCERPT_BYTES = 40
 _SIZE_DIGITS_MAX = len(str(limits.NATS_PAYLOAD_BYTES_MAX))
 _SID_DIGITS_MAX = 18
@@ -83,8 +91,9 @@ class ProtocolError(OperationalError):
 
 
 class Frames:
-    """Result of a scan: `groups` by subscription id, other `lines` without their CR LF, in order.
+    """Result of a scan: `groups`, and other `lines` without their CR LF, in order.
 
+    `groups`: by the lower GROUP_BITS bits of the subscription id.
     `needed_bytes`: bytes needed from the returned position on before another scan can find more (0 = any).
     `skip_bytes`, in and out: bytes from the position on (the CR LF included) that end a skipped message; negative: its
     line has not ended. `skipped`: number of malformed messages; `skipped_line` is the beginning of the first one's
@@ -114,7 +123,7 @@ def scan(buffer: bytes | bytearray | memoryview, start: int, end: int, sink: Fra
 def _scan(data: bytes, sink: Frames) -> int:
     text = data
     data_end = len(data)
-    last_sid = 0  # no subscription has this id
+    last_group = 0  # no subscription is in it
     group: MessageGroup | None = None
     position = _skip(data, 0, sink) if sink.skip_bytes else 0
     while not sink.skip_bytes:
@@ -155,9 +164,10 @@ def _scan(data: bytes, sink: Frames) -> int:
         if (has_cr or reply_end - reply > _REPLY_BYTES_MAX) and not _is_answerable(data, reply, reply_end):
             reply = reply_end = -1
             sink.unanswerable += 1
-        if group is None or number != last_sid:
+        number &= _GROUP_MASK
+        if group is None or number != last_group:
             group = _group(data, number, sink)
-            last_sid = number
+            last_group = number
         if size > _FRAME_BYTES_MAX:
             block = data[payload:kept_end] if has_headers else None
             told = data[reply:reply_end] if reply >= 0 else None

@@ -116,7 +116,7 @@ class AdmissionRules:
             name=name,
             acks_replies=config.acks is Acks.REPLY,
             message_bytes_max=config.max_message_bytes,
-            skips_reserved=begins_with_wildcard(config.subject),
+            skips_reserved=any(map(begins_with_wildcard, config.subjects)),
             acks_envelopes=config.acks is not Acks.NEVER,
             ack_head=envelope_acks.head(name, config.subject_of(partition).encode()),
             dedup_window_us=None if config.dedup_window_ms is None else config.dedup_window_ms * 1_000,

@@ -189,8 +189,13 @@ class StreamInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def subject(self) -> str:
-        """The NATS subject that it stores, perhaps with wildcards."""
+        """The first NATS subject that it stores, perhaps with wildcards."""
         return self.config.subject
+
+    @property
+    def subjects(self) -> tuple[str, ...]:
+        """All NATS subjects that it stores."""
+        return self.config.subjects
 
     @property
     def messages(self) -> int | None:
@@ -224,7 +229,7 @@ class StreamInfo(msgspec.Struct, frozen=True, kw_only=True):
     def __repr__(self) -> str:
         last = self.last_timestamp
         fields = {
-            "subject": repr(self.subject),
+            "subject": ", ".join(map(repr, self.subjects)),
             "partitions": len(self.partitions),
             "messages": self.messages,
             "size_bytes": self.size_bytes,
@@ -254,7 +259,7 @@ def _summary(info: StreamInfo) -> tuple[object, ...]:
     states = [*dict.fromkeys(str(one.state) for one in info.partitions)]
     state = info.intake if states == [PartitionHealth.ONLINE] else ", ".join(states)
     size = None if info.size_bytes is None else format_bytes(info.size_bytes)
-    return info.name, info.subject, len(info.partitions), info.messages, size, info.last_timestamp, state
+    return info.name, ", ".join(info.subjects), len(info.partitions), info.messages, size, info.last_timestamp, state
 
 
 class BrokerInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -327,17 +332,25 @@ class CreateStreamResponse(Response, frozen=True, kw_only=True):
     created: bool  # False: it existed already
 
 
+_SINCE_3 = frozenset({"schema_check", "description", "metadata"})
+
+
 class AlterStreamRequest(Request, frozen=True, kw_only=True):
-    """Change fields of a stream's config (`base.config.ALTERABLE`), atomically."""
+    """Change fields of a stream's config (`base.config.ALTERABLE`) and its subjects, atomically.
+
+    With other subjects it is answered once the leaders' subscriptions are confirmed.
+    """
 
     name: str
     stream_id: StreamIdField | None = None  # None: the stream that has the name now
     changes: dict[str, Any]
     keep_suspended: bool = False  # leave `suspend_deletion` as it is if it is `yes`, which only a user sets
+    add_subjects: tuple[str, ...] = ()
+    remove_subjects: tuple[str, ...] = ()
 
     def version_needed(self) -> int:
-        """3 for `schema_check`, 2 for `suspend_deletion`, which older brokers do not know."""
-        if "schema_check" in self.changes:
+        """3 for subjects and the fields of _SINCE_3, 2 for `suspend_deletion`, which older brokers do not know."""
+        if self.add_subjects or self.remove_subjects or self.changes.keys() & _SINCE_3:
             return 3
         return 2 if self.keep_suspended or "suspend_deletion" in self.changes else 1
 

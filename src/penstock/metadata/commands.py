@@ -71,6 +71,8 @@ class AlterStream(_Asked, frozen=True, kw_only=True, omit_defaults=True, tag="al
     changes: dict[str, Any]
     observers: tuple[tuple[BrokerId, ...], ...] | None = None  # None: unchanged
     keep_suspended: bool = False  # as in AlterStreamRequest
+    add_subjects: tuple[str, ...] = ()
+    remove_subjects: tuple[str, ...] = ()
 
     def changes_to(self, config: StreamConfig) -> dict[str, Any]:
         """Return the changes without those that do not apply to `config`."""

@@ -63,7 +63,7 @@ COMMANDS: Mapping[type[Command], Version] = {
 _ASKED = {"by": (0, 2), "at_us": (0, 2)}
 COMMAND_FIELDS: Mapping[type[Command], Mapping[str, Version]] = {
     CreateStream: {**_ASKED, "intake": (0, 2)},
-    AlterStream: {**_ASKED, "keep_suspended": (0, 3)},
+    AlterStream: {**_ASKED, "keep_suspended": (0, 3), "add_subjects": (0, 4), "remove_subjects": (0, 4)},
     AddPartitions: _ASKED,
     DeleteStream: _ASKED,
     TruncatePartition: _ASKED,
@@ -72,7 +72,14 @@ COMMAND_FIELDS: Mapping[type[Command], Mapping[str, Version]] = {
     FormCluster: {"feature_level": (0, 4)},
 }
 
-CONFIG_FIELDS: Mapping[str, Version] = {"encryption": (0, 2), "suspend_deletion": (0, 3), "schema_check": (0, 4)}
+CONFIG_FIELDS: Mapping[str, Version] = {
+    "encryption": (0, 2),
+    "suspend_deletion": (0, 3),
+    "schema_check": (0, 4),
+    "more_subjects": (0, 4),
+    "description": (0, 4),
+    "metadata": (0, 4),
+}
 
 OPERATIONS: Mapping[Operation, Version] = {Operation.MONITOR: (0, 3), Operation.REGISTER: (0, 4)}
 

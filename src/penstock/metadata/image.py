@@ -252,6 +252,7 @@ class ClusterImage:
 
     index: int = 0
     streams: PersistentMap[StreamId, StreamState] = field(default_factory=PersistentMap)
+    # Another object whenever streams were created or deleted, or have other subjects: indexes are made again then.
     names: PersistentMap[str, StreamId] = field(default_factory=PersistentMap)
     brokers: PersistentMap[BrokerId, BrokerState] = field(default_factory=PersistentMap)
     loads: Mapping[BrokerId, BrokerLoad] = field(default_factory=dict)  # derived from `streams`; never changed in place
@@ -345,12 +346,15 @@ class ClusterImage:
         """Return this image with one of its streams changed, on the same brokers."""
         before = self.streams[state.stream_id]
         streams = self.streams.with_item(state.stream_id, state)
+        names = self.names
+        if state.config.held_subjects != before.config.held_subjects:
+            names = names.with_item(state.name, state.stream_id)  # another object: what is derived of subjects is dated
         if OwnedStreams.of(before) == OwnedStreams.of(state):
-            return replace(self, streams=streams)
+            return replace(self, streams=streams, names=names)
         owned = dict(self.owned)
         if _is_owned(state, self.users):
             owned[state.owner] = owned[state.owner].plus(OwnedStreams.of(before, -1)).plus(OwnedStreams.of(state))
-        return replace(self, streams=streams, owned=owned)
+        return replace(self, streams=streams, names=names, owned=owned)
 
     def without_stream(self, state: StreamState) -> ClusterImage:
         """Return this image without the stream."""

@@ -305,7 +305,7 @@ class Node:
                 case PartitionEventKind.SUBSCRIBED:
                     replicas.streams.confirmed(partition)
                 case PartitionEventKind.SUBSCRIPTION_REFUSED:
-                    replicas.streams.refused(partition, event.reason)
+                    replicas.streams.refused(partition, event.subject, event.reason)
                 case PartitionEventKind.CLOSED:
                     assert event.error is not None
                     self._closed(partition, event.error)
@@ -362,7 +362,7 @@ class Node:
         return self._router.in_flight.size_bytes
 
     def messages_received(self, groups: Mapping[int, MessageGroup], now: Now) -> None:
-        """Take the messages of one read of the NATS connection, by subscription id."""
+        """Take the messages of one read of the NATS connection, by the id that their subscriptions have in common."""
         if self._is_stopped:
             return  # the drain took too long
         self._at(now)

@@ -62,7 +62,7 @@ class NatsAnswers(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class Subscribe:
-    """Subscribe to a partition's subject, under an id that no other subscription of this run has had.
+    """Subscribe to one of a partition's subjects, under an id whose lower GROUP_BITS bits are the partition's own.
 
     `queue`: NATS delivers each message to one of the subscribers with the same queue group.
     """

@@ -146,8 +146,8 @@ class _Job(NamedTuple):
         """Return the final config of the copy, limited to the brokers of its cluster."""
         of = self.source.config if like is None else self.there.stream(like, timeout=self.timeout_s).config
         fields: dict[str, Any] = {field: getattr(of, field) for field in StreamConfig.__struct_fields__}
-        kept = ("partitions", "partition_by", "range_bounds", "suspend_deletion")
-        sources = {field: getattr(self.source.config, field) for field in kept}
+        kept = ("subject", "more_subjects", "former_subjects", "partitions", "partition_by", "range_bounds")
+        sources = {field: getattr(self.source.config, field) for field in (*kept, "suspend_deletion")}
         brokers = max(1, len(self.there.status(timeout=self.timeout_s).brokers))
         count = min(fields["replicas"] or 1, brokers)
         if count < (fields["replicas"] or 1):
@@ -157,7 +157,7 @@ class _Job(NamedTuple):
         min_isr = fields["min_isr"] if (fields["min_isr"] or 0) <= count else None
         observers = min(fields["observers"], max(0, brokers - count))
         changes = {"replicas": count, "min_isr": min_isr, "observers": observers}
-        return StreamConfig(**{**fields, **sources, **changes, "name": name, "subject": self.source.subject})
+        return StreamConfig(**{**fields, **sources, **changes, "name": name})
 
     def target(self, config: StreamConfig) -> StreamInfo:
         """Return the copy, created with deletion suspended if it does not exist.

@@ -51,7 +51,7 @@ class Registration(NamedTuple):
     """A request and the known versions of its stream: everything that `judge` uses. Its texts are by hash."""
 
     stream: str
-    stream_subject: str
+    stream_subjects: tuple[str, ...]
     text: StoredText
     entries: tuple[Wanted, ...]
     before: Mapping[str, Mapping[int, StoredVersion]]
@@ -98,8 +98,9 @@ def _check_subjects(asked: Registration) -> None:
         others = [*asked.before, *patterns[:number]]
         if (mistake := subject_mistake(pattern, wildcards=True)) is not None:
             text = mistake
-        elif not asked.is_forced and not overlap(pattern, asked.stream_subject):
-            text = f"stream {asked.stream!r} stores {asked.stream_subject!r}, which {pattern!r} does not match"
+        elif not asked.is_forced and not any(overlap(pattern, one) for one in asked.stream_subjects):
+            stored = ", ".join(map(repr, asked.stream_subjects))
+            text = f"stream {asked.stream!r} stores {stored}, which {pattern!r} does not match"
             text += "; force it if rows have other subjects, as those of copies and of JetStream consumers do"
         elif pattern in patterns[:number]:
             text = f"the subjects {pattern!r} are named twice"

@@ -61,6 +61,7 @@ from tests.sim.models.requests import SimClient
 from tests.sim.models.sending import TRIES_MAX, Sender
 from tests.sim.models.splitting import Splitting
 from tests.sim.models.streams import PARTITIONS, grown, keyed
+from tests.sim.models.subjects import SubjectModels
 from tests.sim.plan.plan import Act, PlannedOperation
 
 SLOTS = 7
@@ -121,7 +122,8 @@ class Clients:
         self.groups = GroupModels(around, checks, self.generations, SHARED_SLOT, self._program, programs)
         self.publishing = Publishing(around, checks, self.generations, SHARED_SLOT, self._program)
         self._sender = Sender(around, checks, refusals)
-        self._splitting = Splitting(around, checks, self._sender)
+        self._subjects = SubjectModels(around, self.generations, self._program)
+        self._splitting = Splitting(around, checks, self._sender, self._subjects.prefix)
         self._producers = ProducerModels(around, checks, self._program)
         self._messages = self._keyed_messages = 0
         self._acts: dict[Act, Callable[[PlannedOperation], None]] = {
@@ -135,6 +137,7 @@ class Clients:
             Act.RECREATE: self._recreate,
             Act.TRUNCATE: self._truncate,
             Act.GROW: self._grow,
+            Act.SUBJECTS: lambda operation: self._subjects.change(operation.slot, operation),
             **self.readers.acts,
             **self.groups.acts,
             **self.publishing.acts,
@@ -370,6 +373,7 @@ class Clients:
             return
         histories = (history := self._history(generation, partition),)
         message = self._message(generation.config, partition, number, size_bytes)
+        message = self._subjects.elsewhere(generation.config, message, self._messages)
         if self._messages % 2 or history.retains or generation.config.compact:
             self._sender.send(histories, message, 0)
             return

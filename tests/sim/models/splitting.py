@@ -8,6 +8,7 @@ sent once, or twice at once with its value as its id.
 from __future__ import annotations
 
 from base64 import b64encode
+from collections.abc import Callable
 
 from penstock.base.config import StreamConfig
 from penstock.testing.simulation.broker.broker import Surroundings
@@ -27,7 +28,15 @@ _ID = b"Nats-Msg-Id: %b\r\n"
 class Splitting:
     """All publishers of the partitioned stream in one run."""
 
-    def __init__(self, around: Surroundings, checks: Checks, sender: Sender) -> None:
+    def __init__(
+        self,
+        around: Surroundings,
+        checks: Checks,
+        sender: Sender,
+        prefix: Callable[[StreamConfig, int], str] = lambda config, _number: config.subject.removesuffix(".>"),
+    ) -> None:
+        """`prefix`: returns the beginning of the subject for the message of that number."""
+        self._prefix = prefix
         self._around = around
         self._checks = checks
         self._sender = sender
@@ -90,6 +99,7 @@ class Splitting:
         prefix = config.subject.removesuffix(".>").encode()
         value = b"%b/%d/" % (prefix, self._messages)
         value = value.ljust(size_bytes, b".")
+        prefix = self._prefix(config, self._messages).encode()
         split = self._split(config)
         if split.by_token:  # a key has no effect there
             subject, key = b"%b.%b.x" % (prefix, by), b"k%02d" % (chance % 16) if chance % 2 else None

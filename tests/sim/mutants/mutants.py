@@ -371,7 +371,7 @@ CLUSTER_MUTANTS = (
     Mutant(
         "who joins a shared subscription does not wait for its barrier",
         "penstock.node.subscriptions.subscriptions",
-        "takes=not (self._is_up and channel.is_asked)",
+        "takes=not (self._is_up and channel.asked)",
         "takes=True",
     ),
     Mutant(

@@ -29,6 +29,7 @@ SCHEMA_OPERATIONS = 240
 MARK_OPERATIONS = 400
 LEVEL_OPERATIONS = 80
 DURABILITY_OPERATIONS = 6
+SUBJECT_OPERATIONS = 12
 REST_US = 14_000_000  # longer than a follower may lag before it leaves the ISR
 DURABILITY_SLOT = 1  # its promises are those of `os`, the weakest durability
 _WITH_USERS = 1 / 3  # of all seeds; an import, schemas, marks and levels are drawn separately with the same share
@@ -60,6 +61,7 @@ class Act(StrEnum):
     SCHEMA = "schema"  # a schema is registered or forgotten, or values are published that it checks
     MARK = "mark"  # marks, messages and reads of the stream with companion logs
     LEVEL = "level"  # a broker becomes another version, the feature level is raised, or what is new is tried
+    SUBJECTS = "subjects"  # of a stream are added or removed
     IMPORT = "import"  # a program imports rows with their offsets and timestamps, is killed, or checks what is stored
 
 
@@ -88,6 +90,8 @@ _RUN_ACTS = ((Act.RUN, 1),)
 _GROW_ACTS = ((Act.GROW, 1),)
 
 _DURABILITY_ACTS = ((Act.DURABILITY, 1),)
+
+_SUBJECT_ACTS = ((Act.SUBJECTS, 1),)
 
 _USER_ACTS = (
     (Act.ASK, 9),
@@ -227,6 +231,9 @@ def make_plan(seed: int, brokers: int, slots: int) -> RunPlan:
         operations += _drawn_apart(seed, "marks", end_us, 0, _MARK_ACTS, MARK_OPERATIONS)
     if _is_drawn(seed, "with upgrades") and not (has_schemas or has_marks):  # those need the newest level
         operations += _drawn_apart(seed, "levels", end_us, 0, _LEVEL_ACTS, LEVEL_OPERATIONS)
+    if _is_drawn(seed, "with subjects"):
+        for slot in (0, split_slot):
+            operations += _drawn_apart(seed, f"subjects {slot}", end_us, slot, _SUBJECT_ACTS, SUBJECT_OPERATIONS)
     faults: list[PlannedFault] = []
     possible = tuple((ill, weight) for ill, weight in _ILLS if brokers > 1 or ill not in CLUSTER_ONLY)
     count = FAULTS_MIN + int(random.random() * (FAULTS_MAX - FAULTS_MIN))

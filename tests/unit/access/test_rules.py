@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.access.rules import Operation, Rule, Scope, is_within, name_matches, refused_subject, rule_mistake, scope
-from penstock.base.subjects import matches
+from penstock.access.rules import Operation, Rule, Scope, name_matches, refused_subject, rule_mistake, scope
+from penstock.base.subjects import is_within, matches
 
 READ_ORDERS = Rule(Operation.READ, stream="orders")
 TOKENS = st.sampled_from(["a", "b", "*", ">"])
@@ -60,10 +60,10 @@ def test_names(pattern, name, does_match) -> None:
 
 
 def test_what_no_rule_allows_is_denied() -> None:
-    assert not scope((), Operation.READ, "orders", "orders.>")
-    assert not scope((READ_ORDERS,), Operation.APPEND, "orders", "orders.>")
-    assert not scope((READ_ORDERS,), Operation.READ, "prices", "prices")
-    assert scope((READ_ORDERS,), Operation.READ, "orders", "orders.>").is_all
+    assert not scope((), Operation.READ, "orders", ("orders.>",))
+    assert not scope((READ_ORDERS,), Operation.APPEND, "orders", ("orders.>",))
+    assert not scope((READ_ORDERS,), Operation.READ, "prices", ("prices",))
+    assert scope((READ_ORDERS,), Operation.READ, "orders", ("orders.>",)).is_all
 
 
 @pytest.mark.parametrize("operation", list(Operation))
@@ -73,28 +73,28 @@ def test_an_administrator_may_do_everything(operation) -> None:
 
 def test_a_rule_about_subjects_allows_what_is_on_them_only() -> None:
     rules = (Rule(Operation.READ, subject="orders.eu.>"),)
-    assert scope(rules, Operation.READ, "s", "orders.eu.*").is_all
-    part = scope(rules, Operation.READ, "s", "orders.>")
+    assert scope(rules, Operation.READ, "s", ("orders.eu.*",)).is_all
+    part = scope(rules, Operation.READ, "s", ("orders.>",))
     assert part == Scope(subjects=("orders.eu.>",))
     assert part.covers(("orders.eu.a",))
     assert not part.covers(("orders.eu.a", "orders.us.b"))
     assert not part.covers(None)
     assert not part.covers(())
-    assert not scope(rules, Operation.READ, "s", "prices.>")
+    assert not scope(rules, Operation.READ, "s", ("prices.>",))
 
 
 def test_a_wildcard_does_not_reach_what_is_kept_for_others() -> None:
     rules = (Rule(Operation.READ, subject=">"),)
-    assert scope(rules, Operation.READ, "s", "orders.>").is_all
+    assert scope(rules, Operation.READ, "s", ("orders.>",)).is_all
     for subject in ("$PENSTOCK.offsets", "_INBOX.x", "$JS.x"):
-        assert not scope(rules, Operation.READ, "__offsets", subject)
+        assert not scope(rules, Operation.READ, "__offsets", (subject,))
 
 
 def test_groups() -> None:
     rules = (Rule(Operation.COMMIT_OFFSETS, stream="orders", group="billing-*"),)
-    assert scope(rules, Operation.COMMIT_OFFSETS, "orders", "o", group="billing-1").is_all
-    assert not scope(rules, Operation.COMMIT_OFFSETS, "orders", "o", group="shipping")
-    assert scope(rules, Operation.COMMIT_OFFSETS, "orders", "o").is_all  # for some group
+    assert scope(rules, Operation.COMMIT_OFFSETS, "orders", ("o",), group="billing-1").is_all
+    assert not scope(rules, Operation.COMMIT_OFFSETS, "orders", ("o",), group="shipping")
+    assert scope(rules, Operation.COMMIT_OFFSETS, "orders", ("o",)).is_all  # for some group
 
 
 @pytest.mark.parametrize(
@@ -133,3 +133,13 @@ def test_what_cannot_be_a_rule(rule) -> None:
 def test_what_can(rule) -> None:
     assert rule_mistake(rule) is None
     assert str(rule)
+
+
+def test_rules_about_subjects_cover_a_stream_that_has_them_all_and_no_other() -> None:
+    orders, prices = Rule(Operation.READ, subject="orders.>"), Rule(Operation.READ, subject="prices")
+    both = ("orders.eu", "prices")
+    assert scope((orders, prices), Operation.READ, "s", both).is_all
+    for rule in (orders, prices):
+        part = scope((rule,), Operation.READ, "s", both)
+        assert part == Scope(subjects=(rule.subject,))
+    assert not scope((Rule(Operation.READ, subject=">"),), Operation.READ, "s", ("orders", "$JS.EVENT.x")).is_all

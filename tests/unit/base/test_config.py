@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import msgspec
 import pytest
@@ -17,6 +18,7 @@ from penstock.base.config import (
     SuspendDeletion,
     check_stream_config,
     stream_config_mistakes,
+    with_altered_subjects,
 )
 from penstock.base.errors import ConfigError
 
@@ -102,7 +104,8 @@ def test_alterable_fields_are_fields_and_identity_is_not_among_them() -> None:
     fields = set(StreamConfig.__struct_fields__)
     assert fields > ALTERABLE
     assert fields - ALTERABLE == {
-        "name", "subject", "storage", "partition_by", "group", "replicas", "encryption",
+        "name", "subject", "more_subjects", "former_subjects", "storage", "partition_by", "group", "replicas",
+        "encryption",
     }  # fmt: skip
 
 
@@ -138,3 +141,97 @@ def test_the_subject_of_every_partition_is_legal() -> None:
 def test_no_more_in_sync_replicas_than_replicas() -> None:
     (mistake,) = stream_config_mistakes(StreamConfig(name="a", subject="a", replicas=3, min_isr=4))
     assert mistake == "min_isr: 4 is not between 1 and 3"
+
+
+def _with(*subjects: str, **config: Any) -> StreamConfig:
+    return StreamConfig(name="a", subject=subjects[0], more_subjects=subjects[1:], **config)
+
+
+def test_a_stream_without_further_subjects_is_written_as_earlier_versions_read_it() -> None:
+    plain = StreamConfig(name="a", subject="a")
+    assert _with("a", description="", metadata={}) == plain
+    assert msgspec.to_builtins(_with("a")) == msgspec.to_builtins(plain)
+    assert {"more_subjects", "former_subjects", "description", "metadata"}.isdisjoint(msgspec.to_builtins(plain))
+    several = _with("a", "b", description="d", metadata={"k": "v"})
+    assert msgspec.convert(msgspec.to_builtins(several), StreamConfig) == several
+    assert (several.subjects, plain.subjects) == (("a", "b"), ("a",))
+    assert several.listening_patterns == ("a", "b")  # it never gets partitions with subjects of their own
+
+
+@pytest.mark.parametrize(
+    ("subjects", "named"),
+    [
+        (("orders.>", "orders.eu"), "'orders.>' and 'orders.eu' overlap"),
+        (("a.*.c", "b", "a.b.*"), "'a.*.c' and 'a.b.*' overlap"),
+        (("a", "b", "a"), "'a' is given twice"),
+        (("a", "b c"), "'b c' holds white space"),
+        (("a", ""), "the subject is empty"),
+        ((*(f"s{n}" for n in range(limits.STREAM_SUBJECTS_MAX)), "one.more"), "at most 100 subjects"),
+        (("*.a", "$JS.x.y"), "'*.a' begins with a wildcard, which takes nothing of NATS's own subjects, as '$JS.x.y'"),
+    ],
+)
+def test_subjects_that_do_not_go_together_are_named(subjects: tuple[str, ...], named: str) -> None:
+    (mistake,) = stream_config_mistakes(_with(*subjects, acks=Acks.NEVER))
+    assert mistake.startswith("more_subjects: ")
+    assert named in mistake
+
+
+def test_former_subjects_are_bounded_and_are_subjects() -> None:
+    for former, named in (
+        (("a..b",), "has an empty token"),
+        (("x",) * 101, "101 subjects were removed from the stream; the limit is 100"),
+    ):
+        (mistake,) = stream_config_mistakes(StreamConfig(name="a", subject="a", former_subjects=former))
+        assert mistake.startswith("former_subjects: ")
+        assert named in mistake
+
+
+def test_every_subject_is_looked_at_by_acks_tokens_and_partitions() -> None:
+    (mistake,) = stream_config_mistakes(_with("a", "*.b"))
+    assert mistake.startswith("acks: the subject '*.b' begins with a wildcard")
+    (mistake,) = stream_config_mistakes(_with("a.*", "b", partitions=2, partition_by="token:2"))
+    assert "'b' has no token 2" in mistake
+    assert stream_config_mistakes(_with("a.*", "b.*", partitions=2, partition_by="token:2")) == []
+    for how in ("publisher", "mapped"):
+        (mistake,) = stream_config_mistakes(_with("a", "b", partitions=2, partition_by=how))
+        assert "more_subjects" in mistake
+        assert stream_config_mistakes(_with("a", "b", partition_by=how)) == []
+
+
+@pytest.mark.parametrize(
+    ("config", "named"),
+    [
+        ({"description": "d" * 4_097}, "description: it has 4097 bytes; the limit is 4096"),
+        ({"metadata": {"": "v"}}, "metadata: the value 'v' has no key"),
+        ({"metadata": {"k": "v" * 8_192}}, "metadata: its keys and values have 8193 bytes; the limit is 8192"),
+        ({"metadata": {str(n): "" for n in range(101)}}, "metadata: it has 101 entries; the limit is 100"),
+    ],
+)
+def test_description_and_metadata_are_bounded(config: dict[str, Any], named: str) -> None:
+    assert stream_config_mistakes(StreamConfig(name="a", subject="a", **config)) == [named]
+
+
+def test_subjects_come_and_go_and_the_first_that_stays_is_the_first() -> None:
+    config = with_altered_subjects(StreamConfig(name="a", subject="a"), ["b", "c"], [])
+    assert config.subjects == ("a", "b", "c")
+    config = with_altered_subjects(config, ["d", "b"], ["a"])
+    assert (config.subject, config.subjects, config.held_subjects) == ("b", ("b", "c", "d"), ("b", "c", "d", "a"))
+    config = with_altered_subjects(config, ["a"], ["c"])
+    assert (config.subjects, config.held_subjects[3:]) == (("b", "d", "a"), ("c",))
+    config = with_altered_subjects(config, ["c.>"], ["a", "b"])
+    assert (config.subjects, set(config.held_subjects[2:])) == (("d", "c.>"), {"a", "b", "c"})
+    config = with_altered_subjects(config, [">"], ["d", "c.>"])
+    assert config.held_subjects == (">",)  # it covers all former ones
+
+
+@pytest.mark.parametrize(
+    ("add", "remove", "named"),
+    [
+        ([], ["a", "b"], "remove_subjects: a stream has a subject, and 'a' is its last one"),
+        ([], ["x"], "remove_subjects: 'x' is none of the stream's, which are 'a', 'b'"),
+        (["*"], [], "add_subjects: 'a' and '*' overlap"),
+    ],
+)
+def test_a_change_that_cannot_be_is_refused(add: list[str], remove: list[str], named: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(named)):
+        with_altered_subjects(_with("a", "b"), add, remove)

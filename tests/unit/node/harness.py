@@ -36,6 +36,7 @@ from penstock.base.errors import ErrorCode, PenstockError, RemoteError
 from penstock.base.ids import Offset, PartitionId, StreamId
 from penstock.batch import schema
 from penstock.commitlog import Flush
+from penstock.hot.scan import GROUP_BITS
 from penstock.messages import (
     AppendRequest,
     CreateStreamRequest,
@@ -382,7 +383,7 @@ class Broker:
         for message in messages:
             for sid, pattern in self.nats.subscriptions.items():
                 if self.nats.is_up and nats_matches(pattern, message[0].decode("utf-8", "replace")):
-                    found.setdefault(sid, []).append(message)
+                    found.setdefault(sid & ((1 << GROUP_BITS) - 1), []).append(message)
         groups = {sid: group_of(own) for sid, own in found.items()}
         self.node.messages_received(groups, self.clock.now)
         self.turn()

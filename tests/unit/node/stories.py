@@ -4,6 +4,7 @@
 |----------------------------------------------------|-----------------------------------------------------------------|
 | `broker [nats=down] [in_flight=N]`                 | starts a new broker on an empty disk                            |
 | `create NAME [subject] [field=value …]`            | creates a stream, on `NAME.>` unless told otherwise             |
+| `more=S,S` on `create`, `add=S,S`, `remove=S,S` on `alter` | subjects                                                |
 | `alter NAME field=value …`, `delete NAME`          | changes, deletes                                                |
 | `publish SUBJECT VALUE … [reply=R] [header=K:V …]` | one read of the NATS connection; `xN` as a value is N bytes     |
 | `fetch NAME OFFSET [wait=MS] [min=BYTES]`          | a long poll                                                     |
@@ -18,6 +19,7 @@
 | `disk KIND fails ERROR [bytes=N]`, `disk works`    | every operation of that kind fails                              |
 | `tick MS`, `clock back MS`                         | time passes; the calendar is set back                           |
 | `nats down REASON`, `back`, `silent`               | the connection to NATS; `silent` confirms nothing               |
+| `nats speaks`                                      | it confirms again                                               |
 | `nats refuses NAME`                                | it does not let the broker subscribe for that stream            |
 | `nats forbids SUBJECT`, `nats allows SUBJECT`      | permissions change while the connection is there                |
 | `nats limit N`                                     | room for N subscriptions; it does not say which it refuses      |
@@ -203,13 +205,16 @@ class Story:
 
     # Streams
 
-    def _create(self, name: str, subject: str = "", timeout_ms: str = "10000", **config: str) -> None:
+    def _create(self, name: str, subject: str = "", timeout_ms: str = "10000", more: str = "", **config: str) -> None:
         fields: Any = {key: field_of(value) for key, value in config.items()}
+        fields["more_subjects"] = tuple(filter(None, more.split(",")))
         wanted = msgspec.convert({"name": name, "subject": subject or f"{name}.>", **fields}, StreamConfig)
         self._ask(CreateStreamRequest(config=wanted, timeout_ms=int(timeout_ms)))
 
-    def _alter(self, name: str, **changes: str) -> None:
-        self._ask(AlterStreamRequest(name=name, changes={key: field_of(value) for key, value in changes.items()}))
+    def _alter(self, name: str, add: str = "", remove: str = "", **changes: str) -> None:
+        fields = {key: field_of(value) for key, value in changes.items()}
+        added, removed = (tuple(filter(None, one.split(","))) for one in (add, remove))
+        self._ask(AlterStreamRequest(name=name, changes=fields, add_subjects=added, remove_subjects=removed))
 
     def _delete(self, name: str) -> None:
         self._ask(DeleteStreamRequest(name=name))
@@ -343,6 +348,8 @@ class Story:
             broker.nats_back()
         elif what == "silent":
             broker.nats.confirms = False
+        elif what == "speaks":
+            broker.nats.confirms = True
         elif what == "refuses":
             (sid,) = broker.nats.sids(self._info(words[0]).subject)
             broker.node.subscription_refused(sid, "permissions violation", broker.clock.now)

@@ -40,7 +40,7 @@ def judged(
             versions.setdefault(subject, {})[number] = version
             texts[kept.hash()] = kept
     asked = entries or (Wanted(Typed("s.a"), "A"),)
-    return judge(Registration("s", "s.>", StoredText("frugal", text), asked, versions, texts, force))
+    return judge(Registration("s", ("s.>",), StoredText("frugal", text), asked, versions, texts, force))
 
 
 def refusal(
@@ -90,7 +90,7 @@ def test_a_subject_with_too_much_to_compare_takes_forced_versions() -> None:
         for number, text in enumerate(texts, 1)
     }
     by_hash = {text.hash(): text for text in texts}
-    asked = Registration("s", "s.>", _large(99), (Wanted(Typed("s.a"), ""),), {"s.a": versions}, by_hash)
+    asked = Registration("s", ("s.>",), _large(99), (Wanted(Typed("s.a"), ""),), {"s.a": versions}, by_hash)
     with pytest.raises(RemoteError, match=r"8,388,608 bytes to compare with; force it") as raised:
         judge(asked)
     assert raised.value.code == "too_large"
@@ -115,14 +115,14 @@ def test_a_descriptor_set_counts_once_for_all_subjects() -> None:
     old_hash = Schema(SchemaKind.PROTOBUF, old.text, (), "Point").hash()
     before = {one: {1: StoredVersion("protobuf", old.hash(), old_hash, 0, "Point")} for one in subjects}
     entries = tuple(Wanted(Typed(one), "Point") for one in subjects)
-    found = judge(Registration("s", "s.>", new, entries, before, {old.hash(): old}))
+    found = judge(Registration("s", ("s.>",), new, entries, before, {old.hash(): old}))
     assert {one.number for one in found} == {2}
 
 
 def test_a_version_whose_text_is_lost_or_unreadable_is_incompatible() -> None:
     kept, version = stored(ONE)
     asked = (Wanted(Typed("s.a"), "A"),)
-    lost = Registration("s", "s.>", StoredText("frugal", WIDER), asked, {"s.a": {1: version}}, {})
+    lost = Registration("s", ("s.>",), StoredText("frugal", WIDER), asked, {"s.a": {1: version}}, {})
     with pytest.raises(RemoteError, match="its text is not there any more"):
         judge(lost)
     later = StoredText("later", ONE)
@@ -148,9 +148,11 @@ def test_limits_of_versions() -> None:
 def test_other_kinds() -> None:
     for kind, text in (("avro", '"long"'), ("json-schema", '{"type":"object","properties":{"x":{"type":"integer"}}}')):
         entries = (Wanted(Typed("s.a"), ""),)
-        assert judge(Registration("s", "s.>", StoredText(kind, text), entries, {}, {}))[0].number == 1
+        assert judge(Registration("s", ("s.>",), StoredText(kind, text), entries, {}, {}))[0].number == 1
     kept, version = stored(ONE)
-    change = Registration("s", "s.>", StoredText("avro", '"long"'), entries, {"s.a": {1: version}}, {kept.hash(): kept})
+    change = Registration(
+        "s", ("s.>",), StoredText("avro", '"long"'), entries, {"s.a": {1: version}}, {kept.hash(): kept}
+    )
     with pytest.raises(RemoteError, match="the schema was frugal, and is avro"):
         judge(change)
 
@@ -166,7 +168,7 @@ def test_versions_of_avro_that_differ_in_their_bytes_need_a_header_and_others_do
             for number, text in enumerate(before, 1)
         }
         texts = {text.hash(): text for text in before}
-        asked = Registration("s", "s.>", new, (Wanted(Typed("s.a"), ""),), {"s.a": versions}, texts)
+        asked = Registration("s", ("s.>",), new, (Wanted(Typed("s.a"), ""),), {"s.a": versions}, texts)
         return [one.needs_header for one in judge(asked)]
 
     assert needs_header(record("a")) == [False]
@@ -188,7 +190,7 @@ def test_versions_of_avro_with_too_much_to_plan_are_said_to_need_a_header() -> N
             for number, text in enumerate(texts[:count], 1)
         }
         by_hash = {text.hash(): text for text in texts}
-        (found,) = judge(Registration("s", "s.>", texts[0], (Wanted(Typed("s.a"), ""),), {"s.a": versions}, by_hash))
+        (found,) = judge(Registration("s", ("s.>",), texts[0], (Wanted(Typed("s.a"), ""),), {"s.a": versions}, by_hash))
         return found.needs_header
 
     assert not needs_header(2)
@@ -204,4 +206,4 @@ def test_a_framing_that_the_kind_does_not_have_is_refused() -> None:
     """Else the first message would raise where it is checked."""
     entries = (Wanted(Typed("s.a", framing=ValueFraming.FRUGAL), ""),)
     with pytest.raises(RemoteError, match="Avro values are not framed as frugal-v0"):
-        judge(Registration("s", "s.>", StoredText("avro", '"long"'), entries, {}, {}))
+        judge(Registration("s", ("s.>",), StoredText("avro", '"long"'), entries, {}, {}))

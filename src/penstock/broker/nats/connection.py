@@ -52,7 +52,7 @@ class NatsConnectionOwner(Protocol):
     """Receives what a connection delivers. All calls are on the event loop; none may block."""
 
     def groups_received(self, groups: dict[int, MessageGroup]) -> None:
-        """Messages, in order per subscription."""
+        """Messages, in the order of arrival for each group of subscriptions."""
 
     def session_event(self, event: SessionEvent) -> None:
         """An event of the session, after the messages received with it."""

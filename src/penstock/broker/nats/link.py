@@ -144,7 +144,7 @@ class LinkOwner(Protocol):
     """Receives what the link delivers. All calls are on the event loop; none may block."""
 
     def groups_received(self, groups: dict[int, MessageGroup]) -> None:
-        """Messages by subscription id, in order per subscription."""
+        """Messages by the lower GROUP_BITS bits of subscription ids (`hot.scan`), in the order of arrival for each."""
 
     def link_event(self, event: LinkEvent) -> None:
         """An event of the table in the module's docstring."""

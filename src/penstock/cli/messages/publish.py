@@ -245,7 +245,7 @@ def _who_acks(
         if _is_mapped(info, subject):
             found = [info]
         if info.stream_id not in {one.stream_id for one in found}:
-            raise ValueError(f"stream {stream} stores {info.subject}, which does not cover {subject}")
+            raise ValueError(f"stream {stream} stores {', '.join(info.subjects)}, which does not cover {subject}")
         found = [info]
     if ack == "none":
         return []

@@ -34,5 +34,5 @@ def find(
         raise typer.Exit(1)
     table = output.table("stream", "subject", "acks")
     for info in infos:
-        table.add_row(output.cell(info.name), output.cell(info.subject), output.cell(info.config.acks))
+        table.add_row(output.cell(info.name), output.cell(", ".join(info.subjects)), output.cell(info.config.acks))
     output.console().print(table)

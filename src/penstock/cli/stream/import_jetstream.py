@@ -144,7 +144,7 @@ def import_stream(
 
 def _ask(job: JetStreamImport, source: str) -> None:
     stream = job.check_cut_over()
-    text = f"Have JetStream's stream {source} store {job.aside} instead of {stream.subject}, and"
+    text = f"Have JetStream's stream {source} store {job.aside} instead of {', '.join(stream.subjects)}, and"
     confirm(f"{text} Penstock's stream {stream.name} store that?", "JetStream goes on as it is")
 
 

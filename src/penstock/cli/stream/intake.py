@@ -21,7 +21,7 @@ def pause(
     timeout: Timeout = DEFAULT_TIMEOUT,
     debug: Debug = False,
 ) -> None:
-    """Pause a stream: brokers do not subscribe to its subject until it is resumed.
+    """Pause a stream: brokers do not subscribe to its subjects until it is resumed.
 
     The stream stores no messages. Publishers get "no responders", unless another subscriber is there.
 
@@ -31,7 +31,7 @@ def pause(
         before = client.stream(stream, timeout=seconds)
         info = client.pause_stream(before, timeout=seconds)
     no_longer = ", and no longer read-only" if before.intake == Intake.READ_ONLY else ""
-    say(f"stream {info.name} is paused{no_longer}: brokers do not subscribe to {info.subject} for it")
+    say(f"stream {info.name} is paused{no_longer}: brokers do not subscribe to {', '.join(info.subjects)} for it")
 
 
 @clearly
@@ -48,7 +48,7 @@ def resume(
     """
     with connected(ctx, server, timeout) as (client, seconds):
         info = client.resume_stream(stream, timeout=seconds)
-    say(f"stream {info.name} takes messages: it stores {info.subject}")
+    say(f"stream {info.name} takes messages: it stores {', '.join(info.subjects)}")
     if note := unfinished_note(info.config):
         say_note(note)
 

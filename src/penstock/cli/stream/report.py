@@ -129,7 +129,7 @@ def _row(info: StreamInfo, *, wide: bool) -> dict[str, str]:
     last = max((part.last_timestamp_us for part in info.partitions if part.last_timestamp_us is not None), default=None)
     return {
         "stream": printable(info.name),
-        "subject": printable(info.subject),
+        "subject": printable(", ".join(info.subjects)),
         "offsets": _count_or_unknown(info),
         "size": UNKNOWN if info.size_bytes is None else format_bytes(info.size_bytes),
         **({"first to last": _ranges_text(info)} if wide else {}),
@@ -145,7 +145,7 @@ def stream_pairs(info: StreamInfo, *, is_clustered: bool = True, rows: int | Non
     """
     shown = {
         "stream": info.name,
-        "subject": info.subject,
+        "subject": ", ".join(info.subjects),
         "id": str(info.stream_id),
         "created": time_text(info.created_us),
         **({"made by": info.owner} if info.owner else {}),

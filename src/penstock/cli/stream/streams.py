@@ -45,6 +45,12 @@ if TYPE_CHECKING:
 _ANOTHER_STREAM = "cannot be changed: create a new stream instead"
 _WHY_FIXED = {
     "replicas": "cannot be changed yet",
+    "subject": "cannot be replaced: --add-subject and --remove-subject change what the stream stores",
+}
+_SUBJECT_CHANGES = {
+    "add_subjects": "Store messages of this subject, too. It can be given several times.",
+    "remove_subjects": "Store no more messages of this subject; those that are stored stay. It can be given several "
+    "times.",
 }
 
 app = typer.Typer(
@@ -60,8 +66,11 @@ app = typer.Typer(
 def _parameters(*, altering: bool) -> list[inspect.Parameter]:
     parameters = []
     if altering:  # hidden options, so that the error can say that they cannot be changed
-        meaning = "The subject; it cannot be changed."
+        meaning = "The subject; --add-subject and --remove-subject change it."
         parameters.append(text_option("subject", flag="--subject", metavar="SUBJECT", meaning=meaning, hidden=True))
+        for name, meaning in _SUBJECT_CHANGES.items():
+            flag = f"--{name.removesuffix('s').replace('_', '-')}"
+            parameters.append(text_option(name, flag=flag, metavar="SUBJECT", meaning=meaning, is_many=True))
     defaults = StreamConfig(name="", subject="")
     for field in FIELDS:
         if altering and field.name not in ALTERABLE:
@@ -74,7 +83,9 @@ def _parameters(*, altering: bool) -> list[inspect.Parameter]:
             meaning += f"  'none': {field.nothing}." if field.unlimited else ""
         else:
             meaning += f"  Default: {field.default or shown(field.name, default)}."
-        parameters.append(text_option(field.name, flag=field.flag, metavar=field.metavar, meaning=meaning))
+        parameters.append(
+            text_option(field.name, flag=field.flag, metavar=field.metavar, meaning=meaning, is_many=field.is_many)
+        )
     return parameters
 
 
@@ -83,12 +94,13 @@ def _parsed(given: dict[str, Any]) -> dict[str, Any]:
     values, mistakes = {}, []
     for field in FIELDS:
         text = given.get(field.name)
-        if text is None:
+        if text is None or text == []:
             continue
         try:
-            values[field.name] = None if field.unlimited and text.lower() == UNLIMITED else field.parse(text)
+            is_none = field.unlimited and text.lower() == UNLIMITED
+            values[field.name] = None if is_none else field.parse(text)
         except ValueError as error:
-            mistakes.append(f"{field.flag}: {error}{_advice(field) if text.startswith('-') else ''}")
+            mistakes.append(f"{field.flag}: {error}{_advice(field) if text[0].startswith('-') else ''}")
     if mistakes:
         raise typer.BadParameter("; ".join(mistakes))
     return values
@@ -101,9 +113,18 @@ _FIELD_NAMED = re.compile(rf"`({'|'.join(field.name for field in FIELDS)})`|\b({
 _OUT_OF_BOUNDS = re.compile(r"(-?\d+) is not between (\d+) and (\d+)")
 
 
+_OF_SUBJECTS = {
+    "more_subjects": "SUBJECT",
+    "add_subjects": "--add-subject",
+    "remove_subjects": "--remove-subject",
+}
+
+
 def as_typed(mistake: str) -> str:
     """Translate an error about a config field into options: `--max-age: 0s is below 1ms, the least`."""
     found = _MISTAKE.fullmatch(mistake)
+    if found is not None and found[1] in _OF_SUBJECTS:
+        return f"{_OF_SUBJECTS[found[1]]}: {found[2]}"
     field = next((one for one in FIELDS if found is not None and one.name == found[1]), None)
     if found is None or field is None:
         return _with_flags(mistake)
@@ -177,15 +198,18 @@ def warnings(subject: str) -> Iterator[str]:
 def _create(
     ctx: typer.Context,
     name: Annotated[str, typer.Argument(metavar="NAME", help="Letters, digits, '-' and '_'.", callback=stream_name)],
-    subject: Annotated[
-        str, typer.Argument(metavar="SUBJECT", help="Subject to store; '*' is one token, '>' all that follow.")
+    subjects: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="SUBJECT", help="Subjects to store, of which none overlap; '*' is one token, '>' all that follow."
+        ),
     ],
     server: Server = None,
     timeout: Timeout = DEFAULT_TIMEOUT,
     debug: Debug = False,
     **fields: Any,
 ) -> None:
-    """Create a stream that stores the messages that are published on a NATS subject.
+    """Create a stream that stores the messages that are published on a NATS subject, or on several.
 
     The stream stores every message that is published after this command has ended.
     Repeating the command changes nothing. It fails if a stream of that name has another config.
@@ -196,15 +220,15 @@ def _create(
     if "range_bounds" in config:  # they imply the other two
         config = {"partition_by": "range", "partitions": len(config["range_bounds"]) + 1, **config}
     with connected(ctx, server, timeout) as (client, seconds):
-        for warning in warnings(subject):
+        for warning in (warning for subject in subjects for warning in warnings(subject)):
             say_note(f"note: {warning}")
         before = None
         with suppress(StreamNotFound):
             before = client.stream(name, timeout=seconds).stream_id
         with _said_as_typed(name, creating=True):
-            info = client.create_stream(name, subject, timeout=seconds, **config)
+            info = client.create_stream(name, subjects, timeout=seconds, **config)
     what = "was there already" if info.stream_id == before else "created"
-    say(f"stream {info.name} {what}: it stores {info.subject}")
+    say(f"stream {info.name} {what}: it stores {', '.join(info.subjects)}")
     for note in _overlapping_notes(info):
         say_note(f"note: {note}")
 
@@ -236,10 +260,12 @@ def _alter(
 ) -> None:
     """Change the config of a stream: all given options, or none.
 
-    Name, subject, storage and the number of replicas cannot be changed. The stream can get more partitions, in a
-    command without other options: see how-to/more-partitions.
+    Name, storage and the number of replicas cannot be changed. The stream can get more partitions, in a command without
+    other options: see how-to/more-partitions. With other subjects the command ends once they are in effect: see
+    how-to/several-subjects.
     """
     new_subject = fields.pop("subject", None)
+    of_subjects: dict[str, list[str]] = {name: given for name in _SUBJECT_CHANGES if (given := fields.pop(name, None))}
     changes = _parsed(fields)
     fixed = [] if new_subject is None else ["subject"]
     fixed += [field.name for field in FIELDS if field.name in changes and field.name not in ALTERABLE]
@@ -247,16 +273,20 @@ def _alter(
         flags = {field.name: field.flag for field in FIELDS}
         why = [f"{flags.get(field, f'--{field}')} {_WHY_FIXED.get(field, _ANOTHER_STREAM)}" for field in fixed]
         raise ValueError("\n".join(why))
-    if not changes:
+    if not (changes or of_subjects):
         raise typer.BadParameter("nothing to change: give at least one option, such as --max-age 7d")
     with connected(ctx, server, timeout) as (client, seconds), _said_as_typed(name):
-        info = client.alter_stream(name, timeout=seconds, **changes)
+        for warning in (warning for subject in of_subjects.get("add_subjects", ()) for warning in warnings(subject)):
+            say_note(f"note: {warning}")
+        add, remove = (of_subjects.get(name, ()) for name in _SUBJECT_CHANGES)
+        info = client.alter_stream(name, add_subjects=add, remove_subjects=remove, timeout=seconds, **changes)
         if info.is_moving:
             info = _moved(client, info, seconds)
     config = shown_config(info)
     flags = {field.name: field.flag.removeprefix("--") for field in FIELDS}
     told = [*changes, "partitions"] if "range_bounds" in changes and "partitions" not in changes else list(changes)
-    say(f"stream {info.name}: " + ", ".join(f"{flags[field]} is {config[flags[field]]}" for field in told))
+    now = [f"it stores {', '.join(info.subjects)}"] if of_subjects else []
+    say(f"stream {info.name}: " + ", ".join([*now, *(f"{flags[field]} is {config[flags[field]]}" for field in told)]))
     if info.is_moving:
         say(f"keys are still moving: {report.moving_text(info)}; `penstock stream show {info.name}` shows when it ends")
 
@@ -410,13 +440,19 @@ _add(
     create,
     "penstock stream create orders 'orders.>'",
     "penstock stream create events 'events.*.eu' --max-age 7d --max-bytes 10GiB",
+    "penstock stream create trade 'orders.>' 'prices.*'",
     "# all subjects, without acks",
     "penstock stream create audit '>' --acks never",
 )
 _add("list", list_streams, "penstock stream list", "penstock stream list --json | jq .config.name")
 _add("show", show, "penstock stream show orders", "penstock stream show orders --producers")
 _add("find", finding.find, "penstock stream find orders.eu.42")
-_add("alter", alter, "penstock stream alter orders --max-age 30d --max-bytes none")
+_add(
+    "alter",
+    alter,
+    "penstock stream alter orders --max-age 30d --max-bytes none",
+    "penstock stream alter trade --add-subject 'rates.*' --remove-subject 'prices.*'",
+)
 _add("pause", intake.pause, "penstock stream pause orders")
 _add("resume", intake.resume, "penstock stream resume orders")
 _add("read-only", intake.read_only, "penstock stream read-only orders", "penstock stream read-only orders --off")

@@ -121,7 +121,9 @@ def report(error: Exception) -> int:
 def fixed_fields(error: RemoteError) -> list[str]:
     """Return the config fields that differ from the existing stream's and cannot be altered."""
     differences = error.details.get("differences")
-    return sorted(set(map(str, differences)) - ALTERABLE) if isinstance(differences, dict) else []
+    if not isinstance(differences, dict):
+        return []
+    return sorted(set(map(str, differences)) - ALTERABLE - {"subject", "more_subjects"})
 
 
 def _config_mistakes(error: Exception) -> list[str]:

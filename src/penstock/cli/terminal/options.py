@@ -217,15 +217,21 @@ def with_options(command: Callable[..., Any], parameters: Iterable[inspect.Param
 
 
 def text_option(
-    name: str, *, flag: str, metavar: str, meaning: str, panel: str | None = None, hidden: bool = False
+    name: str,
+    *,
+    flag: str,
+    metavar: str,
+    meaning: str,
+    panel: str | None = None,
+    hidden: bool = False,
+    is_many: bool = False,
 ) -> inspect.Parameter:
-    """Return a parameter for an option that takes text; None if it is not given."""
+    """Return a parameter for an option that takes text, or a list with `is_many`; None if it is not given."""
     option = typer.Option(
         flag, metavar=metavar, help=escape(meaning), rich_help_panel=panel, show_default=False, hidden=hidden
     )
-    return inspect.Parameter(
-        name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[str | None, option]
-    )
+    kind = Annotated[list[str] | None, option] if is_many else Annotated[str | None, option]
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
 
 
 def switch(name: str, *, flag: str, meaning: str, panel: str | None = None) -> inspect.Parameter:

@@ -55,16 +55,26 @@ class Field(NamedTuple):
     flag: str
     metavar: str
     meaning: str
-    parse: Callable[[str], Any]
+    parse: Callable[[Any], Any]
     show: Callable[[Any], str] = str
     unlimited: bool = False  # True if `none` is allowed; it means `nothing`
     nothing: str = "no limit"
     default: str = ""  # the default in words, if it is None and that does not mean "no limit"
+    is_many: bool = False  # it may be given several times: `parse` takes the list of texts
 
 
 def _switch(name: str, flag: str, meaning: str) -> Field:
     """Return a field with the values yes and no."""
     return Field(name, flag, "yes|no", meaning, _yes_or_no, lambda value: "yes" if value else "no")
+
+
+def _pairs(texts: list[str]) -> dict[str, str]:
+    """Parse `KEY=VALUE` texts; one empty text means none."""
+    if texts == [""]:
+        return {}
+    if bad := [text for text in texts if not text.partition("=")[0] or "=" not in text]:
+        raise ValueError(f"{bad[0]!r} is not KEY=VALUE")
+    return {key: value for key, _, value in (text.partition("=") for text in texts)}
 
 
 FIELDS = (
@@ -285,6 +295,17 @@ FIELDS = (
         format_duration_ms,
         unlimited=True,
     ),
+    Field("description", "--description", "TEXT", "A description for people; '' for none.", str),
+    Field(
+        "metadata",
+        "--metadata",
+        "KEY=VALUE",
+        "A value for programs, which Penstock only keeps; give it once for each. They replace all earlier ones; '' "
+        "for none.",
+        _pairs,
+        lambda metadata: " ".join(f"{key}={value}" for key, value in metadata.items()),
+        is_many=True,
+    ),
 )
 
 _BY_NAME = {field.name: field for field in FIELDS}
@@ -300,5 +321,5 @@ def shown(name: str, value: Any) -> str:
     if name not in _BY_NAME:
         return repr(value)
     if value is msgspec.UNSET:
-        return "none" if name == "encryption" else "no"
+        return UNLIMITED if name in ("encryption", "description", "metadata") else "no"
     return UNLIMITED if value is None else _BY_NAME[name].show(value)

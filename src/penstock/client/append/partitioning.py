@@ -110,12 +110,12 @@ def check_shares(shares: Sequence[tuple[PartitionId, pa.Table]], info: StreamInf
         (("headers",), limits.HEADER_BLOCK_BYTES_MAX, "a header block"),
     )
     for number, share in shares:
-        pattern = info.config.subject_of(number)
+        patterns = info.config.subjects_of(number)
         subjects = _one(share.column("subject"))
-        on = SubjectPatterns([pattern]).mask(subjects.cast("utf8"))
+        on = SubjectPatterns(patterns).mask(subjects.cast("utf8"))
         if not pc.all(on).as_py():
             subject = subjects.filter(pc.invert(on))[0].as_py()
-            text = f"the subject {subject!r} is not one of this stream's, which is on {pattern!r}"
+            text = f"the subject {subject!r} is not one of this stream's, which is on {', '.join(map(repr, patterns))}"
             raise RemoteError(ErrorCode.BAD_REQUEST, f"nothing was stored: {text}")
         for names, limit, what in limits_of:
             sizes = [pc.fill_null(pc.binary_length(_one(share.column(name))), 0) for name in names]

@@ -168,20 +168,34 @@ class Client(OfThisProcess):
     # Streams
 
     def create_stream(
-        self, name: str, subject: str, *, timeout: float = 10.0, **config: Unpack[StreamOptions]
+        self, name: str, subject: str | Sequence[str], *, timeout: float = 10.0, **config: Unpack[StreamOptions]
     ) -> StreamInfo:
         """Create the stream `name` on `subject`, or return the existing stream if it has the same config.
 
+        `subject`: one or several, of which no two may overlap: `["orders.>", "prices.*"]`.
         `config` takes the other fields of `StreamConfig`, such as `max_age_ms=86_400_000` or `durability="os"`.
         A message published after this call returned is stored. InvalidConfig, StreamExists.
         """
         return self._thread.run(self._client.create_stream(name, subject, timeout=timeout, **config))
 
     def alter_stream(
-        self, stream: StreamName, *, timeout: float = 10.0, **changes: Unpack[StreamChanges]
+        self,
+        stream: StreamName,
+        *,
+        add_subjects: str | Sequence[str] = (),
+        remove_subjects: str | Sequence[str] = (),
+        timeout: float = 10.0,
+        **changes: Unpack[StreamChanges],
     ) -> StreamInfo:
-        """Change fields of a stream's config, all or none. InvalidConfig, StreamNotFound."""
-        return self._thread.run(self._client.alter_stream(stream, timeout=timeout, **changes))
+        """Change fields of a stream's config and its subjects, all or none. InvalidConfig, StreamNotFound.
+
+        A message published on an added subject after this call returned is stored, one on a removed subject is not.
+        """
+        return self._thread.run(
+            self._client.alter_stream(
+                stream, add_subjects=add_subjects, remove_subjects=remove_subjects, timeout=timeout, **changes
+            )
+        )
 
     def truncate_stream(
         self,
@@ -348,12 +362,12 @@ class Client(OfThisProcess):
         check_only: bool = False,
         timeout: float = 10.0,
     ) -> SchemaVersion:
-        """Register the schema of the values on `subject` (a pattern; None: all subjects of the stream).
+        """Register the schema of the values on `subject` (a pattern; None: each subject of the stream).
 
-        Returns its version: a new one, or an earlier one with the same schema (`is_new`). A new version has to be
-        compatible with all before it, in both directions, unless `force`. `check_only`: register nothing.
-        `framing`: what stands before a value in its message; `protocol`: of Thrift; `message`: the name in Thrift's
-        message begin. IncompatibleSchema, InvalidSchema, StreamNotFound, NotAuthorized.
+        Returns its version, that for the first subject: a new one, or an earlier one with the same schema (`is_new`). A
+        new version has to be compatible with all before it, in both directions, unless `force`. `check_only`: register
+        nothing. `framing`: what stands before a value in its message; `protocol`: of Thrift; `message`: the name in
+        Thrift's message begin. IncompatibleSchema, InvalidSchema, StreamNotFound, NotAuthorized.
         """
         return self._thread.run(
             self._client.register_schema(

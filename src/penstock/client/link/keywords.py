@@ -50,6 +50,8 @@ class StreamChanges(TypedDict, total=False):
     observers: int
     suspend_deletion: SuspendDeletion | Literal["no", "yes", "copying"]
     schema_check: SchemaCheck | Literal["no", "count", "refuse"]
+    description: str
+    metadata: Mapping[str, str]
     partitions: int
     range_bounds: tuple[str, ...]
 

@@ -57,7 +57,7 @@ class Routes:
         counts = {
             (info.counts or (len(info.partitions),)) if info.config.split.how is PartitionBy.PUBLISHER else _ONE
             for info in infos
-            if info.subject == subject
+            if subject in info.subjects
         }
         old = self._routes.pop(subject, None)
         route = _Route(counts.pop() if len(counts) == 1 else _ONE, now_s + limits.PUBLISH_ROUTE_S)

@@ -17,7 +17,6 @@ from typing import Any, Final
 
 from penstock.base.config import Acks
 from penstock.base.partitioning import PartitionBy
-from penstock.base.subjects import matches
 from penstock.client.aio import Client
 from penstock.client.errors import StreamExists, StreamNotFound
 from penstock.frugal.contracts import OperationType, ScopeType
@@ -53,8 +52,9 @@ class KeptStream:
         if config.split.has_subjects and config.partitions > 1:
             text = f"stream {config.name} has partitions by {config.split.how}, each on a subject of its own"
             raise UnsuitableStreamError(f"{text}, which subscribers of the scope do not hear; use partition_by='key'")
-        if not matches(config.subject, subject):
-            text = f"stream {config.name} is on {config.subject!r}, and does not store {subject!r}"
+        if not config.stores(subject):
+            stored = ", ".join(map(repr, config.subjects))
+            text = f"stream {config.name} is on {stored}, and does not store {subject!r}"
             raise UnsuitableStreamError(f"{text}; name another stream, or create one with such a subject")
         if len(self._stored) >= _SUBJECTS_KEPT:
             self._stored.clear()

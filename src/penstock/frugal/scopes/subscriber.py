@@ -128,11 +128,15 @@ class ScopeSubscriber:
     ) -> DurableSubscription:
         provider = self._provider
         kept = await provider.streams.find(wanted.stream, self._scope, self._subjects, self._create, wanted.timeout_s)
-        stored = kept.info.config.subject
-        if not overlap(stored, subject) and not stored.startswith(DEAD_PREFIX):
+        stored = kept.info.config.held_subjects
+        if not any(overlap(one, subject) or one.startswith(DEAD_PREFIX) for one in stored):
             # No error: rows that were imported or copied keep their subjects.
             _LOG.warning(
-                "%s: stream %s is on %r, which stores no message on %r", receiver, wanted.stream, stored, subject
+                "%s: stream %s is on %s, which stores no message on %r",
+                receiver,
+                wanted.stream,
+                ", ".join(map(repr, stored)),
+                subject,
             )
 
         def is_wanted(info: StreamInfo, message: Message) -> bool:

@@ -107,7 +107,11 @@ def _streams(client: Client, selection: Selection, timeout_s: float, *, may_lack
     users_own = [info for info in client.streams(timeout=timeout_s) if not info.config.is_internal]
     if not (patterns or named):
         storing = selection.subjects
-        return {one.name: one for one in users_own if any(overlap(one.subject, subject) for subject in storing)}
+        return {
+            info.name: info
+            for info in users_own
+            if any(overlap(one, subject) for one in info.config.held_subjects for subject in storing)
+        }
     return named | {one.name: one for one in users_own if any(pattern.match(one.name) for pattern in patterns)}
 
 

@@ -9,7 +9,7 @@ is applied, because several may be in flight.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from typing import Any
@@ -24,6 +24,7 @@ from penstock.base.config import (
     StreamConfig,
     check_stream_config,
     field_type_mistake,
+    with_altered_subjects,
 )
 from penstock.base.errors import ConfigError, ErrorCode, RemoteError
 from penstock.base.fair_shares import FairShares
@@ -218,6 +219,11 @@ def _existing(image: ClusterImage, config: StreamConfig) -> StreamState | None:
     existing = image.streams[stream_id]
     assert existing.config.replicas is not None
     config = created_config(config, existing.config.replicas)
+    if config.more_subjects is not msgspec.UNSET and {*config.subjects} == {*existing.config.subjects}:
+        first, *more = existing.config.subjects  # their order does not matter
+        config = msgspec.structs.replace(config, subject=first, more_subjects=tuple(more))
+    if config.former_subjects is msgspec.UNSET:  # only a copy or a restore gives any
+        config = msgspec.structs.replace(config, former_subjects=existing.config.former_subjects)
     if existing.config == config:
         return existing
     differences = differing_fields(existing.config, config)
@@ -242,12 +248,25 @@ def no_such_field(name: str) -> str:
     return f"{name}: a stream has no such field" + (f"; did you mean {near[0]}?" if near else "")
 
 
-def altered_config(config: StreamConfig, changes: Mapping[str, Any]) -> StreamConfig:
-    """Return `config` with `changes`. Raise RemoteError (invalid_config) with every mistake."""
+def altered_config(
+    config: StreamConfig,
+    changes: Mapping[str, Any],
+    add_subjects: Sequence[str] = (),
+    remove_subjects: Sequence[str] = (),
+) -> StreamConfig:
+    """Return `config` with `changes` and other subjects. Raise RemoteError (invalid_config) with every mistake."""
     mistakes = []
+    most = limits.STREAM_SUBJECTS_MAX
+    for name, those in (("add_subjects", add_subjects), ("remove_subjects", remove_subjects)):
+        if len(those) > most:
+            mistakes.append(f"{name}: {len(those)} are given, and a stream has at most {most}")
     for name in changes:
         if name not in StreamConfig.__struct_fields__:
             mistakes.append(no_such_field(name))
+        elif name in ("subject", "more_subjects"):
+            mistakes.append(
+                f"{name}: cannot be changed; add_subjects and remove_subjects say what the stream gets and loses"
+            )
         elif name not in ALTERABLE:
             mistakes.append(f"{name}: cannot be changed once the stream exists")
         elif (mistake := field_type_mistake(name, changes[name])) is not None:
@@ -255,7 +274,7 @@ def altered_config(config: StreamConfig, changes: Mapping[str, Any]) -> StreamCo
     changed = config
     if not mistakes:
         try:
-            changed = check_stream_config(_merged(config, changes))
+            changed = check_stream_config(_merged(config, changes, add_subjects, remove_subjects))
         except msgspec.ValidationError as error:
             mistakes.append(str(error))
         except ConfigError as error:
@@ -265,10 +284,17 @@ def altered_config(config: StreamConfig, changes: Mapping[str, Any]) -> StreamCo
     return changed
 
 
-def _merged(config: StreamConfig, changes: Mapping[str, Any]) -> StreamConfig:
-    """Raise ValidationError for unknown fields or values, in a checked command those of a later version."""
+def _merged(
+    config: StreamConfig, changes: Mapping[str, Any], add_subjects: Sequence[str], remove_subjects: Sequence[str]
+) -> StreamConfig:
+    """Raise ValidationError for unknown fields or values, in a checked command those of a later version.
+
+    Raise ConfigError if the stream cannot have these subjects.
+    """
     assert config.replicas is not None
     changed = msgspec.convert({**msgspec.to_builtins(config), **changes}, StreamConfig)
+    if add_subjects or remove_subjects:
+        changed = with_altered_subjects(changed, add_subjects, remove_subjects)
     return created_config(changed, config.replicas)
 
 
@@ -349,7 +375,14 @@ def alter_stream(image: ClusterImage, index: int, command: AlterStream) -> tuple
         raise _invalid([f"{name}: cannot be changed once the stream exists" for name in fixed])
     if state.intake is Intake.SEALED and (kept := sorted(command.changes.keys() - ALTERABLE_SEALED)):
         raise _invalid([f"{name}: cannot be changed, because the stream is sealed" for name in kept])
-    changed = msgspec.structs.replace(state, config=_merged(state.config, command.changes_to(state.config)))
+    if state.intake is Intake.SEALED and (command.add_subjects or command.remove_subjects):
+        raise _invalid(["add_subjects, remove_subjects: the stream is sealed, and stores nothing any more"])
+    try:
+        changes = command.changes_to(state.config)
+        config = _merged(state.config, changes, command.add_subjects, command.remove_subjects)
+    except ConfigError as error:  # another request has changed the subjects meanwhile
+        raise _invalid(error.mistakes) from None
+    changed = msgspec.structs.replace(state, config=config)
     changed = _observed(changed, command.observers)
     rules, live = ElectionRules.of(changed), image.live_brokers()
     if rules == ElectionRules.of(state) and changed.partitions == state.partitions:

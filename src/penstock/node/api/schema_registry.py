@@ -293,7 +293,7 @@ class SchemaRegistry:
                 )
                 for one in request.entries
             )
-            return Registration(state.name, state.config.subject, text, entries, before, texts, request.force)
+            return Registration(state.name, state.config.held_subjects, text, entries, before, texts, request.force)
 
         return make
 

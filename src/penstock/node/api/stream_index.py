@@ -1,9 +1,9 @@
 """Index of the streams by name and by the subjects they store: lookups instead of scans.
 
-Rules: the index is built at the first lookup after a stream was created or deleted, and then serves all lookups until
-the next such change. Neither a stream's name nor its subject ever changes (`base/config.py`: ALTERABLE), and the number
-of partitions is in no index. Where partition n listens on `<subject>.<n>`, its messages are found through the subject;
-nothing is stored on the subject itself if nats-server maps it.
+Rules: the index is built at the first lookup after a stream was created or deleted, or its subjects changed, and then
+serves all lookups until the next such change (`ClusterImage.names` is another object then). A stream's name never
+changes, and the number of partitions is in no index. Where partition n listens on `<subject>.<n>`, its messages are
+found through the subject; nothing is stored on the subject itself if nats-server maps it.
 
     orders.*.eu     ┐          orders ─┬─ * ── eu: {1}
     orders.>        ├─▶  root ─┤       └─ behind: {2}
@@ -18,13 +18,10 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 
 from penstock.base import limits
-from penstock.base.config import ALTERABLE
 from penstock.base.ids import StreamId
 from penstock.base.partitioning import PartitionBy
 from penstock.base.subjects import is_reserved
 from penstock.metadata.image import ClusterImage, StreamState
-
-assert not {"name", "subject"} & set(ALTERABLE)
 
 _DIGITS_MAX = len(str(limits.STREAM_PARTITIONS_MAX))
 
@@ -115,12 +112,16 @@ def _with_partition(image: ClusterImage, name: str, stream_ids: Iterable[StreamI
 def _planted(image: ClusterImage) -> _Token:
     root = _Token()
     for stream_id, state in image.streams.items():
-        token = root
-        *names, last = state.config.subject.split(".")
-        for name in names:
-            token = token.next.setdefault(name, _Token())
-        if last == ">":
-            token.behind.append(stream_id)
-        else:
-            token.next.setdefault(last, _Token()).here.append(stream_id)
+        for subject in state.config.subjects:  # of which no two match one message
+            _plant(root, stream_id, subject)
     return root
+
+
+def _plant(token: _Token, stream_id: StreamId, subject: str) -> None:
+    *names, last = subject.split(".")
+    for name in names:
+        token = token.next.setdefault(name, _Token())
+    if last == ">":
+        token.behind.append(stream_id)
+    else:
+        token.next.setdefault(last, _Token()).here.append(stream_id)

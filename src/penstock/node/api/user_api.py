@@ -73,10 +73,10 @@ def _tested(image: ClusterImage, rules: tuple, request: TestAccessRequest) -> Te
     if request.operation is Operation.MONITOR:
         is_allowed = may_monitor(rules)
         return TestAccessResponse(is_allowed=is_allowed, reason="monitor" if is_allowed else "no rule allows it")
-    subject = request.subject
+    of_stream: tuple[str, ...] = (request.subject,)
     if request.stream in image.names:
-        subject = image.by_name(request.stream).config.subject
-    wanted = (request.operation, request.stream, subject)
+        of_stream = image.by_name(request.stream).config.held_subjects
+    wanted = (request.operation, request.stream, of_stream)
     scopes = {rule: scope((rule,), *wanted, group=request.group or None) for rule in rules}
     nearest = sorted((rule for rule, found in scopes.items() if found), key=lambda rule: not scopes[rule].is_all)
     subjects = tuple(one for rule in nearest for one in scopes[rule].subjects)
@@ -86,6 +86,8 @@ def _tested(image: ClusterImage, rules: tuple, request: TestAccessRequest) -> Te
             return TestAccessResponse(is_allowed=True, reason=str(rule))
         if scopes[rule].covers(asked):
             return TestAccessResponse(is_allowed=True, reason=str(rule), subjects=subjects)
+    if scope(rules, *wanted, group=request.group or None).is_all:
+        return TestAccessResponse(is_allowed=True, reason="; ".join(map(str, nearest)))
     near = f"; nearest: {', '.join(map(str, nearest))}" if nearest else ""
     return TestAccessResponse(is_allowed=False, reason=f"no rule allows it{near}", subjects=subjects)
 

@@ -1,8 +1,8 @@
 """Wait until this broker, or every live broker, has applied the metadata up to an index.
 
 Rules: a change of permissions is answered once every live broker has applied it: from then on no client meets a broker
-that has not. So is a suspension of deletion: from then on no leader deletes. A broker that is fenced meanwhile is no
-longer waited for.
+that has not. So is a suspension of deletion: from then on no leader deletes; and a change of a stream's subjects, after
+which the leaders' subscriptions are awaited. A broker that is fenced meanwhile is no longer waited for.
 """
 
 from __future__ import annotations

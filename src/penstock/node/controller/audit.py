@@ -110,10 +110,12 @@ def _told(command: Command, outcome: CommandOutcome) -> dict[str, Any] | None:
     stream = None if outcome.stream is None else outcome.stream.name
     match command:
         case CreateStream():
-            return {"act": "create_stream", "stream": stream, "subject": command.config.subject}
+            return {"act": "create_stream", "stream": stream, **_subjects(command.config)}
         case AlterStream():
             # With `keep_suspended` the config says afterwards, too, if deletion was suspended by a user before.
             changed = command.changes if outcome.stream is None else command.changes_to(outcome.stream.config)
+            subjects = {"add_subjects": command.add_subjects, "remove_subjects": command.remove_subjects}
+            changed = {**changed, **{name: list(those) for name, those in subjects.items() if those}}
             return {"act": "alter_stream", "stream": stream, "changes": changed}
         case AddPartitions():
             partitions = command.before + len(command.assignments)
@@ -148,6 +150,10 @@ def _told(command: Command, outcome: CommandOutcome) -> dict[str, Any] | None:
         case RaiseFeatureLevel():
             return {"act": "raise_feature_level", "level": level_text(command.feature_level)}
     return None
+
+
+def _subjects(config: StreamConfig) -> dict[str, Any]:
+    return {"subject": config.subject, **({"more_subjects": config.subjects[1:]} if config.subjects[1:] else {})}
 
 
 class _LastIndex(Query):

@@ -122,7 +122,7 @@ class StreamAdmin:
         self._await_here = await_here
         self._info = info
         self._creations: list[_Creation] = []
-        self._suspensions = ClusterApplyBarrier(context, quorum, peers)
+        self._applications = ClusterApplyBarrier(context, quorum, peers)
         self._under_way: dict[str, OwnedStreams] = {}  # streams and partitions proposed for users and not yet applied
         self._handlers: dict[type[Request], Callable[[Any, Authorization, Done], None]] = {
             CreateStreamRequest: self._create,
@@ -374,9 +374,13 @@ class StreamAdmin:
         state = self._named(request.name, request.stream_id)
         deadline_us = self._context.now.elapsed_us + limits.FORWARD_TIMEOUT_MS * 1_000
         if "partitions" in request.changes or "range_bounds" in request.changes:
+            if request.add_subjects or request.remove_subjects:
+                text = "partitions: they are added alone; give the stream its subjects before or after that"
+                raise RemoteError(ErrorCode.INVALID_CONFIG, text, mistakes=[text])
             self._grow(state, request.changes, auth, done)
             return
-        config = altered_config(state.config, request.changes)  # refuse an impossible change before it is proposed
+        # refuse an impossible change before it is proposed
+        config = altered_config(state.config, request.changes, request.add_subjects, request.remove_subjects)
         payer = self._payer(state, auth)
         check_owned(self._image, config, payer, state, self._under_way)
         observers = None
@@ -393,21 +397,35 @@ class StreamAdmin:
                 return
             assert outcome.stream is not None
             state = outcome.stream
-            if "suspend_deletion" not in request.changes or not state.config.is_deletion_suspended:
+            is_listening_anew = bool(request.add_subjects or request.remove_subjects)
+            is_suspended = "suspend_deletion" in request.changes and state.config.is_deletion_suspended
+            if not (is_suspended or is_listening_anew):
                 done(AlterStreamResponse(stream=self._info(state)))
                 return
-            # Until then a leader that has not applied it goes on deleting.
-            self._suspensions.wait(
-                self._image.index,
-                deadline_us,
-                lambda error: done(AlterStreamResponse(stream=self._info(state)) if error is None else error),
-            )
+
+            def heard(response: Response | RemoteError) -> None:
+                if isinstance(response, RemoteError) and response.code == ErrorCode.NATS_REFUSED:
+                    response = RemoteError(response.code, f"the subjects are changed, but {response.message}")
+                done(response)
+
+            def applied(error: RemoteError | None) -> None:
+                if error is not None:
+                    done(error)
+                elif is_listening_anew:
+                    self._wait_for_all(state, heard, deadline_us, lambda info: AlterStreamResponse(stream=info))
+                else:
+                    done(AlterStreamResponse(stream=self._info(state)))
+
+            # Until then a leader that has not applied it goes on deleting, or has the former subscriptions.
+            self._applications.wait(self._image.index, deadline_us, applied)
 
         command = AlterStream(
             stream_id=state.stream_id,
             changes=request.changes,
             observers=observers,
             keep_suspended=request.keep_suspended,
+            add_subjects=request.add_subjects,
+            remove_subjects=request.remove_subjects,
         )
         self._propose_more(command, auth, payer, OwnedStreams.needed(config).beyond(OwnedStreams.of(state)), altered)
 
@@ -553,7 +571,7 @@ class StreamAdmin:
 
     def tick(self, now: Now) -> None:
         """Ask again the brokers that could not be asked; answer the requests that timed out."""
-        self._suspensions.tick(now)
+        self._applications.tick(now)
         for creation in list(self._creations):
             if now.elapsed_us >= creation.deadline_us + _RETRY_US:  # the brokers that were asked answer at the deadline
                 self._creations.remove(creation)
@@ -567,13 +585,13 @@ class StreamAdmin:
     def next_deadline_us(self) -> int | None:
         """Latest time at which `tick` has something to do."""
         dues = [creation.retry_us for creation in self._creations]
-        if (due := self._suspensions.next_deadline_us) is not None:
+        if (due := self._applications.next_deadline_us) is not None:
             dues.append(due)
         return min(dues, default=None)
 
     def stop(self, error: RemoteError) -> None:
         """Answer all that wait: this broker no longer leads the metadata, or is stopping."""
-        self._suspensions.stop(error)
+        self._applications.stop(error)
         creations, self._creations = self._creations, []
         for creation in creations:
             creation.done(error)

@@ -262,31 +262,40 @@ class OwnKeys(NamedTuple):
 class RowRules(NamedTuple):
     """The conditions that rows must meet in a partition."""
 
-    subject: str
+    subjects: tuple[str, ...]
     message_bytes_max: int
     allows_ttls: bool
     allows_rollups: bool
     own: OwnKeys | None = None
     allowed: tuple[str, ...] | None = None  # subjects on which the client may append; None: all of the stream's
     values: ValueCheck | None = None  # refuses rows whose values do not fit their schemas; None: values are not checked
+    former_subjects: tuple[str, ...] = ()  # on which rows of another log may be, too
 
     @classmethod
     def of(cls, config: StreamConfig, partition: int, own: OwnKeys | None = None) -> RowRules:
         """Return the rules of a stream's partition; `own`: its keys, if it takes only some."""
-        subject = config.subject_of(partition)
-        return cls(subject, config.max_message_bytes, config.allow_message_ttl, config.allow_rollup, own)
+        return cls(
+            config.subjects_of(partition),
+            config.max_message_bytes,
+            config.allow_message_ttl,
+            config.allow_rollup,
+            own,
+            former_subjects=config.held_subjects[len(config.subjects) :],
+        )
 
     def check(self, rows: BatchRows, *, are_placed: bool = False) -> HeaderRequests:
         """Return the headers' requests of checked rows. Raise RemoteError: too_large, bad_request.
 
         `are_placed`: the rows come from another log. A header without effect there, because the stream did not allow it
-        or could not read it, has none here either.
+        or could not read it, has none here either. They may be on subjects that the stream had formerly.
         """
-        if (refused := rows.refused_subject(self.subject.encode())) is not None:
+        subjects = (*self.subjects, *self.former_subjects) if are_placed else self.subjects
+        if (refused := rows.refused_subject(" ".join(subjects).encode())) is not None:
             subject = refused.decode()
             mistake = subject_mistake(subject)
             if mistake is None:
-                mistake = f"the subject {subject!r} is not one of this stream's, which is on {self.subject!r}"
+                on = ", ".join(map(repr, self.subjects))
+                mistake = f"the subject {subject!r} is not one of this stream's, which is on {on}"
             raise RemoteError(ErrorCode.BAD_REQUEST, f"nothing was stored: {mistake}")
         for widest, limit, what in (
             (rows.widest_message, self.message_bytes_max, "a message (value and headers)"),

@@ -139,8 +139,9 @@ class Partition:
         self.committed_end = self._recovered_committed_end()
 
     @property
-    def subject(self) -> str:
-        return self.stream.config.subject_of(self.key.partition)
+    def subjects(self) -> tuple[str, ...]:
+        """NATS subjects of its messages."""
+        return self.stream.config.subjects_of(self.key.partition)
 
     @property
     def queue(self) -> str | None:

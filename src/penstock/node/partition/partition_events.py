@@ -33,7 +33,7 @@ class PartitionEventKind(Enum):
     RESUMED = "that fsync has returned"
     REPAIRED = "its log is whole again"
     SUBSCRIBED = "NATS has granted its subscription"
-    SUBSCRIPTION_REFUSED = "NATS has refused its subscription; `reason` says why"
+    SUBSCRIPTION_REFUSED = "NATS has refused its subscription to `subject`; `reason` says why"
     CLOSED = "it was removed from this broker; `error` is for callers that wait"
 
 
@@ -53,6 +53,7 @@ class PartitionEvent(NamedTuple):
     partition: Partition
     error: RemoteError | None = None
     reason: str = ""
+    subject: str = ""
 
 
 class PartitionEvents:
@@ -69,10 +70,15 @@ class PartitionEvents:
         self.is_heartbeat_due = self.is_pressing = False
 
     def add(
-        self, kind: PartitionEventKind, partition: Partition, error: RemoteError | None = None, reason: str = ""
+        self,
+        kind: PartitionEventKind,
+        partition: Partition,
+        error: RemoteError | None = None,
+        reason: str = "",
+        subject: str = "",
     ) -> None:
         """Add an event behind all others."""
-        self._queue.append(PartitionEvent(kind, partition, error, reason))
+        self._queue.append(PartitionEvent(kind, partition, error, reason, subject))
         if kind in _PRESSING:
             self.is_pressing = True
 

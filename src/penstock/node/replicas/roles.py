@@ -190,7 +190,7 @@ class Roles:
         if leadership is not None and leadership.leader_epoch == state.leader_epoch:
             self._configure(partition)
             self._moving.reconcile(partition)
-            self._listening.subscriptions.move_if_due(partition)
+            self._listening.follow_subjects(partition, self._context.now)
             self._pause_or_resume(partition)
             before = leadership.isr
             self._leading.image(partition, state, self.live, self._context.now)

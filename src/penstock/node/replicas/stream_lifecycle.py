@@ -462,11 +462,12 @@ class StreamLifecycle:
         """Answer callers that wait for the partition's subscription."""
         self.stream_waiters.answer_met(partition.key.stream_id)
 
-    def refused(self, partition: Partition, reason: str) -> None:
+    def refused(self, partition: Partition, subject: str, reason: str) -> None:
         """Handle a subscription that NATS refused."""
         state = partition.stream
         what = "the stream" if len(state.partitions) == 1 else "the partition"
-        text = f"NATS refuses the subscription to {partition.subject!r}: {reason}; {what} stores nothing"
+        lacks = "nothing" if len(partition.subjects) == 1 else "nothing of that subject"
+        text = f"NATS refuses the subscription to {subject!r}: {reason}; {what} stores {lacks}"
         if text != partition.refusal:  # the retries would repeat it
             partition.refusal = text
             self._outbox.notice(f"{partition.label}: {text}")

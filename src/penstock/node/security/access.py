@@ -108,7 +108,11 @@ from penstock.node.security.permission_errors import (
     stream_not_found,
     stream_unknown_here,
 )
-from penstock.node.security.subscription_permissions import check_may_add_partitions, check_may_create
+from penstock.node.security.subscription_permissions import (
+    check_may_add_partitions,
+    check_may_add_subjects,
+    check_may_create,
+)
 
 _UNHEARD = "this broker has no contact with the metadata leader and may not know current permissions; ask another"
 
@@ -365,8 +369,8 @@ class Authorization:
         return self._judge().scope(operation, state)
 
     def _commits(self, state: StreamState | None, group: str) -> Scope:
-        name, subject = ("", "") if state is None else (state.name, state.config.subject)
-        return self._judge().scope_of(Operation.COMMIT_OFFSETS, name, subject, group)
+        name, subjects = ("", ("",)) if state is None else (state.name, state.config.held_subjects)
+        return self._judge().scope_of(Operation.COMMIT_OFFSETS, name, subjects, group)
 
     def _state(self, stream_id: int) -> StreamState:
         """Raise RemoteError stream_changed if the stream was deleted, stream_not_found if its id is unknown here."""
@@ -422,7 +426,9 @@ class Authorization:
         self._need_named(Operation.ALTER, request.name)
         if isinstance(request, AlterStreamRequest):
             image = self._context.image
-            check_may_add_partitions(self._judge(), self.who, image, image.by_name(request.name), request.changes)
+            state = image.by_name(request.name)
+            check_may_add_partitions(self._judge(), self.who, image, state, request.changes)
+            check_may_add_subjects(self._judge(), self.who, image, state, request.add_subjects)
 
     def _deleting(self, request: DeleteStreamRequest) -> None:
         self._need_named(Operation.DELETE, request.name)

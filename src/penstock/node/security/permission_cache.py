@@ -1,8 +1,8 @@
 """Permission cache of one user: decisions are kept until the user's rules change.
 
 Rules: the cache is keyed by the rules themselves, so changes of other users or of credentials do not affect it. A
-stream keeps its name and subject for life, so a decision cached by stream id stays true. The cache is bounded; a
-decision that was dropped is made again.
+stream keeps its name for life, but not its subjects, so a decision is cached by stream id and subjects. The cache is
+bounded; a decision that was dropped is made again.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class PermissionCache:
         self._shared = frozenset(
             ({OFFSETS_STREAM} if self.has_groups else set()) | ({SCHEMAS_STREAM} if self._by_operation else set())
         )
-        self._scopes: dict[tuple[Operation, int], Scope] = {}
-        self._is_seen: dict[int, bool] = {}
+        self._scopes: dict[tuple[Operation, int, tuple[str, ...]], Scope] = {}
+        self._is_seen: dict[tuple[int, tuple[str, ...]], bool] = {}
         self._names: tuple[object, list[str]] = (None, [])  # visible names of one image
 
     def goes_by(self, own: _Rules, of_all: _Rules) -> bool:
@@ -46,19 +46,19 @@ class PermissionCache:
 
     def scope(self, operation: Operation, state: StreamState) -> Scope:
         """Return how far an operation is allowed on a stream, for any group."""
-        key = (operation, state.stream_id)
+        key = (operation, state.stream_id, state.config.held_subjects)
         found = self._scopes.get(key)
         if found is None:
             if len(self._scopes) >= limits.PERMISSION_CACHE_STREAMS_MAX:
                 self._scopes.clear()
-            found = self._scopes[key] = self.scope_of(operation, state.name, state.config.subject)
+            found = self._scopes[key] = self.scope_of(operation, state.name, key[-1])
         return found
 
-    def scope_of(self, operation: Operation, name: str, subject: str, group: str | None = None) -> Scope:
+    def scope_of(self, operation: Operation, name: str, subjects: tuple[str, ...], group: str | None = None) -> Scope:
         """Return the same for a stream that may not exist yet; uncached."""
         if self.is_admin:
             return Scope(is_all=True)
-        return scope(self._by_operation.get(operation, ()), operation, name, subject, group=group)
+        return scope(self._by_operation.get(operation, ()), operation, name, subjects, group=group)
 
     def commits(self, group: str) -> bool:
         """True if the user may commit offsets of any stream for the group."""
@@ -69,14 +69,14 @@ class PermissionCache:
         """True if the user has any permission on the stream, or may monitor the cluster."""
         if self.may_monitor:
             return True
-        found = self._is_seen.get(state.stream_id)
+        key = (state.stream_id, state.config.held_subjects)
+        found = self._is_seen.get(key)
         if found is None:
             if len(self._is_seen) >= limits.PERMISSION_CACHE_STREAMS_MAX:
                 self._is_seen.clear()
             is_shared = state.name in self._shared
-            name, subject = state.name, state.config.subject
-            found = is_shared or any(self.scope_of(one, name, subject) for one in self._by_operation)
-            self._is_seen[state.stream_id] = found
+            found = is_shared or any(self.scope_of(one, state.name, key[-1]) for one in self._by_operation)
+            self._is_seen[key] = found
         return found
 
     def seen_names(self, image: ClusterImage, names: list[str]) -> list[str]:

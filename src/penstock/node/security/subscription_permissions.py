@@ -3,14 +3,15 @@ streams.
 
 Rules: a stream is created, and gets more partitions, only on subjects that its creator's rules cover: if each partition
 has a subject of its own (`partition_by` publisher, mapped), on all of them. A rule about streams by name covers them
-all. NATS delivers each message to one member of a queue group, so a stream in a group takes messages away from streams
-of that group with overlapping subjects. It is created, or gets more partitions, only by a user who may `alter` all of
-these. A stream that may get partitions later counts as if it had them.
+all. It gets more subjects only from a user who may also create a stream on these. NATS delivers each message to one
+member of a queue group, so a stream in a group takes messages away from streams of that group with overlapping
+subjects. It is created, or gets more partitions or subjects, only by a user who may `alter` all of these. A stream that
+may get partitions later counts as if it had them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -18,9 +19,10 @@ import msgspec
 from penstock.access import Operation
 from penstock.access.handshake import Principal
 from penstock.access.rules import refused_subject
+from penstock.base import limits
 from penstock.base.config import StreamConfig, stream_config_mistakes
 from penstock.base.errors import ErrorCode, RemoteError
-from penstock.base.subjects import overlap
+from penstock.base.subjects import overlap, subject_mistake
 from penstock.metadata.image import ClusterImage, StreamState
 from penstock.node.security.permission_cache import PermissionCache
 from penstock.node.security.permission_errors import not_authorized
@@ -31,12 +33,29 @@ _GROWS = ("partitions", "range_bounds")
 
 def check_may_create(judge: PermissionCache, who: Principal | None, image: ClusterImage, config: StreamConfig) -> None:
     """Raise RemoteError (not_authorized) if `who` may not create that stream. An invalid config is not checked here."""
-    if not judge.scope_of(Operation.CREATE, config.name, config.subject).is_all:
-        raise not_authorized(who, Operation.CREATE, f"stream {config.name!r} on {config.subject!r}")
+    _check_may_store(judge, who, config.name, config.subjects)
     if config.name in image.names or stream_config_mistakes(config):
         return
     _check_subjects(judge, who, config, Operation.CREATE)
     _check_group(judge, who, image, config)
+
+
+def _check_may_store(judge: PermissionCache, who: Principal | None, name: str, subjects: Sequence[str]) -> None:
+    for subject in subjects[: limits.STREAM_SUBJECTS_MAX]:  # more are refused anyway
+        if not judge.scope_of(Operation.CREATE, name, (subject,)).is_all:
+            raise not_authorized(who, Operation.CREATE, f"stream {name!r} on {subject!r}")
+
+
+def check_may_add_subjects(
+    judge: PermissionCache, who: Principal | None, image: ClusterImage, state: StreamState, added: Sequence[str]
+) -> None:
+    """Raise RemoteError (not_authorized) if `who`, who may alter the stream, may not have it store these subjects."""
+    new = tuple(one for one in added if one not in state.config.subjects)
+    _check_may_store(judge, who, state.name, new)
+    if len(new) > limits.STREAM_SUBJECTS_MAX or any(subject_mistake(one, wildcards=True) for one in new):
+        return  # it is refused for that
+    if new:
+        _check_group(judge, who, image, msgspec.structs.replace(state.config, subject=new[0], more_subjects=new[1:]))
 
 
 def check_may_add_partitions(
@@ -59,7 +78,7 @@ def check_may_add_partitions(
 def _check_subjects(judge: PermissionCache, who: Principal | None, config: StreamConfig, operation: Operation) -> None:
     if not (config.partitions > 1 and config.split.has_subjects):
         return
-    found = judge.scope_of(operation, config.name, f"{config.subject}.*")
+    found = judge.scope_of(operation, config.name, (f"{config.subject}.*",))
     if found.is_all:
         return
     subjects = (config.subject_of(number) for number in range(config.partitions))
@@ -80,11 +99,11 @@ def _check_group(judge: PermissionCache, who: Principal | None, image: ClusterIm
 
 def overlapping(image: ClusterImage, config: StreamConfig) -> Iterator[StreamState]:
     """Yield the users' other streams with overlapping subjects."""
-    head = config.subject.partition(".")[0]
+    heads = tuple(one.partition(".")[0] for one in config.subjects)
+    takes_any = any(head in _WILDCARDS for head in heads)
     for state in image.streams.values():
-        subject = state.config.subject
         # a cheap test first: most differ in the first token
-        is_near = head in _WILDCARDS or subject.startswith(head) or subject[0] in _WILDCARDS
+        is_near = takes_any or any(one.startswith(heads) or one[0] in _WILDCARDS for one in state.config.subjects)
         if is_near and state.name != config.name and not state.config.is_internal and _overlap(state.config, config):
             yield state
 
@@ -100,8 +119,9 @@ def _denied_group(
     whose = f"stream {seen[0]!r}, which that user may not alter" if seen else "a stream that you may not see"
     more = f" ({len(kept)} such streams)" if len(kept) > 1 else ""
     user = "somebody" if who is None else repr(who.name)
+    on = ", ".join(map(repr, config.subjects))
     text = (
-        f"user {user} may not have stream {config.name!r} listen in the group {config.group!r} on {config.subject!r}: "
+        f"user {user} may not have stream {config.name!r} listen in the group {config.group!r} on {on}: "
         f"it would take messages from {whose}{more}; take another group, or none"
     )
     return RemoteError(ErrorCode.NOT_AUTHORIZED, text, operation=str(Operation.ALTER), group=config.group)

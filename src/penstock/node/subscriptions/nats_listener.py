@@ -5,7 +5,9 @@ subscription; after a start it lasts until the broker is registered. It applies 
 when it began and leads when it ends, in the same leadership or the next one (`covered`). A partition that another
 broker led meanwhile has a gap of its own, kept by its next leader, from the last moment in which that broker knows its
 predecessor to have been subscribed. A partition whose subscription NATS refuses or revokes has a gap of its own until
-it is granted. Gaps are written to disk as soon as they are known.
+it is granted; if it has several subjects, the gap's reason names the refused one, and messages on the others are
+stored meanwhile. A subject that replaces an overlapping one begins a gap, too: for a moment neither is subscribed. Gaps
+are written to disk as soon as they are known.
 
 A leader without NATS is useless: partitions not subscribed for NATS_ABSENT_MS are `absent`, and others are to lead
 them.
@@ -19,6 +21,7 @@ from typing import NamedTuple
 from penstock.base import limits
 from penstock.base.clock import Now
 from penstock.base.ids import BrokerId, PartitionKey
+from penstock.base.subjects import overlap
 from penstock.hot.message_group import MessageGroup
 from penstock.messages import GapInfo
 from penstock.messages.streams import BROKER_STOPPED
@@ -42,8 +45,15 @@ def was_led_by(broker_id: BrokerId, partition: Partition) -> bool:
 
 
 class _Refusal(NamedTuple):
+    subject: str  # the one that was refused last
     reason: str
     since_us: int  # elapsed
+    is_partial: bool = False  # other subjects of the partition are confirmed
+
+
+def _gap_reason(partition: Partition, refusal: _Refusal) -> str:
+    what = "the subscription" if len(partition.subjects) == 1 else f"the subscription to {refusal.subject!r}"
+    return f"NATS refused {what}: {refusal.reason}"
 
 
 class NatsListener:
@@ -57,7 +67,7 @@ class NatsListener:
     ) -> None:
         self.gaps = Gaps(vfs)
         self.subscriptions: Subscriptions[Partition] = Subscriptions(
-            outbox, SubscriptionListener(self._confirmed, self._refused, self._settled)
+            outbox, SubscriptionListener(self._confirmed, self._refused, self._partly, self._settled)
         )
         self._outbox = outbox
         self._events = events
@@ -167,11 +177,26 @@ class NatsListener:
                 self._save()
 
     def listen(self, partition: Partition) -> None:
-        """Subscribe to the partition's subject."""
+        """Subscribe to the partition's subjects."""
         self.subscriptions.add(partition)
 
+    def follow_subjects(self, partition: Partition, now: Now) -> None:
+        """Move the partition's subscriptions to its subjects, if they have changed."""
+        before = frozenset(self.subscriptions.subjects_of(partition))
+        if not self.subscriptions.move_if_due(partition):
+            return
+        partition.subscribed, partition.refusal = False, ""
+        if (refusal := self._refusals.pop(partition, None)) is not None:
+            left = self.subscriptions.refused_of(partition)
+            if left:
+                self._refusals[partition] = refusal._replace(subject=left[0])
+        subjects = frozenset(partition.subjects)
+        is_replaced = any(overlap(gone, new) for gone in before - subjects for new in subjects - before)
+        if is_replaced and self.gaps.begin(now.wall_us, "its subjects were changed", partition.key):
+            self._save()
+
     def assign(self, groups: Mapping[int, MessageGroup]) -> Iterator[tuple[Partition, MessageGroup]]:
-        """Assign the messages of one read, by subscription id, to partitions."""
+        """Assign the messages of one read, by the id that their subscriptions have in common, to partitions."""
         subscriptions = self.subscriptions
         for sid, group in groups.items():
             if (partition := subscriptions.by_sid.get(sid)) is not None:
@@ -221,7 +246,7 @@ class NatsListener:
         """Yield partitions not subscribed for NATS_ABSENT_MS, each with True if NATS refuses the subscription."""
         if self.has_nats:
             for partition, refusal in self._refusals.items():
-                if now.elapsed_us >= refusal.since_us + _ABSENT_US:
+                if now.elapsed_us >= refusal.since_us + _ABSENT_US and not refusal.is_partial:
                     yield partition, True
             return
         if self._down_us is None:
@@ -274,16 +299,29 @@ class NatsListener:
         self._save()  # even an empty gap: the disk has it as open
         return gap
 
-    def _refused(self, partition: Partition, reason: str, now: Now) -> None:
+    def _refused(self, partition: Partition, subject: str, reason: str, now: Now) -> None:
         before = self._refusals.get(partition)
-        self._refusals[partition] = _Refusal(reason, now.elapsed_us if before is None else before.since_us)
+        if before is None:
+            before = _Refusal(subject, reason, now.elapsed_us)
+        refusal = self._refusals[partition] = before._replace(subject=subject, reason=reason)
         if not self.gaps.is_open:
-            self._begin_for(partition, reason, now)
+            self._begin_for(partition, refusal, now)
         partition.subscribed = False
-        self._events.add(PartitionEventKind.SUBSCRIPTION_REFUSED, partition, reason=reason)
+        self._events.add(PartitionEventKind.SUBSCRIPTION_REFUSED, partition, subject=subject, reason=reason)
 
-    def _begin_for(self, partition: Partition, reason: str, now: Now) -> None:
-        if self.gaps.begin(now.wall_us, f"NATS refused the subscription: {reason}", partition.key):
+    def _partly(self, partition: Partition, now: Now) -> None:
+        """Note that all but some subjects are confirmed: the gap is that of the refused ones."""
+        refusal = self._refusals[partition] = self._refusals[partition]._replace(is_partial=True)
+        told = PartitionEventKind.SUBSCRIPTION_REFUSED
+        self._events.add(told, partition, subject=refusal.subject, reason=refusal.reason)
+        if self.gaps.is_open or self.gaps.is_open_for(partition.key, _gap_reason(partition, refusal)):
+            return
+        if (gap := self._end(partition, now)) is not None:
+            self._tell(f"{partition.label}: ", gap)
+        self._begin_for(partition, refusal, now)
+
+    def _begin_for(self, partition: Partition, refusal: _Refusal, now: Now) -> None:
+        if self.gaps.begin(now.wall_us, _gap_reason(partition, refusal), partition.key):
             self._save()
 
     def _settled(self, now: Now) -> None:
@@ -294,7 +332,7 @@ class NatsListener:
             self._end_of_broker(now)
             self._save()
         for partition, refusal in self._refusals.items():
-            self._begin_for(partition, refusal.reason, now)
+            self._begin_for(partition, refusal, now)
 
     def _end_of_broker(self, now: Now) -> None:
         covered = [one for one in self._covered if not one.is_deaf]

@@ -48,7 +48,8 @@ class ExistingStream(NamedTuple):
 
     def state(self, entry: StreamBackup) -> RestoredState:
         """Return which part of `entry` the stream, which accepts messages, holds."""
-        if self.there.subject != entry.config.subject or len(self.there.partitions) != len(entry.partitions):
+        have, had = {*self.there.subjects}, {*entry.config.subjects}
+        if have != had or len(self.there.partitions) != len(entry.partitions):
             return RestoredState.NOTHING
         expired = compared = 0
         is_purged = False

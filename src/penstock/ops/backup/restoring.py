@@ -324,8 +324,9 @@ class _Job(NamedTuple):
         if there.intake != Intake.PAUSED:
             text = f"{text}, is {there.intake}, and does not hold this backup; it was not changed"
             raise OperationalError(f"{text}; restore under another name (--stream, --as), or delete it")
-        if there.subject != self.entry.config.subject or len(there.partitions) != len(self.entry.partitions):
-            raise OperationalError(f"{text} with another subject, or other partitions; restore under another name")
+        have, had = {*there.subjects}, {*self.entry.config.subjects}
+        if have != had or len(there.partitions) != len(self.entry.partitions):
+            raise OperationalError(f"{text} with other subjects, or other partitions; restore under another name")
 
     def fill(self, info: StreamInfo, advance: Callable[[int], None]) -> int:
         """Put the missing rows and compare all; return the count of rows in the backup."""

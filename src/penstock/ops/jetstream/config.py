@@ -5,19 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import msgspec
+
 from penstock.base import limits
-from penstock.base.config import Acks, Compression, Storage, StreamConfig
+from penstock.base.config import Acks, Compression, Storage, StreamConfig, annotation_mistakes
 from penstock.base.errors import ErrorCode
 from penstock.base.subjects import begins_with_wildcard
 from penstock.base.units import format_bytes
 
 ORIGIN = "penstock.subject"
-"""Metadata key of a JetStream stream after the cut-over: its original subject."""
+"""Metadata key of a JetStream stream after the cut-over: its original subjects, with spaces between them."""
 COMPLETE = "penstock.imported"
 """Metadata key of a JetStream stream after a complete cut-over: the last sequence that was imported, and into which
 stream of Penstock: `SEQUENCE in CLUSTER/STREAM_ID`."""
 
 _NS_OF_MS = 1_000_000
+_OTHERS = ("_nats.", ORIGIN, COMPLETE)
 _NO_EQUAL = {
     "mirror": "the mirror continues in JetStream, not here",
     "sources": "the sources are still copied in JetStream, not here",
@@ -30,7 +33,7 @@ class Mapped(NamedTuple):
     """A translated config; `notes` describe settings without an equivalent."""
 
     name: str
-    subject: str
+    subjects: tuple[str, ...]
     fields: dict[str, Any]
     notes: tuple[str, ...]
 
@@ -38,7 +41,8 @@ class Mapped(NamedTuple):
         """Return the stream config. Raise InvalidConfig with every mistake."""
         from penstock.client.checks import stream_config
 
-        return stream_config({"name": self.name, "subject": self.subject, **self.fields})
+        first, *more = self.subjects
+        return stream_config({"name": self.name, "subject": first, "more_subjects": tuple(more), **self.fields})
 
 
 def subject_aside(source: str) -> str:
@@ -51,9 +55,9 @@ def is_aside(config: Mapping[str, Any]) -> bool:
     return config.get("subjects") == [subject_aside(config["name"])]
 
 
-def origin_of(config: Mapping[str, Any]) -> str | None:
-    """Return the original subject before the cut-over; None if it is not recorded."""
-    return (config.get("metadata") or {}).get(ORIGIN) or None
+def origin_of(config: Mapping[str, Any]) -> list[str]:
+    """Return the original subjects before the cut-over; empty if they are not recorded."""
+    return str((config.get("metadata") or {}).get(ORIGIN) or "").split()
 
 
 def record_of(last_seq: int, target: str) -> str:
@@ -69,17 +73,13 @@ def imported_up_to(config: Mapping[str, Any], target: str) -> int:
 
 
 def mapped(config: Mapping[str, Any], *, name: str, subject: str | None, replicas: int | None, brokers: int) -> Mapped:
-    """Translate JetStream's `config`. Raise InvalidConfig if it has not one subject and the caller chose none."""
+    """Translate JetStream's `config`. Raise InvalidConfig if it has no subject and the caller chose none."""
     from penstock.client.errors import InvalidConfig
 
-    subjects = list(config.get("subjects") or [])
-    if subject is None and len(subjects) != 1:
-        stored = f"stores {', '.join(subjects)}" if subjects else "stores no subject of its own"
-        text = (
-            f"subject: JetStream's stream {config.get('name')} {stored}; a stream here has one: choose with --subject, "
-        )
-        raise InvalidConfig(ErrorCode.INVALID_CONFIG, f"{text}and import it once for each, with --as")
-    chosen = subjects[0] if subject is None else subject
+    chosen = tuple(config.get("subjects") or ()) if subject is None else (subject,)
+    if not chosen:
+        text = f"subject: JetStream's stream {config.get('name')} stores no subject of its own; choose with --subject"
+        raise InvalidConfig(ErrorCode.INVALID_CONFIG, text)
     notes = [f"JetStream's stream has {field}: {text}" for field, text in _NO_EQUAL.items() if config.get(field)]
     fields = _limits(config, notes)
     wanted = replicas or int(config.get("num_replicas") or 1)
@@ -88,9 +88,9 @@ def mapped(config: Mapping[str, Any], *, name: str, subject: str | None, replica
         notes.append(f"JetStream keeps {wanted} replicas; there are {brokers} brokers, so it gets {fields['replicas']}")
     if config.get("no_ack"):
         fields["acks"] = Acks.NEVER
-    elif begins_with_wildcard(chosen):
+    elif wide := [one for one in chosen if begins_with_wildcard(one)]:
         fields["acks"] = Acks.NEVER
-        notes.append(f"{chosen} begins with a wildcard, so acks are off: they would answer requests of other services")
+        notes.append(f"{wide[0]} begins with a wildcard, so acks are off: they would answer requests of other services")
     return Mapped(name, chosen, fields, tuple(notes))
 
 
@@ -120,4 +120,16 @@ def _limits(config: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
     if "max_bytes" in fields:
         size_text = format_bytes(fields["max_bytes"])
         notes.append(f"max_bytes is {size_text} here, too, but of batches on the disk, which may be fewer messages")
+    _annotate(fields, config, notes)
     return fields
+
+
+def _annotate(fields: dict[str, Any], config: Mapping[str, Any], notes: list[str]) -> None:
+    """Add the description and the metadata, without what JetStream and an earlier cut-over have written there."""
+    metadata = {key: value for key, value in (config.get("metadata") or {}).items() if not key.startswith(_OTHERS)}
+    for name, value in (("description", config.get("description") or ""), ("metadata", metadata)):
+        annotated = msgspec.structs.replace(StreamConfig(name="", subject=""), **{name: value})
+        if mistakes := annotation_mistakes(annotated):
+            notes.append(f"not imported: {mistakes[0]}")
+        elif value:
+            fields[name] = value

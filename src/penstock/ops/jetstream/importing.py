@@ -37,7 +37,8 @@ _NOT_STORED = "neither JetStream nor Penstock stores the subject now: run it aga
 
 
 class Imported(NamedTuple):
-    """Result of one run. The stream has all messages up to `last_sequence`, and stores `subject` after a cut-over.
+    """Result of one run. The stream has all messages up to `last_sequence`, and stores `subject` after a cut-over;
+    if there are several subjects, these are in it with commas between them.
 
     `raised`: count of messages that got the time of the message before, because JetStream's clock stepped back.
     `skipped`: count of those that the stream cannot hold; `skips` has (sequence, reason) of the first ones.
@@ -56,8 +57,8 @@ class Imported(NamedTuple):
 class ImportOptions(NamedTuple):
     """The range of a JetStream stream to import, and the config of the new stream.
 
-    `name`: default the same. `subject`: only its messages, which the stream then stores; default: that of the JetStream
-    stream, if it has one. `replicas`: default as in JetStream, at most the number of brokers. `skip_unstorable`: skip
+    `name`: default the same. `subject`: only its messages, which the stream then stores; default: all of the JetStream
+    stream. `replicas`: default as in JetStream, at most the number of brokers. `skip_unstorable`: skip
     messages that the stream cannot hold, else a run stops before the first of them. `future_times`: see `FutureTimes`.
     `domain`: JetStream's domain.
     """
@@ -95,8 +96,8 @@ class JetStreamImport:
     ) -> None:
         """Import the JetStream stream `source` of the NATS server that `client` publishes to.
 
-        `nats_options` are those of `nats.connect`. Raises on entry Unavailable; InvalidConfig: there are several
-        subjects, choose; OperationalError: there is no such stream, or its subject before a cut-over is unknown.
+        `nats_options` are those of `nats.connect`. Raises on entry Unavailable; InvalidConfig: there is no subject,
+        choose one; OperationalError: there is no such stream, or its subjects before a cut-over are unknown.
         """
         self.stream = ""
         self.end = 0
@@ -159,9 +160,9 @@ class JetStreamImport:
         told = self._progress
         CutOverCheck(self._client, self._thread, self._js, self._source, self._timeout_s, told).run()
         stream, subjects = self._target_stream(), self._info.config.get("subjects")
-        if subjects != [self._mapped.subject]:
+        if sorted(subjects or ()) != sorted(self._mapped.subjects):
             text = f"JetStream's stream stores {', '.join(subjects or ['none'])}, and stream {stream.name}"
-            text = f"{text} {self._mapped.subject}: that is not all of it"
+            text = f"{text} {', '.join(self._mapped.subjects)}: that is not all of it"
             raise ValueError(f"{text}; docs/how-to/move-from-jetstream.md says how to switch by hand")
         self._is_checked = True
         return stream
@@ -218,7 +219,7 @@ class JetStreamImport:
         """Return the result of a run after the cut-over. OperationalError: the target may lack messages of JetStream's
         stream, because it was resumed by someone else; or without `cut_over`.
         """
-        name, subject = self._mapped.name, self._mapped.subject
+        name, subject = self._mapped.name, ", ".join(self._mapped.subjects)
         if not cut_over:
             text = f"JetStream's stream {self._source} has handed its subject over to Penstock by --cut-over"
             text = f"{text}: stream {name} stores {subject} now, and nothing is left to import"
@@ -253,7 +254,9 @@ class JetStreamImport:
         return last_seq if last_seq - state.first_seq >= _LOOKS_BACK else 0
 
     def _is_storable(self, stream: StreamInfo, stored: Stored) -> bool:
-        rows = JetStreamRows(0, pattern=stream.subject, bytes_max=stream.config.max_message_bytes, skips=True)
+        rows = JetStreamRows(
+            0, patterns=stream.config.held_subjects, bytes_max=stream.config.max_message_bytes, skips=True
+        )
         rows.add(
             stored.seq, stored.timestamp_us, stored.subject.encode(), b64decode(stored.hdrs), b64decode(stored.data)
         )
@@ -297,7 +300,7 @@ class JetStreamImport:
         self.stream, self.end = stream.name, placer.end
         last_us, latest_us = self._last_us(stream, placer)
         bytes_max, may_skip = stream.config.max_message_bytes, self._options.skip_unstorable
-        rows = JetStreamRows(last_us, pattern=stream.subject, bytes_max=bytes_max, skips=may_skip)
+        rows = JetStreamRows(last_us, patterns=stream.config.held_subjects, bytes_max=bytes_max, skips=may_skip)
         if placer.end > info.state.last_seq:
             text = f"stream {stream.name} goes up to sequence {placer.end}, and JetStream's {self._source} up to"
             raise OperationalError(f"{text} {info.state.last_seq}: it is another one")
@@ -311,7 +314,9 @@ class JetStreamImport:
             text = f"JetStream's sequences from {placer.end + 1} to {info.state.last_seq} were {gone}"
             self._progress.note(f"note: {text}: the next message here gets {placer.end + 1}")
         skips = tuple(rows.skips_told)
-        return Imported(stream.name, stream.subject, messages, placer.end, rows.raised, rows.skipped, skips, False)
+        return Imported(
+            stream.name, ", ".join(stream.subjects), messages, placer.end, rows.raised, rows.skipped, skips, False
+        )
 
     def _put(self, placer: Placer, info: Info, rows: JetStreamRows, latest_us: int | None) -> int:
         """Put the batches and return the count of messages."""
@@ -385,10 +390,10 @@ def _as_before(client: Client, info: Info, name: str, subject: str | None, timeo
     source, there = info.config["name"], None
     with suppress(StreamNotFound):
         there = client.stream(name, timeout=timeout)
-    before = jetstream_config.origin_of(info.config) or (None if there is None else there.subject)
-    is_complete = there is not None and there.intake == Intake.OPEN and there.subject == before
-    if before is not None:
-        return msgspec.structs.replace(info, config={**info.config, "subjects": [before]}), is_complete
+    before = jetstream_config.origin_of(info.config) or ([] if there is None else list(there.subjects))
+    is_complete = there is not None and there.intake == Intake.OPEN and {*there.subjects} == {*before}
+    if before:
+        return msgspec.structs.replace(info, config={**info.config, "subjects": before}), is_complete
     if subject is None:
         text = f"JetStream's stream {source} has handed its subject over to Penstock by --cut-over"
         raise OperationalError(f"{text}, and that subject is not recorded: give it with --subject")

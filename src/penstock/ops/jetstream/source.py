@@ -120,17 +120,22 @@ class UnstorableError(OperationalError):
 class JetStreamRows:
     """Collects messages into batches; raises times that step back, and counts them in `raised`.
 
-    `pattern` and `bytes_max` are the target stream's subject and size limit. With `skips`, messages that it cannot hold
-    are skipped and counted in `skipped`; `skips_told` has (sequence, reason) of the first ones.
+    `patterns` and `bytes_max` are the target stream's subjects and size limit. With `skips`, messages that it cannot
+    hold are skipped and counted in `skipped`; `skips_told` has (sequence, reason) of the first ones.
     """
 
     def __init__(
-        self, last_us: int, *, pattern: str = ">", bytes_max: int = limits.MESSAGE_BYTES_MAX, skips: bool = False
+        self,
+        last_us: int,
+        *,
+        patterns: Sequence[str] = (">",),
+        bytes_max: int = limits.MESSAGE_BYTES_MAX,
+        skips: bool = False,
     ) -> None:
         self.raised = self.skipped = 0
         self.skips_told: list[tuple[int, str]] = []
         self._last_us = last_us
-        self._pattern = pattern
+        self._patterns = patterns
         self._bytes_max = bytes_max
         self._skips = skips
         self._subjects: dict[bytes, tuple[str, str]] = {}  # → text, and why it cannot be stored ("" if it can)
@@ -172,7 +177,7 @@ class JetStreamRows:
         if found is None:
             if len(self._subjects) >= _SUBJECTS_KNOWN_MAX:
                 self._subjects.clear()
-            found = self._subjects[subject] = _subject_text(subject, self._pattern)
+            found = self._subjects[subject] = _subject_text(subject, self._patterns)
         return found
 
     def take(self) -> pa.RecordBatch:
@@ -187,14 +192,15 @@ class JetStreamRows:
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _subject_text(subject: bytes, pattern: str) -> tuple[str, str]:
+def _subject_text(subject: bytes, patterns: Sequence[str]) -> tuple[str, str]:
     try:
         text = subject.decode()
     except UnicodeDecodeError:
         return "", f"its subject {str(subject)[1:]} is not UTF-8"
     if (mistake := subject_mistake(text)) is not None:
         return "", mistake
-    return text, "" if matches(pattern, text) else f"its subject {text!r} is not on {pattern!r}"
+    is_stored = any(matches(pattern, text) for pattern in patterns)
+    return text, "" if is_stored else f"its subject {text!r} is not on {', '.join(map(repr, patterns))}"
 
 
 def _size_mistake(value_bytes: int, header_bytes: int, key_bytes: int, bytes_max: int) -> str:
@@ -330,9 +336,9 @@ class JetStream:
         return list(answer.get("streams") or [])
 
     async def move_aside(self, info: Info, subject: str) -> None:
-        """Replace the stream's subjects by `subject`, and record the original one in its metadata."""
+        """Replace the stream's subjects by `subject`, and record the original ones in its metadata."""
         name = info.config["name"]
-        metadata = {**(info.config.get("metadata") or {}), ORIGIN: (info.config.get("subjects") or [""])[0]}
+        metadata = {**(info.config.get("metadata") or {}), ORIGIN: " ".join(info.config.get("subjects") or [])}
         metadata.pop(COMPLETE, None)  # of an earlier cut-over, which the user has undone
         await self._ask(f"STREAM.UPDATE.{name}", {**info.config, "subjects": [subject], "metadata": metadata})
 

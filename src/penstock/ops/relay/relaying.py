@@ -211,7 +211,7 @@ class _Target:
     def check(self) -> None:
         """Raise ValueError if the stream itself stores the target, a loop. Note other such streams."""
         own = (self._info.config.subject_of(number) for number in range(max(1, len(self._info.partitions))))
-        self._mapping.refuse((self._info.subject, *own))
+        self._mapping.refuse((*self._info.subjects, *own))
         self._acking()
 
     def refresh(self, thread: LoopThread, nats_output: NatsOutput) -> None:
@@ -223,11 +223,11 @@ class _Target:
         try:
             patterns = self._acking()
             if now_s >= self._jetstream_again_s:
-                found = thread.run(nats_output.jetstream_patterns(self._mapping.pattern(self._info.subject)[0]))
-                if found is None:  # no JetStream, or it is down: keep the last result
+                asked = [thread.run(nats_output.jetstream_patterns(target)) for target in self._targets()]
+                if None in asked:  # no JetStream, or it is down: keep the last result
                     self._jetstream_again_s = now_s + _JETSTREAM_AGAIN_S
                 else:
-                    self._jetstream = found
+                    self._jetstream = [pattern for found in asked for pattern in found or ()]
         except (RemoteError, OperationalError):
             if is_first:
                 raise
@@ -237,22 +237,26 @@ class _Target:
             thread.run(nats_output.listen())
         self.storing = storing
 
+    def _targets(self) -> list[str]:
+        """Return the patterns of the subjects to which messages of the stream are relayed."""
+        return list(dict.fromkeys(self._mapping.pattern(one)[0] for one in self._info.config.held_subjects))
+
     def _acking(self) -> list[str]:
         """Return the subjects of this cluster's other streams that ack relayed messages, one entry per ack."""
-        target, _ = self._mapping.pattern(self._info.subject)
+        targets = self._targets()
         found, paused = dict[tuple[str, str], str](), dict[tuple[str, str], str]()
         for other in self._client.streams(timeout=self._timeout_s):
             is_own = other.stream_id == self._info.stream_id or other.config.is_internal
-            if is_own or not overlap(other.subject, target):
+            met = [(one, target) for one in other.subjects for target in targets if overlap(one, target)]
+            if is_own or not met:
                 continue
-            name = other.name
-            self._note(f"note: stream {name} stores {other.subject}, and so messages that are relayed to {target}")
+            name, (stored, target) = other.name, met[0]
+            self._note(f"note: stream {name} stores {stored}, and so messages that are relayed to {target}")
             if other.config.acks is Acks.REPLY:
                 into = paused if other.intake == Intake.PAUSED else found
                 for number in range(max(1, len(other.partitions))):
-                    pattern = other.config.subject_of(number)
                     # The streams of a group are one queue group: each message is acked by one of them.
-                    into[other.config.group or name, pattern] = pattern
+                    into |= {(other.config.group or name, one): one for one in other.config.subjects_of(number)}
             elif self._stored is not False:
                 self._note(f"note: stream {name} does not ack these messages, so it only counts those that it rejects")
         # A paused stream acks nothing: wait for it only if there is no other, so that no message is lost.

@@ -21,6 +21,10 @@ from penstock.client.errors import NotEnoughReplicas, StreamExists, TimedOut
         ({"segment_bytes": 1}, f"--segment-bytes: 1 is below {limits.SEGMENT_BYTES_MIN // 1024}KiB, the least"),
         ({"max_messages": 0}, "--max-messages: 0 is below 1, the least; write none for no limit"),
         ({"max_message_bytes": 2**40}, "--max-message-bytes: 1TiB is above 64MiB, the most"),
+        (
+            {"more_subjects": ("b", "b")},
+            "SUBJECT: 'b' is given twice: a message on both would be stored twice; keep the wider one",
+        ),
         ({"name": "no good"}, "name: the name 'no good' may hold only letters, digits, '-' and '_'"),
     ],
 )
@@ -87,7 +91,7 @@ def test_another_config_is_told_in_the_words_of_the_options(capsys: pytest.Captu
     first, advice = capsys.readouterr().err.splitlines()
     told = "--max-age is 7d, not none, --compact is no, not yes, subject is 'a.>', not 'b.>', --storage is file, not "
     assert first == f"Error: stream a exists with another config: {told}memory"
-    assert advice.startswith("  --storage and subject cannot be altered: ")
+    assert advice.startswith("  --storage cannot be altered: ")
 
 
 def test_a_refusal_without_differences_stays_as_it_is() -> None:

@@ -10,7 +10,8 @@ from penstock.client.link.keywords import PublishOptions, StreamChanges, StreamO
 
 
 def test_options_of_streams_are_the_fields_of_their_config() -> None:
-    assert set(StreamOptions.__annotations__) == set(StreamConfig.__struct_fields__) - {"name", "subject"}
+    own = {"name", "subject", "more_subjects", "former_subjects"}
+    assert set(StreamOptions.__annotations__) == set(StreamConfig.__struct_fields__) - own
     assert set(StreamChanges.__annotations__) == ALTERABLE
 
 

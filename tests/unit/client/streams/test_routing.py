@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from penstock.base import limits
@@ -43,6 +44,13 @@ def test_a_key_goes_where_its_hash_says(key: bytes | str, hashed: int, partition
     number = hashed % partitions
     wanted = f"orders.{number}" if number else "orders"
     assert knowing(info(partitions)).subject_for("orders", key) == wanted
+
+
+def test_a_subject_that_another_stream_has_among_several_is_not_parted() -> None:
+    """Its messages on `orders.1` would miss that stream."""
+    one = info(1, "mixed", "prices")
+    mixed = msgspec.structs.replace(one, config=msgspec.structs.replace(one.config, more_subjects=("orders",)))
+    assert knowing(info(3), mixed).subject_for("orders", "key") == "orders"
 
 
 def test_without_a_key_all_have_their_turn() -> None:

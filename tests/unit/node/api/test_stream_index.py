@@ -20,7 +20,7 @@ from penstock.messages import (
     StatusRequest,
     StatusResponse,
 )
-from penstock.metadata.commands import Command, CreateStream, DeleteStream
+from penstock.metadata.commands import AlterStream, Command, CreateStream, DeleteStream
 from penstock.metadata.effects.apply import apply
 from penstock.metadata.image import ClusterImage, StreamState
 from penstock.node.api.stream_index import StreamIndex
@@ -120,6 +120,19 @@ def test_what_came_and_went_is_seen() -> None:
     image, _ = apply(image, image.index + 1, gone)
     assert [state.name for state in directory.covering(image, "a")] == ["s1"]
     assert directory.page(image, None, 9) == (["s1"], None)
+
+
+def test_a_stream_is_found_by_each_of_its_subjects_as_they_are_now() -> None:
+    directory = StreamIndex()
+    config = StreamConfig(name="s", subject="a", more_subjects=("b.*", "c.>"), acks=Acks.NEVER)
+    image, _ = apply(ClusterImage(), 1, CreateStream(config=config, created_us=1))
+
+    def found(*subjects: str) -> list[bool]:
+        return [bool(directory.covering(image, subject)) for subject in subjects]
+
+    assert found("a", "b.x", "c.x.y", "b", "d") == [True, True, True, False, False]
+    image, _ = apply(image, 2, AlterStream(stream_id=1, changes={}, add_subjects=("d",), remove_subjects=("a", "c.>")))
+    assert found("a", "b.x", "c.x.y", "b", "d") == [False, True, False, False, True]
 
 
 def test_a_name_asked_for_often_is_answered_once() -> None:

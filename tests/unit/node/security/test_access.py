@@ -1071,6 +1071,55 @@ def test_who_may_alter_a_stream_by_its_name_adds_partitions_to_it(broker) -> Non
         broker.ask(AlterStreamRequest(name="eu", changes={"partitions": 3}), AlterStreamResponse)
 
 
+def test_each_of_several_subjects_is_looked_at(broker) -> None:
+    allow(broker, Rule(CREATE, subject="eu.>"))
+    error = refused_create(broker, "two", "eu.a", more_subjects=("us.a",))
+    assert error.code == ErrorCode.NOT_AUTHORIZED
+    assert "'us.a'" in error.message
+    allow(broker, Rule(CREATE, subject="us.a"))
+    created(broker, "two", "eu.a", more_subjects=("us.a",))
+
+
+def test_a_stream_gets_no_subject_on_which_its_changer_may_create_none(broker) -> None:
+    created(broker, "eu", "eu.a", by="ann")
+    allow(broker, Rule(ALTER, stream="eu"))
+    more = AlterStreamRequest(name="eu", changes={}, add_subjects=("us.a",))
+    with asking(broker, "bob"):
+        error = broker.refusal(more)
+    assert error.code == ErrorCode.NOT_AUTHORIZED
+    assert "'us.a'" in error.message
+    allow(broker, Rule(CREATE, subject="us.*"))
+    with asking(broker, "bob"):
+        broker.ask(more, AlterStreamResponse)
+
+
+def test_a_subject_that_is_added_takes_no_messages_from_a_group_of_others(broker) -> None:
+    created(broker, "work", "work.>", by="ann", group="workers")
+    allow(broker, Rule(CREATE, subject="work.>"), Rule(CREATE, subject="mine"), Rule(ALTER, subject="mine"))
+    created(broker, "mine", "mine", group="workers")
+    with asking(broker, "bob"):
+        error = broker.refusal(AlterStreamRequest(name="mine", changes={}, add_subjects=("work.eu",)))
+    assert error.code == ErrorCode.NOT_AUTHORIZED
+    assert "'work'" in error.message
+
+
+def test_who_may_read_some_subjects_reads_no_message_of_one_that_was_removed(broker) -> None:
+    """Nor the stream as a whole, though it stores only what may be read by now: the others are still in it."""
+    created(broker, "two", "eu.a", by="ann", more_subjects=("us.a",))
+    allow(broker, Rule(READ, subject="eu.>"))
+    number = stream_id(broker, "two")
+    with asking(broker, "bob"):
+        assert broker.refusal(FetchRequest(stream_id=number, offset=0)).code == ErrorCode.NOT_AUTHORIZED
+    with asking(broker, "ann"):
+        broker.ask(AlterStreamRequest(name="two", changes={}, remove_subjects=("us.a",)), AlterStreamResponse)
+    with asking(broker, "bob"):
+        assert broker.refusal(FetchRequest(stream_id=number, offset=0)).code == ErrorCode.NOT_AUTHORIZED
+        broker.ask(FetchRequest(stream_id=number, offset=0, subjects=("eu.a",)), FetchResponse)
+    allow(broker, Rule(READ, subject="us.>"))
+    with asking(broker, "bob"):
+        broker.ask(FetchRequest(stream_id=number, offset=0), FetchResponse)
+
+
 @pytest.mark.parametrize("config", [{"partitions": 10**9}, {"partitions": 2, "partition_by": "nonsense"}])
 def test_of_what_no_stream_can_be_no_subjects_are_looked_at(broker, config) -> None:
     allow(broker, Rule(CREATE, subject="eu.x"), Rule(ALTER, subject="eu.x"))
@@ -1117,3 +1166,14 @@ def test_no_more_than_some_are_named(broker, monkeypatch) -> None:
     for name in ("a", "b", "c"):
         created(broker, name, "eu", by="ann")
     assert told_overlapping(broker, "ann", "d", "eu") == ("a", "b")
+
+
+def test_more_subjects_than_a_stream_has_are_refused_before_they_are_compared(broker) -> None:
+    many = tuple(f"eu.{number}" for number in range(100_000))
+    allow(broker, Rule(CREATE, subject="eu.>"), Rule(ALTER, stream="eu"))
+    created(broker, "eu", "eu.a")
+    with asking(broker, "bob"):
+        error = broker.refusal(AlterStreamRequest(name="eu", changes={}, add_subjects=many))
+    assert (error.code, "100000 are given" in error.message) == (ErrorCode.INVALID_CONFIG, True)
+    error = refused_create(broker, "us", "eu.b", more_subjects=many)
+    assert (error.code, "these are 100001" in error.message) == (ErrorCode.INVALID_CONFIG, True)

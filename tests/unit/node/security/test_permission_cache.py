@@ -45,8 +45,7 @@ def test_what_is_kept_is_what_the_rules_say(own: list[Rule], of_all: list[Rule])
     judge = PermissionCache(tuple(own), tuple(of_all))
     seen = []
     for state in IMAGE.streams.values():
-        subject = state.config.subject
-        scopes = {one: scope((*own, *of_all), one, state.name, subject) for one in Operation}
+        scopes = {one: scope((*own, *of_all), one, state.name, state.config.subjects) for one in Operation}
         assert {one: judge.scope(one, state) for one in Operation} == scopes
         assert {one: judge.scope(one, state) for one in Operation} == scopes  # now from what is kept
         has_groups = any(one.operation in (Operation.READ, Operation.COMMIT_OFFSETS) for one in (*own, *of_all))

@@ -20,6 +20,11 @@ class Listener:
     sid: int = 0
     queue: str | None = None
     channel: str | None = None
+    more: tuple[str, ...] = ()
+
+    @property
+    def subjects(self) -> tuple[str, ...]:
+        return (self.subject, *self.more)
 
 
 class Recorder:
@@ -29,12 +34,14 @@ class Recorder:
         self.outbox = Outbox()
         self.confirmed: list[int] = []
         self.refused: list[int] = []
+        self.partly: list[int] = []
         self.settled = 0
         self.core: Subscriptions[Listener] = Subscriptions(
             self.outbox,
             SubscriptionListener(
                 confirmed=lambda listener, now: self.confirmed.append(listener.sid),
-                refused=lambda listener, reason, now: self.refused.append(listener.sid),
+                refused=lambda listener, subject, reason, now: self.refused.append(listener.sid),
+                partly=lambda listener, now: self.partly.append(listener.sid),
                 settled=self._settled,
             ),
         )
@@ -273,3 +280,151 @@ def test_a_connection_that_is_lost_takes_the_wait_of_who_joins_with_it() -> None
     (proof,) = seen.tokens()
     seen.core.reached(proof, NOW)
     assert seen.confirmed[1:] == [first.sid, second.sid]
+
+
+def _nats(seen: Recorder) -> tuple[list[tuple[int, str]], list[int], list[int]]:
+    """What is to be done now: subscriptions, ended ones, barriers."""
+    commands = seen.outbox.take().nats
+    return (
+        [(one.sid, one.subject) for one in commands if isinstance(one, Subscribe)],
+        [one.sid for one in commands if isinstance(one, Unsubscribe)],
+        [one.token for one in commands if isinstance(one, Barrier)],
+    )
+
+
+def test_each_subject_has_a_subscription_and_all_have_the_id_of_the_listener() -> None:
+    seen = Recorder()
+    seen.connect()
+    one = Listener("a", more=("b", "c"))
+    seen.core.add(one)
+    subscribed, _, tokens = _nats(seen)
+    assert [subject for _, subject in subscribed] == ["a", "b", "c"]
+    assert len({sid for sid, _ in subscribed}) == 3
+    assert {sid & 0xFFFF_FFFF for sid, _ in subscribed} == {one.sid}
+    for token in tokens:
+        assert seen.confirmed == []
+        seen.core.reached(token, NOW)
+    assert seen.confirmed == [one.sid]
+
+
+def test_a_change_of_subjects_touches_only_these_and_is_confirmed_by_a_barrier() -> None:
+    seen = Recorder()
+    seen.connect()
+    one = Listener("a", more=("b",))
+    seen.core.add(one)
+    subscribed, _, tokens = _nats(seen)
+    ids = {subject: sid for sid, subject in subscribed}
+    for token in tokens:
+        seen.core.reached(token, NOW)
+    before = one.sid
+    one.subject, one.more = "b", ("c",)
+    assert seen.core.move_if_due(one)
+    assert not seen.core.move_if_due(one)
+    (added,), ended, (token,) = _nats(seen)
+    assert (added[1], one.sid) == ("c", before)
+    assert ids["a"] in ended
+    assert ids["b"] not in (*ended, added[0])
+    seen.core.reached(token, NOW)
+    assert seen.confirmed == [before, before]
+    one.more = ()
+    assert seen.core.move_if_due(one)
+    none, ended, (token,) = _nats(seen)
+    assert (none, ended) == ([], [added[0]])
+    seen.core.reached(token, NOW)
+    assert seen.confirmed == [before] * 3
+    seen.core.remove(one)
+    assert _nats(seen) == ([], [ids["b"]], [])
+
+
+def test_a_refused_subject_leaves_the_others_and_is_asked_for_again() -> None:
+    seen = Recorder()
+    seen.connect()
+    one = Listener("a", more=("b",))
+    seen.core.add(one)
+    subscribed, _, (first, second) = _nats(seen)
+    seen.core.refused(subscribed[1][0], "no", NOW)
+    seen.core.reached(first, NOW)
+    seen.core.reached(second, NOW)
+    assert (seen.confirmed, seen.refused, seen.partly) == ([], [one.sid], [one.sid])
+    assert seen.core.refused_of(one) == ["b"]
+    later = Now(0, limits.NATS_SUBSCRIBE_RETRY_MS * 1_000)
+    seen.core.tick(later)
+    (again,), _, (token,) = _nats(seen)
+    assert again == subscribed[1]
+    seen.core.reached(token, later)
+    assert seen.confirmed == [one.sid]
+
+
+def test_a_refused_subject_that_is_removed_is_not_waited_for() -> None:
+    seen = Recorder()
+    seen.connect()
+    one = Listener("a", more=("b",))
+    seen.core.add(one)
+    subscribed, _, tokens = _nats(seen)
+    seen.core.refused(subscribed[1][0], "no", NOW)
+    for token in tokens:
+        seen.core.reached(token, NOW)
+    one.more = ()
+    assert seen.core.move_if_due(one)
+    _, _, (token,) = _nats(seen)
+    seen.core.reached(token, NOW)
+    assert (seen.confirmed, seen.core.refused_of(one)) == ([one.sid], [])
+
+
+def test_all_members_of_a_channel_share_each_subject() -> None:
+    seen = Recorder()
+    seen.connect()
+    one, two = (Listener("a", channel="s", more=("b",)) for _ in range(2))
+    seen.core.add(one)
+    seen.core.add(two)
+    subscribed, _, tokens = _nats(seen)
+    assert [subject for _, subject in subscribed] == ["a", "b"]
+    (channel,) = seen.core.channels.values()
+    assert {sid & 0xFFFF_FFFF for sid, _ in subscribed} == {channel.sid}
+    for token in tokens:
+        seen.core.reached(token, NOW)
+    assert seen.confirmed == [one.sid, two.sid]
+    for listener in (one, two):
+        listener.more = ("c",)
+        assert seen.core.move_if_due(listener)
+    added, ended, tokens = _nats(seen)
+    assert [subject for _, subject in added] == ["c"]
+    assert subscribed[1][0] in ended
+    for token in tokens:
+        seen.core.reached(token, NOW)
+    assert seen.confirmed == [one.sid, two.sid] * 2
+    assert channel.members == {one: True, two: True}
+
+
+def test_a_subject_that_is_changed_while_nats_is_away_is_confirmed_by_the_next_connection() -> None:
+    seen = Recorder()
+    one = Listener("a", more=("b",))
+    seen.core.add(one)
+    one.subject, one.more = "b", ("c",)
+    assert seen.core.move_if_due(one)
+    link: dict[int, str] = {}  # what the link subscribes once it is connected
+    for command in seen.outbox.take().nats:
+        assert not isinstance(command, Barrier)
+        if isinstance(command, Subscribe):
+            link[command.sid] = command.subject
+        else:
+            del link[command.sid]
+    assert sorted(link.values()) == ["b", "c"]
+    seen.core.up()
+    (token,) = seen.tokens()
+    seen.core.reached(token, NOW)
+    assert seen.confirmed == [one.sid]
+
+
+def test_an_old_barrier_says_nothing_of_a_listener_that_was_added_again() -> None:
+    seen = Recorder()
+    seen.connect()
+    (one,) = seen.listen()
+    (old,) = seen.tokens()
+    seen.core.remove(one)
+    seen.core.add(one)
+    (new,) = seen.tokens()
+    seen.core.reached(old, NOW)
+    assert seen.confirmed == []
+    seen.core.reached(new, NOW)
+    assert seen.confirmed == [one.sid]

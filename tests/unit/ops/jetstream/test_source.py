@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from penstock.base import limits
@@ -47,13 +48,13 @@ UNSTORABLE = [
 def test_what_a_stream_cannot_hold_is_named_or_passed_over(
     subject: bytes, headers: bytes | None, value: bytes, why: str
 ) -> None:
-    rows = JetStreamRows(0, pattern="a.>", bytes_max=100)
+    rows = JetStreamRows(0, patterns=("a.>",), bytes_max=100)
     with pytest.raises(UnstorableError) as refused:
         rows.add(5, 900, subject, headers, value)
     assert str(refused.value).startswith("the message with sequence 5 cannot be stored: ")
     assert why in str(refused.value)
     assert (refused.value.seq, refused.value.is_large, len(rows)) == (5, "limit" in why, 0)
-    skipping = JetStreamRows(0, pattern="a.>", bytes_max=100, skips=True)
+    skipping = JetStreamRows(0, patterns=("a.>",), bytes_max=100, skips=True)
     skipping.add(5, 900, subject, headers, value)
     skipping.add(6, 901, "a.\u00a0".encode(), None, b"x" * 100)
     assert (len(skipping), skipping.skipped, [seq for seq, _ in skipping.skips_told]) == (1, 1, [5])
@@ -111,9 +112,19 @@ def test_a_subject_that_cannot_be_acked_is_not() -> None:
         assert mapped(config, name="o", subject=None, replicas=None, brokers=1).config().acks is Acks.NEVER
 
 
-@pytest.mark.parametrize("subjects", [["a", "b"], [], None])
-def test_one_subject_is_chosen_of_several(subjects: list[str] | None) -> None:
+def test_all_subjects_are_taken_unless_one_is_chosen() -> None:
+    config = {**PLAIN, "subjects": ["a", "b.>"], "description": "d", "metadata": {"k": "v", "_nats.level": "1"}}
+    found = mapped(config, name="o", subject=None, replicas=None, brokers=1).config()
+    assert (found.subjects, found.description, found.metadata) == (("a", "b.>"), "d", {"k": "v"})
+    assert mapped(config, name="o", subject="b.>", replicas=None, brokers=1).subjects == ("b.>",)
+    long = mapped({**config, "description": "d" * 5_000}, name="o", subject=None, replicas=None, brokers=1)
+    assert long.config().description is msgspec.UNSET
+    assert any("description" in note for note in long.notes)
+
+
+@pytest.mark.parametrize("subjects", [[], None])
+def test_a_subject_is_chosen_where_there_is_none(subjects: list[str] | None) -> None:
     config = {**PLAIN, "subjects": subjects}
     with pytest.raises(InvalidConfig, match="choose with --subject"):
         mapped(config, name="o", subject=None, replicas=None, brokers=1)
-    assert mapped(config, name="o", subject="b", replicas=None, brokers=1).subject == "b"
+    assert mapped(config, name="o", subject="b", replicas=None, brokers=1).subjects == ("b",)

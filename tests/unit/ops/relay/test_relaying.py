@@ -39,6 +39,21 @@ def test_messages_are_relayed_from_where_the_group_is_and_streams_ack_them(tmp_p
         assert nowhere.messages == 0
 
 
+@needs_time
+def test_messages_of_all_subjects_are_relayed_and_their_acks_awaited(tmp_path: Path) -> None:
+    with running_broker(tmp_path / "data") as broker, penstock.connect(broker.client_address) as client:
+        client.create_stream("both", ["a.*", "b.*"])
+        client.create_stream("copies", ["to.a.*", "to.b.>"])
+        client.append("both", [{"subject": f"{'ab'[n % 2]}.{n}", "value": str(n)} for n in range(20)])
+        client.alter_stream("both", remove_subjects="a.*")
+        relay = ops.Relay("both", "to.{subject}", ops.RelayOptions(stored=True))
+        relay.run(client)
+        assert relay.messages == 20
+        assert [one.subject for one in client.messages("copies")] == [f"to.{'ab'[n % 2]}.{n}" for n in range(20)]
+        with pytest.raises(ValueError, match="this would be an endless loop"):
+            ops.Relay("copies", "to.b.x").run(client)
+
+
 class Heard(ops.Progress):
     def __init__(self) -> None:
         self.notes: list[str] = []
