@@ -25,6 +25,7 @@ from penstock.base.errors import ErrorCode
 from penstock.base.ids import LeaderEpoch, Offset, PartitionId, StreamId
 from penstock.base.nats_logins import nats_urls
 from penstock.client.append.appending import Appender
+from penstock.client.append.deleting import delete_messages, purge_subject
 from penstock.client.append.producing import Producer
 from penstock.client.append.staging import Staging
 from penstock.client.checks import (
@@ -74,7 +75,6 @@ from penstock.client.schemas import (
     operations_of,
     text_of,
 )
-from penstock.client.streams.deleting import delete_messages, purge_subject
 from penstock.client.streams.named_streams import NamedStreams
 from penstock.client.users import Users
 from penstock.client.values import (

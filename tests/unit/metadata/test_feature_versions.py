@@ -109,8 +109,14 @@ def test_suspended_deletion_waits_for_the_last_broker_which_would_delete(choice:
 @pytest.mark.parametrize(
     ("command", "what"),
     [
-        (AlterStream(stream_id=StreamId(1), changes={}, add_subjects=("b",)), "add_subjects of the command alter stream"),
-        (AlterStream(stream_id=StreamId(1), changes={}, remove_subjects=("b",)), "remove_subjects of the command alter stream"),
+        (
+            AlterStream(stream_id=StreamId(1), changes={}, add_subjects=("b",)),
+            "add_subjects of the command alter stream",
+        ),
+        (
+            AlterStream(stream_id=StreamId(1), changes={}, remove_subjects=("b",)),
+            "remove_subjects of the command alter stream",
+        ),
         (AlterStream(stream_id=StreamId(1), changes={"metadata": {"k": "v"}}), "the field metadata"),
         (
             CreateStream(config=StreamConfig(name="a", subject="a", more_subjects=("b",)), created_us=0),
