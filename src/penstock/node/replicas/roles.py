@@ -120,8 +120,12 @@ class Roles:
 
     def update(self, partition: Partition) -> None:
         """Give the partition and its companion log the roles that the image says; either may be passed."""
-        key = target_key(partition.key)
-        target, companion = self._partitions.get(key), self._partitions.get(companion_key(key))
+        target: Partition | None = partition
+        companion: Partition | None = None
+        if is_companion(partition.key.stream_id):
+            target, companion = self._partitions.get(target_key(partition.key)), partition
+        elif partition.stream.has_companion:
+            companion = self._partitions.get(companion_key(partition.key))
         if target is not None:
             self._update(target)
         if companion is not None and companion.cutting is None:
