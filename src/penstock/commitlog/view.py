@@ -180,8 +180,13 @@ class LogView:
         self.log_end = log_end
         self.wrong_indexes: list[FileMistake] = []  # errors in index files, which are then rebuilt
 
+    @property
+    def vfs(self) -> Vfs:
+        """The file system of the log."""
+        return self._vfs
+
     def starting_at(self, log_start: int) -> LogView:
-        """Return the same view with a log_start raised to this offset."""
+        """Return the same view with this log_start."""
         on_damage, rebuilt_indexes = self.on_damage, self._rebuilt_indexes
         return LogView(self._vfs, self.segments, log_start, self.log_end, on_damage, rebuilt_indexes, self._validity)
 
@@ -397,7 +402,7 @@ class LogView:
         )
         if damage:  # an index would hide corruption from the next start; a reader reports it
             return
-        write_while(lambda: self._is_still(segment), self._vfs, segment.path, entries, are_last=is_sealed)
+        write_while(lambda: self.is_still(segment), self._vfs, segment.path, entries, are_last=is_sealed)
 
     def sound_end(self, found: Slice) -> int:
         """Verify the batches of a slice; return the end offset of the valid ones. Corruption is reported.
@@ -567,7 +572,7 @@ class LogView:
     def _rebuild(self, segment: Segment, opened: File | None) -> PackedEntries:
         file = self._open(segment) if opened is None else opened
         try:
-            entries, damage = rebuild_index(self._vfs, file, segment, may_write=lambda: self._is_still(segment))
+            entries, damage = rebuild_index(self._vfs, file, segment, may_write=lambda: self.is_still(segment))
         finally:
             if opened is None:
                 file.close()
@@ -583,7 +588,7 @@ class LogView:
     def _rebuild_head(self, segment: Segment, head: IndexHead) -> None:
         file = self._open(segment)
         try:
-            damage = rebuild_head(self._vfs, file, segment.base_offset, head, may_write=lambda: self._is_still(segment))
+            damage = rebuild_head(self._vfs, file, segment.base_offset, head, may_write=lambda: self.is_still(segment))
         finally:
             file.close()
         if damage:
@@ -592,7 +597,7 @@ class LogView:
         for one in damage:
             self.on_damage(one)
 
-    def _is_still(self, segment: Segment) -> bool:
+    def is_still(self, segment: Segment) -> bool:
         """True if the segment file is unchanged: the log was not truncated, nor the segment rewritten."""
         return self._validity.is_whole and segment.successor is None
 

@@ -11,6 +11,7 @@ segment are judged by a survey before it is rewritten.
 | merge or compress a segment, once                        | `Cleaner`    |
 | survey for a new compaction pass                         | `Compactor`  |
 | survey one segment for expired messages                  | `Expirer`    |
+| index the subjects of segments without a subject index   | `Cleaner`    |
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from penstock.commitlog.cleaner.compaction import Survey
 from penstock.commitlog.cleaner.compactor import Compactor
 from penstock.commitlog.cleaner.expirer import Expirer
 from penstock.commitlog.cleaner.expiry import ExpirySurvey
+from penstock.commitlog.cleaner.indexing import SubjectIndexing
 from penstock.commitlog.cleaner.retained_rows import RetainedRows
 from penstock.commitlog.config import LogConfig
 from penstock.commitlog.files import files
@@ -33,12 +35,13 @@ from penstock.commitlog.segment.segment import Segment
 from penstock.commitlog.segment.segments import Segments
 from penstock.commitlog.view import LogView
 
-CleanerTask = Cleaning | Survey | ExpirySurvey
+CleanerTask = Cleaning | Survey | ExpirySurvey | SubjectIndexing
 """The cleaner task that a log has under way."""
 
 _end_offset = attrgetter("end_offset")
 _RETRY_US = limits.COMPACTION_RETRY_MS * 1_000
 _RETRY_US_MAX = limits.COMPACTION_RETRY_MS_MAX * 1_000
+_INDEXED_AT_ONCE = 64  # segments that one task looks at: at a start, most have an index
 _SKIPPED_MAX = 64  # segments without an index file; they are skipped until a restart
 
 
@@ -54,7 +57,7 @@ class Disposal:
         self._folder.sync()
         for path in self.paths:
             self._folder.vfs.remove(path)
-            self._folder.vfs.remove(files.index_path(path))
+            files.remove_beside(self._folder.vfs, path)
 
 
 class Cleaner:
@@ -64,7 +67,8 @@ class Cleaner:
     """
 
     __slots__ = ("_compactor", "_config", "_done_end", "_expirer", "_failed_base", "_failures", "_folder",
-                 "_not_before_us", "_segments", "_stale", "disposal", "under_way")  # fmt: skip
+                 "_index_failures", "_index_not_before_us", "_indexed_end", "_not_before_us", "_segments", "_stale",
+                 "disposal", "under_way")  # fmt: skip
 
     def __init__(self, folder: LogFolder, segments: Segments, config: LogConfig) -> None:
         self.under_way: CleanerTask | None = None
@@ -78,6 +82,9 @@ class Cleaner:
         self._failed_base = 0  # of the segment whose merge failed last …
         self._failures = 0  # … so many times in a row
         self._not_before_us = 0
+        self._indexed_end = 0  # segments up to here have a subject index, or cannot have one
+        self._index_failures = 0  # in a row
+        self._index_not_before_us = 0
         self._stale: list[str] = []  # replaced files, to be removed
 
     def configure(self, config: LogConfig) -> None:
@@ -108,6 +115,7 @@ class Cleaner:
             self._compactor.due_us(sealed, config, end),
             self._expirer.due_us(sealed, config, end),
             None if self._next_to_merge(end) is None else self._not_before_us,
+            self._index_not_before_us if self._to_index(end) else None,
         )
         return [due_us for due_us in dues if due_us is not None]
 
@@ -122,6 +130,8 @@ class Cleaner:
             self.under_way = self._compactor.begin(folder.vfs, view, sealed, config, end, now_us)
         if self.under_way is None:
             self.under_way = self._expirer.begin(folder.vfs, view, sealed, config, end, now_us, self._compactor)
+        if self.under_way is None and self._index_not_before_us <= now_us and (segments := self._to_index(end)):
+            self.under_way = SubjectIndexing(view, segments)
         return self.under_way
 
     def _compact_on(self, view: LogView, now_us: int) -> Cleaning | None:
@@ -161,6 +171,16 @@ class Cleaner:
                 return segment
         return None
 
+    def _to_index(self, end: int) -> tuple[Segment, ...]:
+        """Return the next segments that may lack a subject index; merges come first."""
+        if not self._config.indexes_subjects:
+            return ()
+        sealed = self._segments.sealed
+        number = bisect_right(sealed, self._indexed_end, key=_end_offset)
+        found = sealed[number : number + _INDEXED_AT_ONCE]
+        stop = next((at for at, one in enumerate(found) if one.end_offset > end or one.entries is not None), len(found))
+        return found[:stop]
+
     def _cleaning(
         self, view: LogView, segment: Segment, retained: RetainedRows | None = None, *, is_expiry: bool = False
     ) -> Cleaning:
@@ -182,6 +202,9 @@ class Cleaner:
             return False
         if isinstance(task, ExpirySurvey):
             self._expirer.surveyed(task, now_us)
+            return False
+        if isinstance(task, SubjectIndexing):
+            self._indexed(task, now_us)
             return False
         has_replaced = False
         try:
@@ -206,9 +229,18 @@ class Cleaner:
             self._stale.append(cleaning.cleaned_path)
             raise
         self._segments.swap(old, new)
+        self._indexed_end = min(self._indexed_end, old.base_offset)
         old.successor = new
         self._stale.append(old.path)  # readers may still use it
         return True
+
+    def _indexed(self, task: SubjectIndexing, now_us: int) -> None:
+        if not task.is_void:
+            self._indexed_end = task.end_offset
+        self._index_failures = self._index_failures + 1 if task.has_failed else 0
+        self._index_not_before_us = 0
+        if task.has_failed:
+            self._index_not_before_us = now_us + growing(_RETRY_US, self._index_failures, _RETRY_US_MAX)
 
     def _written(self, task: Cleaning, now_us: int, *, has_replaced: bool) -> None:
         if has_replaced:
@@ -260,6 +292,7 @@ class Cleaner:
     def restart(self, active_base: int) -> None:
         """Forget what lies behind `active_base` after a truncation: file names from there on may be reused."""
         self._done_end = min(self._done_end, active_base)
+        self._indexed_end = min(self._indexed_end, active_base)
         self._compactor.cut(active_base)
         self._expirer.cut(active_base)
         kept = [(files.parsed(path.rpartition("/")[2]), path) for path in self._stale]

@@ -30,18 +30,34 @@ from penstock.commitlog.files import files
 from penstock.commitlog.files.files import LogFolder
 from penstock.commitlog.files.index import ENTRY_BYTES, ActiveEntries, Entries, IndexHead, PackedEntries, ResumedEntries
 from penstock.commitlog.segment.damage import Damage
+from penstock.commitlog.subjects.blocks import SubjectRows
+from penstock.commitlog.subjects.layout import Trailer
 from penstock.vfs import File, Vfs
 from penstock.vfs.keys import NoHeaderError
 
 
+class SubjectMemory:
+    """Knowledge of readers by subject about a segment; see `subject_queries`. Each value is replaced as a whole.
+
+    `trailer`: that of its subject index, once it was compared with the segment. `begin`, `end`, `parts` of `summed`:
+    sums of the rows from one offset to another, in no index file.
+    """
+
+    __slots__ = ("summed", "trailer")
+
+    def __init__(self) -> None:
+        self.trailer: Trailer | None = None
+        self.summed: tuple[int, int, tuple[SubjectRows, ...]] | None = None
+
+
 class Segment:
-    """One segment as readers see it. Immutable except for `entries`, `damage` and `successor`.
+    """One segment as readers see it. Immutable except for `entries`, `damage`, `successor` and `subjects`.
 
     `entries` None: they are in the index file.
     """
 
     __slots__ = ("base_offset", "damage", "end_offset", "entries", "last_timestamp_us", "path", "size_bytes",
-                 "successor")  # fmt: skip
+                 "subjects", "successor")  # fmt: skip
 
     def __init__(
         self,
@@ -52,6 +68,7 @@ class Segment:
         last_timestamp_us: int,
         entries: Entries | ResumedEntries | None,
         damage: tuple[Damage, ...] = (),
+        subjects: SubjectMemory | None = None,
     ) -> None:
         self.path = path
         self.base_offset = base_offset
@@ -61,6 +78,7 @@ class Segment:
         self.entries = entries
         self.damage = damage
         self.successor: Segment | None = None
+        self.subjects = SubjectMemory() if subjects is None else subjects
 
     @property
     def latest(self) -> Segment:
@@ -88,7 +106,7 @@ class ActiveSegment:
     """
 
     __slots__ = ("_columns", "_index_count", "base_offset", "count", "file", "head", "path", "places", "places_from",
-                 "size_bytes")  # fmt: skip
+                 "size_bytes", "subjects")  # fmt: skip
 
     def __init__(self, path: str, base_offset: int, size_bytes: int) -> None:
         self.file: File | None = None
@@ -96,6 +114,7 @@ class ActiveSegment:
         self.base_offset = base_offset
         self.size_bytes = size_bytes
         self.count = 0
+        self.subjects = SubjectMemory()
         self.head: IndexHead | None = None
         self.places: Places = []
         self.places_from = 0
@@ -209,7 +228,9 @@ class ActiveSegment:
         count = self.count if self.head is None else self.count - self.head.count
         tail = ActiveEntries(self._columns, count, end_offset, self.size_bytes)
         entries = tail if self.head is None else ResumedEntries(self.head, tail)
-        return Segment(self.path, self.base_offset, end_offset, self.size_bytes, last_timestamp_us, entries, damage)
+        return Segment(
+            self.path, self.base_offset, end_offset, self.size_bytes, last_timestamp_us, entries, damage, self.subjects
+        )
 
 
 def clear_the_way(folder: LogFolder, base_offset: int) -> None:
