@@ -202,19 +202,22 @@ def _discard(view: LogView, segment: Segment, error: CorruptionError) -> None:
         view.vfs.remove(path)
 
 
-def check_index(view: LogView, segment: Segment) -> None:
-    """Check every byte of a sealed segment's index, if there is one; report an error, and remove the file. OSError."""
-    try:
-        if not has_index(view, segment):
-            return
-        with _opened(view, segment) as index:
-            for _ in index.check():
-                pass
-    except (SegmentReplacedError, FileNotFoundError):
-        return
-    except CorruptionError as error:
-        if error.file == files.subjects_path(segment.path):
+def check_index(view: LogView, segment: Segment) -> Generator[int, None, None]:
+    """Check every byte of a sealed segment's index, if there is one; report an error and make it again. Yield the bytes
+    read or written. OSError; errors as in `build_index`.
+    """
+    reported = len(view.wrong_indexes)
+    if has_index(view, segment):
+        try:
+            with _opened(view, segment) as index:
+                for block in index.check():
+                    yield block.batch.nbytes
+        except CorruptionError as error:
+            if error.file != files.subjects_path(segment.path):
+                raise
             _discard(view, segment, error)
+    if len(view.wrong_indexes) > reported:
+        yield from build_index(view, segment)
 
 
 @contextlib.contextmanager

@@ -7,8 +7,21 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.commitlog import Log, LogConfig, LogState, SubjectIndexing, SubjectQueries, SubjectRow
+from penstock.commitlog import (
+    Log,
+    LogConfig,
+    LogState,
+    Scrub,
+    SubjectIndexing,
+    SubjectQueries,
+    SubjectRow,
+    subject_queries,
+)
+from penstock.commitlog.subjects import writing
 from penstock.commitlog.subjects.layout import TRAILER_BYTES
+from penstock.commitlog.subjects.summing import SubjectSum
+from penstock.commitlog.verify import dump
+from penstock.commitlog.verify.verifying import verify_log
 from penstock.hot.crc import crc32c
 from penstock.vfs.encrypted import EncryptedVfs
 from penstock.vfs.faulty import FaultyVfs, FileFault, FileOperation, FileOperationKind, no_faults
@@ -26,7 +39,7 @@ from tests.logs import (
     run,
     save,
 )
-from tests.subjects import append_on
+from tests.subjects import append_on, rows_on
 
 CONFIG = LogConfig(segment_bytes=4_000)
 INDEXED = replace(CONFIG, indexes_subjects=True)
@@ -327,3 +340,57 @@ def test_the_next_match_of_a_filter() -> None:
     assert queries(log).next(["nothing.>"], 0) is None
     assert queries(log).ranges(["own.3"], 0, 120) == [(10, 11)]
     assert queries(log).ranges(["own.3"], 11, 120) == []
+
+
+def scrub(log: Log) -> Scrub:
+    view = log.view()
+    return finished(Scrub(view, view.log_start, view.log_end, log.damage_found))
+
+
+def test_a_scrub_finds_damage_and_makes_the_index_again() -> None:
+    vfs = MemoryVfs()
+    log = filled(vfs, INDEXED)
+    clean_all(log)
+    assert not scrub(log).wrong_indexes
+    paths = [f"{DIRECTORY}/{name}" for name in indexes(vfs)]
+    sound = [content(vfs, path) for path in paths]
+    flip(vfs, paths[0], 400)
+    vfs.remove(paths[1])
+    work = scrub(log)
+    assert [mistake.file for mistake in work.wrong_indexes] == paths[:1]
+    assert work.damaged == 0
+    assert [content(vfs, path) for path in (paths[0], *paths[2:])] == [sound[0], *sound[2:]]
+
+
+@pytest.mark.parametrize("at", [100, 700, -300, -50, -5])
+def test_verify_reports_damage_of_an_index(at: int) -> None:
+    vfs = MemoryVfs()
+    log = filled(vfs, INDEXED)
+    clean_all(log)
+    log.close()
+    assert verify_log(vfs, DIRECTORY).is_sound
+    path = f"{DIRECTORY}/{indexes(vfs)[0]}"
+    flip(vfs, path, at % len(content(vfs, path)))
+    assert [mistake.file for mistake in verify_log(vfs, DIRECTORY).mistakes] == [path]
+    assert any("damage" in row for row in dump.file_rows(vfs, path))
+
+
+def test_verify_compares_an_index_with_the_rows() -> None:
+    """The index is whole, and of this segment; but it says other things of it."""
+    vfs = MemoryVfs()
+    log = filled(vfs, INDEXED)
+    clean_all(log)
+    view = log.view()
+    first = view.segments[0]
+    log.close()
+    rows = [*dump.file_rows(vfs, f"{DIRECTORY}/{indexes(vfs)[0]}")]
+    assert rows[0]["base_offset"] == 0
+    assert SubjectRow(**rows[1]) == SubjectRow("common", first.end_offset // 3 * 2, 0, first.end_offset - 1)  # type: ignore[arg-type]
+    total = SubjectSum()
+    total.add(rows_on(["other"] * first.end_offset, 0))
+    path = f"{DIRECTORY}/{indexes(vfs)[0]}"
+    file = vfs.open(path)
+    for _ in writing.write(file, total, subject_queries.identity_of(view, first)):
+        pass
+    found = verify_log(vfs, DIRECTORY).mistakes
+    assert [(mistake.file, mistake.expected) for mistake in found] == [(path, "the subjects of the segment")]
