@@ -125,7 +125,8 @@ def unpack_trailer(data: bytes, file_bytes: int, *, file: str) -> Trailer:
     trailer = Trailer._make((SegmentIdentity._make(numbers[:7]), *rest, file_bytes))
     room = trailer.blocks_end - BLOCKS_POSITION
     is_plausible = (
-        0 < trailer.blocks <= trailer.subjects <= trailer.rows
+        0 < trailer.blocks <= trailer.subjects <= trailer.rows <= limits.OFFSET_MAX
+        and trailer.segment.base_offset < trailer.segment.end_offset <= limits.OFFSET_MAX
         and trailer.pages > 0
         and trailer.directory_bytes > trailer.blocks * _ENTRY.size
         and trailer.directory_bytes <= limits.SUBJECT_DIRECTORY_BYTES_MAX
