@@ -9,7 +9,7 @@ is open at a time.
     sealed ··· sealed  | cut by log_start: summed | sealed: index, index, index | active: summed |
 
 An index that is in error is reported in `LogView.wrong_indexes`, and rebuilt; one of an unknown version is kept aside.
-If the disk has no room for an index, the segment is summed up for each query.
+If the disk has no room for an index, the segment is summed up for each query, and so is one that `end` cuts.
 """
 
 from __future__ import annotations
@@ -95,9 +95,6 @@ def _read(view: LogView, path: str, position: int, length: int) -> bytes:
 
 def sum_segment(view: LogView, segment: Segment) -> Generator[int, None, SubjectSum]:
     """Sum up all rows of a sealed segment; yield the bytes read. SegmentReplacedError; errors as in `subject_rows`."""
-    summed = segment.subjects.summed
-    if summed is not None and summed[:2] == (segment.base_offset, segment.end_offset):
-        return SubjectSum(summed[2])
     whole = view.starting_at(min(view.log_start, segment.base_offset))
     total = SubjectSum()
     for rows, size_bytes in subject_rows(whole, segment.base_offset, segment.end_offset):
@@ -161,7 +158,6 @@ def build_index(view: LogView, segment: Segment) -> Generator[int, None, None]:
         with contextlib.suppress(OSError):
             view.vfs.remove(path)
         raise SegmentReplacedError(segment.path)
-    segment.subjects.summed = None
 
 
 def has_index(view: LogView, segment: Segment) -> bool:
@@ -299,12 +295,14 @@ class _Piece(NamedTuple):
 class SubjectQueries:
     """Queries of a view from its log_start to `end`, at most log_end. Run them in a disk thread.
 
+    `tell` is called for each segment and each few MiB with the bytes read or written; it may raise to end the query.
     RemoteError as in `LogView.batches`, if rows have to be read and are corrupt; LogCutError; OSError.
     """
 
-    def __init__(self, view: LogView, end: int) -> None:
+    def __init__(self, view: LogView, end: int, tell: Callable[[int], None] = lambda _: None) -> None:
         self._view = view
         self._end = min(end, view.log_end)
+        self._tell = tell
 
     def last(self, subject: str) -> int | None:
         """Return the offset of the last message of a subject; None: there is none."""
@@ -367,7 +365,8 @@ class SubjectQueries:
             if is_exact:
                 return bound
             # A subject has messages before and behind: which of them is the next one is read from the batches.
-            for rows, _ in subject_rows(self._view, start, min(bound + 1, piece.end)):
+            for rows, size_bytes in subject_rows(self._view, start, min(bound + 1, piece.end)):
+                self._tell(size_bytes)
                 matching = wanted.matching(rows)
                 if matching.num_rows:
                     return int(matching.column(0)[0].as_py())
@@ -405,6 +404,7 @@ class SubjectQueries:
 
         `is_last`: an index that also counts what log_start cuts off will do.
         """
+        self._tell(0)
         segment = piece.segment
         is_whole = piece.end == segment.end_offset and (is_last or piece.begin == segment.base_offset)
         if piece.is_sealed and is_whole:
@@ -418,8 +418,8 @@ class SubjectQueries:
         for _ in range(_TRIES):
             if segment.subjects.trailer is None and not has_index(self._view, segment):
                 try:
-                    for _ in build_index(self._view, segment):
-                        pass
+                    for size_bytes in build_index(self._view, segment):
+                        self._tell(size_bytes)
                 except (OSError, writing.IndexTooLargeError):
                     break  # no room for it, or the segment is read-only: the query reads the rows
                 if not has_index(self._view, segment):
@@ -445,14 +445,17 @@ class SubjectQueries:
             begin, parts = known[1], list(known[2])
         if begin < piece.end:
             total = SubjectSum()
-            for rows, _ in subject_rows(self._view, begin, piece.end):
+            for rows, size_bytes in subject_rows(self._view, begin, piece.end):
+                self._tell(size_bytes)
                 total.add(rows)
             if len(added := total.in_memory()):
                 parts.append(added)
             # Later sums are merged into earlier ones as they reach half their size: each row is summed a few times.
             while len(parts) > 1 and len(parts[-2]) <= 2 * len(parts[-1]):
                 parts[-2:] = [sum_of(parts[-2:])]
-            if known is None or known[0] != piece.begin or known[1] <= piece.end:
+            is_newer = known is None or known[0] != piece.begin or known[1] <= piece.end
+            # Not of other segments, which get an index: else memory would grow with the log.
+            if is_newer and (not piece.is_sealed or piece.begin > piece.segment.base_offset):
                 memory.summed = piece.begin, piece.end, tuple(parts)
         return tuple(parts)
 

@@ -394,3 +394,40 @@ def test_verify_compares_an_index_with_the_rows() -> None:
         pass
     found = verify_log(vfs, DIRECTORY).mistakes
     assert [(mistake.file, mistake.expected) for mistake in found] == [(path, "the subjects of the segment")]
+
+
+def test_only_the_active_segment_is_in_memory() -> None:
+    vfs = FaultyVfs(MemoryVfs())
+    log = open_log(vfs, CONFIG)
+    log.start_epoch(1)
+    for number in range(30):
+        append_on(log, ["common", f"own.{number}", "common"])
+        assert queries(log).last(f"own.{number}") == 3 * number + 1
+    commit(log)
+    vfs.plan = lambda operation: FileFault(errno.ENOSPC) if operation.path.endswith(".subjects.new") else None
+    assert queries(log).count([">"]) == 90
+    *sealed, active = log.view().segments
+    assert len(sealed) > 2
+    assert [one.subjects.summed for one in sealed] == [None] * len(sealed)
+    assert active.subjects.summed is not None
+
+
+class GivenUpError(Exception):
+    pass
+
+
+def test_a_query_can_be_given_up_while_an_index_is_made() -> None:
+    vfs = MemoryVfs()
+    log = filled(vfs)
+    told: list[int] = []
+
+    def tell(size_bytes: int) -> None:
+        told.append(size_bytes)
+        if sum(told) > 4_000:
+            raise GivenUpError
+
+    view = log.view()
+    with pytest.raises(GivenUpError):
+        SubjectQueries(view, view.log_end, tell).count([">"])
+    assert not [name for name in indexes(vfs) if name.endswith(".new")]
+    assert queries(log).count([">"]) == 60

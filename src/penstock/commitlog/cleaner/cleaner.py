@@ -177,9 +177,7 @@ class Cleaner:
             return ()
         sealed = self._segments.sealed
         number = bisect_right(sealed, self._indexed_end, key=_end_offset)
-        found = sealed[number : number + _INDEXED_AT_ONCE]
-        stop = next((at for at, one in enumerate(found) if one.end_offset > end or one.entries is not None), len(found))
-        return found[:stop]
+        return tuple(one for one in sealed[number : number + _INDEXED_AT_ONCE] if one.end_offset <= end)
 
     def _cleaning(
         self, view: LogView, segment: Segment, retained: RetainedRows | None = None, *, is_expiry: bool = False

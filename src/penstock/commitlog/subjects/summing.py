@@ -66,12 +66,12 @@ class _Packed(NamedTuple):
 class SubjectSum:
     """The sum of a range of a log, to which rows are added."""
 
-    def __init__(self, sums: Sequence[SubjectRows] = ()) -> None:
+    def __init__(self) -> None:
         self._rows: list[pa.RecordBatch] = []
         self._rows_bytes = 0
-        self._sums = list(sums)
+        self._sums: list[SubjectRows] = []
         self._runs: list[list[_Packed]] = []
-        self.rows = sum(one.rows for one in sums)  # number of rows with a subject
+        self.rows = 0  # number of rows with a subject
 
     def add(self, rows: pa.RecordBatch) -> None:
         """Add rows of the log with the columns `offset` and `subject`."""
