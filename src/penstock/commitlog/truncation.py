@@ -169,7 +169,7 @@ class TruncationTask:
             self._remove(one)
         is_indexed = self._cut_segment(last.path, cut.position, scan)
         self._write_checkpoint(end_values)
-        active = ActiveSegment(last.path, last.base_offset, cut.position)
+        active = ActiveSegment(last.path, last.base_offset, cut.position, last.file_state)
         active.resume(scan.head, PackedEntries(bytes(scan.entries)), is_indexed=is_indexed)
         return TruncatedLog(tuple(sealed), active, lineage, end_values)
 

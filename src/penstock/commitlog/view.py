@@ -146,7 +146,8 @@ def _indexed_rows(_: Segment, entries: Entries) -> int | None:
 class LogView:
     """An immutable snapshot of one log. `on_damage` is called when a read finds corruption; it must be thread-safe.
 
-    Every method may also raise OSError if the disk fails, and LogCutError if the data was truncated meanwhile. A slice
+    Every method may also raise OSError if the disk fails, and LogCutError if the data was truncated meanwhile, or if
+    the view is from before a segment was sealed, which is rewritten by now. A slice
     may be truncated while it is sent: the receiver checks each batch.
     """
 
@@ -463,7 +464,7 @@ class LogView:
         except CorruptionError as error:
             self.check_not_cut(extent.end_offset)
             damage = Damage.of(error, extent.position, extent.base_offset, extent.end_offset)
-            if segment.successor is None:  # otherwise the file is superseded, and its successor was verified
+            if not segment.file_state.is_rewritten:  # otherwise the file is superseded, and its successor was verified
                 self.on_damage(damage)
                 # With an index, the next start would trust the corrupt batch.
                 with contextlib.suppress(OSError):
@@ -599,7 +600,7 @@ class LogView:
 
     def is_still(self, segment: Segment) -> bool:
         """True if the segment file is unchanged: the log was not truncated, nor the segment rewritten."""
-        return self._validity.is_whole and segment.successor is None
+        return self._validity.is_whole and not segment.file_state.is_rewritten
 
     def check_not_cut(self, end_offset: int) -> None:
         """Raise LogCutError if the log was truncated below this offset: data read there now is not this view's."""
@@ -613,6 +614,8 @@ class LogView:
             self.check_not_cut(segment.end_offset)
             if segment.successor is not None:
                 raise _ReplacedError from None
+            if segment.file_state.is_rewritten:  # the view is from before the segment was sealed
+                raise LogCutError("the segment was rewritten while it was read: read again") from None
             if segment.end_offset > self._validity.start_offset:  # nothing here removed it
                 raise self._lost(segment) from None
             raise RemoteError(

@@ -229,6 +229,7 @@ class Cleaner:
         self._segments.swap(old, new)
         self._indexed_end = min(self._indexed_end, old.base_offset)
         old.successor = new
+        old.file_state.is_rewritten = True
         self._stale.append(old.path)  # readers may still use it
         return True
 

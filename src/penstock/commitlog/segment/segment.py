@@ -13,7 +13,8 @@ segment costs no open file and no memory per batch: readers open it, and its ind
 | corrupt        | in memory, from a scan; gaps where the corruption is      | no        |
 
 The cleaner rewrites a sealed segment under another name. Older views have the old one, whose `successor` is then the
-new one: a reader that does not find the old file continues there.
+new one: a reader that does not find the old file continues there. A view from before it was sealed has it in part only,
+and no successor: its `file_state` says that the file was rewritten, and its reader reads again.
 """
 
 from __future__ import annotations
@@ -50,14 +51,23 @@ class SubjectMemory:
         self.summed: tuple[int, int, tuple[SubjectRows, ...]] | None = None
 
 
+class FileState:
+    """State of a segment's file, shared by the active segment, the sealed one, and all that readers saw of them."""
+
+    __slots__ = ("is_rewritten",)
+
+    def __init__(self) -> None:
+        self.is_rewritten = False  # by the cleaner, which is about to remove it
+
+
 class Segment:
     """One segment as readers see it. Immutable except for `entries`, `damage`, `successor` and `subjects`.
 
     `entries` None: they are in the index file.
     """
 
-    __slots__ = ("base_offset", "damage", "end_offset", "entries", "last_timestamp_us", "path", "size_bytes",
-                 "subjects", "successor")  # fmt: skip
+    __slots__ = ("base_offset", "damage", "end_offset", "entries", "file_state", "last_timestamp_us", "path",
+                 "size_bytes", "subjects", "successor")  # fmt: skip
 
     def __init__(
         self,
@@ -69,6 +79,7 @@ class Segment:
         entries: Entries | ResumedEntries | None,
         damage: tuple[Damage, ...] = (),
         subjects: SubjectMemory | None = None,
+        file_state: FileState | None = None,
     ) -> None:
         self.path = path
         self.base_offset = base_offset
@@ -79,6 +90,7 @@ class Segment:
         self.damage = damage
         self.successor: Segment | None = None
         self.subjects = SubjectMemory() if subjects is None else subjects
+        self.file_state = FileState() if file_state is None else file_state
 
     @property
     def latest(self) -> Segment:
@@ -105,16 +117,18 @@ class ActiveSegment:
     entries reach the columns only on demand, to keep appends fast.
     """
 
-    __slots__ = ("_columns", "_index_count", "base_offset", "count", "file", "head", "path", "places", "places_from",
-                 "size_bytes", "subjects")  # fmt: skip
+    __slots__ = ("_columns", "_index_count", "base_offset", "count", "file", "file_state", "head", "path", "places",
+                 "places_from", "size_bytes", "subjects")  # fmt: skip
 
-    def __init__(self, path: str, base_offset: int, size_bytes: int) -> None:
+    def __init__(self, path: str, base_offset: int, size_bytes: int, file_state: FileState | None = None) -> None:
+        """`file_state`: that of a sealed segment which becomes the active one again."""
         self.file: File | None = None
         self.path = path
         self.base_offset = base_offset
         self.size_bytes = size_bytes
         self.count = 0
         self.subjects = SubjectMemory()
+        self.file_state = FileState() if file_state is None else file_state
         self.head: IndexHead | None = None
         self.places: Places = []
         self.places_from = 0
@@ -228,9 +242,8 @@ class ActiveSegment:
         count = self.count if self.head is None else self.count - self.head.count
         tail = ActiveEntries(self._columns, count, end_offset, self.size_bytes)
         entries = tail if self.head is None else ResumedEntries(self.head, tail)
-        return Segment(
-            self.path, self.base_offset, end_offset, self.size_bytes, last_timestamp_us, entries, damage, self.subjects
-        )
+        numbers = self.base_offset, end_offset, self.size_bytes, last_timestamp_us
+        return Segment(self.path, *numbers, entries, damage, self.subjects, self.file_state)
 
 
 def clear_the_way(folder: LogFolder, base_offset: int) -> None:
