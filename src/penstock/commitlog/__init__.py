@@ -35,7 +35,7 @@ from penstock.commitlog.flush import Flush
 from penstock.commitlog.log import Log, LogState
 from penstock.commitlog.repair import MissingRange, RepairError, SegmentRepair
 from penstock.commitlog.retention import Removal, Retention
-from penstock.commitlog.subject_queries import SubjectQueries
+from penstock.commitlog.subject_queries import SubjectQueries, check_subject_indexes
 from penstock.commitlog.subjects.blocks import SubjectRow
 from penstock.commitlog.truncation import TruncationTask
 from penstock.commitlog.verify.scrubbing import Scrub
@@ -72,4 +72,5 @@ __all__ = [
     "SubjectRow",
     "Survey",
     "TruncationTask",
+    "check_subject_indexes",
 ]

@@ -19,13 +19,13 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from penstock.base import limits
-from penstock.base.errors import CorruptionError
+from penstock.base.errors import CorruptionError, RemoteError
 from penstock.base.subjects import is_wildcard
 from penstock.batch import codec
 from penstock.batch.projecting import Projection
 from penstock.batch.schema import SCHEMA_BYTES, check_schema_message
 from penstock.batch.subject_patterns import SubjectPatterns
-from penstock.commitlog.errors import mistake_of
+from penstock.commitlog.errors import LogCutError, mistake_of
 from penstock.commitlog.files import files
 from penstock.commitlog.segment.segment import Segment
 from penstock.commitlog.subjects import layout, reading, writing
@@ -198,10 +198,21 @@ def _discard(view: LogView, segment: Segment, error: CorruptionError) -> None:
         view.vfs.remove(path)
 
 
-def check_index(view: LogView, segment: Segment) -> Generator[int, None, None]:
-    """Check every byte of a sealed segment's index, if there is one; report an error and make it again. Yield the bytes
-    read or written. OSError; errors as in `build_index`.
+def check_subject_indexes(view: LogView, begin: int, end: int) -> Generator[int, None, None]:
+    """Check every byte of the indexes of the sealed segments that end behind `begin` and at most at `end`.
+
+    An error is reported, and the index made again. Yield the bytes read or written. OSError.
     """
+    for segment in view.segments[:-1]:
+        if begin < segment.end_offset <= end:
+            # Removed, rewritten or corrupt meanwhile: a read of the rows reports it.
+            with contextlib.suppress(
+                SegmentReplacedError, LogCutError, RemoteError, CorruptionError, FileNotFoundError
+            ):
+                yield from _check_index(view, segment.latest)
+
+
+def _check_index(view: LogView, segment: Segment) -> Generator[int, None, None]:
     reported = len(view.wrong_indexes)
     if has_index(view, segment):
         try:

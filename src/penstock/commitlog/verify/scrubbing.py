@@ -8,14 +8,13 @@ from there, which proves the disk only after the kernel has dropped it.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from contextlib import suppress
 
 from penstock.base import limits
-from penstock.base.errors import CorruptionError, ErrorCode, RemoteError
+from penstock.base.errors import ErrorCode, RemoteError
 from penstock.commitlog.errors import LogCutError, is_shortage
 from penstock.commitlog.files.side_files import SideFiles
 from penstock.commitlog.incremental_task import IncrementalTask
-from penstock.commitlog.subject_queries import SegmentReplacedError, check_index
+from penstock.commitlog.subject_queries import check_subject_indexes
 from penstock.commitlog.view import LogView
 
 DamageFound = Callable[[str, int, str], None]
@@ -78,15 +77,11 @@ class Scrub(IncrementalTask):
                     moved = 0
                 else:
                     offset = self._unreadable(error, offset)
-        for segment in self._view.segments[:-1]:
-            if self._begin < segment.end_offset <= self._end:
-                # Removed, rewritten or corrupt meanwhile: then the rows were read above, or will be.
-                with suppress(SegmentReplacedError, LogCutError, RemoteError, CorruptionError, FileNotFoundError):
-                    for size_bytes in check_index(self._view, segment.latest):
-                        moved += size_bytes
-                        if moved >= limits.SCRUB_SLICE_BYTES:
-                            yield moved
-                            moved = 0
+        for size_bytes in check_subject_indexes(self._view, self._begin, self._end):
+            moved += size_bytes
+            if moved >= limits.SCRUB_SLICE_BYTES:
+                yield moved
+                moved = 0
         if self.side_files is not None:
             self.side_files.run()
             moved += limits.SCRUB_BATCH_BYTES  # a log without messages costs time, too
