@@ -13,7 +13,7 @@ from penstock.base.config import Compression
 from penstock.base.errors import RemoteError
 from penstock.base.subjects import matches
 from penstock.batch import codec
-from penstock.commitlog import LogConfig, LogCutError, LogView, SubjectQueries, SubjectRow
+from penstock.commitlog import LogConfig, LogCutError, LogView, SubjectQueries, SubjectRow, check_subject_indexes
 from penstock.vfs.memory import MemoryVfs
 from tests.damage import content, write
 from tests.extent import examples
@@ -46,6 +46,11 @@ def table(rows: list[tuple[int, str]]) -> list[SubjectRow]:
     return sorted(found, key=lambda row: row.subject.encode())
 
 
+def wrong_subject_indexes(view: LogView) -> set[str]:
+    """The ones that were reported; a power loss may well harm an offset index."""
+    return {mistake.file for mistake in view.wrong_indexes if not mistake.file.endswith(".index")}
+
+
 def check(view: LogView, end: int, subject: str, patterns: list[str], after: str, limit: int, offset: int) -> None:
     """Compare every query with a read of all rows."""
     rows = rows_of(view, end)
@@ -61,7 +66,7 @@ def check(view: LogView, end: int, subject: str, patterns: list[str], after: str
     ranges = queries.ranges(patterns, offset, end)
     assert all(low < high for low, high in ranges)
     assert {at for at, _ in wanted if at >= offset} <= {at for low, high in ranges for at in range(low, high)}
-    assert not view.wrong_indexes
+    assert not wrong_subject_indexes(view)
 
 
 class IndexedLog(CleanedLog):
@@ -101,6 +106,7 @@ class IndexedLog(CleanedLog):
         self.commit()
         clean_all(self.log, self.now_us)
 
+    @precondition(lambda self: self.task is None)  # it may find its segment removed
     @rule(part=st.floats(0, 1))
     def raise_start(self, part: float) -> None:
         if (removal := give_up_before(self.log, round(self.log.committed_end * part))) is not None:
@@ -148,7 +154,9 @@ class IndexedLog(CleanedLog):
         for row in table(rows):
             assert queries.of(row.subject) == row
         assert queries.count([">", "$JS.>"]) == len(rows)
-        assert {mistake.file for mistake in view.wrong_indexes} <= {path}
+        for _ in check_subject_indexes(view, 0, view.log_end):  # finds what no query read
+            pass
+        assert wrong_subject_indexes(view) <= {path}
 
     def teardown(self) -> None:
         self.vfs = MemoryVfs()
