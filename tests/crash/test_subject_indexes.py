@@ -23,7 +23,7 @@ CONFIG = LogConfig(segment_bytes=4_000, indexes_subjects=True)
 def filled(vfs: FaultyVfs) -> Log:
     log = open_log(vfs, replace(CONFIG, indexes_subjects=False))
     log.start_epoch(1)
-    for number in range(14):
+    for number in range(10):
         append_on(log, ["common", f"own.{number}", f"some.{number % 3}"])
     save(log)
     log.note_committed(log.log_end)
@@ -48,7 +48,7 @@ def truncated(log: Log) -> None:
 
 
 def retained(log: Log) -> None:
-    removal = give_up_before(log, 25)
+    removal = give_up_before(log, 20)
     assert removal is not None
     removal.run()
     log.removed(removal)
@@ -62,7 +62,7 @@ def check(disk: MemoryVfs, where: str) -> None:
     for _ in range(2):  # from what was left, then from what the cleaner made
         queries = SubjectQueries(view, view.log_end)
         assert queries.matching([">"], limit=1_000) == table(rows), where
-        assert [queries.of(row.subject) for row in table(rows)] == table(rows), where
+        assert [queries.of(row.subject) for row in table(rows)[::3]] == table(rows)[::3], where
         assert not view.wrong_indexes, where
         indexed(log)
         view = log.view()
