@@ -60,6 +60,7 @@ COMPILED = (
     "penstock.hot.rows",
     "penstock.hot.scan",
     "penstock.hot.split_by_key",
+    "penstock.hot.subject_filter",
     "penstock.hot.subjects",
     "penstock.hot.thrift_columns",
     "penstock.hot.thrift_objects",

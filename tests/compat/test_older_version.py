@@ -27,11 +27,16 @@ from penstock import aio, ops
 from penstock.base.config import StreamConfig
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.client.users import password_credential, rule
+from penstock.commitlog import Log, LogConfig, LogFolder, SubjectQueries, SubjectRow
 from penstock.metadata import feature_levels, feature_versions
 from penstock.metadata.commands import Command
+from penstock.vfs.real import RealVfs
 from tests.broker_process import DEADLINE_S, BrokerProcess, broker_environment, eventually
 from tests.extent import each_change, needs_time
 from tests.integration.clusters import ClusterProcesses, check, load, running_cluster
+from tests.logs import clean_all, save
+from tests.property.test_subject_queries import rows_of, table
+from tests.subjects import append_on
 
 OLDER = Path(__file__).parent / "older"
 ROOT = Path(__file__).resolve().parents[2]
@@ -460,3 +465,34 @@ def test_the_version_before_is_an_earlier_one(older: Path) -> None:
     assert version_of(older) == "0.1.0"
     assert feature_levels.version_of("0.1.0") < feature_levels.version_of(penstock.__version__)
     assert inspect.getfile(penstock) != str(older / "penstock" / "__init__.py")
+
+
+@each_change
+@pytest.mark.parametrize("older", [RELEASED], indirect=True)
+def test_an_older_version_goes_on_with_a_log_whose_subjects_are_indexed(older: Path, tmp_path: Path) -> None:
+    """It leaves indexes of what it truncates; this version believes none of them, and loses nothing."""
+    config = LogConfig(segment_bytes=4_000, indexes_subjects=True)
+    folder = LogFolder(RealVfs(str(tmp_path)), "log", 7, 0)
+    log = Log.open(folder, config, now_us=0)
+    log.start_epoch(1)
+    for number in range(20):
+        append_on(log, ["common", f"own.{number}", "common"])
+    save(log)
+    log.note_committed(log.log_end)
+    clean_all(log)
+    log.close()
+    indexes = [path.name for path in sorted((tmp_path / "log").glob("*.subjects"))]
+    assert len(indexes) > 1
+    environment = {**os.environ, "PYTHONPATH": str(older)}
+    command = [sys.executable, str(OLDER / "go_on.py"), str(tmp_path), "log"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert all(f"log/{name}: not a file of a log" in done.stdout for name in indexes)
+    log = Log.open(folder, config, now_us=0, must_exist=True)
+    assert not log.notices
+    found, rows = SubjectQueries(log.view(), log.log_end), rows_of(log.view(), log.log_end)
+    assert found.matching([">"], limit=1_000) == table(rows)
+    assert found.of("own.0") == SubjectRow("own.0", 1, 1, 1)
+    assert found.count(["later.*"]) == 20
+    assert found.last("own.19") is None
+    log.close()

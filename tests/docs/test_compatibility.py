@@ -11,6 +11,7 @@ from penstock.batch.header import HEADER_VERSION
 from penstock.batch.schema import FORMAT_VERSION
 from penstock.broker.config.data_dir import DATA_FORMAT
 from penstock.commitlog.files.index import ENTRY_VERSION
+from penstock.commitlog.subjects import layout
 from penstock.metadata.commands import DeleteUser, RaiseFeatureLevel
 from penstock.metadata.feature_levels import NEWEST_LEVEL, SCHEMA_REGISTRY
 from penstock.metadata.feature_versions import missing, unsupported_reason
@@ -33,6 +34,7 @@ def test_the_versions_of_formats_are_those_of_the_code() -> None:
     assert rows["data directory (`penstock.json`)"] == str(DATA_FORMAT)
     assert rows["record batches (schema, header)"] == f"{FORMAT_VERSION}, {HEADER_VERSION}"
     assert rows["index entries"] == str(ENTRY_VERSION)
+    assert rows["subject indexes"] == str(layout.VERSION)
     assert rows["Raft's log and its snapshot file"] == f"{records.LOG_VERSION}, {snapshot_file.SNAPSHOT_VERSION}"
     assert rows["image of the metadata"] == f"1 to {SNAPSHOT_VERSION}"
 

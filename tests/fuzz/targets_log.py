@@ -18,6 +18,8 @@ from penstock.commitlog.files import index
 from penstock.commitlog.files import lineage as lineages
 from penstock.commitlog.files.index import ENTRY_BYTES, FileEntries, PackedEntries
 from penstock.commitlog.files.lineage import BatchLineage, LineageEntry
+from penstock.commitlog.subjects import layout, reading
+from penstock.commitlog.subjects.reading import SubjectIndex
 from penstock.commitlog.verify import dump
 from penstock.commitlog.verify.verifying import NotALogError, verify_log
 from penstock.hot.crc import crc32c
@@ -27,6 +29,7 @@ from tests.fuzz.disks import all_files, holding
 from tests.fuzz.parts import joined, parted
 from tests.fuzz.target import Cover, Modules, Target
 from tests.logs import DIRECTORY, PARTITION, STREAM_ID, Message, append, flush, log_files, messages_in, open_log, save
+from tests.subjects import written
 
 _CONFIG = LogConfig(segment_bytes=2_500)
 _EDGES = (0, 1, 2, 3, 24, 64, 2**31, 2**32 - 1, 2**62, 2**63 - 1)
@@ -176,6 +179,59 @@ def made_index(chance: Random) -> bytes:
         out += body + struct.pack("<I", crc32c(body))
         position, offset = position + size, offset + rows
     return out + bytes(int(chance.random() * 64) if chance.random() < 0.1 else 0)
+
+
+def subject_index(modules: Modules, data: bytes) -> object:
+    """A subject index: each part is checked before it is believed, and what a look-up finds is what the table says."""
+    file = holding({"log/x.subjects": data}).open("log/x.subjects", read_only=True)
+    out = ""
+    try:
+        found = SubjectIndex(file, reading.read_trailer(file))
+        out += "trailer "
+        for subject in (b"a", b"n.1", b"zz"):
+            row = found.find(subject)
+            assert row is None or row.subject.encode() == subject
+            out += f"{row is None} "
+        out += f"{sum(batch.num_rows for batch in found.between(b'n', b'o'))} "
+        rows = [block.row(number) for block in found.check() for number in range(len(block))]
+    except CorruptionError as error:
+        expected, found_words = (" ".join(str(one).split()[:2]) for one in (error.expected, error.found))
+        words = found_words.strip("0123456789abcdef") if expected.startswith("a block") else ""  # no checksum
+        return out + f"{type(error).__name__} {expected} {words}".translate(_NO_DIGITS).partition("CRC")[0]
+    subjects = [row.subject.encode() for row in rows]
+    assert subjects == sorted(set(subjects))
+    assert [found.find(subject) for subject in subjects] == rows
+    return out + f"{min(len(rows), 9)} sound"
+
+
+def sealed_subjects(data: bytes) -> bytes:
+    """The same with all checksums put right, as far as its parts can be found."""
+    out = bytearray(data)
+    if len(out) < layout.TRAILER_BYTES:
+        return data
+    at = len(out) - layout.TRAILER_BYTES
+    blocks, pages, directory_bytes = struct.unpack_from("<3I", out, at + 72)
+    directory = max(0, at - directory_bytes)
+    for number in range(min(blocks, (at - directory) // 24)):
+        place = directory + 24 * number
+        position, size = struct.unpack_from("<QI", out, place)
+        struct.pack_into("<I", out, place + 16, crc32c(bytes(out[position : position + size])))
+    begin = directory - 256 * pages
+    for number in range(pages if begin >= 0 else 0):
+        page = begin + 256 * number
+        crc = crc32c(struct.pack("<I", number), crc32c(bytes(out[page : page + 252])))
+        struct.pack_into("<I", out, page + 252, crc)
+    struct.pack_into("<I", out, at + 84, crc32c(bytes(out[directory:at])))
+    struct.pack_into("<I", out, at + 92, crc32c(bytes(out[at : at + 92])))
+    return bytes(out)
+
+
+def made_subjects(chance: Random) -> bytes:
+    """The index of a segment with few subjects."""
+    count = 1 + int(chance.random() * 30)
+    names = [chance.choice(("a", "n.1", "n.ü", f"o.{int(chance.random() * 20)}", "z" * 99)) for _ in range(count)]
+    file = written(names)
+    return file.read_at(0, file.size())
 
 
 # All files of a log.
@@ -380,6 +436,17 @@ TARGETS: tuple[Target, ...] = (
             ),
         ),
         seal=sealed_index,  # type: ignore[arg-type]
+    ),
+    Target(
+        "subjects",
+        subject_index,
+        made_subjects,
+        (
+            Cover("penstock.commitlog.subjects.layout", ("unpack_trailer", "Directory", "checked_page")),
+            Cover("penstock.commitlog.subjects.blocks", ("decode", "_layout_mistake", "_unpacked")),
+            Cover("penstock.commitlog.subjects.reading"),
+        ),
+        seal=sealed_subjects,
     ),
     Target(
         "folder",

@@ -9,6 +9,7 @@ cuts a torn tail and restores lost files. The sub-packages, each of which may im
 | `verify`   | verifies files, compares replicas, shows files to people               |
 | `cleaner`  | merges, compresses, compacts and expires (Kafka's log cleaner)         |
 | `segment`  | one segment, active or sealed: its batches, index check, corruption    |
+| `subjects` | the subject index of a sealed segment; queries: `subject_queries`      |
 | `files`    | index, checkpoint, lineage (leader epoch cache), names, batch walk     |
 """
 
@@ -16,6 +17,7 @@ from penstock.commitlog.cleaner.cleaner import CleanerTask
 from penstock.commitlog.cleaner.cleaning import Cleaning
 from penstock.commitlog.cleaner.compaction import Survey
 from penstock.commitlog.cleaner.expiry import ExpirySurvey
+from penstock.commitlog.cleaner.indexing import SubjectIndexing
 from penstock.commitlog.config import LogConfig
 from penstock.commitlog.errors import (
     LogCutError,
@@ -34,6 +36,8 @@ from penstock.commitlog.flush import Flush
 from penstock.commitlog.log import Log, LogState
 from penstock.commitlog.repair import MissingRange, RepairError, SegmentRepair
 from penstock.commitlog.retention import Removal, Retention
+from penstock.commitlog.subject_queries import SubjectQueries, check_subject_indexes
+from penstock.commitlog.subjects.blocks import SubjectRow
 from penstock.commitlog.truncation import TruncationTask
 from penstock.commitlog.verify.scrubbing import Scrub
 from penstock.commitlog.view import LogView, Masked, Slice
@@ -65,7 +69,11 @@ __all__ = [
     "Slice",
     "StorageFailedError",
     "StorageFullError",
+    "SubjectIndexing",
+    "SubjectQueries",
+    "SubjectRow",
     "Survey",
     "TruncationTask",
+    "check_subject_indexes",
     "is_checkpoint_whole",
 ]

@@ -27,6 +27,7 @@ class LogConfig:
     rolls_up: bool = False
     dedup_window_us: int = 0
     erases: bool = True  # hidden rows leave the files
+    indexes_subjects: bool = False  # each sealed segment gets a subject index, before it is first needed
     keeps_tombstones: bool = False  # of keys that have older messages in another log
 
     @classmethod

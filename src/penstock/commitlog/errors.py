@@ -7,7 +7,7 @@
 | `StorageFailedError` | another error; as it was before, unless it is fenced | refuse, tell an operator |
 | `NotWritableError`   | read-only or fenced until a restart, or truncating   | refuse everything        |
 | `RangeRefusedError`  | fetched batches are invalid or do not fit here       | fetch again, or truncate |
-| `LogCutError`        | the log was truncated during a read                  | read again               |
+| `LogCutError`        | the log was truncated, or rewritten, during a read   | read again               |
 | `LogMissingError`    | the files of an existing log are missing             | tell an operator         |
 """
 

@@ -429,11 +429,21 @@ class Recovery:
                 newest = self._generations.get(found.base_offset, -1)
                 if found.generation != newest:
                     gone += [name, files.index_path(name)]
+        gone += [name for name in names if name.endswith(".subjects") and not self._is_of_sealed(name)]
         if gone:
             self._folder.sync()  # a crash may have kept the new name off the disk
             for name in gone:
                 self._vfs.remove(f"{self._folder.path}/{name}")
             self._folder.sync()
+
+    def _is_of_sealed(self, name: str) -> bool:
+        """True if a subject index may be that of a sealed segment; older versions leave others behind."""
+        found = files.parsed(f"{name.removesuffix('.subjects')}.arrows")
+        return (
+            found is not None
+            and found.generation == self._generations.get(found.base_offset)
+            and found.base_offset != max(self._generations)
+        )
 
     def _retire(self, names: Sequence[str], first_base: int) -> None:
         """Queue what lies below the log for removal after log_start is durable, not before.
@@ -492,10 +502,11 @@ class Recovery:
                 self._vfs.remove(each.path)
             else:
                 self._vfs.rename(each.path, kept_as)
-            self._vfs.remove(files.index_path(each.path))
+            files.remove_beside(self._vfs, each.path)
             self._out.cuts.append(CutTail(each.path, 0, each.size_bytes, kept_as, str(torn.mistake)))
         if later:
             self._folder.sync()
+        self._vfs.remove(files.subjects_path(one.path))  # of a sealed segment that is the active one now
         if torn.position < one.size_bytes or torn.position == 0:
             self._cut_tail(one, torn)
 

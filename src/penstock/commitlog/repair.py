@@ -439,12 +439,12 @@ class SegmentRepair(IncrementalTask):
                     self._put_aside(old_path)
                 else:
                     self._vfs.remove(old_path)
-                self._vfs.remove(files.index_path(old_path))
+                files.remove_beside(self._vfs, old_path)
         if self._end is not None:
             for segment in reversed(self._segments):
                 if segment.base_offset > self._mended[-1].base_offset:
                     self._put_aside(segment.path)
-                    self._vfs.remove(files.index_path(segment.path))
+                    files.remove_beside(self._vfs, segment.path)
         for path in self._strays:
             self._put_aside(path)
         self._folder.sync()

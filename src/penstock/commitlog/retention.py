@@ -95,7 +95,7 @@ class Removal:
             if self.is_void:
                 return
             self._folder.vfs.remove(path)
-            self._folder.vfs.remove(files.index_path(path))
+            files.remove_beside(self._folder.vfs, path)
         if self.paths:
             self._folder.sync()
 

@@ -169,7 +169,7 @@ class TruncationTask:
             self._remove(one)
         is_indexed = self._cut_segment(last.path, cut.position, scan)
         self._write_checkpoint(end_values)
-        active = ActiveSegment(last.path, last.base_offset, cut.position)
+        active = ActiveSegment(last.path, last.base_offset, cut.position, last.file_state)
         active.resume(scan.head, PackedEntries(bytes(scan.entries)), is_indexed=is_indexed)
         return TruncatedLog(tuple(sealed), active, lineage, end_values)
 
@@ -191,7 +191,7 @@ class TruncationTask:
         for base_offset, generation in generations:
             path = self._folder.segment_path(base_offset, generation)
             self._vfs.remove(path)
-            self._vfs.remove(files.index_path(path))
+            files.remove_beside(self._vfs, path)
         self._folder.sync()
 
     def _cut_segment(self, path: str, position: int, scan: SegmentScan) -> bool:
@@ -199,6 +199,7 @@ class TruncationTask:
         opened = None if path in self._files else self._vfs.open(path)
         file = self._files[path] if opened is None else opened
         try:
+            self._vfs.remove(files.subjects_path(path))
             file.truncate(position)
             _sync(file)
         finally:

@@ -166,7 +166,8 @@ def _indexed_rows(_: Segment, entries: Entries) -> int | None:
 class LogView:
     """An immutable snapshot of one log. `on_damage` is called when a read finds corruption; it must be thread-safe.
 
-    Every method may also raise OSError if the disk fails, and LogCutError if the data was truncated meanwhile. A slice
+    Every method may also raise OSError if the disk fails, and LogCutError if the data was truncated meanwhile, or if
+    the view is from before a segment was sealed, which is rewritten by now. A slice
     may be truncated while it is sent: the receiver checks each batch.
     """
 
@@ -203,8 +204,13 @@ class LogView:
         self.log_end = log_end
         self.wrong_indexes: list[FileMistake] = []  # errors in index files, which are then rebuilt
 
+    @property
+    def vfs(self) -> Vfs:
+        """The file system of the log."""
+        return self._vfs
+
     def starting_at(self, log_start: int) -> LogView:
-        """Return the same view with a log_start raised to this offset."""
+        """Return the same view with this log_start."""
         return self._with(log_start, self.hidden)
 
     def hiding(self, hidden: RowSet | None) -> LogView:
@@ -539,7 +545,7 @@ class LogView:
         )
         if damage:  # an index would hide corruption from the next start; a reader reports it
             return
-        write_while(lambda: self._is_still(segment), self._vfs, segment.path, entries, are_last=is_sealed)
+        write_while(lambda: self.is_still(segment), self._vfs, segment.path, entries, are_last=is_sealed)
 
     def sound_end(self, found: Slice) -> int:
         """Verify the batches of a slice; return the end offset of the valid ones. Corruption is reported.
@@ -609,7 +615,7 @@ class LogView:
         except CorruptionError as error:
             self.check_not_cut(extent.end_offset)
             damage = Damage.of(error, extent.position, extent.base_offset, extent.end_offset)
-            if segment.successor is None:  # otherwise the file is superseded, and its successor was verified
+            if not segment.file_state.is_rewritten:  # otherwise the file is superseded, and its successor was verified
                 self.on_damage(damage)
                 # With an index, the next start would trust the corrupt batch.
                 with contextlib.suppress(OSError):
@@ -718,7 +724,7 @@ class LogView:
     def _rebuild(self, segment: Segment, opened: File | None) -> PackedEntries:
         file = self._open(segment) if opened is None else opened
         try:
-            entries, damage = rebuild_index(self._vfs, file, segment, may_write=lambda: self._is_still(segment))
+            entries, damage = rebuild_index(self._vfs, file, segment, may_write=lambda: self.is_still(segment))
         finally:
             if opened is None:
                 file.close()
@@ -734,7 +740,7 @@ class LogView:
     def _rebuild_head(self, segment: Segment, head: IndexHead) -> None:
         file = self._open(segment)
         try:
-            damage = rebuild_head(self._vfs, file, segment.base_offset, head, may_write=lambda: self._is_still(segment))
+            damage = rebuild_head(self._vfs, file, segment.base_offset, head, may_write=lambda: self.is_still(segment))
         finally:
             file.close()
         if damage:
@@ -743,9 +749,9 @@ class LogView:
         for one in damage:
             self.on_damage(one)
 
-    def _is_still(self, segment: Segment) -> bool:
+    def is_still(self, segment: Segment) -> bool:
         """True if the segment file is unchanged: the log was not truncated, nor the segment rewritten."""
-        return self._validity.is_whole and segment.successor is None
+        return self._validity.is_whole and not segment.file_state.is_rewritten
 
     def check_not_cut(self, end_offset: int) -> None:
         """Raise LogCutError if the log was truncated below this offset: data read there now is not this view's."""
@@ -759,6 +765,8 @@ class LogView:
             self.check_not_cut(segment.end_offset)
             if segment.successor is not None:
                 raise _ReplacedError from None
+            if segment.file_state.is_rewritten:  # the view is from before the segment was sealed
+                raise LogCutError("the segment was rewritten while it was read: read again") from None
             if segment.end_offset > self._validity.start_offset:  # nothing here removed it
                 raise self._lost(segment) from None
             raise RemoteError(

@@ -12,12 +12,12 @@ import pytest
 
 from penstock.base.errors import RemoteError
 from penstock.batch.schema import SCHEMA_BYTES
-from penstock.commitlog import Flush, Log, LogView
+from penstock.commitlog import Flush, Log, LogConfig, LogCutError, LogState, LogView
 from penstock.commitlog.files.index import ENTRY_BYTES, PackedEntries
 from penstock.commitlog.segment.segment_scan import RebuiltIndexes
 from penstock.vfs.faulty import FaultyVfs, FileFault, FileOperation, FileOperationKind
 from penstock.vfs.memory import MemoryVfs
-from tests.logs import append, flush, open_log, read_slices
+from tests.logs import append, clean_all, flush, open_log, read_batches, read_slices, run, save
 
 
 def test_in_memory_says_whether_a_slice_asks_a_file() -> None:
@@ -183,3 +183,38 @@ def test_rows_are_counted_by_indexes_and_headers(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("penstock.commitlog.view.ROW_COUNT_BATCHES_MAX", 0)
     assert view.row_count(21) is None  # the active segment has no index yet
     assert view.row_count(view.segments[1].end_offset) == view.segments[1].end_offset
+
+
+@pytest.mark.parametrize("rolls", [False, True])
+def test_a_view_from_before_a_segment_was_sealed_is_told_to_read_again_once_it_was_rewritten(*, rolls: bool) -> None:
+    """The file is gone, and no corruption is reported: a log must not become read-only by a reader that took long.
+
+    `rolls`: it was sealed once before, and a truncation made it the active one again.
+    """
+    log = open_log(MemoryVfs(), LogConfig(segment_bytes=20_000))
+    for _ in range(15):
+        append(log)
+    if rolls:
+        log.configure(LogConfig(segment_bytes=4_096))
+        append(log)
+        log.configure(LogConfig(segment_bytes=20_000))
+    view = log.view()
+    assert log.segment_count == 1 + rolls
+    if rolls:
+        save(log)
+        run(log, log.truncate(15))
+        assert log.segment_count == 1
+    for _ in range(30):
+        append(log)
+    save(log)
+    log.note_committed(log.log_end)
+    assert clean_all(log)
+    assert len(read_batches(view, 0, 15)) == 15
+    disposal = log.dispose()
+    assert disposal is not None
+    disposal.run()
+    log.disposed()
+    with pytest.raises(LogCutError, match="read again"):
+        read_batches(view, 0, 15)
+    assert (log.state, log.damage) == (LogState.WRITABLE, ())
+    assert len(read_batches(log.view(), 0, 45)) == 45

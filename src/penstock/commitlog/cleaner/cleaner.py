@@ -12,6 +12,7 @@ segment are judged by a survey before it is rewritten.
 | rewrite a segment without its hidden rows                | `Eraser`     |
 | survey for a new compaction pass                         | `Compactor`  |
 | survey one segment for expired messages                  | `Expirer`    |
+| index the subjects of segments without a subject index   | `Cleaner`    |
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from penstock.commitlog.cleaner.compactor import Compactor
 from penstock.commitlog.cleaner.eraser import Eraser
 from penstock.commitlog.cleaner.expirer import Expirer
 from penstock.commitlog.cleaner.expiry import ExpirySurvey
+from penstock.commitlog.cleaner.indexing import SubjectIndexing
 from penstock.commitlog.cleaner.retained_rows import RetainedRows
 from penstock.commitlog.config import LogConfig
 from penstock.commitlog.files import files
@@ -36,12 +38,13 @@ from penstock.commitlog.segment.segments import Segments
 from penstock.commitlog.view import LogView
 from penstock.live.row_set import RowSet
 
-CleanerTask = Cleaning | Survey | ExpirySurvey
+CleanerTask = Cleaning | Survey | ExpirySurvey | SubjectIndexing
 """The cleaner task that a log has under way."""
 
 _end_offset = attrgetter("end_offset")
 _RETRY_US = limits.COMPACTION_RETRY_MS * 1_000
 _RETRY_US_MAX = limits.COMPACTION_RETRY_MS_MAX * 1_000
+_INDEXED_AT_ONCE = 64  # segments that one task looks at: at a start, most have an index
 _SKIPPED_MAX = 64  # segments without an index file; they are skipped until a restart
 
 
@@ -57,7 +60,7 @@ class Disposal:
         self._folder.sync()
         for path in self.paths:
             self._folder.vfs.remove(path)
-            self._folder.vfs.remove(files.index_path(path))
+            files.remove_beside(self._folder.vfs, path)
 
 
 class Cleaner:
@@ -67,7 +70,8 @@ class Cleaner:
     """
 
     __slots__ = ("_compactor", "_config", "_done_end", "_eraser", "_expirer", "_failed_base", "_failures", "_folder",
-                 "_not_before_us", "_segments", "_stale", "disposal", "under_way")  # fmt: skip
+                 "_index_failures", "_index_not_before_us", "_indexed_end", "_not_before_us", "_segments", "_stale",
+                 "disposal", "under_way")  # fmt: skip
 
     def __init__(self, folder: LogFolder, segments: Segments, config: LogConfig) -> None:
         self.under_way: CleanerTask | None = None
@@ -82,6 +86,9 @@ class Cleaner:
         self._failed_base = 0  # of the segment whose merge failed last …
         self._failures = 0  # … so many times in a row
         self._not_before_us = 0
+        self._indexed_end = 0  # segments up to here have a subject index, or cannot have one
+        self._index_failures = 0  # in a row
+        self._index_not_before_us = 0
         self._stale: list[str] = []  # replaced files, to be removed
 
     def configure(self, config: LogConfig) -> None:
@@ -122,6 +129,7 @@ class Cleaner:
             self._expirer.due_us(sealed, config, end),
             self._eraser.due_us(sealed, config, end, now_us),
             None if self._next_to_merge(end) is None else self._not_before_us,
+            self._index_not_before_us if self._to_index(end) else None,
         )
         return [due_us for due_us in dues if due_us is not None]
 
@@ -139,6 +147,8 @@ class Cleaner:
             self.under_way = self._compactor.begin(folder.vfs, view, sealed, config, end, now_us, hidden)
         if self.under_way is None:
             self.under_way = self._expirer.begin(folder.vfs, view, sealed, config, end, now_us, self._compactor)
+        if self.under_way is None and self._index_not_before_us <= now_us and (segments := self._to_index(end)):
+            self.under_way = SubjectIndexing(view, segments)
         return self.under_way
 
     def _compact_on(self, view: LogView, now_us: int) -> Cleaning | None:
@@ -183,6 +193,14 @@ class Cleaner:
                 return segment
         return None
 
+    def _to_index(self, end: int) -> tuple[Segment, ...]:
+        """Return the next segments that may lack a subject index; merges come first."""
+        if not self._config.indexes_subjects:
+            return ()
+        sealed = self._segments.sealed
+        number = bisect_right(sealed, self._indexed_end, key=_end_offset)
+        return tuple(one for one in sealed[number : number + _INDEXED_AT_ONCE] if one.end_offset <= end)
+
     def _cleaning(
         self,
         view: LogView,
@@ -222,6 +240,9 @@ class Cleaner:
         if isinstance(task, ExpirySurvey):
             self._expirer.surveyed(task, now_us)
             return False
+        if isinstance(task, SubjectIndexing):
+            self._indexed(task, now_us)
+            return False
         has_replaced = False
         try:
             has_replaced = self._replaced(task, may_replace=may_replace)
@@ -246,9 +267,19 @@ class Cleaner:
             self._stale.append(cleaning.cleaned_path)
             raise
         self._segments.swap(old, new)
+        self._indexed_end = min(self._indexed_end, old.base_offset)
         old.successor = new
+        old.file_state.is_rewritten = True
         self._stale.append(old.path)  # readers may still use it
         return True
+
+    def _indexed(self, task: SubjectIndexing, now_us: int) -> None:
+        if not task.is_void:
+            self._indexed_end = task.end_offset
+        self._index_failures = self._index_failures + 1 if task.has_failed else 0
+        self._index_not_before_us = 0
+        if task.has_failed:
+            self._index_not_before_us = now_us + growing(_RETRY_US, self._index_failures, _RETRY_US_MAX)
 
     def _written(self, task: Cleaning, now_us: int, *, has_replaced: bool) -> None:
         if task.found is not None:
@@ -307,6 +338,7 @@ class Cleaner:
     def restart(self, active_base: int) -> None:
         """Forget what lies behind `active_base` after a truncation: file names from there on may be reused."""
         self._done_end = min(self._done_end, active_base)
+        self._indexed_end = min(self._indexed_end, active_base)
         self._compactor.cut(active_base)
         self._expirer.cut(active_base)
         kept = [(files.parsed(path.rpartition("/")[2]), path) for path in self._stale]

@@ -5,6 +5,8 @@
 | `<base offset>.arrows`        | a segment; 20 digits, so that names sort as offsets do                         |
 | `<base offset>.<n>.arrows`    | the same, rewritten by the cleaner for the n-th time: the highest n counts     |
 | `<base offset>[.<n>].index`   | its index; can be deleted, is rebuilt                                          |
+| `<base offset>[.<n>].subjects`| its subject index; can be deleted, is rebuilt                                  |
+| `<any of these>.new`          | an unfinished subject index; removed at start                                  |
 | `<base offset>.<n>.cleaned`   | an unfinished rewrite by the cleaner; removed at start                         |
 | `<base offset>.<n>.mended`    | an unfinished repair of a segment; removed at start                            |
 | `checkpoint`                  | flushed_end, committed_end and log_start                                       |
@@ -27,9 +29,11 @@ CHECKPOINT = "checkpoint"
 LINEAGE = "lineage"
 _FIXED = frozenset({CHECKPOINT, LINEAGE})
 _SEGMENT = re.compile(r"(\d{20})(?:\.([1-9]\d{0,8}))?\.arrows")
-_UNFINISHED = re.compile(r"\d{20}\.[1-9]\d{0,8}\.(cleaned|mended)")
+_UNFINISHED = re.compile(r"\d{20}(\.[1-9]\d{0,8}\.(cleaned|mended)|(\.[1-9]\d{0,8})?\.subjects\.new)")
 _OFFSET_END = 2**63
-_KNOWN = re.compile(r"\d{20}(\.[1-9]\d{0,8})?\.(index|cleaned|mended)|checkpoint|lineage(\.new)?|.+\.cut-\d+(\.\d+)?")
+_KNOWN = re.compile(
+    r"\d{20}(\.[1-9]\d{0,8})?\.(index|subjects|subjects\.new|cleaned|mended)|checkpoint|lineage(\.new)?|.+\.cut-\d+(\.\d+)?"
+)
 
 
 def segment_path(directory: str, base_offset: int, generation: int = 0) -> str:
@@ -51,6 +55,17 @@ def repaired_path(segment: str) -> str:
 def index_path(segment: str) -> str:
     """Return the path of a segment's index."""
     return f"{segment.removesuffix('.arrows')}.index"
+
+
+def subjects_path(segment: str) -> str:
+    """Return the path of a segment's subject index."""
+    return f"{segment.removesuffix('.arrows')}.subjects"
+
+
+def remove_beside(vfs: Vfs, segment: str) -> None:
+    """Remove the files made of a segment that is removed or replaced. OSError."""
+    vfs.remove(index_path(segment))
+    vfs.remove(subjects_path(segment))
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,13 +121,13 @@ def following(segment: str) -> str:
 
 
 def is_unfinished(name: str) -> bool:
-    """True if the file is an unfinished rewrite or repair of a segment."""
+    """True if the file is an unfinished rewrite, repair or subject index of a segment."""
     return _UNFINISHED.fullmatch(name) is not None
 
 
 def owner_of(name: str) -> int | None:
     """Return the base offset of the segment, of any generation, that a file belongs to; None if there is none."""
-    for suffix in (".index", ".cleaned", ".mended"):
+    for suffix in (".index", ".subjects", ".subjects.new", ".cleaned", ".mended"):
         name = f"{name.removesuffix(suffix)}.arrows" if name.endswith(suffix) else name
     return base_offset_of(name)
 

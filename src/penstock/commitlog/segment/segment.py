@@ -13,7 +13,8 @@ segment costs no open file and no memory per batch: readers open it, and its ind
 | corrupt        | in memory, from a scan; gaps where the corruption is      | no        |
 
 The cleaner rewrites a sealed segment under another name. Older views have the old one, whose `successor` is then the
-new one: a reader that does not find the old file continues there.
+new one: a reader that does not find the old file continues there. A view from before it was sealed has it in part only,
+and no successor: its `file_state` says that the file was rewritten, and its reader reads again.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ from penstock.commitlog.files import files
 from penstock.commitlog.files.files import LogFolder
 from penstock.commitlog.files.index import ENTRY_BYTES, ActiveEntries, Entries, IndexHead, PackedEntries, ResumedEntries
 from penstock.commitlog.segment.damage import Damage
+from penstock.commitlog.subjects.blocks import SubjectRows
+from penstock.commitlog.subjects.layout import Trailer
 from penstock.live.row_set import RowSet
 from penstock.vfs import File, Vfs
 from penstock.vfs.keys import NoHeaderError
@@ -44,14 +47,38 @@ class Erased(NamedTuple):
     covers: RowSet  # of these, the rows that are there, without content, as nothing else could cover their offsets
 
 
+class SubjectMemory:
+    """Knowledge of readers by subject about a segment; see `subject_queries`. Each value is replaced as a whole.
+
+    `trailer`: that of its subject index, once it was compared with the segment. `begin`, `end`, `parts` of `summed`:
+    sums of the rows from one offset to another, in no index file.
+    """
+
+    __slots__ = ("summed", "trailer")
+
+    def __init__(self) -> None:
+        self.trailer: Trailer | None = None
+        self.summed: tuple[int, int, tuple[SubjectRows, ...]] | None = None
+
+
+class FileState:
+    """State of a segment's file, shared by the active segment, the sealed one, and all that readers saw of them."""
+
+    __slots__ = ("is_rewritten",)
+
+    def __init__(self) -> None:
+        self.is_rewritten = False  # by the cleaner, which is about to remove it
+
+
 class Segment:
-    """One segment as readers see it. Immutable except for `entries`, `damage`, `successor` and `erased`.
+    """One segment as readers see it. Immutable except for `entries`, `damage`, `successor`, `erased` and
+    `subjects`.
 
     `entries` None: they are in the index file.
     """
 
-    __slots__ = ("base_offset", "damage", "end_offset", "entries", "erased", "last_timestamp_us", "path", "size_bytes",
-                 "successor")  # fmt: skip
+    __slots__ = ("base_offset", "damage", "end_offset", "entries", "erased", "file_state", "last_timestamp_us", "path",
+                 "size_bytes", "subjects", "successor")  # fmt: skip
 
     def __init__(
         self,
@@ -62,6 +89,8 @@ class Segment:
         last_timestamp_us: int,
         entries: Entries | ResumedEntries | None,
         damage: tuple[Damage, ...] = (),
+        subjects: SubjectMemory | None = None,
+        file_state: FileState | None = None,
     ) -> None:
         self.path = path
         self.base_offset = base_offset
@@ -72,6 +101,8 @@ class Segment:
         self.damage = damage
         self.successor: Segment | None = None
         self.erased: Erased | None = None  # None: not known
+        self.subjects = SubjectMemory() if subjects is None else subjects
+        self.file_state = FileState() if file_state is None else file_state
 
     @property
     def latest(self) -> Segment:
@@ -98,15 +129,18 @@ class ActiveSegment:
     entries reach the columns only on demand, to keep appends fast.
     """
 
-    __slots__ = ("_columns", "_index_count", "base_offset", "count", "file", "head", "path", "places", "places_from",
-                 "size_bytes")  # fmt: skip
+    __slots__ = ("_columns", "_index_count", "base_offset", "count", "file", "file_state", "head", "path", "places",
+                 "places_from", "size_bytes", "subjects")  # fmt: skip
 
-    def __init__(self, path: str, base_offset: int, size_bytes: int) -> None:
+    def __init__(self, path: str, base_offset: int, size_bytes: int, file_state: FileState | None = None) -> None:
+        """`file_state`: that of a sealed segment which becomes the active one again."""
         self.file: File | None = None
         self.path = path
         self.base_offset = base_offset
         self.size_bytes = size_bytes
         self.count = 0
+        self.subjects = SubjectMemory()
+        self.file_state = FileState() if file_state is None else file_state
         self.head: IndexHead | None = None
         self.places: Places = []
         self.places_from = 0
@@ -220,7 +254,8 @@ class ActiveSegment:
         count = self.count if self.head is None else self.count - self.head.count
         tail = ActiveEntries(self._columns, count, end_offset, self.size_bytes)
         entries = tail if self.head is None else ResumedEntries(self.head, tail)
-        return Segment(self.path, self.base_offset, end_offset, self.size_bytes, last_timestamp_us, entries, damage)
+        numbers = self.base_offset, end_offset, self.size_bytes, last_timestamp_us
+        return Segment(self.path, *numbers, entries, damage, self.subjects, self.file_state)
 
 
 def clear_the_way(folder: LogFolder, base_offset: int) -> None:

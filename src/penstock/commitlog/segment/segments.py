@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from penstock.batch.header import BatchHeader
 from penstock.commitlog.config import LogConfig
 from penstock.commitlog.segment.damage import Damage
-from penstock.commitlog.segment.segment import ActiveSegment, Segment
+from penstock.commitlog.segment.segment import ActiveSegment, Segment, SubjectMemory
 
 NEVER_US = 2**63 - 1
 
@@ -71,6 +71,7 @@ class Segments:
         active = self.active
         assert active is not None
         sealed = active.seen(log_end, last_timestamp_us)
+        sealed.subjects = SubjectMemory()  # an index takes the place of what is in memory
         self.sealed = (*self.sealed, sealed)
         self._sealed_bytes += active.size_bytes
         self.active = following

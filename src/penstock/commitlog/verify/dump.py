@@ -7,6 +7,7 @@ is wrong and where. A row is a dict of plain values; rows of one kind have the s
 |-------------------------|-----------------------------------------------------------------------------|
 | `*.arrows`, `*.cut-*`   | the schema message, then one per batch                                      |
 | `*.index`               | one per entry                                                               |
+| `*.subjects`            | the trailer, then one per subject                                           |
 | `checkpoint`            | one per slot                                                                |
 | `lineage`               | one per leadership                                                          |
 """
@@ -25,6 +26,8 @@ from penstock.commitlog.files import checkpoint as checkpoints
 from penstock.commitlog.files import files, index
 from penstock.commitlog.files import lineage as lineages
 from penstock.commitlog.files.batch_walk import ResyncBounds, Walk, find_behind
+from penstock.commitlog.subjects import reading
+from penstock.commitlog.subjects.reading import SubjectIndex
 from penstock.vfs import File, Vfs
 
 Row = dict[str, object]
@@ -44,6 +47,8 @@ def file_rows(vfs: Vfs, path: str) -> Iterator[Row]:
             yield from _segment_rows(file, with_schema=name.partition(".cut-")[2].partition(".")[0] == "0")
         elif name.endswith(".index"):
             yield from _index_rows(file)
+        elif name.endswith((".subjects", ".subjects.new")):
+            yield from _subject_rows(file)
         elif name == files.CHECKPOINT:
             yield from _checkpoint_rows(file)
         elif name.startswith(files.LINEAGE):
@@ -106,6 +111,18 @@ def _index_rows(file: File) -> Iterator[Row]:
             yield _damage(error, position)
         else:
             yield {"number": position // index.ENTRY_BYTES, **entry._asdict()}
+
+
+def _subject_rows(file: File) -> Iterator[Row]:
+    try:
+        trailer = reading.read_trailer(file)
+        numbers = trailer._asdict()
+        yield {**numbers.pop("segment")._asdict(), **numbers}
+        for block in SubjectIndex(file, trailer).check():
+            for number in range(len(block)):
+                yield dict(block.row(number)._asdict())
+    except CorruptionError as error:
+        yield _damage(error, error.position)
 
 
 def _checkpoint_rows(file: File) -> Iterator[Row]:

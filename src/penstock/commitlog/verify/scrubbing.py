@@ -14,6 +14,7 @@ from penstock.base.errors import ErrorCode, RemoteError
 from penstock.commitlog.errors import LogCutError, is_shortage
 from penstock.commitlog.files.side_files import SideFiles
 from penstock.commitlog.incremental_task import IncrementalTask
+from penstock.commitlog.subject_queries import check_subject_indexes
 from penstock.commitlog.view import LogView
 
 DamageFound = Callable[[str, int, str], None]
@@ -76,6 +77,11 @@ class Scrub(IncrementalTask):
                     moved = 0
                 else:
                     offset = self._unreadable(error, offset)
+        for size_bytes in check_subject_indexes(self._view, self._begin, self._end):
+            moved += size_bytes
+            if moved >= limits.SCRUB_SLICE_BYTES:
+                yield moved
+                moved = 0
         if self.side_files is not None:
             self.side_files.run()
             moved += limits.SCRUB_BATCH_BYTES  # a log without messages costs time, too

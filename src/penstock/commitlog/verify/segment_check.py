@@ -23,7 +23,9 @@ from penstock.commitlog.files import lineage as lineages
 from penstock.commitlog.files.batch_walk import ResyncBounds, Window, find_behind, verified_at
 from penstock.commitlog.files.checkpoint import Checkpoint
 from penstock.commitlog.segment.index_check import IndexCheck
+from penstock.commitlog.subjects.layout import SegmentIdentity
 from penstock.commitlog.verify.checksums import RangeSums
+from penstock.commitlog.verify.subject_check import SubjectCheck
 from penstock.vfs import File, Vfs
 
 _ALL = 2**63
@@ -142,6 +144,8 @@ class SegmentCheck:
         self._sums = sums
         self._tell = tell
         self._offset = self._base_offset
+        self._last_crc = 0  # of the batches so far
+        self._subjects: SubjectCheck | None = None
         self._out = SegmentFindings(path, self._base_offset)
         if before is not None:
             self._out.last_timestamp_us, self._out.leader_epoch = before.last_timestamp_us, before.leader_epoch
@@ -152,13 +156,26 @@ class SegmentCheck:
         # Open the index first: it never has more entries than the segment had batches then.
         entries = IndexCheck(self._vfs, files.index_path(out.path))
         try:
+            self._subjects = None if self._following is None else SubjectCheck(self._vfs, out.path)
             if self._read(entries) and out.torn is None:
                 self._check_end(entries)
                 out.mistakes += entries.finish(out.size_bytes, is_last=self._following is None)
+                out.mistakes += self._check_subjects()
         finally:
             entries.close()
+            if self._subjects is not None:
+                self._subjects.close()
         out.end_offset = self._offset
         return out
+
+    def _check_subjects(self) -> list[FileMistake]:
+        out, name = self._out, files.parsed(self._out.path.rpartition("/")[2])
+        if self._subjects is None or out.ids is None or name is None or out.mistakes:
+            return []
+        identity = SegmentIdentity(
+            name.generation, *out.ids, self._last_crc, self._base_offset, self._offset, out.size_bytes
+        )
+        return self._subjects.finish(identity)
 
     def _read(self, entries: IndexCheck) -> bool:
         """Check the segment's content; return False if the disk cannot read it."""
@@ -267,6 +284,7 @@ class SegmentCheck:
     def _check_rows(self, header: BatchHeader, data: bytes, position: int) -> None:
         out = self._out
         out.batches += 1
+        self._last_crc = header.crc
         extent = header.base_offset, header.end_offset
         try:
             rows = codec.check_rows(data, file=out.path, position=position)
@@ -287,6 +305,8 @@ class SegmentCheck:
             out.last_offset = last
             out.rows += header.count
             self._sums.add(rows)
+        if self._subjects is not None:
+            self._subjects.add(rows)
 
     def _check_end(self, entries: IndexCheck) -> None:
         out, following = self._out, self._following

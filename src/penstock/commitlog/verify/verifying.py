@@ -3,13 +3,14 @@
 Rules: nothing is written, and corruption does not stop the check: it is recorded, and the rest is verified, too. A file
 that cannot be read, such as a FIFO in its place, counts as corrupt. Data appended meanwhile is not judged, nor is data
 at or behind the checkpoint's `flushed_end`, which a crash may have torn; a start cuts that. Memory is bounded by one
-batch, a mebibyte of small ones, and some bytes for each range of offsets.
+batch, a mebibyte of small ones, some bytes for each range of offsets, and what `SubjectSum` takes for one segment.
 
 | file       | what is verified                                                                                  |
 |------------|---------------------------------------------------------------------------------------------------|
 | segment    | schema message; of each batch layout, CRC, every value; offsets without a gap up to the next      |
 |            | segment; timestamps and leader epochs that never decrease                                         |
 | index      | each entry, and that it agrees with its batch; it may be short or missing                         |
+| subjects   | every byte, and that the table agrees with the rows of its segment; it may be missing             |
 | checkpoint | both slots, the unused bytes, and that the segments begin and end accordingly                     |
 | lineage    | each entry, and that it agrees with the leader epochs of the batches                              |
 

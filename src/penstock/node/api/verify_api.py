@@ -18,7 +18,7 @@ from penstock.base import limits
 from penstock.base.errors import CorruptionError, ErrorCode, RemoteError
 from penstock.base.ids import Offset
 from penstock.batch import codec
-from penstock.commitlog import Log, LogView
+from penstock.commitlog import Log, LogView, check_subject_indexes
 from penstock.commitlog.verify.checksums import RangeSum, RangeSums
 from penstock.messages import DamageInfo, RowSum, VerifyRequest, VerifyResponse
 from penstock.node.partition.log_queries import Query
@@ -65,6 +65,8 @@ class VerifySlice(Query):
                 raise
             self._lose(error)
         self._view.check_indexes(wanted.offset, self.end_offset, self._flushed_end)
+        for _ in check_subject_indexes(self._view, wanted.offset, min(self.end_offset, self._flushed_end)):
+            pass
         if self._side_files is not None:
             self._side_files.run()
         self.sums.settle()

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from penstock.base import limits
 from penstock.base.clock import earliest, growing
-from penstock.commitlog import CleanerTask, Cleaning, ExpirySurvey, Survey
+from penstock.commitlog import CleanerTask, Cleaning, ExpirySurvey, SubjectIndexing, Survey
 from penstock.node.context import Context
 from penstock.node.partition.partition import Partition
 from penstock.node.step import Lane
@@ -102,7 +102,7 @@ class Cleaners:
     def _go_on(self, now_us: int) -> None:
         if self._running is not None or now_us < self._free_us:
             return
-        while self._waiting and not self._is_any(Cleaning, ExpirySurvey):
+        while self._waiting and not self._is_any(Cleaning, ExpirySurvey, SubjectIndexing):
             self._begin(next(iter(self._waiting)))
         if not self._under_way:
             return
@@ -154,7 +154,8 @@ class Cleaners:
         except OSError as failure:
             error, has_replaced = failure, False
         if error is not None and not isinstance(error, FileNotFoundError):  # retention may have removed the segment
-            partition.tell(f"cannot rewrite a segment: {error}", self._outbox)
+            doing = "index the subjects of" if isinstance(cleaning, SubjectIndexing) else "rewrite"
+            partition.tell(f"cannot {doing} a segment: {error}", self._outbox)
         if has_replaced:
             partition.counters["cleaned_segments"] += 1
             if isinstance(cleaning, Cleaning) and cleaning.takes_rows and partition.lasts is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.commitlog import LogConfig
+from penstock.commitlog import LogConfig, SubjectQueries
 from penstock.commitlog.verify import dump
 from penstock.vfs.memory import MemoryVfs
 from tests.logs import DIRECTORY, append, flush, log_files, open_log
@@ -39,6 +39,24 @@ def test_every_file_of_a_log_has_rows() -> None:
     assert [row["batch_crc"] for row in entries] == [row["crc"] for row in batches]
     assert max(row["flushed_end"] for row in found["checkpoint"]) == 10  # type: ignore[type-var]
     assert found["lineage"] == [{"leader_epoch": 4, "start_offset": 0}]
+
+
+def test_a_subject_index_has_a_row_for_each_subject() -> None:
+    disk = MemoryVfs()
+    log = open_log(disk)
+    for _ in range(5):
+        append(log, 9, size_bytes=150)
+    view = log.view()
+    assert SubjectQueries(view, view.log_end).last("orders.new") == 44
+    assert SubjectQueries(view, view.log_end).count([">"]) == 45
+    path = f"{DIRECTORY}/{0:020d}.subjects"
+    assert path in log_files(disk)
+    trailer, *subjects = rows(disk, path)
+    end = view.segments[0].end_offset
+    assert (trailer["stream_id"], trailer["end_offset"], trailer["rows"]) == (7, end, end)
+    assert subjects == [{"subject": "orders.new", "messages": end, "first": 0, "last": end - 1}]
+    disk.open(path).write_at(700, b"\xff\xfe")
+    assert [*rows(disk, path)[1]] == ["position", "damage"]
 
 
 def test_damage_is_a_row_and_the_rest_goes_on() -> None:

@@ -10,6 +10,7 @@ import pytest
 from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import Offset, StreamId
+from penstock.commitlog import SubjectQueries
 from penstock.commitlog.verify.checksums import RangeSums
 from penstock.commitlog.verify.verifying import verify_log
 from penstock.messages import CreateStreamResponse, RowSum, VerifyRequest, VerifyResponse
@@ -124,11 +125,13 @@ def test_damage_is_told_with_its_place_and_what_is_behind_it_is_verified() -> No
     assert [(one.damage.base_offset, one.damage.end_offset) for one in again if one.damage is not None] == [(0, 2)]
 
 
-@pytest.mark.parametrize("name", ["index", "checkpoint", "lineage"])
+@pytest.mark.parametrize("name", ["index", "subjects", "checkpoint", "lineage"])
 def test_what_is_wrong_beside_the_segments_is_told_once_and_mended(name: str) -> None:
     broker = Verified(segment_bytes=4096)
     broker.fill(20)
     wait_for_upkeep(broker)
+    partition = next(one for one in broker.node._partitions.values() if one.stream.name == "orders")
+    assert SubjectQueries(partition.log.view(), partition.log.log_end).count([">"]) == 40  # writes them
     (path, *_) = [path for path in broker.memory.files() if path.endswith(name) and "-orders/" in path]
     sound = content(broker.memory, path)
     flip(broker.memory, path, 17)

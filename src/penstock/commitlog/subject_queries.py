@@ -1,0 +1,518 @@
+"""Queries by subject of a view: last message of a subject, subjects of a filter with counts, next match of a filter.
+
+Rules: a sealed segment answers from its subject index, which is built on the way if it is missing, of other messages or
+damaged. What has no index, the active segment and a part of a sealed one, is read once and remembered as sums by
+subject; later queries read only what was appended since. So memory does not grow with the subjects of the log, only
+with those of the active segment that is asked about. All of it reads files: run it in a disk thread. At most one index
+is open at a time.
+
+    sealed ··· sealed  | cut by log_start: summed | sealed: index, index, index | active: summed |
+
+An index that is in error is reported in `LogView.wrong_indexes`, and rebuilt; one of an unknown version is kept aside.
+If the disk has no room for an index, the segment is summed up for each query, and so is one that `end` cuts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Generator, Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+from penstock.base import limits
+from penstock.base.errors import CorruptionError, RemoteError
+from penstock.base.subjects import is_wildcard
+from penstock.batch import codec
+from penstock.batch.projecting import Projection
+from penstock.batch.schema import SCHEMA_BYTES, check_schema_message
+from penstock.batch.subject_patterns import SubjectPatterns
+from penstock.commitlog.errors import LogCutError, mistake_of
+from penstock.commitlog.files import files
+from penstock.commitlog.segment.segment import Segment
+from penstock.commitlog.subjects import layout, reading, writing
+from penstock.commitlog.subjects.blocks import SubjectRow, SubjectRows
+from penstock.commitlog.subjects.layout import SegmentIdentity
+from penstock.commitlog.subjects.reading import SubjectIndex
+from penstock.commitlog.subjects.summing import SubjectSum, sum_of
+from penstock.commitlog.view import LogView
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_T = TypeVar("_T")
+_Source = SubjectIndex | SubjectRows
+_TRIES = 3  # the cleaner may rewrite a segment again and again; corruption comes once
+_SUBJECT = 1  # column of the rows that are summed up
+
+
+class SegmentReplacedError(Exception):
+    """The cleaner rewrote the segment, or a truncation cut it, while it was read."""
+
+
+# Reading rows, and making an index.
+
+
+def subject_rows(view: LogView, begin: int, end: int) -> Iterator[tuple[pa.RecordBatch, int]]:
+    """Yield offset and subject of all rows from `begin` to `end`, with the bytes read for them.
+
+    RemoteError as in `LogView.batches`; CorruptionError, OSError.
+    """
+    projection = Projection(("offset", "subject"), None)
+    offset = begin
+    while offset < end:
+        at = offset
+        found = view.slice(offset, end=end, bytes_max=limits.CLEANING_SLICE_BYTES)
+        if found is not None:
+            raw = memoryview(_read(view, found.path, found.position, found.length))
+            position, base_offset = 0, found.base_offset
+            while position < len(raw):
+                try:
+                    taken = projection.of_messages(raw, position, base_offset, (begin, end))
+                except CorruptionError:
+                    break  # read again below, which reports it
+                if taken is None:
+                    break
+                yield taken.rows, taken.end - position
+                position, base_offset = taken.end, taken.end_offset
+                offset = base_offset
+        if offset == at:  # compressed, corrupt, wanted in part, or its file was removed
+            for header, data in view.batches(offset, end):
+                yield projection.of_message(data, (begin, end)), header.size_bytes
+                offset = header.end_offset
+                break
+        view.check_not_cut(min(offset, end))
+
+
+def _read(view: LogView, path: str, position: int, length: int) -> bytes:
+    try:
+        file = view.vfs.open(path, read_only=True)
+    except FileNotFoundError:
+        return b""
+    try:
+        return file.read_at(position, length)
+    finally:
+        file.close()
+
+
+def sum_segment(view: LogView, segment: Segment) -> Generator[int, None, SubjectSum]:
+    """Sum up all rows of a sealed segment; yield the bytes read. SegmentReplacedError; errors as in `subject_rows`."""
+    whole = view.starting_at(min(view.log_start, segment.base_offset))
+    total = SubjectSum()
+    for rows, size_bytes in subject_rows(whole, segment.base_offset, segment.end_offset):
+        total.add(rows)
+        yield size_bytes
+    _check_still(view, segment)
+    return total
+
+
+def _check_still(view: LogView, segment: Segment) -> None:
+    if not view.is_still(segment):
+        raise SegmentReplacedError(segment.path)
+
+
+def identity_of(view: LogView, segment: Segment) -> SegmentIdentity:
+    """Return what an index of a sealed segment must say of it. SegmentReplacedError, CorruptionError, OSError."""
+    whole = view.starting_at(min(view.log_start, segment.base_offset))
+    _, extent = whole.batch_at(segment.end_offset - 1)
+    try:
+        file = view.vfs.open(segment.path, read_only=True)
+    except FileNotFoundError:
+        raise SegmentReplacedError(segment.path) from None
+    try:
+        ids = check_schema_message(file.read_at(0, SCHEMA_BYTES), file=segment.path)
+        prefix = file.read_at(extent.position, codec.PREFIX_BYTES)
+    finally:
+        file.close()
+    _check_still(view, segment)
+    last = codec.read_header(prefix, file=segment.path, position=extent.position)
+    name = files.parsed(segment.path.rpartition("/")[2])
+    assert name is not None, segment.path
+    return SegmentIdentity(name.generation, *ids, last.crc, segment.base_offset, segment.end_offset, segment.size_bytes)
+
+
+def build_index(view: LogView, segment: Segment) -> Generator[int, None, None]:
+    """Write the index of a sealed segment with at least one row; yield the bytes read or written, now and then.
+
+    SegmentReplacedError: there is none now; errors as in `sum_segment` and `write`.
+    """
+    total = yield from sum_segment(view, segment)
+    if not total.rows:
+        return
+    identity = identity_of(view, segment)
+    path = files.subjects_path(segment.path)
+    unfinished = f"{path}.new"
+    try:
+        file = view.vfs.open(unfinished, create=True, make_folders=False)
+        try:
+            yield from writing.write(file, total, identity)
+            file.sync()  # before the rename, or a power loss would leave an index in error
+        finally:
+            file.close()
+        _check_still(view, segment)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            view.vfs.remove(unfinished)
+        raise
+    with contextlib.suppress(FileNotFoundError):  # another thread wrote the same
+        view.vfs.rename(unfinished, path)
+    if not view.is_still(segment):  # a truncation does not wait for readers, see `segment_scan.write_while`
+        with contextlib.suppress(OSError):
+            view.vfs.remove(path)
+        raise SegmentReplacedError(segment.path)
+
+
+def has_index(view: LogView, segment: Segment) -> bool:
+    """True if a sealed segment has an index of its messages; errors in it are reported, and it is removed.
+
+    SegmentReplacedError, CorruptionError of the segment, OSError.
+    """
+    path = files.subjects_path(segment.path)
+    try:
+        file = view.vfs.open(path, read_only=True)
+    except FileNotFoundError:
+        return False
+    try:
+        trailer = reading.read_trailer(file)
+    except CorruptionError as error:
+        _discard(view, segment, error)
+        return False
+    finally:
+        file.close()
+    if trailer.segment != identity_of(view, segment):  # left behind by a version that does not know these files
+        view.vfs.remove(path)
+        return False
+    segment.subjects.trailer = trailer
+    return True
+
+
+def _discard(view: LogView, segment: Segment, error: CorruptionError) -> None:
+    """Report an index in error and put it out of the way; one of an unknown version is kept aside."""
+    path = files.subjects_path(segment.path)
+    segment.subjects.trailer = None
+    if not view.is_still(segment):
+        return
+    view.wrong_indexes.append(mistake_of(error))
+    if isinstance(error, layout.UnknownVersionError):
+        with contextlib.suppress(FileNotFoundError):  # another thread did so
+            view.vfs.rename(path, files.side_path(view.vfs, path, 0))
+    else:
+        view.vfs.remove(path)
+
+
+def check_subject_indexes(view: LogView, begin: int, end: int) -> Generator[int, None, None]:
+    """Check every byte of the indexes of the sealed segments that end behind `begin` and at most at `end`.
+
+    An error is reported, and the index made again. Yield the bytes read or written. OSError.
+    """
+    for segment in view.segments[:-1]:
+        if begin < segment.end_offset <= end:
+            # Removed, rewritten or corrupt meanwhile: a read of the rows reports it.
+            with contextlib.suppress(
+                SegmentReplacedError, LogCutError, RemoteError, CorruptionError, FileNotFoundError
+            ):
+                yield from _check_index(view, segment.latest)
+
+
+def _check_index(view: LogView, segment: Segment) -> Generator[int, None, None]:
+    reported = len(view.wrong_indexes)
+    if has_index(view, segment):
+        try:
+            with _opened(view, segment) as index:
+                for block in index.check():
+                    yield block.batch.nbytes
+        except CorruptionError as error:
+            if error.file != files.subjects_path(segment.path):
+                raise
+            _discard(view, segment, error)
+    if len(view.wrong_indexes) > reported:
+        yield from build_index(view, segment)
+
+
+@contextlib.contextmanager
+def _opened(view: LogView, segment: Segment) -> Iterator[SubjectIndex]:
+    """Open an index whose trailer is known. OSError."""
+    trailer = segment.subjects.trailer
+    file = view.vfs.open(files.subjects_path(segment.path), read_only=True)
+    try:
+        yield SubjectIndex(file, reading.read_trailer(file) if trailer is None else trailer)
+    finally:
+        file.close()
+
+
+# Filters.
+
+
+class SubjectFilter:
+    """Plain subjects, and patterns with `*` and `>`: all legal, at least one."""
+
+    def __init__(self, patterns: Sequence[str]) -> None:
+        self._patterns = SubjectPatterns(patterns)
+        self.ranges = _merged(sorted(map(_range_of, patterns)))
+
+    def select(self, source: _Source, after: bytes = b"") -> Iterator[pa.RecordBatch]:
+        """Yield the rows of matching subjects behind `after`, in order."""
+        for begin, end in self.ranges:
+            start = max(begin, after + b"\0") if after else begin
+            if end is not None and start >= end:
+                continue
+            for batch in source.between(start, end):
+                matching = batch.filter(self._patterns.mask(batch.column(0)))
+                if matching.num_rows:
+                    yield matching
+
+    def matching(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the rows of a log, with offset and subject, whose subjects match."""
+        return rows.filter(self._patterns.mask(rows.column(_SUBJECT)))
+
+
+_Range = tuple[bytes, bytes | None]
+
+
+def _range_of(pattern: str) -> tuple[bytes, bytes]:
+    """Return the range of subjects that may match; an end of all ones stands for none."""
+    if not is_wildcard(pattern):
+        subject = pattern.encode()
+        return subject, subject + b"\0"
+    named: list[str] = []
+    for token in pattern.split("."):
+        if token in ("*", ">"):
+            break
+        named.append(f"{token}.")
+    prefix = "".join(named).encode()
+    return prefix, prefix[:-1] + b"/" if prefix else b"\xff"  # "/" follows "."; no UTF-8 begins with ff
+
+
+def _merged(ranges: list[tuple[bytes, bytes]]) -> tuple[_Range, ...]:
+    merged: list[tuple[bytes, bytes]] = []
+    for begin, end in ranges:
+        if merged and begin <= merged[-1][1]:
+            merged[-1] = merged[-1][0], max(end, merged[-1][1])
+        else:
+            merged.append((begin, end))
+    return tuple((begin, None if end == b"\xff" else end) for begin, end in merged)
+
+
+# Queries.
+
+
+class _Piece(NamedTuple):
+    """The part of a segment that a query is about."""
+
+    segment: Segment
+    begin: int
+    end: int
+    is_sealed: bool
+
+
+class SubjectQueries:
+    """Queries of a view from its log_start to `end`, at most log_end. Run them in a disk thread.
+
+    `tell` is called for each segment and each few MiB with the bytes read or written; it may raise to end the query.
+    RemoteError as in `LogView.batches`, if rows have to be read and are corrupt; LogCutError; OSError.
+    """
+
+    def __init__(self, view: LogView, end: int, tell: Callable[[int], None] = lambda _: None) -> None:
+        self._view = view
+        self._end = min(end, view.log_end)
+        self._tell = tell
+
+    def last(self, subject: str) -> int | None:
+        """Return the offset of the last message of a subject; None: there is none."""
+        name = subject.encode()
+        for piece in reversed(self._pieces()):
+            # What log_start cuts off is older than what is left: the last message is right all the same.
+            found = self._use(piece, lambda source: source.find(name), is_last=True)
+            last = max((one.last for one in found if one is not None), default=-1)
+            if last >= piece.begin:
+                return last
+        return None
+
+    def of(self, subject: str) -> SubjectRow | None:
+        """Return number, first and last of the messages of a subject; None: there are none."""
+        name = subject.encode()
+        total: SubjectRow | None = None
+        for piece in self._pieces():
+            for found in self._use(piece, lambda source: source.find(name)):
+                total = _added(total, found) if found is not None else total
+        return total
+
+    def matching(self, patterns: Sequence[str], *, after: str = "", limit: int) -> list[SubjectRow]:
+        """Return the first `limit` matching subjects behind `after`, in byte order, with what `of` returns of each.
+
+        Memory: `limit` subjects, as those of one segment are among the first of all only if they are its first ones.
+        """
+        wanted, behind = SubjectFilter(patterns), after.encode()
+        found: dict[str, SubjectRow] = {}
+        for piece in self._pieces():
+            for rows in self._use(piece, lambda source: _first(wanted.select(source, behind), limit)):
+                for row in rows:
+                    found[row.subject] = _added(found.get(row.subject), row)
+            if len(found) > 2 * limit:
+                found = {row.subject: row for row in _lowest(found, limit)}
+        return _lowest(found, limit)
+
+    def count(self, patterns: Sequence[str]) -> int:
+        """Return the number of messages whose subjects match."""
+        import pyarrow.compute as pc
+
+        wanted = SubjectFilter(patterns)
+
+        def rows(source: _Source) -> int:
+            return sum(pc.sum(batch.column(1)).as_py() for batch in wanted.select(source))
+
+        return sum(sum(self._use(piece, rows)) for piece in self._pieces())
+
+    def next(self, patterns: Sequence[str], offset: int) -> int | None:
+        """Return the offset of the first message at or behind `offset` whose subject matches; None: there is none."""
+        wanted = SubjectFilter(patterns)
+        for piece in self._pieces():
+            if piece.end <= offset:
+                continue
+            start = max(offset, piece.begin)
+            found = self._use(piece, lambda source: _next_in(wanted, source, start), is_last=True)  # noqa: B023
+            bounds = [one for one in found if one is not None]
+            if not bounds:
+                continue
+            bound, is_exact = min(bounds)
+            if is_exact:
+                return bound
+            # A subject has messages before and behind: which of them is the next one is read from the batches.
+            for rows, size_bytes in subject_rows(self._view, start, min(bound + 1, piece.end)):
+                self._tell(size_bytes)
+                matching = wanted.matching(rows)
+                if matching.num_rows:
+                    return int(matching.column(0)[0].as_py())
+        return None
+
+    def ranges(self, patterns: Sequence[str], begin: int, end: int) -> list[tuple[int, int]]:
+        """Return ranges of offsets, one for each segment at most, outside which no message from `begin` to `end`
+        matches: a reader may skip the rest.
+        """
+        wanted = SubjectFilter(patterns)
+        ranges = []
+        for piece in self._pieces():
+            start, stop = max(begin, piece.begin), min(end, piece.end)
+            if start >= stop:
+                continue
+            found = [one for one in self._use(piece, lambda source: _span(wanted.select(source)), is_last=True) if one]
+            if found:
+                low, high = max(start, min(found)[0]), min(stop, max(one[1] for one in found) + 1)
+                if low < high:
+                    ranges.append((low, high))
+        return ranges
+
+    # Sources of the answers.
+
+    def _pieces(self) -> list[_Piece]:
+        view, pieces = self._view, []
+        for segment in view.segments:
+            begin, end = max(view.log_start, segment.base_offset), min(self._end, segment.end_offset)
+            if begin < end:
+                pieces.append(_Piece(segment, begin, end, segment is not view.segments[-1]))
+        return pieces
+
+    def _use(self, piece: _Piece, use: Callable[[_Source], _T], *, is_last: bool = False) -> list[_T]:
+        """Return what `use` makes of the index of a segment, or of each sum of what has none.
+
+        `is_last`: an index that also counts what log_start cuts off will do.
+        """
+        self._tell(0)
+        segment = piece.segment
+        is_whole = piece.end == segment.end_offset and (is_last or piece.begin == segment.base_offset)
+        if piece.is_sealed and is_whole:
+            for _ in range(_TRIES):
+                segment = segment.latest
+                with contextlib.suppress(SegmentReplacedError):
+                    return self._with_index(segment, use)
+        return [use(one) for one in self._summed(piece)]
+
+    def _with_index(self, segment: Segment, use: Callable[[_Source], _T]) -> list[_T]:
+        for _ in range(_TRIES):
+            if segment.subjects.trailer is None and not has_index(self._view, segment):
+                try:
+                    for size_bytes in build_index(self._view, segment):
+                        self._tell(size_bytes)
+                except (OSError, writing.IndexTooLargeError):
+                    break  # no room for it, or the segment is read-only: the query reads the rows
+                if not has_index(self._view, segment):
+                    break  # it has no row
+            try:
+                with _opened(self._view, segment) as index:
+                    return [use(index)]
+            except FileNotFoundError:  # with its segment, or by hand
+                segment.subjects.trailer = None
+                _check_still(self._view, segment)
+            except CorruptionError as error:
+                if error.file != files.subjects_path(segment.path):
+                    raise
+                _discard(self._view, segment, error)
+        raise SegmentReplacedError(segment.path)
+
+    def _summed(self, piece: _Piece) -> tuple[SubjectRows, ...]:
+        """Return sums of the rows of a piece, and remember them with its segment."""
+        memory = piece.segment.subjects
+        known = memory.summed
+        begin, parts = piece.begin, list[SubjectRows]()
+        if known is not None and known[0] == begin and known[1] <= piece.end:
+            begin, parts = known[1], list(known[2])
+        if begin < piece.end:
+            total = SubjectSum()
+            for rows, size_bytes in subject_rows(self._view, begin, piece.end):
+                self._tell(size_bytes)
+                total.add(rows)
+            if len(added := total.in_memory()):
+                parts.append(added)
+            # Later sums are merged into earlier ones as they reach half their size: each row is summed a few times.
+            while len(parts) > 1 and len(parts[-2]) <= 2 * len(parts[-1]):
+                parts[-2:] = [sum_of(parts[-2:])]
+            is_newer = known is None or known[0] != piece.begin or known[1] <= piece.end
+            # Not of other segments, which get an index: else memory would grow with the log.
+            if is_newer and (not piece.is_sealed or piece.begin > piece.segment.base_offset):
+                memory.summed = piece.begin, piece.end, tuple(parts)
+        return tuple(parts)
+
+
+def _added(one: SubjectRow | None, other: SubjectRow) -> SubjectRow:
+    if one is None:
+        return other
+    first, last = min(one.first, other.first), max(one.last, other.last)
+    return SubjectRow(one.subject, one.messages + other.messages, first, last)
+
+
+def _first(batches: Iterator[pa.RecordBatch], limit: int) -> list[SubjectRow]:
+    found: list[SubjectRow] = []
+    for batch in batches:
+        columns = [column.to_pylist() for column in batch.slice(0, limit - len(found)).columns]
+        found += map(SubjectRow._make, zip(*columns, strict=True))
+        if len(found) >= limit:
+            break
+    return found
+
+
+def _lowest(found: dict[str, SubjectRow], limit: int) -> list[SubjectRow]:
+    return [found[subject] for subject in sorted(found, key=str.encode)[:limit]]
+
+
+def _next_in(wanted: SubjectFilter, source: _Source, offset: int) -> tuple[int, bool] | None:
+    """Return an offset at or behind `offset`, up to which there is a match, and True if that is the next one."""
+    import pyarrow.compute as pc
+
+    bound: int | None = None
+    is_exact = True
+    for batch in wanted.select(source):
+        present = batch.filter(pc.greater_equal(batch.column(3), offset))
+        if not present.num_rows:
+            continue
+        first, last = present.column(2), present.column(3)
+        is_behind = pc.greater_equal(first, offset)
+        is_exact = is_exact and pc.all(is_behind).as_py()
+        lowest = pc.min(pc.if_else(is_behind, first, last)).as_py()
+        bound = lowest if bound is None else min(bound, lowest)
+    return None if bound is None else (bound, is_exact)
+
+
+def _span(batches: Iterator[pa.RecordBatch]) -> tuple[int, int] | None:
+    """Return the first and the last offset of all rows."""
+    import pyarrow.compute as pc
+
+    spans = [(pc.min(batch.column(2)).as_py(), pc.max(batch.column(3)).as_py()) for batch in batches]
+    return (min(spans)[0], max(last for _, last in spans)) if spans else None

@@ -1,0 +1,105 @@
+"""Reads a subject index, with a few short reads for each look-up.
+
+Rules: everything that is read is checked before use, and a CorruptionError names the file and the byte. The file is
+opened for one look-up and closed again by the caller; the trailer may be kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from penstock.base.errors import CorruptionError
+from penstock.commitlog.subjects import blocks, layout
+from penstock.commitlog.subjects.blocks import SubjectRow, SubjectRows
+from penstock.commitlog.subjects.layout import TRAILER_BYTES, Directory, FilterBits, Trailer
+from penstock.hot import subject_filter
+from penstock.hot.subject_filter import PAGE_BYTES
+from penstock.vfs import File
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+def read_trailer(file: File) -> Trailer:
+    """Return the trailer of a file. CorruptionError, OSError."""
+    size = file.size()
+    position = max(0, size - TRAILER_BYTES)
+    return layout.unpack_trailer(file.read_at(position, TRAILER_BYTES), size, file=file.path)
+
+
+class SubjectIndex:
+    """An open index with its trailer. Every method may raise CorruptionError or OSError."""
+
+    def __init__(self, file: File, trailer: Trailer) -> None:
+        self.trailer = trailer
+        self._file = file
+        self._directory: Directory | None = None
+
+    @property
+    def directory(self) -> Directory:
+        """The directory, read on first use."""
+        if self._directory is None:
+            trailer = self.trailer
+            data = self._file.read_at(trailer.directory_position, trailer.directory_bytes)
+            self._directory = Directory(data, trailer, file=self._file.path)
+        return self._directory
+
+    def block(self, number: int) -> SubjectRows:
+        """Return one block."""
+        position, size, rows, crc = self.directory.place(number)
+        data = self._file.read_at(position, size)
+        block = blocks.decode(data, rows, crc, file=self._file.path, position=position)
+        if block.subject(0) != (first := self.directory.first_subject(number)):
+            raise CorruptionError(self._file.path, position, f"a block from {first!r} on", repr(block.subject(0)))
+        return block
+
+    def may_hold(self, subject: bytes) -> bool:
+        """True if the filter says that the subject may be there."""
+        trailer = self.trailer
+        number = subject_filter.page_of(subject, trailer.pages)
+        page = self._file.read_at(trailer.filter_position + number * PAGE_BYTES, PAGE_BYTES)
+        return subject_filter.may_hold(layout.checked_page(page, number, trailer, file=self._file.path), subject)
+
+    def find(self, subject: bytes) -> SubjectRow | None:
+        """Return the row of one subject; None if there is none."""
+        if not self.may_hold(subject) or (number := self.directory.number_of(subject)) < 0:
+            return None
+        return self.block(number).find(subject)
+
+    def between(self, begin: bytes, end: bytes | None) -> Iterator[pa.RecordBatch]:
+        """Yield the subjects from `begin` to `end` in order; None: to the last."""
+        for number in range(max(0, self.directory.number_of(begin)), self.directory.blocks):
+            if end is not None and self.directory.first_subject(number) >= end:
+                return
+            yield from self.block(number).between(begin, end)
+
+    def check(self) -> Iterator[SubjectRows]:
+        """Check every part of the file; yield its blocks meanwhile."""
+        trailer, path = self.trailer, self._file.path
+        if self._file.read_at(0, layout.BLOCKS_POSITION) != layout.SCHEMA:
+            raise CorruptionError(path, 0, "the schema message of an index", "other bytes")
+        self.directory.check()
+        rows, before, bits = 0, b"", FilterBits(trailer.pages)
+        low, high = trailer.segment.base_offset, trailer.segment.end_offset
+        for number in range(self.directory.blocks):
+            block = self.block(number)
+            position = self.directory.place(number).position
+            if number and block.subject(0) <= before:
+                raise CorruptionError(path, position, "subjects in order", repr(block.subject(0)))
+            before = block.subject(len(block) - 1)
+            if (wrong := block.offsets_mistake(low, high)) is not None:
+                raise CorruptionError(path, position, f"offsets from {low} to {high}", wrong)
+            bits.add(len(block), *block.text(0, len(block)))
+            rows += block.rows
+            yield block
+        end = self._file.read_at(trailer.blocks_end, len(layout.END_OF_STREAM))
+        if end != layout.END_OF_STREAM:
+            raise CorruptionError(path, trailer.blocks_end, "the end of the stream", end.hex())
+        for number in range(trailer.pages):
+            page = self._file.read_at(trailer.filter_position + number * PAGE_BYTES, PAGE_BYTES)
+            if layout.checked_page(page, number, trailer, file=path) != bits.page(number):
+                wanted = "the bits of all subjects"
+                raise CorruptionError(path, trailer.filter_position + number * PAGE_BYTES, wanted, "others")
+        if rows != trailer.rows:
+            raise CorruptionError(path, trailer.file_bytes - TRAILER_BYTES, f"{trailer.rows} rows", str(rows))

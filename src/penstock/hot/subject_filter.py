@@ -1,0 +1,72 @@
+"""Membership filter of the subjects of a segment: a Bloom filter in pages, each of which is read and checked alone.
+
+Rules: a subject that was added is always found; of others, about one in a hundred is found at 10 bits for each subject.
+The bytes are part of a file format (see `commitlog.subjects`) and never change.
+
+Theory: the upper half of a subject's XXH64 chooses its page, the lower half and a remix of it the bits within (Kirsch
+and Mitzenmacher: two hashes stand for all). So a look-up reads 256 bytes, however many subjects there are.
+"""
+
+from __future__ import annotations
+
+from penstock.hot import keyhash, load
+
+_int = int
+
+PAGE_BYTES = 256
+BITS_BYTES = PAGE_BYTES - 4
+"""The rest of a page is its checksum."""
+
+_PAGE = 256  # the same for compiled code
+_BITS = 8 * 252
+_PROBES = 7
+_MASK_32 = 0xFFFF_FFFF
+_REMIX = 0x9E37_79B9
+
+
+def page_of(subject: bytes, pages: _int) -> int:
+    """Return the number of the page that holds the subject's bits."""
+    return (keyhash.hash_of(subject, 0, len(subject)) >> 32) * pages >> 32
+
+
+def may_hold(page: bytes, subject: bytes) -> bool:
+    """True if the subject may have been added to this page; IndexError if the page is too short."""
+    if len(page) < BITS_BYTES:
+        raise IndexError(f"a page of {len(page)} bytes")
+    bits = page
+    value = keyhash.hash_of(subject, 0, len(subject)) & _MASK_32
+    step = (value * _REMIX & _MASK_32) >> 3 | 1
+    for _ in range(_PROBES):
+        bit = value * _BITS >> 32
+        if not bits[bit >> 3] >> (bit & 7) & 1:
+            return False
+        value = (value + step) & _MASK_32
+    return True
+
+
+def add(target: bytearray, pages: _int, offsets: memoryview, data: memoryview, count: _int) -> None:
+    """Add `count` subjects, at least one, of an Arrow string array to a filter of so many pages.
+
+    `offsets`, `data`: the buffers of the array. ValueError: an offset is not within the data. IndexError: a buffer is
+    too short for the rows, or the filter for the pages.
+    """
+    if pages <= 0 or len(target) < _PAGE * pages:
+        raise IndexError(f"{len(target)} bytes for {pages} pages")
+    text = bytes(data)
+    size = len(text)
+    bits = target
+    ends = load.int32s(offsets, 0, count + 1)
+    for row in range(count):
+        begin = ends[row]
+        end = ends[row + 1]
+        if begin < 0 or end < begin or end > size:
+            raise ValueError(f"value {row} is from {begin} to {end} of {size} bytes")
+        hashed = keyhash.hash_of(text, begin, end)
+        base = ((hashed >> 32) * pages >> 32) * _PAGE
+        value = hashed & _MASK_32
+        step = (value * _REMIX & _MASK_32) >> 3 | 1
+        for _ in range(_PROBES):
+            bit = value * _BITS >> 32
+            at = base + (bit >> 3)
+            bits[at] = bits[at] | 1 << (bit & 7)
+            value = (value + step) & _MASK_32
