@@ -40,7 +40,9 @@ SCHEMA_REGISTRY = Feature("the registry of schemas", (0, 4))
 
 DELETION = Feature("the deletion of single messages, and of those of a subject", (0, 4))
 
-FEATURES = (SCHEMA_REGISTRY, DELETION)
+SUBJECT_INDEX = Feature("indexes of subjects", (0, 4))
+
+FEATURES = (SCHEMA_REGISTRY, DELETION, SUBJECT_INDEX)
 
 _NUMBERS = re.compile(r"\d+(?:\.\d+)*")
 

@@ -9,6 +9,7 @@ from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import Offset, TimestampUs
 from penstock.messages import GetRequest, GetResponse, ListOffsetsRequest, ListOffsetsResponse
+from penstock.metadata.feature_levels import SUBJECT_INDEX
 from penstock.node.context import Context
 from penstock.node.partition.log_queries import FindOffset, GetMessage, Query, QueryGivenUpError
 from penstock.node.partition.partition import Partition
@@ -30,6 +31,7 @@ class LookupApi:
         stopping: RemoteError,
     ) -> None:
         self._outbox = context.outbox
+        self._context = context
         self._format_version = context.settings.format_version
         self._stopping = stopping
         self._is_stopped = False
@@ -74,6 +76,7 @@ class LookupApi:
                 offset=request.offset,
                 key=request.key,
                 subject=request.subject,
+                is_indexed=self._context.image.has_feature(SUBJECT_INDEX),
             )
 
         def answer(query: GetMessage) -> None:

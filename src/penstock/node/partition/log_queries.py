@@ -23,7 +23,7 @@ from penstock.batch import codec, compression
 from penstock.batch.codec import NOBODY, BatchProducer, Buffer
 from penstock.batch.header import OF_ROWS, BatchHeader
 from penstock.batch.placing import by_content
-from penstock.commitlog import LogView
+from penstock.commitlog import LogView, SubjectQueries
 from penstock.hot.keymap import KeyMap, key_map_of
 from penstock.hot.message_group import MessageGroup
 from penstock.hot.rows import BatchRows, HeaderRequests
@@ -97,12 +97,23 @@ def _strings(validity: memoryview, ends: memoryview, values: memoryview) -> list
 
 
 class GetMessage(Query):
-    """Finds one committed message and encodes it as a batch of its own."""
+    """Finds one committed message and encodes it as a batch of its own.
+
+    `is_indexed`: the last message of a subject is found by the subject indexes, which are made where they are missing.
+    """
 
     def __init__(
-        self, view: LogView, committed_end: int, *, offset: int | None, key: bytes | None, subject: str | None
+        self,
+        view: LogView,
+        committed_end: int,
+        *,
+        offset: int | None,
+        key: bytes | None,
+        subject: str | None,
+        is_indexed: bool = False,
     ) -> None:
         super().__init__(view)
+        self._is_indexed = is_indexed
         self.is_search = offset is None
         self._committed_end = committed_end
         self._offset = offset
@@ -117,8 +128,30 @@ class GetMessage(Query):
             self._by_offset(self._offset)
         elif self._key is not None:
             self._last("key", self._key)
+        elif self._is_indexed and self._subject is not None:
+            self._last_of_subject(self._subject)
         else:
             self._last("subject", self._subject)
+
+    def _last_of_subject(self, subject: str) -> None:
+        def tell(size_bytes: int) -> None:
+            self.looked_bytes += size_bytes
+            if not self._is_wanted:
+                raise QueryGivenUpError
+
+        hidden = self._view.hidden
+        offset = SubjectQueries(self._view.hiding(None), self._committed_end, tell).last(subject)
+        if offset is None:
+            raise RemoteError(ErrorCode.MESSAGE_NOT_FOUND, "the stream holds no message with that subject")
+        if hidden is not None and offset in hidden:  # the index has what was deleted, too
+            self._last("subject", subject)
+            return
+        try:
+            self._by_offset(offset)
+        except RemoteError as error:
+            if error.code != ErrorCode.MESSAGE_NOT_FOUND:
+                raise
+            self._last("subject", subject)  # it has just expired or been compacted away
 
     def _by_offset(self, offset: int) -> None:
         start, end = self._view.log_start, self._committed_end

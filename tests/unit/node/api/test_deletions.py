@@ -10,6 +10,7 @@ from penstock.messages import (
     DeleteMessagesRequest,
     DeleteMessagesResponse,
     GetRequest,
+    GetResponse,
     PurgeSubjectRequest,
     PurgeSubjectResponse,
     SetIntakeRequest,
@@ -107,3 +108,23 @@ def test_internal_streams_are_not_for_users() -> None:
     request = DeleteMessagesRequest(stream_id=broker.stream_id("orders") | 1 << 40, offsets=(Offset(0),))  # type: ignore[arg-type]
     refusal = broker.replies[broker.request(request)].response
     assert isinstance(refusal, RemoteError), refusal
+
+
+def last_of(broker: Broker, subject: str) -> int:
+    request = GetRequest(stream_id=broker.stream_id("orders"), subject=subject)
+    return int(broker.ask(request, GetResponse).offset)
+
+
+def test_the_last_message_of_a_subject_is_the_last_one_that_is_not_deleted() -> None:
+    broker = with_messages(60)
+    broker.publish("orders.rare", b"once")
+    for number in range(60):
+        broker.publish("orders.0", b"." * 900 + b"%d" % number)  # several segments
+    assert last_of(broker, "orders.rare") == 60
+    assert last_of(broker, "orders.0") == 120
+    done(broker, delete(broker, 120, 119))
+    assert last_of(broker, "orders.0") == 118
+    done(broker, delete(broker, 60))
+    request = GetRequest(stream_id=broker.stream_id("orders"), subject="orders.rare")
+    assert broker.refusal(request).code == ErrorCode.MESSAGE_NOT_FOUND
+    assert any(path.endswith(".subjects") for path in broker.memory.files())
