@@ -55,7 +55,7 @@ def raised(error: BaseException) -> int:
         (
             RemoteError(ErrorCode.STREAM_EXISTS, "it is there", differences={"storage": [1, 2], "subject": [1, 2]}),
             1,
-            "Error: it is there\n  --storage and subject cannot be altered: take another name, or "
+            "Error: it is there\n  --storage cannot be altered: take another name, or "
             "`penstock stream delete NAME`, with all that it holds\n",
         ),
         (
