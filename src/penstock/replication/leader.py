@@ -241,6 +241,7 @@ class Leadership:
         self.image(assignment, live, now_us)
         if target is not None:
             target.companion = self
+            target._wish_if_needed(now_us)  # it may have waited for this alone
 
     # State
 

@@ -130,7 +130,7 @@ class Marking:
 
     def _recreate(self) -> None:
         generation = self.generations.pop()
-        for number in range(generation.config.partitions):
+        for number in range(self._asked):
             for history in self._pair(generation, number):
                 history.is_deleted = True
         self._ask_to_delete(generation)
@@ -163,7 +163,7 @@ class Marking:
         if not self.generations or stream_id != self.generations[0].stream_id:
             return False
         (generation,) = self.generations
-        for number in range(generation.config.partitions):
+        for number in range(self._asked):
             for history in self._pair(generation, number):
                 history.is_damaged = history.is_given_up = True
         request = AlterStreamRequest(name=NAME, changes={"allow_unclean_election": True})

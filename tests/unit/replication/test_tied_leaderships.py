@@ -167,3 +167,13 @@ def test_a_companion_that_is_led_no_more_lets_nobody_join() -> None:
     assert tied.data.tied() == (tied.data,)
     fetches(tied.data, 3, 0)
     assert tied.wanted() is None
+
+
+def test_a_leader_resumes_as_soon_as_its_companion_is_led_with_all_on_disk() -> None:
+    """Nothing more happens in either log: it would have waited for the next check of late followers."""
+    tied = Tied(isr=(1, 2), eligible=(3,))
+    tied.begin(LogEndsAtStart(0, 3, 3, 3))
+    (asking,) = tied.agenda.take_wishes(10)
+    change = asking.proposal(0)
+    assert change is not None
+    assert change.commits_resumed

@@ -54,7 +54,7 @@ class CompanionConsumer(Protocol):
         """Drop what earlier rows came to: the log was cut, or the replica has gone. The first row comes next."""
 
 
-class _ReadRows(Query):
+class ReadCompanionRows(Query):
     """Reads committed rows from `start` on, in a disk thread."""
 
     def __init__(self, view: LogView, start: int, end: int) -> None:
@@ -83,7 +83,7 @@ class _Passed:
     def __init__(self) -> None:
         self.end = 0  # all committed rows below it were passed on
         self.known_end: int | None = None  # its high watermark when the replica first knew all that was committed
-        self.reading: _ReadRows | None = None
+        self.reading: ReadCompanionRows | None = None
         self.failure: RemoteError | None = None  # why rows could not be read
         self.kept_us: int | None = None  # all that was committed by then was passed on
         self.waiting: deque[tuple[int, Callable[[RemoteError | None], None]]] = deque()  # by end
@@ -144,7 +144,7 @@ class Companions:
             self._pass(companion, passed, companion.committed_end)
         if passed.reading is not None or passed.end >= companion.committed_end or companion.closed:
             return
-        reading = passed.reading = _ReadRows(companion.view(), passed.end, companion.committed_end)
+        reading = passed.reading = ReadCompanionRows(companion.view(), passed.end, companion.committed_end)
 
         def done(error: Exception | None) -> None:
             if passed.reading is not reading:
@@ -216,7 +216,8 @@ class Companions:
         if passed.known_end is None:
             passed.known_end = companion.committed_end
             self._read_on(companion, passed)
-        if passed.end < passed.known_end:
+        leadership = companion.leadership
+        if passed.end < max(passed.known_end, 0 if leadership is None else leadership.epoch_start):
             text = f"what is hidden in {partition.label} is being read; ask again in a moment"
             raise RemoteError(ErrorCode.NOT_YET, text)
 

@@ -9,7 +9,7 @@ from penstock.base.ids import PartitionId, PartitionKey
 from penstock.messages import AddCompanionRequest, AppendResponse, Response
 from penstock.metadata.companions import companion_key
 from penstock.node.partition.partition import Partition
-from penstock.node.replicas.companions import CompanionRow
+from penstock.node.replicas.companions import CompanionRow, ReadCompanionRows
 from tests.unit.node.harness import Broker
 from tests.unit.node.members import Brokers, Member
 
@@ -79,11 +79,9 @@ def mark(broker: Broker, *keys: bytes, name: str = "s") -> Answers:
 
 def marks(broker: Broker, name: str = "s", *, committed: bool = True) -> list[bytes | None]:
     """The keys of the companion's rows on that broker."""
-    from penstock.node.replicas.companions import _ReadRows
-
     log = companion(broker, name)
     end = log.committed_end if committed else log.log.log_end
-    read = _ReadRows(log.log.view(), 0, end)
+    read = ReadCompanionRows(log.log.view(), 0, end)
     read.run()
     return [row.key for row in read.rows]
 

@@ -19,7 +19,9 @@ from penstock.messages import (
     FetchResponse,
     PartitionHealth,
 )
+from penstock.metadata.companions import companion_key
 from penstock.node.data_dir.folders import LogFolders
+from penstock.node.replicas.companions import ReadCompanionRows
 from penstock.node.step import Outbox
 from penstock.vfs.memory import MemoryVfs
 from tests.damage import flip
@@ -383,3 +385,59 @@ def test_a_broker_that_does_not_lead_takes_no_marks() -> None:
     with pytest.raises(RemoteError) as caught:
         mark(others(brokers)[0], b"x")
     assert caught.value.code == ErrorCode.NOT_YET
+
+
+def test_a_new_leader_shows_messages_only_once_its_consumer_has_all_marks() -> None:
+    brokers = with_companion(formed())
+    brokers.publish("s", b"message")
+    taken = {one.broker_id: consume(one) for one in brokers.members.values()}
+    before = brokers.led("s")
+    committed_first = mark(before, b"one")
+    brokers.run(limits.REPLICA_FETCH_WAIT_MS)
+    committed(committed_first)
+    for other in others(brokers):
+        assert read(other).committed_end == 1
+        other.hung = (ReadCompanionRows,)
+    answers = mark(before, b"two")
+    brokers.run(limits.REPLICA_FETCH_WAIT_MS)
+    committed(answers)
+    brokers.kill(before.broker_id)
+    brokers.run(15_000)
+    leader = brokers.led("s")
+    assert companion(leader).committed_end == 2
+    assert taken[leader.broker_id].keys[key_of(leader)] == [b"one"]
+    error = refusal(leader)
+    assert error.code == ErrorCode.NOT_YET
+    assert "is being read" in error.message
+    leader.hung = ()
+    brokers.run(100)
+    assert read(leader).committed_end == 1
+    assert taken[leader.broker_id].keys[key_of(leader)] == [b"one", b"two"]
+
+
+def test_marks_of_a_stream_in_memory_are_kept_there() -> None:
+    brokers = with_marks(formed(), b"one", storage="memory")
+    for member in brokers.members.values():
+        assert marks(member) == [b"one"]
+        assert member.memory.list("streams") == []
+    before = brokers.led("s")
+    brokers.kill(before.broker_id)
+    brokers.run(15_000)
+    leader = brokers.led("s")
+    assert marks(leader) == [b"one"]
+    assert read(leader).committed_end == 1
+
+
+def test_added_partitions_have_companion_logs() -> None:
+    brokers = with_marks(formed(), b"one", partitions=1)
+    leader = brokers.led("s")
+    altered = leader.request(AlterStreamRequest(name="s", changes={"partitions": 2}))
+    brokers.run(2_000)
+    leader.answer(altered, AlterStreamResponse)
+    for member in brokers.members.values():
+        keys = [key for key in member.node._partitions if key.partition == 1]
+        assert len(keys) == 2
+        (data, marked) = sorted(keys)
+        assert companion_key(data) == marked
+        is_led = member.node._partitions[data].leadership is not None
+        assert (member.node._partitions[marked].leadership is not None) is is_led
