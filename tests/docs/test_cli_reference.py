@@ -56,6 +56,7 @@ def test_the_commands_that_people_were_promised_are_there() -> None:
             "find",
             "forget-archive",
             "purge",
+            "delete-message",
             "copy",
             "pause",
             "resume",

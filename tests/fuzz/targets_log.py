@@ -212,11 +212,12 @@ def sealed_subjects(data: bytes) -> bytes:
     at = len(out) - layout.TRAILER_BYTES
     blocks, pages, directory_bytes = struct.unpack_from("<3I", out, at + 72)
     directory = max(0, at - directory_bytes)
+    begin = directory - 256 * pages
     for number in range(min(blocks, (at - directory) // 24)):
         place = directory + 24 * number
         position, size = struct.unpack_from("<QI", out, place)
-        struct.pack_into("<I", out, place + 16, crc32c(bytes(out[position : position + size])))
-    begin = directory - 256 * pages
+        if position + size <= begin:  # else it has bytes that are changed below
+            struct.pack_into("<I", out, place + 16, crc32c(bytes(out[position : position + size])))
     for number in range(pages if begin >= 0 else 0):
         page = begin + 256 * number
         crc = crc32c(struct.pack("<I", number), crc32c(bytes(out[page : page + 252])))

@@ -33,6 +33,7 @@ BESIDES = {
     "acl test": ["ann", "read", "--stream", "orders"],
     "stream alter": ["orders", "--max-messages", "1"],
     "stream purge": ["orders", "--all", "--yes"],
+    "stream delete-message": ["orders", "1", "--yes"],
     "group reset": ["g", "orders", "--to", "earliest"],
 }
 """What else a command wants to hear, where its required arguments are not enough."""

@@ -14,6 +14,7 @@ from penstock.metadata.commands import (
     Command,
     CreateStream,
     PartitionRecovery,
+    RaiseFeatureLevel,
     RecoverPartitions,
     RegisterBroker,
     ReplicaEnd,
@@ -32,7 +33,7 @@ from penstock.metadata.controller.recoveries import Recoveries
 from penstock.metadata.effects.apply import apply
 from penstock.metadata.elections import ElectionRules, recovered
 from penstock.metadata.feature_versions import unsupported_reason
-from penstock.metadata.image import BrokerState, ClusterImage, CommandOutcome, PartitionState
+from penstock.metadata.image import ClusterImage, CommandOutcome, PartitionState
 from penstock.metadata.persistence.snapshot import decode_image, encode_image
 
 STREAM = StreamId(4)
@@ -65,6 +66,7 @@ def image(**config: object) -> ClusterImage:
 
 
 ADD = AddCompanion(stream_id=STREAM)
+RAISE = RaiseFeatureLevel(feature_level=(0, 4), by="", at_us=7)
 
 
 def test_the_image_holds_a_flag_and_all_else_is_the_streams_own() -> None:
@@ -127,7 +129,7 @@ def test_it_grows_with_its_stream() -> None:
 
 
 def test_a_snapshot_without_any_is_as_before_there_were_some() -> None:
-    before, changed = image(), after(image(), ADD)
+    before, changed = image(), after(image(), RAISE, ADD)
     assert encode_image(before)[1] == 1, "the version"
     assert encode_image(changed)[1] == 4
     for one in (before, changed):
@@ -137,15 +139,11 @@ def test_a_snapshot_without_any_is_as_before_there_were_some() -> None:
         decode_image(false)
 
 
-def test_it_waits_for_the_last_broker_of_an_earlier_version() -> None:
-    brokers = [
-        BrokerState(one, "h:1", None, "d", Incarnation(1), is_live=True, clean_stop=True, broker_version=version)
-        for one, version in ((ONE, "0.4.0"), (TWO, "0.3.9"))
-    ]
-    error = unsupported_reason(brokers, ADD)
+def test_it_waits_for_the_feature_level() -> None:
+    error = unsupported_reason(image(), ADD)
     assert error is not None
     assert error.code == ErrorCode.UNSUPPORTED_VERSION
-    assert unsupported_reason(brokers[:1], ADD) is None
+    assert unsupported_reason(after(image(), RAISE), ADD) is None
 
 
 @pytest.mark.parametrize(("has_companion", "leader"), [(False, THREE), (True, TWO)])

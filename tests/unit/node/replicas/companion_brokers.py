@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from penstock.base.errors import RemoteError
 from penstock.base.ids import PartitionId, PartitionKey
+from penstock.live.marks import Decided, MadeUnder, decode, encode
 from penstock.messages import AddCompanionRequest, AppendResponse, Response
 from penstock.metadata.companions import companion_key
 from penstock.node.partition.partition import Partition
@@ -14,8 +15,19 @@ from tests.unit.node.harness import Broker
 from tests.unit.node.members import Brokers, Member
 
 
+def _mark_of(name: bytes) -> tuple[bytes, bytes]:
+    """Return a mark that hides nothing, with a name of up to 7 bytes."""
+    mark = Decided(MadeUnder(leader_epoch=1, log_end=0, at_us=int.from_bytes(name, "big")))
+    return mark.kind.encode(), encode(mark)
+
+
+def _name_of(row: CompanionRow) -> bytes:
+    number = decode((row.key or b"").decode(), row.value or b"").under.at_us
+    return number.to_bytes((number.bit_length() + 7) // 8, "big")
+
+
 class Taken:
-    """The consumer of one broker's companion logs: keys of the rows, in their order."""
+    """The consumer of one broker's companion logs: names of the marks, in their order."""
 
     def __init__(self) -> None:
         self.keys: dict[PartitionKey, list[bytes | None]] = {}
@@ -25,7 +37,7 @@ class Taken:
     def take(self, key: PartitionKey, rows: Sequence[CompanionRow], end: int) -> None:
         """Take the next rows, which follow those of before."""
         assert all(self.ends.get(key, 0) <= row.offset < end for row in rows)
-        self.keys.setdefault(key, []).extend(row.key for row in rows)
+        self.keys.setdefault(key, []).extend(map(_name_of, rows))
         self.ends[key] = end
 
     def reset(self, key: PartitionKey) -> None:
@@ -69,21 +81,21 @@ Answers = list[AppendResponse | RemoteError]
 
 
 def mark(broker: Broker, *keys: bytes, name: str = "s") -> Answers:
-    """Append a mark for each key; what the caller hears is in the list once it hears."""
+    """Append a mark for each name; what the caller hears is in the list once it hears."""
     answers: Answers = []
     found = broker.node._router.storing
-    found.append_to_companion(target(broker, name), [(key, b"mark") for key in keys], answers.append)
+    found.append_to_companion(target(broker, name), list(map(_mark_of, keys)), answers.append)
     broker.turn()
     return answers
 
 
 def marks(broker: Broker, name: str = "s", *, committed: bool = True) -> list[bytes | None]:
-    """The keys of the companion's rows on that broker."""
+    """The names of the marks in the companion log of that broker."""
     log = companion(broker, name)
     end = log.committed_end if committed else log.log.log_end
     read = ReadCompanionRows(log.log.view(), 0, end)
     read.run()
-    return [row.key for row in read.rows]
+    return [_name_of(row) for row in read.rows]
 
 
 def with_companion(brokers: Brokers, **config: object) -> Brokers:

@@ -30,6 +30,7 @@ from penstock.messages import (
     CreateStreamRequest,
     CreateStreamResponse,
     CreateUserRequest,
+    DeleteMessagesRequest,
     DeleteStreamRequest,
     DeleteUserRequest,
     ExportUsersRequest,
@@ -59,6 +60,7 @@ from penstock.messages import (
     OffsetsStreamRequest,
     OffsetsStreamResponse,
     PublishStagedRequest,
+    PurgeSubjectRequest,
     RaiseFeatureLevelRequest,
     RegisterSchemasRequest,
     ReportArchivedRequest,
@@ -287,6 +289,16 @@ CASES = {
     "delete": Case(plain(lambda b: DeleteStreamRequest(name="orders")), on(Operation.DELETE), off(Operation.DELETE)),
     "truncate": Case(
         plain(lambda b: TruncateRequest(stream_id=stream_id(b), before=1)), on(Operation.DELETE), off(Operation.DELETE)
+    ),
+    "delete messages": Case(
+        plain(lambda b: DeleteMessagesRequest(stream_id=stream_id(b), offsets=(0,))),
+        on(Operation.DELETE),
+        off(Operation.DELETE),
+    ),
+    "purge subject": Case(
+        plain(lambda b: PurgeSubjectRequest(stream_id=stream_id(b), subject="orders.>")),
+        on(Operation.DELETE),
+        off(Operation.DELETE),
     ),
     "report archived": Case(
         plain(lambda b: ReportArchivedRequest(stream_id=stream_id(b), archive="lake", end_offset=1, archived_epoch=1)),
@@ -575,6 +587,10 @@ OTHER_WAITS = {
     "truncate, dry run": (
         Rule(Operation.DELETE, stream="orders"),
         lambda number: TruncateRequest(stream_id=number, before=1, is_dry_run=True),
+    ),
+    "purge subject, dry run": (
+        Rule(Operation.DELETE, stream="orders"),
+        lambda number: PurgeSubjectRequest(stream_id=number, subject="orders.>", is_dry_run=True),
     ),
 }
 
