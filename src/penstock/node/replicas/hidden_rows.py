@@ -1,5 +1,9 @@
 """Hidden rows of the partitions on this broker: the fold of each partition's marks, and the leader's new marks.
 
+After a loss that the guarantees allow (a power loss with `durability` `os`, an unclean election) other rows may have the
+offsets of hidden ones. The first mark of a later leader epoch tells them apart (`earlier_end`), so a leader that finds
+such offsets writes one that hides nothing (`correction`). Until a replica has it, it shows nothing (`is_doubtful`).
+
 Rules: the committed rows of a companion log are marks (`penstock.live`), whose kind is the row's key. They are folded
 in their order, on the leader and on followers alike, and the partition gets the result at once: what it shows next is
 without these rows. A mark that is not understood, or is no mark, makes the replica refuse reads: it could hide rows.
@@ -7,14 +11,14 @@ without these rows. A mark that is not understood, or is no mark, makes the repl
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from penstock.base import limits
 from penstock.base.clock import Now
 from penstock.base.errors import CorruptionError, ErrorCode, RemoteError
 from penstock.base.ids import PartitionKey
 from penstock.live.live_rows import LiveRows
-from penstock.live.marks import HideReason, HideRows, MadeUnder, UnknownMarkError, decode, encode
+from penstock.live.marks import Decided, HideReason, HideRows, MadeUnder, UnknownMarkError, decode, encode
 from penstock.live.row_set import RowSet
 from penstock.node.partition.partition import Partition
 from penstock.node.replicas.companions import CompanionRow
@@ -79,26 +83,49 @@ class HiddenRows:
 
         RemoteError overloaded: too many scattered rows are hidden already.
         """
-        leadership, fold = partition.leadership, self._folds.get(partition.key)
-        assert leadership is not None
+        fold = self._folds.get(partition.key)
         if fold is not None and not fold.has_room:
             text = f"nothing was deleted: {fold.hidden.count} scattered messages of {partition.label} are deleted, and"
             more = f"their offsets take {limits.HIDDEN_ROWS_BYTES_MAX} bytes of memory; purge the beginning of the log"
             raise RemoteError(ErrorCode.OVERLOADED, f"{text} {more}")
-        earlier_end = limits.OFFSET_MAX
-        if fold is not None and fold.leader_epoch != leadership.leader_epoch:  # an election may have lost rows
-            earlier_end = partition.log.epoch_end(fold.leader_epoch).start_offset
-        under = MadeUnder(
-            leader_epoch=leadership.leader_epoch,
-            log_end=partition.log.log_end,
-            earlier_end=earlier_end,
-            at_us=now.wall_us,
-        )
+        under = self._under(partition, now)
         hidden = HideRows(under, reason, RowSet.of(offsets), user=user)
         rows: Rows = [(one.kind.encode(), encode(one)) for one in hidden.split()]
         if fold is not None and fold.is_snapshot_due:
             rows = [*((one.kind.encode(), encode(one)) for one in fold.snapshot(under)), *rows]
         return rows
+
+    def _under(self, partition: Partition, now: Now) -> MadeUnder:
+        leadership, fold = partition.leadership, self._folds.get(partition.key)
+        assert leadership is not None
+        earlier_end = limits.OFFSET_MAX
+        if fold is not None and fold.leader_epoch != leadership.leader_epoch:
+            earlier_end = partition.log.epoch_end(fold.leader_epoch).start_offset
+        return MadeUnder(
+            leader_epoch=leadership.leader_epoch,
+            log_end=partition.log.log_end,
+            earlier_end=earlier_end,
+            at_us=now.wall_us,
+        )
+
+    def is_doubtful(self, partition: Partition) -> bool:
+        """True if other rows may have the offsets of hidden ones, and no mark has told them apart yet."""
+        fold = self._folds.get(partition.key)
+        if fold is None or not fold.hidden:
+            return False
+        known_end = partition.log.epoch_end(fold.leader_epoch).start_offset
+        return fold.hidden.any_in(known_end, partition.log.log_end)
+
+    def corrections(self, now: Now) -> Iterator[tuple[Partition, Rows]]:
+        """Yield the partitions led here whose hidden rows were lost, and the mark that says so."""
+        for key, fold in self._folds.items():
+            partition = self._partitions.get(key)
+            leadership = None if partition is None else partition.leadership
+            if partition is None or leadership is None or fold.leader_epoch >= leadership.leader_epoch:
+                continue
+            if fold.hidden.end > partition.log.epoch_end(fold.leader_epoch).start_offset:
+                mark = Decided(self._under(partition, now))
+                yield partition, [(mark.kind.encode(), encode(mark))]
 
     def has(self, partition: Partition, offset: int) -> bool:
         """True if the row at an offset is hidden."""

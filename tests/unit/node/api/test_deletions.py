@@ -128,3 +128,25 @@ def test_the_last_message_of_a_subject_is_the_last_one_that_is_not_deleted() -> 
     request = GetRequest(stream_id=broker.stream_id("orders"), subject="orders.rare")
     assert broker.refusal(request).code == ErrorCode.MESSAGE_NOT_FOUND
     assert any(path.endswith(".subjects") for path in broker.memory.files())
+
+
+def test_a_message_that_gets_the_offset_of_a_lost_one_is_shown_though_that_was_deleted() -> None:
+    broker = Broker().start()
+    broker.create("orders", durability="os")
+    for number in range(4):
+        broker.publish("orders.a", b"%d" % number)
+    assert done(broker, delete(broker, 2)).deleted == 1
+    broker.tick(1_000)  # all this is synced
+    for number in range(4, 10):
+        broker.publish("orders.a", b"%d" % number)
+    assert broker.ask(delete(broker, 8), DeleteMessagesResponse).deleted == 1
+    after = broker.crash().start()
+    lost = len(after.values("orders"))
+    assert lost < 6, "some messages are lost, as `os` allows"
+    for number in range(10):
+        after.publish("orders.a", b"new %d" % number)
+    after.tick(1_000)
+    after.tick(1_000)
+    shown = after.read("orders")
+    assert 2 not in [row.offset for row in shown], "it was not lost, and stays deleted"
+    assert [row.value for row in shown if row.value.startswith(b"new")] == [b"new %d" % number for number in range(10)]
