@@ -55,6 +55,8 @@ class Observing:
         found = [one for one in self._histories.values() if PartitionKey(one.stream_id, one.partition) in gone]  # type: ignore[arg-type]
         for history in found:
             history.ends.pop(broker.broker_id, None)
+            if history.is_deleted:
+                continue  # its damaged files are back if the power is lost before they are removed
             disk = (broker.broker_id, broker.disk.number)
             history.damaged.discard(disk)
             history.mended.discard(disk)

@@ -690,7 +690,7 @@ MUTANTS_OF_MARKS = (
         "a broker forgets at a start that there are marks",
         "penstock.node.data_dir.folders",
         "            self.companions_ahead.add(stream_id)\n",
-        "",
+        "            pass\n",
     ),
 )
 """Mutants of companion logs."""

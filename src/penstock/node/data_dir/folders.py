@@ -124,10 +124,12 @@ class LogFolders:
         if not number.isdecimal():
             return False
         stream_id = target_id(int(number))
-        if is_companion(int(number)) and stream_id in image.streams:
+        if not is_companion(int(number)):
+            return stream_id > image.index
+        is_ahead = stream_id > image.index or stream_id in image.streams
+        if is_ahead:
             self.companions_ahead.add(stream_id)
-            return True
-        return stream_id > image.index
+        return is_ahead
 
     def remove(self, vfs: Vfs, stream: StreamState) -> None:
         """Remove the logs of a deleted stream, then their marks; blocking. OSError."""

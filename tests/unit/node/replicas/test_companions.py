@@ -20,6 +20,7 @@ from penstock.messages import (
     PartitionHealth,
 )
 from penstock.metadata.companions import companion_key
+from penstock.metadata.image import ClusterImage
 from penstock.node.data_dir.folders import LogFolders
 from penstock.node.replicas.companions import ReadCompanionRows
 from penstock.node.step import Outbox
@@ -347,6 +348,9 @@ def test_a_broker_that_has_not_heard_of_its_marks_since_its_start_shows_nothing(
     image = dataclasses.replace(follower.image, streams=follower.image.streams.with_item(state.stream_id, state))
     folders.tidy(image, ())
     assert folders.companions_ahead == {state.stream_id}
+    of_nothing = LogFolders(disk, Outbox())
+    of_nothing.tidy(ClusterImage(), ())
+    assert of_nothing.companions_ahead == {state.stream_id}, "the stream itself is still to come"
     assert disk.list(folder), "nothing is moved to the quarantine"
     assert outbox.take().notices == []
 
