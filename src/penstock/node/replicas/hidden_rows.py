@@ -1,8 +1,9 @@
 """Hidden rows of the partitions on this broker: the fold of each partition's marks, and the leader's new marks.
 
-After a loss that the guarantees allow (a power loss with `durability` `os`, an unclean election) other rows may have the
-offsets of hidden ones. The first mark of a later leader epoch tells them apart (`earlier_end`), so a leader that finds
-such offsets writes one that hides nothing (`correction`). Until a replica has it, it shows nothing (`is_doubtful`).
+After a loss that the guarantees allow (a power loss with `durability` `os`, an unclean election) other rows may have
+the offsets of hidden ones. The first mark of a later leader epoch tells them apart (`earlier_end`), so a leader that
+finds such offsets writes one that hides nothing (`corrections`). Until a replica has it, it shows nothing
+(`is_doubtful`).
 
 Rules: the committed rows of a companion log are marks (`penstock.live`), whose kind is the row's key. They are folded
 in their order, on the leader and on followers alike, and the partition gets the result at once: what it shows next is
