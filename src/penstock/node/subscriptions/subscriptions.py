@@ -223,7 +223,10 @@ class Subscriptions(Generic[L]):
         if (place := self._places.get(listener)) is None:
             return False
         due = _Place.of(listener)
-        if place[:3] == due[:3]:
+        channel = self._channel(listener)
+        # Another member of the channel may have ended a subscription that is wanted again by now.
+        has_all = channel is None or channel.ids.keys() >= {*due.subjects}
+        if place[:3] == due[:3] and has_all:
             return False
         if place.channel == due.channel and place.queue == due.queue:
             self._change_subjects(listener, place, due.subjects)
@@ -246,13 +249,14 @@ class Subscriptions(Generic[L]):
                 self._outbox.step.nats.append(Unsubscribe(sid))
             if channel is not None:
                 channel.asked.discard(subject)
+        new = [one for one in subjects if one not in ids or one not in place.subjects]
         if channel is not None:
             _extend(channel, subjects)
             self._places[listener] = place._replace(subjects=subjects)
         else:
             ids |= zip((one for one in subjects if one not in ids), _free_ids(listener.sid, ids.values()), strict=False)
             self._places[listener] = place._replace(subjects=subjects, ids=tuple(ids[one] for one in subjects))
-        self._want(listener, [one for one in subjects if one not in place.subjects])
+        self._want(listener, new)
 
     def _forget(self, listener: L, subject: str | None) -> None:
         """Drop what is known and wanted of one subject."""
@@ -289,6 +293,7 @@ class Subscriptions(Generic[L]):
         if self.by_sid.pop(listener.sid, None) is None:
             return
         place = self._places[listener]
+        left = [one for one in place.subjects if _Wanted(listener, one) in self._to_ask]
         self.former = {sid: one for sid, one in self.former.items() if one is not listener}
         for subject in (*place.subjects, None):
             self._forget(listener, subject)
@@ -300,6 +305,12 @@ class Subscriptions(Generic[L]):
                 assert place.channel is not None
                 del self._channels[place.channel], self.channels[channel.sid]
                 ended = channel.ids.values()
+            else:  # what it was about to ask for, another member asks for; what no other one hears ends
+                heir = next(iter(channel.members))
+                self._queue(_Wanted(heir, one) for one in left if one in self._places[heir].subjects)
+                heard = {subject for member in channel.members for subject in self._places[member].subjects}
+                ended = [channel.ids.pop(one) for one in place.subjects if one not in heard and one in channel.ids]
+                channel.asked &= heard
         del self._places[listener]
         self._outbox.step.nats += map(Unsubscribe, ended)
 
