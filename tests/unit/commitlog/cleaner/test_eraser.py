@@ -170,13 +170,21 @@ def test_a_hidden_row_is_no_current_one_of_its_key() -> None:
 
 def test_a_truncation_gives_the_offsets_of_hidden_rows_to_others() -> None:
     _, log = sealed()
-    log.hide(RowSet.of([7, 100]), NONE)
+    log.hide(RowSet.of([7, 100]), NONE, log.last_epoch)
     cut = log.truncate(100)
     assert cut is not None
     cut.run()
     log.truncated(cut)
-    append_told(log, [Told(value=b"another")], NOW + 12 * S)
+    append_told(log, [Told(value=b"the same, from its leader")], NOW + 12 * S)
+    assert offsets_of(log.view().hiding(log.hidden))[-1] == 99, "row 100 is hidden on the leader, too"
+    cut = log.truncate(100)
+    assert cut is not None
+    cut.run()
+    log.truncated(cut)
+    log.start_epoch(log.leader_epoch + 1)
+    append_told(log, [Told(value=b"another")], NOW + 13 * S)
     assert offsets_of(log.view().hiding(log.hidden))[-1] == 100
+    assert 7 not in offsets_of(log.view().hiding(log.hidden))
 
 
 def test_a_hidden_rollup_takes_effect_before_it_goes() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import Offset
 from penstock.messages import (
@@ -151,3 +152,20 @@ def test_a_message_that_gets_the_offset_of_a_lost_one_is_shown_though_that_was_d
     assert 2 not in [row.offset for row in shown], "it was not lost, and stays deleted"
     new = [row.value for row in shown if row.value is not None and row.value.startswith(b"new")]
     assert new == [b"new %d" % number for number in range(10)]
+
+
+def test_a_deletion_beside_the_one_that_writes_a_snapshot_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "MARKS_PER_SNAPSHOT_MAX", 2)
+    broker = with_messages()
+    done(broker, delete(broker, 0))
+    done(broker, delete(broker, 1))
+    broker.syncs_hang = True
+    callers = [broker.request(delete(broker, number)) for number in (2, 3, 4)]
+    broker.syncs_hang = False
+    broker.settle()
+    for caller in callers:
+        assert broker.answer(caller, DeleteMessagesResponse).deleted == 1
+    assert offsets(broker) == [5, 6, 7, 8, 9, 10, 11]
+    after = broker.crash().start()
+    after.tick(1_000)
+    assert offsets(after) == [5, 6, 7, 8, 9, 10, 11]
