@@ -19,13 +19,14 @@ snapshot lifts it, as its writer has understood all marks before.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import chain
+from itertools import chain, starmap
 
 from penstock.base import limits
 from penstock.live.marks import Decided, HideReason, HideRows, MadeUnder, Mark, Snapshot, TimeToLive, UnknownMarkError
 from penstock.live.row_set import NONE
 
 _REASONS = tuple(HideReason)
+_SMALL_SPANS = 4
 _SNAPSHOT_ROOM = limits.MARK_BYTES_MAX - 512  # beside all other fields
 
 
@@ -76,11 +77,13 @@ class LiveRows:
 
     def _hide(self, mark: HideRows) -> int:
         rows = mark.rows.between(self.log_start, limits.OFFSET_MAX)
-        before = self.hidden.count
+        # To count all that is hidden takes longer than to look up a few rows.
+        is_small = len(rows.boxes) <= _SMALL_SPANS
+        before = sum(starmap(self.hidden.count_in, rows.runs())) if is_small else self.hidden.count
         self.hidden |= rows
         if mark.is_secure:
             self.secure |= rows
-        newly = self.hidden.count - before
+        newly = rows.count - before if is_small else self.hidden.count - before
         self.counts[_REASONS.index(mark.reason)] += newly
         return newly
 

@@ -166,7 +166,7 @@ class Deletions:
                 self._await_companion(asked)
                 return
             by = sharer_of(asked.call.auth.who)
-            rows = self._hidden.marks(partition, asked.query.found, _reason(asked.request), by, self._context.now)
+            rows = self._hidden.marks(partition, asked.query.rows, _reason(asked.request), by, self._context.now)
             self._write(partition, rows, partial(self._marked, asked))
         except RemoteError as refusal:
             if refusal.code == ErrorCode.NOT_YET:
@@ -250,6 +250,7 @@ class Deletions:
             self._go_on(asked)
         for asked in [one for one in self._waiting.values() if one.deadline_us <= now_us]:
             text = f"nothing is known of the deletion in {asked.partition.label} yet; it may be done in a moment"
+            self._executor.callers_disconnected((asked.call.caller,))  # the search, if that is what took so long
             self._answer(asked, RemoteError(ErrorCode.TIMED_OUT, f"{text}: ask again"))
 
 

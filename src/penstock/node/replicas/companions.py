@@ -64,15 +64,18 @@ class ReadCompanionRows(Query):
 
     def run(self) -> None:
         """Raise RemoteError (corrupt_range), OSError or QueryGivenUpError."""
-        for header, data in self._batches(self._start, self.end):
+        size_bytes = 0
+        for _, data in self._batches(self._start, self.end):
             codec.check_values(data)
             keys, values = keys_and_values(data)
             for offset, key, value in zip(codec.offsets(data), keys, values, strict=True):
-                if self._start <= offset < self.end:
-                    self.rows.append(CompanionRow(Offset(offset), key, value))
-            if len(self.rows) >= limits.COMPANION_ROWS_AT_ONCE:
-                self.end = min(self.end, header.end_offset)
-                return
+                if not self._start <= offset < self.end:
+                    continue
+                if size_bytes >= limits.COMPANION_BYTES_AT_ONCE or len(self.rows) >= limits.COMPANION_ROWS_AT_ONCE:
+                    self.end = offset
+                    return
+                self.rows.append(CompanionRow(Offset(offset), key, value))
+                size_bytes += len(value or b"")
 
 
 class _Passed:

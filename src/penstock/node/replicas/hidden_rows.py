@@ -72,8 +72,8 @@ class HiddenRows:
 
     # New marks
 
-    def marks(self, partition: Partition, offsets: Sequence[int], reason: HideReason, user: str, now: Now) -> Rows:
-        """Return the rows for the companion log that hide these offsets, in rising order.
+    def marks(self, partition: Partition, named: RowSet, reason: HideReason, user: str, now: Now) -> Rows:
+        """Return the rows for the companion log that hide the rows at these offsets.
 
         RemoteError overloaded: too many scattered rows are hidden already.
         """
@@ -83,7 +83,7 @@ class HiddenRows:
             more = f"their offsets take {limits.HIDDEN_ROWS_BYTES_MAX} bytes of memory; purge the beginning of the log"
             raise RemoteError(ErrorCode.OVERLOADED, f"{text} {more}")
         under = self._under(partition, now)
-        hidden = HideRows(under, reason, RowSet.of(offsets), user=user)
+        hidden = HideRows(under, reason, named, user=user)
         rows: Rows = [(one.kind.encode(), encode(one)) for one in hidden.split()]
         if fold is not None and fold.is_snapshot_due:
             rows = [*((one.kind.encode(), encode(one)) for one in fold.snapshot(under)), *rows]

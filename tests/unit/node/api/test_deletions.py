@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
-from penstock.base.ids import Offset
+from penstock.base.ids import Offset, PartitionKey
 from penstock.messages import (
     DeleteMessagesRequest,
     DeleteMessagesResponse,
@@ -16,6 +18,9 @@ from penstock.messages import (
     PurgeSubjectResponse,
     SetIntakeRequest,
 )
+from penstock.node.partition.log_queries import QueryGivenUpError
+from penstock.node.replicas.companions import CompanionRow
+from penstock.node.replicas.hidden_rows import HiddenRows
 from tests.unit.node.harness import Broker
 
 
@@ -169,3 +174,36 @@ def test_a_deletion_beside_the_one_that_writes_a_snapshot_stays(monkeypatch: pyt
     after = broker.crash().start()
     after.tick(1_000)
     assert offsets(after) == [5, 6, 7, 8, 9, 10, 11]
+
+
+def test_a_search_that_took_too_long_is_given_up() -> None:
+    broker = with_messages()
+    broker.disk_runs_at_once = False
+    caller = broker.request(purge(broker, "orders.1"))
+    (asked,) = broker.node._deletions._waiting.values()
+    broker.tick(limits.DELETION_TIMEOUT_MS)
+    refusal = broker.replies[caller].response
+    assert isinstance(refusal, RemoteError)
+    assert refusal.code == ErrorCode.TIMED_OUT
+    with pytest.raises(QueryGivenUpError):
+        asked.query.run()
+
+
+def test_many_marks_are_applied_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = with_messages()
+    for number in range(6):
+        done(broker, delete(broker, number))
+    monkeypatch.setattr(limits, "COMPANION_BYTES_AT_ONCE", 30)  # two marks
+    takes: list[int] = []
+    take = HiddenRows.take
+
+    def counted(self: HiddenRows, key: PartitionKey, rows: Sequence[CompanionRow], end: int) -> None:
+        takes.append(len(rows))
+        take(self, key, rows, end)
+
+    monkeypatch.setattr(HiddenRows, "take", counted)
+    after = broker.crash().start()
+    after.tick(1_000)
+    assert offsets(after) == [6, 7, 8, 9, 10, 11]
+    assert sum(takes) == 6
+    assert max(takes) < 6
