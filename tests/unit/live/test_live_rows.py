@@ -216,3 +216,12 @@ def test_marks_of_the_first_version_are_read_and_written_as_they_were() -> None:
 
 
 GOLDEN = "0103ac02c8018001e8070103616461" + "08" + "0101010102017d00"
+
+
+def test_a_snapshot_of_the_largest_sets_fits_into_one_append() -> None:
+    """A leader appends all its parts at once, with the marks of one request: else no deletion could succeed again."""
+    most_of_request = 8 * limits.PURGED_ROWS_AT_ONCE
+    assert limits.HIDDEN_ROWS_BYTES_MAX + 2 * most_of_request < limits.BATCH_ROWS_BYTES_MAX
+    runs = RowSet.of_runs((number * 150, number * 150 + 130) for number in range(100_000))
+    for rows in (scattered(200), runs, RowSet.of(number << 16 for number in range(1_000))):
+        assert len(rows.encode()) <= rows.size_bytes

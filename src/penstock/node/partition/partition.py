@@ -282,7 +282,10 @@ class Partition:
         why no row may be shown, as not all marks are understood. `marked_epoch`: see `Log.hide`.
         """
         self.hiding, self.show_refusal = (hidden, secure, marked_epoch), refusal
+        before = self.log.hidden
         self.log.hide(*self.hiding)
+        if self.log.hidden is not before:
+            self.lasts = None  # the last message of a subject may be hidden now: they are read again
 
     def live_view(self) -> LogView:
         """Return the log as readers may see it now: without hidden rows. RemoteError unsupported_version if this broker
@@ -295,7 +298,8 @@ class Partition:
     def view(self) -> LogView:
         """Return the rows that are stored now, hidden ones included, from the readers' log start on.
 
-        For replicas, and for what a leader knows of its log: message ids, producers, published runs, rollups.
+        For replicas, and for what a leader knows of its log: message ids, producers, published runs, rollups. The last
+        sequences of subjects are those of messages that are shown.
         """
         view, start = self.log.view(), self.log_start
         return view if start == view.log_start else view.starting_at(start)
@@ -446,7 +450,7 @@ class Partition:
             mistyped=marks,
         )  # fmt: skip
         if lasts is not None and admission.asks_older:
-            read_older(lasts, self.view(), self.log_start, step)
+            read_older(lasts, self.view().hiding(self.log.hidden), self.log_start, step)
         if not (admission.needs_ids or admission.needs_lasts):
             if values is not None:
                 self.counters["schema_checked"] += group.count
@@ -461,7 +465,7 @@ class Partition:
         if admission.needs_ids and self.dedup is None:
             self.dedup = read_ids(self.stream, self.key.partition, self.view(), rules, now_us, step)
         if admission.needs_lasts:
-            self.lasts = read_end(self.view(), self.log.log_end, step)
+            self.lasts = read_end(self.view().hiding(self.log.hidden), self.log.log_end, step)
         return None
 
     def _marks(self, group: MessageGroup, values: ValueCheck) -> bytes | None:

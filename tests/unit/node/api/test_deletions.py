@@ -23,6 +23,8 @@ from penstock.node.replicas.companions import CompanionRow
 from penstock.node.replicas.hidden_rows import HiddenRows
 from tests.unit.node.harness import Broker
 
+EXPECTS = b"NATS/1.0\r\nNats-Expected-Last-Subject-Sequence: %d\r\n\r\n"
+
 
 def with_messages(count: int = 12) -> Broker:
     broker = Broker().start()
@@ -207,3 +209,15 @@ def test_many_marks_are_applied_in_parts(monkeypatch: pytest.MonkeyPatch) -> Non
     assert offsets(after) == [6, 7, 8, 9, 10, 11]
     assert sum(takes) == 6
     assert max(takes) < 6
+
+
+def test_the_last_sequence_of_a_subject_is_that_of_the_last_message_that_is_not_deleted() -> None:
+    broker = with_messages()  # 9 is the last one of orders.0
+    done(broker, delete(broker, 9))
+    broker.publish("orders.0", b"next", reply="_INBOX.1", headers=EXPECTS % 7)
+    assert offsets(broker)[-1] == 12
+    done(broker, delete(broker, 12))
+    after = broker.crash().start()
+    after.tick(1_000)
+    after.publish("orders.0", b"next", reply="_INBOX.2", headers=EXPECTS % 7)
+    assert offsets(after)[-1] == 13
