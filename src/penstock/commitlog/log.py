@@ -105,6 +105,7 @@ class Log:
         "_folder",
         "_is_lineage_sure",
         "_lineage",
+        "_marked",
         "_open_files",
         "_rebuilt_indexes",
         "_removal",
@@ -162,6 +163,7 @@ class Log:
         self.last_timestamp_us = found.last_timestamp_us  # of the newest message ever; 0 before the first
         self.leader_epoch = found.leader_epoch  # the highest known; 0 before the first
         self.hidden: RowSet | None = None  # rows that readers are not shown; see `hide`
+        self._marked: tuple[RowSet, RowSet, int] = (NONE, NONE, 0)  # arguments of `hide`
         self.keeps_latest = False  # `append` sets `latest`
         self.latest: LastBatch | None = None  # the last batch, while it is small and not committed
         oldest_us = None if self.log_start == self.log_end else 0
@@ -669,10 +671,23 @@ class Log:
 
     # Hidden rows, high watermark and cleaning.
 
-    def hide(self, hidden: RowSet, secure: RowSet = NONE) -> None:
+    def hide(self, hidden: RowSet, secure: RowSet = NONE, marked_epoch: int = 0) -> None:
         """Take the set of rows that readers are not shown: the cleaner removes them in time, and those in `secure` as
         soon as it may. A view of the log has them: see `LogView.hiding`.
+
+        `marked_epoch`: the leader epoch in which the last of them was named; 0: they are this log's. Rows that a later
+        leader wrote at the same offsets, because an election lost those that were named, are others, and are shown.
         """
+        self._marked = hidden, secure, marked_epoch
+        self._hide_own()
+
+    def _hide_own(self) -> None:
+        """Hide the rows that are named and are this log's."""
+        hidden, secure, epoch = self._marked
+        entries = self._lineage.entries
+        if epoch and entries and entries[-1].leader_epoch > epoch:
+            end = self.epoch_end(epoch).start_offset
+            hidden, secure = hidden.between(0, end), secure.between(0, end)
         self.hidden = hidden or None
         self._cleaner.hide(hidden, secure)
 
@@ -760,6 +775,8 @@ class Log:
         self.leader_epoch = max(self.leader_epoch, leader_epoch)
         self._checkpoint.is_dirty = True
         self._flush_state.add_lineage(file)
+        if self._marked[0]:
+            self._hide_own()
 
     @property
     def last_epoch(self) -> int:
@@ -835,8 +852,8 @@ class Log:
         self._checkpoint.is_dirty = self._checkpoint.is_behind = self._checkpoint.is_due = False
         self.log_start, self.log_end, self.flushed_end = values.log_start, values.flushed_end, values.flushed_end
         self._committed_end = values.committed_end
-        if self.hidden is not None:  # others may get the offsets of rows that are gone
-            self.hide(self.hidden.between(0, self.log_end), self._cleaner.secure.between(0, self.log_end))
+        if self._marked[0]:
+            self._hide_own()
         self.last_timestamp_us = values.last_timestamp_us
         self.leader_epoch = values.leader_epoch
         self._retention_tracker.restart(is_empty=self.log_start == self.log_end, forgets=truncation.start is not None)

@@ -284,7 +284,9 @@ class LogView:
         hidden, erased = self.hidden, segment.erased
         if hidden is None or erased is None:
             return hidden
-        return erased.covers if hidden.count_in(segment.base_offset, segment.end_offset) == erased.rows else hidden
+        # Hidden rows only grow, but for those below the log start, which are forgotten.
+        begin, end = max(segment.base_offset, self.log_start), segment.end_offset
+        return erased.covers if hidden.count_in(begin, end) == erased.rows.count_in(begin, end) else hidden
 
     def _masked(self, found: Slice, offset: int, begin: int, end: int, bytes_max: int) -> Masked | None:
         """Read the batches of a slice that may have hidden rows, from the one that holds `begin` on."""

@@ -1,8 +1,10 @@
 """Live rows: the fold of the committed marks of one partition.
 
 Rules: the fold is a function of the marks, in order: replicas that took the same marks are equal. Hidden rows are never
-shown again; what is cut is what no longer exists: rows that a truncation of the data log removed, whose offsets others
-get, and those below the log start. A snapshot replaces all marks before it, once all its parts are taken.
+shown again; what is cut is what no longer exists: rows that an election lost, whose offsets others get, and those below
+the log start. Until a mark says so, the data log itself knows which rows a later leader wrote (`Log.hide`).
+A snapshot, once all its parts are taken, holds all marks before it, but for those that were not committed yet when its
+leader made it: so it adds to what is hidden, and takes nothing away.
 
 After a mark that is not understood, `refusal` says why no row may be shown: more would be shown than should. A whole
 snapshot lifts it, as its writer has understood all marks before.
@@ -11,20 +13,20 @@ snapshot lifts it, as its writer has understood all marks before.
 |----------------------------------------|-----------------------------------------------|--------------------------|
 | a mark is committed                    | and the mark's                                | `take`                   |
 | the first mark of a later leader epoch | those before its `earlier_end`, and the mark's| `take`                   |
-| this replica's data log was truncated  | those before its end                          | `truncated`              |
 | the log start rises                    | those from there on                           | `start_raised`           |
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import chain
+from itertools import chain, starmap
 
 from penstock.base import limits
 from penstock.live.marks import Decided, HideReason, HideRows, MadeUnder, Mark, Snapshot, TimeToLive, UnknownMarkError
 from penstock.live.row_set import NONE
 
 _REASONS = tuple(HideReason)
+_SMALL_SPANS = 4
 _SNAPSHOT_ROOM = limits.MARK_BYTES_MAX - 512  # beside all other fields
 
 
@@ -75,11 +77,13 @@ class LiveRows:
 
     def _hide(self, mark: HideRows) -> int:
         rows = mark.rows.between(self.log_start, limits.OFFSET_MAX)
-        before = self.hidden.count
+        # To count all that is hidden takes longer than to look up a few rows.
+        is_small = len(rows.boxes) <= _SMALL_SPANS
+        before = sum(starmap(self.hidden.count_in, rows.runs())) if is_small else self.hidden.count
         self.hidden |= rows
         if mark.is_secure:
             self.secure |= rows
-        newly = self.hidden.count - before
+        newly = rows.count - before if is_small else self.hidden.count - before
         self.counts[_REASONS.index(mark.reason)] += newly
         return newly
 
@@ -96,17 +100,13 @@ class LiveRows:
         for one in parts:
             hidden |= one.rows
             secure |= one.secure_rows
-        self.hidden = hidden.between(self.log_start, limits.OFFSET_MAX)
-        self.secure = secure.between(self.log_start, limits.OFFSET_MAX)
-        self.counts = list(part.counts)
-        self.decided_end = part.under.decided_end
-        self.expired = part.expired
+        self.hidden |= hidden.between(self.log_start, limits.OFFSET_MAX)
+        self.secure |= secure.between(self.log_start, limits.OFFSET_MAX)
+        self.counts = list(map(max, self.counts, part.counts))
+        self.decided_end = max(self.decided_end, part.under.decided_end)
+        self.expired = max(self.expired or (0, 0), part.expired or (0, 0)) if self.expired or part.expired else None
         self.refusal = ""
         self._since_marks = self._since_bytes = 0
-
-    def truncated(self, end: int) -> None:
-        """Forget the rows from `end` on: the data log was truncated there, and others get their offsets."""
-        self._cut(end)
 
     def _cut(self, end: int) -> None:
         self.hidden, self.secure = self.hidden.between(0, end), self.secure.between(0, end)
@@ -141,9 +141,13 @@ class LiveRows:
         return self._since_bytes >= max(limits.SNAPSHOT_AFTER_BYTES, self.size_bytes)
 
     def snapshot(self, under: MadeUnder) -> Iterator[Snapshot]:
-        """Yield the parts of a snapshot of all that was taken, each of at most MARK_BYTES_MAX bytes."""
-        rows = self.hidden.split(_SNAPSHOT_ROOM)
-        secure_rows = self.secure.split(_SNAPSHOT_ROOM)
+        """Yield the parts of a snapshot of all that was taken, each of at most MARK_BYTES_MAX bytes.
+
+        In a later leader epoch, rows from `under.earlier_end` on are left out: they are others by now.
+        """
+        end = limits.OFFSET_MAX if under.leader_epoch == self.leader_epoch else under.earlier_end
+        rows = self.hidden.between(0, end).split(_SNAPSHOT_ROOM)
+        secure_rows = self.secure.between(0, end).split(_SNAPSHOT_ROOM)
         pairs = list(chain(((one, NONE) for one in rows), ((NONE, one) for one in secure_rows))) or [(NONE, NONE)]
         assert len(pairs) <= limits.SNAPSHOT_PARTS_MAX, len(pairs)
         for number, (some, secure) in enumerate(pairs):

@@ -86,7 +86,7 @@ class HideRows:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A part of the fold of all earlier marks, which it replaces together with the other parts."""
+    """A part of the fold of the marks that were committed when its leader made it. Later ones may stand before it."""
 
     under: MadeUnder
     part: int

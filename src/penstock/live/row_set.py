@@ -36,6 +36,7 @@ _LOW = _CHUNK - 1
 _DENSE_BYTES = _CHUNK // 8
 _RUNS_MAX = _DENSE_BYTES // 4  # more runs than these take more memory than a bit for each offset
 _CHUNKS_MAX = (OFFSET_MAX >> 16) + 1
+_FEW = 64  # members of a chunk for which a bitmap costs more
 _ALL = (1 << _CHUNK) - 1
 _FULL, _RUNS, _DENSE = range(3)
 _SPAN_BYTES = 96  # of the objects of one span, beside its own bytes
@@ -57,8 +58,29 @@ class RowSet:
 
     @classmethod
     def of(cls, offsets: Iterable[int]) -> RowSet:
-        """Return the set of these offsets."""
-        return cls.of_runs((offset, offset + 1) for offset in sorted(offsets))
+        """Return the set of these offsets. A million takes a good part of a second: do it in a disk thread."""
+        spans = _Spans()
+        chosen = array("q", sorted(offsets))
+        at = 0
+        while at < len(chosen):
+            chunk = chosen[at] >> 16
+            stop = bisect_left(chosen, (chunk + 1) << 16, at)
+            if stop - at < _FEW:
+                runs = array("H")
+                for offset in chosen[at:stop]:
+                    low = offset & _LOW
+                    if runs and low <= runs[-1] + 1:
+                        runs[-1] = low
+                    else:
+                        runs.extend((low, low))
+                spans.add_runs(chunk, runs)
+            else:
+                bits = bytearray(_DENSE_BYTES)
+                for offset in chosen[at:stop]:
+                    bits[(offset & _LOW) >> 3] |= 1 << (offset & 7)
+                spans.add_int(chunk, int.from_bytes(bits, "little"))
+            at = stop
+        return spans.finish()
 
     @classmethod
     def of_runs(cls, runs: Iterable[tuple[int, int]]) -> RowSet:

@@ -60,13 +60,6 @@ def test_secure_marks_name_what_must_be_erased() -> None:
     assert live.secure == RowSet.of([2])
 
 
-def test_a_truncation_gives_the_offsets_to_other_rows() -> None:
-    live = folded([hide(3, 7, 8, under=replace(UNDER, decided_end=9))])
-    live.truncated(8)
-    assert live.hidden == RowSet.of([3, 7])
-    assert live.decided_end == 8
-
-
 def test_the_first_mark_of_an_epoch_says_which_earlier_ones_still_hold() -> None:
     later = MadeUnder(leader_epoch=3, log_end=20, earlier_end=8)
     live = folded([hide(3, 7, 8), Decided(later), hide(9, under=later)])
@@ -100,7 +93,7 @@ def test_a_snapshot_counts_only_when_it_is_whole() -> None:
     assert live.hidden == RowSet.of([5])
     live.take(parts[0])  # its writer began again
     live.take(parts[1])
-    assert live.hidden == RowSet.of([0, 1])
+    assert live.hidden == RowSet.of([0, 1, 5])
     live = folded([hide(5), parts[1], parts[0], Decided(replace(UNDER, leader_epoch=2)), parts[1]])
     assert live.hidden == RowSet.of([5]), "neither the end of one nor one of two leaders is whole"
 
@@ -173,6 +166,21 @@ def test_a_snapshot_and_the_rest_are_as_all_marks(marks: list[Mark], at: int) ->
     assert first.part == 0
 
 
+def test_a_mark_that_was_not_committed_when_a_snapshot_was_made_holds_on() -> None:
+    leader = folded([hide(3)])
+    marks = [hide(3), hide(7, 8), *leader.snapshot(UNDER), hide(9)]
+    found = folded(marks)
+    assert found.hidden == RowSet.of([3, 7, 8, 9])
+    assert found.counts[0] == 4
+
+
+def test_a_snapshot_that_begins_an_epoch_leaves_out_what_an_election_lost() -> None:
+    leader = folded([hide(3, 7, 8)])
+    later = MadeUnder(leader_epoch=3, log_end=20, earlier_end=8)
+    found = folded([hide(3, 7, 8), *leader.snapshot(later)])
+    assert found.hidden == RowSet.of([3, 7])
+
+
 @pytest.mark.parametrize(
     "mark",
     [
@@ -208,3 +216,12 @@ def test_marks_of_the_first_version_are_read_and_written_as_they_were() -> None:
 
 
 GOLDEN = "0103ac02c8018001e8070103616461" + "08" + "0101010102017d00"
+
+
+def test_a_snapshot_of_the_largest_sets_fits_into_one_append() -> None:
+    """A leader appends all its parts at once, with the marks of one request: else no deletion could succeed again."""
+    most_of_request = 8 * limits.PURGED_ROWS_AT_ONCE
+    assert limits.HIDDEN_ROWS_BYTES_MAX + 2 * most_of_request < limits.BATCH_ROWS_BYTES_MAX
+    runs = RowSet.of_runs((number * 150, number * 150 + 130) for number in range(100_000))
+    for rows in (scattered(200), runs, RowSet.of(number << 16 for number in range(1_000))):
+        assert len(rows.encode()) <= rows.size_bytes

@@ -105,11 +105,6 @@ class Cleaner:
         """Replace the set of hidden rows; `secure`: those that are erased without waiting for others."""
         self._eraser.hide(hidden, secure)
 
-    @property
-    def secure(self) -> RowSet:
-        """Hidden rows that are erased without waiting for others."""
-        return self._eraser.secure
-
     # The next task.
 
     def is_due(self, end: int, now_us: int) -> bool:

@@ -162,7 +162,7 @@ class Cleaning(IncrementalTask):
                 if self.is_void:
                     return False
         yield moved
-        self.found = Erased(self._hidden.count, self._secure.count, RowSet.of(covers))
+        self.found = Erased(self._hidden, self._secure, RowSet.of(covers))
         return False
 
     def _may_have_hidden(self, header: BatchHeader) -> bool:
@@ -256,7 +256,7 @@ class Cleaning(IncrementalTask):
         yield _Outgoing(thinner.end(), 0, 0)
         assert not thinner.forced_keys, "a row was judged to go, and must stay"
         if self._hidden is not None:
-            self._erased = Erased(self._hidden.count, self._secure.count, RowSet.of(thinner.covers))
+            self._erased = Erased(self._hidden, self._secure, RowSet.of(thinner.covers))
 
     def _kept(self, data: Buffer, header: BatchHeader, row: int) -> tuple[pa.BooleanArray, pa.BooleanArray | None]:
         """Return which rows of a batch stay, and which are not hidden; None: none is. `row`: number of its first."""

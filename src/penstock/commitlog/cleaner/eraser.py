@@ -90,11 +90,14 @@ class Eraser:
                 continue
             if not self._may_erase(segment, config):
                 continue
-            rows, secure_rows = (0, 0) if segment.erased is None else segment.erased[:2]
-            left = self.hidden.count_in(begin, stop) - rows
-            if left <= 0:
+            if not self.hidden.any_in(begin, stop):
                 continue
-            is_urgent = left * limits.ERASED_SHARE >= stop - begin or self.secure.count_in(begin, stop) > secure_rows
+            rows, secure_rows = (NONE, NONE) if segment.erased is None else segment.erased[:2]
+            left = _lacking(self.hidden.between(begin, stop), rows)
+            if not left:
+                continue
+            is_secure = self.secure.any_in(begin, stop) and _lacking(self.secure.between(begin, stop), secure_rows) > 0
+            is_urgent = is_secure or left * limits.ERASED_SHARE >= stop - begin
             due_us = segment.last_timestamp_us + config.dedup_window_us
             found.append(_Pending(segment, due_us, is_urgent=is_urgent))
         return found
@@ -126,3 +129,8 @@ class Eraser:
         """Back off after a rewrite failed."""
         self._failures += 1
         self._not_before_us = now_us + growing(_RETRY_US, self._failures, _RETRY_US_MAX)
+
+
+def _lacking(some: RowSet, others: RowSet) -> int:
+    """Return how many members of the first set are not in the second, which may have others."""
+    return (some | others).count - others.count

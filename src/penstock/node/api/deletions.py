@@ -97,7 +97,6 @@ class Deletions:
         self._write = write
         self._stopping = stopping
         self._waiting: dict[Hashable, _Asked] = {}
-        self._correcting: set[Partition] = set()
         self._executor = QueryExecutor(
             context.outbox, running_max=limits.DELETIONS_RUNNING_MAX, waiting_max=limits.DELETIONS_WAITING_MAX
         )
@@ -167,7 +166,7 @@ class Deletions:
                 self._await_companion(asked)
                 return
             by = sharer_of(asked.call.auth.who)
-            rows = self._hidden.marks(partition, asked.query.found, _reason(asked.request), by, self._context.now)
+            rows = self._hidden.marks(partition, asked.query.rows, _reason(asked.request), by, self._context.now)
             self._write(partition, rows, partial(self._marked, asked))
         except RemoteError as refusal:
             if refusal.code == ErrorCode.NOT_YET:
@@ -189,16 +188,6 @@ class Deletions:
         for asked in list(self._waiting.values()):
             if asked.awaits_companion and companion_key(asked.partition.key) == companion.key:
                 self._go_on(asked)
-
-    def _correct(self, partition: Partition, rows: Rows) -> None:
-        """Note that deleted messages were lost, so that others may have their offsets."""
-        if partition in self._correcting or not partition.is_writable:
-            return
-        self._correcting.add(partition)
-        try:
-            self._write(partition, rows, lambda _: self._correcting.discard(partition))
-        except RemoteError:  # the next tick tries again
-            self._correcting.discard(partition)
 
     def _go_on(self, asked: _Asked) -> None:
         if asked.partition.leadership is asked.leadership and asked.partition.stream.has_companion:
@@ -259,10 +248,9 @@ class Deletions:
         """Go on with what waits for a companion log, and fail what has timed out; `now_us` is elapsed time."""
         for asked in [one for one in self._waiting.values() if one.awaits_companion]:
             self._go_on(asked)
-        for partition, rows in list(self._hidden.corrections(self._context.now)):
-            self._correct(partition, rows)
         for asked in [one for one in self._waiting.values() if one.deadline_us <= now_us]:
             text = f"nothing is known of the deletion in {asked.partition.label} yet; it may be done in a moment"
+            self._executor.callers_disconnected((asked.call.caller,))  # the search, if that is what took so long
             self._answer(asked, RemoteError(ErrorCode.TIMED_OUT, f"{text}: ask again"))
 
 

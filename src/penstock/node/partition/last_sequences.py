@@ -1,8 +1,9 @@
 """Reads the last sequences of subjects from a leader's log (expected-last-sequence checks).
 
 Rules: the state is a function of the log, like message ids (see `node.partition.dedup`): a leadership reads the log
-when the first message states an expected last sequence, keeps the state current, and drops it at its end, or after
-compaction has removed rows. A partition without such messages does no work for it.
+when the first message states an expected last sequence, keeps the state current, and drops it at its end, after
+compaction has removed rows, or when rows are hidden: a hidden row is no last one. A partition without such messages
+does no work for it.
 
 | known                     | since                               | a message with an expected last sequence       |
 |---------------------------|-------------------------------------|------------------------------------------------|

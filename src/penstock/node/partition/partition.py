@@ -73,10 +73,10 @@ class Partition:
     __slots__ = (
         "_followed", "_marked", "_recovered_end", "_rules", "budget", "cannot_lead", "closed",
         "committed_bytes", "committed_end", "counters", "cutting", "damage_told", "dedup", "dropped",
-        "fenced_told", "flush_us", "flushing", "following", "fresh_us", "hidden", "impediment", "in_flight",
+        "fenced_told", "flush_us", "flushing", "following", "fresh_us", "hiding", "impediment", "in_flight",
         "is_mute", "key", "keys", "lasts", "leader_epoch", "leadership", "leads", "led_epoch", "listened_us",
         "log", "mending", "mending_fails", "meters", "names_checked_us", "owes_name_check", "producers",
-        "published", "refusal", "rollup_at", "secure", "show_refusal", "sid", "stall", "stream", "subscribed",
+        "published", "refusal", "rollup_at", "show_refusal", "sid", "stall", "stream", "subscribed",
         "terms", "traffic", "trouble", "truncated", "undelivered_told", "unheard", "unheard_told_us", "values",
         "vfs", "visit_us", "when_idle",
     )  # fmt: skip
@@ -116,7 +116,7 @@ class Partition:
         self.fresh_us: int | None = None  # while no leader is followed: all that was committed by then is shown here
         # last notice to the operator; of corruption, the number of ranges reported
         self.trouble, self.fenced_told, self.damage_told = "", False, 0
-        self.hidden, self.secure, self.show_refusal = NONE, NONE, ""  # see `hide`
+        self.hiding, self.show_refusal = (NONE, NONE, 0), ""  # see `hide`
         self.vfs = vfs
         self.in_flight = InFlight(budget)
         self.committed_bytes = 0  # committed since the start of the broker; only grows
@@ -275,14 +275,17 @@ class Partition:
             return start
         return max(start, min(self.truncated_end, self.committed_end))
 
-    def hide(self, hidden: RowSet, secure: RowSet = NONE, *, refusal: str = "") -> None:
+    def hide(self, hidden: RowSet, secure: RowSet = NONE, *, marked_epoch: int = 0, refusal: str = "") -> None:
         """Show these rows to no reader from now on; those of `secure`, too, are to be erased at once.
 
         Both are the fold of all committed marks: they only grow, but for rows that the log has no longer. `refusal`:
-        why no row may be shown, as not all marks are understood.
+        why no row may be shown, as not all marks are understood. `marked_epoch`: see `Log.hide`.
         """
-        self.hidden, self.secure, self.show_refusal = hidden, secure, refusal
-        self.log.hide(hidden, secure)
+        self.hiding, self.show_refusal = (hidden, secure, marked_epoch), refusal
+        before = self.log.hidden
+        self.log.hide(*self.hiding)
+        if self.log.hidden is not before:
+            self.lasts = None  # the last message of a subject may be hidden now: they are read again
 
     def live_view(self) -> LogView:
         """Return the log as readers may see it now: without hidden rows. RemoteError unsupported_version if this broker
@@ -295,7 +298,8 @@ class Partition:
     def view(self) -> LogView:
         """Return the rows that are stored now, hidden ones included, from the readers' log start on.
 
-        For replicas, and for what a leader knows of its log: message ids, producers, published runs, rollups.
+        For replicas, and for what a leader knows of its log: message ids, producers, published runs, rollups. The last
+        sequences of subjects are those of messages that are shown.
         """
         view, start = self.log.view(), self.log_start
         return view if start == view.log_start else view.starting_at(start)
@@ -357,7 +361,7 @@ class Partition:
         self.closed = self.mending = ""
         self.mending_fails = False
         self.committed_end = max(log.log_start, min(self.committed_end, log.log_end))
-        log.hide(self.hidden, self.secure)
+        log.hide(*self.hiding)
 
     @property
     def is_being_repaired(self) -> bool:
@@ -446,7 +450,7 @@ class Partition:
             mistyped=marks,
         )  # fmt: skip
         if lasts is not None and admission.asks_older:
-            read_older(lasts, self.view(), self.log_start, step)
+            read_older(lasts, self.view().hiding(self.log.hidden), self.log_start, step)
         if not (admission.needs_ids or admission.needs_lasts):
             if values is not None:
                 self.counters["schema_checked"] += group.count
@@ -461,7 +465,7 @@ class Partition:
         if admission.needs_ids and self.dedup is None:
             self.dedup = read_ids(self.stream, self.key.partition, self.view(), rules, now_us, step)
         if admission.needs_lasts:
-            self.lasts = read_end(self.view(), self.log.log_end, step)
+            self.lasts = read_end(self.view().hiding(self.log.hidden), self.log.log_end, step)
         return None
 
     def _marks(self, group: MessageGroup, values: ValueCheck) -> bytes | None:

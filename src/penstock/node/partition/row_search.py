@@ -15,6 +15,7 @@ from penstock.base import limits
 from penstock.batch import codec
 from penstock.batch.subject_patterns import SubjectPatterns
 from penstock.commitlog import LogView
+from penstock.live.row_set import NONE, RowSet
 from penstock.node.partition.log_queries import Query
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ class FindOffsets(Query):
     def __init__(self, view: LogView, committed_end: int, offsets: Sequence[int]) -> None:
         super().__init__(view)
         self.found = array("q")
+        self.rows = NONE  # the same
         self._committed_end = committed_end
         self._offsets = offsets
 
@@ -47,6 +49,7 @@ class FindOffsets(Query):
                 break
             else:
                 number += 1
+        self.rows = RowSet.of(self.found)
 
 
 class FindSubject(Query):
@@ -57,6 +60,7 @@ class FindSubject(Query):
     def __init__(self, view: LogView, subject: str, start: int, before: int, keep: int) -> None:
         super().__init__(view)
         self.found = array("q")
+        self.rows = NONE  # the same, made here, as that takes long
         self.before = before  # lowered if some are kept
         self.next_offset: int | None = None  # where the next search begins; None: all was searched
         self._start = max(start, view.log_start)
@@ -75,6 +79,7 @@ class FindSubject(Query):
                 break
         if position < self.before:
             self.next_offset = position
+        self.rows = RowSet.of(self.found)
 
     def _leave_kept(self) -> None:
         """Lower `before` to the offset of the first row that is kept; to `start` if all are."""

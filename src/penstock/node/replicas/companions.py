@@ -50,9 +50,6 @@ class CompanionConsumer(Protocol):
     def take(self, key: PartitionKey, rows: Sequence[CompanionRow], end: int) -> None:
         """Take the next committed rows: all up to offset `end`."""
 
-    def is_doubtful(self, partition: Partition) -> bool:
-        """True if the rows taken do not say yet what readers of a partition may be shown."""
-
     def reset(self, key: PartitionKey) -> None:
         """Drop what earlier rows came to: the log was cut, or the replica has gone. The first row comes next."""
 
@@ -67,15 +64,18 @@ class ReadCompanionRows(Query):
 
     def run(self) -> None:
         """Raise RemoteError (corrupt_range), OSError or QueryGivenUpError."""
-        for header, data in self._batches(self._start, self.end):
+        size_bytes = 0
+        for _, data in self._batches(self._start, self.end):
             codec.check_values(data)
             keys, values = keys_and_values(data)
             for offset, key, value in zip(codec.offsets(data), keys, values, strict=True):
-                if self._start <= offset < self.end:
-                    self.rows.append(CompanionRow(Offset(offset), key, value))
-            if len(self.rows) >= limits.COMPANION_ROWS_AT_ONCE:
-                self.end = min(self.end, header.end_offset)
-                return
+                if not self._start <= offset < self.end:
+                    continue
+                if size_bytes >= limits.COMPANION_BYTES_AT_ONCE or len(self.rows) >= limits.COMPANION_ROWS_AT_ONCE:
+                    self.end = offset
+                    return
+                self.rows.append(CompanionRow(Offset(offset), key, value))
+                size_bytes += len(value or b"")
 
 
 class _Passed:
@@ -223,9 +223,6 @@ class Companions:
         if passed.end < max(passed.known_end, 0 if leadership is None else leadership.epoch_start):
             text = f"what is hidden in {partition.label} is being read; ask again in a moment"
             raise RemoteError(ErrorCode.NOT_YET, text)
-        if self.consumer is not None and self.consumer.is_doubtful(partition):
-            text = f"{partition.label} has lost deleted messages, and its leader is about to note that"
-            raise RemoteError(ErrorCode.NOT_YET, f"{text}; ask again in a moment")
 
     def unusable(self, partition: Partition) -> RemoteError | None:
         """Return why the companion log of a partition that has one cannot be used; None if it can."""

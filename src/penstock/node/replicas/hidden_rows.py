@@ -1,9 +1,8 @@
 """Hidden rows of the partitions on this broker: the fold of each partition's marks, and the leader's new marks.
 
 After a loss that the guarantees allow (a power loss with `durability` `os`, an unclean election) other rows may have
-the offsets of hidden ones. The first mark of a later leader epoch tells them apart (`earlier_end`), so a leader that
-finds such offsets writes one that hides nothing (`corrections`). Until a replica has it, it shows nothing
-(`is_doubtful`).
+the offsets of hidden ones. The first mark of a later leader epoch tells them apart (`earlier_end`); until there is one,
+each replica's data log does, by its leader epochs (`Log.hide`).
 
 Rules: the committed rows of a companion log are marks (`penstock.live`), whose kind is the row's key. They are folded
 in their order, on the leader and on followers alike, and the partition gets the result at once: what it shows next is
@@ -12,14 +11,14 @@ without these rows. A mark that is not understood, or is no mark, makes the repl
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from penstock.base import limits
 from penstock.base.clock import Now
 from penstock.base.errors import CorruptionError, ErrorCode, RemoteError
 from penstock.base.ids import PartitionKey
 from penstock.live.live_rows import LiveRows
-from penstock.live.marks import Decided, HideReason, HideRows, MadeUnder, UnknownMarkError, decode, encode
+from penstock.live.marks import HideReason, HideRows, MadeUnder, UnknownMarkError, decode, encode
 from penstock.live.row_set import RowSet
 from penstock.node.partition.partition import Partition
 from penstock.node.replicas.companions import CompanionRow
@@ -61,12 +60,6 @@ class HiddenRows:
         if (fold := self._folds.get(partition.key)) is not None:
             self._show(partition.key, fold)
 
-    def truncated(self, partition: Partition) -> None:
-        """Show the rows that get the offsets of those that a truncation of the data log removed."""
-        if (fold := self._folds.get(partition.key)) is not None:
-            fold.truncated(partition.log.log_end)
-            self._show(partition.key, fold)
-
     def start_raised(self, partition: Partition) -> None:
         """Forget what was hidden below the log start offset."""
         if (fold := self._folds.get(partition.key)) is not None:
@@ -75,12 +68,12 @@ class HiddenRows:
 
     def _show(self, key: PartitionKey, fold: LiveRows) -> None:
         if (partition := self._partitions.get(key)) is not None:
-            partition.hide(fold.hidden, fold.secure, refusal=fold.refusal)
+            partition.hide(fold.hidden, fold.secure, marked_epoch=fold.leader_epoch, refusal=fold.refusal)
 
     # New marks
 
-    def marks(self, partition: Partition, offsets: Sequence[int], reason: HideReason, user: str, now: Now) -> Rows:
-        """Return the rows for the companion log that hide these offsets, in rising order.
+    def marks(self, partition: Partition, named: RowSet, reason: HideReason, user: str, now: Now) -> Rows:
+        """Return the rows for the companion log that hide the rows at these offsets.
 
         RemoteError overloaded: too many scattered rows are hidden already.
         """
@@ -90,7 +83,7 @@ class HiddenRows:
             more = f"their offsets take {limits.HIDDEN_ROWS_BYTES_MAX} bytes of memory; purge the beginning of the log"
             raise RemoteError(ErrorCode.OVERLOADED, f"{text} {more}")
         under = self._under(partition, now)
-        hidden = HideRows(under, reason, RowSet.of(offsets), user=user)
+        hidden = HideRows(under, reason, named, user=user)
         rows: Rows = [(one.kind.encode(), encode(one)) for one in hidden.split()]
         if fold is not None and fold.is_snapshot_due:
             rows = [*((one.kind.encode(), encode(one)) for one in fold.snapshot(under)), *rows]
@@ -109,29 +102,9 @@ class HiddenRows:
             at_us=now.wall_us,
         )
 
-    def is_doubtful(self, partition: Partition) -> bool:
-        """True if other rows may have the offsets of hidden ones, and no mark has told them apart yet."""
-        fold = self._folds.get(partition.key)
-        if fold is None or not fold.hidden:
-            return False
-        known_end = partition.log.epoch_end(fold.leader_epoch).start_offset
-        return fold.hidden.any_in(known_end, partition.log.log_end)
-
-    def corrections(self, now: Now) -> Iterator[tuple[Partition, Rows]]:
-        """Yield the partitions led here whose hidden rows were lost, and the mark that says so."""
-        for key, fold in self._folds.items():
-            partition = self._partitions.get(key)
-            leadership = None if partition is None else partition.leadership
-            if partition is None or leadership is None or fold.leader_epoch >= leadership.leader_epoch:
-                continue
-            if fold.hidden.end > partition.log.epoch_end(fold.leader_epoch).start_offset:
-                mark = Decided(self._under(partition, now))
-                yield partition, [(mark.kind.encode(), encode(mark))]
-
     def has(self, partition: Partition, offset: int) -> bool:
         """True if the row at an offset is hidden."""
-        fold = self._folds.get(partition.key)
-        return fold is not None and offset in fold.hidden
+        return partition.log.hidden is not None and offset in partition.log.hidden
 
     def live_in(self, partition: Partition, begin: int, end: int) -> int:
         """Return how many offsets of a range are not hidden."""

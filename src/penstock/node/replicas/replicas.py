@@ -258,7 +258,6 @@ class Replicas:
     def role_due(self, partition: Partition) -> None:
         """Handle a log that was cut to agree with its leader's."""
         self.companions.cut(partition)
-        self.hidden_rows.truncated(partition)
         self.roles.update(partition)
 
     def repaired(self, partition: Partition) -> None:

@@ -90,7 +90,7 @@ def add_companion(node: Node, look: PartitionLook, done: Callable[[Response | Re
 def marks(node: Node, look: PartitionLook, offsets: list[int], user: str) -> list[tuple[bytes, bytes]]:
     """Return the marks that delete messages. Raise RemoteError if the broker does not lead the partition now."""
     hidden = node._replicas.hidden_rows
-    rows = hidden.marks(_led(node, look), offsets, HideReason.DELETE, user, node._context.now)
+    rows = hidden.marks(_led(node, look), RowSet.of(offsets), HideReason.DELETE, user, node._context.now)
     return [(key, value or b"") for key, value in rows]
 
 

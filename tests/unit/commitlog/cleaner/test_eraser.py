@@ -8,7 +8,7 @@ import pytest
 
 from penstock.base import limits
 from penstock.batch.codec import BatchProducer, check_rows
-from penstock.commitlog import Log, LogConfig
+from penstock.commitlog import Log, LogConfig, Masked
 from penstock.live.row_set import NONE, RowSet
 from penstock.vfs.memory import MemoryVfs
 from tests.expiring import Told, append_told, offsets_of
@@ -170,13 +170,21 @@ def test_a_hidden_row_is_no_current_one_of_its_key() -> None:
 
 def test_a_truncation_gives_the_offsets_of_hidden_rows_to_others() -> None:
     _, log = sealed()
-    log.hide(RowSet.of([7, 100]), NONE)
+    log.hide(RowSet.of([7, 100]), NONE, log.last_epoch)
     cut = log.truncate(100)
     assert cut is not None
     cut.run()
     log.truncated(cut)
-    append_told(log, [Told(value=b"another")], NOW + 12 * S)
+    append_told(log, [Told(value=b"the same, from its leader")], NOW + 12 * S)
+    assert offsets_of(log.view().hiding(log.hidden))[-1] == 99, "row 100 is hidden on the leader, too"
+    cut = log.truncate(100)
+    assert cut is not None
+    cut.run()
+    log.truncated(cut)
+    log.start_epoch(log.leader_epoch + 1)
+    append_told(log, [Told(value=b"another")], NOW + 13 * S)
     assert offsets_of(log.view().hiding(log.hidden))[-1] == 100
+    assert 7 not in offsets_of(log.view().hiding(log.hidden))
 
 
 def test_a_hidden_rollup_takes_effect_before_it_goes() -> None:
@@ -189,3 +197,19 @@ def test_a_hidden_rollup_takes_effect_before_it_goes() -> None:
     log.hide(RowSet.of([2]), RowSet.of([2]))
     clean_all(log, NOW + 20 * S)
     assert offsets_of(log.view()) == [1, 3]
+
+
+def test_as_many_hidden_rows_as_were_erased_below_the_log_start_are_hidden_all_the_same() -> None:
+    vfs, log = sealed()
+    erased = RowSet.of([1, 2, 3])
+    log.hide(erased, erased)
+    clean_all(log, NOW + 40 * S)
+    assert log.view().segments[0].erased is not None
+    log.raise_start(4)
+    later = RowSet.of([7, 8, 9])  # the fold forgets what lies below the log start
+    log.hide(later, later)
+    readable = log.view().hiding(log.hidden)
+    assert isinstance(readable.readable(4, end=log.log_end, bytes_max=1 << 20), Masked)
+    assert not {7, 8, 9} & {*offsets_of(readable)}
+    clean_all(log, NOW + 60 * S)
+    assert b"value7." not in bytes_of(vfs, log)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
+from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
-from penstock.base.ids import Offset
+from penstock.base.ids import Offset, PartitionKey
 from penstock.messages import (
     DeleteMessagesRequest,
     DeleteMessagesResponse,
@@ -15,7 +18,12 @@ from penstock.messages import (
     PurgeSubjectResponse,
     SetIntakeRequest,
 )
+from penstock.node.partition.log_queries import QueryGivenUpError
+from penstock.node.replicas.companions import CompanionRow
+from penstock.node.replicas.hidden_rows import HiddenRows
 from tests.unit.node.harness import Broker
+
+EXPECTS = b"NATS/1.0\r\nNats-Expected-Last-Subject-Sequence: %d\r\n\r\n"
 
 
 def with_messages(count: int = 12) -> Broker:
@@ -151,3 +159,65 @@ def test_a_message_that_gets_the_offset_of_a_lost_one_is_shown_though_that_was_d
     assert 2 not in [row.offset for row in shown], "it was not lost, and stays deleted"
     new = [row.value for row in shown if row.value is not None and row.value.startswith(b"new")]
     assert new == [b"new %d" % number for number in range(10)]
+
+
+def test_a_deletion_beside_the_one_that_writes_a_snapshot_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "MARKS_PER_SNAPSHOT_MAX", 2)
+    broker = with_messages()
+    done(broker, delete(broker, 0))
+    done(broker, delete(broker, 1))
+    broker.syncs_hang = True
+    callers = [broker.request(delete(broker, number)) for number in (2, 3, 4)]
+    broker.syncs_hang = False
+    broker.settle()
+    for caller in callers:
+        assert broker.answer(caller, DeleteMessagesResponse).deleted == 1
+    assert offsets(broker) == [5, 6, 7, 8, 9, 10, 11]
+    after = broker.crash().start()
+    after.tick(1_000)
+    assert offsets(after) == [5, 6, 7, 8, 9, 10, 11]
+
+
+def test_a_search_that_took_too_long_is_given_up() -> None:
+    broker = with_messages()
+    broker.disk_runs_at_once = False
+    caller = broker.request(purge(broker, "orders.1"))
+    (asked,) = broker.node._deletions._waiting.values()
+    broker.tick(limits.DELETION_TIMEOUT_MS)
+    refusal = broker.replies[caller].response
+    assert isinstance(refusal, RemoteError)
+    assert refusal.code == ErrorCode.TIMED_OUT
+    with pytest.raises(QueryGivenUpError):
+        asked.query.run()
+
+
+def test_many_marks_are_applied_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = with_messages()
+    for number in range(6):
+        done(broker, delete(broker, number))
+    monkeypatch.setattr(limits, "COMPANION_BYTES_AT_ONCE", 30)  # two marks
+    takes: list[int] = []
+    take = HiddenRows.take
+
+    def counted(self: HiddenRows, key: PartitionKey, rows: Sequence[CompanionRow], end: int) -> None:
+        takes.append(len(rows))
+        take(self, key, rows, end)
+
+    monkeypatch.setattr(HiddenRows, "take", counted)
+    after = broker.crash().start()
+    after.tick(1_000)
+    assert offsets(after) == [6, 7, 8, 9, 10, 11]
+    assert sum(takes) == 6
+    assert max(takes) < 6
+
+
+def test_the_last_sequence_of_a_subject_is_that_of_the_last_message_that_is_not_deleted() -> None:
+    broker = with_messages()  # 9 is the last one of orders.0
+    done(broker, delete(broker, 9))
+    broker.publish("orders.0", b"next", reply="_INBOX.1", headers=EXPECTS % 7)
+    assert offsets(broker)[-1] == 12
+    done(broker, delete(broker, 12))
+    after = broker.crash().start()
+    after.tick(1_000)
+    after.publish("orders.0", b"next", reply="_INBOX.2", headers=EXPECTS % 7)
+    assert offsets(after)[-1] == 13

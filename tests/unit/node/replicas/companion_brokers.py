@@ -40,10 +40,6 @@ class Taken:
         self.keys.setdefault(key, []).extend(map(_name_of, rows))
         self.ends[key] = end
 
-    def is_doubtful(self, partition: Partition) -> bool:
-        """No: its marks hide nothing."""
-        return False
-
     def reset(self, key: PartitionKey) -> None:
         """Begin anew."""
         self.resets += 1
