@@ -89,6 +89,17 @@ def test_a_subject_is_purged_but_for_the_last_ones() -> None:
     assert offsets(broker) == [9, 10, 11]
 
 
+@pytest.mark.parametrize("is_dry_run", [False, True])
+def test_a_purge_ends_where_the_last_messages_are_deleted(is_dry_run: bool) -> None:
+    """Nothing is read behind the last message that is shown: the answer named this place again, without end."""
+    broker = with_messages(4)
+    done(broker, delete(broker, 2, 3))
+    for subject, count in (("other", 0), ("orders.1", 1)):
+        answer = done(broker, purge(broker, subject, is_dry_run=is_dry_run))
+        assert isinstance(answer, PurgeSubjectResponse)
+        assert (answer.messages, answer.before, answer.next_offset) == (count, 4, None)
+
+
 def test_a_sealed_stream_keeps_its_messages() -> None:
     broker = with_messages()
     broker.request(SetIntakeRequest(name="orders", intake="sealed"))  # type: ignore[arg-type]
