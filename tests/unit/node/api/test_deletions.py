@@ -66,6 +66,17 @@ def test_a_repeated_request_deletes_nothing_twice() -> None:
     assert (answer.deleted, answer.already_deleted, answer.missing) == (0, 2, (99,))
 
 
+def test_a_stream_with_metadata_and_several_subjects_loses_messages_as_any_other() -> None:
+    broker = Broker().start()
+    broker.create("orders", more_subjects=("parts",), description="d", metadata={"team": "shop"})
+    for subject in ("orders.1", "parts", "orders.2"):
+        broker.publish(subject, b"1")
+    assert done(broker, delete(broker, 1)).deleted == 1
+    assert offsets(broker) == [0, 2]
+    broker.create("next")
+    assert broker.stream("next").config.name == "next", "the metadata leader goes on"
+
+
 def test_they_stay_gone_through_a_crash_at_once() -> None:
     broker = with_messages()
     done(broker, delete(broker, 0, 5, 11))
