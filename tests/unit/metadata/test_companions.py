@@ -15,6 +15,7 @@ from penstock.metadata.commands import (
     Command,
     CreateStream,
     PartitionRecovery,
+    RaiseFeatureLevel,
     RecoverPartitions,
     RegisterBroker,
     ReplicaEnd,
@@ -32,8 +33,9 @@ from penstock.metadata.companions import (
 from penstock.metadata.controller.recoveries import Recoveries
 from penstock.metadata.effects.apply import apply
 from penstock.metadata.elections import ElectionRules, recovered
+from penstock.metadata.feature_levels import DELETION
 from penstock.metadata.feature_versions import unsupported_reason
-from penstock.metadata.image import BrokerState, ClusterImage, CommandOutcome, PartitionState
+from penstock.metadata.image import ClusterImage, CommandOutcome, PartitionState
 from penstock.metadata.persistence.snapshot import decode_image, encode_image
 
 STREAM = StreamId(4)
@@ -136,7 +138,8 @@ def test_it_grows_with_its_stream() -> None:
 
 
 def test_a_snapshot_without_any_is_as_before_there_were_some() -> None:
-    before, changed = image(), after(image(), ADD)
+    before, level = image(), RaiseFeatureLevel(feature_level=DELETION.level)
+    changed = after(before, level, ADD)
     assert encode_image(before)[1] == 1, "the version"
     assert encode_image(changed)[1] == 4
     for one in (before, changed):
@@ -146,15 +149,12 @@ def test_a_snapshot_without_any_is_as_before_there_were_some() -> None:
         decode_image(false)
 
 
-def test_it_waits_for_the_last_broker_of_an_earlier_version() -> None:
-    brokers = [
-        BrokerState(one, "h:1", None, "d", Incarnation(1), is_live=True, clean_stop=True, broker_version=version)
-        for one, version in ((ONE, "0.4.0"), (TWO, "0.3.9"))
-    ]
-    error = unsupported_reason(brokers, ADD)
+def test_it_waits_for_the_feature_level() -> None:
+    error = unsupported_reason(image(), ADD)
     assert error is not None
     assert error.code == ErrorCode.UNSUPPORTED_VERSION
-    assert unsupported_reason(brokers[:1], ADD) is None
+    raised = after(image(), RaiseFeatureLevel(feature_level=DELETION.level))
+    assert unsupported_reason(raised, ADD) is None
 
 
 @pytest.mark.parametrize(("has_companion", "leader"), [(False, THREE), (True, TWO)])
