@@ -166,8 +166,7 @@ class RowSet:
         """Return the first offset from `begin` on that is no member."""
         while (box := self._box(chunk := begin >> 16)) is not None:
             if isinstance(box, int):
-                at = self._at(chunk)
-                begin = (self.firsts[at] + box) << 16
+                begin = (chunk + 1) << 16
                 continue
             if (found := _next_absent(box, begin & _LOW)) < _CHUNK:
                 return (chunk << 16) + found
