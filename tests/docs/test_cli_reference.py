@@ -53,6 +53,7 @@ def test_the_commands_that_people_were_promised_are_there() -> None:
             "show",
             "alter",
             "delete",
+            "delete-message",
             "find",
             "forget-archive",
             "purge",

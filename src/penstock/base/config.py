@@ -455,7 +455,7 @@ def _split_mistakes(config: StreamConfig) -> list[str]:
 def _subject_mistakes(config: StreamConfig, split: PartitionSplit) -> list[str]:
     """Return errors where each partition has its own subject."""
     if len(config.subjects) > 1:
-        text = f"with partition_by {config.partition_by!r} partition n listens on <subject>.<n>, so the stream has one"
+        text = f"with partition_by {str(split.how)!r} partition n listens on <subject>.<n>, so the stream has one"
         return [f"more_subjects: {text} subject; choose 'key', 'token:N', 'range' or 'group', or make several streams"]
     if split.how is PartitionBy.PUBLISHER and is_wildcard(config.subject):
         token = next(n for n, one in enumerate(config.subject.split("."), start=1) if one in ("*", ">"))

@@ -157,13 +157,16 @@ def milliseconds(timeout: float) -> int:
 
 
 def whole_number(what: str, given: SupportsIndex) -> int:
-    """Return an integer of any type, numpy's included, as int. TypeError for anything else."""
-    if type(given) is int:  # before the check of a protocol, which is slow
-        return given
-    if not isinstance(given, bool):
-        with contextlib.suppress(TypeError):
-            return operator.index(given)
-    raise TypeError(f"the {what} {given!r} is {a_kind(given)}; give an int")
+    """Return an integer of any type, numpy's included, as int. ValueError: beyond 64 bits. TypeError: anything else."""
+    try:
+        number = given if type(given) is int else operator.index(given)  # `index` is slow
+    except TypeError:
+        number = None
+    if number is None or isinstance(given, bool):
+        raise TypeError(f"the {what} {given!r} is {a_kind(given)}; give an int")
+    if not -limits.OFFSET_MAX <= number <= limits.OFFSET_MAX:
+        raise ValueError(f"the {what} {number} is beyond {limits.OFFSET_MAX}, the most")
+    return number
 
 
 def whole_numbers(offsets: Mapping[int, int]) -> dict[int, int]:

@@ -188,8 +188,9 @@ class RowSet:
         """Return the first offset from `begin` on that is no member."""
         while (box := self._box(chunk := begin >> 16)) is not None:
             if isinstance(box, int):
-                at = self._at(chunk)
-                begin = (self.firsts[at] + box) << 16
+                full = self.boxes[at := self._at(chunk)]  # all chunks of the span; `box` is one
+                assert isinstance(full, int)
+                begin = (self.firsts[at] + full) << 16
                 continue
             if (found := _next_absent(box, begin & _LOW)) < _CHUNK:
                 return (chunk << 16) + found

@@ -13,8 +13,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import lru_cache
 
+import msgspec
+
 from penstock.base import limits
-from penstock.base.config import Acks, Durability, Intake, StreamConfig
+from penstock.base.config import Acks, Durability, Encryption, Intake, Storage, StreamConfig
 from penstock.base.ids import PartitionKey, StreamId
 from penstock.base.subjects import INTERNAL_NAME_PREFIX, INTERNAL_SUBJECT_PREFIX
 from penstock.metadata.image import ClusterImage, StreamState
@@ -43,23 +45,34 @@ def target_key(key: PartitionKey) -> PartitionKey:
 
 
 @lru_cache(limits.SHARED_COMPANION_CONFIGS_MAX)
-def _config(stream_id: StreamId, config: StreamConfig) -> StreamConfig:
+def _config(
+    stream_id: StreamId,
+    storage: Storage,
+    segment_bytes: int,
+    partitions: int,
+    replicas: int | None,
+    min_isr: int | None,
+    allow_unclean_election: bool,
+    observers: int,
+    encryption: Encryption | msgspec.UnsetType,
+) -> StreamConfig:
+    """The config of a companion, by what it has of its target's; the whole one has no hash where it has metadata."""
     return StreamConfig(
         name=f"{INTERNAL_NAME_PREFIX}marks-{stream_id}",
         subject=f"{INTERNAL_SUBJECT_PREFIX}marks.{stream_id}",
         acks=Acks.NEVER,
         durability=Durability.FSYNC,
-        storage=config.storage,
+        storage=storage,
         max_message_bytes=limits.COMPANION_ROW_BYTES_MAX,
-        segment_bytes=min(limits.COMPANION_SEGMENT_BYTES, config.segment_bytes),
+        segment_bytes=min(limits.COMPANION_SEGMENT_BYTES, segment_bytes),
         segment_age_ms=None,
-        partitions=config.partitions,
-        replicas=config.replicas,
-        min_isr=config.min_isr,
-        allow_unclean_election=config.allow_unclean_election,
+        partitions=partitions,
+        replicas=replicas,
+        min_isr=min_isr,
+        allow_unclean_election=allow_unclean_election,
         dedup_window_ms=None,
-        observers=config.observers,
-        encryption=config.encryption,
+        observers=observers,
+        encryption=encryption,
     )
 
 
@@ -68,7 +81,18 @@ def companion_of(state: StreamState) -> StreamState:
     assert state.has_companion, state.stream_id
     # It takes rows also while the target takes none, unless that is final.
     intake = Intake.SEALED if state.intake is Intake.SEALED else Intake.OPEN
-    config = _config(state.stream_id, state.config)
+    target = state.config
+    config = _config(
+        state.stream_id,
+        target.storage,
+        target.segment_bytes,
+        target.partitions,
+        target.replicas,
+        target.min_isr,
+        target.allow_unclean_election,
+        target.observers,
+        target.encryption,
+    )
     stream_id = StreamId(state.stream_id | _BIT)
     return StreamState(stream_id, config, state.created_us, state.partitions, intake=intake)
 

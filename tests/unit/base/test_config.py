@@ -195,6 +195,7 @@ def test_every_subject_is_looked_at_by_acks_tokens_and_partitions() -> None:
     for how in ("publisher", "mapped"):
         (mistake,) = stream_config_mistakes(_with("a", "b", partitions=2, partition_by=how))
         assert "more_subjects" in mistake
+        assert "<PartitionBy" not in mistake, "a value as the user writes it"
         assert stream_config_mistakes(_with("a", "b", partition_by=how)) == []
 
 

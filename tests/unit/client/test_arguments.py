@@ -124,6 +124,32 @@ async def test_durations_of_a_config_are_milliseconds(broker: FakeBroker, client
         await client.create_stream("new", "new", range_bounds=7)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda client, number: client.get("a", number),
+        lambda client, number: client.delete("a", number),
+        lambda client, number: client.delete("a", [1, number]),
+        lambda client, number: client.purge_subject("a", "a", before=number),
+        lambda client, number: client.purge_subject("a", "a", keep=number),
+        lambda client, number: client.to_table("a", start=number),
+    ],
+)
+@pytest.mark.parametrize("number", [2**63, 2**64])
+async def test_a_number_beyond_64_bits_is_refused_by_name(
+    client: aio.Client, call: Callable[[aio.Client, int], Awaitable[object]], number: int
+) -> None:
+    with pytest.raises(ValueError, match=rf"the (offset|keep) {number} is beyond 9223372036854775807, the most"):
+        await call(client, number)
+    assert (await client.get("a", 1)).offset == 1, "the connection serves on"
+
+
+@pytest.mark.parametrize("subject", [5, ["a", "b"], None])
+async def test_a_subject_to_purge_is_one_str(client: aio.Client, subject: Any) -> None:
+    with pytest.raises(TypeError, match=r"the subject .*; give one as str"):
+        await client.purge_subject("a", subject)
+
+
 READS: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "where": ({"where": "x"}, TypeError, r"where is a str; give a Filter, such as Filter\(key=…\)"),
     "columns": ({"columns": ["value", "value"]}, ValueError, "columns are .*; give each once"),

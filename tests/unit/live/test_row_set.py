@@ -60,3 +60,11 @@ def test_bytes_that_are_no_set_are_refused_with_the_place(data: str, expected: s
     with pytest.raises(CorruptionError) as caught:
         RowSet.decode(bytes.fromhex(data))
     assert str(caught.value.expected).startswith(expected), caught.value
+
+
+def test_the_first_absent_offset_behind_several_full_chunks() -> None:
+    """A purge of 200,000 messages: each later read searched without end from the second chunk on."""
+    some = RowSet.of_runs([(5, 200_000)])
+    for begin in (5, 65_536, 131_072, 140_000, 199_999):
+        assert some.first_absent(begin) == 200_000
+    assert RowSet.of_runs([(0, 3 << 16)]).first_absent(70_000) == 3 << 16

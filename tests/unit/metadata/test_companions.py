@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from penstock.base.config import Durability, Encryption, Intake, Storage, StreamConfig, check_stream_config
@@ -118,6 +119,14 @@ def test_it_is_stored_as_its_stream_is() -> None:
     for fields in ({"storage": Storage.MEMORY}, {"encryption": Encryption.AES_256_GCM}):
         config = companion_of(after(image(**fields), ADD).by_id(STREAM)).config
         assert {name: getattr(config, name) for name in fields} == fields
+
+
+def test_a_stream_with_metadata_has_one() -> None:
+    """A config with metadata has no hash: no broker could apply the command, and none started again."""
+    state = after(image(metadata={"team": "shop"}, description="d", former_subjects=("t",)), ADD).by_id(STREAM)
+    companion = companion_of(state)
+    assert companion.config.metadata is msgspec.UNSET
+    assert companion_of(state).config is companion.config, "each partition's config is the same object"
 
 
 def test_it_grows_with_its_stream() -> None:

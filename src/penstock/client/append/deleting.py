@@ -14,6 +14,7 @@ from penstock.base.subjects import subject_mistake
 from penstock.client.checks import whole_number
 from penstock.client.errors import MessageNotFound
 from penstock.client.link.link import Link
+from penstock.client.publish_format import a_kind
 from penstock.client.read.reading import find_place, partition_number, partition_numbers
 from penstock.client.values import Deletion, Start, SubjectPurge
 from penstock.messages import (
@@ -68,6 +69,8 @@ async def purge_subject(
     timeout_s: float,
 ) -> list[SubjectPurge]:
     """Delete the messages on a subject, in all partitions or in one; a request at a time, until all is done."""
+    if not isinstance(subject, str):
+        raise TypeError(f"the subject {subject!r} is {a_kind(subject)}; give one as str, which may have wildcards")
     if (mistake := subject_mistake(subject, wildcards=True)) is not None:
         raise ValueError(mistake)
     if (kept := whole_number("keep", keep)) < 0:

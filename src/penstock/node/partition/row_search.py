@@ -71,14 +71,12 @@ class FindSubject(Query):
         """Raise RemoteError (corrupt_range), OSError or QueryGivenUpError."""
         if self._keep:
             self._leave_kept()
-        position = self._start
-        for header, data in self._batches(position, self.before):
+        for header, data in self._batches(self._start, self.before):
             self.found.frombytes(self._matching(data))
-            position = header.end_offset
             if self.looked_bytes >= limits.PURGED_BYTES_AT_ONCE or len(self.found) >= limits.PURGED_ROWS_AT_ONCE:
-                break
-        if position < self.before:
-            self.next_offset = position
+                if header.end_offset < self.before:
+                    self.next_offset = header.end_offset
+                break  # without it all is read: rows before `before` that are hidden or compacted are in no batch
         self.rows = RowSet.of(self.found)
 
     def _leave_kept(self) -> None:

@@ -74,6 +74,17 @@ def test_a_repeated_request_deletes_nothing_twice() -> None:
     assert (answer.deleted, answer.already_deleted, answer.missing) == (0, 2, (99,))
 
 
+def test_a_stream_with_metadata_and_several_subjects_loses_messages_as_any_other() -> None:
+    broker = Broker().start()
+    broker.create("orders", more_subjects=("parts",), description="d", metadata={"team": "shop"})
+    for subject in ("orders.1", "parts", "orders.2"):
+        broker.publish(subject, b"1")
+    assert done(broker, delete(broker, 1)).deleted == 1
+    assert offsets(broker) == [0, 2]
+    broker.create("next")
+    assert broker.stream("next").config.name == "next", "the metadata leader goes on"
+
+
 def test_they_stay_gone_through_a_crash_at_once() -> None:
     broker = with_messages()
     done(broker, delete(broker, 0, 5, 11))
@@ -95,6 +106,17 @@ def test_a_subject_is_purged_but_for_the_last_ones() -> None:
     gone = done(broker, purge(broker, "orders.*", before=9))
     assert gone.messages == 6  # type: ignore[attr-defined]
     assert offsets(broker) == [9, 10, 11]
+
+
+@pytest.mark.parametrize("is_dry_run", [False, True])
+def test_a_purge_ends_where_the_last_messages_are_deleted(is_dry_run: bool) -> None:
+    """Nothing is read behind the last message that is shown: the answer named this place again, without end."""
+    broker = with_messages(4)
+    done(broker, delete(broker, 2, 3))
+    for subject, count in (("other", 0), ("orders.1", 1)):
+        answer = done(broker, purge(broker, subject, is_dry_run=is_dry_run))
+        assert isinstance(answer, PurgeSubjectResponse)
+        assert (answer.messages, answer.before, answer.next_offset) == (count, 4, None)
 
 
 def test_a_sealed_stream_keeps_its_messages() -> None:
