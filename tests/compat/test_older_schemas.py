@@ -1,4 +1,4 @@
-"""Schemas beside brokers and clients of 0.3.0: its clients read typed streams; a broker goes back and comes again."""
+"""Schemas beside brokers and clients of 0.3.0: its clients read typed streams."""
 
 from __future__ import annotations
 
@@ -10,18 +10,14 @@ from pathlib import Path
 import pytest
 
 import penstock
-from penstock.base.errors import ErrorCode, PenstockError, RemoteError
-from penstock.schemas.rows import SCHEMAS_STREAM
+from penstock.base.errors import ErrorCode, RemoteError
 from tests.broker_process import broker_environment, eventually
 from tests.compat.test_older_version import (
     RELEASED,
-    make_older,
     older,
-    start_again,
-    upgrade,
 )
 from tests.extent import needs_time
-from tests.integration.clusters import ClusterProcesses, running_cluster
+from tests.integration.clusters import running_cluster
 
 __all__ = ["older"]  # the fixture
 
@@ -71,46 +67,3 @@ async def test_an_older_client_reads_a_typed_stream_and_is_told_what_does_not_fi
         streams, told = done.stdout.splitlines()
         assert streams == "['__schemas', 'orders'] b'{\"id\": 1}'", done.stderr
         assert told == "RemoteError True"
-
-
-@needs_time
-@pytest.mark.parametrize("older", [RELEASED], indirect=True)
-async def test_schemas_outlive_a_broker_that_goes_back_and_comes_again(tmp_path: Path, older: Path) -> None:
-    with running_cluster(tmp_path) as cluster:
-        await cluster.all_live()
-        async with cluster.client(1) as client:
-            await client.create_stream("orders", "orders.>", replicas=3)
-            await client.register_schema("orders", schema())
-        await cluster.in_sync(SCHEMAS_STREAM, {1, 2, 3}, 1)
-        back = await cluster.leader_of(SCHEMAS_STREAM)
-        make_older(cluster.brokers[back], older)
-        start_again(cluster.brokers[back])
-        await cluster.all_live()
-        await cluster.in_sync(SCHEMAS_STREAM, {1, 2, 3}, back % 3 + 1)
-        await answered_or_refused(cluster, back)
-        upgrade(cluster.brokers[back])
-        start_again(cluster.brokers[back])
-        await cluster.all_live()
-        async with cluster.client(1) as client:
-            versions = (await client.schemas("orders", timeout=60.0)).versions
-            assert versions[0].schema == schema()
-            assert (await client.register_schema("orders", schema("z"), timeout=60.0)).number == len(versions) + 1
-
-
-async def answered_or_refused(cluster: ClusterProcesses, back: int) -> None:
-    """Let the older broker lead `__schemas`: a registration ends with its version, or with an error that says why."""
-    async with cluster.client(back % 3 + 1) as client:
-        assert (await client.register_schema("orders", schema("x"), timeout=30.0)).number == 2
-    others = [number for number in cluster.brokers if number != back]
-    for number in others:
-        if await cluster.leader_of(SCHEMAS_STREAM, back) == number:
-            start_again(cluster.brokers[number])
-            await cluster.all_live()
-            await cluster.in_sync(SCHEMAS_STREAM, {1, 2, 3}, number)
-    async with cluster.client(others[0]) as client:
-        try:
-            found = await client.register_schema("orders", schema("y"), timeout=10.0)
-        except PenstockError as error:
-            assert "upgrade the older of the two" in str(error)  # noqa: PT017 (another broker may lead again)
-        else:
-            assert found.number == 3

@@ -77,6 +77,7 @@ CONFIG_FIELDS: Mapping[str, Version] = {
     "suspend_deletion": (0, 3),
     "schema_check": (0, 4),
     "more_subjects": (0, 4),
+    "former_subjects": (0, 4),
     "description": (0, 4),
     "metadata": (0, 4),
 }

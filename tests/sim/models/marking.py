@@ -246,7 +246,11 @@ class Marking:
         self, broker: SimBroker, look: inspector.PartitionLook, history: PartitionHistory, of: PartitionHistory
     ) -> None:
         """Delete some messages of the partition `of`; `history` is its companion's."""
-        if broker.node is None or look.log_start >= look.committed_end:
+        if broker.node is None:
+            return
+        if look.log_start >= look.committed_end:  # there is nothing to delete yet
+            for generation in self.generations:
+                self._append(generation, look.partition)
             return
         answered = self._answered.setdefault(look.partition, [])
         rows: list[tuple[bytes, bytes]] = []

@@ -17,6 +17,7 @@ from contextlib import closing
 from penstock.base.ids import Incarnation
 from penstock.commitlog import Log, is_checkpoint_whole
 from penstock.node.data_dir.folders import STREAMS_PATH
+from penstock.node.data_dir.log_creation_markers import MADE_PATH
 from penstock.node.step import Outbox
 from penstock.vfs import Vfs
 
@@ -39,8 +40,14 @@ def take_clean_stop(vfs: Vfs) -> Incarnation | None:
 
 
 def doubtful_log(vfs: Vfs) -> str:
-    """Return the path of a log on the disk whose newest checkpoint may be lost; empty if there is none. Blocking."""
+    """Return the path of a log whose newest checkpoint may be lost; empty if there is none. Blocking.
+
+    Folders of streams that this broker has not created are of no account: they are put aside.
+    """
+    made = {one.partition(".")[0] for one in vfs.list(MADE_PATH)}
     for stream in filter(_is_folder, vfs.list(STREAMS_PATH)):
+        if stream.rstrip("/") not in made:
+            continue
         for partition in filter(_is_folder, vfs.list(f"{STREAMS_PATH}/{stream}")):
             path = f"{STREAMS_PATH}/{stream}{partition}".rstrip("/")
             try:

@@ -49,9 +49,13 @@ def test_a_log_is_doubtful_whose_checkpoint_is_corrupt_unreadable_or_away() -> N
     vfs.open("streams/.nfs0000000001", create=True).close()
     assert not doubtful_log(vfs)
     open_log(vfs).close()
+    (name,) = (one.rstrip("/") for one in vfs.list("streams") if one.endswith("/"))
+    vfs.open(f"made/{name}", create=True).close()
     assert not doubtful_log(vfs)
     assert doubtful_log(FaultyVfs(vfs, nth(0, FileFault(errno.EIO), FileOperationKind.READ))) == DIRECTORY
     vfs.open(f"{DIRECTORY}/checkpoint").write_at(40, b"\xff")
     assert doubtful_log(vfs) == DIRECTORY
     vfs.remove(f"{DIRECTORY}/checkpoint")
     assert doubtful_log(vfs) == DIRECTORY
+    vfs.remove(f"made/{name}")
+    assert not doubtful_log(vfs), "a folder of no stream of this broker"
