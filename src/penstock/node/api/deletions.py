@@ -38,6 +38,7 @@ from penstock.messages import (
 from penstock.metadata.companions import companion_key
 from penstock.metadata.feature_levels import DELETION
 from penstock.metadata.feature_versions import missing
+from penstock.node.api.internal_log import Rows
 from penstock.node.api.metadata_api import Handler
 from penstock.node.context import Context
 from penstock.node.control.cluster import Cluster
@@ -66,9 +67,6 @@ class _Asked:
     log_start: int
     query: FindOffsets | FindSubject
     awaits_companion: bool = False
-
-
-Rows = list[tuple[bytes, bytes | None]]
 
 
 class AppendToCompanion(Protocol):
@@ -192,7 +190,12 @@ class Deletions:
     def _go_on(self, asked: _Asked) -> None:
         if asked.partition.leadership is asked.leadership and asked.partition.stream.has_companion:
             asked.awaits_companion = False
-            self._mark(asked)
+            try:
+                asked.call.authorize()  # a rule may have been dropped while it waited
+            except RemoteError as refusal:
+                self._answer(asked, refusal)
+            else:
+                self._mark(asked)
 
     def _search_again(self, asked: _Asked) -> None:
         """Search again: retention has removed what the query was to read."""
@@ -240,7 +243,7 @@ class Deletions:
 
     def stop(self) -> None:
         """Fail all requests because the broker stops. May be called twice."""
-        self._executor.stop(self._stopping)
+        self._executor.callers_disconnected(self._waiting)  # they are answered here, once
         for asked in list(self._waiting.values()):
             self._answer(asked, self._stopping)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from penstock.base import limits
 from penstock.batch import codec
@@ -17,9 +16,6 @@ from penstock.batch.subject_patterns import SubjectPatterns
 from penstock.commitlog import LogView
 from penstock.live.row_set import NONE, RowSet
 from penstock.node.partition.log_queries import Query
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 
 class FindOffsets(Query):
@@ -82,7 +78,7 @@ class FindSubject(Query):
     def _leave_kept(self) -> None:
         """Lower `before` to the offset of the first row that is kept; to `start` if all are."""
         for _, data in self._batches(self._start, self.before, reverse=True):
-            matching = memoryview(self._matching(data)).cast("B").cast("q")
+            matching = self._matching(data).cast("B").cast("q")
             if len(matching) >= self._keep:
                 self.before = matching[-self._keep]
                 break
@@ -91,12 +87,15 @@ class FindSubject(Query):
             self.before = self._start
         self.looked_bytes = 0
 
-    def _matching(self, data: codec.Buffer) -> pa.Buffer | bytes:
-        """Return the offsets of matching rows within the bounds, as int64."""
+    def _matching(self, data: codec.Buffer) -> memoryview:
+        """Return the offsets of matching rows within the bounds, as bytes of int64."""
         import pyarrow.compute as pc
 
         rows = codec.check_rows(data)
         wanted = self._patterns.mask(rows.column("subject"))
         offsets = rows.column("offset").filter(wanted)
         inside = pc.and_(pc.greater_equal(offsets, self._start), pc.less(offsets, self.before))
-        return array("q", offsets.filter(inside).to_pylist()).tobytes()
+        found = offsets.filter(inside)
+        numbers = found.buffers()[1]
+        begin = 8 * found.offset
+        return memoryview(b"" if numbers is None else numbers)[begin : begin + 8 * len(found)]

@@ -105,8 +105,3 @@ class HiddenRows:
     def has(self, partition: Partition, offset: int) -> bool:
         """True if the row at an offset is hidden."""
         return partition.log.hidden is not None and offset in partition.log.hidden
-
-    def live_in(self, partition: Partition, begin: int, end: int) -> int:
-        """Return how many offsets of a range are not hidden."""
-        fold = self._folds.get(partition.key)
-        return max(0, end - begin) if fold is None else fold.live_in(begin, end)

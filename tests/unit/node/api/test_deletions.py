@@ -119,6 +119,15 @@ def test_a_purge_ends_where_the_last_messages_are_deleted(is_dry_run: bool) -> N
         assert (answer.messages, answer.before, answer.next_offset) == (count, 4, None)
 
 
+def test_all_that_waits_at_a_stop_is_answered_once() -> None:
+    broker = with_messages()
+    broker.disk_runs_at_once = False
+    callers = [broker.request(delete(broker, offset)) for offset in (1, 2, 3)]
+    assert broker.open_requests.issuperset(callers)
+    broker.do(broker.node.stop(broker.clock.now))  # a second answer to a caller fails
+    assert not broker.open_requests
+
+
 def test_a_sealed_stream_keeps_its_messages() -> None:
     broker = with_messages()
     broker.request(SetIntakeRequest(name="orders", intake="sealed"))  # type: ignore[arg-type]
