@@ -123,6 +123,7 @@ def test_the_commands_that_people_were_promised_are_there() -> None:
             "report",
             "scale",
             "spark",
+            "subjects",
             "throughput",
             "tls",
         )

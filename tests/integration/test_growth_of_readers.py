@@ -87,6 +87,27 @@ async def test_the_last_of_a_key_is_that_of_the_partition_where_it_is_now(
         await client.last("lasts", key="none")
 
 
+async def test_a_client_that_knows_fewer_partitions_finds_the_last_one_of_all(
+    broker: BrokerProcess, client: aio.Client
+) -> None:
+    key = moved_key(1, 3)
+    await client.create_stream("known", "known", partitions=1)
+    await client.publish("known", b"old", key=key)
+    async with aio.connect(broker.client_address) as first, aio.connect(broker.client_address) as second:
+        assert (await first.last("known", key=key)).value == b"old"
+        with pytest.raises(MessageNotFound):
+            await second.last("known", key="added")
+        await client.alter_stream("known", partitions=3)
+        await client.publish("known", b"new", key=key, headers={"Nats-Msg-Id": "new"}, retries=20)
+        assert (await first.last("known", key=key)).value == b"new"
+        added = await client.publish("known", b"3", key="added", headers={"Nats-Msg-Id": "3"}, retries=20)
+        assert (await second.last("known", key="added")).offset == added.offset
+        await client.delete_stream("known")
+        await client.create_stream("known", "known", partitions=2)
+        with pytest.raises(MessageNotFound):
+            await first.last("known", key=key)
+
+
 @needs_time
 async def test_a_command_that_follows_a_stream_of_one_partition_shows_those_that_are_added(
     broker: BrokerProcess, client: aio.Client

@@ -49,7 +49,7 @@ from penstock.client.consume.consumers import Consumer, consumer_settings
 from penstock.client.consume.groups import Groups
 from penstock.client.consume.positions import GroupPositions
 from penstock.client.consume.tables import Table
-from penstock.client.errors import MessageNotFound, StreamChanged, StreamNotFound
+from penstock.client.errors import StreamChanged, StreamNotFound
 from penstock.client.link.addresses import DEFAULT_SERVER, SERVER_VARIABLE, parse_servers
 from penstock.client.link.credentials import Given, credentials_of
 from penstock.client.link.keywords import ConsumerOptions, PublishOptions, StreamChanges, StreamOptions
@@ -63,6 +63,7 @@ from penstock.client.read import batches
 from penstock.client.read.decoding import Decode, decode_of, schemas_to_decode, typed_columns
 from penstock.client.read.filters import Filter
 from penstock.client.read.gathering import Gathering, WantedColumns, pandas_of, polars_of, warned
+from penstock.client.read.latest import Got, latest
 from penstock.client.read.reading import Reader, answers, find_place, partition_number, partition_numbers, plans
 from penstock.client.read.tailing import last_messages
 from penstock.client.schemas import (
@@ -660,7 +661,7 @@ class Client(OfThisProcess):
         """Return the message at `offset`. OffsetOutOfRange, MessageNotFound."""
         if (number := whole_number("offset", offset)) < 0:
             raise ValueError(f"the offset {number} is negative; offsets count from 0")
-        return await self._get(stream, {"offset": number}, partition, timeout)
+        return (await self._get(stream, {"offset": number}, partition, timeout)).message
 
     async def last(
         self,
@@ -680,24 +681,9 @@ class Client(OfThisProcess):
         if subject is not None:
             check_plain(subject)
         which = {"subject": subject} if key is None else {"key": key.encode() if isinstance(key, str) else key}
-        info = await self._streams.now(stream, timeout)
-        if partition is not None or len(info.partitions) <= 1:
-            return await self._get(stream, which, partition or 0, timeout)
-        asked = (self._get(info, which, int(one.partition), timeout) for one in info.partitions)
-        answers = await asyncio.gather(*asked, return_exceptions=True)
-        found = [one for one in answers if isinstance(one, Message)]
-        missing = [one for one in answers if isinstance(one, BaseException)]
-        for error in missing:
-            if not isinstance(error, MessageNotFound):
-                raise error
-        if not found:
-            raise missing[0]
-        # If keys have moved, messages in newer partitions are later; otherwise the timestamps decide.
-        moved = info.counts if key is not None or info.config.split.token else ()
-        steps = moved or (len(info.partitions),)
-        return max(
-            found, key=lambda one: (sum(count <= one.partition for count in steps), one.timestamp_us, one.partition)
-        )
+        if partition is not None:
+            return (await self._get(stream, which, partition, timeout)).message
+        return await latest(self._streams, self._get, stream, which, timeout)
 
     async def offsets(self, stream: StreamName, at: Start, *, partition: int = 0, timeout: float = 10.0) -> OffsetAt:
         """Return the offset of a position, such as the first message at or after a datetime, and the log's range."""
@@ -1072,10 +1058,10 @@ class Client(OfThisProcess):
         wanted = decode_of(decode)
         return await schemas_to_decode(self._schemas, info, timeout) if wanted == "schema" else wanted
 
-    async def _get(self, stream: StreamName, which: dict[str, Any], partition: int, timeout: float) -> Message:
+    async def _get(self, stream: StreamName, which: dict[str, Any], partition: int, timeout: float) -> Got:
         """Return the message with that `offset`, or the latest with that `key` or `subject`, as given in `which`."""
 
-        async def ask(stream_id: StreamId) -> Message:
+        async def ask(stream_id: StreamId) -> Got:
             number = PartitionId(whole_number("partition", partition))
             request = GetRequest(stream_id=stream_id, partition=number, **which)
             answer, raw = await self._link.call(request, GetResponse, timeout_s=timeout)
@@ -1083,7 +1069,7 @@ class Client(OfThisProcess):
             source = f"the answer of {self._link.server_of(stream_id, number)}"
             found = batches.one_message(raw, answer.offset, partition, source=source)
             check_asked_for(request, found, source=source)
-            return found
+            return Got(found, answer.partitions)
 
         return await self._streams.with_id(stream, timeout, ask)
 

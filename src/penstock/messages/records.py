@@ -108,13 +108,16 @@ class GetRequest(Request, frozen=True, kw_only=True):
 
 
 class GetResponse(Response, frozen=True, kw_only=True):
-    """The offset of the message in the raw batch."""
+    """The offset of the message in the raw batch. `partitions`: their number in the stream; as a detail of
+    `message_not_found`, too. Earlier versions do not tell.
+    """
 
     offset: OffsetField
     log_start: OffsetField
     committed_end: OffsetField
     format_version: Int32Field
     leader_epoch: LeaderEpochField
+    partitions: int | None = None
     throttle_ms: Int64Field = 0  # rate limit: wait this long before the next request
 
 

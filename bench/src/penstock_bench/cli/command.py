@@ -39,6 +39,7 @@ for _name, _command, _examples in (
     ("read-replicas", experiments.read_replicas, experiments.READ_REPLICAS_EXAMPLES),
     ("scale", experiments.scale, experiments.SCALE_EXAMPLES),
     ("many", experiments.many, experiments.MANY_EXAMPLES),
+    ("subjects", experiments.subjects, experiments.SUBJECTS_EXAMPLES),
     ("compaction", experiments.compaction, experiments.COMPACTION_EXAMPLES),
     ("compression", experiments.compression, experiments.COMPRESSION_EXAMPLES),
     ("spark", experiments.spark, experiments.SPARK_EXAMPLES),

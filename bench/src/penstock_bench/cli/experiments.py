@@ -39,6 +39,11 @@ MANY_EXAMPLES = examples(
     "penstock bench many",
     "penstock bench many --streams 1000 --seconds 5 --json many.json",
 )
+SUBJECTS_EXAMPLES = examples(
+    "# some 13 GB of disk meanwhile",
+    "penstock bench subjects",
+    "penstock bench subjects --messages 1000000 --subjects 10000",
+)
 COMPACTION_EXAMPLES = examples(
     "# about 9 GB of disk meanwhile",
     "penstock bench compaction",
@@ -217,6 +222,34 @@ def many(
 
     plan = ManyStreamsPlan(streams, seconds)
     run_experiment("many", plan, folder, json_file, less="give fewer --streams")
+
+
+@clearly
+def subjects(
+    messages: Annotated[
+        int,
+        typer.Option(
+            "--messages", metavar="N", min=1_000, max=limits.BENCH_LONG_MESSAGES_MAX, help="Messages of the stream."
+        ),
+    ] = 10_000_000,
+    count: Annotated[
+        int,
+        typer.Option("--subjects", metavar="N", min=1, max=limits.BENCH_LONG_MESSAGES_MAX, help="Number of subjects."),
+    ] = 1_000_000,
+    json_file: JsonFile = None,
+    folder: Dir = None,
+    debug: Debug = False,
+) -> None:
+    """Measure a stream with many subjects, beside the same in JetStream.
+
+    Publishes messages of 256 bytes to random subjects. Prints the memory that each server has grown by, how long it
+    takes to start after kill -9, how long a look-up of the last message of a subject takes, and the rate of messages
+    that expect a new subject, and of those to a stream that keeps the last message of each subject.
+    """
+    from penstock_bench.experiments.subjects import SubjectsPlan
+
+    further = min(messages, SubjectsPlan().further)
+    run_experiment("subjects", SubjectsPlan(messages, count, further), folder, json_file, less="give fewer --messages")
 
 
 @clearly

@@ -35,7 +35,7 @@ from penstock.base.config import Encryption
 from penstock.base.errors import OperationalError
 from penstock.base.limits import BENCH_POOL_BYTES_MAX, BENCH_STALL_S
 from penstock.broker.nats.server import find_nats_server
-from penstock.broker.supervision.child import serving
+from penstock.broker.supervision.child import OnEnd, serving
 from penstock.client.blocking import client as blocking
 from penstock.client.blocking.client import Client
 from penstock.commitlog.files.index import ENTRY_BYTES
@@ -235,11 +235,20 @@ class JetStreamSystem(System):
 @contextmanager
 def nats_server(folder: Path, config: str = "") -> Iterator[tuple[Address, int]]:
     """Start a nats-server on a free loopback port; return its address and process id."""
+    with vital.vital() as server, nats_server_that_may_end(folder, config, on_end=server.ended) as started:
+        yield started
+
+
+@contextmanager
+def nats_server_that_may_end(
+    folder: Path, config: str = "", *, on_end: OnEnd | None = None
+) -> Iterator[tuple[Address, int]]:
+    """As `nats_server`, but the benchmark goes on if it ends; `on_end` is called from a thread then."""
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / "nats-server.conf"
     file.write_text(config)
     command = [str(find_nats_server()), "-c", str(file), "-a", "127.0.0.1", "-p", "-1"]
-    with vital.vital() as server, child("nats-server", command, on_end=server.ended) as process:
+    with child("nats-server", command, on_end=on_end) as process:
         port = int(process.wait_for(_LISTENING)[1])
         process.wait_for(_READY)
         yield Address("127.0.0.1", port), process.process_id

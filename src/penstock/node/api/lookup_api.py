@@ -86,6 +86,7 @@ class LookupApi:
                 committed_end=Offset(partition.committed_end),
                 format_version=self._format_version,
                 leader_epoch=epoch,
+                partitions=len(partition.stream.partitions),
             )
             self._outbox.reply(call.caller, response, query.data, looked_bytes=_searched_bytes(query))
 
@@ -160,7 +161,10 @@ class LookupApi:
             elif partition.when_idle is not None:
                 self._outbox.reply(caller, deleted_error(partition.stream))
             else:
-                self._outbox.reply(caller, partition.read_error(error), looked_bytes=_searched_bytes(query))
+                told = partition.read_error(error)
+                if told.code == ErrorCode.MESSAGE_NOT_FOUND:
+                    told.details["partitions"] = len(partition.stream.partitions)
+                self._outbox.reply(caller, told, looked_bytes=_searched_bytes(query))
 
         self._executor.ask(caller, query, done, call.auth.who)
         self._open.add(caller)
