@@ -53,6 +53,7 @@ from penstock.testing.simulation.checks.checks import Checks, PartitionHistory, 
 from tests.sim.checks.refusals import Refusals
 from tests.sim.models.client_state import StreamGeneration, kind_of
 from tests.sim.models.grouping import GroupModels
+from tests.sim.models.looking_up import LastLookups
 from tests.sim.models.optional_load import OptionalLoad
 from tests.sim.models.producing import ProducerModels
 from tests.sim.models.publishing import Publishing
@@ -72,6 +73,7 @@ LATER_SLOTS = frozenset({KEYED_SLOT, SPLIT_SLOT})  # created only if the plan us
 _RECREATED_SLOT = 3
 _DURABILITIES = tuple(Durability)
 _REPLICAS = 3
+_OF_A_SUBJECT = 40  # consecutive messages, so that look-ups find them in older segments, too
 _WINDOW_MS = 10**12  # longer than any clock change
 _CONFIGS: tuple[dict[str, Any], ...] = (
     {"segment_bytes": 16_384},
@@ -107,6 +109,7 @@ class Clients:
         """`way`: one of `split.WAYS`. `hidden`: the slots whose streams are encrypted."""
         self._way = way
         self._hidden = hidden
+        self._looks_up = guests.looks_up
         self.operations = 0
         self.generations: list[StreamGeneration | None] = [None] * SLOTS
         self._around = around
@@ -139,6 +142,7 @@ class Clients:
             Act.GROW: self._grow,
             Act.SUBJECTS: lambda operation: self._subjects.change(operation.slot, operation),
             **self.readers.acts,
+            **LastLookups(around, checks, guests.brokers, self.generations, self._program).acts,
             **self.groups.acts,
             **self.publishing.acts,
         }
@@ -166,7 +170,10 @@ class Clients:
         else:
             self._messages += 1
             value = f"{config.subject}/{self._messages}/".encode().ljust(size_bytes, b".")
-            message = SentMessage(_subject(config, partition), value, value)
+            subject = _subject(config, partition)
+            if self._looks_up and config.partitions == 1 and config.subject.endswith(">"):
+                subject += b"%d" % (self._messages // _OF_A_SUBJECT)
+            message = SentMessage(subject, value, value)
         self._checks.sends(config, message)
         return message
 
@@ -374,6 +381,7 @@ class Clients:
         histories = (history := self._history(generation, partition),)
         message = self._message(generation.config, partition, number, size_bytes)
         message = self._subjects.elsewhere(generation.config, message, self._messages)
+        self._checks.told_subjects[message.name] = message.subject
         if self._messages % 2 or history.retains or generation.config.compact:
             self._sender.send(histories, message, 0)
             return

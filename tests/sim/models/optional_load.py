@@ -45,9 +45,10 @@ class OptionalLoad:
         self.rights = Rights(around) if acts & {Act.ASK, Act.RULE} else None
         self._imports, self._registers, self._marks = Act.IMPORT in acts, Act.SCHEMA in acts, Act.MARK in acts
         self._upgrades = Act.LEVEL in acts
+        self.looks_up = Act.LAST in acts
         self._around = around
         self._checks = checks
-        self._brokers = brokers
+        self.brokers = brokers
         self._random = random
         self._logins = {name: Login(name) for name in (APP, *USERS)}
         self._ruling: Ruling | None = None
@@ -65,7 +66,7 @@ class OptionalLoad:
     def _program(self, name: str, login: Login | None) -> SimClient:
         rights = self.rights
         known = (lambda: 0) if rights is None else (lambda: rights.acknowledged)
-        return SimClient(name, self._around.network, self._brokers, self._random(name), login, known)
+        return SimClient(name, self._around.network, self.brokers, self._random(name), login, known)
 
     def settle(
         self, refusals: Refusals, groups: GroupModels, programs: list[SimClient], program: Callable[[], SimClient]
@@ -87,10 +88,10 @@ class OptionalLoad:
             self.acts |= self._registering.acts
         if self._marks:
             chance = self._random("marking")
-            self.marking = Marking(self._around, self._checks, self._brokers, ruler, chance)
+            self.marking = Marking(self._around, self._checks, self.brokers, ruler, chance)
             self.acts |= self.marking.acts
         if self._upgrades:
-            self._upgrading = Upgrading(self._around, self._checks, self._brokers, ruler, self._random("levels"))
+            self._upgrading = Upgrading(self._around, self._checks, self.brokers, ruler, self._random("levels"))
             self.acts |= self._upgrading.acts
 
     def start(self) -> None:

@@ -25,6 +25,7 @@ _STORING = "penstock.node.api.append_api"
 _REGISTRY = "penstock.node.api.schema_registry"
 _VALUES = "penstock.node.api.schema_checks"
 _COMPANIONS = "penstock.node.replicas.companions"
+_SUBJECTS = "penstock.commitlog.subject_queries"
 _FEATURES = "penstock.metadata.feature_versions"
 
 
@@ -696,8 +697,26 @@ MUTANTS_OF_MARKS = (
 """Mutants of companion logs."""
 
 
+MUTANTS_OF_SUBJECTS = (
+    Mutant(
+        "an index of other messages is believed",
+        _SUBJECTS,
+        "    if trailer.segment != identity_of(view, segment):",
+        "    if False:",
+    ),
+    Mutant(
+        "a part that has grown is not summed up again",
+        _SUBJECTS,
+        "        if begin < piece.end:\n            total = SubjectSum()",
+        "        if known is None:\n            total = SubjectSum()",
+    ),
+)
+"""Mutants of look-ups by subject."""
+
+
 _OTHERS = (
     *CLUSTER_MUTANTS,
+    *MUTANTS_OF_SUBJECTS,
     *MUTANTS_OF_RIGHTS,
     *MUTANTS_OF_SCHEMAS,
     *MUTANTS_OF_MARKS,

@@ -30,6 +30,8 @@ MARK_OPERATIONS = 400
 LEVEL_OPERATIONS = 80
 DURABILITY_OPERATIONS = 6
 SUBJECT_OPERATIONS = 12
+LAST_OPERATIONS = 100  # of each slot
+INDEX_FAULTS = 12
 REST_US = 14_000_000  # longer than a follower may lag before it leaves the ISR
 DURABILITY_SLOT = 1  # its promises are those of `os`, the weakest durability
 _WITH_USERS = 1 / 3  # of all seeds; an import, schemas, marks and levels are drawn separately with the same share
@@ -62,6 +64,7 @@ class Act(StrEnum):
     MARK = "mark"  # marks, messages and reads of the stream with companion logs
     LEVEL = "level"  # a broker becomes another version, the feature level is raised, or what is new is tried
     SUBJECTS = "subjects"  # of a stream are added or removed
+    LAST = "last"  # message of a subject is looked up
     IMPORT = "import"  # a program imports rows with their offsets and timestamps, is killed, or checks what is stored
 
 
@@ -92,6 +95,8 @@ _GROW_ACTS = ((Act.GROW, 1),)
 _DURABILITY_ACTS = ((Act.DURABILITY, 1),)
 
 _SUBJECT_ACTS = ((Act.SUBJECTS, 1),)
+
+_LAST_ACTS = ((Act.LAST, 1),)
 
 _USER_ACTS = (
     (Act.ASK, 9),
@@ -234,6 +239,10 @@ def make_plan(seed: int, brokers: int, slots: int) -> RunPlan:
     if _is_drawn(seed, "with subjects"):
         for slot in (0, split_slot):
             operations += _drawn_apart(seed, f"subjects {slot}", end_us, slot, _SUBJECT_ACTS, SUBJECT_OPERATIONS)
+    has_lasts = _is_drawn(seed, "with look-ups")
+    if has_lasts:
+        for slot in range(slots):
+            operations += _drawn_apart(seed, f"look-ups {slot}", end_us, slot, _LAST_ACTS, LAST_OPERATIONS)
     faults: list[PlannedFault] = []
     possible = tuple((ill, weight) for ill, weight in _ILLS if brokers > 1 or ill not in CLUSTER_ONLY)
     count = FAULTS_MIN + int(random.random() * (FAULTS_MAX - FAULTS_MIN))
@@ -247,6 +256,8 @@ def make_plan(seed: int, brokers: int, slots: int) -> RunPlan:
         lasts_us = _LONG_US.get(ill, 0) + lasts_us
         broker_id = 1 + int(random.random() * brokers)
         faults.append(PlannedFault(at_us, ill, broker_id, lasts_us, random.getrandbits(32)))
+    if has_lasts:
+        faults += _faults_drawn_apart(seed, Ill.HARMED_INDEX, end_us, brokers, INDEX_FAULTS)
     if brokers > 1:
         faults += _faults_drawn_apart(seed, Ill.FULL_AND_DEPOSED, end_us, brokers)
         if _is_drawn(seed, "with damaged ends"):
@@ -281,12 +292,12 @@ def _rest(seed: int, end_us: int) -> list[PlannedOperation]:
     return [PlannedOperation(end_us + after, act, DURABILITY_SLOT, random.getrandbits(32)) for after, act in acts]
 
 
-def _faults_drawn_apart(seed: int, ill: Ill, end_us: int, brokers: int) -> list[PlannedFault]:
-    """Draw two faults of one kind. Drawn separately, so that the rest of the plan stays unchanged."""
+def _faults_drawn_apart(seed: int, ill: Ill, end_us: int, brokers: int, count: int = 2) -> list[PlannedFault]:
+    """Draw faults of one kind. Drawn separately, so that the rest of the plan stays unchanged."""
     random = Random(f"{seed} {ill}")
     return [
         PlannedFault(int(random.random() * end_us), ill, 1 + int(random.random() * brokers), 0, random.getrandbits(32))
-        for _ in range(2)
+        for _ in range(count)
     ]
 
 

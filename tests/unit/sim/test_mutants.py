@@ -25,6 +25,7 @@ from tests.sim.mutants.mutants import (
     MUTANTS_OF_OBSERVERS,
     MUTANTS_OF_RIGHTS,
     MUTANTS_OF_SCHEMAS,
+    MUTANTS_OF_SUBJECTS,
 )
 from tests.sim.mutants.planting import Patch
 from tests.sim.raft.mutants import MUTANTS as RAFT_MUTANTS
@@ -40,6 +41,7 @@ PLANTED = {
             *MUTANTS_OF_RIGHTS,
             *MUTANTS_OF_MARKS,
             *MUTANTS_OF_SCHEMAS,
+            *MUTANTS_OF_SUBJECTS,
             *MUTANTS_OF_LEVELS,
             *MUTANTS_OF_OBSERVERS,
             *MUTANTS_OF_DISKS,

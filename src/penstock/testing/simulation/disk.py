@@ -16,6 +16,7 @@ broker at a later one: a crash in between loses the answer, not the bytes.
 | flipped bit    | a byte of a sealed segment is changed for ever, or the segment is cut there  |
 | damaged end    | a byte that only the newest checkpoint of a log covers is changed for ever,  |
 |                | and this checkpoint is torn                                                  |
+| harmed index   | indexes of subjects are lost, changed, cut short, or other segments'         |
 | empty          | a new, empty disk                                                            |
 | older copy     | an earlier state of the disk: a backup, or a snapshot of the machine         |
 """
@@ -40,6 +41,7 @@ _THREADS = 4  # in each lane
 _FAST_US = (60, 900)
 _SLOW_US = (20_000, 2_000_000)
 _TORN_AT = 40  # byte of a checkpoint's slot
+_HARMED_INDEXES = 0.5  # share of the subject indexes of a disk
 _CUT_SHORT = 0.25  # share of the corrupted segments that are cut instead of changed
 
 
@@ -265,6 +267,29 @@ class Disk:
         file.close()
         return path
 
+    def harm_subject_indexes(self) -> int:
+        """Remove, change or cut some indexes of subjects, or put others in their place; return their number."""
+        memory = self.memory if self._left is None else self._left
+        paths = sorted(path for path in memory.files() if path.endswith(".subjects"))
+        harmed = [path for path in paths if self._random.random() < _HARMED_INDEXES]
+        contents = [_content(memory, path) for path in paths]
+        for path in harmed:
+            way, number = (int(self._random.random() * 2**16) for _ in range(2))
+            if way % 4 == 0:
+                memory.remove(path)
+                continue
+            with closing(memory.open(path)) as file:
+                position = number % file.size()
+                if way % 4 == 1:
+                    file.write_at(position, bytes([file.read_at(position, 1)[0] ^ (1 << way // 4 % 8)]))
+                elif way % 4 == 2:
+                    file.truncate(position)
+                else:
+                    file.truncate(0)
+                    file.write_at(0, contents[number % len(contents)])
+                file.sync()
+        return len(harmed)
+
     def harm_an_end(self) -> str | None:
         """Flip a bit of a log in a range that only its newest checkpoint covers, and tear that; return its segment.
 
@@ -320,6 +345,11 @@ class Disk:
             self._cut_after = None
             self.power_off()
             raise PowerCut
+
+
+def _content(memory: MemoryVfs, path: str) -> bytes:
+    with closing(memory.open(path, read_only=True)) as file:
+        return file.read_at(0, file.size())
 
 
 class _End(NamedTuple):

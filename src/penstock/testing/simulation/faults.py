@@ -78,6 +78,10 @@ class Faults:
         elif ill is Ill.FLIPPED_BIT:
             if (path := broker.disk.harm_a_segment()) is not None:
                 self._damaged(broker, path)
+        elif ill is Ill.HARMED_INDEX:
+            self._around.count("harmed subject indexes", broker.disk.harm_subject_indexes())
+            if fault.number % 2:  # a broker knows what it has read of them
+                broker.crash()
         elif ill is Ill.DAMAGED_END:
             self._damage_an_end(fault, broker)
         elif ill is Ill.EMPTY_DISK:

@@ -23,6 +23,7 @@ class Ill(StrEnum):
     HUNG_SYNC = "hung sync"
     FLIPPED_BIT = "flipped bit"
     DAMAGED_END = "damaged end"  # of a log, where only the checkpoint that is torn covers it, beside the end of a run
+    HARMED_INDEX = "harmed index"  # of subjects: lost, changed, cut short, or another segment's
     EMPTY_DISK = "empty disk"
     OLDER_COPY = "older copy"  # of the disk: taken when the fault begins, restored when it ends
     ALL_KILLED = "all killed"  # within a moment; sometimes one returns with an empty disk or an older copy

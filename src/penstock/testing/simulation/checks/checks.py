@@ -195,6 +195,7 @@ class Checks:
         self._was_cut = cut
         self.histories: dict[tuple[str, int], PartitionHistory] = {}  # by subject and partition
         self.sent: dict[bytes, str] = {}  # value → subject of the stream to which it is published
+        self.told_subjects: dict[bytes, bytes] = {}  # value → subject of the message
         self.keyed: dict[bytes, CompactedRow] = {}  # value, or subject of a tombstone → key and tombstone flag
         self.message_ids: dict[bytes, bytes] = {}  # reply subject → Nats-Msg-Id of the message
         self.duplicates = 0  # acks of duplicates that were verified in the log
@@ -255,6 +256,7 @@ class Checks:
     def sends(self, config: StreamConfig, message: SentMessage) -> None:
         """Register a message before its publisher sends it."""
         self.sent[message.name] = config.subject
+        self.told_subjects[message.name] = message.subject
         if message.key is not None:
             self.keyed[message.name] = message.row
         if (split := self.of(config.subject, 0).split) is not None:
