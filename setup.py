@@ -49,7 +49,6 @@ COMPILED = (
     "penstock.hot.json_columns",
     "penstock.hot.keyhash",
     "penstock.hot.keymap",
-    "penstock.hot.last_offsets",
     "penstock.hot.lifetimes",
     "penstock.hot.message",
     "penstock.hot.message_ids",

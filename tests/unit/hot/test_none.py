@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[3]
 SECONDS_MAX = 120
 PRELUDE = """
 from penstock.batch.codec import LAYOUT
-from penstock.hot import acks, encode, envelope, headers, join, keyhash, last_offsets
+from penstock.hot import acks, encode, envelope, headers, join, keyhash
 from penstock.hot import message, message_group, message_ids, refusals, row_objects, rows
 from penstock.hot import siphash, subject_filter, subject_table
 from penstock.hot import classification, scan
@@ -49,14 +49,6 @@ CALLS = (
     "acks.pubacks_again(b's', None, bytes(8), b'')",
     "acks.pubacks_again(b's', b'r ', None, b'')",
     "acks.pubacks_again(b's', b'r ', bytes(8), None)",
-    "last_offsets.LastOffsets(1, 0).find(None, 0, 1)",
-    "last_offsets.LastOffsets(1, 0).note(None, 0, 0, 0)",
-    "last_offsets.LastOffsets(1, 0).note_batch(None, 0)",
-    "last_offsets.LastOffsets(1, 0).note_batch([None], 0)",
-    "last_offsets.LastOffsets(1, 0).note_before(None)",
-    "last_offsets.LastOffsets(1, 1).gather(None, [0], 0)",
-    "last_offsets.LastOffsets(1, 1).gather([(0, b'a')], None, 0)",
-    "last_offsets.LastOffsets(1, 1).gather([None], [0], 0)",
     "message_ids.MessageIds(1).find(None, 0, 1)",
     "message_ids.MessageIds(1).add(None, 0, 1, 0)",
     "message_ids.MessageIds(1).is_of(-1, None, 0, 0)",
