@@ -76,12 +76,12 @@ COMPILED = (
 WRITTEN_TWICE = (
     "penstock.hot.cells",
     "penstock.hot.cython",
-    "penstock.hot.filter_pages",
     "penstock.hot.load",
     "penstock.hot.memory",
     "penstock.hot.objects",
     "penstock.hot.places",
     "penstock.hot.splice",
+    "penstock.hot.subject_search",
 )
 """What stays plain: it stands in for what compiled modules take from Cython, or from the `.pxd` of the same name."""
 

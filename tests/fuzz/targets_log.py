@@ -191,7 +191,9 @@ def subject_index(modules: Modules, data: bytes) -> object:
         for subject in (b"a", b"n.1", b"zz"):
             row = found.find(subject)
             assert row is None or row.subject.encode() == subject
-            assert found.find_each(WantedSubjects([subject])) == ({} if row is None else {subject: row})
+            assert found.find_each(WantedSubjects([subject])) == (
+                {} if row is None else {subject: (row.first, row.last)}
+            )
             out += f"{row is None} "
         out += f"{sum(batch.num_rows for batch in found.between(b'n', b'o'))} "
         rows = [block.row(number) for block in found.check() for number in range(len(block))]
@@ -202,7 +204,7 @@ def subject_index(modules: Modules, data: bytes) -> object:
     subjects = [row.subject.encode() for row in rows]
     assert subjects == sorted(set(subjects))
     assert [found.find(subject) for subject in subjects] == rows
-    assert [*found.find_each(WantedSubjects(subjects)).values()] == rows
+    assert [*found.find_each(WantedSubjects(subjects)).values()] == [(row.first, row.last) for row in rows]
     return out + f"{min(len(rows), 9)} sound"
 
 

@@ -30,7 +30,7 @@ from penstock.commitlog.errors import LogCutError, mistake_of
 from penstock.commitlog.files import files
 from penstock.commitlog.segment.segment import Segment
 from penstock.commitlog.subjects import layout, reading, writing
-from penstock.commitlog.subjects.blocks import SubjectRow, SubjectRows
+from penstock.commitlog.subjects.blocks import OffsetSpan, SubjectRow, SubjectRows
 from penstock.commitlog.subjects.layout import SegmentIdentity
 from penstock.commitlog.subjects.reading import SubjectIndex, WantedSubjects
 from penstock.commitlog.subjects.summing import SubjectSum, sum_of
@@ -343,19 +343,23 @@ class SubjectQueries:
 
     def _lasts_in(self, piece: _Piece, wanted: WantedSubjects) -> dict[bytes, int]:
         """Return the last messages of the subjects that have one in this piece."""
-        rows: dict[bytes, SubjectRow] = {}
+        spans: dict[bytes, OffsetSpan] = {}
         for part in self._use(piece, lambda source: source.find_each(wanted), may_exceed=True):
-            for subject, row in part.items():
-                rows[subject] = _added(rows.get(subject), row)
-        hidden, lasts, doubtful = self._live_view.hidden, dict[bytes, int](), dict[bytes, SubjectRow]()
-        for subject, row in rows.items():
-            if piece.begin <= row.last < piece.end and (hidden is None or row.last not in hidden):
-                lasts[subject] = row.last
-            elif max(row.first, piece.begin) < min(row.last, piece.end):
-                doubtful[subject] = row  # an earlier one may be the last that counts
+            for subject, (first, last) in part.items():
+                before = spans.get(subject)
+                spans[subject] = OffsetSpan(
+                    first if before is None else min(first, before.first),
+                    last if before is None else max(last, before.last),
+                )
+        hidden, lasts, doubtful = self._live_view.hidden, dict[bytes, int](), dict[bytes, OffsetSpan]()
+        for subject, span in spans.items():
+            if piece.begin <= span.last < piece.end and (hidden is None or span.last not in hidden):
+                lasts[subject] = span.last
+            elif max(span.first, piece.begin) < min(span.last, piece.end):
+                doubtful[subject] = span  # an earlier row may be the last that counts
         if doubtful:
-            begin = max(piece.begin, min(row.first for row in doubtful.values()))
-            end = min(piece.end, max(row.last for row in doubtful.values()))
+            begin = max(piece.begin, min(span.first for span in doubtful.values()))
+            end = min(piece.end, max(span.last for span in doubtful.values()))
             lasts.update(self._read_lasts(set(doubtful), begin, end))
         return lasts
 

@@ -2,7 +2,7 @@
 cimport cython
 from libc.stdint cimport int64_t, uint64_t
 
-from penstock.hot cimport filter_pages, keyhash, load
+from penstock.hot cimport subject_search, keyhash, load
 from penstock.hot.load cimport loose_int32
 
 cdef Py_ssize_t _PAGE
@@ -27,6 +27,8 @@ cdef int64_t _signed(int64_t half) noexcept
     pages=Py_ssize_t, count=Py_ssize_t, found=bytearray, wrong=Py_ssize_t, row=Py_ssize_t,
 )
 cpdef list may_hold_each(bytes filter_bytes, bytearray wanted)
+
+cpdef Py_ssize_t row_of(object ends, object text, Py_ssize_t count, bytes subject) except -1
 
 @cython.locals(
     text=bytes, size=Py_ssize_t, bits="unsigned char*", ends="const loose_int32*", row=Py_ssize_t, begin=Py_ssize_t,

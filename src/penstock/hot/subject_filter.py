@@ -9,7 +9,7 @@ and Mitzenmacher: two hashes stand for all). So a look-up reads 256 bytes, howev
 
 from __future__ import annotations
 
-from penstock.hot import filter_pages, keyhash, load
+from penstock.hot import keyhash, load, subject_search
 
 _int = int
 
@@ -79,10 +79,20 @@ def may_hold_each(filter_bytes: bytes, wanted: bytearray) -> list[int]:
         raise IndexError(f"a filter of {len(filter_bytes)} bytes, and {len(wanted)} bytes of hashes")
     count = len(wanted) // 8
     found = bytearray(count)
-    wrong = filter_pages.probe(filter_bytes, pages, wanted, count, bytearray(pages), found)
+    wrong = subject_search.probe(filter_bytes, pages, wanted, count, bytearray(pages), found)
     if wrong >= 0:
         raise WrongPageError(wrong)
     return [row for row in range(count) if found[row]]
+
+
+def row_of(ends: memoryview, text: memoryview, count: _int, subject: bytes) -> _int:
+    """Return the first of `count` rows of a sorted column whose subject is this one or a later one.
+
+    `ends`, `text`: its value offsets, as a view of int32 items, and its bytes, which Arrow has checked.
+    """
+    if subject is None:
+        raise TypeError("a subject is expected")
+    return subject_search.row_of(ends, text, count, subject)
 
 
 def add(target: bytearray, pages: _int, offsets: memoryview, data: memoryview, count: _int) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from penstock.base.errors import CorruptionError
 from penstock.commitlog.subjects import blocks, layout
-from penstock.commitlog.subjects.blocks import SubjectRow, SubjectRows
+from penstock.commitlog.subjects.blocks import OffsetSpan, SubjectRow, SubjectRows
 from penstock.commitlog.subjects.layout import TRAILER_BYTES, Directory, FilterBits, Trailer
 from penstock.hot import subject_filter
 from penstock.hot.subject_filter import PAGE_BYTES
@@ -80,8 +80,8 @@ class SubjectIndex:
             return None
         return self.block(number).find(subject)
 
-    def find_each(self, subjects: WantedSubjects) -> dict[bytes, SubjectRow]:
-        """Return the rows of those subjects that are there. Each block is read once."""
+    def find_each(self, subjects: WantedSubjects) -> dict[bytes, OffsetSpan]:
+        """Return the first and the last offset of those subjects that are there. Each block is read once."""
         trailer = self.trailer
         if _PAGES_PER_READ * len(subjects.names) < trailer.pages:
             candidates = [one for one in subjects.names if self.may_hold(one)]
@@ -99,10 +99,9 @@ class SubjectIndex:
         for one in candidates:
             by_block.setdefault(self.directory.number_of(one), []).append(one)
         by_block.pop(-1, None)
-        found: dict[bytes, SubjectRow] = {}
+        found: dict[bytes, OffsetSpan] = {}
         for number, these in sorted(by_block.items()):
-            block = self.block(number)
-            found.update((one, row) for one in these if (row := block.find(one)) is not None)
+            found.update(self.block(number).spans(these))
         return found
 
     def between(self, begin: bytes, end: bytes | None) -> Iterator[pa.RecordBatch]:

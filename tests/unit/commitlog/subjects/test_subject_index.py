@@ -220,7 +220,7 @@ def test_many_subjects_are_looked_up_at_once() -> None:
     subjects = [f"n.{number}" for number in range(9_000)]
     index = opened(written(subjects))
     assert index.trailer.pages > 40
-    table = {row.subject.encode(): row for row in table_of(subjects)}
+    table = {row.subject.encode(): (row.first, row.last) for row in table_of(subjects)}
     absent = [b"absent.%d" % number for number in range(500)]
     for names in ([*table][::9] + absent, [b"n.7"], [b"absent.1"], []):
         assert index.find_each(WantedSubjects(names)) == {name: table[name] for name in names if name in table}
@@ -272,3 +272,21 @@ def test_the_compiled_filter_is_probed_as_the_plain_one() -> None:
     assert found[0] == found[1]
     assert found[0][1][: len(subjects)] == [*range(len(subjects))]
     assert len(found[0][1]) < len(names) // 2
+
+
+@hot_modes.needs_compiled
+def test_a_row_is_found_by_the_compiled_search_as_by_the_plain_one() -> None:
+    subjects = sorted({one.encode() for one in many(300)} | {b"", b"a", b"aa", b"orders", b"\xff"})
+    column = pa.array(subjects, pa.binary()).buffers()
+    ends, text = memoryview(column[1]).cast("B").cast("i"), memoryview(column[2]).cast("B")
+    wanted = [*subjects, b"b", b"orders.", b"orders.customer.1!", b"zz", b"\xff\xff"]
+    plain, running = (
+        [hot_modes_of("subject_filter").row_of(ends, text, len(subjects), one) for one in wanted]
+        for hot_modes_of in (hot_modes.plain, hot_modes.running)
+    )
+    assert plain == running
+    assert plain[: len(subjects)] == [*range(len(subjects))]
+    with pytest.raises(IndexError):
+        hot_modes.running("subject_filter").row_of(ends[: len(subjects)], text, len(subjects), b"a")
+    with pytest.raises(IndexError):
+        hot_modes.running("subject_filter").row_of(ends, text[:-1], len(subjects), b"a")

@@ -1,10 +1,12 @@
-"""Looking up many subjects in the pages of a membership filter: written twice, here for plain Python.
+"""Looking up subjects in a membership filter and in a sorted column: written twice, here for plain Python.
 
-Rules: `filter_pages.pxd` has the same for compiled code, on pointers, without the interpreter's lock. The caller has
+Rules: `subject_search.pxd` has the same for compiled code, on pointers, without the interpreter's lock. The caller has
 checked that the buffers are as long as they must be.
 """
 
 from __future__ import annotations
+
+from bisect import bisect_left
 
 from crc32c import crc32c
 
@@ -39,3 +41,15 @@ def probe(bits: bytes, pages: int, hashes: bytes | bytearray, count: int, seen: 
         else:
             found[row] = 1
     return -1
+
+
+def row_of(ends: memoryview, text: memoryview, count: int, subject: bytes) -> int:
+    """Return the first of `count` rows, sorted, whose subject is this one or a later one.
+
+    `ends`, `text`: value offsets, whose memory view has int32 items, and bytes, which were checked.
+    """
+
+    def at(row: int) -> bytes:
+        return bytes(text[ends[row] : ends[row + 1]])
+
+    return bisect_left(range(count), subject, key=at)

@@ -1,5 +1,8 @@
-# See filter_pages.py.
-from libc.stdint cimport uint32_t, uint64_t
+# See subject_search.py.
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from libc.stdint cimport int32_t, uint32_t, uint64_t
+from libc.string cimport memcmp
 
 cdef extern from *:
     """
@@ -78,3 +81,31 @@ cdef inline Py_ssize_t probe(
                     break
                 value = <uint32_t>(value + step)
     return wrong
+
+
+cdef inline Py_ssize_t row_of(object ends, object text, Py_ssize_t count, bytes subject) except -1:
+    cdef Py_buffer end_view, text_view
+    cdef const int32_t* numbers
+    cdef const char* wanted = PyBytes_AS_STRING(subject)
+    cdef Py_ssize_t size = PyBytes_GET_SIZE(subject), low = 0, high = count, middle, length
+    cdef int order
+    PyObject_GetBuffer(ends, &end_view, PyBUF_SIMPLE)
+    try:
+        PyObject_GetBuffer(text, &text_view, PyBUF_SIMPLE)
+        try:
+            numbers = <const int32_t*>end_view.buf
+            if count > 0 and (end_view.len < 4 * (count + 1) or numbers[0] < 0 or numbers[count] > text_view.len):
+                raise IndexError("subjects beyond the end")
+            while low < high:
+                middle = (low + high) // 2
+                length = numbers[middle + 1] - numbers[middle]
+                order = memcmp(<const char*>text_view.buf + numbers[middle], wanted, min(length, size))
+                if order < 0 or (order == 0 and length < size):
+                    low = middle + 1
+                else:
+                    high = middle
+        finally:
+            PyBuffer_Release(&text_view)
+    finally:
+        PyBuffer_Release(&end_view)
+    return low
