@@ -49,7 +49,6 @@ COMPILED = (
     "penstock.hot.json_columns",
     "penstock.hot.keyhash",
     "penstock.hot.keymap",
-    "penstock.hot.last_offsets",
     "penstock.hot.lifetimes",
     "penstock.hot.message",
     "penstock.hot.message_ids",
@@ -59,8 +58,10 @@ COMPILED = (
     "penstock.hot.row_objects",
     "penstock.hot.rows",
     "penstock.hot.scan",
+    "penstock.hot.siphash",
     "penstock.hot.split_by_key",
     "penstock.hot.subject_filter",
+    "penstock.hot.subject_table",
     "penstock.hot.subjects",
     "penstock.hot.thrift_columns",
     "penstock.hot.thrift_objects",
@@ -80,6 +81,7 @@ WRITTEN_TWICE = (
     "penstock.hot.objects",
     "penstock.hot.places",
     "penstock.hot.splice",
+    "penstock.hot.subject_search",
 )
 """What stays plain: it stands in for what compiled modules take from Cython, or from the `.pxd` of the same name."""
 

@@ -27,7 +27,7 @@ LIMITS = {
     "known producers of a partition": (limits.PRODUCERS_MAX,),
     "known queries that publish staged rows into a partition": (limits.PUBLISHED_QUERIES_MAX,),
     "staged rows of a partition": (limits.STAGED_BYTES_MAX // limits.GIB,),
-    "subjects of a partition whose last message is known": (limits.LAST_OFFSETS_MAX,),
+    "subjects of a partition whose last message is known in memory": (limits.SUBJECT_TABLE_MAX,),
     "names of archives of a stream": (limits.ARCHIVES_MAX,),
     "`get` and list offsets that wait": (limits.QUERIES_WAITING_MAX,),
     "fetches that wait for new messages": (limits.IN_FLIGHT_REQUESTS_MAX,),

@@ -139,7 +139,7 @@ def _sorted(modules: Modules, group: Any, flags: int, bytes_max: int, more: int)
     """What becomes of one group. `more`: what the stream allows, and what is known of its log."""
     acks_envelopes = not flags & 128
     ids = modules("message_ids").MessageIds(2)
-    lasts = modules("last_offsets").LastOffsets(2, 40 if more & 1 else 0)
+    lasts = modules("subject_table").SubjectTable(2, 41 if more & 1 else 0)
     elsewhere = modules("message_ids").RemoteMessageIds(9)
     elsewhere.gather(3, [(7, 1_000, b"41")])
     ids.know(elsewhere)
@@ -160,9 +160,11 @@ def _sorted(modules: Modules, group: Any, flags: int, bytes_max: int, more: int)
         40,
         *allows,
         bytes(row % 3 for row in range(len(group))) if more & 9 == 9 else None,
+        {b"a.b": (7, -1, -2)[flags % 3]} if more & 5 == 1 else None,
+        more & 10 == 10,
     )
     if found.needs_ids or found.needs_lasts:
-        return [found.needs_ids, found.needs_lasts]
+        return [found.needs_ids, found.needs_lasts, found.unknown]
     again = modules("acks").waiting_again(found.group, found.duplicates, 41, 43)
     enveloped = modules("acks").enveloped_again(found.duplicates, 41, 43)
     refused = [(one.row, one.verdict, one.number, one.is_answered, one.enveloped) for one in found.refused]
@@ -195,7 +197,12 @@ def _batches(modules: Modules, encoder: Any, rows: Any, rows_max: int) -> list[o
         assert checked[: len(fields)] == fields
         looked_at = modules("rows").BatchRows(message, codec.LAYOUT)
         assert looked_at.mistake() is None
-        out += (looked_at.asked(), looked_at.lifetimes_us(7), looked_at.subject_rollups(), looked_at.last_of_subjects())
+        out += (
+            looked_at.asked(),
+            looked_at.lifetimes_us(7),
+            looked_at.subject_rollups(),
+            *map(bytes, looked_at.subjects()),
+        )
         assert looked_at.refused_subject(b">") in (None, *(rows.subject(row) for row in range(start, end)))
         out.append(bytes(message))
         for is_early in (False, True):
@@ -288,7 +295,7 @@ def rows(modules: Modules, data: bytes) -> object:
         return tuple(mistake)
     refused = [found.refused_subject(pattern) for pattern in _PATTERNS]
     asked = found.asked()
-    more = (tuple(asked), bytes(found.lifetimes_us(1)), bytes(found.subject_rollups()), found.last_of_subjects())
+    more = (tuple(asked), bytes(found.lifetimes_us(1)), bytes(found.subject_rollups()), *map(bytes, found.subjects()))
     assert bytes(modules("rows").copied(whole)) == bytes(whole)
     return (
         more,

@@ -167,10 +167,11 @@ def test_verdicts(
         if ids is not None and has_others:
             know_others(mode, ids)
         group = group_in(mode, messages)
-        lasts = mode("last_offsets").LastOffsets(subjects_max, known_from) if known else None
+        lasts = mode("subject_table").SubjectTable(subjects_max, known_from) if known else None
         found = mode("classification").classify(
             group, b"s", acks, bytes_max, skips_reserved, log_end, acks_env, ids, tracks_ids, lasts, log_start,
             allows_ttls, allows_rollups, False, marks(group) if has_others else None,
+            {subject: len(subject) % 4 - 2 for subject, *_ in messages[::2]} if has_others else None, tracks_ids,
         )  # fmt: skip
         refused = [
             [(one.row, one.verdict, one.number, one.partition, one.is_answered, one.enveloped) for one in ones]
@@ -181,7 +182,7 @@ def test_verdicts(
         told = mode("acks").waiting_again(found.group, found.duplicates, log_end + 1, log_end + 4)
         told = (*told, mode("acks").pubacks_again(b"s", *told, b"}"))
         seen = (found.other_stream, found.reserved, found.controls, found.has_ids, found.needs_ids, found.needs_lasts)
-        seen = (*seen, found.asks_older, found.has_ttls, found.has_rollups, found.rollup_row)
+        seen = (*seen, found.unknown, found.has_ttls, found.has_rollups, found.rollup_row)
         told_again: list[Any] = mode("acks").enveloped_again(found.duplicates, log_end, log_end + 4)
         if ids is not None:
             told_again += [len(ids), ids.forgotten, *(ids.find(name, 0, len(name)) for name in (b"x", b"y", 65 * b"z"))]

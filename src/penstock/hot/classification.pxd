@@ -3,8 +3,8 @@ from libc.stdint cimport int32_t, int64_t
 from penstock.hot cimport envelope_acks, lifetimes, memory, places, subjects, unwrap
 from penstock.hot.message_group cimport MessageGroup
 from penstock.hot.headers cimport HeaderFields
-from penstock.hot.last_offsets cimport LastOffsets
 from penstock.hot.message_ids cimport MessageIds
+from penstock.hot.subject_table cimport SubjectTable
 from penstock.hot.unwrap cimport OpenedEnvelopes
 
 cdef int _LEVEL_ALL
@@ -63,13 +63,15 @@ cdef class Classified:
     cdef bint competes
     cdef readonly bint needs_ids
     cdef readonly bint needs_lasts
-    cdef readonly bint asks_older
+    cdef readonly list unknown
     cdef HeaderFields _fields
     cdef OpenedEnvelopes _opened
     cdef bint _has_envelopes
     cdef MessageIds _ids
     cdef bint _tracks_ids
-    cdef LastOffsets _lasts
+    cdef SubjectTable _lasts
+    cdef dict _found_lasts
+    cdef bint _is_added
     cdef int64_t _log_start
     cdef bytes _mistyped
     cdef Py_ssize_t _noted
@@ -192,12 +194,14 @@ cpdef Classified classify(
     bint acks_envelopes,
     MessageIds ids,
     bint tracks_ids,
-    LastOffsets lasts,
+    SubjectTable lasts,
     int64_t log_start,
     bint allows_ttls = *,
     bint allows_rollups = *,
     bint competes = *,
     bytes mistyped = *,
+    dict found_lasts = *,
+    bint is_added = *,
 )
 
 @cython.locals(out=Classified, opened=OpenedEnvelopes)

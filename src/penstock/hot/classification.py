@@ -16,7 +16,7 @@ the offset of the first; the id of a message that becomes a row is known from th
 | KEY_LARGE       | has a key over the limit                                   | bytes of its key       |
 | WRONG_LAST_ID   | expects another id of the last message                     |                        |
 | UNTRACKED       | expects an id in a stream without deduplication            |                        |
-| UNKNOWN_LAST    | expects a sequence of its subject that is not known yet    |                        |
+| UNKNOWN_LAST    | expects a sequence of its subject that cannot be known     |                        |
 | BAD_TTL         | has an invalid time to live                                |                        |
 | TTL_DISABLED    | has a time to live, and the stream does not allow it       |                        |
 | BAD_ROLLUP      | has an invalid rollup                                      |                        |
@@ -57,9 +57,9 @@ from penstock.base import limits
 from penstock.base.subjects import are_plain
 from penstock.hot import envelope, envelope_acks, lifetimes, memory, places, subjects, unwrap
 from penstock.hot.headers import HeaderFields
-from penstock.hot.last_offsets import LastOffsets
 from penstock.hot.message_group import MessageGroup
 from penstock.hot.message_ids import MessageIds
+from penstock.hot.subject_table import SubjectTable
 from penstock.hot.unwrap import OpenedEnvelopes
 
 UNSUPPORTED = 1
@@ -143,15 +143,14 @@ class Classified:
     `refused` that a JetStream consumer delivers: they are not answered, so it redelivers them. `controls`: the number
     of JetStream heartbeats and flow control requests. `flow_replies`: the answers to the latter, as NATS commands, or
     None. `rollup_row`: the last row that rolls up the whole partition, or -1. With `needs_ids` or `needs_lasts` nothing
-    is decided: the caller must first load the log's message ids, or its subjects' last offsets. With `asks_older` some
-    are refused as UNKNOWN_LAST.
+    is decided: the caller must first load the log's message ids, or search the last offsets of the subjects `unknown`.
     """
 
-    __slots__ = ("_fields", "_has_envelopes", "_ids", "_key", "_key_end", "_lasts", "_log_start", "_mistyped", "_noted",
-                 "_number", "_opened", "_partition", "_tracks_ids", "allows_rollups", "allows_ttls", "asks_older",
-                 "competes", "controls", "duplicates", "elsewhere", "flow_replies", "group", "has_ids", "has_rollups",
-                 "has_ttls", "needs_ids", "needs_lasts", "other_stream", "refused", "reserved", "rollup_row", "rows",
-                 "undelivered")  # fmt: skip
+    __slots__ = ("_fields", "_found_lasts", "_has_envelopes", "_ids", "_is_added", "_key", "_key_end", "_lasts",
+                 "_log_start", "_mistyped", "_noted", "_number", "_opened", "_partition", "_tracks_ids",
+                 "allows_rollups", "allows_ttls", "competes", "controls", "duplicates", "elsewhere", "flow_replies",
+                 "group", "has_ids", "has_rollups", "has_ttls", "needs_ids", "needs_lasts", "other_stream", "refused",
+                 "reserved", "rollup_row", "rows", "undelivered", "unknown")  # fmt: skip
 
     _opened: Any  # None if `_has_envelopes` is False
 
@@ -162,7 +161,7 @@ class Classified:
         opened: OpenedEnvelopes | None,
         ids: MessageIds | None,
         tracks_ids: bool,
-        lasts: LastOffsets | None,
+        lasts: SubjectTable | None,
         log_start: int,
     ) -> None:
         self.group = group
@@ -173,9 +172,12 @@ class Classified:
         self._tracks_ids = tracks_ids
         self._lasts = lasts
         self._log_start = log_start
+        self._found_lasts: dict[bytes, int] | None = None
+        self._is_added = False
         self._mistyped: bytes | None = None
         self._noted = 0  # number of rows that `lasts` includes
-        self.needs_lasts = self.asks_older = False
+        self.needs_lasts = False
+        self.unknown: list[bytes] = []
         self.duplicates: list[RefusedMessage] = []
         self.elsewhere: list[RefusedMessage] = []
         self.has_ids = self.has_ttls = self.has_rollups = self.needs_ids = False
@@ -425,7 +427,14 @@ class Classified:
         at = row * places.STRIDE + places.SUBJECT
         last = self._lasts.find(group.data, group.numbers[at], group.numbers[at + 1])
         if last < 0 and self._lasts.known_from > self._log_start:
-            self.asks_older = True
+            subject = memory.copied(text, group.numbers[at], group.numbers[at + 1])
+            if self._found_lasts is None or subject not in self._found_lasts:
+                self.unknown.append(subject)
+                return _UNREAD
+            last = self._found_lasts[subject]
+            if last < -1:
+                return UNKNOWN_LAST
+        if last < self._log_start and self._is_added:
             return UNKNOWN_LAST
         self._number = last + 1 if last >= self._log_start else 0
         fields = self._fields
@@ -596,18 +605,22 @@ def classify(
     acks_envelopes: bool,
     ids: MessageIds | None,
     tracks_ids: bool,
-    lasts: LastOffsets | None,
+    lasts: SubjectTable | None,
     log_start: int,
     allows_ttls: bool = False,
     allows_rollups: bool = False,
     competes: bool = False,
     mistyped: bytes | None = None,
+    found_lasts: dict[bytes, int] | None = None,
+    is_added: bool = False,
 ) -> Classified:
     """Check `group` for a log from `log_start` to `log_end`, of a stream with this name and these rules.
 
     `ids` are the log's message ids; None: not loaded yet, or without `tracks_ids` unused. `lasts` are the last offsets
-    of its subjects; None: not loaded, because no message has needed them. The rows are added to both. `mistyped`: a
-    byte for each message, 0 if its value, without an envelope, fits; None: all fit. IndexError: it has another length.
+    of its subjects; None: not kept, because no message has needed them. The rows are added to both. `found_lasts`: what
+    a search below `lasts` has found; -1: no message, -2: it failed. `is_added`: an older partition may have messages on
+    subjects that have none here. `mistyped`: a byte for each message, 0 if its value, without an envelope, fits; None:
+    all fit. IndexError: it has another length.
     """
     if mistyped is None and _all_pass(group, acks_replies, message_bytes_max, skips_reserved):
         out = Classified(group, group, None, None, False, lasts, log_start)
@@ -618,6 +631,7 @@ def classify(
         group = opened.group
     out = Classified(group, MessageGroup(group.data), opened, ids, tracks_ids, lasts, log_start)
     out.allows_ttls, out.allows_rollups, out.competes = allows_ttls, allows_rollups, competes
+    out._found_lasts, out._is_added = found_lasts, is_added  # noqa: SLF001 (of its own module)
     if mistyped is not None and len(mistyped) != group.count:
         raise IndexError(f"{len(mistyped)} marks for {group.count} messages")
     out._mistyped = mistyped  # noqa: SLF001 (of its own module)

@@ -86,11 +86,8 @@ cdef class BatchRows:
     )
     cpdef bytearray subject_rollups(self)
 
-    @cython.locals(
-        found=list, seen=set, text=bytes, data="const unsigned char*", ends="const loose_int32*", row=Py_ssize_t,
-        begin=Py_ssize_t, size=Py_ssize_t, later=Py_ssize_t, size_before=Py_ssize_t, key=bytes,
-    )
-    cpdef list last_of_subjects(self)
+    @cython.locals(ends=Py_ssize_t, text=Py_ssize_t)
+    cpdef tuple subjects(self)
 
     @cython.locals(number=int)
     cdef Py_ssize_t _place(self, int column, int part) except -1

@@ -261,26 +261,10 @@ class BatchRows:
                     target[row] = lifetimes.rollup(text, fields.rollup, fields.rollup_end) == _OF_SUBJECT
         return out
 
-    def last_of_subjects(self) -> list[tuple[int, bytes]]:
-        """Return the last row of each subject, last first, with the subject's key (see `hot.last_offsets`)."""
-        found: list[tuple[int, bytes]] = []
-        seen: set[bytes] = set()
-        text = self._bytes(_SUBJECT, _VALUES)
-        ends = self._ends(_SUBJECT)
-        data = text
-        later = size_before = -1  # begin and size of the next row's subject
-        for row in range(self._count - 1, -1, -1):
-            begin = ends[row]
-            size = ends[row + 1] - begin
-            if later >= 0 and size == size_before and load.equal(data, begin, later, size):
-                continue  # most batches have few subjects
-            later = begin
-            size_before = size
-            key = key_of(text, begin, begin + size)
-            if key not in seen:
-                seen.add(key)
-                found.append((row, key))
-        return found
+    def subjects(self) -> tuple[memoryview, memoryview]:
+        """Return value offsets and bytes of the subjects: views of the message."""
+        ends, text = self._place(_SUBJECT, _ENDS), self._place(_SUBJECT, _VALUES)
+        return self._data[ends : ends + 4 * (self._count + 1)], self._data[text : text + self._size(_SUBJECT, _VALUES)]
 
     def _place(self, column: _int, part: _int) -> int:
         number = _FIRST_BUFFER + 3 * column + part

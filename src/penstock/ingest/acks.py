@@ -121,11 +121,6 @@ def unavailable(reason: str) -> AckError:
     return AckError(503, 10008, f"temporarily unavailable: {reason}")
 
 
-def insufficient_resources(reason: str) -> AckError:
-    """There is not enough memory."""
-    return AckError(503, 10023, f"insufficient resources: {reason}")
-
-
 def not_enough_replicas(in_sync: int, min_isr: int) -> AckError:
     """Fewer than `min_isr` replicas are in sync, so nothing can be acked."""
     replicas = "1 replica is" if in_sync == 1 else f"{in_sync} replicas are"

@@ -136,7 +136,7 @@ class Admission(msgspec.Struct):
     JetStream consumer are not stored, by kind: one text for each. `unheard`: refused messages whose publishers get no
     error ack, because they have no reply subject or want no ack; `unheard_why`: subject and reason of the first of
     them, in printable ASCII. `flags`: flags of the batches that the rows become. For `duplicates`, `has_ids`,
-    `rollup_row`, `needs_ids`, `needs_lasts` and `asks_older` see `hot.classification.Classified`.
+    `rollup_row`, `needs_ids`, `needs_lasts` and `unknown` see `hot.classification.Classified`.
     """
 
     rows: MessageGroup
@@ -153,7 +153,7 @@ class Admission(msgspec.Struct):
     rollup_row: int = -1
     needs_ids: bool = False
     needs_lasts: bool = False
-    asks_older: bool = False
+    unknown: list[bytes] = []
     undelivered: dict[bytes, str] = {}
     misfits: int = 0  # rows that are stored though their values do not fit the schema
     mistyped: int = 0  # refused messages whose values do not fit it
@@ -177,20 +177,23 @@ def admit(
     log_start: int = 0,
     ids: MessageIds | None = None,
     lasts: LastSequences | None = None,
+    is_added: bool = False,
     values: ValueCheck | None = None,
     mistyped: bytes | None = None,
 ) -> Admission:
     """Return the rows of `group` for a log from `log_start` to `log_end`. Pure, except that `ids` and `lasts` record
-    the rows. `values`: has made the marks `mistyped` (`marks_of`), or counts misfits; None: values are not checked.
+    the rows. `is_added`: an older partition may have earlier messages of a subject. `values`: has made the marks
+    `mistyped` (`marks_of`), or counts misfits; None: values are not checked.
     """
-    offsets = None if lasts is None else lasts.offsets
+    table, found_lasts = (None, None) if lasts is None else (lasts.table, lasts.found)
     found = classify(
         group, rules.name, rules.acks_replies, rules.message_bytes_max, rules.skips_reserved, log_end,
-        rules.acks_envelopes, ids, rules.dedup_window_us is not None, offsets, log_start, rules.allows_ttls,
-        rules.allows_rollups, rules.competes, mistyped,
+        rules.acks_envelopes, ids, rules.dedup_window_us is not None, table, log_start, rules.allows_ttls,
+        rules.allows_rollups, rules.competes, mistyped, found_lasts, is_added,
     )  # fmt: skip
     if found.needs_ids or found.needs_lasts:
-        return Admission(found.rows, needs_ids=found.needs_ids, needs_lasts=found.needs_lasts)
+        unknown = [*dict.fromkeys(found.unknown)]
+        return Admission(found.rows, needs_ids=found.needs_ids, needs_lasts=found.needs_lasts, unknown=unknown)
     misfits = 0 if values is None or rules.refuses_misfits else _count(values.of_group(found.rows))
     if found.rows is group and not group.too_large:
         return Admission(group, misfits=misfits)
@@ -201,7 +204,7 @@ def admit(
         nonlocal explained
         if verdict == classification.UNKNOWN_LAST:
             assert lasts is not None
-            return acks.error_body(rules.name, lasts.why_unknown(log_start))
+            return acks.error_body(rules.name, lasts.why_unknown())
         if verdict == classification.ELSEWHERE:
             assert quoted is not None
             return acks.elsewhere_body(rules.name, quoted)
@@ -218,7 +221,7 @@ def admit(
         return _body(verdict, quoted, rules)
 
     admission = _admission(group, found, rules, REFUSED, body)
-    admission.asks_older, admission.misfits = found.asks_older, misfits
+    admission.misfits = misfits
     if mistyped is not None:
         refused = (mistyped[one.row] for one in found.refused if one.verdict == classification.MISTYPED)
         admission.mistyped = sum(mark != UNDECIDED for mark in refused)

@@ -14,8 +14,9 @@ ROOT = Path(__file__).resolve().parents[3]
 SECONDS_MAX = 120
 PRELUDE = """
 from penstock.batch.codec import LAYOUT
-from penstock.hot import acks, encode, envelope, headers, join, keyhash, last_offsets
+from penstock.hot import acks, encode, envelope, headers, join, keyhash
 from penstock.hot import message, message_group, message_ids, refusals, row_objects, rows
+from penstock.hot import siphash, subject_filter, subject_table
 from penstock.hot import classification, scan
 held = message_group.MessageGroup.of([b"a", b"b"], [b"v", None], replies=[b"r", b"s"])
 sound, _ = encode.Encoder(LAYOUT).encode(held, 0, 2, 0, 0, 0, 0)
@@ -48,14 +49,6 @@ CALLS = (
     "acks.pubacks_again(b's', None, bytes(8), b'')",
     "acks.pubacks_again(b's', b'r ', None, b'')",
     "acks.pubacks_again(b's', b'r ', bytes(8), None)",
-    "last_offsets.LastOffsets(1, 0).find(None, 0, 1)",
-    "last_offsets.LastOffsets(1, 0).note(None, 0, 0, 0)",
-    "last_offsets.LastOffsets(1, 0).note_batch(None, 0)",
-    "last_offsets.LastOffsets(1, 0).note_batch([None], 0)",
-    "last_offsets.LastOffsets(1, 0).note_before(None)",
-    "last_offsets.LastOffsets(1, 1).gather(None, [0], 0)",
-    "last_offsets.LastOffsets(1, 1).gather([(0, b'a')], None, 0)",
-    "last_offsets.LastOffsets(1, 1).gather([None], [0], 0)",
     "message_ids.MessageIds(1).find(None, 0, 1)",
     "message_ids.MessageIds(1).add(None, 0, 1, 0)",
     "message_ids.MessageIds(1).is_of(-1, None, 0, 0)",
@@ -82,6 +75,20 @@ CALLS = (
     "join.Joiner(LAYOUT, checker).join(None, None)",
     "join.Joiner(LAYOUT, checker).last(None)",
     "keyhash.xxh64(None)",
+    "siphash.SipHash(None)",
+    "siphash.SipHash(bytes(16)).digest(None)",
+    "subject_filter.hashes(None)",
+    "subject_filter.hashes([None])",
+    "subject_filter.row_of(None, b'', 1, b'')",
+    "subject_filter.row_of(memoryview(bytes(8)).cast('i'), None, 1, b'')",
+    "subject_filter.row_of(memoryview(bytes(8)).cast('i'), b'', 1, None)",
+    "subject_filter.may_hold_each(None, bytearray(8))",
+    "subject_filter.may_hold_each(bytes(256), None)",
+    "subject_table.SubjectTable(1, 0).find(None, 0, 0)",
+    "subject_table.SubjectTable(1, 0).note(None, 0, 0, 0)",
+    "subject_table.SubjectTable(1, 0).note_column(None, b'', 1, 0)",
+    "subject_table.SubjectTable(1, 0).take(bytes(8), None, bytes(8), 0, 1)",
+    "subject_table.SubjectTable(1, 0).take(bytes(8), b'', None, 0, 1)",
     "keyhash.partition_of(None, 1)",
     "keymap.KeyMap(None)",
     "keymap.KeyMap((1,)).partition_of(None)",

@@ -18,7 +18,7 @@ from penstock.ingest.admission import (
     admit,
     refuse_all,
 )
-from penstock.ingest.last_sequences import LastSequences, ReadState
+from penstock.ingest.last_sequences import UNREADABLE, LastSequences
 from tests import groups
 from tests.unit.node.harness import Ack, parse_acks
 
@@ -175,21 +175,19 @@ def expecting(sequence: str, *lines: str) -> bytes:
 
 def known_from(offset: int) -> LastSequences:
     """What is known of a log of which nothing was read yet but that it has nothing from `offset` on."""
-    lasts = LastSequences(offset)
-    lasts.reading = ReadState.NOTHING
-    return lasts
+    return LastSequences(offset)
 
 
 def test_last_sequences_are_asked_for_before_anything_is_decided() -> None:
-    messages = group((b"orders.a", b"0", block("Nats-Msg-Id: x"), b""), (b"orders.a", b"1", expecting("0"), b""))
+    messages = group((b"orders.a", b"0", block("Nats-Msg-Id: x"), b""), (b"orders.b", b"1", expecting("0"), b""))
     ids, lasts = MessageIds(9), LastSequences(7)
-    for not_read in (None, lasts):
-        admission = admit(messages, RULES, log_start=7, log_end=7, ids=ids, lasts=not_read)
-        assert admission.needs_lasts
+    for known, log_start, unknown in ((None, 7, []), (lasts, 6, [b"orders.b"])):
+        admission = admit(messages, RULES, log_start=log_start, log_end=7, ids=ids, lasts=known)
+        assert (admission.needs_lasts, admission.unknown) == (True, unknown)
         assert not errors(admission)
         assert not len(ids)  # nothing is there yet
-    lasts.reading = ReadState.NOTHING
-    assert len(admit(messages, RULES, log_start=7, log_end=7, ids=ids, lasts=lasts).rows) == 1
+        assert lasts.table.find(b"orders.a", 0, 8) == -1
+    assert len(admit(messages, RULES, log_start=7, log_end=7, ids=ids, lasts=lasts).rows) == 2
     assert len(admit(one("Nats-Expected-Last-Subject-Sequence: "), RULES, log_end=0).rows) == 1  # an empty one is none
 
 
@@ -254,19 +252,55 @@ def test_what_is_gone_is_no_last_message() -> None:
     assert errors(admission)[0].body["error"]["description"] == "wrong last sequence: 0"
 
 
-def test_why_the_last_sequence_of_a_subject_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "LAST_OFFSETS_MAX", 1)
+def test_what_a_search_has_found_counts_until_the_messages_are_stored() -> None:
+    asking = group(
+        (b"orders.b", b"0", expecting("4"), b""),
+        (b"orders.c", b"1", expecting("0"), b""),
+        (b"orders.d", b"2", expecting("0"), b""),
+        (b"orders.b", b"3", expecting("6"), b""),
+        (b"orders.b", b"4", expecting("4"), b""),
+    )
+    lasts = known_from(5)
+    assert admit(asking, RULES, log_end=5, lasts=lasts).unknown == [b"orders.b", b"orders.c", b"orders.d"]
+    lasts.searched([b"orders.b", b"orders.c", b"orders.d"], [3, -1, 0], 5)
+    admission = admit(asking, RULES, log_start=1, log_end=5, lasts=lasts)
+    assert groups.replies(admission.rows) == [b"0", b"1", b"2", b"3"]
+    told = [ack.body["error"]["description"] for ack in errors(admission)]
+    assert told == ["wrong last sequence: 9"]
+    lasts.stored(admission.rows, 5, 9)
+    again = group((b"orders.b", b"0", expecting("9"), b""), (b"orders.e", b"1", expecting("0"), b""))
+    assert admit(again, RULES, log_end=9, lasts=lasts).unknown == [b"orders.e"]
+
+
+def test_what_was_found_is_void_once_the_table_knows_less(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "SUBJECT_TABLE_MAX", 2)
     asking = group((b"orders.b", b"r", expecting("0"), b""))
     lasts = known_from(5)
-    admission = admit(asking, RULES, log_end=5, lasts=lasts)
-    assert (admission.asks_older, refused_with(admission)) == (True, 10008)
+    lasts.searched([b"orders.b"], [-1], 5)
+    for offset, subject in enumerate((b"orders.b", b"orders.c", b"orders.d"), 5):  # which the search did not see
+        rows = admit(group((subject, None, None, b"")), RULES, log_end=offset, lasts=lasts).rows
+        lasts.stored(rows, offset, offset + 1)
+        lasts.searched([b"orders.b"], [-1], 5)
+    assert admit(asking, RULES, log_end=8, lasts=lasts).unknown == [b"orders.b"]
+    lasts.searched([b"orders.b"], [5], lasts.table.known_from)
+    assert refused_with(admit(asking, RULES, log_end=8, lasts=lasts)) == 10071
+
+
+def test_why_the_last_sequence_of_a_subject_is_unknown() -> None:
+    asking = group((b"orders.b", b"r", expecting("0"), b""))
+    lasts = known_from(5)
     lasts.failure = "the disk is gone"
+    lasts.searched([b"orders.b"], [UNREADABLE], 5)
     assert refused_with(admit(asking, RULES, log_end=5, lasts=lasts)) == 10077
     lasts.failure = ""
-    lasts.stored(admit(one(), RULES, log_end=5, lasts=lasts).rows, 5, 6)
-    assert refused_with(admit(asking, RULES, log_end=6, lasts=lasts)) == 10023
-    assert refused_with(admit(asking, RULES, log_start=2, log_end=6, lasts=lasts)) == 10023
-    assert len(admit(asking, RULES, log_start=5, log_end=6, lasts=lasts).rows) == 1  # all that there is is known
+    lasts.searched([b"orders.b"], [-1], 5)
+    for log_start in (0, 5):
+        added = admit(asking, RULES, log_start=log_start, log_end=5, lasts=lasts, is_added=True)
+        assert refused_with(added) == 10003
+        assert "this partition was added" in errors(added)[0].body["error"]["description"]
+    lasts.searched([b"orders.b"], [2], 5)  # of its own
+    assert refused_with(admit(asking, RULES, log_end=5, lasts=lasts, is_added=True)) == 10071
+    assert refused_with(admit(asking, RULES, log_start=3, log_end=5, lasts=lasts, is_added=True)) == 10003
 
 
 def test_ids_are_asked_for_before_anything_is_decided() -> None:

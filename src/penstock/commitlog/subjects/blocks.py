@@ -15,16 +15,19 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.base import limits
 from penstock.base.errors import CorruptionError
+from penstock.hot import subject_filter
 from penstock.hot.crc import crc32c
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from penstock.commitlog.subjects.reading import WantedSubjects
 
 _TEMPLATE = bytes.fromhex(
     "ffffffff4001000014000000000000000c0018000600050008000c000c000000000304001c0000000000000000000000000000000c001e00"
@@ -49,6 +52,13 @@ class SubjectRow(NamedTuple):
 
     subject: str
     messages: int
+    first: int
+    last: int
+
+
+class OffsetSpan(NamedTuple):
+    """First and last offset of a subject in a range."""
+
     first: int
     last: int
 
@@ -92,12 +102,33 @@ class SubjectRows:
 
     def at_or_behind(self, subject: bytes) -> int:
         """Return the number of the first row whose subject is this one or a later one."""
-        return bisect_left(range(len(self)), subject, key=self.subject)
+        return subject_filter.row_of(self._ends, self._text, len(self), subject)
 
     def find(self, subject: bytes) -> SubjectRow | None:
         """Return the row of one subject; None if there is none."""
         row = self.at_or_behind(subject)
         return self.row(row) if row < len(self) and self.subject(row) == subject else None
+
+    def find_each(self, subjects: WantedSubjects) -> dict[bytes, OffsetSpan]:
+        """Return the first and the last offset of those subjects that are there."""
+        return self.spans(subjects.names)
+
+    def spans(self, subjects: Iterable[bytes]) -> dict[bytes, OffsetSpan]:
+        """Return the first and the last offset of those subjects that are there."""
+        found: dict[bytes, OffsetSpan] = {}
+        count = len(self)
+        firsts, lasts = (self._numbers(column) for column in (2, 3))
+        for one in subjects:
+            row = self.at_or_behind(one)
+            if row < count and self.subject(row) == one:
+                found[one] = OffsetSpan(firsts[row], lasts[row])
+        return found
+
+    def _numbers(self, column: int) -> memoryview:
+        """Return the numbers of one column."""
+        numbers = self.batch.column(column)
+        begin, count = numbers.offset, len(numbers)
+        return memoryview(numbers.buffers()[1]).cast("B").cast("q")[begin : begin + count]
 
     def row(self, number: int) -> SubjectRow:
         """Return one row."""

@@ -10,6 +10,7 @@ import msgspec
 
 from penstock.base import limits
 from penstock.base.ids import LeaderEpoch, Offset, TimestampUs
+from penstock.hot.subject_table import TableBudget
 from penstock.ingest.ack_waiters import AckWaiters, DuplicateWaiters
 from penstock.messages import AppendOnceResponse, AppendResponse
 from penstock.node.partition.counters import NodeCounters
@@ -55,6 +56,7 @@ class InFlightBudget:
     partition_bytes_max: int
     used_bytes: int = 0
     meters: NodeCounters = field(default_factory=NodeCounters)
+    tables: TableBudget = field(default_factory=lambda: TableBudget(limits.SUBJECT_TABLE_SLOTS_MAX))
     refusals: DeferredRefusals = field(
         default_factory=DeferredRefusals
     )  # refusals that wait for a confirmed leadership

@@ -1,81 +1,113 @@
-"""Reads the last sequences of subjects from a leader's log (expected-last-sequence checks).
+"""Searches a leader's log for the last sequences of subjects (expected-last-sequence checks).
 
-Rules: the state is a function of the log, like message ids (see `node.partition.dedup`): a leadership reads the log
-when the first message states an expected last sequence, keeps the state current, and drops it at its end, after
-compaction has removed rows, or when rows are hidden: a hidden row is no last one. A partition without such messages
-does no work for it.
+Rules: what is known is a function of the log, like message ids (see `node.partition.dedup`). A leadership begins to
+keep the last offsets of subjects when the first message states an expected last sequence, keeps them current, and drops
+them at its end, after compaction has removed rows, or when rows are hidden: a hidden row is no last one. A partition
+without such messages does no work for it.
 
-| known                     | since                               | a message with an expected last sequence       |
-|---------------------------|-------------------------------------|------------------------------------------------|
-| nothing                   | the leadership began                | waits, and has the end of the log read         |
-| its end is being read     |                                     | waits                                          |
-| all from an offset on     | that is done                        | is checked                                     |
-| the same, not the subject | it has no message from there on     | is refused, and has older offsets read         |
-| too many subjects         | there are more than are kept        | is refused, if its subject is not known        |
+| a message expects a sequence of a subject | it                                                                  |
+|-------------------------------------------|---------------------------------------------------------------------|
+| whose last message is in the table        | is checked                                                          |
+| that is not, and the table has all        | is checked: there is no message                                     |
+| that is not, and there are older messages | waits with its read: all such subjects of it are searched at once   |
+| whose search failed                       | is refused with the reason                                          |
 
-The log is read backwards, batch by batch. The read of its end is bounded, because messages wait for it. Older offsets
-may take long: publishers to a subject found only there are told to retry.
+The search asks the subject indexes, and what has none: it makes them where they are missing, unless the feature level
+forbids it. It runs among reads, and goes on among queries if it has to read for long. What it finds holds for the read
+that waits, as long as nothing that came after it has left the table. Without indexes the first search learns the last
+offsets of all older subjects, as far as a table has room.
 """
 
 from __future__ import annotations
 
-from array import array
+from bisect import bisect_left
+from collections.abc import Sequence
 
 from penstock.base import limits
 from penstock.batch import codec
-from penstock.commitlog import LogView
-from penstock.hot.last_offsets import LastOffsets
-from penstock.ingest.last_sequences import LastSequences, ReadState
+from penstock.commitlog import LogView, SubjectQueries
+from penstock.hot.subject_table import SubjectTable
+from penstock.ingest.last_sequences import UNREADABLE, LastSequences
 from penstock.node.partition.partition_errors import as_remote_error
 from penstock.node.step import DiskWork, Lane, Step
 
 
-class ReadLasts:
-    """Finds the last offset of each subject, backwards from `end`, in a disk thread.
+class _LongSearchError(Exception):
+    """The search has read as much as it may among reads."""
 
-    It stops after the batch with which it has read `bytes_max`, or found more subjects than are kept.
-    """
 
-    def __init__(self, view: LogView, end: int, bytes_max: int) -> None:
+class FindLasts:
+    """Finds the last offset of each of some subjects below `end`, in a disk thread."""
+
+    def __init__(
+        self, view: LogView, end: int, subjects: Sequence[bytes], *, is_indexed: bool, knows_all: bool, is_long: bool
+    ) -> None:
         self._view = view
-        self._bytes_max = bytes_max
-        self.found = LastOffsets(limits.LAST_OFFSETS_MAX, min(end, view.log_end))
+        self._end = min(end, view.log_end)
+        self._subjects = subjects
+        self._is_indexed = is_indexed
+        self._knows_all = knows_all
+        self._bytes_max = limits.OFFSET_MAX if is_long else limits.LAST_SEARCH_BYTES_MAX
+        self._read_bytes = 0
+        self.is_given_up = False  # it would have read for long
+        self.lasts: list[int] = []
+        self.older: SubjectTable | None = None
 
     def run(self) -> None:
-        """Raise RemoteError (corrupt_range) or OSError."""
-        view, found = self._view, self.found
-        log_start, scanned_bytes = view.log_start, 0
-        for header, data in view.batches(log_start, max(log_start, found.known_from), reverse=True):
-            last = codec.check_values(data).last_of_subjects()
-            found.gather(last, codec.offsets(data), max(log_start, header.base_offset))
-            scanned_bytes += len(data)
-            if scanned_bytes >= self._bytes_max or found.is_full:
-                return
-        found.gather([], array("q"), log_start)
+        """Raise RemoteError (corrupt_range), OSError or LogCutError."""
+        try:
+            if self._is_indexed or self._knows_all:
+                queries = SubjectQueries(self._view, self._end, self._tell, makes_indexes=self._is_indexed)
+                self.lasts = queries.last_of_many(self._subjects)
+            else:
+                self._learn_all()
+        except _LongSearchError:
+            self.is_given_up = True
+
+    def _tell(self, size_bytes: int) -> None:
+        self._read_bytes += size_bytes
+        if self._read_bytes > self._bytes_max:
+            raise _LongSearchError
+
+    def _learn_all(self) -> None:
+        view, end = self._view, self._end
+        older = SubjectTable(limits.SUBJECT_TABLE_MAX, view.log_start)
+        for _, data in view.batches(view.log_start, end):
+            self._tell(len(data))
+            rows, offsets = codec.check_values(data), codec.offsets(data)
+            begin, stop = bisect_left(offsets, view.log_start), bisect_left(offsets, end)
+            older.take(*rows.subjects(), memoryview(offsets), begin, stop)
+            older.written()
+        self.older = older
 
 
-def read_end(view: LogView, log_end: int, step: Step) -> LastSequences:
-    """Have the end of a log read in a disk thread; return what is known of it so far."""
-    lasts = LastSequences(log_end)
-    _read(lasts, view, Lane.READ, limits.LAST_OFFSETS_READ_BYTES_MAX, step)
-    return lasts
+def search(lasts: LastSequences, subjects: Sequence[bytes], view: LogView, step: Step, *, is_indexed: bool) -> bool:
+    """Have subjects that are not in the table searched in a disk thread, below it.
 
-
-def read_older(lasts: LastSequences, view: LogView, log_start: int, step: Step) -> None:
-    """Have older offsets read, if there is room for more subjects and no read is under way."""
-    if lasts.reading is ReadState.NOTHING and not lasts.is_full(log_start):
-        lasts.reading = ReadState.OLDER
-        _read(lasts, view, Lane.QUERY, limits.SCAN_BYTES_MAX, step)
-
-
-def _read(lasts: LastSequences, view: LogView, lane: Lane, bytes_max: int, step: Step) -> None:
-    known_from = lasts.known_from
-    work = ReadLasts(view, known_from, bytes_max)
+    Return True if that is not needed, as all are known without.
+    """
+    known_from = lasts.table.known_from
+    if lasts.older is not None and not is_indexed:
+        found = [lasts.older.find(one, 0, len(one)) for one in subjects]
+        if lasts.older.known_from <= view.log_start or -1 not in found:
+            lasts.searched(subjects, found, known_from)
+            return True
+    is_long = lasts.searches_long
+    work = FindLasts(
+        view, known_from, subjects, is_indexed=is_indexed, knows_all=lasts.older is not None, is_long=is_long
+    )
 
     def done(error: Exception | None) -> None:
-        lasts.reading = ReadState.NOTHING
-        lasts.failure = "" if error is None else f"the subjects in the log cannot be read: {as_remote_error(error)}"
-        if error is None:
-            lasts.found(work.found, known_from)
+        lasts.is_searching = False
+        lasts.searches_long = work.is_given_up
+        if error is not None:
+            lasts.failure = f"the subjects in the log cannot be read: {as_remote_error(error)}"
+            lasts.searched(subjects, [UNREADABLE] * len(subjects), known_from)
+        elif work.older is not None:
+            lasts.older = work.older
+        elif not work.is_given_up:
+            lasts.searched(subjects, work.lasts, known_from)
 
-    step.disk.append(DiskWork(lane, work.run, done))
+    lasts.is_searching = True
+    step.disk.append(DiskWork(Lane.QUERY if is_long else Lane.READ, work.run, done))
+    return False

@@ -32,7 +32,7 @@ from penstock.ingest import acks
 from penstock.ingest.ack_waiters import AckDetails, AckWaiters, DuplicateWaiters, again, waiters
 from penstock.ingest.admission import Admission, AdmissionRules, admit, marks_of, refuse_all
 from penstock.ingest.dedup import Dedup
-from penstock.ingest.last_sequences import BEFORE_ALL, LastSequences, ReadState
+from penstock.ingest.last_sequences import LastSequences
 from penstock.ingest.producers import ProducerBatch, Producers
 from penstock.ingest.published import PublishedRuns
 from penstock.ingest.value_check import SCHEMAS_UNKNOWN, VERSION_UNDECIDED, KnownSchemas, ValueCheck
@@ -43,7 +43,7 @@ from penstock.node.partition.counters import PartitionCounters
 from penstock.node.partition.dedup import forget_purged, is_outdated, read_ids
 from penstock.node.partition.in_flight import InFlight, InFlightBudget, PendingBatch
 from penstock.node.partition.key_migration_state import KeyMigrationState
-from penstock.node.partition.last_sequences import read_end, read_older
+from penstock.node.partition.last_sequences import search
 from penstock.node.partition.partition_errors import (
     CODES,
     FENCED,
@@ -171,9 +171,9 @@ class Partition:
 
     @property
     def reads_log(self) -> bool:
-        """True if messages wait until the deduplication window or the last sequences are read from the log."""
+        """True if messages wait until the deduplication window is read from the log, or last sequences are found."""
         reads_ids = self.dedup is not None and self.dedup.is_reading
-        return reads_ids or (self.lasts is not None and self.lasts.reading is ReadState.END)
+        return reads_ids or (self.lasts is not None and self.lasts.is_searching)
 
     @property
     def is_impeded(self) -> bool:
@@ -443,14 +443,14 @@ class Partition:
         now_us = self.timestamp_us(now)
         ids = None if dedup is None else dedup.ids(now_us)
         log_start = 0 if lasts is None else self.log_start
-        if self.keys is not None and self.key.partition >= self.stream.counts[0]:
-            log_start = BEFORE_ALL
+        is_added = self.keys is not None and self.key.partition >= self.stream.counts[0]
         admission = admit(
-            group, rules, log_start=log_start, log_end=self.log.log_end, ids=ids, lasts=lasts, values=values,
-            mistyped=marks,
+            group, rules, log_start=log_start, log_end=self.log.log_end, ids=ids, lasts=lasts, is_added=is_added,
+            values=values, mistyped=marks,
         )  # fmt: skip
-        if lasts is not None and admission.asks_older:
-            read_older(lasts, self.view().hiding(self.log.hidden), self.log_start, step)
+        if admission.needs_lasts and lasts is None:
+            self.lasts = LastSequences(self.log.log_end, self.budget.tables)
+            return self._admit(group, now, step, arrived_us, must=must)
         if not (admission.needs_ids or admission.needs_lasts):
             if values is not None:
                 self.counters["schema_checked"] += group.count
@@ -460,12 +460,15 @@ class Partition:
         if admission.needs_ids and dedup is not None and dedup.failure:
             self.dedup = None  # the next message has them read again
             return refuse_all(group, rules, acks.store_failed(dedup.failure), STORE_FAILED)
+        if admission.unknown and not must:
+            assert lasts is not None
+            view, is_indexed = self.view().hiding(self.log.hidden), self.log.config.indexes_subjects
+            if search(lasts, admission.unknown, view, step, is_indexed=is_indexed) and not admission.needs_ids:
+                return self._admit(group, now, step, arrived_us, must=must)
         if must:
             return refuse_all(group, rules, acks.unavailable("what the message depends on is being read"), OVER_BUDGET)
         if admission.needs_ids and self.dedup is None:
             self.dedup = read_ids(self.stream, self.key.partition, self.view(), rules, now_us, step)
-        if admission.needs_lasts:
-            self.lasts = read_end(self.view().hiding(self.log.hidden), self.log.log_end, step)
         return None
 
     def _marks(self, group: MessageGroup, values: ValueCheck) -> bytes | None:

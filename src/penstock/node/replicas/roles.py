@@ -33,6 +33,7 @@ from penstock.base.ids import BrokerId, Incarnation, PartitionKey
 from penstock.commitlog import LogConfig
 from penstock.messages.streams import LEADER_CHANGED
 from penstock.metadata.companions import companion_key, is_companion, target_key
+from penstock.metadata.feature_levels import SUBJECT_INDEX
 from penstock.metadata.image import ClusterImage
 from penstock.node.context import Context
 from penstock.node.maintenance.log_maintenance import LogMaintenance
@@ -309,6 +310,8 @@ class Roles:
         if partition.stream.moves_keys and partition.key.partition >= partition.stream.counts[0]:
             # else the key's old value in an older partition would reappear
             config = replace(config, keeps_tombstones=True)
+        if not partition.stream.config.is_internal and self._context.image.has_feature(SUBJECT_INDEX):
+            config = replace(config, indexes_subjects=True)
         is_leader = partition.stream.partitions[partition.key.partition].leader == self._broker_id
         if partition.stream.intake is Intake.SEALED:
             config = config.untouched()

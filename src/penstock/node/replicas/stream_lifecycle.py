@@ -106,6 +106,7 @@ class StreamLifecycle:
         self._encrypted = context.settings.encrypted
         self._folders = LogFolders(context.vfs, context.outbox)
         self.companions_ahead: Set[StreamId] = self._folders.companions_ahead
+        self._level = context.image.feature_level  # by which all roles were updated
         self._budget = budget
         self._open_files = OpenFiles(context.settings.log_files_max)
         self._upkeep = upkeep
@@ -272,6 +273,15 @@ class StreamLifecycle:
             image = self._context.image
             for key in outcome.partitions:
                 self._reconfigure(key, image.streams[key.stream_id])
+        self._follow_level()
+
+    def _follow_level(self) -> None:
+        """Update all roles if the feature level was raised: what a leader does may depend on it."""
+        level = self._context.image.feature_level
+        if level != self._level:
+            self._level = level
+            for partition in list(self.partitions.values()):
+                self._roles.update(partition)
 
     def replaced(self, before: ClusterImage) -> None:
         """Apply a new image from a snapshot: any stream may have changed."""
@@ -282,6 +292,7 @@ class StreamLifecycle:
         for stream_id, state in image.streams.items():
             if before.streams.get(stream_id) != state:
                 self._apply_stream(state)
+        self._follow_level()
 
     def _apply_stream(self, state: StreamState) -> None:
         """Apply a new or changed stream."""

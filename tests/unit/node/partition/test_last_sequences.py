@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import errno
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from penstock.base import limits
-from penstock.base.ids import Offset, PartitionId
-from penstock.ingest.last_sequences import ReadState
-from penstock.messages import CreateStreamResponse, TruncateRequest
+from penstock.live.row_set import RowSet
+from penstock.messages import CreateStreamResponse
+from penstock.node.partition.last_sequences import FindLasts
+from penstock.node.partition.partition import Partition
 from penstock.node.step import Lane
 from penstock.vfs.faulty import FileFault, FileOperationKind, no_faults, nth
 from tests.envelopes import enveloped, message
@@ -130,7 +132,7 @@ def test_ids_and_last_sequences_are_both_read() -> None:
 
 
 def test_a_broker_that_stops_while_the_log_is_read_refuses_who_waits() -> None:
-    broker = with_orders()
+    broker = filled("a")
     broker.disk_runs_at_once = False
     publish(broker, "orders.a", 0)
     broker.disk.clear()
@@ -211,61 +213,138 @@ def test_the_log_is_read_again_once_a_pass_of_compaction_is_over_and_not_for_eac
     assert len(seen) == 2
 
 
-# What is older than what is read while messages wait
+# What has to be searched
 
 
-@pytest.fixture
-def little_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "LAST_OFFSETS_READ_BYTES_MAX", 1)
+def leading(broker: Broker) -> Partition:
+    (partition,) = [one for one in broker.node._partitions.values() if one.stream.name == "orders"]
+    return partition
 
 
-@pytest.mark.usefixtures("little_is_read")
-def test_who_asks_for_what_is_older_is_told_to_try_again_while_others_go_on() -> None:
-    broker = with_orders()
-    for name in "abc":
-        broker.publish(f"orders.{name}", b"v")
-    broker = broker.crash().start()
-    assert told(broker, "orders.c", 0) == "wrong last sequence: 3"
+def filled(names: str, **config: Any) -> Broker:
+    """A broker that has started again, with a message on each of these subjects."""
+    broker = with_orders(**config)
+    for name in names:
+        broker.publish(f"orders.{name}", b"v" * 100)
+    return broker.crash().start()
+
+
+def test_all_subjects_of_a_read_are_searched_at_once_while_others_go_on() -> None:
+    broker = filled("abcd", segment_bytes=4_096)
+    broker.answer(broker.create("others"), CreateStreamResponse)
     broker.disk_runs_at_once = False
-    for number in range(3):
-        publish(broker, "orders.a", 1, f"r{number}")
-    (reading,) = broker.disk
-    assert reading.lane is Lane.QUERY
+    broker.deliver([(b"orders.%c" % name, b"r%d" % n, expecting(n + 1), b"") for n, name in enumerate(b"abx")])
+    broker.publish("others.a", b"v", headers=block("Penstock-Ack: leader"), reply="other")
     publish(broker, "orders.c", 3, "r3")
-    assert [ack.err_code for ack in broker.acks[1:]] == [10008, 10008, 10008]
+    searches = [work for work in broker.disk if isinstance(getattr(work.run, "__self__", None), FindLasts)]
+    assert [work.lane for work in searches] == [Lane.READ]
+    assert [(ack.reply, said(ack)) for ack in broker.acks] == [("other", "stored as 1")]
     broker.settle()
-    assert said(broker.acks[-1]) == "stored as 4"
+    heard_here = {ack.reply: said(ack) for ack in broker.acks[1:]}
+    assert heard_here == {
+        "r0": "stored as 5", "r1": "stored as 6", "r2": "wrong last sequence: 0", "r3": "stored as 7"
+    }  # fmt: skip
+    assert broker.node.in_flight_bytes == 0
+
+
+def test_a_search_that_reads_for_long_goes_on_among_queries(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "LAST_SEARCH_BYTES_MAX", 1)
+    broker = filled("abc")
+    broker.disk_runs_at_once = False
+    publish(broker, "orders.a", 1, "r1")
+    lanes = []
+    for _ in range(2):
+        (searching,) = broker.disk
+        lanes.append(searching.lane)
+        broker.run_disk(0)
+    assert lanes == [Lane.READ, Lane.QUERY]
+    broker.settle()
+    assert said(broker.acks[0]) == "stored as 4"
     broker.disk_runs_at_once = True
-    assert told(broker, "orders.a", 1) == "stored as 5"
-    assert told(broker, "orders.d", 0) == "stored as 6"  # all is read: there is none
+    assert told(broker, "orders.d", 0) == "stored as 5"
 
 
-@pytest.mark.usefixtures("little_is_read")
-def test_what_was_forgotten_while_older_ones_were_read_is_not_taken_from_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "LAST_OFFSETS_MAX", 2)
-    broker = with_orders()
-    for name in "abc":
-        broker.publish(f"orders.{name}", b"v")
-    broker = broker.crash().start()
-    assert told(broker, "orders.c", 0) == "wrong last sequence: 3"
+@pytest.mark.parametrize("subjects_max", [2, 4])
+def test_more_subjects_than_the_table_has_room_for(monkeypatch: pytest.MonkeyPatch, subjects_max: int) -> None:
+    monkeypatch.setattr(limits, "SUBJECT_TABLE_MAX", subjects_max)
+    broker = with_orders(segment_bytes=4_096)
+    for number in range(60):
+        assert told(broker, f"orders.{number}", 0) == f"stored as {number + 1}"
+    assert leading(broker).log.view().segments[1:]
+    for number in range(0, 60, 7):
+        assert told(broker, f"orders.{number}", 0) == f"wrong last sequence: {number + 1}"
+    everything = [(b"orders.%d" % n, b"r%d" % n, expecting(n + 1), b"") for n in range(60)]
+    broker.acks.clear()
+    broker.deliver(everything)
+    assert [said(ack) for ack in broker.acks] == [f"stored as {n + 61}" for n in range(60)]
+
+
+def test_what_left_the_table_during_a_search_is_searched_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "SUBJECT_TABLE_MAX", 2)
+    broker = filled("abc")
     broker.disk_runs_at_once = False
     publish(broker, "orders.a", 1)
-    reading = broker.disk.pop()
+    searching = broker.disk.pop()
     broker.disk_runs_at_once = True
-    for name in "adcd":  # a is known and goes again, while what is read knows of one that came earlier
-        broker.publish(f"orders.{name}", b"v")
-    broker.disk.append(reading)
+    for name in "adcd":  # appended while it waits: a comes again, and leaves the table
+        broker.append("orders", b"v", subject=f"orders.{name}")
+    broker.disk.append(searching)
     broker.settle()
-    (partition,) = [one for one in broker.node._partitions.values() if one.lasts is not None]
-    assert partition.lasts is not None
-    assert partition.lasts.reading is ReadState.NOTHING
-    assert "2 subjects have later messages" in told(broker, "orders.a", 1)
-    truncation = TruncateRequest(
-        stream_id=broker.stream_id("orders"), partition=PartitionId(0), before=Offset(3)
-    )  # what was read lies before it, and a's last message does not
-    broker.request(truncation)
-    assert "2 subjects have later messages" in told(broker, "orders.a", 0)
-    assert told(broker, "orders.d", 7) == "stored as 8"
+    assert [said(ack) for ack in broker.acks[-1:]] == ["wrong last sequence: 4"]
+
+
+def test_rows_that_are_hidden_during_a_search_make_it_void() -> None:
+    broker = filled("aab")
+    broker.disk_runs_at_once = False
+    publish(broker, "orders.a", 1)
+    (searching,) = broker.disk
+    searching.run()
+    leading(broker).hide(RowSet.of([1]))
+    broker.settle()
+    assert said(broker.acks[-1]) == "stored as 4"
+
+
+def test_a_hidden_row_is_no_last_message() -> None:
+    broker = filled("aabab", segment_bytes=4_096)
+    leading(broker).hide(RowSet.of([3, 4]))
+    assert told(broker, "orders.a", 4) == "wrong last sequence: 2"
+    assert told(broker, "orders.b", 3) == "stored as 6"
+
+
+def index_files(broker: Broker) -> list[str]:
+    folder = leading(broker).log.view().segments[0].path.rpartition("/")[0]
+    return [name for name in broker.vfs.list(folder) if ".subjects" in name]
+
+
+def test_below_the_feature_level_of_indexes_none_is_made() -> None:
+    """All older subjects are learnt by one reading instead."""
+    broker = with_orders(segment_bytes=4_096)
+    for number in range(60):
+        broker.publish(f"orders.{number}", b"v" * 200)
+    broker = broker.crash().start()
+    partition = leading(broker)
+    partition.log.configure(replace(partition.log.config, indexes_subjects=False))
+    for name in index_files(broker):
+        broker.vfs.remove(f"{partition.log.view().segments[0].path.rpartition('/')[0]}/{name}")
+    assert told(broker, "orders.7", 7) == "wrong last sequence: 8"
+    broker.disk_runs_at_once = False
+    for number, sequence in ((8, 9), (59, 60), (60, 0)):
+        publish(broker, f"orders.{number}", sequence)
+    assert partition.log.log_end == 63
+    broker.settle()
+    assert [said(ack) for ack in broker.acks[1:]] == ["stored as 61", "stored as 62", "stored as 63"]
+    assert not index_files(broker)
+
+
+def test_below_that_level_what_was_not_learnt_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "SUBJECT_TABLE_MAX", 4)
+    broker = filled("abcdefg")
+    partition = leading(broker)
+    partition.log.configure(replace(partition.log.config, indexes_subjects=False))
+    for number, name in enumerate("abcdefg"):
+        assert told(broker, f"orders.{name}", 0) == f"wrong last sequence: {number + 1}"
+    assert told(broker, "orders.h", 0) == "stored as 8"
+    assert not index_files(broker)
 
 
 # Several brokers

@@ -55,3 +55,27 @@ def test_what_finds_no_room_keeps_its_place() -> None:
     arrivals.go_on(logs.store)
     assert (logs.stored, logs.arrived) == ([1, 2, 1], [7, 7, 9])
     assert arrivals.size_bytes == 0
+
+
+def test_a_partition_whose_log_is_read_delays_no_other() -> None:
+    """Those of one partition keep their order, and the bytes of a read count until the last of its groups is stored."""
+    backlog, reading, stored = IngestBacklog(), {1, 2}, list[tuple[int, int]]()
+
+    def store(sid: int, group: MessageGroup, arrived_us: int, must: bool) -> bool:
+        if sid in reading and not must:
+            return False
+        stored.append((sid, arrived_us))
+        return True
+
+    backlog.add([(1, _some()), (2, _some())], store, 1)
+    backlog.add([(1, _some()), (3, _some())], store, 2)
+    backlog.add([(2, _some())], store, 3)
+    size_bytes = len(_some().data)
+    assert (stored, len(backlog), backlog.size_bytes) == ([(3, 2)], 4, 3 * size_bytes)
+    reading.remove(2)
+    backlog.go_on(store)
+    assert stored[1:] == [(2, 1), (2, 3)]
+    assert (len(backlog), backlog.size_bytes, backlog.waits(1), backlog.waits(2)) == (2, 2 * size_bytes, True, False)
+    backlog.go_on(store, must=True)
+    assert stored[3:] == [(1, 1), (1, 2)]
+    assert (len(backlog), backlog.size_bytes) == (0, 0)
