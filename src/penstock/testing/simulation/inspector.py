@@ -116,7 +116,7 @@ def hidden_rows(node: Node, stream_id: int, number: int) -> tuple[int, RowSet] |
     key = PartitionKey(StreamId(stream_id), PartitionId(number))
     passed = node._replicas.companions._passed.get(companion_key(key))
     fold = node._replicas.hidden_rows._folds.get(key)
-    return None if passed is None or fold is None else (passed.end, fold.hidden)
+    return None if passed is None or fold is None else (passed.end, fold.live.hidden)
 
 
 def untied(node: Node) -> str:
