@@ -55,7 +55,7 @@ def uint32(text: bytes, at: int) -> int:
     return int.from_bytes(text[at : at + 4], "little")
 
 
-def uint64(text: bytes, at: int) -> int:
+def uint64(text: bytes | bytearray, at: int) -> int:
     """Return 8 bytes, little-endian, unsigned."""
     return int.from_bytes(text[at : at + 8], "little")
 

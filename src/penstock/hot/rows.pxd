@@ -92,6 +92,9 @@ cdef class BatchRows:
     )
     cpdef list last_of_subjects(self)
 
+    @cython.locals(ends=Py_ssize_t, text=Py_ssize_t)
+    cpdef tuple subjects(self)
+
     @cython.locals(number=int)
     cdef Py_ssize_t _place(self, int column, int part) except -1
 

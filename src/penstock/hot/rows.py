@@ -282,6 +282,11 @@ class BatchRows:
                 found.append((row, key))
         return found
 
+    def subjects(self) -> tuple[memoryview, memoryview]:
+        """Return value offsets and bytes of the subjects: views of the message."""
+        ends, text = self._place(_SUBJECT, _ENDS), self._place(_SUBJECT, _VALUES)
+        return self._data[ends : ends + 4 * (self._count + 1)], self._data[text : text + self._size(_SUBJECT, _VALUES)]
+
     def _place(self, column: _int, part: _int) -> int:
         number = _FIRST_BUFFER + 3 * column + part
         return self._body_position + load.int64s(self._metadata, self._buffers_position, 2 * _BUFFERS)[2 * number]

@@ -15,7 +15,7 @@ SECONDS_MAX = 120
 PRELUDE = """
 from penstock.batch.codec import LAYOUT
 from penstock.hot import acks, encode, envelope, headers, join, keyhash, last_offsets
-from penstock.hot import message, message_group, message_ids, refusals, row_objects, rows
+from penstock.hot import message, message_group, message_ids, refusals, row_objects, rows, siphash, subject_table
 from penstock.hot import classification, scan
 held = message_group.MessageGroup.of([b"a", b"b"], [b"v", None], replies=[b"r", b"s"])
 sound, _ = encode.Encoder(LAYOUT).encode(held, 0, 2, 0, 0, 0, 0)
@@ -82,6 +82,13 @@ CALLS = (
     "join.Joiner(LAYOUT, checker).join(None, None)",
     "join.Joiner(LAYOUT, checker).last(None)",
     "keyhash.xxh64(None)",
+    "siphash.SipHash(None)",
+    "siphash.SipHash(bytes(16)).digest(None)",
+    "subject_table.SubjectTable(1, 0).find(None, 0, 0)",
+    "subject_table.SubjectTable(1, 0).note(None, 0, 0, 0)",
+    "subject_table.SubjectTable(1, 0).note_column(None, b'', 1, 0)",
+    "subject_table.SubjectTable(1, 0).take(bytes(8), None, bytes(8), 0, 1)",
+    "subject_table.SubjectTable(1, 0).take(bytes(8), b'', None, 0, 1)",
     "keyhash.partition_of(None, 1)",
     "keymap.KeyMap(None)",
     "keymap.KeyMap((1,)).partition_of(None)",
