@@ -77,6 +77,7 @@ COMPILED = (
 WRITTEN_TWICE = (
     "penstock.hot.cells",
     "penstock.hot.cython",
+    "penstock.hot.filter_pages",
     "penstock.hot.load",
     "penstock.hot.memory",
     "penstock.hot.objects",

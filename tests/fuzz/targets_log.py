@@ -19,7 +19,7 @@ from penstock.commitlog.files import lineage as lineages
 from penstock.commitlog.files.index import ENTRY_BYTES, FileEntries, PackedEntries
 from penstock.commitlog.files.lineage import BatchLineage, LineageEntry
 from penstock.commitlog.subjects import layout, reading
-from penstock.commitlog.subjects.reading import SubjectIndex
+from penstock.commitlog.subjects.reading import SubjectIndex, WantedSubjects
 from penstock.commitlog.verify import dump
 from penstock.commitlog.verify.verifying import NotALogError, verify_log
 from penstock.hot.crc import crc32c
@@ -191,6 +191,7 @@ def subject_index(modules: Modules, data: bytes) -> object:
         for subject in (b"a", b"n.1", b"zz"):
             row = found.find(subject)
             assert row is None or row.subject.encode() == subject
+            assert found.find_each(WantedSubjects([subject])) == ({} if row is None else {subject: row})
             out += f"{row is None} "
         out += f"{sum(batch.num_rows for batch in found.between(b'n', b'o'))} "
         rows = [block.row(number) for block in found.check() for number in range(len(block))]
@@ -201,6 +202,7 @@ def subject_index(modules: Modules, data: bytes) -> object:
     subjects = [row.subject.encode() for row in rows]
     assert subjects == sorted(set(subjects))
     assert [found.find(subject) for subject in subjects] == rows
+    assert [*found.find_each(WantedSubjects(subjects)).values()] == rows
     return out + f"{min(len(rows), 9)} sound"
 
 

@@ -14,6 +14,7 @@ from penstock.base.errors import RemoteError
 from penstock.base.subjects import matches
 from penstock.batch import codec
 from penstock.commitlog import LogConfig, LogCutError, LogView, SubjectQueries, SubjectRow, check_subject_indexes
+from penstock.live.row_set import NONE, RowSet
 from penstock.vfs.memory import MemoryVfs
 from tests.damage import content, write
 from tests.extent import examples
@@ -67,6 +68,18 @@ def check(view: LogView, end: int, subject: str, patterns: list[str], after: str
     assert all(low < high for low, high in ranges)
     assert {at for at, _ in wanted if at >= offset} <= {at for low, high in ranges for at in range(low, high)}
     assert not wrong_subject_indexes(view)
+    names = [*SUBJECTS, "absent", subject]
+    for makes_indexes in (True, False):
+        asked = SubjectQueries(view, end, makes_indexes=makes_indexes)
+        lasts = asked.last_of_many([one.encode() for one in names])
+        assert lasts == [known[one].last if one in known else -1 for one in names]
+
+
+def check_lasts(view: LogView, end: int) -> None:
+    """Compare the last messages that are not hidden with a read of all rows."""
+    known = {row.subject: row.last for row in table(rows_of(view, end))}
+    lasts = SubjectQueries(view, end).last_of_many([*(one.encode() for one in SUBJECTS), b"absent"])
+    assert lasts == [known.get(one, -1) for one in (*SUBJECTS, "absent")]
 
 
 class IndexedLog(CleanedLog):
@@ -81,6 +94,7 @@ class IndexedLog(CleanedLog):
     def start(self, segment_bytes: int, compact: bool, indexes: bool, compression: Compression) -> None:
         config = LogConfig(segment_bytes, compact=compact, indexes_subjects=indexes, compression=compression)
         self.open(config, 10_000_000)
+        self.hidden = NONE
         self.views: list[LogView] = []
 
     @rule(subjects=st.lists(st.sampled_from(SUBJECTS), min_size=1, max_size=8), copies=st.integers(1, 12))
@@ -129,7 +143,15 @@ class IndexedLog(CleanedLog):
         length = view.log_end - view.log_start
         for end in {view.log_end, view.log_start + round(length * parts[0])}:
             offset = view.log_start + round(length * parts[1])
+            check_lasts(view.hiding(self.hidden), end)
             check(view, end, subject, patterns, after, limit, offset)
+
+    @rule(parts=st.lists(st.tuples(st.floats(0, 1), st.integers(1, 40)), max_size=4))
+    def hide(self, parts: list[tuple[float, int]]) -> None:
+        """Rows that are no last ones for readers; the files keep them."""
+        begins = [(round(part * self.log.log_end), count) for part, count in parts]
+        runs = [(begin, min(begin + count, self.log.log_end)) for begin, count in begins]
+        self.hidden = RowSet.of(offset for begin, end in runs for offset in range(begin, end))
 
     @precondition(lambda self: self.views)
     @rule(subject=st.sampled_from(SUBJECTS), patterns=st.lists(st.sampled_from(PATTERNS), min_size=1, max_size=3))

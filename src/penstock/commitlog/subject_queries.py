@@ -1,7 +1,8 @@
 """Queries by subject of a view: last message of a subject, subjects of a filter with counts, next match of a filter.
 
-Rules: a sealed segment answers from its subject index, which is built on the way if it is missing, of other messages or
-damaged. What has no index, the active segment and a part of a sealed one, is read once and remembered as sums by
+Rules: queries are about rows as they are stored, but for the last message of a subject: there a hidden row is none. A
+sealed segment answers from its subject index, which is built on the way if it is missing, of other messages or damaged.
+What has no index, the active segment and a part of a sealed one, is read once and remembered as sums by
 subject; later queries read only what was appended since. So memory does not grow with the subjects of the log, only
 with those of the active segment that is asked about. All of it reads files: run it in a disk thread. At most one index
 is open at a time.
@@ -31,7 +32,7 @@ from penstock.commitlog.segment.segment import Segment
 from penstock.commitlog.subjects import layout, reading, writing
 from penstock.commitlog.subjects.blocks import SubjectRow, SubjectRows
 from penstock.commitlog.subjects.layout import SegmentIdentity
-from penstock.commitlog.subjects.reading import SubjectIndex
+from penstock.commitlog.subjects.reading import SubjectIndex, WantedSubjects
 from penstock.commitlog.subjects.summing import SubjectSum, sum_of
 from penstock.commitlog.view import LogView
 
@@ -307,24 +308,75 @@ class SubjectQueries:
     """Queries of a view from its log_start to `end`, at most log_end. Run them in a disk thread.
 
     `tell` is called for each segment and each few MiB with the bytes read or written; it may raise to end the query.
-    RemoteError as in `LogView.batches`, if rows have to be read and are corrupt; LogCutError; OSError.
+    `makes_indexes`: False if there must be none; then all that is asked about is read each time. RemoteError as in
+    `LogView.batches`, if rows have to be read and are corrupt; LogCutError; OSError.
     """
 
-    def __init__(self, view: LogView, end: int, tell: Callable[[int], None] = lambda _: None) -> None:
-        self._view = view
+    def __init__(
+        self, view: LogView, end: int, tell: Callable[[int], None] = lambda _: None, *, makes_indexes: bool = True
+    ) -> None:
+        self._view = view.hiding(None)
+        self._live_view = view
         self._end = min(end, view.log_end)
         self._tell = tell
+        self._makes_indexes = makes_indexes
 
     def last(self, subject: str) -> int | None:
         """Return the offset of the last message of a subject; None: there is none."""
-        name = subject.encode()
+        (last,) = self.last_of_many([subject.encode()])
+        return None if last < 0 else last
+
+    def last_of_many(self, subjects: Sequence[bytes]) -> list[int]:
+        """Return the offset of the last message of each subject; -1: there is none.
+
+        Segments are asked from the newest to the oldest, each about all subjects that no newer one has.
+        """
+        found = dict.fromkeys(subjects, -1)
+        wanted = WantedSubjects([*found])
         for piece in reversed(self._pieces()):
-            # What log_start cuts off is older than what is left: the last message is right all the same.
-            found = self._use(piece, lambda source: source.find(name), is_last=True)
-            last = max((one.last for one in found if one is not None), default=-1)
-            if last >= piece.begin:
-                return last
-        return None
+            if not wanted.names:
+                break
+            if lasts := self._lasts_in(piece, wanted):
+                found.update(lasts)
+                wanted = WantedSubjects([one for one in wanted.names if one not in lasts])
+        return [found[one] for one in subjects]
+
+    def _lasts_in(self, piece: _Piece, wanted: WantedSubjects) -> dict[bytes, int]:
+        """Return the last messages of the subjects that have one in this piece."""
+        rows: dict[bytes, SubjectRow] = {}
+        for part in self._use(piece, lambda source: source.find_each(wanted), may_exceed=True):
+            for subject, row in part.items():
+                rows[subject] = _added(rows.get(subject), row)
+        hidden, lasts, doubtful = self._live_view.hidden, dict[bytes, int](), dict[bytes, SubjectRow]()
+        for subject, row in rows.items():
+            if piece.begin <= row.last < piece.end and (hidden is None or row.last not in hidden):
+                lasts[subject] = row.last
+            elif max(row.first, piece.begin) < min(row.last, piece.end):
+                doubtful[subject] = row  # an earlier one may be the last that counts
+        if doubtful:
+            begin = max(piece.begin, min(row.first for row in doubtful.values()))
+            end = min(piece.end, max(row.last for row in doubtful.values()))
+            lasts.update(self._read_lasts(set(doubtful), begin, end))
+        return lasts
+
+    def _read_lasts(self, subjects: set[bytes], begin: int, end: int) -> dict[bytes, int]:
+        """Return the last messages from `begin` to `end`, which are read backwards without hidden rows."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        lasts: dict[bytes, int] = {}
+        names = pa.array([one.decode() for one in subjects], pa.utf8())
+        for _, data in self._live_view.batches(begin, end, reverse=True):
+            self._tell(len(data))
+            rows = codec.check_rows(data)
+            matching = rows.filter(pc.is_in(rows.column("subject"), value_set=names))
+            offsets, found = (matching.column(name).to_pylist() for name in ("offset", "subject"))
+            for offset, subject in zip(reversed(offsets), reversed(found), strict=True):
+                if begin <= offset < end:
+                    lasts.setdefault(subject.encode(), offset)
+            if len(lasts) == len(subjects):
+                break
+        return lasts
 
     def of(self, subject: str) -> SubjectRow | None:
         """Return number, first and last of the messages of a subject; None: there are none."""
@@ -410,20 +462,24 @@ class SubjectQueries:
                 pieces.append(_Piece(segment, begin, end, segment is not view.segments[-1]))
         return pieces
 
-    def _use(self, piece: _Piece, use: Callable[[_Source], _T], *, is_last: bool = False) -> list[_T]:
+    def _use(
+        self, piece: _Piece, use: Callable[[_Source], _T], *, is_last: bool = False, may_exceed: bool = False
+    ) -> list[_T]:
         """Return what `use` makes of the index of a segment, or of each sum of what has none.
 
-        `is_last`: an index that also counts what log_start cuts off will do.
+        `is_last`: an index that also counts what log_start cuts off will do. `may_exceed`: so will one, or sums, that
+        also count what is cut off behind.
         """
         self._tell(0)
         segment = piece.segment
-        is_whole = piece.end == segment.end_offset and (is_last or piece.begin == segment.base_offset)
-        if piece.is_sealed and is_whole:
+        has_end = may_exceed or piece.end == segment.end_offset
+        is_whole = has_end and (may_exceed or is_last or piece.begin == segment.base_offset)
+        if self._makes_indexes and piece.is_sealed and is_whole:
             for _ in range(_TRIES):
                 segment = segment.latest
                 with contextlib.suppress(SegmentReplacedError):
                     return self._with_index(segment, use)
-        return [use(one) for one in self._summed(piece)]
+        return [use(one) for one in self._summed(piece, may_exceed=may_exceed)]
 
     def _with_index(self, segment: Segment, use: Callable[[_Source], _T]) -> list[_T]:
         for _ in range(_TRIES):
@@ -447,10 +503,12 @@ class SubjectQueries:
                 _discard(self._view, segment, error)
         raise SegmentReplacedError(segment.path)
 
-    def _summed(self, piece: _Piece) -> tuple[SubjectRows, ...]:
+    def _summed(self, piece: _Piece, *, may_exceed: bool) -> tuple[SubjectRows, ...]:
         """Return sums of the rows of a piece, and remember them with its segment."""
         memory = piece.segment.subjects
         known = memory.summed
+        if may_exceed and known is not None and known[0] <= piece.begin and known[1] >= piece.end:
+            return known[2]
         begin, parts = piece.begin, list[SubjectRows]()
         if known is not None and known[0] == begin and known[1] <= piece.end:
             begin, parts = known[1], list(known[2])

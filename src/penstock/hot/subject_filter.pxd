@@ -2,7 +2,7 @@
 cimport cython
 from libc.stdint cimport int64_t, uint64_t
 
-from penstock.hot cimport keyhash, load
+from penstock.hot cimport filter_pages, keyhash, load
 from penstock.hot.load cimport loose_int32
 
 cdef Py_ssize_t _PAGE
@@ -15,6 +15,18 @@ cpdef int64_t page_of(bytes subject, Py_ssize_t pages) except -1
 
 @cython.locals(bits="const unsigned char*", value=uint64_t, step=uint64_t, bit=uint64_t)
 cpdef bint may_hold(bytes page, bytes subject) except -1
+
+@cython.locals(
+    out=bytearray, target="unsigned char*", row=Py_ssize_t, one=bytes, text="const unsigned char*", hashed=uint64_t,
+)
+cpdef bytearray hashes(list subjects)
+
+cdef int64_t _signed(int64_t half) noexcept
+
+@cython.locals(
+    pages=Py_ssize_t, count=Py_ssize_t, found=bytearray, wrong=Py_ssize_t, row=Py_ssize_t,
+)
+cpdef list may_hold_each(bytes filter_bytes, bytearray wanted)
 
 @cython.locals(
     text=bytes, size=Py_ssize_t, bits="unsigned char*", ends="const loose_int32*", row=Py_ssize_t, begin=Py_ssize_t,

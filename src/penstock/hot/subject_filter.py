@@ -9,7 +9,7 @@ and Mitzenmacher: two hashes stand for all). So a look-up reads 256 bytes, howev
 
 from __future__ import annotations
 
-from penstock.hot import keyhash, load
+from penstock.hot import filter_pages, keyhash, load
 
 _int = int
 
@@ -22,6 +22,14 @@ _BITS = 8 * 252
 _PROBES = 7
 _MASK_32 = 0xFFFF_FFFF
 _REMIX = 0x9E37_79B9
+
+
+class WrongPageError(ValueError):
+    """A page whose checksum is wrong; `number`: which."""
+
+    def __init__(self, number: _int) -> None:
+        super().__init__(f"page {number} of a filter is in error")
+        self.number = number
 
 
 def page_of(subject: bytes, pages: _int) -> int:
@@ -42,6 +50,39 @@ def may_hold(page: bytes, subject: bytes) -> bool:
             return False
         value = (value + step) & _MASK_32
     return True
+
+
+def hashes(subjects: list[bytes]) -> bytearray:
+    """Return the hashes of subjects, for `may_hold_each`."""
+    out = bytearray(8 * len(subjects))
+    target = out
+    for row, one in enumerate(subjects):
+        text = one
+        hashed = keyhash.hash_of(text, 0, len(one))
+        load.put_int32(target, 8 * row, _signed(hashed & _MASK_32))
+        load.put_int32(target, 8 * row + 4, _signed(hashed >> 32))
+    return out
+
+
+def _signed(half: _int) -> _int:
+    """Return the number whose 32 bits are those of `half`."""
+    return half - (half >> 31 << 32)
+
+
+def may_hold_each(filter_bytes: bytes, wanted: bytearray) -> list[int]:
+    """Return the numbers of the subjects that may have been added to a whole filter; `wanted` is from `hashes`.
+
+    WrongPageError: a page that is needed is in error. IndexError: no filter.
+    """
+    pages = len(filter_bytes) // _PAGE
+    if pages == 0 or len(filter_bytes) % _PAGE or len(wanted) % 8:
+        raise IndexError(f"a filter of {len(filter_bytes)} bytes, and {len(wanted)} bytes of hashes")
+    count = len(wanted) // 8
+    found = bytearray(count)
+    wrong = filter_pages.probe(filter_bytes, pages, wanted, count, bytearray(pages), found)
+    if wrong >= 0:
+        raise WrongPageError(wrong)
+    return [row for row in range(count) if found[row]]
 
 
 def add(target: bytearray, pages: _int, offsets: memoryview, data: memoryview, count: _int) -> None:

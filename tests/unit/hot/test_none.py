@@ -15,7 +15,8 @@ SECONDS_MAX = 120
 PRELUDE = """
 from penstock.batch.codec import LAYOUT
 from penstock.hot import acks, encode, envelope, headers, join, keyhash, last_offsets
-from penstock.hot import message, message_group, message_ids, refusals, row_objects, rows, siphash, subject_table
+from penstock.hot import message, message_group, message_ids, refusals, row_objects, rows
+from penstock.hot import siphash, subject_filter, subject_table
 from penstock.hot import classification, scan
 held = message_group.MessageGroup.of([b"a", b"b"], [b"v", None], replies=[b"r", b"s"])
 sound, _ = encode.Encoder(LAYOUT).encode(held, 0, 2, 0, 0, 0, 0)
@@ -84,6 +85,10 @@ CALLS = (
     "keyhash.xxh64(None)",
     "siphash.SipHash(None)",
     "siphash.SipHash(bytes(16)).digest(None)",
+    "subject_filter.hashes(None)",
+    "subject_filter.hashes([None])",
+    "subject_filter.may_hold_each(None, bytearray(8))",
+    "subject_filter.may_hold_each(bytes(256), None)",
     "subject_table.SubjectTable(1, 0).find(None, 0, 0)",
     "subject_table.SubjectTable(1, 0).note(None, 0, 0, 0)",
     "subject_table.SubjectTable(1, 0).note_column(None, b'', 1, 0)",

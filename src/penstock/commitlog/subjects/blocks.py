@@ -26,6 +26,8 @@ from penstock.hot.crc import crc32c
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from penstock.commitlog.subjects.reading import WantedSubjects
+
 _TEMPLATE = bytes.fromhex(
     "ffffffff4001000014000000000000000c0018000600050008000c000c000000000304001c0000000000000000000000000000000c001e00"
     "1000040008000c000c000000c000000024000000180000000000000000000000000000000000060008000700060000000000000109000000"
@@ -98,6 +100,11 @@ class SubjectRows:
         """Return the row of one subject; None if there is none."""
         row = self.at_or_behind(subject)
         return self.row(row) if row < len(self) and self.subject(row) == subject else None
+
+    def find_each(self, subjects: WantedSubjects) -> dict[bytes, SubjectRow]:
+        """Return the rows of those subjects that are there."""
+        found = ((one, self.find(one)) for one in subjects.names)
+        return {one: row for one, row in found if row is not None}
 
     def row(self, number: int) -> SubjectRow:
         """Return one row."""

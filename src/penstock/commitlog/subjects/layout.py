@@ -239,6 +239,10 @@ def _page_crc(bits: bytes, number: int) -> bytes:
 def checked_page(page: bytes, number: int, trailer: Trailer, *, file: str) -> bytes:
     """Return a page of the filter if its checksum is valid; CorruptionError."""
     if len(page) != PAGE_BYTES or page[BITS_BYTES:] != _page_crc(page[:BITS_BYTES], number):
-        position = trailer.filter_position + number * PAGE_BYTES
-        raise CorruptionError(file, position, "a page of the filter with its CRC-32C", "other bytes")
+        raise wrong_page(trailer.filter_position + number * PAGE_BYTES, file=file)
     return page
+
+
+def wrong_page(position: int, *, file: str) -> CorruptionError:
+    """Return the error of a page of the filter whose checksum is wrong."""
+    return CorruptionError(file, position, "a page of the filter with its CRC-32C", "other bytes")

@@ -21,6 +21,19 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
+_PAGES_PER_READ = 32  # reading one page takes about as long as reading and checking so many at once
+
+
+class WantedSubjects:
+    """Subjects that are looked for in one segment after another."""
+
+    __slots__ = ("hashes", "names")
+
+    def __init__(self, names: list[bytes]) -> None:
+        self.names = names
+        self.hashes = subject_filter.hashes(names)
+
+
 def read_trailer(file: File) -> Trailer:
     """Return the trailer of a file. CorruptionError, OSError."""
     size = file.size()
@@ -66,6 +79,31 @@ class SubjectIndex:
         if not self.may_hold(subject) or (number := self.directory.number_of(subject)) < 0:
             return None
         return self.block(number).find(subject)
+
+    def find_each(self, subjects: WantedSubjects) -> dict[bytes, SubjectRow]:
+        """Return the rows of those subjects that are there. Each block is read once."""
+        trailer = self.trailer
+        if _PAGES_PER_READ * len(subjects.names) < trailer.pages:
+            candidates = [one for one in subjects.names if self.may_hold(one)]
+        else:
+            size_bytes = trailer.pages * PAGE_BYTES
+            pages = self._file.read_at(trailer.filter_position, size_bytes)
+            if len(pages) != size_bytes:
+                raise layout.wrong_page(trailer.filter_position + len(pages), file=self._file.path)
+            try:
+                candidates = [subjects.names[row] for row in subject_filter.may_hold_each(pages, subjects.hashes)]
+            except subject_filter.WrongPageError as error:
+                position = trailer.filter_position + error.number * PAGE_BYTES
+                raise layout.wrong_page(position, file=self._file.path) from None
+        by_block: dict[int, list[bytes]] = {}
+        for one in candidates:
+            by_block.setdefault(self.directory.number_of(one), []).append(one)
+        by_block.pop(-1, None)
+        found: dict[bytes, SubjectRow] = {}
+        for number, these in sorted(by_block.items()):
+            block = self.block(number)
+            found.update((one, row) for one in these if (row := block.find(one)) is not None)
+        return found
 
     def between(self, begin: bytes, end: bytes | None) -> Iterator[pa.RecordBatch]:
         """Yield the subjects from `begin` to `end` in order; None: to the last."""

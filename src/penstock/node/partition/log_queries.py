@@ -139,13 +139,9 @@ class GetMessage(Query):
             if not self._is_wanted:
                 raise QueryGivenUpError
 
-        hidden = self._view.hidden
-        offset = SubjectQueries(self._view.hiding(None), self._committed_end, tell).last(subject)
+        offset = SubjectQueries(self._view, self._committed_end, tell).last(subject)
         if offset is None:
             raise RemoteError(ErrorCode.MESSAGE_NOT_FOUND, "the stream holds no message with that subject")
-        if hidden is not None and offset in hidden:  # the index has what was deleted, too
-            self._last("subject", subject)
-            return
         try:
             self._by_offset(offset)
         except RemoteError as error:

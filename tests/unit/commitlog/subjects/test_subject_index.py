@@ -14,8 +14,10 @@ from penstock.base.errors import CorruptionError
 from penstock.commitlog.subjects import blocks, layout, reading
 from penstock.commitlog.subjects.blocks import SubjectRow
 from penstock.commitlog.subjects.layout import UnknownVersionError
+from penstock.commitlog.subjects.reading import SubjectIndex, WantedSubjects
 from penstock.commitlog.subjects.summing import SubjectSum
 from penstock.hot.crc import crc32c
+from penstock.hot.subject_filter import PAGE_BYTES
 from penstock.vfs import File
 from tests import hot_modes
 from tests.subjects import BASE, opened, rows_on, written
@@ -211,3 +213,62 @@ def test_plain_python_makes_the_same_filter() -> None:
             module.may_hold(b"short", b"a")
         filters.append(bytes(bits))
     assert filters[0] == filters[1]
+
+
+def test_many_subjects_are_looked_up_at_once() -> None:
+    """The whole filter is read for many, a page for each of a few."""
+    subjects = [f"n.{number}" for number in range(9_000)]
+    index = opened(written(subjects))
+    assert index.trailer.pages > 40
+    table = {row.subject.encode(): row for row in table_of(subjects)}
+    absent = [b"absent.%d" % number for number in range(500)]
+    for names in ([*table][::9] + absent, [b"n.7"], [b"absent.1"], []):
+        assert index.find_each(WantedSubjects(names)) == {name: table[name] for name in names if name in table}
+    whole = next(SubjectIndex.check(index))
+    assert whole.find_each(WantedSubjects([b"n.1", *absent])) == {b"n.1": table[b"n.1"]}
+
+
+@pytest.mark.parametrize("damage", ["flip", "short"])
+def test_no_wrong_page_of_the_filter_is_believed(damage: str) -> None:
+    subjects = many(3_000)
+    file = written(subjects)
+    trailer = reading.read_trailer(file)
+    names = [row.subject.encode() for row in table_of(subjects)]
+    at = trailer.filter_position + 3 * PAGE_BYTES + 100
+    byte = file.read_at(at, 1)[0]
+    index = SubjectIndex(file, trailer)
+    if damage == "short":
+        file.truncate(at)
+    else:
+        file.write_at(at, bytes([byte ^ 1]))
+    with pytest.raises(CorruptionError) as caught:
+        index.find_each(WantedSubjects(names))
+    assert caught.value.file == "x.subjects"
+    assert caught.value.position == (at if damage == "short" else trailer.filter_position + 3 * PAGE_BYTES)
+
+
+@hot_modes.needs_compiled
+def test_the_compiled_filter_is_probed_as_the_plain_one() -> None:
+    subjects = [f"n.{number}".encode() for number in range(500)] + [b"", b"x" * 300]
+    names = [*subjects, *(b"absent.%d" % number for number in range(3_000))]
+    bits = layout.FilterBits(3)
+    for subject in subjects:
+        bits.add(1, memoryview(b"\0\0\0\0" + len(subject).to_bytes(4, "little")), memoryview(subject))
+    pages = b"".join(bits.page(number) for number in range(3))
+    found = []
+    for module in (hot_modes.plain("subject_filter"), hot_modes.running("subject_filter")):
+        wanted = module.hashes(names)
+        found.append((bytes(wanted), module.may_hold_each(pages, wanted)))
+        assert module.may_hold_each(pages, module.hashes([])) == []
+        for page in range(3):
+            at = page * PAGE_BYTES + 7
+            with pytest.raises(module.WrongPageError, match=f"page {page} "):
+                module.may_hold_each(pages[:at] + b"\xaa\x55" + pages[at + 2 :], wanted)
+        for wrong in (b"", pages[:-1]):
+            with pytest.raises(IndexError):
+                module.may_hold_each(wrong, wanted)
+        with pytest.raises(IndexError):
+            module.may_hold_each(pages, wanted[:-1])
+    assert found[0] == found[1]
+    assert found[0][1][: len(subjects)] == [*range(len(subjects))]
+    assert len(found[0][1]) < len(names) // 2
