@@ -23,12 +23,12 @@ from typing import NamedTuple, Protocol
 
 from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
-from penstock.live.last_rows import LastRows
+from penstock.hot.subject_table import TableBudget
 from penstock.messages import AppendResponse
 from penstock.metadata.companions import is_companion, target_key
 from penstock.node.api.internal_log import Rows
 from penstock.node.context import Context
-from penstock.node.partition.decisions import DecideRows
+from penstock.node.partition.decisions import DecideRows, DecisionMemory
 from penstock.node.partition.log_queries import QueryGivenUpError
 from penstock.node.partition.partition import Partition
 from penstock.node.partition.partition_errors import as_remote_error
@@ -54,7 +54,7 @@ class _Deciding:
 
     def __init__(self, partition: Partition, leadership: Leadership) -> None:
         self.partition, self.leadership = partition, leadership
-        self.memory: LastRows | None = None
+        self.memory: DecisionMemory | None = None
         self.query: DecideRows | None = None  # in a disk thread
         self.is_busy = False  # from the begin of the query until the mark is applied
         self.is_queued = False
@@ -81,6 +81,7 @@ class SubjectLimits:
         self._deciding: dict[Partition, _Deciding] = {}
         self._queue: deque[_Deciding] = deque()  # due, while DECISIONS_RUNNING_MAX others run
         self._running = 0
+        self._budget = TableBudget(limits.SUBJECT_TABLE_SLOTS_MAX)
         self._waiters: dict[Hashable, _Waiter] = {}
         self._is_stopped = False
 
@@ -143,7 +144,7 @@ class SubjectLimits:
             return
         memory = one.memory
         if memory is None or memory.limit != limit or memory.end != begin:
-            memory = one.memory = LastRows(limit, begin, is_whole=begin == partition.log_start)
+            memory = one.memory = DecisionMemory(limit, begin, self._budget)
         skips = not partition.is_replicated
         has_others = self._hidden.has_others(partition)
         query = one.query = DecideRows(view, partition.committed_end, memory, has_others=has_others, skips_damage=skips)
