@@ -75,6 +75,8 @@ _ALWAYS = (
     "added companion logs",
     "marks",
     "reads of marked streams",
+    "reads of streams with a limit by subject",
+    "last messages",
     "deleted streams with marks",
     "checked messages",
     "messages that do not fit",

@@ -119,6 +119,21 @@ def hidden_rows(node: Node, stream_id: int, number: int) -> tuple[int, RowSet] |
     return None if passed is None or fold is None else (passed.end, fold.live.hidden)
 
 
+class LimitLook(NamedTuple):
+    """The limit by subject of one replica, and up to where readers see its rows."""
+
+    limit: int | None
+    visible_end: int
+
+
+def limit(node: Node, stream_id: int, number: int) -> LimitLook | None:
+    """Return the limit by subject of a replica; None if it is not here."""
+    partition = node._partitions.get(PartitionKey(StreamId(stream_id), PartitionId(number)))
+    if partition is None:
+        return None
+    return LimitLook(partition.stream.config.subject_limit if partition.is_limited else None, partition.visible_end)
+
+
 def untied(node: Node) -> str:
     """Return a text about a companion log that is led without its partition, or in another epoch; empty: none is."""
     for key, partition in node._partitions.items():
