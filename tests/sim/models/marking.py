@@ -10,8 +10,8 @@
 | no deleted message is shown once that was answered, and no other one is hidden  | an answer to a fetch             |
 | replicas that have folded as many marks hide the same messages                  | every event of a broker          |
 | a leader has all marks that were answered before its leadership                 | an answer to a fetch             |
-| with a limit by subject a message is hidden only by so many committed later ones| an answer to a fetch             |
-| … and no more are shown, but of those that a reader saw before the limit was set| an answer to a fetch             |
+| with a limit by subject a message is hidden only by so many shown later ones    | an answer; every event           |
+| … and no more are shown, but of those that a reader saw before the limit was set| an answer; every event           |
 | the last message that a leader tells is not older than one acked before         | an answer to a get               |
 
 Rules: the marks come from inside the leader's broker, as those of a client's request would. The companion logs are
@@ -97,6 +97,7 @@ class Marking:
         self._hidden: dict[tuple[str, int, int], RowSet] = {}  # (subject, partition, folded marks) → hidden rows
         # (broker, its run, stream id, partition) → the limit there, its time, and what readers may have seen before it
         self._limited: dict[tuple[int, int, int, int], tuple[int | None, int, int]] = {}
+        self._looked: dict[tuple[int, int, int, int], inspector.LimitLook] = {}  # the last one of each
         # (companion's subject, partition, broker, its disk) → the highest committed_end there
         self._had: dict[tuple[str, int, int, int], int] = {}
 
@@ -487,16 +488,36 @@ class Marking:
             text = f"{history.name()}: after {end} marks {broker.name} hides {hidden!r}, and others {known!r}"
             raise ViolationError(text)
 
-    def _note_limit(self, broker: SimBroker, stream_id: int, number: int) -> None:
+    def _note_limit(self, broker: SimBroker, generation: StreamGeneration, number: int) -> None:
+        """Note a changed limit of a replica, and check what it shows its readers."""
         assert broker.node is not None
-        look = inspector.limit(broker.node, stream_id, number)
-        if look is None:
+        look = inspector.limit(broker.node, generation.stream_id, number)
+        key = broker.broker_id, broker.run, generation.stream_id, number
+        before = self._looked.get(key)
+        if look is None or (before is not None and look[:3] == before[:3] and look.hidden is before.hidden):
             return
-        key = broker.broker_id, broker.run, stream_id, number
+        self._looked[key] = look
         limit, _, seen_end = self._limited.get(key, (None, 0, 0))
         if key not in self._limited or look.limit != limit:
             is_stricter = look.limit is not None and (limit is None or look.limit < limit)
-            self._limited[key] = look.limit, self._now_us, look.visible_end if is_stricter else seen_end
+            seen_end = look.visible_end if is_stricter else seen_end
+            self._limited[key] = look.limit, self._now_us, seen_end
+        history = self._checks.of(generation.config.subject, number)
+        if history.lowest_limit is None or any(
+            one.is_damaged or one.is_given_up or one.cuts or one.was_damaged_on(0)
+            for one in self._pair(generation, number)
+        ):
+            return
+        end = look.visible_end
+        last = range(max(look.log_start, end - history.lowest_limit), end)
+        if wrong := [one for one in last if one in look.hidden and one not in history.deleting]:
+            raise ViolationError(f"{history.name()}: {broker.name} shows messages up to {end}, and hides {wrong}")
+        if look.limit is not None and end > seen_end:
+            self._around.count("decisions by a limit by subject")
+            shown = end - look.log_start - look.hidden.count_in(look.log_start, end)
+            if shown > look.limit:
+                text = f"{history.name()}: {broker.name} shows {shown} messages up to {end}"
+                raise ViolationError(f"{text}, and the limit of {look.limit} was set when readers saw {seen_end}")
 
     def acted(self, broker: SimBroker) -> None:
         """Check a broker after each of its events."""
@@ -512,7 +533,7 @@ class Marking:
                 self._had[key] = max(self._had.get(key, 0), look.committed_end)
                 if self.generations:
                     self._check_hidden(broker, self.generations[0], number)
-                    self._note_limit(broker, self.generations[0].stream_id, number)
+                    self._note_limit(broker, self.generations[0], number)
                 self._mark_beside_proposals(broker, number)
 
     def _mark_beside_proposals(self, broker: SimBroker, number: int) -> None:

@@ -76,6 +76,7 @@ _ALWAYS = (
     "marks",
     "reads of marked streams",
     "reads of streams with a limit by subject",
+    "decisions by a limit by subject",
     "last messages",
     "deleted streams with marks",
     "checked messages",

@@ -122,7 +122,7 @@ class Partition:
         self.trouble, self.fenced_told, self.damage_told = "", False, 0
         self.hiding, self.show_refusal = (NONE, NONE, 0), ""  # see `hide`
         self.is_limited = False  # readers are shown only the last messages of each subject
-        self._decided = (0, 0)  # end of the rows on which a leader has decided, and its epoch
+        self._decided = (0, 0, 0)  # end of the rows on which a leader has decided, by which limit, and its epoch
         self._seen_end = 0  # readers were shown rows up to there before they were decided on
         # ends of the companion log's rows that were applied, and of those that are known: they wait for rows here
         self.shown_marks = self.known_marks = 0
@@ -243,6 +243,7 @@ class Partition:
 
     def reconfigure(self, stream: StreamState) -> None:
         """Apply the stream's state in the metadata image."""
+        seen_end = self.visible_end
         self.stream = stream
         self.leader_epoch = stream.partitions[self.key.partition].leader_epoch
         self.truncated = stream.truncated_at(self.key.partition)
@@ -255,7 +256,7 @@ class Partition:
             forget_purged(self.dedup, stream)
         config = stream.config
         is_limited = config.subject_limit is not None and stream.intake is not Intake.SEALED
-        self._limit(is_limited=is_limited and not config.is_deletion_suspended)
+        self._limit(seen_end, is_limited=is_limited and not config.is_deletion_suspended)
         assert config.min_isr is not None
         is_in_memory = config.storage is Storage.MEMORY
         self.terms = terms_of(
@@ -264,13 +265,16 @@ class Partition:
         if self.leadership is not None:
             self.leadership.reconfigured(self.terms)
 
-    def _limit(self, *, is_limited: bool) -> None:
+    def _limit(self, seen_end: int, *, is_limited: bool) -> None:
+        if is_limited:
+            self._seen_end = max(self._seen_end, seen_end)  # 0 of a log that is being opened
         if is_limited and not self.is_limited:
-            self._seen_end = self.committed_end  # 0 of a log that is being opened
             self._visible_bytes = self.committed_bytes
         elif self.is_limited and not is_limited:
             self.committed_bytes = max(self.committed_bytes, self._visible_bytes)  # polls wait for a value beyond it
         self.is_limited = is_limited
+        if is_limited:
+            self._grow_visible(seen_end)
 
     def tell(self, trouble: str, outbox: Outbox) -> None:
         """Log a notice, unless it repeats the last one: callers may find the same trouble every second."""
@@ -301,8 +305,14 @@ class Partition:
 
     @property
     def decided_end(self) -> int:
-        """End of the rows on which a leader has decided, by a limit by subject: what they hide is hidden here."""
-        end, leader_epoch = self._decided
+        """End of the rows on which a leader has decided, by the limit by subject: what they hide is hidden here.
+
+        0 if it was a wider limit: the stream's has changed since, and all is decided anew.
+        """
+        end, decided_limit, leader_epoch = self._decided
+        limit = self.stream.config.subject_limit
+        if limit is None or not 0 < decided_limit <= limit:
+            return 0
         return min(end, self.log.marked_end(leader_epoch))
 
     @property
@@ -340,20 +350,21 @@ class Partition:
         marked_epoch: int = 0,
         refusal: str = "",
         decided_end: int = 0,
+        limit: int = 0,
         keeps_lasts: bool = False,
     ) -> None:
         """Show these rows to no reader from now on; those of `secure`, too, are to be erased at once.
 
         Both are the fold of all committed marks: they only grow, but for rows that the log has no longer. `refusal`:
         why no row may be shown, as not all marks are understood. `marked_epoch`: see `Log.hide`. `decided_end`: the
-        rows before it hide what they hide by a limit by subject. `keeps_lasts`: no last row of a subject was hidden.
+        rows before it hide what they hide by that `limit` by subject. `keeps_lasts`: no last row of a subject was hidden.
         """
         self.hiding, self.show_refusal = (hidden, secure, marked_epoch), refusal
         before, end = self.log.hidden, self.visible_end
         self.log.hide(*self.hiding)
         if self.log.hidden is not before and not keeps_lasts:
             self.lasts = None  # the last message of a subject may be hidden now: they are read again
-        self._decided = decided_end, marked_epoch
+        self._decided = decided_end, limit, marked_epoch
         if self.is_limited:
             self._seen_end = max(self._seen_end, end)  # a stricter limit is decided from the beginning on
             self._grow_visible(end)

@@ -45,6 +45,7 @@ class _Result(NamedTuple):
     secure: RowSet
     leader_epoch: int
     decided_end: int
+    limit: int
     others: int  # rows that were hidden, but not by a limit: any of them may be the last one of its subject
 
 
@@ -60,7 +61,7 @@ class _Fold:
     def result(self) -> _Result:
         live = self.live
         others = sum(live.counts) - live.counts[_LIMIT]
-        return _Result(self.end, live.hidden, live.secure, live.leader_epoch, live.decided_end, others)
+        return _Result(self.end, live.hidden, live.secure, live.leader_epoch, live.decided_end, live.limit, others)
 
 
 class HiddenRows:
@@ -133,6 +134,7 @@ class HiddenRows:
                 marked_epoch=result.leader_epoch,
                 refusal=live.refusal,
                 decided_end=result.decided_end,
+                limit=result.limit,
                 keeps_lasts=result.others == fold.others,
             )
             fold.others = result.others

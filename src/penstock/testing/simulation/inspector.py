@@ -15,7 +15,7 @@ from penstock.commitlog import LogState, Slice
 from penstock.commitlog.files import files
 from penstock.hot.crc import crc32c
 from penstock.live.marks import HideReason
-from penstock.live.row_set import RowSet
+from penstock.live.row_set import NONE, RowSet
 from penstock.messages import AddCompanionRequest, AppendResponse, Response
 from penstock.metadata import elections
 from penstock.metadata.companions import companion_key, is_companion, target_key
@@ -120,10 +120,12 @@ def hidden_rows(node: Node, stream_id: int, number: int) -> tuple[int, RowSet] |
 
 
 class LimitLook(NamedTuple):
-    """The limit by subject of one replica, and up to where readers see its rows."""
+    """The limit by subject of one replica, up to where readers see its rows, and which of them are hidden."""
 
     limit: int | None
+    log_start: int
     visible_end: int
+    hidden: RowSet
 
 
 def limit(node: Node, stream_id: int, number: int) -> LimitLook | None:
@@ -131,7 +133,8 @@ def limit(node: Node, stream_id: int, number: int) -> LimitLook | None:
     partition = node._partitions.get(PartitionKey(StreamId(stream_id), PartitionId(number)))
     if partition is None:
         return None
-    return LimitLook(partition.stream.config.subject_limit if partition.is_limited else None, partition.visible_end)
+    limit = partition.stream.config.subject_limit if partition.is_limited else None
+    return LimitLook(limit, partition.log_start, partition.visible_end, partition.log.hidden or NONE)
 
 
 def untied(node: Node) -> str:
