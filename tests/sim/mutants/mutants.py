@@ -698,6 +698,14 @@ MUTANTS_OF_MARKS = (
         _LIMITS,
         "        query = one.query = DecideRows(view, partition.committed_end, memory,",
         "        query = one.query = DecideRows(view, partition.log.log_end, memory,",
+        # A mark that says more than is committed waits until it is: without that it shows at once.
+        also=(
+            Patch(
+                "penstock.node.replicas.hidden_rows",
+                "            if decided_end > partition.committed_end and not live.refusal:\n",
+                "            if False:\n",
+            ),
+        ),
     ),
     Mutant(
         "readers see what is not decided on",

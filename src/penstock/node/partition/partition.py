@@ -357,7 +357,8 @@ class Partition:
 
         Both are the fold of all committed marks: they only grow, but for rows that the log has no longer. `refusal`:
         why no row may be shown, as not all marks are understood. `marked_epoch`: see `Log.hide`. `decided_end`: the
-        rows before it hide what they hide by that `limit` by subject. `keeps_lasts`: no last row of a subject was hidden.
+        rows before it hide what they hide by that `limit` by subject. `keeps_lasts`: no last row of a subject is new
+        among them.
         """
         self.hiding, self.show_refusal = (hidden, secure, marked_epoch), refusal
         before, end = self.log.hidden, self.visible_end

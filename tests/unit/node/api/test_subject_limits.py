@@ -8,6 +8,8 @@ import pytest
 
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import Offset
+from penstock.live.marks import HideReason, HideRows, MadeUnder, encode
+from penstock.live.row_set import RowSet
 from penstock.messages import (
     AlterStreamRequest,
     AlterStreamResponse,
@@ -21,7 +23,8 @@ from penstock.messages import (
 )
 from penstock.node.partition.decisions import DecideRows
 from penstock.node.partition.partition import Partition
-from tests.unit.node.harness import Broker
+from penstock.node.replicas.companions import CompanionRow
+from tests.unit.node.harness import Broker, rows_of
 
 
 def limited(limit: int | None = 1, **config: object) -> Broker:
@@ -39,6 +42,19 @@ def publish(broker: Broker, *subjects: str) -> None:
 def offsets(broker: Broker) -> list[int]:
     broker.settle()
     return [row.offset for row in broker.read("orders")]
+
+
+def shown(broker: Broker) -> tuple[list[int], int]:
+    """Offsets of the messages that a reader gets, and the end that it is told."""
+    found: list[int] = []
+    start = end = 0
+    while start < end or not start:
+        caller = broker.fetch("orders", start)
+        answer = broker.answer(caller, FetchResponse)
+        rows = rows_of(broker.payloads[caller], broker.stream_id("orders")) if caller in broker.payloads else []
+        found += [row.offset for row in rows]
+        start, end = answer.end_offset, answer.committed_end
+    return found, end
 
 
 def partition_of(broker: Broker) -> Partition:
@@ -218,3 +234,67 @@ def test_what_is_hidden_stays_so_if_it_cannot_be_marked_and_is_marked_later() ->
     broker.hung = ()
     broker.tick(1_000)
     assert offsets(broker) == [1]
+
+
+def test_a_replica_hides_nothing_before_the_messages_that_hide_it_are_known_to_be_committed() -> None:
+    broker = limited(1)
+    publish(broker, "a")
+    assert offsets(broker) == [0]
+    broker.hung = (DecideRows,)
+    partition = partition_of(broker)
+    hidden = broker.node._replicas.hidden_rows
+
+    def told(number: int, *rows: int, end: int) -> None:
+        under = MadeUnder(leader_epoch=1, log_end=9, decided_end=end, limit=1)
+        mark = HideRows(under, HideReason.LIMIT, RowSet.of(rows))
+        hidden.take(partition.key, [CompanionRow(Offset(number), b"limit", encode(mark))], number + 1)
+
+    told(1, 0, end=2)
+    told(2, 1, end=3)
+    told(3, 2, end=4)
+    assert shown(broker) == ([0], 1)
+    publish(broker, "a")
+    assert shown(broker) == ([1], 2)
+    publish(broker, "a")
+    assert shown(broker) == ([1], 2), "of those that wait, the first and the newest are kept"
+    publish(broker, "a")
+    assert shown(broker) == ([3], 4)
+
+
+def test_all_that_was_committed_by_then_is_shown() -> None:
+    broker = undecided()
+    partition = partition_of(broker)
+    assert partition.shown_as_of(1_000) != 1_000
+    broker.hung = ()
+    broker.settle()
+    assert partition.shown_as_of(2_000) == 2_000
+    broker.hung = (DecideRows,)
+    publish(broker, "a")
+    broker.turn()
+    assert partition.shown_as_of(3_000) == 2_000
+    broker.hung = ()
+    broker.settle()
+    broker.hung = (DecideRows,)
+    publish(broker, "a")
+    broker.turn()
+    assert partition.shown_as_of(4_000) == 3_000, "of which all is shown, though there is more"
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ({"max_messages_per_subject": 0}, "max_messages_per_subject: 0 is not between 1"),
+        ({"max_messages_per_subject": 1, "compact": True}, "max_messages_per_subject: with 'compact'"),
+        ({"max_messages_per_subject": 1, "group": "g"}, "max_messages_per_subject: messages of a subject go to random"),
+        (
+            {"max_messages_per_subject": 1, "partitions": 2, "partition_by": "group"},
+            "choose a partition_by that keeps a subject together",
+        ),
+    ],
+)
+def test_what_makes_no_sense_is_refused(config: dict[str, object], words: str) -> None:
+    broker = Broker().start()
+    error = broker.replies[broker.create("orders", **config)].response
+    assert isinstance(error, RemoteError)
+    assert error.code == ErrorCode.INVALID_CONFIG
+    assert words in str(error)
