@@ -520,6 +520,7 @@ class Node:
         self._fetches.tick(now, self._partitions)
         self._cluster.tick(now)
         self._replicas.tick(now)
+        self._decisions.resume(now.elapsed_us)
         if now.elapsed_us < self._next_tick_us:
             return
         self._next_tick_us = now.elapsed_us + TICK_US
@@ -547,6 +548,7 @@ class Node:
             self._fetches.next_deadline_us,
             self._cluster.next_deadline_us,
             self._replicas.next_deadline_us,
+            self._decisions.next_deadline_us,
             self._budget.refusals.next_deadline_us,
         ):
             if deadline_us is not None and deadline_us < wake_us:

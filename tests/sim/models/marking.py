@@ -226,6 +226,8 @@ class Marking:
             if isinstance(response, AppendResponse):
                 for offset, name in enumerate(names, response.base_offset):
                     self._checks.promised(history, offset, response.leader_epoch, name, fsynced=response.fsynced)
+                if history.lowest_limit is not None and generation in self.generations:
+                    self._ask_last(generation, number)  # at once, before it is decided on
 
         request = AppendRequest(stream_id=StreamId(generation.stream_id), partition=PartitionId(number))
         self._program().ask_leader(generation.stream_id, number, request, done, bytes(data))

@@ -5,6 +5,7 @@ waits for none. A disk thread finds the rows that are hidden, and the leader wri
 up to where it has decided. Readers see the rows behind that once the mark is committed (`Partition.visible_end`). What
 commits meanwhile is decided on together. A new leader goes on where the committed marks end; it finds in its log what
 it needs to know of earlier rows. A decision that fails is tried again every second, and readers wait.
+One begins DECISION_PAUSE_MS after the one before at the earliest, unless a request waits: each costs a synced mark.
 
     committed → read → marked → mark committed: shown
         ▲                              │
@@ -37,6 +38,7 @@ from penstock.node.step import Lane
 from penstock.replication.leader import Leadership
 
 _RETRY_US = 1_000_000
+_PAUSE_US = limits.DECISION_PAUSE_MS * 1_000
 _WAIT_US = limits.DECISION_WAIT_MS * 1_000
 _SOON = (ErrorCode.NOT_YET, ErrorCode.NOT_LEADER, ErrorCode.FENCED_EPOCH)  # not worth a notice
 
@@ -50,7 +52,9 @@ class AppendToCompanion(Protocol):
 class _Deciding:
     """State of one partition's decisions in one leadership."""
 
-    __slots__ = ("is_busy", "is_queued", "leadership", "memory", "partition", "query", "retry_us", "waits_for_event")
+    __slots__ = (
+        "begun_us", "is_busy", "is_queued", "leadership", "memory", "partition", "query", "retry_us", "waits_for_event",
+    )  # fmt: skip
 
     def __init__(self, partition: Partition, leadership: Leadership) -> None:
         self.partition, self.leadership = partition, leadership
@@ -58,6 +62,7 @@ class _Deciding:
         self.query: DecideRows | None = None  # in a disk thread
         self.is_busy = False  # from the begin of the query until the mark is applied
         self.is_queued = False
+        self.begun_us = 0  # when the last decision began
         self.retry_us: int | None = None
         self.waits_for_event = False  # what it lacks may be there before `retry_us`
 
@@ -82,6 +87,7 @@ class SubjectLimits:
         self._queue: deque[_Deciding] = deque()  # due, while DECISIONS_RUNNING_MAX others run
         self._running = 0
         self._budget = TableBudget(limits.SUBJECT_TABLE_SLOTS_MAX)
+        self._paused: dict[_Deciding, int] = {}  # until when, elapsed time
         self._waiters: dict[Hashable, _Waiter] = {}
         self._is_stopped = False
 
@@ -104,15 +110,17 @@ class SubjectLimits:
             one = self._deciding[partition] = _Deciding(partition, leadership)
         if one.waits_for_event:
             one.waits_for_event, one.retry_us = False, None
-        if not (one.is_busy or one.is_queued or one.retry_us is not None):
+        if not (one.is_busy or one.is_queued or one in self._paused or one.retry_us is not None):
             one.is_queued = True
             self._queue.append(one)
             self._run_more()
 
     def _forget(self, partition: Partition) -> None:
         one = self._deciding.pop(partition, None)
-        if one is not None and one.query is not None:
-            one.query.give_up()
+        if one is not None:
+            self._paused.pop(one, None)
+            if one.query is not None:
+                one.query.give_up()
 
     def _run_more(self) -> None:
         while self._queue and self._running < limits.DECISIONS_RUNNING_MAX:
@@ -148,7 +156,7 @@ class SubjectLimits:
         skips = not partition.is_replicated
         has_others = self._hidden.has_others(partition)
         query = one.query = DecideRows(view, partition.committed_end, memory, has_others=has_others, skips_damage=skips)
-        one.is_busy = True
+        one.is_busy, one.begun_us = True, self._context.now.elapsed_us
         self._running += 1
 
         def done(error: Exception | None) -> None:
@@ -165,19 +173,24 @@ class SubjectLimits:
         partition = one.partition
         try:
             rows = self._hidden.decision(partition, query.hidden, query.decided_end, limit, self._context.now)
-            self._write(partition, rows, partial(self._marked, one))
+            self._write(partition, rows, partial(self._marked, one, is_cut=query.is_cut))
         except RemoteError as error:
             self._retry(one, error)
 
-    def _marked(self, one: _Deciding, answer: AppendResponse | RemoteError) -> None:
+    def _marked(self, one: _Deciding, answer: AppendResponse | RemoteError, *, is_cut: bool) -> None:
         if isinstance(answer, RemoteError):
             self._retry(one, answer)
             return
         one.is_busy = False
         if one.memory is not None:
             one.memory.forget(limits.DECISION_MEMORY_ROWS_MAX // len(self._deciding or (one,)))
-        if self._is_current(one):
-            self.check(one.partition)
+        if not self._is_current(one):
+            return
+        until_us = one.begun_us + _PAUSE_US
+        is_awaited = any(waiter.partition is one.partition for waiter in self._waiters.values())
+        if until_us > self._context.now.elapsed_us and not (is_cut or is_awaited):
+            self._paused[one] = until_us
+        self.check(one.partition)
 
     def _retry(self, one: _Deciding, error: Exception | None) -> None:
         """Have the next tick try again, from the committed marks on."""
@@ -216,6 +229,8 @@ class SubjectLimits:
             raise RemoteError(ErrorCode.OVERLOADED, "too many requests wait for a limit by subject; ask again")
         deadline_us = self._context.now.elapsed_us + _WAIT_US
         self._waiters[caller] = _Waiter(caller, partition, end, deadline_us, done)
+        if (one := self._deciding.get(partition)) is not None and self._paused.pop(one, None) is not None:
+            self.check(partition)
 
     def callers_disconnected(self, callers: Iterable[Hashable]) -> None:
         """Forget the requests of disconnected callers."""
@@ -238,6 +253,17 @@ class SubjectLimits:
         for waiter in waiters:
             del self._waiters[waiter.caller]
             waiter.done(error)
+
+    def resume(self, now_us: int) -> None:
+        """Begin the decisions whose pause is over; `now_us` is elapsed time."""
+        for one in [one for one, until_us in self._paused.items() if until_us <= now_us]:
+            del self._paused[one]
+            self.check(one.partition)
+
+    @property
+    def next_deadline_us(self) -> int | None:
+        """Latest time at which `resume` must run."""
+        return min(self._paused.values()) if self._paused else None
 
     def tick(self, now_us: int) -> None:
         """Try again what has failed, and fail what has waited for too long; `now_us` is elapsed time."""

@@ -56,6 +56,7 @@ class DecideRows(Query):
         super().__init__(view.hiding(None))
         self._hidden_rows = view.hidden
         self.begin = max(memory.end, view.log_start)
+        self._end = end
         self.decided_end = min(end, self.begin + limits.DECIDED_ROWS_AT_ONCE)
         self.hidden = NONE
         self._memory = memory
@@ -71,6 +72,11 @@ class DecideRows(Query):
             self._decide_by_rows(self._memory.rows, hidden)
         self.hidden = RowSet.of(hidden)
         self._memory.end = self.decided_end
+
+    @property
+    def is_cut(self) -> bool:
+        """True if there were too many rows to decide on at once."""
+        return self.decided_end < self._end
 
     def _rows(self) -> Iterator[pa.RecordBatch]:
         """Yield offset and subject of the live rows to decide on; lower `decided_end` after enough bytes."""

@@ -6,6 +6,7 @@ from collections.abc import Hashable
 
 import pytest
 
+from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import Offset
 from penstock.live.marks import HideReason, HideRows, MadeUnder, encode
@@ -39,8 +40,18 @@ def publish(broker: Broker, *subjects: str) -> None:
         broker.publish(f"orders.{subject}", subject.encode())
 
 
-def offsets(broker: Broker) -> list[int]:
+def decide(broker: Broker) -> None:
+    """Decide on all that is committed; a second decision comes after a pause."""
+    broker.hung = ()
+    for _ in range(2):
+        broker.settle()
+        broker.tick(limits.DECISION_PAUSE_MS)
     broker.settle()
+
+
+def offsets(broker: Broker) -> list[int]:
+    if not broker.hung:
+        decide(broker)
     return [row.offset for row in broker.read("orders")]
 
 
@@ -79,7 +90,7 @@ def undecided(limit: int = 1) -> Broker:
     assert offsets(broker) == [0, 1]
     broker.hung = (DecideRows,)
     publish(broker, *"ab")
-    broker.turn()
+    broker.tick(limits.DECISION_PAUSE_MS)
     return broker
 
 
@@ -118,8 +129,7 @@ def test_no_message_is_shown_before_it_is_decided_which_ones_it_hides() -> None:
     answer = broker.answer(broker.fetch("orders", 0), FetchResponse)
     assert (answer.end_offset, answer.committed_end) == (2, 2)
     assert waiting in broker.open_requests
-    broker.hung = ()
-    broker.settle()
+    decide(broker)
     assert broker.answer(waiting, FetchResponse).end_offset > 2
     assert offsets(broker) == [2, 3]
 
@@ -131,12 +141,10 @@ def test_a_request_for_the_last_message_waits_until_all_that_was_acked_is_decide
     by_offset = broker.request(GetRequest(stream_id=stream_id, offset=Offset(3)))
     latest = broker.request(ListOffsetsRequest(stream_id=stream_id, at="latest", counts_rows=True))
     earlier = broker.request(GetRequest(stream_id=stream_id, offset=Offset(1)))
-    broker.run_disk(len(broker.disk) - 1)
     assert broker.answer(earlier, GetResponse).offset == 1, "which is shown already"
     broker.turn()
     assert {by_subject, by_offset, latest} <= broker.open_requests
-    broker.hung = ()
-    broker.settle()
+    decide(broker)
     assert broker.answer(by_subject, GetResponse).offset == 2
     assert broker.answer(by_offset, GetResponse).offset == 3
     listed = broker.answer(latest, ListOffsetsResponse)
@@ -158,8 +166,7 @@ def test_a_message_that_is_deleted_at_once_has_hidden_the_one_before_it() -> Non
     caller = broker.request(DeleteMessagesRequest(stream_id=broker.stream_id("orders"), offsets=(Offset(2),)))
     broker.turn()
     assert caller in broker.open_requests
-    broker.hung = ()
-    broker.settle()
+    decide(broker)
     assert broker.answer(caller, DeleteMessagesResponse).deleted == 1
     assert offsets(broker) == [3]
 
@@ -187,8 +194,7 @@ def test_a_limit_that_is_set_applies_to_what_is_there_and_shows_no_less_meanwhil
     publish(broker, "a")
     broker.turn()
     assert (partition.visible_end, partition.committed_end) == (6, 7), "what readers have seen stays"
-    broker.hung = ()
-    broker.settle()
+    decide(broker)
     assert offsets(broker) == [3, 4, 5, 6]
     alter(broker, max_messages_per_subject=1)
     assert offsets(broker) == [5, 6]
@@ -265,15 +271,13 @@ def test_all_that_was_committed_by_then_is_shown() -> None:
     broker = undecided()
     partition = partition_of(broker)
     assert partition.shown_as_of(1_000) != 1_000
-    broker.hung = ()
-    broker.settle()
+    decide(broker)
     assert partition.shown_as_of(2_000) == 2_000
     broker.hung = (DecideRows,)
     publish(broker, "a")
     broker.turn()
     assert partition.shown_as_of(3_000) == 2_000
-    broker.hung = ()
-    broker.settle()
+    decide(broker)
     broker.hung = (DecideRows,)
     publish(broker, "a")
     broker.turn()
