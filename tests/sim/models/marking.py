@@ -12,6 +12,7 @@
 | a leader has all marks that were answered before its leadership                 | an answer to a fetch             |
 | with a limit by subject a message is hidden only by so many shown later ones    | an answer; every event           |
 | … and no more are shown, but of those that a reader saw before the limit was set| an answer; every event           |
+| no message is decided on before it is committed                                 | every event of a broker          |
 | the last message that a leader tells is not older than one acked before         | an answer to a get               |
 
 Rules: the marks come from inside the leader's broker, as those of a client's request would. The companion logs are
@@ -496,7 +497,7 @@ class Marking:
         look = inspector.limit(broker.node, generation.stream_id, number)
         key = broker.broker_id, broker.run, generation.stream_id, number
         before = self._looked.get(key)
-        if look is None or (before is not None and look[:3] == before[:3] and look.hidden is before.hidden):
+        if look is None or (before is not None and look[:4] == before[:4] and look.hidden is before.hidden):
             return
         self._looked[key] = look
         limit, _, seen_end = self._limited.get(key, (None, 0, 0))
@@ -510,6 +511,9 @@ class Marking:
             for one in self._pair(generation, number)
         ):
             return
+        if look.undecidable_end:
+            text = f"{history.name()}: {broker.name} decides on messages up to {look.undecidable_end}"
+            raise ViolationError(f"{text}, which are not committed")
         end = look.visible_end
         last = range(max(look.log_start, end - history.lowest_limit), end)
         if wrong := [one for one in last if one in look.hidden and one not in history.deleting]:

@@ -698,14 +698,6 @@ MUTANTS_OF_MARKS = (
         _LIMITS,
         "        query = one.query = DecideRows(view, partition.committed_end, memory,",
         "        query = one.query = DecideRows(view, partition.log.log_end, memory,",
-        # A mark that says more than is committed waits until it is: without that it shows at once.
-        also=(
-            Patch(
-                "penstock.node.replicas.hidden_rows",
-                "            if decided_end > partition.committed_end and not live.refusal:\n",
-                "            if False:\n",
-            ),
-        ),
     ),
     Mutant(
         "readers see what is not decided on",
@@ -724,12 +716,6 @@ MUTANTS_OF_MARKS = (
         _LIMITS,
         "        begin = max(self._hidden.decided(partition, limit), partition.log_start)\n",
         "        begin = max(self._hidden.decided(partition, limit), one.leadership.epoch_start)\n",
-    ),
-    Mutant(
-        "a follower hides messages before those that hide them are committed there",
-        "penstock.node.replicas.hidden_rows",
-        "            if decided_end > partition.committed_end and not live.refusal:\n",
-        "            if False:\n",
     ),
     Mutant(
         "a lower limit is not applied to what was decided on",

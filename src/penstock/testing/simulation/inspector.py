@@ -125,6 +125,7 @@ class LimitLook(NamedTuple):
     limit: int | None
     log_start: int
     visible_end: int
+    undecidable_end: int  # end of the rows that are being decided on and are not committed; 0: there are none
     hidden: RowSet
 
 
@@ -134,7 +135,10 @@ def limit(node: Node, stream_id: int, number: int) -> LimitLook | None:
     if partition is None:
         return None
     limit = partition.stream.config.subject_limit if partition.is_limited else None
-    return LimitLook(limit, partition.log_start, partition.visible_end, partition.log.hidden or NONE)
+    deciding = node._decisions._deciding.get(partition)
+    end = 0 if deciding is None or deciding.query is None else deciding.query.decided_end
+    undecidable_end = end if end > partition.committed_end else 0
+    return LimitLook(limit, partition.log_start, partition.visible_end, undecidable_end, partition.log.hidden or NONE)
 
 
 def untied(node: Node) -> str:
