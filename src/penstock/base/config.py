@@ -151,6 +151,8 @@ class StreamConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     former_subjects: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
     description: str | msgspec.UnsetType = msgspec.UNSET  # for people; UNSET: none
     metadata: dict[str, str] | msgspec.UnsetType = msgspec.UNSET  # for programs; Penstock does not read it
+    # In each partition: readers are shown the last ones of each subject only. UNSET: all; so is None, in changes.
+    max_messages_per_subject: int | msgspec.UnsetType | None = msgspec.UNSET
 
     @property
     def subjects(self) -> tuple[str, ...]:
@@ -202,6 +204,8 @@ class StreamConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             msgspec.structs.force_setattr(self, "suspend_deletion", msgspec.UNSET)
         if self.schema_check is SchemaCheck.NO:
             msgspec.structs.force_setattr(self, "schema_check", msgspec.UNSET)
+        if self.max_messages_per_subject is None:
+            msgspec.structs.force_setattr(self, "max_messages_per_subject", msgspec.UNSET)
         for name in ("more_subjects", "former_subjects", "description", "metadata"):
             if not getattr(self, name):  # UNSET is false, too
                 msgspec.structs.force_setattr(self, name, msgspec.UNSET)
@@ -215,6 +219,12 @@ class StreamConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     def is_deletion_suspended(self) -> bool:
         """True if brokers delete none of its messages, except by a purge or with the stream."""
         return self.suspend_deletion is not msgspec.UNSET
+
+    @property
+    def subject_limit(self) -> int | None:
+        """Number of messages of each subject that readers are shown of a partition; None: no limit."""
+        most = self.max_messages_per_subject
+        return None if most is msgspec.UNSET else most
 
     @property
     def checks_schemas(self) -> bool:
@@ -234,6 +244,7 @@ ALTERABLE = frozenset(
         "max_age_ms",
         "max_messages",
         "max_bytes",
+        "max_messages_per_subject",
         "max_message_bytes",
         "segment_bytes",
         "segment_age_ms",
@@ -307,6 +318,7 @@ def stream_config_mistakes(config: StreamConfig) -> list[str]:
         ("max_age_ms", config.max_age_ms, 1, 2**53),
         ("max_messages", config.max_messages, 1, 2**53),
         ("max_bytes", config.max_bytes, 1, 2**53),
+        ("max_messages_per_subject", config.subject_limit, 1, limits.MESSAGES_PER_SUBJECT_MAX),
         ("max_message_bytes", config.max_message_bytes, 1, limits.MESSAGE_BYTES_MAX),
         ("segment_bytes", config.segment_bytes, limits.SEGMENT_BYTES_MIN, limits.SEGMENT_BYTES_MAX),
         ("segment_age_ms", config.segment_age_ms, 1, 2**53),
@@ -419,8 +431,21 @@ def _consequences(config: StreamConfig) -> list[str]:
         )
     if config.storage is Storage.MEMORY and config.is_encrypted:
         mistakes.append("encryption: nothing of a stream in memory is on the disk; choose 'none', or storage 'file'")
+    if config.subject_limit is not None:
+        mistakes += [f"max_messages_per_subject: {one}" for one in _subject_limit_mistakes(config)]
     mistakes += _split_mistakes(config)
     return mistakes
+
+
+def _subject_limit_mistakes(config: StreamConfig) -> Iterator[str]:
+    """Yield conflicts of the limit by subject."""
+    if config.is_internal:
+        yield "an internal stream has none"
+    if config.compact:
+        yield "with 'compact' brokers remove messages by key, each in its own time; choose one of the two"
+    if config.competes and (config.partitions > 1 or config.group is not None):
+        text = "messages of a subject go to random partitions or streams of a group, and each would keep its own last"
+        yield f"{text} ones; choose a partition_by that keeps a subject together, as 'token:N'"
 
 
 def _split_mistakes(config: StreamConfig) -> list[str]:

@@ -36,7 +36,7 @@ from penstock.commitlog.flush import Flush
 from penstock.commitlog.log import Log, LogState
 from penstock.commitlog.repair import MissingRange, RepairError, SegmentRepair
 from penstock.commitlog.retention import Removal, Retention
-from penstock.commitlog.subject_queries import SubjectQueries, check_subject_indexes
+from penstock.commitlog.subject_queries import SubjectQueries, check_subject_indexes, subject_rows
 from penstock.commitlog.subjects.blocks import SubjectRow
 from penstock.commitlog.truncation import TruncationTask
 from penstock.commitlog.verify.scrubbing import Scrub
@@ -76,4 +76,5 @@ __all__ = [
     "TruncationTask",
     "check_subject_indexes",
     "is_checkpoint_whole",
+    "subject_rows",
 ]

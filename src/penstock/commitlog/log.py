@@ -42,6 +42,7 @@ from typing import NamedTuple
 
 from penstock.base import limits
 from penstock.base.errors import RemoteError
+from penstock.base.limits import OFFSET_MAX
 from penstock.batch.header import BatchHeader
 from penstock.commitlog import fetched
 from penstock.commitlog.cleaner.cleaner import Cleaner, CleanerTask, Disposal
@@ -684,12 +685,16 @@ class Log:
     def _hide_own(self) -> None:
         """Hide the rows that are named and are this log's."""
         hidden, secure, epoch = self._marked
-        entries = self._lineage.entries
-        if epoch and entries and entries[-1].leader_epoch > epoch:
-            end = self.epoch_end(epoch).start_offset
+        if (end := self.marked_end(epoch)) < OFFSET_MAX:
             hidden, secure = hidden.between(0, end), secure.between(0, end)
         self.hidden = hidden or None
         self._cleaner.hide(hidden, secure)
+
+    def marked_end(self, epoch: int) -> int:
+        """End of this log's rows that marks of a leader epoch can name; OFFSET_MAX: they may name all."""
+        entries = self._lineage.entries
+        is_earlier = bool(epoch and entries and entries[-1].leader_epoch > epoch)
+        return self.epoch_end(epoch).start_offset if is_earlier else OFFSET_MAX
 
     @property
     def committed_end(self) -> int:

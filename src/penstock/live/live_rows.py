@@ -6,6 +6,9 @@ the log start. Until a mark says so, the data log itself knows which rows a late
 A snapshot, once all its parts are taken, holds all marks before it, but for those that were not committed yet when its
 leader made it: so it adds to what is hidden, and takes nothing away.
 
+`decided_end` belongs to `limit`, by which the leader has decided up to there. A stricter limit is decided from the
+beginning of the log on, so it sets the end back; a wider one leaves it, as what it allows was decided already.
+
 After a mark that is not understood, `refusal` says why no row may be shown: more would be shown than should. A whole
 snapshot lifts it, as its writer has understood all marks before.
 
@@ -19,6 +22,7 @@ snapshot lifts it, as its writer has understood all marks before.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import chain, starmap
 
 from penstock.base import limits
@@ -35,7 +39,7 @@ class LiveRows:
 
     __slots__ = (
         "_parts", "_since_bytes", "_since_marks", "counts", "decided_end", "expired", "hidden", "leader_epoch",
-        "log_start", "refusal", "secure",
+        "limit", "log_start", "refusal", "secure",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -43,6 +47,7 @@ class LiveRows:
         self.secure = NONE  # of these, the ones whose bytes are to be erased at once
         self.counts = [0] * len(_REASONS)  # rows that were hidden, in the order of HideReason
         self.decided_end = 0
+        self.limit = 0  # messages of each subject that stay before `decided_end`; 0: no limit was decided
         self.leader_epoch = 0  # of the last mark
         self.expired: tuple[int, int] | None = None  # time (µs) and offset of the last `TimeToLive`
         self.log_start = 0
@@ -68,8 +73,15 @@ class LiveRows:
                 self.expired, newly = (mark.at_us, mark.below), 0
             case Decided():
                 newly = 0
-        self.decided_end = max(self.decided_end, mark.under.decided_end)
+        self._decide(mark.under)
         return newly
+
+    def _decide(self, under: MadeUnder) -> None:
+        if under.limit and (not self.limit or under.limit < self.limit):
+            self.decided_end = under.decided_end
+        else:
+            self.decided_end = max(self.decided_end, under.decided_end)
+        self.limit = under.limit or self.limit
 
     def take_unknown(self, error: UnknownMarkError) -> None:
         """Take a mark that cannot be understood: from now on no row may be shown."""
@@ -103,7 +115,8 @@ class LiveRows:
         self.hidden |= hidden.between(self.log_start, limits.OFFSET_MAX)
         self.secure |= secure.between(self.log_start, limits.OFFSET_MAX)
         self.counts = list(map(max, self.counts, part.counts))
-        self.decided_end = max(self.decided_end, part.under.decided_end)
+        if self.limit in (0, part.under.limit):  # else a change of the limit has overtaken the snapshot
+            self._decide(part.under)
         self.expired = max(self.expired or (0, 0), part.expired or (0, 0)) if self.expired or part.expired else None
         self.refusal = ""
         self._since_marks = self._since_bytes = 0
@@ -146,6 +159,7 @@ class LiveRows:
         In a later leader epoch, rows from `under.earlier_end` on are left out: they are others by now.
         """
         end = limits.OFFSET_MAX if under.leader_epoch == self.leader_epoch else under.earlier_end
+        under = replace(under, decided_end=min(self.decided_end, end), limit=self.limit)
         rows = self.hidden.between(0, end).split(_SNAPSHOT_ROOM)
         secure_rows = self.secure.between(0, end).split(_SNAPSHOT_ROOM)
         pairs = list(chain(((one, NONE) for one in rows), ((NONE, one) for one in secure_rows))) or [(NONE, NONE)]

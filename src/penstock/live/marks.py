@@ -16,7 +16,8 @@ first mark of a later leader epoch says in `earlier_end` where the rows that ear
 | time_to_live                                          | `TimeToLive` | time (µs), below which offset                |
 | decided                                               | `Decided`    |                                              |
 
-The head: version (1 byte), leader epoch, log end, decided end, earlier end, time (µs).
+The head: version (1 byte), leader epoch, log end, decided end, earlier end, time (µs); then, of kinds that speak of
+decisions by a limit by subject (limit, decided, snapshot), that limit (0: none).
 All numbers are varints (LEB128, shortest form); text and sets have their length before them.
 """
 
@@ -58,9 +59,10 @@ class MadeUnder:
 
     leader_epoch: int
     log_end: int  # of the data log
-    decided_end: int = 0  # the leader has decided on all rows of the data log before it
+    decided_end: int = 0  # the leader has decided on all rows of the data log before it, by `limit`
     earlier_end: int = limits.OFFSET_MAX  # rows that earlier marks name from there on are others by now
     at_us: int = 0
+    limit: int = 0  # messages of each subject that stay; 0: the mark says nothing about decisions
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +135,8 @@ def encode(mark: Mark) -> bytes:
     under = mark.under
     head = (under.leader_epoch, under.log_end, under.decided_end, under.earlier_end, under.at_us)
     out = [bytes((VERSION,)), *map(varint, head)]
+    if mark.kind in _OF_LIMITS:
+        out.append(varint(under.limit))
     match mark:
         case HideRows():
             user = mark.user.encode()
@@ -175,6 +179,7 @@ def decode(kind: str, value: bytes) -> Mark:
         decided_end=decided_end,
         earlier_end=earlier_end,
         at_us=reader.number(_TIME_US_MAX),
+        limit=reader.number(limits.MESSAGES_PER_SUBJECT_MAX) if kind in _OF_LIMITS else 0,
     )
     mark: Mark
     if kind == "snapshot":
@@ -215,4 +220,5 @@ def _rows(reader: Reader) -> RowSet:
         raise CorruptionError("", position + error.position, error.expected, error.found) from None
 
 
+_OF_LIMITS = frozenset({HideReason.LIMIT.value, "decided", "snapshot"})
 _KINDS = frozenset({*(reason.value for reason in HideReason), "snapshot", "time_to_live", "decided"})

@@ -80,6 +80,7 @@ CONFIG_FIELDS: Mapping[str, Version] = {
     "former_subjects": (0, 4),
     "description": (0, 4),
     "metadata": (0, 4),
+    "max_messages_per_subject": (0, 4),
 }
 
 OPERATIONS: Mapping[Operation, Version] = {Operation.MONITOR: (0, 3), Operation.REGISTER: (0, 4)}

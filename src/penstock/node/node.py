@@ -39,6 +39,7 @@ from penstock.messages import (
     Request,
     Response,
 )
+from penstock.metadata.companions import is_companion
 from penstock.metadata.image import ClusterImage
 from penstock.node.context import Context
 from penstock.node.control.cluster import Cluster
@@ -121,6 +122,7 @@ class Node:
             self._router.publishing,
         )
         self._schema_checks, self._deletions = self._router.schema_checks, self._router.deletions
+        self._decisions = self._router.decisions
         self._metrics_collector = NodeMetricsCollector(
             context, self._cluster, self._replicas, self._listener, self._router, self.meters
         )
@@ -158,6 +160,7 @@ class Node:
         self._lookups.stop()
         self._verifying.stop()
         self._deletions.stop()
+        self._decisions.stop(STOPPING)
         self._fetches.give_up(STOPPING)
         self._replicas.remote_dedup.stop()
         self._offsets.stop()
@@ -200,6 +203,7 @@ class Node:
         self._lookups.stop()
         self._verifying.stop()
         self._deletions.stop()
+        self._decisions.stop(STOPPING)
         self._listened.stop(now)
         self._ingest_backlog.go_on(self._ingest, must=True)
         for partition in self._partitions.values():
@@ -256,10 +260,12 @@ class Node:
         | event                | acted on by                                                                    |
         |----------------------|--------------------------------------------------------------------------------|
         | OPENED               | hidden rows                                                                    |
-        | BEGAN                | rollups, retention of staged rows; deletions that wait for a companion log     |
+        | BEGAN                | rollups, retention of staged rows; deletions that wait for a companion log;    |
+        |                      | decisions by a limit by subject                                                |
         | RESIGNED             | callers that wait are sent to the new leader; group offsets are dropped        |
         | COMMITTED            | followers, readers, publications of staged rows; rollups; the consumer of      |
-        |                      | companion logs                                                                 |
+        |                      | companion logs; hidden rows; decisions by a limit by subject                   |
+        | SHOWN                | readers; decisions by a limit by subject, and requests that wait for them      |
         | FLUSHED              | the leader that is followed                                                    |
         | LOG_START_RAISED     | followers, truncations, hidden rows                                            |
         | ROLE_DUE             | roles; the consumer of companion logs                                          |
@@ -277,8 +283,13 @@ class Node:
                 case PartitionEventKind.COMMITTED:
                     replicas.committed(partition)
                     self._fetches.grown(partition)
+                    if partition.is_limited or is_companion(partition.key.stream_id):
+                        self._decisions.check(partition)
                     if self._publishing:
                         self._publishing.grown(partition)
+                case PartitionEventKind.SHOWN:
+                    self._fetches.grown(partition)
+                    self._decisions.shown(partition)
                 case PartitionEventKind.FLUSHED:
                     replicas.follows.flushed(partition)
                 case PartitionEventKind.LOG_START_RAISED:
@@ -288,6 +299,7 @@ class Node:
                 case PartitionEventKind.BEGAN:
                     replicas.began(partition)
                     self._deletions.companion_led(partition)
+                    self._decisions.check(partition)
                 case PartitionEventKind.RESIGNED:
                     self._resigned(partition)
                 case PartitionEventKind.ROLE_DUE:
@@ -508,6 +520,7 @@ class Node:
         self._fetches.tick(now, self._partitions)
         self._cluster.tick(now)
         self._replicas.tick(now)
+        self._decisions.resume(now.elapsed_us)
         if now.elapsed_us < self._next_tick_us:
             return
         self._next_tick_us = now.elapsed_us + TICK_US
@@ -516,6 +529,7 @@ class Node:
         self._ingest_backlog.go_on(self._ingest)
         self._publishing.tick()
         self._deletions.tick(now.elapsed_us)
+        self._decisions.tick(now.elapsed_us)
         self._audit.write_missing(self._partitions, self._storing.append_to)
         self._listener.subscriptions.tick(now)
         self._listened.tick(now, nats_proven_us)
@@ -534,6 +548,7 @@ class Node:
             self._fetches.next_deadline_us,
             self._cluster.next_deadline_us,
             self._replicas.next_deadline_us,
+            self._decisions.next_deadline_us,
             self._budget.refusals.next_deadline_us,
         ):
             if deadline_us is not None and deadline_us < wake_us:
@@ -583,6 +598,7 @@ class Node:
         self._lookups.callers_disconnected(callers)
         self._verifying.callers_disconnected(callers)
         self._deletions.callers_disconnected(callers)
+        self._decisions.callers_disconnected(callers)
         self._schemas.callers_disconnected(callers)
         self._replicas.callers_disconnected(callers)
 
@@ -592,6 +608,7 @@ class Node:
         self._storing.appends.refuse(partition.key, error)
         self._publishing.refuse(partition.key, error)
         self._deletions.refuse(partition, error)
+        self._decisions.ended(partition, error)
         self._publishing.grown(partition)
         self._listener.remove(partition)
         self._offsets.ended(partition)
@@ -606,5 +623,6 @@ class Node:
         self._fetches.refuse(partition.key, error)
         self._publishing.refuse(partition.key, error)
         self._deletions.refuse(partition, error)
+        self._decisions.ended(partition, error)
         self._offsets.ended(partition)
         self._schemas.ended(partition)

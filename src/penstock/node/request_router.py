@@ -61,6 +61,7 @@ from penstock.node.api.schema_checks import SchemaChecks
 from penstock.node.api.schema_registry import SchemaRegistry
 from penstock.node.api.staged_publishing import StagedPublisher
 from penstock.node.api.status_report import StatusReport
+from penstock.node.api.subject_limits import SubjectLimits
 from penstock.node.api.user_api import UserApi
 from penstock.node.api.verify_api import VerifyApi
 from penstock.node.context import Context
@@ -96,17 +97,24 @@ class RequestRouter:
         self._replicas = replicas
         find = PartitionLookup(context, cluster, replicas.partitions, replicas.streams.failures, replicas.companions)
         self.fetches = FetchApi(context, replicas)
-        self.lookups = LookupApi(context, stopping=STOPPING)
         self.verifying = VerifyApi(context.outbox, stopping=STOPPING)
         self.storing = AppendApi(context, find, replicas, budget.meters.counters)
         write = self.storing.append_to
+        self.decisions = SubjectLimits(context, replicas, write=self.storing.append_to_companion)
+        self.lookups = LookupApi(context, self.decisions, stopping=STOPPING)
         bounds = CommitBounds(context, find, peers, budget.refusals)
         self.offsets = GroupOffsets(context, cluster, find, bounds, write=write)
         self.schemas = SchemaRegistry(context, cluster, find, budget.meters.counters, write=write)
         self.schema_checks = SchemaChecks(context, self.schemas, peers, backlog, budget.meters.counters)
         self.publishing = StagedPublisher(context, cluster, find, write=write)
         self.deletions = Deletions(
-            context, cluster, find, replicas.hidden_rows, write=self.storing.append_to_companion, stopping=STOPPING
+            context,
+            cluster,
+            find,
+            replicas.hidden_rows,
+            self.decisions,
+            write=self.storing.append_to_companion,
+            stopping=STOPPING,
         )
         self.report = StatusReport(context, cluster, replicas, listener, budget.meters)
         self.in_flight = InFlightTotal(self.storing.appends, backlog, budget)

@@ -10,9 +10,14 @@
 | no deleted message is shown once that was answered, and no other one is hidden  | an answer to a fetch             |
 | replicas that have folded as many marks hide the same messages                  | every event of a broker          |
 | a leader has all marks that were answered before its leadership                 | an answer to a fetch             |
+| with a limit by subject a message is hidden only by so many shown later ones    | an answer; every event           |
+| … and no more are shown, but of those that a reader saw before the limit was set| an answer; every event           |
+| no message is decided on before it is committed                                 | every event of a broker          |
+| the last message that a leader tells is not older than one acked before         | an answer to a get               |
 
 Rules: the marks come from inside the leader's broker, as those of a client's request would. The companion logs are
-added while messages are stored; the stream grows, and is deleted and created again. A damaged companion counts as a
+added while messages are stored; the stream grows, and is deleted and created again; limits come, change and go. All
+messages of a partition are on one subject. A damaged companion counts as a
 damaged log of its partition: that replica can neither lead nor show anything.
 """
 
@@ -39,6 +44,8 @@ from penstock.messages import (
     DeleteStreamRequest,
     FetchRequest,
     FetchResponse,
+    GetRequest,
+    GetResponse,
     Response,
 )
 from penstock.metadata.companions import companion_of
@@ -89,6 +96,9 @@ class Marking:
         # (subject, partition) → offset → when its deletion was answered, and by which leader epoch
         self._deleted: dict[tuple[str, int], dict[int, tuple[int, int]]] = {}
         self._hidden: dict[tuple[str, int, int], RowSet] = {}  # (subject, partition, folded marks) → hidden rows
+        # (broker, its run, stream id, partition) → the limit there, its time, and what readers may have seen before it
+        self._limited: dict[tuple[int, int, int, int], tuple[int | None, int, int]] = {}
+        self._looked: dict[tuple[int, int, int, int], inspector.LimitLook] = {}  # the last one of each
         # (companion's subject, partition, broker, its disk) → the highest committed_end there
         self._had: dict[tuple[str, int, int, int], int] = {}
 
@@ -183,8 +193,12 @@ class Marking:
             self._append(generation, number)
         elif act < 44:
             self._mark(generation, number)
-        elif act < 61:
+        elif act < 58:
             self._read(generation, number)
+        elif act < 60:
+            self._ask_last(generation, number)
+        elif act == 60:
+            self._limit(generation)
         elif act == 61:
             self._grow(generation)
         elif act == 62:
@@ -213,6 +227,8 @@ class Marking:
             if isinstance(response, AppendResponse):
                 for offset, name in enumerate(names, response.base_offset):
                     self._checks.promised(history, offset, response.leader_epoch, name, fsynced=response.fsynced)
+                if history.lowest_limit is not None and generation in self.generations:
+                    self._ask_last(generation, number)  # at once, before it is decided on
 
         request = AppendRequest(stream_id=StreamId(generation.stream_id), partition=PartitionId(number))
         self._program().ask_leader(generation.stream_id, number, request, done, bytes(data))
@@ -288,6 +304,9 @@ class Marking:
         grown = msgspec.structs.replace(generation.config, partitions=count)
         self._checks.begin(grown)
         self._asked = max(self._asked, count)
+        first, *others = self._checks.all_of(self._checks.of(grown.subject, 0))
+        for one in others:
+            one.lowest_limit = first.lowest_limit
         if self._marks is not None:
             self._marks = msgspec.structs.replace(self._marks, partitions=count)
             self._checks.begin(self._marks)
@@ -375,6 +394,9 @@ class Marking:
             return
         shown = set(ReadRows(raw).offsets)
         missing = set(range(response.base_offset, response.end_offset)) - shown - history.deleting
+        if (lowest := history.lowest_limit) is not None:  # enough later ones, shown or deleted, hide a message
+            missing = {one for one in missing if response.committed_end - one <= lowest}
+            self._check_limit(history, broker, asked_us, response, shown)
         if missing:
             raise ViolationError(f"{history.name()}: {broker.name} hides {sorted(missing)}, which nobody has deleted")
         known_us = -1
@@ -388,6 +410,62 @@ class Marking:
                 text = f"{history.name()}: {broker.name} shows {offset}, whose deletion was answered at {at_us} us"
                 raise ViolationError(text)
         self._around.count("deleted messages that reads left out", len(history.deleting - shown))
+
+    def _check_limit(
+        self,
+        history: PartitionHistory,
+        broker: SimBroker,
+        asked_us: int,
+        response: FetchResponse,
+        shown: set[int],
+    ) -> None:
+        key = broker.broker_id, broker.run, history.stream_id, history.partition
+        limit, since_us, seen_end = self._limited.get(key, (None, 0, 0))
+        is_all = response.end_offset == response.committed_end > seen_end
+        if limit is None or since_us >= asked_us or not is_all:
+            return
+        self._around.count("reads of streams with a limit by subject")
+        if len(shown) > limit:
+            text = f"{history.name()}: {broker.name} shows {sorted(shown)} up to {response.committed_end}"
+            raise ViolationError(f"{text}, and the limit of {limit} was set when readers saw {seen_end}")
+
+    def _limit(self, generation: StreamGeneration) -> None:
+        """Set another limit by subject, or none."""
+        if self._marks is None:
+            return
+        limit = (1, 2, 3, 5, None)[int(self._random.random() * 5)]
+        for number in range(self._asked):
+            history = self._checks.of(generation.config.subject, number)
+            if limit is not None:
+                history.lowest_limit = min(limit, history.lowest_limit or limit)
+        stream_id = StreamId(generation.stream_id)
+        request = AlterStreamRequest(name=NAME, stream_id=stream_id, changes={"max_messages_per_subject": limit})
+        self._program().ask(request, lambda response, _raw: self._trace(f"limit {limit}: {kind_of(response)}"))
+
+    def _ask_last(self, generation: StreamGeneration, number: int) -> None:
+        """Ask the leader for the last message, and check that it is not older than one that was acked before."""
+        history = self._checks.of(generation.config.subject, number)
+        end = history.promised_end
+
+        def done(response: Response | RemoteError | None, _raw: bytes) -> None:
+            self._trace(f"last: {kind_of(response)}")
+            if generation not in self.generations or any(
+                one.is_damaged or one.is_given_up or one.cuts or one.was_damaged_on(0)
+                for one in self._pair(generation, number)
+            ):
+                return
+            acked = max((one for one in history.known if one < end and one not in history.deleting), default=-1)
+            if acked >= 0 and history.may_be_hidden(acked):
+                return  # messages behind it have hidden it, and were deleted
+            is_gone = isinstance(response, RemoteError) and response.code == ErrorCode.MESSAGE_NOT_FOUND
+            if isinstance(response, GetResponse):
+                self._around.count("last messages")
+            if acked >= 0 and (is_gone or (isinstance(response, GetResponse) and response.offset < acked)):
+                raise ViolationError(f"{history.name()}: {acked} was acked before, and the last message is {response}")
+
+        subject = generation.config.subject_of(number)
+        request = GetRequest(stream_id=StreamId(generation.stream_id), partition=PartitionId(number), subject=subject)
+        self._program().ask_leader(generation.stream_id, number, request, done)
 
     @staticmethod
     def _leads(broker: SimBroker, history: PartitionHistory, leader_epoch: int) -> bool:
@@ -413,6 +491,40 @@ class Marking:
             text = f"{history.name()}: after {end} marks {broker.name} hides {hidden!r}, and others {known!r}"
             raise ViolationError(text)
 
+    def _note_limit(self, broker: SimBroker, generation: StreamGeneration, number: int) -> None:
+        """Note a changed limit of a replica, and check what it shows its readers."""
+        assert broker.node is not None
+        look = inspector.limit(broker.node, generation.stream_id, number)
+        key = broker.broker_id, broker.run, generation.stream_id, number
+        before = self._looked.get(key)
+        if look is None or (before is not None and look[:4] == before[:4] and look.hidden is before.hidden):
+            return
+        self._looked[key] = look
+        limit, _, seen_end = self._limited.get(key, (None, 0, 0))
+        if key not in self._limited or look.limit != limit:
+            is_stricter = look.limit is not None and (limit is None or look.limit < limit)
+            seen_end = look.visible_end if is_stricter else seen_end
+            self._limited[key] = look.limit, self._now_us, seen_end
+        history = self._checks.of(generation.config.subject, number)
+        if history.lowest_limit is None or any(
+            one.is_damaged or one.is_given_up or one.cuts or one.was_damaged_on(0)
+            for one in self._pair(generation, number)
+        ):
+            return
+        if look.undecidable_end:
+            text = f"{history.name()}: {broker.name} decides on messages up to {look.undecidable_end}"
+            raise ViolationError(f"{text}, which are not committed")
+        end = look.visible_end
+        last = range(max(look.log_start, end - history.lowest_limit), end)
+        if wrong := [one for one in last if one in look.hidden and one not in history.deleting]:
+            raise ViolationError(f"{history.name()}: {broker.name} shows messages up to {end}, and hides {wrong}")
+        if look.limit is not None and end > seen_end:
+            self._around.count("decisions by a limit by subject")
+            shown = end - look.log_start - look.hidden.count_in(look.log_start, end)
+            if shown > look.limit:
+                text = f"{history.name()}: {broker.name} shows {shown} messages up to {end}"
+                raise ViolationError(f"{text}, and the limit of {look.limit} was set when readers saw {seen_end}")
+
     def acted(self, broker: SimBroker) -> None:
         """Check a broker after each of its events."""
         if self._marks is None or broker.node is None:
@@ -427,6 +539,7 @@ class Marking:
                 self._had[key] = max(self._had.get(key, 0), look.committed_end)
                 if self.generations:
                     self._check_hidden(broker, self.generations[0], number)
+                    self._note_limit(broker, self.generations[0], number)
                 self._mark_beside_proposals(broker, number)
 
     def _mark_beside_proposals(self, broker: SimBroker, number: int) -> None:

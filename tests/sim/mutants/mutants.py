@@ -26,6 +26,7 @@ _REGISTRY = "penstock.node.api.schema_registry"
 _VALUES = "penstock.node.api.schema_checks"
 _COMPANIONS = "penstock.node.replicas.companions"
 _SUBJECTS = "penstock.commitlog.subject_queries"
+_LIMITS = "penstock.node.api.subject_limits"
 _FEATURES = "penstock.metadata.feature_versions"
 
 
@@ -75,8 +76,8 @@ MUTANTS = (
     Mutant(
         "readers see what is not committed",
         "penstock.node.api.fetch_api",
-        "end, size_bytes = partition.committed_end, partition.committed_bytes",
-        "end, size_bytes = partition.log.log_end, partition.committed_bytes",
+        "end, size_bytes = partition.visible_end, partition.visible_bytes",
+        "end, size_bytes = partition.log.log_end, partition.visible_bytes",
     ),
     Mutant(
         "a duplicate is acked before its first is committed",
@@ -678,7 +679,7 @@ MUTANTS_OF_MARKS = (
     Mutant(
         "a replica goes by its messages alone in what it says of its age",
         "penstock.node.replicas.replicas",
-        "        return None if hidden_us is None else min(as_of_us, hidden_us)\n",
+        "        return None if hidden_us is None else partition.shown_as_of(min(as_of_us, hidden_us))\n",
         "        return as_of_us\n",
     ),
     Mutant(
@@ -692,6 +693,36 @@ MUTANTS_OF_MARKS = (
         "penstock.node.data_dir.folders",
         "            self.companions_ahead.add(stream_id)\n",
         "            pass\n",
+    ),
+    Mutant(
+        "what is not committed is decided on",
+        _LIMITS,
+        "        query = one.query = DecideRows(view, partition.committed_end, memory,",
+        "        query = one.query = DecideRows(view, partition.log.log_end, memory,",
+    ),
+    Mutant(
+        "readers see what is not decided on",
+        _PARTITION,
+        "        return min(self.committed_end, max(self._seen_end, self.decided_end))\n",
+        "        return self.committed_end\n",
+    ),
+    Mutant(
+        "the last message is told before what was acked is decided on",
+        _LIMITS,
+        "        if partition.leadership is None or partition.visible_end >= end:\n",
+        "        if True:\n",
+    ),
+    Mutant(
+        "a new leader decides on its own messages only",
+        _LIMITS,
+        "        begin = max(self._hidden.decided(partition, limit), partition.log_start)\n",
+        "        begin = max(self._hidden.decided(partition, limit), one.leadership.epoch_start)\n",
+    ),
+    Mutant(
+        "a lower limit is not applied to what was decided on",
+        "penstock.node.replicas.hidden_rows",
+        "        if fold is None or not 0 < fold.live.limit <= limit:\n",
+        "        if fold is None:\n",
     ),
 )
 """Mutants of companion logs."""

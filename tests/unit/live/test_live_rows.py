@@ -225,3 +225,30 @@ def test_a_snapshot_of_the_largest_sets_fits_into_one_append() -> None:
     runs = RowSet.of_runs((number * 150, number * 150 + 130) for number in range(100_000))
     for rows in (scattered(200), runs, RowSet.of(number << 16 for number in range(1_000))):
         assert len(rows.encode()) <= rows.size_bytes
+
+
+def decided(end: int, limit: int) -> Decided:
+    return Decided(replace(UNDER, decided_end=end, limit=limit))
+
+
+def test_a_stricter_limit_is_decided_from_the_beginning_and_a_wider_one_goes_on() -> None:
+    live = folded([decided(50, 3), decided(80, 3)])
+    assert (live.decided_end, live.limit) == (80, 3)
+    live.take(decided(10, 2))
+    assert (live.decided_end, live.limit) == (10, 2)
+    live.take(hide(3))  # a deletion says nothing about decisions
+    live.take(decided(90, 5))
+    assert (live.decided_end, live.limit) == (90, 5)
+    live.take(decided(20, 1))
+    assert (live.decided_end, live.limit) == (20, 1)
+
+
+def test_a_snapshot_that_a_change_of_the_limit_has_overtaken_decides_nothing() -> None:
+    live = folded([hide(1, reason=HideReason.LIMIT), decided(80, 3)])
+    (part,) = live.snapshot(UNDER)
+    assert (part.under.decided_end, part.under.limit) == (80, 3)
+    live.take(decided(10, 2))
+    live.take(part)
+    assert (live.decided_end, live.limit) == (10, 2)
+    fresh = folded([part])
+    assert (fresh.decided_end, fresh.limit, fresh.hidden) == (80, 3, RowSet.of([1]))

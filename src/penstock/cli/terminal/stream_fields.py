@@ -105,6 +105,14 @@ FIELDS = (
         unlimited=True,
     ),
     Field(
+        "max_messages_per_subject",
+        "--max-messages-per-subject",
+        "N",
+        "Show readers only the last N messages of each subject of a partition; earlier ones are deleted.",
+        _count,
+        unlimited=True,
+    ),
+    Field(
         "retain",
         "--retain",
         "|".join(Retain),
@@ -316,10 +324,13 @@ def flag_of(name: str) -> str:
     return _BY_NAME[name].flag if name in _BY_NAME else name
 
 
+_UNSET_IS_NONE = ("encryption", "description", "metadata", "max_messages_per_subject")
+
+
 def shown(name: str, value: Any) -> str:
     """Return a field's value as the user writes it."""
     if name not in _BY_NAME:
         return repr(value)
     if value is msgspec.UNSET:
-        return UNLIMITED if name in ("encryption", "description", "metadata") else "no"
+        return UNLIMITED if name in _UNSET_IS_NONE else "no"
     return UNLIMITED if value is None else _BY_NAME[name].show(value)

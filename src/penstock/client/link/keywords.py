@@ -33,6 +33,7 @@ class StreamChanges(TypedDict, total=False):
     max_age_ms: int | None
     max_messages: int | None
     max_bytes: int | None
+    max_messages_per_subject: int | None
     max_message_bytes: int
     segment_bytes: int
     segment_age_ms: int | None

@@ -316,7 +316,8 @@ def _made(image: ClusterImage, stream_id: StreamId, command: CreateStream) -> St
     partitions = made_partitions(image, command.config, assignments, command.observers)
     config = created_config(command.config, len(assignments[0]))
     owner = "" if config.is_internal else command.by
-    made = StreamState(stream_id, config, command.created_us, partitions, owner=owner)
+    has_companion = config.subject_limit is not None  # the limit is enforced by marks
+    made = StreamState(stream_id, config, command.created_us, partitions, owner=owner, has_companion=has_companion)
     if command.intake is Intake.OPEN:
         return made
     return msgspec.structs.replace(made, intake=command.intake, intake_us=max(1, command.created_us))
@@ -382,7 +383,8 @@ def alter_stream(image: ClusterImage, index: int, command: AlterStream) -> tuple
         config = _merged(state.config, changes, command.add_subjects, command.remove_subjects)
     except ConfigError as error:  # another request has changed the subjects meanwhile
         raise _invalid(error.mistakes) from None
-    changed = msgspec.structs.replace(state, config=config)
+    has_companion = state.has_companion or config.subject_limit is not None  # the limit is enforced by marks
+    changed = msgspec.structs.replace(state, config=config, has_companion=has_companion)
     changed = _observed(changed, command.observers)
     rules, live = ElectionRules.of(changed), image.live_brokers()
     if rules == ElectionRules.of(state) and changed.partitions == state.partitions:

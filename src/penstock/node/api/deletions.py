@@ -12,10 +12,9 @@ carried out; repeated, it finds the rows gone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
 
 from penstock.access.handshake import sharer_of
 from penstock.base import limits
@@ -38,8 +37,8 @@ from penstock.messages import (
 from penstock.metadata.companions import companion_key
 from penstock.metadata.feature_levels import DELETION
 from penstock.metadata.feature_versions import missing
-from penstock.node.api.internal_log import Rows
 from penstock.node.api.metadata_api import Handler
+from penstock.node.api.subject_limits import AppendToCompanion, SubjectLimits
 from penstock.node.context import Context
 from penstock.node.control.cluster import Cluster
 from penstock.node.partition.internal_streams import users_own
@@ -69,12 +68,6 @@ class _Asked:
     awaits_companion: bool = False
 
 
-class AppendToCompanion(Protocol):
-    """The type of `AppendApi.append_to_companion`."""
-
-    def __call__(self, target: Partition, rows: Rows, done: Callable[[AppendResponse | RemoteError], None]) -> None: ...
-
-
 class Deletions:
     """All pending deletions of one broker."""
 
@@ -84,6 +77,7 @@ class Deletions:
         cluster: Cluster,
         find: PartitionLookup,
         hidden: HiddenRows,
+        decisions: SubjectLimits,
         *,
         write: AppendToCompanion,
         stopping: RemoteError,
@@ -92,6 +86,7 @@ class Deletions:
         self._cluster = cluster
         self._find = find
         self._hidden = hidden
+        self._decisions = decisions
         self._write = write
         self._stopping = stopping
         self._waiting: dict[Hashable, _Asked] = {}
@@ -110,9 +105,29 @@ class Deletions:
         if leadership is None:  # the only replica may be unregistered, as on a full disk
             raise RemoteError(ErrorCode.NOT_LEADER, f"{partition.label} is not led now; ask again in a moment")
         self._check(call, partition)
+        call = call.without_raw()
+
+        def decided(error: RemoteError | None) -> None:
+            try:
+                if error is not None:
+                    raise error
+                self._search(call, partition, leadership, request)
+            except RemoteError as refusal:
+                self._outbox.reply(call.caller, refusal)
+
+        self._decisions.when_decided(call.caller, partition, decided)
+
+    def _search(
+        self,
+        call: Call,
+        partition: Partition,
+        leadership: Leadership,
+        request: DeleteMessagesRequest | PurgeSubjectRequest,
+    ) -> None:
+        """Search once a limit by subject has been applied to all that was acked: a deleted message still hid others."""
         deadline_us = self._context.now.elapsed_us + _TIMEOUT_US
         query = _query(partition, request)
-        asked = _Asked(call.without_raw(), partition, leadership, request, deadline_us, partition.log_start, query)
+        asked = _Asked(call, partition, leadership, request, deadline_us, partition.log_start, query)
         self._executor.ask(call.caller, query, partial(self._searched, asked), call.auth.who)
         self._waiting[call.caller] = asked
 
@@ -258,7 +273,7 @@ class Deletions:
 
 
 def _query(partition: Partition, request: DeleteMessagesRequest | PurgeSubjectRequest) -> FindOffsets | FindSubject:
-    end = partition.committed_end
+    end = partition.visible_end
     if isinstance(request, DeleteMessagesRequest):
         return FindOffsets(partition.live_view(), end, sorted(set(request.offsets)))
     before = end if request.before is None else min(request.before, end)

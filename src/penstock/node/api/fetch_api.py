@@ -1,6 +1,6 @@
 """Fetches: answered at once, when enough is committed, or at their deadline (long poll).
 
-Rules: a parked fetch is checked again only when so many bytes were committed that it can have enough, when its user or
+Rules: a parked fetch is checked again only when so many bytes more are shown that it can have enough, when its user or
 the rules of every user have changed (within a second), or at its deadline. Index entries that are not in memory are
 read in a disk thread: a cold or lost index blocks no other request. An answer is decided on what was committed at its
 lookup.
@@ -47,7 +47,7 @@ from penstock.node.step import FileRange, Lane
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Read:
-    """One read of the log for a fetch, with the commit state at that moment.
+    """One read of the log for a fetch, with what readers may be shown at that moment.
 
     `is_final`: the answer is whatever it finds.
     """
@@ -57,9 +57,9 @@ class _Read:
     request: FetchRequest
     deadline_us: int
     is_final: bool
-    committed_end: int
-    committed_bytes: int
-    as_of_us: int | None  # all that was committed by then is below `committed_end`
+    visible_end: int
+    visible_bytes: int
+    as_of_us: int | None  # all that was committed by then is below `visible_end`
     view: LogView | None  # None if there is nothing to read
 
 
@@ -96,8 +96,8 @@ class FetchApi:
         self._try_answer(call.without_raw(), partition, request, deadline_us, is_final=wait_us == 0)
 
     def grown(self, partition: Partition) -> None:
-        """Try again the fetches that can have enough now that more is committed."""
-        ready = self._waiters.ready(partition.key, partition.committed_bytes)
+        """Try again the fetches that can have enough now that more is shown."""
+        ready = self._waiters.ready(partition.key, partition.visible_bytes)
         if len(ready) == limits.FETCHES_WOKEN_MAX:
             self._unanswered[partition.key] = None
         for waiter in ready:
@@ -193,7 +193,7 @@ class FetchApi:
         """Answer what the log has, or park the fetch if that is not enough yet."""
         if not partition.log_start <= request.offset <= partition.log.log_end:
             raise _out_of_range(partition, request.offset)
-        end, size_bytes = partition.committed_end, partition.committed_bytes
+        end, size_bytes = partition.visible_end, partition.visible_bytes
         view = partition.live_view() if request.offset < end else None
         as_of_us = self._replicas.as_of_us(partition)
         read = _Read(call, partition, request, deadline_us, is_final, end, size_bytes, as_of_us, view)
@@ -228,8 +228,8 @@ class FetchApi:
         request = read.request
         wanted_bytes = max(1, min(request.bytes_min, request.bytes_max, limits.FETCH_BYTES_MAX))
         missing_bytes = wanted_bytes - (0 if found is None else found.length)
-        # A slice that ends before the high watermark is as long as it can be.
-        is_cut = found is not None and found.end_offset < read.committed_end
+        # A slice that ends before what is shown is as long as it can be.
+        is_cut = found is not None and found.end_offset < read.visible_end
         is_all = found is not None and request.end is not None and found.end_offset >= request.end
         # So does a reader of hidden rows: it is told where to go on.
         if missing_bytes <= 0 or is_cut or is_all or read.is_final or isinstance(found, Masked):
@@ -238,10 +238,10 @@ class FetchApi:
             else:
                 self._answer(read, found)
             return
-        wanted_bytes = read.committed_bytes + missing_bytes
+        wanted_bytes = read.visible_bytes + missing_bytes
         self._waiters.park(ParkedFetch(read.call, request, read.deadline_us, wanted_bytes))
-        if read.partition.committed_bytes > read.committed_bytes:
-            self.grown(read.partition)  # more was committed meanwhile
+        if read.partition.visible_bytes > read.visible_bytes:
+            self.grown(read.partition)  # more is shown by now
 
     def _is_to_answer(self, read: _Read, error: Exception | None, looked_bytes: int = 0) -> bool:
         """Take in the end of a read in a disk thread. False: the caller has disconnected, or gets an error now."""
@@ -277,7 +277,7 @@ class FetchApi:
     def _project(self, read: _Read) -> None:
         caller, partition, request = read.call.caller, read.partition, read.request
         assert read.view is not None
-        query = Project(read.view, partition.vfs, read.committed_end, request)
+        query = Project(read.view, partition.vfs, read.visible_end, request)
 
         def done(error: Exception | None) -> None:
             if self._is_to_answer(read, error, query.looked_bytes):
@@ -297,7 +297,7 @@ class FetchApi:
     def _response_to_projected(self, read: _Read, query: Project) -> FetchResponse:
         return FetchResponse(
             log_start=Offset(read.partition.log_start),
-            committed_end=Offset(read.committed_end),
+            committed_end=Offset(read.visible_end),
             base_offset=read.request.offset,
             end_offset=Offset(query.end_offset),
             format_version=self._context.settings.format_version,
@@ -320,7 +320,7 @@ class FetchApi:
             partition.meters.sent(partition.key, end_offset - base_offset, found.length)
         response = FetchResponse(
             log_start=Offset(partition.log_start),
-            committed_end=Offset(read.committed_end),
+            committed_end=Offset(read.visible_end),
             base_offset=Offset(base_offset),
             end_offset=Offset(end_offset),
             format_version=self._context.settings.format_version,
@@ -353,7 +353,7 @@ def _check_wanted(request: FetchRequest) -> None:
 
 
 def _out_of_range(partition: Partition, offset: int) -> RemoteError:
-    start, end = partition.log_start, partition.committed_end
+    start, end = partition.log_start, partition.visible_end
     holds = f"offsets {start} to {end - 1}" if end > start else f"nothing; its next offset is {end}"
     text = f"offset {offset} is out of range: {partition.label} holds {holds}"
     return RemoteError(ErrorCode.OFFSET_OUT_OF_RANGE, text, log_start=start, committed_end=end)

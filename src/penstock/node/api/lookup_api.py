@@ -10,6 +10,7 @@ from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import Offset, TimestampUs
 from penstock.messages import GetRequest, GetResponse, ListOffsetsRequest, ListOffsetsResponse
 from penstock.metadata.feature_levels import SUBJECT_INDEX
+from penstock.node.api.subject_limits import SubjectLimits
 from penstock.node.context import Context
 from penstock.node.partition.log_queries import FindOffset, GetMessage, Query, QueryGivenUpError
 from penstock.node.partition.partition import Partition
@@ -27,9 +28,11 @@ class LookupApi:
     def __init__(
         self,
         context: Context,
+        decisions: SubjectLimits,
         *,
         stopping: RemoteError,
     ) -> None:
+        self._decisions = decisions
         self._outbox = context.outbox
         self._context = context
         self._format_version = context.settings.format_version
@@ -54,11 +57,33 @@ class LookupApi:
     def ask_get(self, find: PartitionLookup, call: Call, request: GetRequest) -> None:
         """Find the partition and call `get`. The last message of a key or subject is known only to the leader."""
         which = find.readable if request.offset is None else find.held
-        self.get(call, which(request.stream_id, request.partition), request)
+        partition = which(request.stream_id, request.partition)
+        if request.offset is not None and not partition.visible_end <= request.offset < partition.committed_end:
+            self.get(call, partition, request)
+        else:
+            self._when_decided(call, partition, lambda later: self.get(later, partition, request))
 
     def ask_offsets(self, find: PartitionLookup, call: Call, request: ListOffsetsRequest) -> None:
         """Find the led partition and call `list_offsets`."""
-        self.list_offsets(call, find.led(request.stream_id, request.partition), request)
+        partition = find.led(request.stream_id, request.partition)
+        self._when_decided(call, partition, lambda later: self.list_offsets(later, partition, request))
+
+    def _when_decided(self, call: Call, partition: Partition, go_on: Callable[[Call], None]) -> None:
+        """Go on once the leader shows all that is committed now: what was acked before must be found."""
+        call = call.without_raw()
+
+        def decided(error: RemoteError | None) -> None:
+            try:
+                if error is not None:
+                    raise error
+                go_on(call)
+            except RemoteError as refusal:
+                self._outbox.reply(call.caller, refusal)
+
+        if partition.is_limited:
+            self._decisions.when_decided(call.caller, partition, decided)
+        else:
+            go_on(call)
 
     def get(self, call: Call, partition: Partition, request: GetRequest) -> None:
         """Return one message. Raise RemoteError (not_yet) until this replica knows the latest high watermark."""
@@ -68,11 +93,11 @@ class LookupApi:
         epoch = partition.leader_epoch  # of the result: the leader may change before the disk answers
 
         def ask() -> GetMessage:
-            if request.offset is None or request.offset >= partition.committed_end:
+            if request.offset is None or request.offset >= partition.visible_end:
                 partition.require_high_watermark()
             return GetMessage(
                 partition.live_view(),
-                partition.committed_end,
+                partition.visible_end,
                 offset=request.offset,
                 key=request.key,
                 subject=request.subject,
@@ -83,7 +108,7 @@ class LookupApi:
             response = GetResponse(
                 offset=Offset(query.found_offset),
                 log_start=Offset(partition.log_start),
-                committed_end=Offset(partition.committed_end),
+                committed_end=Offset(partition.visible_end),
                 format_version=self._format_version,
                 leader_epoch=epoch,
                 partitions=len(partition.stream.partitions),
@@ -98,11 +123,11 @@ class LookupApi:
         epoch = partition.leader_epoch
 
         def ask() -> FindOffset:
-            offset = {"earliest": partition.log_start, "latest": partition.committed_end}.get(str(request.at))
+            offset = {"earliest": partition.log_start, "latest": partition.visible_end}.get(str(request.at))
             timestamp_us = request.at if isinstance(request.at, int) else None
             return FindOffset(
                 partition.live_view(),
-                partition.committed_end,
+                partition.visible_end,
                 offset=offset,
                 timestamp_us=timestamp_us,
                 counts_rows=request.counts_rows,
@@ -113,7 +138,7 @@ class LookupApi:
                 offset=Offset(query.offset),
                 timestamp_us=None if query.timestamp_us is None else TimestampUs(query.timestamp_us),
                 log_start=Offset(partition.log_start),
-                committed_end=Offset(partition.committed_end),
+                committed_end=Offset(partition.visible_end),
                 leader_epoch=epoch,
                 rows=query.rows,
             )

@@ -28,9 +28,9 @@ _PIECE_MESSAGES = 4
 
 
 class Project(Query):
-    """Runs `request` on a log up to `committed_end`; the result is `raw`, which covers the log up to `end_offset`."""
+    """Runs `request` on a log up to `visible_end`; the result is `raw`, which covers the log up to `end_offset`."""
 
-    def __init__(self, view: LogView, vfs: Vfs, committed_end: int, request: FetchRequest) -> None:
+    def __init__(self, view: LogView, vfs: Vfs, visible_end: int, request: FetchRequest) -> None:
         super().__init__(view)
         self.raw = b""
         self.raw_crc: int | None = None  # None without rows
@@ -38,9 +38,9 @@ class Project(Query):
         self.last_epoch: int | None = None  # of the last batch read
         self._vfs = vfs
         self._file: File | None = None
-        self._committed_end = committed_end
+        self._visible_end = visible_end
         self._request = request
-        self._wanted = (int(request.offset), committed_end if request.end is None else min(request.end, committed_end))
+        self._wanted = (int(request.offset), visible_end if request.end is None else min(request.end, visible_end))
         self._found: list[pa.RecordBatch] = []
         self._found_bytes = 0
 
@@ -83,7 +83,7 @@ class Project(Query):
     def _project_segment(self, projection: Projection) -> None:
         """Continue in one segment as long as there are small, sound batches; otherwise by one other batch."""
         room = limits.PROJECTED_SOURCE_BYTES_MAX - self.looked_bytes
-        found = self._view.slice(self.end_offset, end=self._committed_end, bytes_max=room)
+        found = self._view.slice(self.end_offset, end=self._visible_end, bytes_max=room)
         if found is None:
             return
         position, offset = found.position, found.base_offset
@@ -112,7 +112,7 @@ class Project(Query):
 
     def _project_batch(self, projection: Projection, near: Slice) -> None:
         """Continue by one batch of any kind."""
-        for header, data in self._batches(self.end_offset, self._committed_end, as_stored=True):
+        for header, data in self._batches(self.end_offset, self._visible_end, as_stored=True):
             self._take(projection.of_message(data, self._wanted, file=near.path, position=near.position))
             self.last_epoch = header.leader_epoch
             self.end_offset = header.end_offset

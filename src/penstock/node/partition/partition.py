@@ -2,9 +2,11 @@
 
 Rules: one owner, no locks. A leader appends rows and acks them once they are below the high watermark
 (`committed_end`), which its leadership advances (`penstock.replication.leader`). Readers see the same end on every
-replica. `log_start ≤ committed_end ≤ log_end`, and `committed_end` never goes back. Messages over the in-flight budget
-are refused, not queued, so memory is bounded however slow the disk is. When the disk refuses one batch, the rest of its
-group is refused too: checks against the end of the log, and a publisher's message order, hold for all or for none.
+replica. `log_start ≤ committed_end ≤ log_end`, and `committed_end` never goes back. With a limit by subject readers see
+`visible_end`: behind it, it is not decided yet which earlier messages the committed ones hide. Messages over the
+in-flight budget are refused, not queued, so memory is bounded however slow the disk is. When the disk refuses one
+batch, the rest of its group is refused too: checks against the end of the log, and a publisher's message order, hold
+for all or for none.
 
 | the broker is | takes              | `committed_end` is                     | when the role ends                |
 |---------------|--------------------|----------------------------------------|-----------------------------------|
@@ -71,12 +73,14 @@ class Partition:
     """One partition replica. An idle one is small: counters, waiters and caches are created on first use."""
 
     __slots__ = (
-        "_followed", "_marked", "_recovered_end", "_rules", "budget", "cannot_lead", "closed",
+        "_decided", "_followed", "_marked", "_recovered_end", "_rules", "_sample", "_seen_end", "_shown_us",
+        "_visible_bytes", "budget", "cannot_lead", "closed",
         "committed_bytes", "committed_end", "counters", "cutting", "damage_told", "dedup", "dropped",
         "fenced_told", "flush_us", "flushing", "following", "fresh_us", "hiding", "impediment", "in_flight",
-        "is_mute", "key", "keys", "lasts", "leader_epoch", "leadership", "leads", "led_epoch", "listened_us",
+        "is_limited", "is_mute", "key", "keys", "known_marks", "lasts",
+        "leader_epoch", "leadership", "leads", "led_epoch", "listened_us",
         "log", "mending", "mending_fails", "meters", "names_checked_us", "owes_name_check", "producers",
-        "published", "refusal", "rollup_at", "show_refusal", "sid", "stall", "stream", "subscribed",
+        "published", "refusal", "rollup_at", "show_refusal", "shown_marks", "sid", "stall", "stream", "subscribed",
         "terms", "traffic", "trouble", "truncated", "undelivered_told", "unheard", "unheard_told_us", "values",
         "vfs", "visit_us", "when_idle",
     )  # fmt: skip
@@ -117,6 +121,15 @@ class Partition:
         # last notice to the operator; of corruption, the number of ranges reported
         self.trouble, self.fenced_told, self.damage_told = "", False, 0
         self.hiding, self.show_refusal = (NONE, NONE, 0), ""  # see `hide`
+        self.is_limited = False  # readers are shown only the last messages of each subject
+        self._decided = (0, 0, 0)  # end of the rows on which a leader has decided, by which limit, and its epoch
+        self._seen_end = 0  # readers were shown rows up to there before they were decided on
+        # ends of the companion log's rows that were applied, and of those that are known: they wait for rows here
+        self.shown_marks = self.known_marks = 0
+        # an end, of which companion log's rows, and the time: what was committed by then is below that end
+        self._sample: tuple[int, int, int] | None = None
+        self._shown_us: int | None = None
+        self._visible_bytes = 0
         self.vfs = vfs
         self.in_flight = InFlight(budget)
         self.committed_bytes = 0  # committed since the start of the broker; only grows
@@ -135,6 +148,7 @@ class Partition:
         self.budget, self.meters, self.counters = budget, budget.meters, budget.counters
         # end and size of fetched batches that are not committed yet
         self._followed: deque[tuple[int, int]] | None = None
+        self.committed_end = 0
         self.reconfigure(stream)
         self.committed_end = self._recovered_committed_end()
 
@@ -229,6 +243,7 @@ class Partition:
 
     def reconfigure(self, stream: StreamState) -> None:
         """Apply the stream's state in the metadata image."""
+        seen_end = self.visible_end
         self.stream = stream
         self.leader_epoch = stream.partitions[self.key.partition].leader_epoch
         self.truncated = stream.truncated_at(self.key.partition)
@@ -240,6 +255,8 @@ class Partition:
             self.dedup.forget_below(self.truncated_end)
             forget_purged(self.dedup, stream)
         config = stream.config
+        is_limited = config.subject_limit is not None and stream.intake is not Intake.SEALED
+        self._limit(seen_end, is_limited=is_limited and not config.is_deletion_suspended)
         assert config.min_isr is not None
         is_in_memory = config.storage is Storage.MEMORY
         self.terms = terms_of(
@@ -247,6 +264,17 @@ class Partition:
         )
         if self.leadership is not None:
             self.leadership.reconfigured(self.terms)
+
+    def _limit(self, seen_end: int, *, is_limited: bool) -> None:
+        if is_limited:
+            self._seen_end = max(self._seen_end, seen_end)  # 0 of a log that is being opened
+        if is_limited and not self.is_limited:
+            self._visible_bytes = self.committed_bytes
+        elif self.is_limited and not is_limited:
+            self.committed_bytes = max(self.committed_bytes, self._visible_bytes)  # polls wait for a value beyond it
+        self.is_limited = is_limited
+        if is_limited:
+            self._grow_visible(seen_end)
 
     def tell(self, trouble: str, outbox: Outbox) -> None:
         """Log a notice, unless it repeats the last one: callers may find the same trouble every second."""
@@ -275,17 +303,78 @@ class Partition:
             return start
         return max(start, min(self.truncated_end, self.committed_end))
 
-    def hide(self, hidden: RowSet, secure: RowSet = NONE, *, marked_epoch: int = 0, refusal: str = "") -> None:
+    @property
+    def decided_end(self) -> int:
+        """End of the rows on which a leader has decided, by the limit by subject: what they hide is hidden here.
+
+        0 if it was a wider limit: the stream's has changed since, and all is decided anew.
+        """
+        end, decided_limit, leader_epoch = self._decided
+        limit = self.stream.config.subject_limit
+        if limit is None or not 0 < decided_limit <= limit:
+            return 0
+        return min(end, self.log.marked_end(leader_epoch))
+
+    @property
+    def visible_end(self) -> int:
+        """End of what readers are shown; it never goes back, unless the log is cut."""
+        if not self.is_limited:
+            return self.committed_end
+        return min(self.committed_end, max(self._seen_end, self.decided_end))
+
+    @property
+    def visible_bytes(self) -> int:
+        """Bytes that readers were shown since the start of the broker, about; only grows."""
+        return self._visible_bytes if self.is_limited else self.committed_bytes
+
+    def shown_as_of(self, as_of_us: int) -> int | None:
+        """Return the time up to which all that was committed is shown; `as_of_us`: up to which it is in the logs here.
+
+        A decision takes a moment, and the next rows are committed meanwhile: an earlier end is remembered until it is
+        shown.
+        """
+        if not self.is_limited and self.shown_marks == self.known_marks:
+            return as_of_us
+        now = self.committed_end, self.known_marks, as_of_us
+        for end, marks, at_us in (self._sample or now, now):
+            if end <= self.visible_end and marks <= self.shown_marks:
+                self._shown_us, self._sample = at_us, None
+        self._sample = self._sample or now
+        return self._shown_us
+
+    def hide(
+        self,
+        hidden: RowSet,
+        secure: RowSet = NONE,
+        *,
+        marked_epoch: int = 0,
+        refusal: str = "",
+        decided_end: int = 0,
+        limit: int = 0,
+        keeps_lasts: bool = False,
+    ) -> None:
         """Show these rows to no reader from now on; those of `secure`, too, are to be erased at once.
 
         Both are the fold of all committed marks: they only grow, but for rows that the log has no longer. `refusal`:
-        why no row may be shown, as not all marks are understood. `marked_epoch`: see `Log.hide`.
+        why no row may be shown, as not all marks are understood. `marked_epoch`: see `Log.hide`. `decided_end`: the
+        rows before it hide what they hide by that `limit` by subject. `keeps_lasts`: no last row of a subject is new
+        among them.
         """
         self.hiding, self.show_refusal = (hidden, secure, marked_epoch), refusal
-        before = self.log.hidden
+        before, end = self.log.hidden, self.visible_end
         self.log.hide(*self.hiding)
-        if self.log.hidden is not before:
+        if self.log.hidden is not before and not keeps_lasts:
             self.lasts = None  # the last message of a subject may be hidden now: they are read again
+        self._decided = decided_end, limit, marked_epoch
+        if self.is_limited:
+            self._seen_end = max(self._seen_end, end)  # a stricter limit is decided from the beginning on
+            self._grow_visible(end)
+
+    def _grow_visible(self, before: int) -> None:
+        """Count what is shown since `before`, as a share of what is committed."""
+        if (more := self.visible_end - before) > 0:
+            unseen = self.committed_bytes - self._visible_bytes
+            self._visible_bytes += max(1, unseen * more // max(more, self.committed_end - before))
 
     def live_view(self) -> LogView:
         """Return the log as readers may see it now: without hidden rows. RemoteError unsupported_version if this broker
@@ -353,6 +442,7 @@ class Partition:
         self._recovered_end = self.log.log_end
         assert self.following is not None
         self.committed_end = int(self.following.committed_end)
+        self._seen_end = min(self._seen_end, self.committed_end)
 
     def reopened(self, log: Log) -> None:
         """Take the log that was opened again after a repair, successful or not. The partition has no role yet."""
@@ -361,6 +451,7 @@ class Partition:
         self.closed = self.mending = ""
         self.mending_fails = False
         self.committed_end = max(log.log_start, min(self.committed_end, log.log_end))
+        self._seen_end = min(self._seen_end, self.committed_end)
         log.hide(*self.hiding)
 
     @property

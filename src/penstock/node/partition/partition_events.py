@@ -24,6 +24,7 @@ class PartitionEventKind(Enum):
     BEGAN = "this broker leads it now"
     RESIGNED = "this broker leads it no more"
     COMMITTED = "its high watermark (`committed_end`) has advanced"
+    SHOWN = "its limit by subject was applied to more of it, or changed: readers may be shown more (`visible_end`)"
     FLUSHED = "its flushed offset (`flushed_end`) has advanced"
     LOG_START_RAISED = "its log start offset (`log_start`) was raised"
     ROLE_DUE = "it was cut to agree with its leader, and may have another role by now"

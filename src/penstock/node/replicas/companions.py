@@ -220,9 +220,13 @@ class Companions:
             passed.known_end = companion.committed_end
             self._read_on(companion, passed)
         leadership = companion.leadership
-        if passed.end < max(passed.known_end, 0 if leadership is None else leadership.epoch_start):
+        needed = max(passed.known_end, 0 if leadership is None else leadership.epoch_start)
+        if passed.end < needed:
             text = f"what is hidden in {partition.label} is being read; ask again in a moment"
             raise RemoteError(ErrorCode.NOT_YET, text)
+        if partition.shown_marks < min(partition.known_marks, needed):
+            text = f"what is hidden in {partition.label} depends on messages that are not committed here yet"
+            raise RemoteError(ErrorCode.NOT_YET, f"{text}; ask its leader, or again in a moment")
 
     def unusable(self, partition: Partition) -> RemoteError | None:
         """Return why the companion log of a partition that has one cannot be used; None if it can."""

@@ -7,53 +7,94 @@ each replica's data log does, by its leader epochs (`Log.hide`).
 Rules: the committed rows of a companion log are marks (`penstock.live`), whose kind is the row's key. They are folded
 in their order, on the leader and on followers alike, and the partition gets the result at once: what it shows next is
 without these rows. A mark that is not understood, or is no mark, makes the replica refuse reads: it could hide rows.
+
+A mark of a limit by subject hides rows because of later ones, up to its `decided_end`. Where these are not known to be
+committed yet, as on a follower whose data log is behind, the result waits for them: a subject whose last message is not
+shown yet must not lose the one before. Of those that wait, the first one and the newest are kept.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from typing import NamedTuple
 
 from penstock.base import limits
 from penstock.base.clock import Now
 from penstock.base.errors import CorruptionError, ErrorCode, RemoteError
 from penstock.base.ids import PartitionKey
 from penstock.live.live_rows import LiveRows
-from penstock.live.marks import HideReason, HideRows, MadeUnder, UnknownMarkError, decode, encode
+from penstock.live.marks import Decided, HideReason, HideRows, MadeUnder, Mark, UnknownMarkError, decode, encode
 from penstock.live.row_set import RowSet
 from penstock.node.partition.partition import Partition
+from penstock.node.partition.partition_events import PartitionEventKind, PartitionEvents
 from penstock.node.replicas.companions import CompanionRow
 
 Rows = list[tuple[bytes, bytes | None]]
 """Keys and values of a companion log's rows."""
 
+_LIMIT = tuple(HideReason).index(HideReason.LIMIT)
+
+
+class _Result(NamedTuple):
+    """Result of the marks before `marks_end`, an offset of the companion log."""
+
+    marks_end: int
+    hidden: RowSet
+    secure: RowSet
+    leader_epoch: int
+    decided_end: int
+    limit: int
+    others: int  # rows that were hidden, but not by a limit: any of them may be the last one of its subject
+
+
+@dataclass(slots=True)
+class _Fold:
+    """The marks of one partition."""
+
+    live: LiveRows = field(default_factory=LiveRows)
+    end: int = 0  # all rows of the companion log before it were taken
+    waiting: list[_Result] = field(default_factory=list)  # for rows to be committed here: the first one and the newest
+    others: int = 0  # of the result that is shown
+
+    def result(self) -> _Result:
+        live = self.live
+        others = sum(live.counts) - live.counts[_LIMIT]
+        return _Result(self.end, live.hidden, live.secure, live.leader_epoch, live.decided_end, live.limit, others)
+
 
 class HiddenRows:
     """The consumer of all companion logs of one broker."""
 
-    def __init__(self, partitions: Mapping[PartitionKey, Partition]) -> None:
+    def __init__(self, partitions: Mapping[PartitionKey, Partition], events: PartitionEvents) -> None:
         self._partitions = partitions
-        self._folds: dict[PartitionKey, LiveRows] = {}
+        self._events = events
+        self._folds: dict[PartitionKey, _Fold] = {}
 
     # Consumer of companion logs
 
     def take(self, key: PartitionKey, rows: Sequence[CompanionRow], end: int) -> None:
         """Fold the next committed marks of a partition."""
-        fold = self._folds.setdefault(key, LiveRows())
+        fold = self._folds.setdefault(key, _Fold())
+        live, fold.end = fold.live, end
         for row in rows:
             value = row.value or b""
             try:
                 mark = decode((row.key or b"").decode("utf-8", "replace"), value)
             except UnknownMarkError as error:
-                fold.take_unknown(error)
+                live.take_unknown(error)
             except CorruptionError as error:
-                fold.take_unknown(UnknownMarkError(f"the mark at offset {row.offset} is none: {error}"))
+                live.take_unknown(UnknownMarkError(f"the mark at offset {row.offset} is none: {error}"))
             else:
-                fold.take(mark, len(value))
+                live.take(mark, len(value))
         self._show(key, fold)
 
     def reset(self, key: PartitionKey) -> None:
         """Forget a partition's marks: its companion log was cut, or has gone; the first mark comes next."""
         self._folds.pop(key, None)
+        if (partition := self._partitions.get(key)) is not None:
+            partition.shown_marks = partition.known_marks = 0
 
     def opened(self, partition: Partition) -> None:
         """Hide the rows of a log that was opened, possibly after its companion log."""
@@ -63,12 +104,42 @@ class HiddenRows:
     def start_raised(self, partition: Partition) -> None:
         """Forget what was hidden below the log start offset."""
         if (fold := self._folds.get(partition.key)) is not None:
-            fold.start_raised(partition.log.log_start)
+            fold.live.start_raised(partition.log.log_start)
             self._show(partition.key, fold)
 
-    def _show(self, key: PartitionKey, fold: LiveRows) -> None:
-        if (partition := self._partitions.get(key)) is not None:
-            partition.hide(fold.hidden, fold.secure, marked_epoch=fold.leader_epoch, refusal=fold.refusal)
+    def committed(self, partition: Partition) -> None:
+        """Show what has waited for rows that are committed now."""
+        if (fold := self._folds.get(partition.key)) is not None and fold.waiting:
+            self._show_waiting(partition, fold)
+
+    def _show(self, key: PartitionKey, fold: _Fold) -> None:
+        if (partition := self._partitions.get(key)) is None:
+            return
+        partition.known_marks = fold.end
+        fold.waiting[1:] = [fold.result()]
+        self._show_waiting(partition, fold)
+
+    def _show_waiting(self, partition: Partition, fold: _Fold) -> None:
+        live, log = fold.live, partition.log
+        while fold.waiting:
+            result = fold.waiting[0]
+            decided_end = min(result.decided_end, log.marked_end(result.leader_epoch))
+            if decided_end > partition.committed_end and not live.refusal:
+                break
+            del fold.waiting[0]
+            partition.shown_marks = result.marks_end
+            partition.hide(
+                result.hidden,
+                result.secure,
+                marked_epoch=result.leader_epoch,
+                refusal=live.refusal,
+                decided_end=result.decided_end,
+                limit=result.limit,
+                keeps_lasts=result.others == fold.others,
+            )
+            fold.others = result.others
+        if partition.is_limited:
+            self._events.add(PartitionEventKind.SHOWN, partition)
 
     # New marks
 
@@ -78,23 +149,53 @@ class HiddenRows:
         RemoteError overloaded: too many scattered rows are hidden already.
         """
         fold = self._folds.get(partition.key)
-        if fold is not None and not fold.has_room:
-            text = f"nothing was deleted: {fold.hidden.count} scattered messages of {partition.label} are deleted, and"
-            more = f"their offsets take {limits.HIDDEN_ROWS_BYTES_MAX} bytes of memory; purge the beginning of the log"
-            raise RemoteError(ErrorCode.OVERLOADED, f"{text} {more}")
+        if fold is not None and not fold.live.has_room:
+            raise RemoteError(ErrorCode.OVERLOADED, f"nothing was deleted: {self._no_room(partition, fold)}")
         under = self._under(partition, now)
-        hidden = HideRows(under, reason, named, user=user)
-        rows: Rows = [(one.kind.encode(), encode(one)) for one in hidden.split()]
-        if fold is not None and fold.is_snapshot_due:
-            rows = [*((one.kind.encode(), encode(one)) for one in fold.snapshot(under)), *rows]
-        return rows
+        return self._rows(fold, under, HideRows(under, reason, named, user=user).split())
+
+    def decision(self, partition: Partition, hidden: RowSet, decided_end: int, limit: int, now: Now) -> Rows:
+        """Return the rows that hide what a limit by subject does not allow, before and by the rows at `decided_end`.
+
+        RemoteError overloaded: as `marks`.
+        """
+        fold = self._folds.get(partition.key)
+        if hidden and fold is not None and not fold.live.has_room:
+            text = f"a limit of {limit} messages of each subject cannot be kept, and later messages are not shown"
+            raise RemoteError(ErrorCode.OVERLOADED, f"{text}: {self._no_room(partition, fold)}")
+        under = replace(self._under(partition, now), decided_end=decided_end, limit=limit)
+        mark = HideRows(under, HideReason.LIMIT, hidden) if hidden else Decided(under)
+        return self._rows(fold, under, (mark,))
+
+    def decided(self, partition: Partition, limit: int) -> int:
+        """Return up to where the messages of a partition led here are decided on by that limit, or a stricter one.
+
+        0 if by none: it is decided anew.
+        """
+        fold = self._folds.get(partition.key)
+        if fold is None or not 0 < fold.live.limit <= limit:
+            return 0
+        return min(fold.live.decided_end, partition.log.marked_end(fold.live.leader_epoch))
+
+    def has_others(self, partition: Partition) -> bool:
+        """True if rows were hidden that no limit by subject hides."""
+        fold = self._folds.get(partition.key)
+        return fold is not None and fold.result().others > 0
+
+    def _no_room(self, partition: Partition, fold: _Fold) -> str:
+        text = f"{fold.live.hidden.count} scattered messages of {partition.label} are deleted, and their offsets take"
+        return f"{text} {limits.HIDDEN_ROWS_BYTES_MAX} bytes of memory; purge the beginning of the log"
+
+    def _rows(self, fold: _Fold | None, under: MadeUnder, marks: Iterable[Mark]) -> Rows:
+        parts = fold.live.snapshot(under) if fold is not None and fold.live.is_snapshot_due else ()
+        return [(one.kind.encode(), encode(one)) for one in chain(parts, marks)]
 
     def _under(self, partition: Partition, now: Now) -> MadeUnder:
         leadership, fold = partition.leadership, self._folds.get(partition.key)
         assert leadership is not None
         earlier_end = limits.OFFSET_MAX
-        if fold is not None and fold.leader_epoch != leadership.leader_epoch:
-            earlier_end = partition.log.epoch_end(fold.leader_epoch).start_offset
+        if fold is not None and fold.live.leader_epoch != leadership.leader_epoch:
+            earlier_end = partition.log.epoch_end(fold.live.leader_epoch).start_offset
         return MadeUnder(
             leader_epoch=leadership.leader_epoch,
             log_end=partition.log.log_end,

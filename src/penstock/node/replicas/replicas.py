@@ -89,7 +89,7 @@ class Replicas:
         self.streams = StreamLifecycle(context, budget, self.log_maintenance, self.roles, self.partitions, events)
         self.repairs = Repairs(context, peers, self.partitions, self.log_maintenance, self.roles, self.streams, events)
         self.companions = Companions(context, self.partitions, self.streams.failures, self.streams.companions_ahead)
-        self.hidden_rows = self.companions.consumer = HiddenRows(self.partitions)
+        self.hidden_rows = self.companions.consumer = HiddenRows(self.partitions, events)
         self.scrubber = Scrubber(context, self.partitions, budget.counters)
 
     # The metadata image
@@ -201,7 +201,7 @@ class Replicas:
         if companion is None:
             return None
         hidden_us = self.companions.passed_as_of_us(companion, self._as_of_us(companion))
-        return None if hidden_us is None else min(as_of_us, hidden_us)
+        return None if hidden_us is None else partition.shown_as_of(min(as_of_us, hidden_us))
 
     def _as_of_us(self, partition: Partition) -> int | None:
         if partition.leadership is not None:
@@ -243,6 +243,7 @@ class Replicas:
         """Notify followers that the high watermark (`committed_end`) has advanced."""
         self.leader_replication.ends_moved(partition, self._context.now)
         self.companions.advanced(partition)
+        self.hidden_rows.committed(partition)
         if partition.rollup_at != NO_ROLLUP:
             self.rollups.check(partition)
         self.staged_retention.watch(partition)

@@ -359,7 +359,10 @@ class StreamLifecycle:
         partition = self.partitions.get(key)
         companion = self.partitions.get(companion_key(key)) if state.has_companion else None
         if partition is not None and partition.stream is not state:
+            was_limited = partition.is_limited
             partition.reconfigure(state)
+            if was_limited or partition.is_limited:
+                self._events.add(PartitionEventKind.SHOWN, partition)
         if companion is not None:
             companion.reconfigure(companion_of(state))
         here = [one for one in (partition, companion) if one is not None]

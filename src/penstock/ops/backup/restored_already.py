@@ -80,7 +80,7 @@ class ExistingStream(NamedTuple):
     def _loses_rows(self) -> bool:
         """True if rows may be deleted from the middle of its log."""
         config = self.there.config
-        return bool(config.compact or config.allow_message_ttl or config.allow_rollup)
+        return bool(config.compact or config.allow_message_ttl or config.allow_rollup or config.subject_limit)
 
     def _is_empty(self, partition: PartitionBackup, begin: int) -> bool:
         """True if the log may lose rows in its middle, and has none left in `[begin, partition.end)`."""

@@ -460,7 +460,8 @@ class _Job(NamedTuple):
 
 def _has_limits(config: StreamConfig) -> bool:
     """True if the stream's limits may have deleted rows."""
-    return any(getattr(config, field) != off for field, off in placed_rows.NO_LIMITS.items())
+    is_limited = any(getattr(config, field) != off for field, off in placed_rows.NO_LIMITS.items())
+    return is_limited or config.subject_limit is not None
 
 
 def _tell(advance: Callable[[int], None], before: int, end: int) -> None:

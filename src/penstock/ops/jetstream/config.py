@@ -96,7 +96,11 @@ def mapped(config: Mapping[str, Any], *, name: str, subject: str | None, replica
 
 def _limits(config: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
     fields: dict[str, Any] = {}
-    for there, here in (("max_msgs", "max_messages"), ("max_bytes", "max_bytes")):
+    for there, here in (
+        ("max_msgs", "max_messages"),
+        ("max_bytes", "max_bytes"),
+        ("max_msgs_per_subject", "max_messages_per_subject"),
+    ):
         if (value := int(config.get(there) or -1)) > 0:
             fields[here] = value
     if (age_ns := int(config.get("max_age") or 0)) > 0:
@@ -112,9 +116,6 @@ def _limits(config: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
     fields["allow_message_ttl"] = bool(config.get("allow_msg_ttl"))
     if (retention := config.get("retention", "limits")) != "limits":
         notes.append(f"JetStream's retention is {retention}: here messages stay until a limit removes them")
-    if int(config.get("max_msgs_per_subject") or -1) > 0:
-        count = config["max_msgs_per_subject"]
-        notes.append(f"JetStream keeps {count} of each subject; the nearest here is --compact, by key")
     if config.get("discard") == "new":
         notes.append("JetStream rejects new messages when the stream is full; here the oldest are deleted")
     if "max_bytes" in fields:

@@ -15,7 +15,7 @@ from penstock.commitlog import LogState, Slice
 from penstock.commitlog.files import files
 from penstock.hot.crc import crc32c
 from penstock.live.marks import HideReason
-from penstock.live.row_set import RowSet
+from penstock.live.row_set import NONE, RowSet
 from penstock.messages import AddCompanionRequest, AppendResponse, Response
 from penstock.metadata import elections
 from penstock.metadata.companions import companion_key, is_companion, target_key
@@ -116,7 +116,29 @@ def hidden_rows(node: Node, stream_id: int, number: int) -> tuple[int, RowSet] |
     key = PartitionKey(StreamId(stream_id), PartitionId(number))
     passed = node._replicas.companions._passed.get(companion_key(key))
     fold = node._replicas.hidden_rows._folds.get(key)
-    return None if passed is None or fold is None else (passed.end, fold.hidden)
+    return None if passed is None or fold is None else (passed.end, fold.live.hidden)
+
+
+class LimitLook(NamedTuple):
+    """The limit by subject of one replica, up to where readers see its rows, and which of them are hidden."""
+
+    limit: int | None
+    log_start: int
+    visible_end: int
+    undecidable_end: int  # end of the rows that are being decided on and are not committed; 0: there are none
+    hidden: RowSet
+
+
+def limit(node: Node, stream_id: int, number: int) -> LimitLook | None:
+    """Return the limit by subject of a replica; None if it is not here."""
+    partition = node._partitions.get(PartitionKey(StreamId(stream_id), PartitionId(number)))
+    if partition is None:
+        return None
+    limit = partition.stream.config.subject_limit if partition.is_limited else None
+    deciding = node._decisions._deciding.get(partition)
+    end = 0 if deciding is None or deciding.query is None else deciding.query.decided_end
+    undecidable_end = end if end > partition.committed_end else 0
+    return LimitLook(limit, partition.log_start, partition.visible_end, undecidable_end, partition.log.hidden or NONE)
 
 
 def untied(node: Node) -> str:

@@ -134,7 +134,7 @@ class Agreement:
         if batches is None:
             return look.log_end
         others = (offset for offset, message in _messages(batches) if known.get(offset, message) != message)
-        return min((offset for offset in others if offset not in history.deleting), default=look.log_end)
+        return min((offset for offset in others if not history.may_be_hidden(offset)), default=look.log_end)
 
     def has_committed(self, history: PartitionHistory, broker_id: int, end: int) -> bool:
         """True if the running broker's log has an intact committed batch at or above `end`."""
@@ -195,7 +195,7 @@ class Agreement:
         for offset, message in _messages(batches):
             if history.is_lost(offset, message.leader_epoch):
                 continue  # the replica shows its old high watermark until it hears from the leader
-            if offset in history.deleting:
+            if history.may_be_hidden(offset):
                 continue  # its content goes when the cleaner passes, at another time on each replica
             if by_key is not None and history.compacted is not None:
                 history.compacted.know(offset, by_key[offset])

@@ -1,0 +1,276 @@
+"""Limits by subject of the partitions led here: which committed rows are hidden by later ones of their subjects.
+
+Rules: one decision at a time for each partition, about rows that are committed and not decided on yet; a publisher
+waits for none. A disk thread finds the rows that are hidden, and the leader writes one mark, which hides them and says
+up to where it has decided. Readers see the rows behind that once the mark is committed (`Partition.visible_end`). What
+commits meanwhile is decided on together. A new leader goes on where the committed marks end; it finds in its log what
+it needs to know of earlier rows. A decision that fails is tried again every second, and readers wait.
+One begins DECISION_PAUSE_MS after the one before at the earliest, unless a request waits: each costs a synced mark.
+
+    committed → read → marked → mark committed: shown
+        ▲                              │
+        └──────────────────────────────┘
+
+A request that must see what was acked before it, such as one for the last message of a subject, waits here until that
+is decided on.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable
+from functools import partial
+from typing import NamedTuple, Protocol
+
+from penstock.base import limits
+from penstock.base.errors import ErrorCode, RemoteError
+from penstock.hot.subject_table import TableBudget
+from penstock.messages import AppendResponse
+from penstock.metadata.companions import is_companion, target_key
+from penstock.node.api.internal_log import Rows
+from penstock.node.context import Context
+from penstock.node.partition.decisions import DecideRows, DecisionMemory
+from penstock.node.partition.log_queries import QueryGivenUpError
+from penstock.node.partition.partition import Partition
+from penstock.node.partition.partition_errors import as_remote_error
+from penstock.node.replicas.replicas import Replicas
+from penstock.node.step import Lane
+from penstock.replication.leader import Leadership
+
+_RETRY_US = 1_000_000
+_PAUSE_US = limits.DECISION_PAUSE_MS * 1_000
+_WAIT_US = limits.DECISION_WAIT_MS * 1_000
+_SOON = (ErrorCode.NOT_YET, ErrorCode.NOT_LEADER, ErrorCode.FENCED_EPOCH)  # not worth a notice
+
+
+class AppendToCompanion(Protocol):
+    """The type of `AppendApi.append_to_companion`."""
+
+    def __call__(self, target: Partition, rows: Rows, done: Callable[[AppendResponse | RemoteError], None]) -> None: ...
+
+
+class _Deciding:
+    """State of one partition's decisions in one leadership."""
+
+    __slots__ = (
+        "begun_us", "is_busy", "is_queued", "leadership", "memory", "partition", "query", "retry_us", "waits_for_event",
+    )  # fmt: skip
+
+    def __init__(self, partition: Partition, leadership: Leadership) -> None:
+        self.partition, self.leadership = partition, leadership
+        self.memory: DecisionMemory | None = None
+        self.query: DecideRows | None = None  # in a disk thread
+        self.is_busy = False  # from the begin of the query until the mark is applied
+        self.is_queued = False
+        self.begun_us = 0  # when the last decision began
+        self.retry_us: int | None = None
+        self.waits_for_event = False  # what it lacks may be there before `retry_us`
+
+
+class _Waiter(NamedTuple):
+    caller: Hashable
+    partition: Partition
+    end: int
+    deadline_us: int
+    done: Callable[[RemoteError | None], None]
+
+
+class SubjectLimits:
+    """All decisions of one broker, and what waits for them."""
+
+    def __init__(self, context: Context, replicas: Replicas, *, write: AppendToCompanion) -> None:
+        self._context, self._outbox = context, context.outbox
+        self._partitions = replicas.partitions
+        self._hidden, self._companions = replicas.hidden_rows, replicas.companions
+        self._write = write
+        self._deciding: dict[Partition, _Deciding] = {}
+        self._queue: deque[_Deciding] = deque()  # due, while DECISIONS_RUNNING_MAX others run
+        self._running = 0
+        self._budget = TableBudget(limits.SUBJECT_TABLE_SLOTS_MAX)
+        self._paused: dict[_Deciding, int] = {}  # until when, elapsed time
+        self._waiters: dict[Hashable, _Waiter] = {}
+        self._is_stopped = False
+
+    # Decisions
+
+    def check(self, partition: Partition) -> None:
+        """Begin to decide on rows that were committed; `partition` may be a companion log that is led now."""
+        if is_companion(partition.key.stream_id):
+            target = self._partitions.get(target_key(partition.key))
+            if target is None or not target.is_limited:
+                return
+            partition = target
+        leadership = partition.leadership
+        if leadership is None or not partition.is_limited or partition.when_idle is not None or self._is_stopped:
+            self._forget(partition)
+            return
+        one = self._deciding.get(partition)
+        if one is None or one.leadership is not leadership:
+            self._forget(partition)
+            one = self._deciding[partition] = _Deciding(partition, leadership)
+        if one.waits_for_event:
+            one.waits_for_event, one.retry_us = False, None
+        if not (one.is_busy or one.is_queued or one in self._paused or one.retry_us is not None):
+            one.is_queued = True
+            self._queue.append(one)
+            self._run_more()
+
+    def _forget(self, partition: Partition) -> None:
+        one = self._deciding.pop(partition, None)
+        if one is not None:
+            self._paused.pop(one, None)
+            if one.query is not None:
+                one.query.give_up()
+
+    def _run_more(self) -> None:
+        while self._queue and self._running < limits.DECISIONS_RUNNING_MAX:
+            one = self._queue.popleft()
+            one.is_queued = False
+            if self._is_current(one):
+                self._decide(one)
+
+    def _is_current(self, one: _Deciding) -> bool:
+        """True if this state is still that of the partition's leadership."""
+        partition = one.partition
+        is_led = partition.leadership is one.leadership and partition.when_idle is None
+        return is_led and self._deciding.get(partition) is one
+
+    def _decide(self, one: _Deciding) -> None:
+        partition = one.partition
+        limit = partition.stream.config.subject_limit
+        assert limit is not None
+        try:
+            partition.require_high_watermark()
+            self._companions.check_readable(partition)
+            self._companions.led(partition)
+            view = partition.live_view()
+        except RemoteError as error:
+            self._retry(one, error)
+            return
+        begin = max(self._hidden.decided(partition, limit), partition.log_start)
+        if begin >= partition.committed_end:
+            return
+        memory = one.memory
+        if memory is None or memory.limit != limit or memory.end != begin:
+            memory = one.memory = DecisionMemory(limit, begin, self._budget)
+        skips = not partition.is_replicated
+        has_others = self._hidden.has_others(partition)
+        query = one.query = DecideRows(view, partition.committed_end, memory, has_others=has_others, skips_damage=skips)
+        one.is_busy, one.begun_us = True, self._context.now.elapsed_us
+        self._running += 1
+
+        def done(error: Exception | None) -> None:
+            one.query, self._running = None, self._running - 1
+            if error is None and self._is_current(one):
+                self._mark(one, query, limit)
+            else:
+                self._retry(one, error)
+            self._run_more()
+
+        self._outbox.work(Lane.READ, query.run, done)
+
+    def _mark(self, one: _Deciding, query: DecideRows, limit: int) -> None:
+        partition = one.partition
+        try:
+            rows = self._hidden.decision(partition, query.hidden, query.decided_end, limit, self._context.now)
+            self._write(partition, rows, partial(self._marked, one, is_cut=query.is_cut))
+        except RemoteError as error:
+            self._retry(one, error)
+
+    def _marked(self, one: _Deciding, answer: AppendResponse | RemoteError, *, is_cut: bool) -> None:
+        if isinstance(answer, RemoteError):
+            self._retry(one, answer)
+            return
+        one.is_busy = False
+        if one.memory is not None:
+            one.memory.forget(limits.DECISION_MEMORY_ROWS_MAX // len(self._deciding or (one,)))
+        if not self._is_current(one):
+            return
+        until_us = one.begun_us + _PAUSE_US
+        is_awaited = any(waiter.partition is one.partition for waiter in self._waiters.values())
+        if until_us > self._context.now.elapsed_us and not (is_cut or is_awaited):
+            self._paused[one] = until_us
+        self.check(one.partition)
+
+    def _retry(self, one: _Deciding, error: Exception | None) -> None:
+        """Have the next tick try again, from the committed marks on."""
+        one.is_busy, one.memory = False, None
+        if not self._is_current(one):
+            self.check(one.partition)  # it may be led anew, and have waited for the end of this
+            return
+        one.retry_us = self._context.now.elapsed_us + _RETRY_US
+        if error is not None and not isinstance(error, QueryGivenUpError):
+            told = as_remote_error(error)
+            one.waits_for_event = told.code in _SOON
+            if not one.waits_for_event:
+                text = "its limit by subject cannot be applied, so readers do not see the latest messages"
+                one.partition.tell(f"{text}: {told.message}", self._outbox)
+
+    def shown(self, partition: Partition) -> None:
+        """Go on with the requests that have waited for what readers are shown now."""
+        for waiter in [one for one in self._waiters.values() if one.partition is partition]:
+            if partition.visible_end >= waiter.end:
+                del self._waiters[waiter.caller]
+                waiter.done(None)
+        self.check(partition)
+
+    # Requests
+
+    def when_decided(self, caller: Hashable, partition: Partition, done: Callable[[RemoteError | None], None]) -> None:
+        """Call `done` once all that is committed now is shown, or with the reason why it is not.
+
+        At once on a replica that does not lead. Raise RemoteError overloaded.
+        """
+        end = partition.committed_end
+        if partition.leadership is None or partition.visible_end >= end:
+            done(None)
+            return
+        if len(self._waiters) >= limits.DECISION_WAITERS_MAX:
+            raise RemoteError(ErrorCode.OVERLOADED, "too many requests wait for a limit by subject; ask again")
+        deadline_us = self._context.now.elapsed_us + _WAIT_US
+        self._waiters[caller] = _Waiter(caller, partition, end, deadline_us, done)
+        if (one := self._deciding.get(partition)) is not None and self._paused.pop(one, None) is not None:
+            self.check(partition)
+
+    def callers_disconnected(self, callers: Iterable[Hashable]) -> None:
+        """Forget the requests of disconnected callers."""
+        for caller in callers:
+            self._waiters.pop(caller, None)
+
+    def ended(self, partition: Partition, error: RemoteError) -> None:
+        """Fail what waits for a partition that is no longer led here, or gone."""
+        self._forget(partition)
+        self._fail([one for one in self._waiters.values() if one.partition is partition], error)
+
+    def stop(self, error: RemoteError) -> None:
+        """Fail all requests because the broker stops. May be called twice."""
+        self._is_stopped = True
+        for partition in list(self._deciding):
+            self._forget(partition)
+        self._fail(list(self._waiters.values()), error)
+
+    def _fail(self, waiters: Iterable[_Waiter], error: RemoteError) -> None:
+        for waiter in waiters:
+            del self._waiters[waiter.caller]
+            waiter.done(error)
+
+    def resume(self, now_us: int) -> None:
+        """Begin the decisions whose pause is over; `now_us` is elapsed time."""
+        for one in [one for one, until_us in self._paused.items() if until_us <= now_us]:
+            del self._paused[one]
+            self.check(one.partition)
+
+    @property
+    def next_deadline_us(self) -> int | None:
+        """Latest time at which `resume` must run."""
+        return min(self._paused.values()) if self._paused else None
+
+    def tick(self, now_us: int) -> None:
+        """Try again what has failed, and fail what has waited for too long; `now_us` is elapsed time."""
+        for one in [one for one in self._deciding.values() if one.retry_us is not None and one.retry_us <= now_us]:
+            one.retry_us = None
+            self.check(one.partition)
+        for waiter in [one for one in self._waiters.values() if one.deadline_us <= now_us]:
+            label = waiter.partition.label
+            text = f"what was committed in {label} before is not decided on yet (its limit by subject)"
+            self._fail([waiter], RemoteError(ErrorCode.NOT_YET, f"{text}; ask again in a moment"))

@@ -1,0 +1,98 @@
+"""Streams with a limit by subject on real brokers: the last N of each subject are shown, whoever is killed."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from penstock import aio
+from tests.broker_process import running_broker
+from tests.cli_app import app
+from tests.extent import each_change, extent, needs_time
+from tests.integration.clusters import running_cluster
+
+ROUNDS = extent(2, 6)
+
+
+async def offsets_of(client: aio.Client, stream: str, **options: int) -> list[int]:
+    return [message.offset async for message in client.messages(stream, **options)]
+
+
+def last_of(subjects: str, limit: int) -> list[int]:
+    rows: dict[str, list[int]] = {}
+    for offset, subject in enumerate(subjects):
+        rows.setdefault(subject, []).append(offset)
+    return sorted(offset for of in rows.values() for offset in of[-limit:])
+
+
+@each_change
+@pytest.mark.parametrize("limit", [1, 3])
+async def test_readers_see_exactly_the_last_messages_of_each_subject(tmp_path: Path, limit: int) -> None:
+    with running_broker(tmp_path / "data") as broker:
+        async with await broker.client() as client:
+            await client.create_stream("state", "state.>", segment_bytes=4_096, max_messages_per_subject=limit)
+            subjects = ""
+            for round_ in range(3):
+                subjects += "aabcabaacb" if round_ else "abc"
+                for subject in subjects[-10:] if round_ else subjects:
+                    await client.publish(f"state.{subject}", b"." * 200)
+                    assert (await client.last("state", subject=f"state.{subject}")).subject == f"state.{subject}"
+                assert await offsets_of(client, "state") == last_of(subjects, limit)
+                assert await client.row_count("state") == len(last_of(subjects, limit))
+        broker.restart()
+        async with await broker.client() as client:
+            assert await offsets_of(client, "state") == last_of(subjects, limit)
+            await client.publish("state.c", b"4")
+            subjects += "c"
+            assert await offsets_of(client, "state") == last_of(subjects, limit)
+
+
+@each_change
+async def test_the_option_of_the_command_line_sets_shows_and_lifts_the_limit(tmp_path: Path) -> None:
+    with running_broker(tmp_path / "data") as broker:
+        run, options = CliRunner(), ["--server", broker.client_address]
+        create = ["stream", "create", "state", "state.>", "--max-messages-per-subject", "2", *options]
+        done = run.invoke(app, create)
+        assert done.exit_code == 0, done.output
+        shown = run.invoke(app, ["stream", "show", "state", *options]).output
+        assert re.search(r"max-messages-per-subject +2\b", shown), shown
+        async with await broker.client() as client:
+            for number in range(3):
+                await client.publish("state.a", b"%d" % number)
+            assert await offsets_of(client, "state") == [1, 2]
+            done = run.invoke(app, ["stream", "alter", "state", "--max-messages-per-subject", "none", *options])
+            assert done.exit_code == 0, done.output
+            await client.publish("state.a", b"3")
+            assert await offsets_of(client, "state") == [1, 2, 3]
+
+
+@needs_time
+async def test_the_limit_holds_when_its_leader_is_killed_at_once(tmp_path: Path) -> None:
+    with running_cluster(tmp_path) as cluster:
+        await cluster.all_live()
+        async with cluster.client(1) as client:
+            await client.create_stream("state", "state.>", replicas=3, segment_bytes=8_192, max_messages_per_subject=2)
+        subjects = ""
+        for number in range(ROUNDS):
+            leader = await cluster.leader_of("state")
+            async with cluster.client(leader % 3 + 1) as client:
+                more = "abcdabbaacdd"[number:] * 4
+                for subject in more:
+                    await client.publish(f"state.{subject}", b"." * 300)
+                subjects += more
+                cluster.brokers[leader].kill()
+                last = await client.last("state", subject=f"state.{more[-1]}")
+                assert last.offset == len(subjects) - 1
+                assert await offsets_of(client, "state") == last_of(subjects, 2)
+            cluster.brokers[leader].launch()
+            await cluster.in_sync("state", {1, 2, 3}, leader % 3 + 1)
+        for broker in cluster.brokers.values():
+            broker.kill()
+        cluster.start()
+        await cluster.all_live()
+        for number in cluster.brokers:
+            async with cluster.client(number) as client:
+                assert await offsets_of(client, "state") == last_of(subjects, 2)
