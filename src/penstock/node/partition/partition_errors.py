@@ -63,6 +63,8 @@ def not_opened(error: Exception) -> RemoteError:
 
 def read_failed(error: OSError) -> RemoteError:
     """Return the client's error for an answer in a file that cannot be opened."""
+    if isinstance(error, FileNotFoundError):  # the next look-up finds the new file, or that it is lost
+        return RemoteError(ErrorCode.NOT_YET, "the segment was rewritten or removed meanwhile; ask again in a moment")
     doing = "the broker cannot read it"
     return _without_key(error, doing) or RemoteError(ErrorCode.STORAGE_FAILED, f"{doing}: {error}")
 

@@ -11,7 +11,9 @@ without these rows. A mark that is not understood, or is no mark, makes the repl
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 from penstock.base import limits
 from penstock.base.clock import Now
@@ -27,18 +29,50 @@ Rows = list[tuple[bytes, bytes | None]]
 """Keys and values of a companion log's rows."""
 
 
-class HiddenRows:
-    """The consumer of all companion logs of one broker."""
+class Erasure(NamedTuple):
+    """How far this broker has erased the secure rows of a partition: all that marks below `erased_end` in the companion
+    log name. Of the others, files may hold `messages`; `waits_for`: why.
+    """
 
-    def __init__(self, partitions: Mapping[PartitionKey, Partition]) -> None:
+    erased_end: int
+    messages: int = 0
+    waits_for: str = ""
+
+
+class _Owed:
+    """Secure rows that are not erased yet, as the fold had them one after the other."""
+
+    __slots__ = ("end", "erased_end", "steps")
+
+    def __init__(self) -> None:
+        self.end = 0  # of the companion log, as far as it is folded
+        self.erased_end = 0
+        self.steps: deque[tuple[int, RowSet]] = deque()  # secure rows, and the end of the marks that name them
+
+    def add(self, end: int, rows: RowSet) -> None:
+        """Add a step; with too many of them, the last two become one."""
+        if len(self.steps) >= limits.ERASURE_STEPS_MAX:
+            self.steps.pop()
+        self.steps.append((end, rows))
+
+
+class HiddenRows:
+    """The consumer of all companion logs of one broker. `touch` has the files of a partition looked after."""
+
+    def __init__(
+        self, partitions: Mapping[PartitionKey, Partition], touch: Callable[[Partition], None]
+    ) -> None:
         self._partitions = partitions
+        self._touch = touch
         self._folds: dict[PartitionKey, LiveRows] = {}
+        self._owed: dict[PartitionKey, _Owed] = {}
 
     # Consumer of companion logs
 
     def take(self, key: PartitionKey, rows: Sequence[CompanionRow], end: int) -> None:
         """Fold the next committed marks of a partition."""
-        fold = self._folds.setdefault(key, LiveRows())
+        fold, owed = self._folds.setdefault(key, LiveRows()), self._owed.setdefault(key, _Owed())
+        secure = fold.secure
         for row in rows:
             value = row.value or b""
             try:
@@ -49,30 +83,59 @@ class HiddenRows:
                 fold.take_unknown(UnknownMarkError(f"the mark at offset {row.offset} is none: {error}"))
             else:
                 fold.take(mark, len(value))
+        owed.end = end
+        if fold.secure and fold.secure is not secure:
+            owed.add(end, fold.secure)
         self._show(key, fold)
 
     def reset(self, key: PartitionKey) -> None:
         """Forget a partition's marks: its companion log was cut, or has gone; the first mark comes next."""
         self._folds.pop(key, None)
+        self._owed.pop(key, None)
 
     def opened(self, partition: Partition) -> None:
         """Hide the rows of a log that was opened, possibly after its companion log."""
         if (fold := self._folds.get(partition.key)) is not None:
+            if fold.secure:  # its files may be others: from a repair
+                owed = self._owed[partition.key]
+                owed.erased_end = 0
+                owed.add(owed.end, fold.secure)
             self._show(partition.key, fold)
 
     def start_raised(self, partition: Partition) -> None:
         """Forget what was hidden below the log start offset."""
         if (fold := self._folds.get(partition.key)) is not None:
-            fold.start_raised(partition.log.log_start)
+            fold.start_raised(partition.log.log_start, partition.log.files_start)
             self._show(partition.key, fold)
 
     def _show(self, key: PartitionKey, fold: LiveRows) -> None:
         if (partition := self._partitions.get(key)) is not None:
             partition.hide(fold.hidden, fold.secure, marked_epoch=fold.leader_epoch, refusal=fold.refusal)
+            if fold.secure:
+                self._touch(partition)
+
+    # Erasing
+
+    def erasure(self, partition: Partition) -> Erasure:
+        """Return how far the secure rows of a partition are erased on this broker."""
+        if (owed := self._owed.get(partition.key)) is None:
+            is_none = not partition.stream.has_companion
+            return Erasure(limits.OFFSET_MAX) if is_none else Erasure(0, 0, "it does not know yet what to erase")
+        while owed.steps:
+            end, rows = owed.steps[0]
+            if (left := partition.log.unerased(rows)) is not None:
+                all_left = partition.log.unerased(owed.steps[-1][1]) or left
+                return Erasure(owed.erased_end, all_left.rows, left.waits_for)
+            owed.steps.popleft()
+            owed.erased_end = end
+        owed.erased_end = owed.end
+        return Erasure(owed.erased_end)
 
     # New marks
 
-    def marks(self, partition: Partition, named: RowSet, reason: HideReason, user: str, now: Now) -> Rows:
+    def marks(
+        self, partition: Partition, named: RowSet, reason: HideReason, user: str, now: Now, *, is_secure: bool = False
+    ) -> Rows:
         """Return the rows for the companion log that hide the rows at these offsets.
 
         RemoteError overloaded: too many scattered rows are hidden already.
@@ -83,7 +146,7 @@ class HiddenRows:
             more = f"their offsets take {limits.HIDDEN_ROWS_BYTES_MAX} bytes of memory; purge the beginning of the log"
             raise RemoteError(ErrorCode.OVERLOADED, f"{text} {more}")
         under = self._under(partition, now)
-        hidden = HideRows(under, reason, named, user=user)
+        hidden = HideRows(under, reason, named, is_secure=is_secure, user=user)
         rows: Rows = [(one.kind.encode(), encode(one)) for one in hidden.split()]
         if fold is not None and fold.is_snapshot_due:
             rows = [*((one.kind.encode(), encode(one)) for one in fold.snapshot(under)), *rows]
