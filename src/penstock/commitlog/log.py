@@ -787,9 +787,7 @@ class Log:
         """
         if not self.wants_cleaning(now_us):
             return None
-        return self._cleaner.begin(
-            self.view(), self._cleanable_end, now_us, may_survey=may_survey, may_tidy=may_tidy
-        )
+        return self._cleaner.begin(self.view(), self._cleanable_end, now_us, may_survey=may_survey, may_tidy=may_tidy)
 
     def cleaned(self, task: CleanerTask, now_us: int) -> bool:
         """Take a task that succeeded, failed or was abandoned. Return True if a new segment replaced an old one; the

@@ -121,6 +121,7 @@ class Node:
             self._router.publishing,
         )
         self._schema_checks, self._deletions = self._router.schema_checks, self._router.deletions
+        self._erasures = self._router.erasures
         self._metrics_collector = NodeMetricsCollector(
             context, self._cluster, self._replicas, self._listener, self._router, self.meters
         )
@@ -158,6 +159,7 @@ class Node:
         self._lookups.stop()
         self._verifying.stop()
         self._deletions.stop()
+        self._erasures.stop()
         self._fetches.give_up(STOPPING)
         self._replicas.remote_dedup.stop()
         self._offsets.stop()
@@ -200,6 +202,7 @@ class Node:
         self._lookups.stop()
         self._verifying.stop()
         self._deletions.stop()
+        self._erasures.stop()
         self._listened.stop(now)
         self._ingest_backlog.go_on(self._ingest, must=True)
         for partition in self._partitions.values():
@@ -516,6 +519,7 @@ class Node:
         self._ingest_backlog.go_on(self._ingest)
         self._publishing.tick()
         self._deletions.tick(now.elapsed_us)
+        self._erasures.tick(now.elapsed_us)
         self._audit.write_missing(self._partitions, self._storing.append_to)
         self._listener.subscriptions.tick(now)
         self._listened.tick(now, nats_proven_us)
@@ -583,6 +587,7 @@ class Node:
         self._lookups.callers_disconnected(callers)
         self._verifying.callers_disconnected(callers)
         self._deletions.callers_disconnected(callers)
+        self._erasures.callers_disconnected(callers)
         self._schemas.callers_disconnected(callers)
         self._replicas.callers_disconnected(callers)
 
@@ -592,6 +597,7 @@ class Node:
         self._storing.appends.refuse(partition.key, error)
         self._publishing.refuse(partition.key, error)
         self._deletions.refuse(partition, error)
+        self._erasures.refuse(partition, error)
         self._publishing.grown(partition)
         self._listener.remove(partition)
         self._offsets.ended(partition)
@@ -606,5 +612,6 @@ class Node:
         self._fetches.refuse(partition.key, error)
         self._publishing.refuse(partition.key, error)
         self._deletions.refuse(partition, error)
+        self._erasures.refuse(partition, error)
         self._offsets.ended(partition)
         self._schemas.ended(partition)

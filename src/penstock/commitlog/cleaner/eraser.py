@@ -3,9 +3,9 @@
 Rules: a hidden row leaves its file when the segment is rewritten. That is due once a share of the segment's rows is
 hidden, or ERASURE_WAIT_MS after the first row was hidden, for all segments at once: one deletion must not rewrite
 gigabytes, and a thousand should do it once. They wait until the deduplication window is over, as message ids are read
-from the log. Secure rows, which are to be erased at once, wait for neither, and come before all other cleaning. All wait
-until a pass has applied the segment's rollups: without a rollup message, what it removes would stay.
-Which hidden rows a file still has is not known after a restart: the rewrite looks first, and notes it (`Erased`).
+from the log. Secure rows, which are to be erased at once, wait for neither, and come before all other cleaning. All
+wait until a pass has applied the segment's rollups: without a rollup message, what it removes would stay. Which
+hidden rows a file still has is not known after a restart: the rewrite looks first, and notes it (`Erased`).
 """
 
 from __future__ import annotations

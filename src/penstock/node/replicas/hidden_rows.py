@@ -59,9 +59,7 @@ class _Owed:
 class HiddenRows:
     """The consumer of all companion logs of one broker. `touch` has the files of a partition looked after."""
 
-    def __init__(
-        self, partitions: Mapping[PartitionKey, Partition], touch: Callable[[Partition], None]
-    ) -> None:
+    def __init__(self, partitions: Mapping[PartitionKey, Partition], touch: Callable[[Partition], None]) -> None:
         self._partitions = partitions
         self._touch = touch
         self._folds: dict[PartitionKey, LiveRows] = {}
@@ -119,8 +117,7 @@ class HiddenRows:
     def erasure(self, partition: Partition) -> Erasure:
         """Return how far the secure rows of a partition are erased on this broker."""
         if (owed := self._owed.get(partition.key)) is None:
-            is_none = not partition.stream.has_companion
-            return Erasure(limits.OFFSET_MAX) if is_none else Erasure(0, 0, "it does not know yet what to erase")
+            return Erasure(0, 0, "it does not know yet what to erase")
         while owed.steps:
             end, rows = owed.steps[0]
             if (left := partition.log.unerased(rows)) is not None:
@@ -164,6 +161,16 @@ class HiddenRows:
             earlier_end=earlier_end,
             at_us=now.wall_us,
         )
+
+    def marks_end(self, partition: Partition) -> int:
+        """Return up to which offset of its companion log the marks of a partition are applied."""
+        owed = self._owed.get(partition.key)
+        return 0 if owed is None else owed.end
+
+    def are_secure(self, partition: Partition, rows: RowSet) -> bool:
+        """True if the rows are among those to be erased at once."""
+        fold = self._folds.get(partition.key)
+        return fold is not None and (rows | fold.secure).count == fold.secure.count
 
     def has(self, partition: Partition, offset: int) -> bool:
         """True if the row at an offset is hidden."""
