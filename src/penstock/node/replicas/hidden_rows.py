@@ -117,7 +117,7 @@ class HiddenRows:
     def erasure(self, partition: Partition) -> Erasure:
         """Return how far the secure rows of a partition are erased on this broker."""
         if (owed := self._owed.get(partition.key)) is None:
-            return Erasure(0, 0, "it does not know yet what to erase")
+            return Erasure(0, 0, "it does not know yet what to erase" if partition.stream.has_companion else "")
         while owed.steps:
             end, rows = owed.steps[0]
             if (left := partition.log.unerased(rows)) is not None:

@@ -171,6 +171,12 @@ def test_a_waiting_request_is_answered_in_time_with_what_it_waits_for() -> None:
     (one,) = states(broker, caller)
     assert (one.broker_id, one.state, one.messages) == (broker.node._settings.broker_id, ErasureState.WAITING, 1)
     assert "segments are to be rewritten" in one.waits_for
+    (part,) = broker.stream(NAME).partitions
+    assert (part.to_erase, part.to_erase_reason) == (1, one.waits_for)
+    broker.disk_runs_at_once = True
+    erased(broker, 1)
+    (part,) = broker.stream(NAME).partitions
+    assert (part.to_erase, part.to_erase_reason) == (0, "")
 
 
 def test_what_was_deleted_before_is_erased_on_request() -> None:
