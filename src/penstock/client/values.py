@@ -254,7 +254,7 @@ class Truncation(NamedTuple):
 
 
 class Erasure(NamedTuple):
-    """How far the brokers that hold a partition have erased what was deleted with `secure=True`.
+    """State of the erasing of what was deleted with `secure=True`, on the brokers that hold the partition.
 
     `erased`: brokers whose files hold nothing of it any more. `waiting`: for each other live one, what it waits for.
     `absent`: brokers that are away; they erase when they are back.

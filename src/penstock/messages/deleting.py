@@ -91,7 +91,7 @@ class AwaitErasureRequest(Request, frozen=True, kw_only=True):
 
 
 class ErasureState(StrEnum):
-    """How far one replica is with the erasure."""
+    """State of an erasure on one replica."""
 
     ERASED = "erased"
     WAITING = "waiting"

@@ -30,8 +30,8 @@ Rows = list[tuple[bytes, bytes | None]]
 
 
 class Erasure(NamedTuple):
-    """How far this broker has erased the secure rows of a partition: all that marks below `erased_end` in the companion
-    log name. Of the others, files may hold `messages`; `waits_for`: why.
+    """State of the erasing of a partition's secure rows on this broker: of all that marks below `erased_end` in the
+    companion log name nothing is left. Of the others, files may hold `messages`; `waits_for`: why.
     """
 
     erased_end: int
