@@ -147,6 +147,7 @@ async def test_no_file_of_any_broker_holds_what_was_deleted_securely(
             for number in wanted:
                 assert files_with(tmp_path, *secret_of(number)) == []
             (purged,) = await client.purge_subject("orders", "orders.subject-of-0011-end", secure=True)
+            assert purged.erasure is not None
             assert (purged.messages, purged.erasure.erased) == (1, (1, 2, 3))
             assert files_with(tmp_path, *secret_of(11)) == []
             ended.set()

@@ -251,7 +251,6 @@ COMPANION_ROWS_AT_ONCE = 512  # read from one by a disk thread, before the event
 COMPANION_BYTES_AT_ONCE = 1 * MIB  # … or so many bytes, unless one row has more
 COMPANION_WAITING_MAX = 4_096  # committed appends to one that wait until their rows are applied
 COMPANION_SEGMENT_BYTES = MIB  # of a companion log, which holds few and small rows
-COMPANION_ROW_BYTES_MAX = 64 * KIB  # of one row there
 SHARED_COMPANION_CONFIGS_MAX = 1_024  # derived configs kept, one for all partitions of a stream
 OFFSETS_SEGMENT_BYTES = 16 * MIB  # of that stream: superseded commits stay in few segments
 OFFSETS_KEPT_MAX = 50_000  # kept in memory per partition, shared by users: some 30 MB, 75 MB with long notes

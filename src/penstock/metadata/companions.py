@@ -63,7 +63,7 @@ def _config(
         acks=Acks.NEVER,
         durability=Durability.FSYNC,
         storage=storage,
-        max_message_bytes=limits.COMPANION_ROW_BYTES_MAX,
+        max_message_bytes=limits.MARK_BYTES_MAX,
         segment_bytes=min(limits.COMPANION_SEGMENT_BYTES, segment_bytes),
         segment_age_ms=None,
         partitions=partitions,
