@@ -135,6 +135,7 @@ class Log:
         "log_end",
         "log_start",
         "notices",
+        "roll_end",
     )  # fmt: skip
 
     def __init__(
@@ -174,6 +175,7 @@ class Log:
         self.leader_epoch = found.leader_epoch  # the highest known; 0 before the first
         self.hidden: RowSet | None = None  # rows that readers are not shown; see `hide`
         self._marked: tuple[RowSet, RowSet, int] = (NONE, NONE, 0)  # arguments of `hide`
+        self.roll_end = 0  # the next tick rolls a segment with rows before it
         self.keeps_latest = False  # `append` sets `latest`
         self.latest: LastBatch | None = None  # the last batch, while it is small and not committed
         oldest_us = None if self.log_start == self.log_end else 0
@@ -627,8 +629,9 @@ class Log:
         return min(dues, default=None)
 
     def _must_roll(self, active: ActiveSegment) -> bool:
-        """True if the active segment has rows that are to be erased at once: only sealed ones are rewritten."""
-        return self._cleaner.wants_roll(active.base_offset, self.log_end)
+        """True if the active segment has rows that are to go at once: only sealed ones are rewritten or removed."""
+        base_offset = active.base_offset
+        return base_offset < self.roll_end or self._cleaner.wants_roll(base_offset, self.log_end)
 
     def apply_retention(self, retention: Retention) -> Removal | None:
         """Take the result of `retention.run()`: raise log_start, and return a task if segments are to be removed."""

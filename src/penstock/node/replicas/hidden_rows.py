@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from penstock.base import limits
@@ -21,9 +22,10 @@ from penstock.base.errors import CorruptionError, ErrorCode, RemoteError
 from penstock.base.ids import PartitionKey
 from penstock.live.live_rows import LiveRows
 from penstock.live.marks import HideReason, HideRows, MadeUnder, UnknownMarkError, decode, encode
-from penstock.live.row_set import RowSet
+from penstock.live.row_set import NONE, RowSet
 from penstock.node.partition.partition import Partition
 from penstock.node.replicas.companions import CompanionRow
+from penstock.node.replicas.staged_retention import StagedRetention
 
 Rows = list[tuple[bytes, bytes | None]]
 """Keys and values of a companion log's rows."""
@@ -39,6 +41,15 @@ class Erasure(NamedTuple):
     waits_for: str = ""
 
 
+@dataclass(slots=True, eq=False)
+class _Step:
+    """Secure rows, and the end of the marks that name them."""
+
+    end: int
+    rows: RowSet
+    staged_end: int | None = None  # of the rows that were staged for the partition by then; None: not looked up yet
+
+
 class _Owed:
     """Secure rows that are not erased yet, as the fold had them one after the other."""
 
@@ -47,19 +58,27 @@ class _Owed:
     def __init__(self) -> None:
         self.end = 0  # of the companion log, as far as it is folded
         self.erased_end = 0
-        self.steps: deque[tuple[int, RowSet]] = deque()  # secure rows, and the end of the marks that name them
+        self.steps: deque[_Step] = deque()
 
     def add(self, end: int, rows: RowSet) -> None:
         """Add a step; with too many of them, the last two become one."""
         if len(self.steps) >= limits.ERASURE_STEPS_MAX:
             self.steps.pop()
-        self.steps.append((end, rows))
+        self.steps.append(_Step(end, rows))
 
 
 class HiddenRows:
-    """The consumer of all companion logs of one broker. `touch` has the files of a partition looked after."""
+    """The consumer of all companion logs of one broker. `touch` has the files of a partition looked after; `staged`:
+    rows that are staged for the partitions here.
+    """
 
-    def __init__(self, partitions: Mapping[PartitionKey, Partition], touch: Callable[[Partition], None]) -> None:
+    def __init__(
+        self,
+        partitions: Mapping[PartitionKey, Partition],
+        touch: Callable[[Partition], None],
+        staged: StagedRetention,
+    ) -> None:
+        self._staged = staged
         self._partitions = partitions
         self._touch = touch
         self._folds: dict[PartitionKey, LiveRows] = {}
@@ -119,14 +138,33 @@ class HiddenRows:
         if (owed := self._owed.get(partition.key)) is None:
             return Erasure(0, 0, "it does not know yet what to erase" if partition.stream.has_companion else "")
         while owed.steps:
-            end, rows = owed.steps[0]
-            if (left := partition.log.unerased(rows)) is not None:
-                all_left = partition.log.unerased(owed.steps[-1][1]) or left
+            step = owed.steps[0]
+            if (left := partition.log.unerased(step.rows)) is not None:
+                all_left = partition.log.unerased(owed.steps[-1].rows) or left
                 return Erasure(owed.erased_end, all_left.rows, left.waits_for)
+            if waits_for := self._copies(partition, step):
+                return Erasure(owed.erased_end, 0, waits_for)
             owed.steps.popleft()
-            owed.erased_end = end
+            owed.erased_end = step.end
         owed.erased_end = owed.end
         return Erasure(owed.erased_end)
+
+    def _copies(self, partition: Partition, step: _Step) -> str:
+        """Return what it waits for that no staged copy of the rows is left here; empty if none is."""
+        try:
+            copies = self._staged.copies(partition.key)
+        except KeyError:
+            return "the log of rows staged for exactly-once writes, which may hold copies, is being opened"
+        if copies is None:
+            return ""
+        if step.staged_end is None:
+            step.staged_end = copies.log.log_end
+        if copies.log.files_start >= step.staged_end and copies.log.unerased(NONE) is None:
+            return ""
+        self._staged.hasten(copies, step.staged_end)
+        minutes = limits.STAGED_KEEP_MS // 60_000
+        text = f"rows staged for exactly-once writes may be copies: they go {minutes} minutes after they are published"
+        return f"{text}, or a day after they were staged"
 
     # New marks
 

@@ -28,6 +28,7 @@ from penstock.vfs.memory import Keep, MemoryVfs
 from tests.unit.node.harness import Broker, batch_of
 from tests.unit.node.members import Brokers, formed
 from tests.unit.node.replicas.companion_brokers import key_of
+from tests.unit.node.staging import QUERY, published, staged
 
 ROWS = 12
 NAME = "orders"
@@ -65,18 +66,22 @@ def files_of(broker: Broker) -> MemoryVfs:
     return vfs if isinstance(vfs, MemoryVfs) else broker.memory
 
 
-def held(memory: MemoryVfs, *numbers: int) -> set[str]:
-    """The files that hold anything of these messages."""
+def files_with(memory: MemoryVfs, *texts: bytes) -> set[str]:
+    """The files that hold one of these texts."""
     found = set()
     for path in memory.files():
         file = memory.open(path, read_only=True)
         data = file.read_at(0, file.size())
         file.close()
-        for number in numbers:
-            subject, key, value, _ = parts_of(number)
-            if any(one in data for one in (subject, key, value, b"id-of-%03d!" % number)):
-                found.add(path)
+        if any(text in data for text in texts):
+            found.add(path)
     return found
+
+
+def held(memory: MemoryVfs, *numbers: int) -> set[str]:
+    """The files that hold anything of these messages."""
+    texts = [text for number in numbers for text in (*parts_of(number)[:3], b"id-of-%03d!" % number)]
+    return files_with(memory, *texts)
 
 
 def delete(broker: Broker, *offsets: int) -> DeleteMessagesRequest:
@@ -338,3 +343,22 @@ def test_of_a_stream_whose_deletion_is_suspended_nothing_is_erased() -> None:
     refusal = broker.refusal(delete(broker, 3))
     assert refusal.code == ErrorCode.READ_ONLY
     assert "without `secure`" in refusal.message
+
+
+def test_it_is_not_told_as_erased_while_rows_staged_for_it_are_there() -> None:
+    broker = Broker(staged_keep_ms=4_000).start()
+    broker.create(NAME)
+    rows = staged(broker, b"Ada Lovelace", query_id=QUERY, batch_id=0)
+    published(broker, 0, rows)
+    answer = deleted(broker, 0)
+    caller = wait(broker, answer.marks_end)
+    for _ in range(5):
+        broker.tick(1_000)
+    (one,) = states(broker, caller)
+    assert (one.state, one.messages) == (ErasureState.WAITING, 0)
+    assert "staged" in one.waits_for
+    assert files_with(broker.memory, b"Ada Lovelace")
+    staged(broker, b"Grace Hopper", query_id=QUERY, batch_id=1)  # is not waited for: it came later
+    erased(broker, answer.marks_end)
+    assert not files_with(broker.memory, b"Ada Lovelace")
+    assert files_with(broker.memory, b"Grace Hopper")
