@@ -294,6 +294,8 @@ def test_a_follower_with_damaged_marks_shows_nothing_and_is_mended() -> None:
     assert error.code == ErrorCode.CORRUPT_RANGE
     assert error.details["file"] == path
     assert f"damaged in {path} at byte {error.details['position']}" in error.message
+    assert any(one.startswith("the log of deletions of stream 's' is read-only") for one in follower.notices)
+    assert not [one for one in follower.notices if "stream '__marks" in one]
     brokers.run(MINUTE_MS)
     assert read(follower).committed_end == 1
     assert marks(follower) == [b"one", b"two"]
