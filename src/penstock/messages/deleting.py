@@ -70,12 +70,14 @@ class PurgeSubjectRequest(Request, frozen=True, kw_only=True):
 class PurgeSubjectResponse(Response, frozen=True, kw_only=True):
     """The number of messages that this request deleted; for a dry run, those to delete.
 
-    `next_offset`: the next request's `start`, with `before` as answered and `keep` 0; None: the purge is complete.
+    `next_offset`: the next request's `start`, with `before` as answered and `keep` 0; None: the purge is complete. With
+    `keep` nothing was deleted yet: the next request has `before` and `keep` as answered, to look further back.
     """
 
     messages: Int64Field
     before: OffsetField
     next_offset: OffsetField | None = None
+    keep: Int64Field = 0
     marks_end: OffsetField = 0  # type: ignore[assignment]
 
 

@@ -166,6 +166,9 @@ async def _purge(link: Link, request: PurgeSubjectRequest, timeout_s: float) -> 
     while True:
         answer, _ = await link.call(request, PurgeSubjectResponse, timeout_s=timeout_s)
         messages += answer.messages
+        if answer.keep:
+            request = msgspec.structs.replace(request, before=answer.before, keep=answer.keep)
+            continue
         if answer.next_offset is None:
             return SubjectPurge(int(request.partition), messages, int(answer.before)), answer.marks_end
         request = msgspec.structs.replace(request, start=answer.next_offset, before=answer.before, keep=0)

@@ -228,7 +228,11 @@ class Deletions:
         if isinstance(query, FindSubject):
             next_offset = None if query.next_offset is None else Offset(query.next_offset)
             purged = PurgeSubjectResponse(
-                messages=query.deleted, before=Offset(query.before), next_offset=next_offset, marks_end=marks_end
+                messages=query.deleted,
+                before=Offset(query.before),
+                next_offset=next_offset,
+                keep=query.keep,
+                marks_end=marks_end,
             )
             self._outbox.reply(asked.call.caller, purged)
             return

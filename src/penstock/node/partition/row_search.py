@@ -1,8 +1,9 @@
 """Searches for the committed rows that a request is to delete, in a disk thread.
 
 Rules: rows that are hidden already are not found, because the view does not show them; a secure deletion names those
-that files still hold, too, but does not count them as `deleted`. A search of a subject reads
-about PURGED_BYTES_AT_ONCE and finds about PURGED_ROWS_AT_ONCE rows at most; the next one goes on where it has ended.
+that files still hold, too, but does not count them as `deleted`. A search of a subject reads about PURGED_BYTES_AT_ONCE
+and finds about PURGED_ROWS_AT_ONCE rows at most; the next one goes on where it has ended, also if it has only looked
+for the last ones, which stay.
 """
 
 from __future__ import annotations
@@ -67,14 +68,16 @@ class FindSubject(Query):
         self._is_secure = is_secure
         self.before = before  # lowered if some are kept
         self.next_offset: int | None = None  # where the next search begins; None: all was searched
+        self.keep = keep  # after `run`: of these, so many are still to be found before `before`; nothing was searched
         self._start = max(start, view.log_start)
-        self._keep = keep
         self._patterns = SubjectPatterns([subject])
 
     def run(self) -> None:
         """Raise RemoteError (corrupt_range), OSError or QueryGivenUpError."""
-        if self._keep:
+        if self.keep:
             self._leave_kept()
+        if self.keep:
+            return
         for header, data in self._batches(self._start, self.before, as_stored=self._is_secure):
             self.found.frombytes(self._matching(data))
             if self.looked_bytes >= limits.PURGED_BYTES_AT_ONCE or len(self.found) >= limits.PURGED_ROWS_AT_ONCE:
@@ -85,15 +88,20 @@ class FindSubject(Query):
         self.deleted = _not_hidden(self.rows, self._view)
 
     def _leave_kept(self) -> None:
-        """Lower `before` to the offset of the first row that is kept; to `start` if all are."""
-        for _, data in self._batches(self._start, self.before, reverse=True):
+        """Lower `before` to the offset of the first row that is kept; to `start` if all are. With `keep` left it ends
+        early, as it has read much.
+        """
+        for header, data in self._batches(self._start, self.before, reverse=True):
             matching = self._matching(data).cast("B").cast("q")
-            if len(matching) >= self._keep:
-                self.before = matching[-self._keep]
+            if len(matching) >= self.keep:
+                self.before, self.keep = matching[-self.keep], 0
                 break
-            self._keep -= len(matching)
+            self.keep -= len(matching)
+            if self.looked_bytes >= limits.PURGED_BYTES_AT_ONCE and header.base_offset > self._start:
+                self.before = header.base_offset
+                return
         else:
-            self.before = self._start
+            self.before, self.keep = self._start, 0
         self.looked_bytes = 0
 
     def _matching(self, data: codec.Buffer) -> memoryview:

@@ -4,12 +4,12 @@ Rules: only a replica that another broker leads, and that is not in the ISR, is 
 rate: so nothing that others rely on is removed. A leader that finds its log corrupt resigns if another replica is in
 sync. The current leader is asked first and sends what it has: what it lacks was never committed. The other replicas are
 asked for what the leader cannot read either, and send committed batches; of one leader epoch those are identical.
-Nothing is discarded because of a follower's answer, nor without a leader: the corrupt log may have been the longest. But
-a companion log whose partition has no leader is restored without one, also in the ISR: if all are corrupt, at different
-places, none could lead. Then holes are filled with what others have there of the same leader epoch, committed or not:
-it is what was there. A failed repair is retried with backoff, from another broker if the data of one did not fit. The
-cleaner finishes with the log first, and starts nothing there meanwhile. The repaired log is opened as at a start, and
-joins the ISR like any replica that lags. While it is closed, this broker neither leads nor follows with it.
+Nothing is discarded because of a follower's answer, nor without a leader: the corrupt log may have been the longest.
+But a companion log whose partition has no leader is restored without one, also in the ISR: if all are corrupt, at
+different places, none could lead. Then holes are filled with what others have there of the same leader epoch, committed
+or not: it is what was there. A failed repair is retried with backoff, from another broker if the data of one did not
+fit. The cleaner finishes with the log first, and starts nothing there meanwhile. The repaired log is opened as at a
+start, and joins the ISR like any replica that lags. While it is closed, this broker neither leads nor follows with it.
 
 | step                           | when it fails                 | what the replica reports meanwhile   |
 |--------------------------------|-------------------------------|--------------------------------------|

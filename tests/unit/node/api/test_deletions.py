@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
 import pytest
 
 from penstock.base import limits
@@ -288,3 +289,31 @@ def test_where_an_unclean_election_has_lost_all_marks_nothing_is_hidden_any_more
     broker.node._replicas.role_due(log)
     broker.settle()
     assert target.log.hidden is None
+
+
+@pytest.mark.parametrize("is_dry_run", [False, True])
+def test_the_last_messages_that_stay_are_looked_for_in_steps(is_dry_run: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = Broker().start()
+    broker.create("orders", segment_bytes=4096)
+    for number in range(60):
+        broker.publish("orders.rare" if number in (1, 2, 4, 50) else "orders.other", b"%d" % number)
+    monkeypatch.setattr(limits, "PURGED_BYTES_AT_ONCE", 5_000)
+    request = purge(broker, "orders.rare", keep=2, is_dry_run=is_dry_run)
+    messages, steps = 0, []
+    while True:
+        answer = done(broker, request)
+        assert isinstance(answer, PurgeSubjectResponse)
+        messages += answer.messages
+        steps.append(answer.keep)
+        if answer.keep:
+            assert not answer.messages
+            request = msgspec.structs.replace(request, before=answer.before, keep=answer.keep)
+        elif answer.next_offset is None:
+            break
+        else:
+            request = msgspec.structs.replace(request, start=answer.next_offset, before=answer.before, keep=0)
+    assert messages == 2
+    assert set(steps) == {0, 1, 2}
+    assert len(steps) > 6, "each one reads a bounded part"
+    left = set(range(60)) - (set() if is_dry_run else {1, 2})
+    assert set(offsets(broker)) == left
