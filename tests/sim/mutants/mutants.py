@@ -692,6 +692,12 @@ MUTANTS_OF_MARKS = (
         "            self.companions_ahead.add(stream_id)\n",
         "            pass\n",
     ),
+    Mutant(
+        "secure rows are told as erased once they are hidden",
+        "penstock.commitlog.log",
+        "        left = sum(left_in(one, rows) for one in self._segments.sealed)\n",
+        "        left = 0\n",
+    ),
 )
 """Mutants of companion logs."""
 
