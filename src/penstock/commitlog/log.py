@@ -726,18 +726,18 @@ class Log:
         """Return how many of these rows, which are hidden for good, files of this log may hold the content of, and what
         the erasing waits for; None if nothing is left of them.
         """
-        rows = rows.between(self._segments.first_base, self._marked_end)
-        if not rows:
-            return self._unremoved()
-        if rows.end > self.log_end:
+        own = rows.between(0, self._marked_end)
+        rows = own.between(self._segments.first_base, limits.OFFSET_MAX)
+        if rows and rows.end > self.log_end:
             return Unerased(rows.count_in(self.log_end, limits.OFFSET_MAX), "it has not all messages of its leader yet")
         left = sum(left_in(one, rows) for one in self._segments.sealed)
         active = self._segments.active
         in_active = 0 if active is None else rows.count_in(active.base_offset, self.log_end)
         if not left + in_active:
-            if self._cleaner.holds_aside(rows):
-                return Unerased(0, "files that were replaced are being removed")
-            return self._unremoved()
+            if self._cleaner.holds_aside(own):
+                return Unerased(0, "files that were replaced, or kept aside, are being removed")
+            is_pending = bool(self._retention_tracker.pending)
+            return Unerased(0, "segments before the log start are being removed") if is_pending else None
         if self.state is not LogState.WRITABLE:
             why = f"its log is {self._state.value}"
         elif not self._config.erases:
@@ -747,10 +747,6 @@ class Log:
         else:
             why = "segments are to be rewritten"
         return Unerased(left + in_active, why)
-
-    def _unremoved(self) -> Unerased | None:
-        is_pending = bool(self._retention_tracker.pending)
-        return Unerased(0, "segments before the log start are being removed") if is_pending else None
 
     @property
     def committed_end(self) -> int:

@@ -81,8 +81,8 @@ class Cleaner:
     """
 
     __slots__ = ("_compactor", "_config", "_done_end", "_eraser", "_expirer", "_failed_base", "_failures", "_folder",
-                 "_index_failures", "_index_not_before_us", "_indexed_end", "_not_before_us", "_owes_sweep",
-                 "_segments", "_stale", "disposal", "under_way")  # fmt: skip
+                 "_index_failures", "_index_not_before_us", "_indexed_end", "_not_before_us", "_segments",
+                 "_stale", "_sweep_end", "disposal", "under_way")  # fmt: skip
 
     def __init__(self, folder: LogFolder, segments: Segments, config: LogConfig) -> None:
         self.under_way: CleanerTask | None = None
@@ -101,7 +101,7 @@ class Cleaner:
         self._index_failures = 0  # in a row
         self._index_not_before_us = 0
         self._stale: list[str] = []  # replaced files, to be removed
-        self._owes_sweep = False  # side files may hold secure rows
+        self._sweep_end = 0  # side files may hold secure rows before it; 0: none may
 
     def configure(self, config: LogConfig) -> None:
         """Replace the config; void what expiry has found if it differs."""
@@ -115,7 +115,8 @@ class Cleaner:
 
     def hide(self, hidden: RowSet, secure: RowSet) -> None:
         """Replace the set of hidden rows; `secure`: those that are erased without waiting for others."""
-        self._owes_sweep = self._owes_sweep or lacking(secure, self._eraser.secure) > 0
+        if lacking(secure, self._eraser.secure):
+            self._sweep_end = max(self._sweep_end, secure.end)
         self._eraser.hide(hidden, secure)
 
     def wants_roll(self, begin: int, end: int) -> bool:
@@ -133,7 +134,7 @@ class Cleaner:
 
     def holds_aside(self, rows: RowSet) -> bool:
         """True if a replaced file that still exists, or a side file, may hold one of these rows."""
-        if self._owes_sweep or (self.disposal is not None and self.disposal.sweep_end):
+        if self._sweep_end or (self.disposal is not None and self.disposal.sweep_end):
             return True
         paths = self._stale if self.disposal is None else [*self._stale, *self.disposal.paths]
         if not paths:
@@ -149,7 +150,7 @@ class Cleaner:
     @property
     def owes_sweep(self) -> bool:
         """True if a `Disposal` is to remove side files."""
-        return self._owes_sweep
+        return self._sweep_end > 0
 
     # The next task.
 
@@ -315,7 +316,8 @@ class Cleaner:
             self._stale.append(cleaning.cleaned_path)
             raise
         self._segments.swap(old, new)
-        self._owes_sweep = self._owes_sweep or self._eraser.secure.any_in(old.base_offset, old.end_offset)
+        if self._eraser.secure.any_in(old.base_offset, old.end_offset):
+            self._sweep_end = max(self._sweep_end, self._eraser.secure.end)
         self._indexed_end = min(self._indexed_end, old.base_offset)
         old.successor = new
         old.file_state.is_rewritten = True
@@ -366,18 +368,17 @@ class Cleaner:
     def dispose(self, young: int) -> Disposal | None:
         """Return a task that removes all replaced files but the newest `young`; None: there are none."""
         count = len(self._stale) - young
-        if self.disposal is None and (count > 0 or self._owes_sweep):
-            sweep_end = self._eraser.secure.end if self._owes_sweep else 0
-            self.disposal = Disposal(self._folder, tuple(self._stale[: max(0, count)]), sweep_end)
+        if self.disposal is None and (count > 0 or self._sweep_end):
+            self.disposal = Disposal(self._folder, tuple(self._stale[: max(0, count)]), self._sweep_end)
             del self._stale[: max(0, count)]
-            self._owes_sweep = False
+            self._sweep_end = 0
         return self.disposal
 
     def disposed(self, *, has_failed: bool) -> None:
         """End the disposal; if it failed, requeue its files."""
         if has_failed and self.disposal is not None:
             self._stale[:0] = self.disposal.paths
-            self._owes_sweep = self._owes_sweep or self.disposal.sweep_end > 0
+            self._sweep_end = max(self._sweep_end, self.disposal.sweep_end)
         self.disposal = None
 
     # Truncation and close.

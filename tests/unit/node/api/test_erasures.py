@@ -362,3 +362,21 @@ def test_it_is_not_told_as_erased_while_rows_staged_for_it_are_there() -> None:
     erased(broker, answer.marks_end)
     assert not files_with(broker.memory, b"Ada Lovelace")
     assert files_with(broker.memory, b"Grace Hopper")
+
+
+def test_a_side_file_of_a_segment_that_retention_has_removed_counts() -> None:
+    broker = with_messages()
+    segments = broker.node._partitions[key_of(broker, NAME)].log.view().segments
+    source = broker.memory.open(segments[0].path, read_only=True)
+    files.copy_aside(broker.memory, source, 0, source.size())
+    source.close()
+    answer = deleted(broker, 0)
+    broker.request(TruncateRequest(stream_id=broker.stream_id(NAME), before=Offset(segments[-1].base_offset)))
+    for _ in range(10):
+        held_before = held(broker.memory, 0)
+        caller = wait(broker, answer.marks_end)
+        if caller not in broker.open_requests:
+            assert not held_before
+            return
+        broker.tick(1_000)
+    raise AssertionError(broker.stream(NAME).partitions[0].to_erase_reason)
