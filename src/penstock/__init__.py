@@ -150,6 +150,9 @@ if TYPE_CHECKING:
         Envelope as Envelope,
     )
     from penstock.client.values import (
+        Erasure as Erasure,
+    )
+    from penstock.client.values import (
         Headers as Headers,
     )
     from penstock.client.values import (
@@ -241,6 +244,7 @@ _MODULE_OF = {
     "LATEST": "penstock.client.values",
     "AppendResult": "penstock.client.values",
     "Deletion": "penstock.client.values",
+    "Erasure": "penstock.client.values",
     "Envelope": "penstock.client.values",
     "Headers": "penstock.client.values",
     "Message": "penstock.client.values",
@@ -289,6 +293,7 @@ __all__ = [  # noqa: RUF022 (most used names first)
     "StreamSchemas",
     "Truncation",
     "Deletion",
+    "Erasure",
     "SubjectPurge",
     "PenstockError",
     "RemoteError",

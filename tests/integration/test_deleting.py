@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from typer.testing import CliRunner
 
 import penstock
 from penstock import aio
-from tests.broker_process import running_broker
+from tests.broker_process import eventually, running_broker
 from tests.cli_app import app
 from tests.extent import each_change, extent, needs_time
 from tests.integration.clusters import running_cluster
@@ -91,3 +92,132 @@ async def test_a_killed_broker_shows_no_deleted_message_and_the_commands_say_wha
             assert (await after.delete("orders", 3)).already_deleted == 1
             with pytest.raises(penstock.MessageNotFound):
                 await after.delete("orders", 4_000)
+
+
+def files_with(folder: Path, *texts: bytes) -> list[str]:
+    """The files under a folder that hold one of these texts; one that goes meanwhile is looked for again."""
+    while True:
+        try:
+            paths = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+            return [str(path) for path in paths if any(text in path.read_bytes() for text in texts)]
+        except FileNotFoundError:
+            continue
+
+
+def secret_of(number: int) -> tuple[bytes, ...]:
+    """Subject, key, value and header of a message, which stand nowhere else."""
+    return tuple(b"%s-of-%04d-end" % (what, number) for what in (b"subject", b"key", b"value", b"header"))
+
+
+async def publish_secret(client: aio.Client, number: int) -> None:
+    subject, key, value, header = (one.decode() for one in secret_of(number))
+    await client.publish(f"orders.{subject}", value.encode(), key=key, headers={"X-Secret": header})
+
+
+async def read_until(client: aio.Client, ended: asyncio.Event, gone: set[int]) -> int:
+    """Read the stream again and again; count the passes. No pass shows a deleted message."""
+    passes = 0
+    while not ended.is_set() or not passes:
+        deleted = set(gone)
+        assert not deleted.intersection(await offsets_of(client, "orders"))
+        passes += 1
+    return passes
+
+
+@needs_time
+@pytest.mark.parametrize("options", [{}, {"compact": True}, {"compression": "zstd"}])
+async def test_no_file_of_any_broker_holds_what_was_deleted_securely(
+    tmp_path: Path, options: dict[str, object]
+) -> None:
+    with running_cluster(tmp_path) as cluster:
+        await cluster.all_live()
+        async with cluster.client(1) as client, cluster.client(2) as reader:
+            await client.create_stream("orders", "orders.>", replicas=3, segment_bytes=16_384, **options)
+            for number in range(60):
+                await publish_secret(client, number)
+            gone: set[int] = set()
+            ended = asyncio.Event()
+            reading = asyncio.ensure_future(read_until(reader, ended, gone))
+            wanted = [0, 7, 30, 58, 59]  # the last ones are in the active segment
+            states: list[penstock.Erasure] = []
+            done = await client.delete("orders", wanted, secure=True, progress=states.append)
+            gone |= set(wanted)
+            assert done.deleted == len(wanted)
+            assert done.erasure == states[-1] == penstock.Erasure(0, erased=(1, 2, 3))
+            for number in wanted:
+                assert files_with(tmp_path, *secret_of(number)) == []
+            (purged,) = await client.purge_subject("orders", "orders.subject-of-0011-end", secure=True)
+            assert purged.erasure is not None
+            assert (purged.messages, purged.erasure.erased) == (1, (1, 2, 3))
+            assert files_with(tmp_path, *secret_of(11)) == []
+            ended.set()
+            assert await reading
+            left = [number for number in range(60) if number not in (*wanted, 11)]
+            assert await offsets_of(client, "orders") == left
+
+            # One is away: it is named, and erases when it is back.
+            away = (await cluster.leader_of("orders")) % 3 + 1
+            cluster.brokers[away].kill()
+            done = await client.delete("orders", [20, 21], secure=True)
+            assert done.erasure == penstock.Erasure(0, tuple(sorted({1, 2, 3} - {away})), (), (away,))
+            assert files_with(tmp_path / f"broker-{away}", *secret_of(20))
+            cluster.brokers[away].launch()
+            await cluster.in_sync("orders", {1, 2, 3}, away % 3 + 1)
+            done = await client.delete("orders", [20, 21], secure=True)
+            assert (done.already_deleted, done.erasure) == (2, penstock.Erasure(0, (1, 2, 3)))
+            assert files_with(tmp_path, *secret_of(20), *secret_of(21)) == []
+
+
+@needs_time
+async def test_brokers_that_are_killed_while_they_erase_go_on_when_they_are_back(tmp_path: Path) -> None:
+    with running_cluster(tmp_path) as cluster:
+        await cluster.all_live()
+        async with cluster.client(1) as client:
+            await client.create_stream("orders", "orders.>", replicas=3, segment_bytes=16_384)
+            for number in range(60):
+                await publish_secret(client, number)
+            wanted = list(range(0, 60, 9))
+            asked = asyncio.ensure_future(client.delete("orders", wanted, secure=True))
+            await eventually(lambda: is_deleted(client, 0), "it is deleted")
+        for broker in cluster.brokers.values():
+            broker.kill()
+        asked.cancel()
+        await asyncio.gather(asked, return_exceptions=True)
+        cluster.start()
+        await cluster.all_live()
+        async with cluster.client(1) as client:
+            await cluster.in_sync("orders", {1, 2, 3}, 1)
+            done = await client.delete("orders", wanted, secure=True)
+            assert (done.deleted, done.erasure) == (0, penstock.Erasure(0, (1, 2, 3)))
+            for number in wanted:
+                assert files_with(tmp_path, *secret_of(number)) == []
+
+
+async def is_deleted(client: aio.Client, offset: int) -> bool:
+    try:
+        await client.get("orders", offset)
+    except penstock.MessageNotFound:
+        return True
+    return False
+
+
+@each_change
+async def test_the_commands_erase_and_say_on_which_brokers(tmp_path: Path) -> None:
+    with running_broker(tmp_path / "data") as broker:
+        async with await broker.client() as client:
+            await client.create_stream("orders", "orders.>")
+            for number in range(3):
+                await publish_secret(client, number)
+        run = CliRunner()
+        options = ["--server", broker.client_address]
+        done = await asyncio.to_thread(
+            run.invoke, app, ["stream", "delete-message", "orders", "1", "--secure", "--yes", *options]
+        )
+        assert done.exit_code == 0, done.output
+        assert "1 message deleted, and erased on broker 1" in done.output
+        assert files_with(tmp_path / "data", *secret_of(1)) == []
+        purge = ["stream", "purge", "orders", "--subject", ">", "--secure", "--yes", "--json", *options]
+        done = await asyncio.to_thread(run.invoke, app, purge)
+        told = json.loads(done.stdout.splitlines()[-1])
+        assert told == {"partition": 0, "messages": 2, "before": 3, "erased": [1], "absent": []}
+        assert files_with(tmp_path / "data", *secret_of(0), *secret_of(2)) == []

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, Generator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
@@ -83,6 +83,7 @@ from penstock.client.values import (
     AppendResult,
     Deletion,
     Envelope,
+    Erasure,
     KnownProducer,
     Message,
     OffsetAt,
@@ -323,6 +324,8 @@ class Client(OfThisProcess):
         offsets: int | Sequence[int],
         *,
         partition: int | None = None,
+        secure: bool = False,
+        progress: Callable[[Erasure], None] | None = None,
         timeout: float = 10.0,
     ) -> Deletion:
         """Delete the messages at one or several offsets of a partition; it cannot be undone.
@@ -332,9 +335,14 @@ class Client(OfThisProcess):
         MessageNotFound: a single offset has no message; with several offsets the answer names those without.
         RemoteError unsupported_version: the cluster's feature level is lower. StreamNotFound, StreamChanged, ReadOnly,
         StorageFailed.
+
+        `secure`: erase their bytes at once, also of messages that were deleted before. Returns once the files of no
+        live broker hold them; the answer's `erasure` names absent brokers, which erase when they are back. Archives,
+        backups, copies and tables keep what they have. `progress` is called with the state every few seconds. TimedOut
+        after two minutes: the messages are deleted, and the erasing goes on; a repeated call waits for it.
         """
         info = await self._streams.now(stream, timeout)
-        return await delete_messages(self._link, info, offsets, partition, timeout)
+        return await delete_messages(self._link, info, offsets, partition, timeout, is_secure=secure, progress=progress)
 
     async def purge_subject(
         self,
@@ -345,18 +353,29 @@ class Client(OfThisProcess):
         keep: int = 0,
         partition: int | None = None,
         dry_run: bool = False,
+        secure: bool = False,
+        progress: Callable[[Erasure], None] | None = None,
         timeout: float = 10.0,
     ) -> list[SubjectPurge]:
         """Delete the messages on a subject, which may have wildcards, in all partitions or in one; for good.
 
         `before`: only those before a position; an offset requires `partition` if the stream has several. `keep`: the
         last ones of each partition stay. `dry_run`: only return what would be deleted. `timeout`: of each request, of
-        which a large log takes several. Errors as from `delete`.
+        which a large log takes several. `secure`, `progress` and errors: as of `delete`.
         """
         info = await self._streams.now(stream, timeout)
         place = None if before is None else fixed_place_of(before)
         return await purge_subject(
-            self._link, info, subject, place, keep, partition, is_dry_run=dry_run, timeout_s=timeout
+            self._link,
+            info,
+            subject,
+            place,
+            keep,
+            partition,
+            is_dry_run=dry_run,
+            timeout_s=timeout,
+            is_secure=secure,
+            progress=progress,
         )
 
     async def report_archived(

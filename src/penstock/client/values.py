@@ -253,22 +253,39 @@ class Truncation(NamedTuple):
     size_bytes: int
 
 
+class Erasure(NamedTuple):
+    """State of the erasing of what was deleted with `secure=True`, on the brokers that hold the partition.
+
+    `erased`: brokers whose files hold nothing of it any more. `waiting`: for each other live one, what it waits for.
+    `absent`: brokers that are away; they erase when they are back.
+    """
+
+    partition: int
+    erased: tuple[int, ...] = ()
+    waiting: tuple[str, ...] = ()
+    absent: tuple[int, ...] = ()
+
+
 class Deletion(NamedTuple):
     """The number of messages that were deleted now, and before; and the offsets at which there never was one, or that
-    were compacted or have expired.
+    were compacted or have expired. `erasure`: of a secure deletion.
     """
 
     deleted: int
     already_deleted: int = 0
     missing: tuple[int, ...] = ()
+    erasure: Erasure | None = None
 
 
 class SubjectPurge(NamedTuple):
-    """The number of a partition's messages that were, or would be, deleted, all before an offset."""
+    """The number of a partition's messages that were, or would be, deleted, all before an offset. `erasure`: of a
+    secure purge.
+    """
 
     partition: int
     messages: int
     before: int
+    erasure: Erasure | None = None
 
 
 class KnownProducer(NamedTuple):

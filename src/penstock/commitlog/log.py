@@ -46,6 +46,7 @@ from penstock.base.limits import OFFSET_MAX
 from penstock.batch.header import BatchHeader
 from penstock.commitlog import fetched
 from penstock.commitlog.cleaner.cleaner import Cleaner, CleanerTask, Disposal
+from penstock.commitlog.cleaner.eraser import left_in
 from penstock.commitlog.config import LogConfig
 from penstock.commitlog.errors import FileMistake, NotWritableError, StorageFailedError, storage_error
 from penstock.commitlog.fetched import FetchedAppend
@@ -93,6 +94,15 @@ class LastBatch(NamedTuple):
     data: bytes | bytearray
 
 
+class Unerased(NamedTuple):
+    """The number of rows whose content may still be in a log's files (0: only in files to be removed), and what the
+    erasing waits for.
+    """
+
+    rows: int
+    waits_for: str
+
+
 class Log:
     """One partition's log. Create it with `Log.open`."""
 
@@ -126,6 +136,7 @@ class Log:
         "log_end",
         "log_start",
         "notices",
+        "roll_end",
     )  # fmt: skip
 
     def __init__(
@@ -165,6 +176,7 @@ class Log:
         self.leader_epoch = found.leader_epoch  # the highest known; 0 before the first
         self.hidden: RowSet | None = None  # rows that readers are not shown; see `hide`
         self._marked: tuple[RowSet, RowSet, int] = (NONE, NONE, 0)  # arguments of `hide`
+        self.roll_end = 0  # the next tick rolls a segment with rows before it
         self.keeps_latest = False  # `append` sets `latest`
         self.latest: LastBatch | None = None  # the last batch, while it is small and not committed
         oldest_us = None if self.log_start == self.log_end else 0
@@ -236,6 +248,11 @@ class Log:
     def size_bytes(self) -> int:
         """Total size of all segment files in bytes."""
         return self._segments.size_bytes
+
+    @property
+    def files_start(self) -> int:
+        """First offset that a segment file may hold, at or below log_start."""
+        return self._segments.first_base
 
     @property
     def segment_count(self) -> int:
@@ -571,7 +588,7 @@ class Log:
             self._hasten_checkpoint()
         active = self._segments.active
         assert active is not None
-        if active.count and now_us >= self._segments.roll_at_us:
+        if active.count and (now_us >= self._segments.roll_at_us or self._must_roll(active)):
             self._try_roll(active)
         if now_us - self.last_timestamp_us >= _IDLE_US:
             self.rest()
@@ -604,11 +621,18 @@ class Log:
             dues.append(self._checkpoint.due_us)
         if active.count and self._segments.roll_at_us != NEVER_US:
             dues.append(self._segments.roll_at_us)
+        if active.count and self._must_roll(active):
+            dues.append(now_us)
         if active.file is not None:
             dues.append(self.last_timestamp_us + _IDLE_US)
         if (cleaning_us := self.cleaning_due_us(now_us)) is not None:
             dues.append(cleaning_us)
         return min(dues, default=None)
+
+    def _must_roll(self, active: ActiveSegment) -> bool:
+        """True if the active segment has rows that are to go at once: only sealed ones are rewritten or removed."""
+        base_offset = active.base_offset
+        return base_offset < self.roll_end or self._cleaner.wants_roll(base_offset, self.log_end)
 
     def apply_retention(self, retention: Retention) -> Removal | None:
         """Take the result of `retention.run()`: raise log_start, and return a task if segments are to be removed."""
@@ -684,11 +708,44 @@ class Log:
 
     def _hide_own(self) -> None:
         """Hide the rows that are named and are this log's."""
-        hidden, secure, epoch = self._marked
-        if (end := self.marked_end(epoch)) < OFFSET_MAX:
+        hidden, secure, _ = self._marked
+        end = self._marked_end
+        if end < OFFSET_MAX:
             hidden, secure = hidden.between(0, end), secure.between(0, end)
         self.hidden = hidden or None
-        self._cleaner.hide(hidden, secure)
+        # Below the log start nothing is hidden any more, but a segment that begins there still holds the bytes.
+        self._cleaner.hide(hidden | secure.between(0, self.log_start), secure)
+
+    @property
+    def _marked_end(self) -> int:
+        """End of the rows that are those named by marks; from there on a later leader wrote others."""
+        return self.marked_end(self._marked[2])
+
+    def unerased(self, rows: RowSet) -> Unerased | None:
+        """Return how many of these rows, which are hidden for good, files of this log may hold the content of, and what
+        the erasing waits for; None if nothing is left of them.
+        """
+        own = rows.between(0, self._marked_end)
+        rows = own.between(self._segments.first_base, OFFSET_MAX)
+        if rows and rows.end > self.log_end:
+            return Unerased(rows.count_in(self.log_end, OFFSET_MAX), "it has not all messages of its leader yet")
+        left = sum(left_in(one, rows) for one in self._segments.sealed)
+        active = self._segments.active
+        in_active = 0 if active is None else rows.count_in(active.base_offset, self.log_end)
+        if not left + in_active:
+            if self._cleaner.holds_aside(own):
+                return Unerased(0, "files that were replaced, or kept aside, are being removed")
+            is_pending = bool(self._retention_tracker.pending)
+            return Unerased(0, "segments before the log start are being removed") if is_pending else None
+        if self.state is not LogState.WRITABLE:
+            why = f"its log is {self._state.value}"
+        elif not self._config.erases:
+            why = "nothing of the stream may be removed now: it is sealed, or its deletion is suspended"
+        elif self._config.rolls_up:
+            why = "segments are to be rewritten; with `allow_rollup`, once rollups have taken effect in them"
+        else:
+            why = "segments are to be rewritten"
+        return Unerased(left + in_active, why)
 
     def marked_end(self, epoch: int) -> int:
         """End of this log's rows that marks of a leader epoch can name; OFFSET_MAX: they may name all."""
@@ -722,14 +779,19 @@ class Log:
         """Time at which `wants_cleaning` may become true without further events; None if never."""
         return self._cleaner.due_us(self._cleanable_end, now_us)
 
-    def clean(self, now_us: int, *, may_survey: bool = True) -> CleanerTask | None:
+    def wants_erasure(self, now_us: int) -> bool:
+        """True if `clean` would rewrite a segment because of rows that are to be erased at once."""
+        return self.state is LogState.WRITABLE and self._cleaner.wants_erasure(self._cleanable_end, now_us)
+
+    def clean(self, now_us: int, *, may_survey: bool = True, may_tidy: bool = True) -> CleanerTask | None:
         """Return a task that rewrites one sealed, committed and flushed segment, or that surveys which rows to remove;
         None if there is nothing to do. One task at a time. `may_survey`: a survey of all segments may begin. Small
         batches are merged once, unless the segment changes; with compression configured, all are compressed once.
+        `may_tidy` False: only rows that are to be erased at once are removed.
         """
         if not self.wants_cleaning(now_us):
             return None
-        return self._cleaner.begin(self.view(), self._cleanable_end, now_us, may_survey=may_survey)
+        return self._cleaner.begin(self.view(), self._cleanable_end, now_us, may_survey=may_survey, may_tidy=may_tidy)
 
     def cleaned(self, task: CleanerTask, now_us: int) -> bool:
         """Take a task that succeeded, failed or was abandoned. Return True if a new segment replaced an old one; the
@@ -748,6 +810,11 @@ class Log:
         None: there is nothing to remove, or a truncation is under way.
         """
         return None if self._state is LogState.TRUNCATING else self._cleaner.dispose(young)
+
+    @property
+    def owes_sweep(self) -> bool:
+        """True if a `Disposal` is to remove side files, as they may hold rows that are to be erased at once."""
+        return self._state is LogState.WRITABLE and self._cleaner.owes_sweep
 
     @property
     def is_disposing(self) -> bool:

@@ -160,6 +160,11 @@ class SegmentRepair(IncrementalTask):
             and files.base_offset_of(one.file.rpartition("/")[2]) is not None
         ]
 
+    @property
+    def truncates(self) -> bool:
+        """True if the log will end earlier than it did, because its leader says so."""
+        return self._end is not None
+
     # Answers of other replicas.
 
     @property

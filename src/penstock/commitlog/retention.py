@@ -103,12 +103,13 @@ class Removal:
 class RetentionTracker:
     """Schedules the retention of one log, and queues the files to remove."""
 
-    __slots__ = ("_begun_us", "_failures", "_is_start_raised", "_removable", "_under_way", "oldest_us")
+    __slots__ = ("_begun_us", "_failures", "_is_start_raised", "_removable", "_taken", "_under_way", "oldest_us")
 
     def __init__(self, *, now_us: int, oldest_us: int | None, removable: tuple[str, ...]) -> None:
         # Lower bound of all timestamps; a retention task makes it exact. None: the log is empty.
         self.oldest_us = oldest_us
         self._removable = removable
+        self._taken: tuple[str, ...] = ()  # being removed
         self._is_start_raised = bool(removable)
         self._begun_us = now_us  # when the latest task began
         self._failures = 0  # failed removals in a row
@@ -166,7 +167,7 @@ class RetentionTracker:
         if is_empty:
             self.oldest_us = None
         if forgets:
-            self._removable, self._is_start_raised = (), False
+            self._removable, self._taken, self._is_start_raised = (), (), False
 
     def start_raised(self, removable: tuple[str, ...]) -> None:
         """Record that log_start was raised past these segments."""
@@ -176,17 +177,24 @@ class RetentionTracker:
     def failed(self, removable: tuple[str, ...]) -> None:
         """Requeue segments that could not be removed."""
         self._failures += 1
+        self._taken = ()
         self._is_start_raised = True
         self._removable = (*removable, *self._removable)
 
     def removed(self) -> None:
         """Reset the backoff after a successful removal."""
         self._failures = 0
+        self._taken = ()
+
+    @property
+    def pending(self) -> tuple[str, ...]:
+        """Paths of segments that are below log_start, and not yet known to be removed."""
+        return self._removable + self._taken
 
     def take_removable(self) -> tuple[str, ...] | None:
         """Return the segments to remove since log_start was raised, perhaps none; None: it was not."""
         if not self._is_start_raised:
             return None
         self._is_start_raised = False
-        taken, self._removable = self._removable, ()
-        return taken
+        self._taken, self._removable = self._removable, ()
+        return self._taken

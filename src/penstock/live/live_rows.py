@@ -38,8 +38,8 @@ class LiveRows:
     """Hidden rows of one partition. `hidden` and `secure` are immutable sets: a view is the set itself."""
 
     __slots__ = (
-        "_parts", "_since_bytes", "_since_marks", "counts", "decided_end", "expired", "hidden", "leader_epoch",
-        "limit", "log_start", "refusal", "secure",
+        "_parts", "_since_bytes", "_since_marks", "counts", "decided_end", "expired", "files_start", "hidden",
+        "leader_epoch", "limit", "log_start", "refusal", "secure",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -50,7 +50,7 @@ class LiveRows:
         self.limit = 0  # messages of each subject that stay before `decided_end`; 0: no limit was decided
         self.leader_epoch = 0  # of the last mark
         self.expired: tuple[int, int] | None = None  # time (µs) and offset of the last `TimeToLive`
-        self.log_start = 0
+        self.log_start = self.files_start = 0  # the first offset that a file may hold, at or below the log start
         self.refusal = ""  # why no row may be shown; empty: they may
         self._parts: list[Snapshot] = []  # of a snapshot that is not whole
         self._since_marks = self._since_bytes = 0  # since the last snapshot
@@ -94,7 +94,7 @@ class LiveRows:
         before = sum(starmap(self.hidden.count_in, rows.runs())) if is_small else self.hidden.count
         self.hidden |= rows
         if mark.is_secure:
-            self.secure |= rows
+            self.secure |= mark.rows.between(self.files_start, limits.OFFSET_MAX)
         newly = rows.count - before if is_small else self.hidden.count - before
         self.counts[_REASONS.index(mark.reason)] += newly
         return newly
@@ -113,7 +113,7 @@ class LiveRows:
             hidden |= one.rows
             secure |= one.secure_rows
         self.hidden |= hidden.between(self.log_start, limits.OFFSET_MAX)
-        self.secure |= secure.between(self.log_start, limits.OFFSET_MAX)
+        self.secure |= secure.between(self.files_start, limits.OFFSET_MAX)
         self.counts = list(map(max, self.counts, part.counts))
         if self.limit in (0, part.under.limit):  # else a change of the limit has overtaken the snapshot
             self._decide(part.under)
@@ -125,12 +125,17 @@ class LiveRows:
         self.hidden, self.secure = self.hidden.between(0, end), self.secure.between(0, end)
         self.decided_end = min(self.decided_end, end)
 
-    def start_raised(self, log_start: int) -> None:
-        """Forget the rows below the log start: they no longer exist."""
+    def start_raised(self, log_start: int, files_start: int | None = None) -> None:
+        """Forget the rows below the log start: they no longer exist. Those that are to be erased at once count until no
+        file holds them: `files_start`, at or below the log start, is where the first file begins.
+        """
         if log_start > self.log_start:
             self.log_start = log_start
             self.hidden = self.hidden.between(log_start, limits.OFFSET_MAX)
-            self.secure = self.secure.between(log_start, limits.OFFSET_MAX)
+        files_start = log_start if files_start is None else files_start
+        if files_start > self.files_start:
+            self.files_start = files_start
+            self.secure = self.secure.between(files_start, limits.OFFSET_MAX)
 
     def live_in(self, begin: int, end: int) -> int:
         """Return how many offsets of a range are not hidden. Where the log has gaps, it has fewer rows."""

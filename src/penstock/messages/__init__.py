@@ -54,10 +54,16 @@ from penstock.messages.access import (
 from penstock.messages.apis import API_OF_REQUEST, APIS, Api, ApiSpec, QuotaKind, Target, api_versions
 from penstock.messages.cluster import RaiseFeatureLevelRequest, RaiseFeatureLevelResponse
 from penstock.messages.deleting import (
+    AwaitErasureRequest,
+    AwaitErasureResponse,
     DeleteMessagesRequest,
     DeleteMessagesResponse,
+    ErasedRequest,
+    ErasedResponse,
+    ErasureState,
     PurgeSubjectRequest,
     PurgeSubjectResponse,
+    ReplicaErasure,
 )
 from penstock.messages.fields import Request, Response
 from penstock.messages.groups import (
@@ -230,6 +236,8 @@ __all__ = [
     "AppendResponse",
     "AuthenticateRequest",
     "AuthenticateResponse",
+    "AwaitErasureRequest",
+    "AwaitErasureResponse",
     "AwaitMetadataRequest",
     "AwaitMetadataResponse",
     "AwaitStreamRequest",
@@ -258,6 +266,9 @@ __all__ = [
     "DeleteUserRequest",
     "DeleteUserResponse",
     "Divergence",
+    "ErasedRequest",
+    "ErasedResponse",
+    "ErasureState",
     "ErrorBody",
     "ExportUsersRequest",
     "ExportUsersResponse",
@@ -340,6 +351,7 @@ __all__ = [
     "RegisterSchemasRequest",
     "RegisterSchemasResponse",
     "RegisteredSchema",
+    "ReplicaErasure",
     "ReplicaFetchRequest",
     "ReplicaFetchResponse",
     "ReplicaNews",

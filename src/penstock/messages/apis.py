@@ -31,8 +31,12 @@ from penstock.messages.access import (
 )
 from penstock.messages.cluster import RaiseFeatureLevelRequest, RaiseFeatureLevelResponse
 from penstock.messages.deleting import (
+    AwaitErasureRequest,
+    AwaitErasureResponse,
     DeleteMessagesRequest,
     DeleteMessagesResponse,
+    ErasedRequest,
+    ErasedResponse,
     PurgeSubjectRequest,
     PurgeSubjectResponse,
 )
@@ -189,6 +193,7 @@ class Api(IntEnum):
     RAISE_FEATURE_LEVEL = 43
     DELETE_MESSAGES = 44
     PURGE_SUBJECT = 45
+    AWAIT_ERASURE = 46
     # Between the brokers of a cluster:
     PEER_HELLO = 64
     RAFT = 65
@@ -206,6 +211,7 @@ class Api(IntEnum):
     MESSAGE_IDS = 77
     AWAIT_METADATA = 78
     ADD_COMPANION = 79
+    ERASED = 80
 
 
 class QuotaKind(Enum):
@@ -279,6 +285,7 @@ _TABLE = (
     ApiSpec(Api.RAISE_FEATURE_LEVEL, RaiseFeatureLevelRequest, RaiseFeatureLevelResponse, 1, 1, True),
     ApiSpec(Api.DELETE_MESSAGES, DeleteMessagesRequest, DeleteMessagesResponse, 1, 1, True, Target.LEADER),
     ApiSpec(Api.PURGE_SUBJECT, PurgeSubjectRequest, PurgeSubjectResponse, 1, 1, True, Target.LEADER),
+    ApiSpec(Api.AWAIT_ERASURE, AwaitErasureRequest, AwaitErasureResponse, 1, 1, True, Target.LEADER),
     ApiSpec(Api.PEER_HELLO, PeerHelloRequest, PeerHelloResponse, 1, 1, True),
     ApiSpec(Api.RAFT, RaftRequest, RaftResponse, 1, 1, True),
     ApiSpec(Api.REPLICA_FETCH, ReplicaFetchRequest, ReplicaFetchResponse, 1, 1, True),
@@ -295,6 +302,7 @@ _TABLE = (
     ApiSpec(Api.MESSAGE_IDS, MessageIdsRequest, MessageIdsResponse, 1, 1, True),
     ApiSpec(Api.AWAIT_METADATA, AwaitMetadataRequest, AwaitMetadataResponse, 1, 1, True),
     ApiSpec(Api.ADD_COMPANION, AddCompanionRequest, AddCompanionResponse, 1, 1, True),
+    ApiSpec(Api.ERASED, ErasedRequest, ErasedResponse, 1, 1, True),
 )
 
 APIS: dict[int, ApiSpec] = {int(spec.api): spec for spec in _TABLE}

@@ -147,6 +147,8 @@ class PartitionInfo(msgspec.Struct, frozen=True, kw_only=True):
     archives: dict[str, OffsetField] = msgspec.field(default_factory=dict)  # the archived end of each archive
     archived_end: OffsetField | None = None  # the lowest of them, for the present log; None: there is no archive
     producers: Int64Field = 0  # idempotent producers known to the leader; 0: none has appended since it leads
+    to_erase: Int64Field = 0  # securely deleted messages that files of the answering broker may still hold
+    to_erase_reason: str = ""  # what their erasing waits for; also for replaced files, with `to_erase` 0
 
 
 class KeyMark(msgspec.Struct, frozen=True, array_like=True):

@@ -47,6 +47,7 @@ def target_key(key: PartitionKey) -> PartitionKey:
 @lru_cache(limits.SHARED_COMPANION_CONFIGS_MAX)
 def _config(
     stream_id: StreamId,
+    target: str,
     storage: Storage,
     segment_bytes: int,
     partitions: int,
@@ -60,10 +61,11 @@ def _config(
     return StreamConfig(
         name=f"{INTERNAL_NAME_PREFIX}marks-{stream_id}",
         subject=f"{INTERNAL_SUBJECT_PREFIX}marks.{stream_id}",
+        description=target,
         acks=Acks.NEVER,
         durability=Durability.FSYNC,
         storage=storage,
-        max_message_bytes=limits.COMPANION_ROW_BYTES_MAX,
+        max_message_bytes=limits.MARK_BYTES_MAX,
         segment_bytes=min(limits.COMPANION_SEGMENT_BYTES, segment_bytes),
         segment_age_ms=None,
         partitions=partitions,
@@ -76,6 +78,13 @@ def _config(
     )
 
 
+def name_for_users(state: StreamState) -> str:
+    """Return the name of a stream for texts; of a companion, what it is to users, who do not know its name."""
+    if not is_companion(state.stream_id):
+        return f"stream {state.name!r}"
+    return f"the log of deletions of stream {state.config.description!r}"
+
+
 def companion_of(state: StreamState) -> StreamState:
     """Return the companion of a stream that has one."""
     assert state.has_companion, state.stream_id
@@ -84,6 +93,7 @@ def companion_of(state: StreamState) -> StreamState:
     target = state.config
     config = _config(
         state.stream_id,
+        target.name,
         target.storage,
         target.segment_bytes,
         target.partitions,

@@ -123,6 +123,7 @@ class Node:
         )
         self._schema_checks, self._deletions = self._router.schema_checks, self._router.deletions
         self._decisions = self._router.decisions
+        self._erasures = self._router.erasures
         self._metrics_collector = NodeMetricsCollector(
             context, self._cluster, self._replicas, self._listener, self._router, self.meters
         )
@@ -161,6 +162,7 @@ class Node:
         self._verifying.stop()
         self._deletions.stop()
         self._decisions.stop(STOPPING)
+        self._erasures.stop()
         self._fetches.give_up(STOPPING)
         self._replicas.remote_dedup.stop()
         self._offsets.stop()
@@ -204,6 +206,7 @@ class Node:
         self._verifying.stop()
         self._deletions.stop()
         self._decisions.stop(STOPPING)
+        self._erasures.stop()
         self._listened.stop(now)
         self._ingest_backlog.go_on(self._ingest, must=True)
         for partition in self._partitions.values():
@@ -530,6 +533,7 @@ class Node:
         self._publishing.tick()
         self._deletions.tick(now.elapsed_us)
         self._decisions.tick(now.elapsed_us)
+        self._erasures.tick(now.elapsed_us)
         self._audit.write_missing(self._partitions, self._storing.append_to)
         self._listener.subscriptions.tick(now)
         self._listened.tick(now, nats_proven_us)
@@ -599,6 +603,7 @@ class Node:
         self._verifying.callers_disconnected(callers)
         self._deletions.callers_disconnected(callers)
         self._decisions.callers_disconnected(callers)
+        self._erasures.callers_disconnected(callers)
         self._schemas.callers_disconnected(callers)
         self._replicas.callers_disconnected(callers)
 
@@ -609,6 +614,7 @@ class Node:
         self._publishing.refuse(partition.key, error)
         self._deletions.refuse(partition, error)
         self._decisions.ended(partition, error)
+        self._erasures.refuse(partition, error)
         self._publishing.grown(partition)
         self._listener.remove(partition)
         self._offsets.ended(partition)
@@ -624,5 +630,6 @@ class Node:
         self._publishing.refuse(partition.key, error)
         self._deletions.refuse(partition, error)
         self._decisions.ended(partition, error)
+        self._erasures.refuse(partition, error)
         self._offsets.ended(partition)
         self._schemas.ended(partition)

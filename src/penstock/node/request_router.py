@@ -52,6 +52,7 @@ from penstock.metadata.feature_versions import too_old_for
 from penstock.node.api.append_api import AppendApi
 from penstock.node.api.commit_bounds import CommitBounds
 from penstock.node.api.deletions import Deletions
+from penstock.node.api.erasures import Erasures
 from penstock.node.api.fetch_api import FetchApi
 from penstock.node.api.in_flight_total import InFlightTotal
 from penstock.node.api.lookup_api import LookupApi
@@ -116,6 +117,7 @@ class RequestRouter:
             write=self.storing.append_to_companion,
             stopping=STOPPING,
         )
+        self.erasures = Erasures(context, find, replicas.hidden_rows, peers, replicas.roles, stopping=STOPPING)
         self.report = StatusReport(context, cluster, replicas, listener, budget.meters)
         self.in_flight = InFlightTotal(self.storing.appends, backlog, budget)
         metadata = MetadataApi(context, cluster, access, self.report, self.in_flight)
@@ -145,6 +147,7 @@ class RequestRouter:
             **self.offsets.handlers,
             **self.schemas.handlers,
             **self.deletions.handlers,
+            **self.erasures.handlers,
             **dict.fromkeys(PEER_REQUESTS, self._peer_request),
             **metadata.handlers,
             **UserApi(context, access).handlers,

@@ -66,6 +66,7 @@ _AGAIN_US = 400_000
 _BESIDE_US = (1, 20_000, 1_000_000, 2_500_000)  # after an ISR was proposed
 _SKEW = 2_000  # clock error of a broker: less than one part in this many
 _SLACK_US = 1_000
+_ERASURE_CHECK_US = 250_000
 
 
 class Marking:
@@ -99,6 +100,9 @@ class Marking:
         # (broker, its run, stream id, partition) → the limit there, its time, and what readers may have seen before it
         self._limited: dict[tuple[int, int, int, int], tuple[int | None, int, int]] = {}
         self._looked: dict[tuple[int, int, int, int], inspector.LimitLook] = {}  # the last one of each
+        # (stream id, partition, broker, its disk) → up to which mark it has told as erased
+        self._erased: dict[tuple[int, int, int, int], int] = {}
+        self._erasure_us: dict[tuple[int, int, int, int], int] = {}  # … and when to ask it next
         # (companion's subject, partition, broker, its disk) → the highest committed_end there
         self._had: dict[tuple[str, int, int, int], int] = {}
 
@@ -485,6 +489,7 @@ class Marking:
         found = inspector.hidden_rows(broker.node, generation.stream_id, number)
         if found is None or of_marks.is_damaged or of_marks.cuts:
             return
+        self._check_erased(broker, history, number)
         end, hidden = found
         known = self._hidden.setdefault((history.config.subject, number, end), hidden)
         if known != hidden:
@@ -524,6 +529,21 @@ class Marking:
             if shown > look.limit:
                 text = f"{history.name()}: {broker.name} shows {shown} messages up to {end}"
                 raise ViolationError(f"{text}, and the limit of {look.limit} was set when readers saw {seen_end}")
+
+    def _check_erased(self, broker: SimBroker, history: PartitionHistory, number: int) -> None:
+        """Check that nothing of what a broker tells as erased is in its segments: once for each end that it tells."""
+        assert broker.node is not None
+        place = history.stream_id, number, broker.broker_id, broker.disk.number
+        if self._now_us < self._erasure_us.get(place, 0):
+            return
+        self._erasure_us[place] = self._now_us + _ERASURE_CHECK_US
+        end = inspector.erased_end(broker.node, history.stream_id, number)
+        if end <= self._erased.get(place, 0):
+            return
+        self._erased[place] = end
+        if found := inspector.not_erased(broker.node, history.stream_id, number):
+            raise ViolationError(f"{history.name()}: {broker.name} tells {found} as erased, and holds them")
+        self._around.count("ends up to which deletions were erased", 1)
 
     def acted(self, broker: SimBroker) -> None:
         """Check a broker after each of its events."""

@@ -724,6 +724,12 @@ MUTANTS_OF_MARKS = (
         "        if fold is None or not 0 < fold.live.limit <= limit:\n",
         "        if fold is None:\n",
     ),
+    Mutant(
+        "secure rows are told as erased once they are hidden",
+        "penstock.commitlog.log",
+        "        left = sum(left_in(one, rows) for one in self._segments.sealed)\n",
+        "        left = 0\n",
+    ),
 )
 """Mutants of companion logs."""
 

@@ -79,6 +79,7 @@ def test_the_numbers_of_the_requests_are_fixed_for_ever() -> None:
         "RAISE_FEATURE_LEVEL": 43,
         "DELETE_MESSAGES": 44,
         "PURGE_SUBJECT": 45,
+        "AWAIT_ERASURE": 46,
         "PEER_HELLO": 64,
         "RAFT": 65,
         "REPLICA_FETCH": 66,
@@ -95,6 +96,7 @@ def test_the_numbers_of_the_requests_are_fixed_for_ever() -> None:
         "MESSAGE_IDS": 77,
         "AWAIT_METADATA": 78,
         "ADD_COMPANION": 79,
+        "ERASED": 80,
     }
 
 

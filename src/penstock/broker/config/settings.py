@@ -643,7 +643,8 @@ _TABLE = (
         read_rate,
         limits.CLEANING_BYTES_PER_S_DEFAULT,
         "SIZE",
-        "Bytes a second that the cleaner reads and writes while it merges small batches; 0 turns it off.",
+        "Bytes a second that the cleaner reads and writes while it merges small batches; 0 turns it off, but for "
+        "secure deletions.",
     ),
     Setting(
         "catch_up_rate",

@@ -9,7 +9,7 @@ import typer
 from penstock.base.config import Storage
 from penstock.base.errors import ErrorCode, PenstockError
 from penstock.base.units import format_bytes
-from penstock.cli.stream.deleting import purge_subject
+from penstock.cli.stream.deleting import SECURE_HELP, purge_subject
 from penstock.cli.terminal import output, places
 from penstock.cli.terminal.confirming import confirm
 from penstock.cli.terminal.failure import advising, clearly, say, say_note
@@ -85,6 +85,7 @@ def purge(
             help="Only this partition; needed with an offset if there are several.  Default: all.",
         ),
     ] = None,
+    secure: Annotated[bool, typer.Option("--secure", help=f"With --subject. {SECURE_HELP}")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be deleted, and change nothing.")] = False,
     yes: Yes = False,
     as_json: Json = False,
@@ -102,7 +103,8 @@ def purge(
     how much that was so far.
 
     With --subject the command counts messages, and the log's beginning stays where it is; disk space is freed by the
-    cleaner, later. To delete single messages see `penstock stream delete-message`.
+    cleaner, later, or with --secure before the command ends. To delete single messages, and for what --secure says and
+    waits for, see `penstock stream delete-message`.
     """
     chosen = sum((before is not None, keep is not None, everything))
     if subject is not None:
@@ -119,11 +121,14 @@ def purge(
                 keep or 0,
                 partition,
                 dry_run=dry_run,
+                secure=secure,
                 yes=yes,
                 as_json=as_json,
                 timeout=seconds,
             )
         return
+    if secure:
+        raise typer.BadParameter("--secure needs --subject, which may be '>': it rewrites the files of a log")
     if chosen != 1:
         raise typer.BadParameter("choose what to delete with one of --before PLACE, --keep N and --all")
     place = _place("latest" if before is None else before)

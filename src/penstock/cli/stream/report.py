@@ -184,6 +184,8 @@ def stream_pairs(info: StreamInfo, *, is_clustered: bool = True, rows: int | Non
             shown[f"{prefix}archived up to"] = archived
         if part.producers:
             shown[f"{prefix}producers"] = count_text(part.producers)
+        if part.to_erase_reason:
+            shown[f"{prefix}to be erased"] = f"{counted(part.to_erase, 'message')}: {part.to_erase_reason}"
         if part.log_end is not None and part.committed_end is not None and part.log_end != part.committed_end:
             shown[f"{prefix}not committed yet"] = count_text(part.log_end - part.committed_end)
     if more := replicas.more_text(info.partitions, replicas.is_well, _PARTITIONS_SHOWN_MAX, "partition"):

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
-from collections.abc import Generator, ItemsView, Iterable, Iterator, Mapping, Sequence, ValuesView
+from collections.abc import Callable, Generator, ItemsView, Iterable, Iterator, Mapping, Sequence, ValuesView
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 from uuid import UUID
@@ -54,6 +54,7 @@ from penstock.client.values import (
     AppendResult,
     Deletion,
     Envelope,
+    Erasure,
     KnownProducer,
     Message,
     OffsetAt,
@@ -221,6 +222,8 @@ class Client(OfThisProcess):
         offsets: int | Sequence[int],
         *,
         partition: int | None = None,
+        secure: bool = False,
+        progress: Callable[[Erasure], None] | None = None,
         timeout: float = 10.0,
     ) -> Deletion:
         """Delete the messages at one or several offsets of a partition; it cannot be undone.
@@ -230,8 +233,15 @@ class Client(OfThisProcess):
         MessageNotFound: a single offset has no message; with several offsets the answer names those without.
         RemoteError unsupported_version: the cluster's feature level is lower. StreamNotFound, StreamChanged, ReadOnly,
         StorageFailed.
+
+        `secure`: erase their bytes at once, also of messages that were deleted before. Returns once the files of no
+        live broker hold them; the answer's `erasure` names absent brokers, which erase when they are back. Archives,
+        backups, copies and tables keep what they have. `progress` is called with the state every few seconds. TimedOut
+        after two minutes: the messages are deleted, and the erasing goes on; a repeated call waits for it.
         """
-        return self._thread.run(self._client.delete(stream, offsets, partition=partition, timeout=timeout))
+        return self._thread.run(
+            self._client.delete(stream, offsets, partition=partition, secure=secure, progress=progress, timeout=timeout)
+        )
 
     def purge_subject(
         self,
@@ -242,17 +252,27 @@ class Client(OfThisProcess):
         keep: int = 0,
         partition: int | None = None,
         dry_run: bool = False,
+        secure: bool = False,
+        progress: Callable[[Erasure], None] | None = None,
         timeout: float = 10.0,
     ) -> list[SubjectPurge]:
         """Delete the messages on a subject, which may have wildcards, in all partitions or in one; for good.
 
         `before`: only those before a position; an offset requires `partition` if the stream has several. `keep`: the
         last ones of each partition stay. `dry_run`: only return what would be deleted. `timeout`: of each request, of
-        which a large log takes several. Errors as from `delete`.
+        which a large log takes several. `secure`, `progress` and errors: as of `delete`.
         """
         return self._thread.run(
             self._client.purge_subject(
-                stream, subject, before=before, keep=keep, partition=partition, dry_run=dry_run, timeout=timeout
+                stream,
+                subject,
+                before=before,
+                keep=keep,
+                partition=partition,
+                dry_run=dry_run,
+                secure=secure,
+                progress=progress,
+                timeout=timeout,
             )
         )
 

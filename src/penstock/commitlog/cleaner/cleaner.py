@@ -6,6 +6,7 @@ segment are judged by a survey before it is rewritten.
 
 | next task, the first that is due                         | owner        |
 |----------------------------------------------------------|--------------|
+| rewrite a segment without its secure rows                | `Eraser`     |
 | rewrite the next segment of the running compaction pass  | `Compactor`  |
 | rewrite the segment that was just found to have expired  | `Expirer`    |
 | merge or compress a segment, once                        | `Cleaner`    |
@@ -25,7 +26,7 @@ from penstock.base.clock import growing
 from penstock.commitlog.cleaner.cleaning import Cleaning
 from penstock.commitlog.cleaner.compaction import Survey
 from penstock.commitlog.cleaner.compactor import Compactor
-from penstock.commitlog.cleaner.eraser import Eraser
+from penstock.commitlog.cleaner.eraser import Eraser, lacking
 from penstock.commitlog.cleaner.expirer import Expirer
 from penstock.commitlog.cleaner.expiry import ExpirySurvey
 from penstock.commitlog.cleaner.indexing import SubjectIndexing
@@ -49,11 +50,15 @@ _SKIPPED_MAX = 64  # segments without an index file; they are skipped until a re
 
 
 class Disposal:
-    """Removes files that the cleaner replaced. Run it in a disk thread; then call `Log.disposed` in any case."""
+    """Removes files that the cleaner replaced. Run it in a disk thread; then call `Log.disposed` in any case.
 
-    def __init__(self, folder: LogFolder, paths: tuple[str, ...]) -> None:
+    `sweep_end`: removes the side files, too, that may hold rows before it: their segments begin before it.
+    """
+
+    def __init__(self, folder: LogFolder, paths: tuple[str, ...], sweep_end: int = 0) -> None:
         self._folder = folder
         self.paths = paths
+        self.sweep_end = sweep_end
 
     def run(self) -> None:
         """Make the new files' names durable, then remove the old ones. OSError: it can be retried, also by a start."""
@@ -61,6 +66,12 @@ class Disposal:
         for path in self.paths:
             self._folder.vfs.remove(path)
             files.remove_beside(self._folder.vfs, path)
+        if self.sweep_end:
+            for name in self._folder.vfs.list(self._folder.path):
+                if files.may_hold_aside(name, self.sweep_end):
+                    self._folder.vfs.remove(f"{self._folder.path}/{name}")
+        if self.paths or self.sweep_end:
+            self._folder.sync()
 
 
 class Cleaner:
@@ -70,8 +81,8 @@ class Cleaner:
     """
 
     __slots__ = ("_compactor", "_config", "_done_end", "_eraser", "_expirer", "_failed_base", "_failures", "_folder",
-                 "_index_failures", "_index_not_before_us", "_indexed_end", "_not_before_us", "_segments", "_stale",
-                 "disposal", "under_way")  # fmt: skip
+                 "_index_failures", "_index_not_before_us", "_indexed_end", "_not_before_us", "_segments",
+                 "_stale", "_sweep_end", "disposal", "under_way")  # fmt: skip
 
     def __init__(self, folder: LogFolder, segments: Segments, config: LogConfig) -> None:
         self.under_way: CleanerTask | None = None
@@ -90,6 +101,7 @@ class Cleaner:
         self._index_failures = 0  # in a row
         self._index_not_before_us = 0
         self._stale: list[str] = []  # replaced files, to be removed
+        self._sweep_end = 0  # side files may hold secure rows before it; 0: none may
 
     def configure(self, config: LogConfig) -> None:
         """Replace the config; void what expiry has found if it differs."""
@@ -103,7 +115,42 @@ class Cleaner:
 
     def hide(self, hidden: RowSet, secure: RowSet) -> None:
         """Replace the set of hidden rows; `secure`: those that are erased without waiting for others."""
+        if lacking(secure, self._eraser.secure):
+            self._sweep_end = max(self._sweep_end, secure.end)
         self._eraser.hide(hidden, secure)
+
+    def wants_roll(self, begin: int, end: int) -> bool:
+        """True if a segment from one offset to another has secure rows: it must be sealed to be rewritten."""
+        return self._config.erases and self._eraser.secure.any_in(begin, end)
+
+    def wants_erasure(self, end: int, now_us: int) -> bool:
+        """True if `begin` would rewrite a segment because of secure rows."""
+        is_free = self.under_way is None and self.disposal is None
+        return is_free and self._next_secure(end, now_us) is not None
+
+    def _next_secure(self, end: int, now_us: int) -> Segment | None:
+        judged = self._compactor.judged
+        return self._eraser.next_secure(self._segments.sealed, self._config, end, now_us, judged)
+
+    def holds_aside(self, rows: RowSet) -> bool:
+        """True if a replaced file that still exists, or a side file, may hold one of these rows."""
+        if self._sweep_end or (self.disposal is not None and self.disposal.sweep_end):
+            return True
+        paths = self._stale if self.disposal is None else [*self._stale, *self.disposal.paths]
+        if not paths:
+            return False
+        ends = {one.base_offset: one.end_offset for one in self._segments.sealed}
+        for path in paths:
+            base_offset = files.owner_of(path.rpartition("/")[2])
+            assert base_offset is not None, path
+            if rows.any_in(base_offset, ends.get(base_offset, limits.OFFSET_MAX)):
+                return True
+        return False
+
+    @property
+    def owes_sweep(self) -> bool:
+        """True if a `Disposal` is to remove side files."""
+        return self._sweep_end > 0
 
     # The next task.
 
@@ -128,11 +175,18 @@ class Cleaner:
         )
         return [due_us for due_us in dues if due_us is not None]
 
-    def begin(self, view: LogView, end: int, now_us: int, *, may_survey: bool) -> CleanerTask | None:
+    def begin(
+        self, view: LogView, end: int, now_us: int, *, may_survey: bool, may_tidy: bool = True
+    ) -> CleanerTask | None:
         """Return the next task of those in the table; None if none is due. `may_survey`: a compaction pass may begin.
+        `may_tidy` False: only secure rows are erased.
 
         `view`: the log as it is now.
         """
+        if (segment := self._next_secure(end, now_us)) is not None:
+            self.under_way = self._cleaning(view, segment, now_us, is_erasure=True)
+        if self.under_way is not None or not may_tidy:
+            return self.under_way
         self.under_way = self._compact_on(view, now_us) or self._expire_on(view, now_us)
         folder, sealed, config = self._folder, self._segments.sealed, self._config
         if self.under_way is None:
@@ -262,6 +316,8 @@ class Cleaner:
             self._stale.append(cleaning.cleaned_path)
             raise
         self._segments.swap(old, new)
+        if self._eraser.secure.any_in(old.base_offset, old.end_offset):
+            self._sweep_end = max(self._sweep_end, self._eraser.secure.end)
         self._indexed_end = min(self._indexed_end, old.base_offset)
         old.successor = new
         old.file_state.is_rewritten = True
@@ -312,15 +368,17 @@ class Cleaner:
     def dispose(self, young: int) -> Disposal | None:
         """Return a task that removes all replaced files but the newest `young`; None: there are none."""
         count = len(self._stale) - young
-        if self.disposal is None and count > 0:
-            self.disposal = Disposal(self._folder, tuple(self._stale[:count]))
-            del self._stale[:count]
+        if self.disposal is None and (count > 0 or self._sweep_end):
+            self.disposal = Disposal(self._folder, tuple(self._stale[: max(0, count)]), self._sweep_end)
+            del self._stale[: max(0, count)]
+            self._sweep_end = 0
         return self.disposal
 
     def disposed(self, *, has_failed: bool) -> None:
         """End the disposal; if it failed, requeue its files."""
         if has_failed and self.disposal is not None:
             self._stale[:0] = self.disposal.paths
+            self._sweep_end = max(self._sweep_end, self.disposal.sweep_end)
         self.disposal = None
 
     # Truncation and close.

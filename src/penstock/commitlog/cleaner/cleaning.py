@@ -55,7 +55,7 @@ from penstock.commitlog.files.index import ENTRY_BYTES
 from penstock.commitlog.incremental_task import IncrementalTask
 from penstock.commitlog.segment.segment import Erased, Segment
 from penstock.commitlog.view import LogView
-from penstock.live.row_set import NONE, RowSet
+from penstock.live.row_set import RowSet
 from penstock.vfs import File, Vfs
 
 if TYPE_CHECKING:
@@ -87,12 +87,12 @@ class Cleaning(IncrementalTask):
         retained: RetainedRows | None = None,
         *,
         is_expiry: bool = False,
-        erased: tuple[RowSet, RowSet] | None = None,
+        erased: RowSet | None = None,
         is_erasure: bool = False,
     ) -> None:
         """`view`: a view of the log that has the segment. `retained`: which of its rows stay; None: all. `is_expiry`:
-        the others are removed because they expired. `erased`: hidden rows to remove, and those of them whose bytes are
-        to be erased at once; `is_erasure`: they alone are the reason of the rewrite.
+        the others are removed because they expired. `erased`: hidden rows to remove; `is_erasure`: they alone are the
+        reason of the rewrite.
         """
         self.segment = segment
         self.path = files.following(segment.path)
@@ -104,8 +104,7 @@ class Cleaning(IncrementalTask):
         self.is_erasure = is_erasure
         self.erases = erased is not None
         self.found: Erased | None = None  # what the old file lacks, if that is all of it: there is nothing to erase
-        self._hidden: RowSet | None = None if erased is None else erased[0]
-        self._secure = NONE if erased is None else erased[1]
+        self._hidden = erased
         self._erased: Erased | None = None  # what the new file lacks
         self._is_ordered = retained is not None and retained.is_ordered
         self._folder = folder
@@ -149,6 +148,8 @@ class Cleaning(IncrementalTask):
         moved = 0
         view, segment = self._view.hiding(None), self.segment
         begin = max(segment.base_offset, view.log_start)
+        if self._hidden.any_in(segment.base_offset, begin):
+            return True  # no reader gets there to look
         for _, data in view.batches(begin, segment.end_offset, wants=self._may_have_hidden):
             if (shown := masking.shown_of(data, self._hidden)) is not None:
                 rows = codec.check_rows(data).filter(pc.invert(shown))
@@ -162,7 +163,7 @@ class Cleaning(IncrementalTask):
                 if self.is_void:
                     return False
         yield moved
-        self.found = Erased(self._hidden, self._secure, RowSet.of(covers))
+        self.found = Erased(self._hidden, RowSet.of(covers))
         return False
 
     def _may_have_hidden(self, header: BatchHeader) -> bool:
@@ -256,7 +257,7 @@ class Cleaning(IncrementalTask):
         yield _Outgoing(thinner.end(), 0, 0)
         assert not thinner.forced_keys, "a row was judged to go, and must stay"
         if self._hidden is not None:
-            self._erased = Erased(self._hidden, self._secure, RowSet.of(thinner.covers))
+            self._erased = Erased(self._hidden, RowSet.of(thinner.covers))
 
     def _kept(self, data: Buffer, header: BatchHeader, row: int) -> tuple[pa.BooleanArray, pa.BooleanArray | None]:
         """Return which rows of a batch stay, and which are not hidden; None: none is. `row`: number of its first."""

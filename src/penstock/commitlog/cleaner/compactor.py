@@ -87,6 +87,11 @@ class Compactor:
         self._started_us = 0  # when the running pass began
 
     @property
+    def judged(self) -> list[Segment]:
+        """The segments that the running pass is still to rewrite: what it has judged holds for these files only."""
+        return [one.segment for one in self._judged]
+
+    @property
     def is_under_way(self) -> bool:
         """True while a pass is running."""
         return self._survey is not None

@@ -2,9 +2,10 @@
 
 Rules: a hidden row leaves its file when the segment is rewritten. That is due once a share of the segment's rows is
 hidden, or ERASURE_WAIT_MS after the first row was hidden, for all segments at once: one deletion must not rewrite
-gigabytes, and a thousand should do it once. Rows that are to be erased at once do not wait for that. All wait until the
-deduplication window is over, as message ids are read from the log, and until a pass has applied the segment's rollups.
-Which hidden rows a file still has is not known after a restart: the rewrite looks first, and notes it (`Erased`).
+gigabytes, and a thousand should do it once. They wait until the deduplication window is over, as message ids are read
+from the log. Secure rows, which are to be erased at once, wait for neither, and come before all other cleaning. All
+wait until a pass has applied the segment's rollups: without a rollup message, what it removes would stay. Which
+hidden rows a file still has is not known after a restart: the rewrite looks first, and notes it (`Erased`).
 """
 
 from __future__ import annotations
@@ -26,11 +27,12 @@ _WAIT_US = limits.ERASURE_WAIT_MS * 1_000
 class _Pending:
     """Hidden rows that a segment may still have."""
 
-    __slots__ = ("due_us", "is_urgent", "segment")
+    __slots__ = ("due_us", "is_secure", "is_urgent", "segment")
 
-    def __init__(self, segment: Segment, due_us: int, *, is_urgent: bool) -> None:
+    def __init__(self, segment: Segment, due_us: int, *, is_secure: bool, is_urgent: bool) -> None:
         self.segment = segment
         self.due_us = due_us
+        self.is_secure = is_secure
         self.is_urgent = is_urgent
 
 
@@ -92,14 +94,13 @@ class Eraser:
                 continue
             if not self.hidden.any_in(begin, stop):
                 continue
-            rows, secure_rows = (NONE, NONE) if segment.erased is None else segment.erased[:2]
-            left = _lacking(self.hidden.between(begin, stop), rows)
+            left = lacking(self.hidden.between(begin, stop), _gone(segment))
             if not left:
                 continue
-            is_secure = self.secure.any_in(begin, stop) and _lacking(self.secure.between(begin, stop), secure_rows) > 0
+            is_secure = left_in(segment, self.secure) > 0
             is_urgent = is_secure or left * limits.ERASED_SHARE >= stop - begin
-            due_us = segment.last_timestamp_us + config.dedup_window_us
-            found.append(_Pending(segment, due_us, is_urgent=is_urgent))
+            due_us = 0 if is_secure else segment.last_timestamp_us + config.dedup_window_us
+            found.append(_Pending(segment, due_us, is_secure=is_secure, is_urgent=is_urgent))
         return found
 
     def _may_erase(self, segment: Segment, config: LogConfig) -> bool:
@@ -112,13 +113,22 @@ class Eraser:
             return None
         return next(one.segment for one in self._pending if self._due_us(one) <= now_us)
 
-    def erasable(self, segment: Segment, config: LogConfig, now_us: int) -> tuple[RowSet, RowSet] | None:
-        """Return what may be erased when a segment is rewritten for any reason: hidden rows, secure ones; or None."""
-        is_over = segment.last_timestamp_us + config.dedup_window_us <= now_us
-        if not is_over or not self._may_erase(segment, config):
+    def next_secure(
+        self, sealed: Sequence[Segment], config: LogConfig, end: int, now_us: int, judged: Sequence[Segment]
+    ) -> Segment | None:
+        """Return the next segment to rewrite because of secure rows, unless it is one of those `judged`."""
+        if not self.secure or now_us < self._not_before_us:
             return None
-        hidden = self.hidden.between(segment.base_offset, segment.end_offset)
-        return (hidden, self.secure.between(segment.base_offset, segment.end_offset)) if hidden else None
+        pending = self._look(sealed, config, end)
+        return next((one.segment for one in pending if one.is_secure and one.segment not in judged), None)
+
+    def erasable(self, segment: Segment, config: LogConfig, now_us: int) -> RowSet | None:
+        """Return the hidden rows that may be erased when a segment is rewritten for any reason; None: none may."""
+        if not self._may_erase(segment, config):
+            return None
+        is_over = segment.last_timestamp_us + config.dedup_window_us <= now_us
+        rows = (self.hidden if is_over else self.secure).between(segment.base_offset, segment.end_offset)
+        return rows or None
 
     def looked(self) -> None:
         """Take what a rewrite found, or that there was nothing to remove."""
@@ -131,6 +141,16 @@ class Eraser:
         self._not_before_us = now_us + growing(_RETRY_US, self._failures, _RETRY_US_MAX)
 
 
-def _lacking(some: RowSet, others: RowSet) -> int:
+def left_in(segment: Segment, rows: RowSet) -> int:
+    """Return how many of these rows a sealed segment's file may still hold the content of."""
+    begin, end = segment.base_offset, segment.end_offset
+    return lacking(rows.between(begin, end), _gone(segment)) if rows.any_in(begin, end) else 0
+
+
+def _gone(segment: Segment) -> RowSet:
+    return NONE if segment.erased is None else segment.erased.rows
+
+
+def lacking(some: RowSet, others: RowSet) -> int:
     """Return how many members of the first set are not in the second, which may have others."""
     return (some | others).count - others.count

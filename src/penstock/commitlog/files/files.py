@@ -11,7 +11,8 @@
 | `<base offset>.<n>.mended`    | an unfinished repair of a segment; removed at start                            |
 | `checkpoint`                  | flushed_end, committed_end and log_start                                       |
 | `lineage`                     | leader epoch history                                                           |
-| `<any of them>.cut-<position>`| bytes that recovery cut off from that position on; never read or deleted       |
+| `<any of them>.cut-<position>`| bytes that recovery cut off from that position on, or repair replaced; never   |
+|                               | read, and removed only where they may hold messages that are erased            |
 """
 
 from __future__ import annotations
@@ -211,6 +212,13 @@ def _is_same(copy: File, source: File, position: int, size_bytes: int) -> bool:
         if copy.read_at(begin, length) != source.read_at(position + begin, length):
             return False
     return True
+
+
+def may_hold_aside(name: str, end: int) -> bool:
+    """True if it is a side file of a segment, or of its subject index, that may hold rows before offset `end`."""
+    owner, is_side, _ = name.partition(".cut-")
+    base_offset = owner_of(owner) if is_side else None
+    return base_offset is not None and base_offset < end
 
 
 def is_known(name: str) -> bool:

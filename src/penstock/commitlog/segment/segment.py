@@ -43,7 +43,6 @@ class Erased(NamedTuple):
     """Hidden rows whose content a segment's file does not have: of a set of hidden rows, all in the segment's range."""
 
     rows: RowSet
-    secure_rows: RowSet  # of these, those whose bytes were to be erased at once
     covers: RowSet  # of these, the rows that are there, without content, as nothing else could cover their offsets
 
 

@@ -40,6 +40,12 @@ class Segments:
         """Number of segments, including the active one."""
         return len(self.sealed) + (self.active is not None)
 
+    @property
+    def first_base(self) -> int:
+        """Base offset of the first segment: at or below log_start."""
+        first = self.sealed[0] if self.sealed else self.active
+        return 0 if first is None else first.base_offset
+
     def configure(self, config: LogConfig) -> None:
         """Apply the config's roll limits."""
         self.roll_bytes = config.segment_bytes

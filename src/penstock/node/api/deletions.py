@@ -4,7 +4,8 @@ Rules: a disk thread finds the rows, so that an answer tells messages from offse
 them to the companion log, which the first deletion of a stream has created, and answers once they are committed and
 applied here: no later read of this leader, and none of any later leader, shows the rows. Only committed rows are
 deleted: they cannot be truncated, nor written again at the same offset. A request without an answer may have been
-carried out; repeated, it finds the rows gone.
+carried out; repeated, it finds the rows gone. Secure deletions are answered in the same way: `Erasures` tells how far
+the replicas have erased them.
 
     requested → found → companion log there → marked → committed → answered
                   └─ dry run, or nothing found: answered
@@ -104,7 +105,7 @@ class Deletions:
         leadership = partition.leadership
         if leadership is None:  # the only replica may be unregistered, as on a full disk
             raise RemoteError(ErrorCode.NOT_LEADER, f"{partition.label} is not led now; ask again in a moment")
-        self._check(call, partition)
+        self._check(call, partition, request)
         call = call.without_raw()
 
         def decided(error: RemoteError | None) -> None:
@@ -131,7 +132,7 @@ class Deletions:
         self._executor.ask(call.caller, query, partial(self._searched, asked), call.auth.who)
         self._waiting[call.caller] = asked
 
-    def _check(self, call: Call, partition: Partition) -> None:
+    def _check(self, call: Call, partition: Partition, request: DeleteMessagesRequest | PurgeSubjectRequest) -> None:
         if (error := missing(self._context.image, DELETION)) is not None:
             raise error
         partition.require_high_watermark()
@@ -142,6 +143,11 @@ class Deletions:
         if partition.stream.intake is Intake.SEALED:
             text = f"stream {partition.stream.name!r} is sealed: nothing of it goes, unless it is deleted as a whole"
             raise RemoteError(ErrorCode.READ_ONLY, text)
+        if request.is_secure and partition.stream.config.is_deletion_suspended:
+            text = (
+                f"nothing was deleted: the deletion of stream {partition.stream.name!r} is suspended (suspend_deletion)"
+            )
+            raise RemoteError(ErrorCode.READ_ONLY, f"{text}; delete without `secure`, or set that to `no` first")
         shares = FairShares((sharer_of(one.call.auth.who), 1) for one in self._waiting.values())
         if not shares.fits(sharer_of(call.auth.who), 1, limits.DELETIONS_WAITING_MAX):
             raise RemoteError(ErrorCode.OVERLOADED, "too many deletions at once; wait for some to be answered")
@@ -166,7 +172,9 @@ class Deletions:
         except RemoteError as refusal:
             self._answer(asked, refusal)
             return
-        if _is_dry_run(asked.request) or not asked.query.found:
+        request, rows = asked.request, asked.query.rows
+        is_done = not rows or (request.is_secure and self._hidden.are_secure(partition, rows))
+        if _is_dry_run(request) or is_done:
             self._answer(asked, None)
         else:
             self._mark(asked)
@@ -179,7 +187,10 @@ class Deletions:
                 self._await_companion(asked)
                 return
             by = sharer_of(asked.call.auth.who)
-            rows = self._hidden.marks(partition, asked.query.rows, _reason(asked.request), by, self._context.now)
+            request = asked.request
+            rows = self._hidden.marks(
+                partition, asked.query.rows, _reason(request), by, self._context.now, is_secure=request.is_secure
+            )
             self._write(partition, rows, partial(self._marked, asked))
         except RemoteError as refusal:
             if refusal.code == ErrorCode.NOT_YET:
@@ -228,19 +239,27 @@ class Deletions:
             self._outbox.reply(asked.call.caller, error)
             return
         request, query = asked.request, asked.query
+        marks_end = Offset(self._hidden.marks_end(asked.partition))
         if isinstance(query, FindSubject):
             next_offset = None if query.next_offset is None else Offset(query.next_offset)
             purged = PurgeSubjectResponse(
-                messages=len(query.found), before=Offset(query.before), next_offset=next_offset
+                messages=query.deleted,
+                before=Offset(query.before),
+                next_offset=next_offset,
+                keep=query.keep,
+                marks_end=marks_end,
             )
             self._outbox.reply(asked.call.caller, purged)
             return
         assert isinstance(request, DeleteMessagesRequest)
-        found = set(query.found)
-        others = [offset for offset in sorted(set(request.offsets)) if offset not in found]
+        found, offsets = set(query.found), sorted(set(request.offsets))
+        others = [offset for offset in offsets if offset not in found]
         missing = tuple(offset for offset in others if not self._hidden.has(asked.partition, offset))
         deleted = DeleteMessagesResponse(
-            deleted=len(found), already_deleted=len(others) - len(missing), missing=missing
+            deleted=query.deleted,
+            already_deleted=len(offsets) - query.deleted - len(missing),
+            missing=missing,
+            marks_end=marks_end,
         )
         self._outbox.reply(asked.call.caller, deleted)
 
@@ -275,9 +294,10 @@ class Deletions:
 def _query(partition: Partition, request: DeleteMessagesRequest | PurgeSubjectRequest) -> FindOffsets | FindSubject:
     end = partition.visible_end
     if isinstance(request, DeleteMessagesRequest):
-        return FindOffsets(partition.live_view(), end, sorted(set(request.offsets)))
+        return FindOffsets(partition.live_view(), end, sorted(set(request.offsets)), is_secure=request.is_secure)
     before = end if request.before is None else min(request.before, end)
-    return FindSubject(partition.live_view(), request.subject, request.start, before, request.keep)
+    view = partition.live_view()
+    return FindSubject(view, request.subject, request.start, before, request.keep, is_secure=request.is_secure)
 
 
 def _is_dry_run(request: DeleteMessagesRequest | PurgeSubjectRequest) -> bool:

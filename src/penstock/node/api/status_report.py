@@ -175,6 +175,7 @@ class StatusReport:
         health, reason = self._health(partition.key)
         number = partition.key.partition
         known = state.partitions[number]
+        _, to_erase, to_erase_reason = self._replicas.hidden_rows.erasure(partition)
         return PartitionInfo(
             partition=number,
             leader=self._address(known.leader),
@@ -215,6 +216,8 @@ class StatusReport:
                 one.archive: one.end_offset for one in state.archived if one.partition == partition.key.partition
             },
             archived_end=Offset(partition.archived_end) if state.archived else None,
+            to_erase=to_erase,
+            to_erase_reason=to_erase_reason,
         )
 
     def state(self, key: PartitionKey) -> PartitionHealth:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from penstock.base.errors import CorruptionError, ErrorCode, OperationalError, RemoteError
 from penstock.commitlog import LogCutError, ShortageError
 from penstock.ingest import acks
+from penstock.metadata.companions import name_for_users
 from penstock.metadata.image import StreamState
 from penstock.vfs.keys import missing_key
 
@@ -32,7 +33,7 @@ CODES = {
 
 def partition_label(stream: StreamState, partition: int) -> str:
     """Return a partition's name for texts."""
-    name = f"stream {stream.name!r}"
+    name = name_for_users(stream)
     return name if len(stream.partitions) == 1 else f"partition {partition} of {name}"
 
 
@@ -63,6 +64,8 @@ def not_opened(error: Exception) -> RemoteError:
 
 def read_failed(error: OSError) -> RemoteError:
     """Return the client's error for an answer in a file that cannot be opened."""
+    if isinstance(error, FileNotFoundError):  # the next look-up finds the new file, or that it is lost
+        return RemoteError(ErrorCode.NOT_YET, "the segment was rewritten or removed meanwhile; ask again in a moment")
     doing = "the broker cannot read it"
     return _without_key(error, doing) or RemoteError(ErrorCode.STORAGE_FAILED, f"{doing}: {error}")
 

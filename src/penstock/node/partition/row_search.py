@@ -1,7 +1,9 @@
 """Searches for the committed rows that a request is to delete, in a disk thread.
 
-Rules: rows that are hidden already are not found, because the view does not show them. A search of a subject reads
-about PURGED_BYTES_AT_ONCE and finds about PURGED_ROWS_AT_ONCE rows at most; the next one goes on where it has ended.
+Rules: rows that are hidden already are not found, because the view does not show them; a secure deletion names those
+that files still hold, too, but does not count them as `deleted`. A search of a subject reads about PURGED_BYTES_AT_ONCE
+and finds about PURGED_ROWS_AT_ONCE rows at most; the next one goes on where it has ended, also if it has only looked
+for the last ones, which stay.
 """
 
 from __future__ import annotations
@@ -21,10 +23,12 @@ from penstock.node.partition.log_queries import Query
 class FindOffsets(Query):
     """Finds which of these offsets, in rising order and below `committed_end`, have a row."""
 
-    def __init__(self, view: LogView, committed_end: int, offsets: Sequence[int]) -> None:
+    def __init__(self, view: LogView, committed_end: int, offsets: Sequence[int], *, is_secure: bool = False) -> None:
         super().__init__(view)
         self.found = array("q")
-        self.rows = NONE  # the same
+        self.rows = NONE  # the same, made here, as that takes long
+        self.deleted = 0  # of these, the number of those that were not hidden
+        self._is_secure = is_secure
         self._committed_end = committed_end
         self._offsets = offsets
 
@@ -34,7 +38,7 @@ class FindOffsets(Query):
         number = bisect_left(wanted, self._view.log_start)
         end = bisect_left(wanted, self._committed_end)
         while number < end:
-            for header, data in self._batches(wanted[number], wanted[number] + 1):
+            for header, data in self._batches(wanted[number], wanted[number] + 1, as_stored=self._is_secure):
                 stop = bisect_left(wanted, header.end_offset, number, end)
                 offsets = codec.offsets(data)
                 for offset in wanted[number:stop]:
@@ -46,6 +50,7 @@ class FindOffsets(Query):
             else:
                 number += 1
         self.rows = RowSet.of(self.found)
+        self.deleted = _not_hidden(self.rows, self._view)
 
 
 class FindSubject(Query):
@@ -53,38 +58,50 @@ class FindSubject(Query):
 
     is_search = True
 
-    def __init__(self, view: LogView, subject: str, start: int, before: int, keep: int) -> None:
+    def __init__(
+        self, view: LogView, subject: str, start: int, before: int, keep: int, *, is_secure: bool = False
+    ) -> None:
         super().__init__(view)
         self.found = array("q")
         self.rows = NONE  # the same, made here, as that takes long
+        self.deleted = 0  # of these, the number of those that were not hidden
+        self._is_secure = is_secure
         self.before = before  # lowered if some are kept
         self.next_offset: int | None = None  # where the next search begins; None: all was searched
+        self.keep = keep  # after `run`: of these, so many are still to be found before `before`; nothing was searched
         self._start = max(start, view.log_start)
-        self._keep = keep
         self._patterns = SubjectPatterns([subject])
 
     def run(self) -> None:
         """Raise RemoteError (corrupt_range), OSError or QueryGivenUpError."""
-        if self._keep:
+        if self.keep:
             self._leave_kept()
-        for header, data in self._batches(self._start, self.before):
+        if self.keep:
+            return
+        for header, data in self._batches(self._start, self.before, as_stored=self._is_secure):
             self.found.frombytes(self._matching(data))
             if self.looked_bytes >= limits.PURGED_BYTES_AT_ONCE or len(self.found) >= limits.PURGED_ROWS_AT_ONCE:
                 if header.end_offset < self.before:
                     self.next_offset = header.end_offset
                 break  # without it all is read: rows before `before` that are hidden or compacted are in no batch
         self.rows = RowSet.of(self.found)
+        self.deleted = _not_hidden(self.rows, self._view)
 
     def _leave_kept(self) -> None:
-        """Lower `before` to the offset of the first row that is kept; to `start` if all are."""
-        for _, data in self._batches(self._start, self.before, reverse=True):
+        """Lower `before` to the offset of the first row that is kept; to `start` if all are. With `keep` left it ends
+        early, as it has read much.
+        """
+        for header, data in self._batches(self._start, self.before, reverse=True):
             matching = self._matching(data).cast("B").cast("q")
-            if len(matching) >= self._keep:
-                self.before = matching[-self._keep]
+            if len(matching) >= self.keep:
+                self.before, self.keep = matching[-self.keep], 0
                 break
-            self._keep -= len(matching)
+            self.keep -= len(matching)
+            if self.looked_bytes >= limits.PURGED_BYTES_AT_ONCE and header.base_offset > self._start:
+                self.before = header.base_offset
+                return
         else:
-            self.before = self._start
+            self.before, self.keep = self._start, 0
         self.looked_bytes = 0
 
     def _matching(self, data: codec.Buffer) -> memoryview:
@@ -99,3 +116,8 @@ class FindSubject(Query):
         numbers = found.buffers()[1]
         begin = 8 * found.offset
         return memoryview(b"" if numbers is None else numbers)[begin : begin + 8 * len(found)]
+
+
+def _not_hidden(rows: RowSet, view: LogView) -> int:
+    hidden = view.hidden
+    return rows.count if hidden is None else (rows | hidden).count - hidden.count

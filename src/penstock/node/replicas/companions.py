@@ -125,6 +125,8 @@ class Companions:
         passed = self._passed.get(partition.key)
         if passed is not None and partition.committed_end < passed.end:
             self._reset(partition.key, passed)
+            if self.consumer is not None and not partition.committed_end:
+                self.consumer.take(target_key(partition.key), (), 0)  # no row is left to come: nothing is hidden
         self.advanced(partition)
 
     def closed(self, partition: Partition, error: RemoteError) -> None:

@@ -15,7 +15,8 @@ shown yet must not lose the one before. Of those that wait, the first one and th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import NamedTuple
@@ -26,10 +27,11 @@ from penstock.base.errors import CorruptionError, ErrorCode, RemoteError
 from penstock.base.ids import PartitionKey
 from penstock.live.live_rows import LiveRows
 from penstock.live.marks import Decided, HideReason, HideRows, MadeUnder, Mark, UnknownMarkError, decode, encode
-from penstock.live.row_set import RowSet
+from penstock.live.row_set import NONE, RowSet
 from penstock.node.partition.partition import Partition
 from penstock.node.partition.partition_events import PartitionEventKind, PartitionEvents
 from penstock.node.replicas.companions import CompanionRow
+from penstock.node.replicas.staged_retention import StagedRetention
 
 Rows = list[tuple[bytes, bytes | None]]
 """Keys and values of a companion log's rows."""
@@ -64,20 +66,68 @@ class _Fold:
         return _Result(self.end, live.hidden, live.secure, live.leader_epoch, live.decided_end, live.limit, others)
 
 
-class HiddenRows:
-    """The consumer of all companion logs of one broker."""
+class Erasure(NamedTuple):
+    """State of the erasing of a partition's secure rows on this broker: of all that marks below `erased_end` in the
+    companion log name nothing is left. Of the others, files may hold `messages`; `waits_for`: why.
+    """
 
-    def __init__(self, partitions: Mapping[PartitionKey, Partition], events: PartitionEvents) -> None:
+    erased_end: int
+    messages: int = 0
+    waits_for: str = ""
+
+
+@dataclass(slots=True, eq=False)
+class _Step:
+    """Secure rows, and the end of the marks that name them."""
+
+    end: int
+    rows: RowSet
+    staged_end: int | None = None  # of the rows that were staged for the partition by then; None: not looked up yet
+
+
+class _Owed:
+    """Secure rows that are not erased yet, as the fold had them one after the other."""
+
+    __slots__ = ("end", "erased_end", "steps")
+
+    def __init__(self) -> None:
+        self.end = 0  # of the companion log, as far as it is folded
+        self.erased_end = 0
+        self.steps: deque[_Step] = deque()
+
+    def add(self, end: int, rows: RowSet) -> None:
+        """Add a step; with too many of them, the last two become one."""
+        if len(self.steps) >= limits.ERASURE_STEPS_MAX:
+            self.steps.pop()
+        self.steps.append(_Step(end, rows))
+
+
+class HiddenRows:
+    """The consumer of all companion logs of one broker. `touch` has the files of a partition looked after; `staged`:
+    rows that are staged for the partitions here.
+    """
+
+    def __init__(
+        self,
+        partitions: Mapping[PartitionKey, Partition],
+        events: PartitionEvents,
+        touch: Callable[[Partition], None],
+        staged: StagedRetention,
+    ) -> None:
+        self._staged = staged
         self._partitions = partitions
         self._events = events
+        self._touch = touch
         self._folds: dict[PartitionKey, _Fold] = {}
+        self._owed: dict[PartitionKey, _Owed] = {}
 
     # Consumer of companion logs
 
     def take(self, key: PartitionKey, rows: Sequence[CompanionRow], end: int) -> None:
         """Fold the next committed marks of a partition."""
-        fold = self._folds.setdefault(key, _Fold())
+        fold, owed = self._folds.setdefault(key, _Fold()), self._owed.setdefault(key, _Owed())
         live, fold.end = fold.live, end
+        secure = live.secure
         for row in rows:
             value = row.value or b""
             try:
@@ -88,23 +138,31 @@ class HiddenRows:
                 live.take_unknown(UnknownMarkError(f"the mark at offset {row.offset} is none: {error}"))
             else:
                 live.take(mark, len(value))
+        owed.end = end
+        if live.secure and live.secure is not secure:
+            owed.add(end, live.secure)
         self._show(key, fold)
 
     def reset(self, key: PartitionKey) -> None:
         """Forget a partition's marks: its companion log was cut, or has gone; the first mark comes next."""
         self._folds.pop(key, None)
+        self._owed.pop(key, None)
         if (partition := self._partitions.get(key)) is not None:
             partition.shown_marks = partition.known_marks = 0
 
     def opened(self, partition: Partition) -> None:
         """Hide the rows of a log that was opened, possibly after its companion log."""
         if (fold := self._folds.get(partition.key)) is not None:
+            if fold.live.secure:  # its files may be others: from a repair
+                owed = self._owed[partition.key]
+                owed.erased_end = 0
+                owed.add(owed.end, fold.live.secure)
             self._show(partition.key, fold)
 
     def start_raised(self, partition: Partition) -> None:
         """Forget what was hidden below the log start offset."""
         if (fold := self._folds.get(partition.key)) is not None:
-            fold.live.start_raised(partition.log.log_start)
+            fold.live.start_raised(partition.log.log_start, partition.log.files_start)
             self._show(partition.key, fold)
 
     def committed(self, partition: Partition) -> None:
@@ -138,12 +196,51 @@ class HiddenRows:
                 keeps_lasts=result.others == fold.others,
             )
             fold.others = result.others
+            if result.secure:
+                self._touch(partition)
         if partition.is_limited:
             self._events.add(PartitionEventKind.SHOWN, partition)
 
+    # Erasing
+
+    def erasure(self, partition: Partition) -> Erasure:
+        """Return how far the secure rows of a partition are erased on this broker."""
+        if (owed := self._owed.get(partition.key)) is None:
+            return Erasure(0, 0, "it does not know yet what to erase" if partition.stream.has_companion else "")
+        while owed.steps:
+            step = owed.steps[0]
+            if (left := partition.log.unerased(step.rows)) is not None:
+                all_left = partition.log.unerased(owed.steps[-1].rows) or left
+                return Erasure(owed.erased_end, all_left.rows, left.waits_for)
+            if waits_for := self._copies(partition, step):
+                return Erasure(owed.erased_end, 0, waits_for)
+            owed.steps.popleft()
+            owed.erased_end = step.end
+        owed.erased_end = owed.end
+        return Erasure(owed.erased_end)
+
+    def _copies(self, partition: Partition, step: _Step) -> str:
+        """Return what it waits for that no staged copy of the rows is left here; empty if none is."""
+        try:
+            copies = self._staged.copies(partition.key)
+        except KeyError:
+            return "the log of rows staged for exactly-once writes, which may hold copies, is being opened"
+        if copies is None:
+            return ""
+        if step.staged_end is None:
+            step.staged_end = copies.log.log_end
+        if copies.log.files_start >= step.staged_end and copies.log.unerased(NONE) is None:
+            return ""
+        self._staged.hasten(copies, step.staged_end)
+        minutes = limits.STAGED_KEEP_MS // 60_000
+        text = f"rows staged for exactly-once writes may be copies: they go {minutes} minutes after they are published"
+        return f"{text}, or a day after they were staged"
+
     # New marks
 
-    def marks(self, partition: Partition, named: RowSet, reason: HideReason, user: str, now: Now) -> Rows:
+    def marks(
+        self, partition: Partition, named: RowSet, reason: HideReason, user: str, now: Now, *, is_secure: bool = False
+    ) -> Rows:
         """Return the rows for the companion log that hide the rows at these offsets.
 
         RemoteError overloaded: too many scattered rows are hidden already.
@@ -152,7 +249,8 @@ class HiddenRows:
         if fold is not None and not fold.live.has_room:
             raise RemoteError(ErrorCode.OVERLOADED, f"nothing was deleted: {self._no_room(partition, fold)}")
         under = self._under(partition, now)
-        return self._rows(fold, under, HideRows(under, reason, named, user=user).split())
+        hidden = HideRows(under, reason, named, is_secure=is_secure, user=user)
+        return self._rows(fold, under, hidden.split())
 
     def decision(self, partition: Partition, hidden: RowSet, decided_end: int, limit: int, now: Now) -> Rows:
         """Return the rows that hide what a limit by subject does not allow, before and by the rows at `decided_end`.
@@ -202,6 +300,16 @@ class HiddenRows:
             earlier_end=earlier_end,
             at_us=now.wall_us,
         )
+
+    def marks_end(self, partition: Partition) -> int:
+        """Return up to which offset of its companion log the marks of a partition are applied."""
+        owed = self._owed.get(partition.key)
+        return 0 if owed is None else owed.end
+
+    def are_secure(self, partition: Partition, rows: RowSet) -> bool:
+        """True if the rows are among those to be erased at once."""
+        fold = self._folds.get(partition.key)
+        return fold is not None and (rows | fold.live.secure).count == fold.live.secure.count
 
     def has(self, partition: Partition, offset: int) -> bool:
         """True if the row at an offset is hidden."""

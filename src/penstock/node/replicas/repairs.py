@@ -4,10 +4,12 @@ Rules: only a replica that another broker leads, and that is not in the ISR, is 
 rate: so nothing that others rely on is removed. A leader that finds its log corrupt resigns if another replica is in
 sync. The current leader is asked first and sends what it has: what it lacks was never committed. The other replicas are
 asked for what the leader cannot read either, and send committed batches; of one leader epoch those are identical.
-Nothing is discarded because of a follower's answer, nor without a leader: the corrupt log may have been the longest. A
-failed repair is retried with backoff, from another broker if the data of one did not fit. The cleaner finishes with the
-log first, and starts nothing there meanwhile. The repaired log is opened as at a start, and joins the ISR like any
-replica that lags. While it is closed, this broker neither leads nor follows with it.
+Nothing is discarded because of a follower's answer, nor without a leader: the corrupt log may have been the longest.
+But a companion log whose partition has no leader is restored without one, also in the ISR: if all are corrupt, at
+different places, none could lead. Then holes are filled with what others have there of the same leader epoch, committed
+or not: it is what was there. A failed repair is retried with backoff, from another broker if the data of one did not
+fit. The cleaner finishes with the log first, and starts nothing there meanwhile. The repaired log is opened as at a
+start, and joins the ISR like any replica that lags. While it is closed, this broker neither leads nor follows with it.
 
 | step                           | when it fails                 | what the replica reports meanwhile   |
 |--------------------------------|-------------------------------|--------------------------------------|
@@ -30,6 +32,7 @@ from penstock.base.errors import ErrorCode, OperationalError, PenstockError, Rem
 from penstock.base.ids import BrokerId, Offset, PartitionKey
 from penstock.commitlog import Log, LogState, LogView, MissingRange, RepairError, SegmentRepair, Slice
 from penstock.messages import ReplicaRangeRequest, ReplicaRangeResponse, Response
+from penstock.metadata.companions import is_companion
 from penstock.node.context import Context
 from penstock.node.maintenance.log_maintenance import LogMaintenance
 from penstock.node.partition.partition import Partition
@@ -129,9 +132,10 @@ class Repairs:
         if partition.closed:
             return ""
         log, state = partition.log, partition.stream.partitions[partition.key.partition]
-        if self._counts(partition):
+        restores = _is_restored(partition)
+        if self._counts(partition) and not restores:
             return "it is in sync by the metadata, or leads: it is mended once another replica is in sync, and leads"
-        if state.leader in (None, self._broker_id):
+        if state.leader in (None, self._broker_id) and not restores:
             return "it is mended once another broker leads"
         if state.leader_epoch < log.leader_epoch:
             return (
@@ -197,7 +201,10 @@ class Repairs:
         partition = repair.partition
         if not self._is_here(partition):
             return True
-        return not partition.closed and self._counts(partition)  # a closed log is only to be opened
+        if partition.closed:  # it is only to be opened
+            return False
+        truncates = repair.mending is not None and repair.mending.truncates
+        return self._counts(partition) and (truncates or not _is_restored(partition))
 
     def _is_here(self, partition: Partition) -> bool:
         return self._partitions.get(partition.key) is partition and partition.when_idle is None
@@ -389,7 +396,7 @@ class Repairs:
         partition = find.replica(request.stream_id, request.partition)
         leadership, view = partition.leadership, partition.view()
         leads = leadership is not None and leadership.leader_epoch == request.leader_epoch
-        end = view.log_end if leads else partition.committed_end
+        end = view.log_end if leads or _is_restored(partition) else partition.committed_end
         found: list[Slice | None] = []
 
         def run() -> None:
@@ -404,6 +411,12 @@ class Repairs:
             self._outbox.reply(call.caller, ReplicaRangeResponse(leads=leads), extent)
 
         self._outbox.work(Lane.READ, run, done)
+
+
+def _is_restored(partition: Partition) -> bool:
+    """True for a companion log while its partition has no leader; see the module. It is never compacted."""
+    state = partition.stream.partitions[partition.key.partition]
+    return is_companion(partition.key.stream_id) and state.leader is None
 
 
 def _is_wanted(partition: Partition) -> bool:

@@ -89,7 +89,9 @@ class Replicas:
         self.streams = StreamLifecycle(context, budget, self.log_maintenance, self.roles, self.partitions, events)
         self.repairs = Repairs(context, peers, self.partitions, self.log_maintenance, self.roles, self.streams, events)
         self.companions = Companions(context, self.partitions, self.streams.failures, self.streams.companions_ahead)
-        self.hidden_rows = self.companions.consumer = HiddenRows(self.partitions, events)
+        self.hidden_rows = self.companions.consumer = HiddenRows(
+            self.partitions, events, self.log_maintenance.touch, self.staged_retention
+        )
         self.scrubber = Scrubber(context, self.partitions, budget.counters)
 
     # The metadata image

@@ -17,6 +17,9 @@ left to the limits on age and bytes.
 | an unknown batch                                    | needed                                                 |
 
 The state is in memory only. If the logs are truncated, corrupt or led by another broker, rows stay longer.
+
+Staged rows are copies of what is published, so a secure deletion in the target waits for those that were staged before
+it (`copies`). Their segments are rolled at once on each replica, and go as all others do.
 """
 
 from __future__ import annotations
@@ -29,6 +32,7 @@ from typing import NamedTuple
 from penstock.base import limits
 from penstock.base.clock import earliest
 from penstock.base.ids import PartitionKey
+from penstock.base.staged import staged_name
 from penstock.batch.header import ENDS_RUN, NO_RUN, OF_RUN, BatchHeader
 from penstock.commitlog import LogView
 from penstock.commitlog.segment.segment import Segment
@@ -151,10 +155,30 @@ class StagedRetention:
         self._keep_us = context.settings.staged_keep_ms * 1_000
         self._watched: dict[PartitionKey, _Watched] = {}
 
+    def copies(self, target: PartitionKey) -> Partition | None:
+        """Return the partition here that holds rows staged for a partition; None if there is none.
+
+        KeyError: this broker is to hold it, and it is not open.
+        """
+        image = self._context.image
+        stream_id = image.names.get(staged_name(target.stream_id))
+        if stream_id is None or target.partition >= len(image.streams[stream_id].partitions):
+            return None
+        if self._context.settings.broker_id not in image.partition(stream_id, target.partition).holders:
+            return None
+        return self._partitions[PartitionKey(stream_id, target.partition)]
+
+    def hasten(self, partition: Partition, end: int) -> None:
+        """Have what is staged before offset `end` removed as soon as it may go: not only once it is a segment."""
+        partition.log.roll_end = max(partition.log.roll_end, end)
+        self._upkeep.touch(partition)
+        self.watch(partition)
+
     def watch(self, partition: Partition) -> None:
         """Watch the partition once it has more than a segment; called when a leadership begins or more is committed."""
-        config, leadership = partition.stream.config, partition.leadership
-        if not config.is_internal or leadership is None or partition.log.size_bytes < config.segment_bytes:
+        config, leadership, log = partition.stream.config, partition.leadership, partition.log
+        is_small = log.size_bytes < config.segment_bytes and log.segment_count < 2
+        if not config.is_internal or leadership is None or is_small:
             return
         watched = self._watched.get(partition.key)
         if watched is not None and watched.leadership is leadership:

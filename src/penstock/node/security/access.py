@@ -54,6 +54,7 @@ from penstock.messages import (
     AppendAtRequest,
     AppendOnceRequest,
     AppendRequest,
+    AwaitErasureRequest,
     ChangeRulesRequest,
     CommitOffsetsRequest,
     CreateStreamRequest,
@@ -433,7 +434,9 @@ class Authorization:
     def _deleting(self, request: DeleteStreamRequest) -> None:
         self._need_named(Operation.DELETE, request.name)
 
-    def _truncating(self, request: TruncateRequest | DeleteMessagesRequest | PurgeSubjectRequest) -> None:
+    def _truncating(
+        self, request: TruncateRequest | DeleteMessagesRequest | PurgeSubjectRequest | AwaitErasureRequest
+    ) -> None:
         self._need(Operation.DELETE, self._state(request.stream_id))
 
     def _need_named(self, operation: Operation, name: str) -> None:
@@ -547,6 +550,7 @@ class Authorization:
         SetIntakeRequest: _altering,
         DeleteStreamRequest: _deleting,
         TruncateRequest: _truncating,
+        AwaitErasureRequest: _truncating,
         DeleteMessagesRequest: _truncating,
         PurgeSubjectRequest: _truncating,
         ReportArchivedRequest: _archiving,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Mapping, Set
 from hashlib import sha256
 from typing import NamedTuple
@@ -11,7 +12,7 @@ from penstock.base.errors import CorruptionError, ErrorCode, RemoteError
 from penstock.base.ids import BrokerId, PartitionId, PartitionKey, StreamId
 from penstock.batch import codec
 from penstock.batch.header import BatchHeader
-from penstock.commitlog import LogState, Slice
+from penstock.commitlog import LogCutError, LogState, Slice
 from penstock.commitlog.files import files
 from penstock.hot.crc import crc32c
 from penstock.live.marks import HideReason
@@ -88,9 +89,12 @@ def add_companion(node: Node, look: PartitionLook, done: Callable[[Response | Re
 
 
 def marks(node: Node, look: PartitionLook, offsets: list[int], user: str) -> list[tuple[bytes, bytes]]:
-    """Return the marks that delete messages. Raise RemoteError if the broker does not lead the partition now."""
-    hidden = node._replicas.hidden_rows
-    rows = hidden.marks(_led(node, look), RowSet.of(offsets), HideReason.DELETE, user, node._context.now)
+    """Return the marks that delete messages, half of them securely. Raise RemoteError if the broker does not lead the
+    partition now.
+    """
+    hidden, is_secure = node._replicas.hidden_rows, sum(offsets) % 2 == 0
+    named = RowSet.of(offsets)
+    rows = hidden.marks(_led(node, look), named, HideReason.DELETE, user, node._context.now, is_secure=is_secure)
     return [(key, value or b"") for key, value in rows]
 
 
@@ -139,6 +143,32 @@ def limit(node: Node, stream_id: int, number: int) -> LimitLook | None:
     end = 0 if deciding is None or deciding.query is None else deciding.query.decided_end
     undecidable_end = end if end > partition.committed_end else 0
     return LimitLook(limit, partition.log_start, partition.visible_end, undecidable_end, partition.log.hidden or NONE)
+
+
+def erased_end(node: Node, stream_id: int, number: int) -> int:
+    """Return up to which offset of its companion log a partition's secure rows are told as erased."""
+    partition = node._partitions.get(PartitionKey(StreamId(stream_id), PartitionId(number)))
+    return 0 if partition is None else node._replicas.hidden_rows.erasure(partition).erased_end
+
+
+def not_erased(node: Node, stream_id: int, number: int) -> list[int]:
+    """Return the securely deleted rows whose content a partition's segments hold, though all are told as erased."""
+    key = PartitionKey(StreamId(stream_id), PartitionId(number))
+    partition, hidden = node._partitions.get(key), node._replicas.hidden_rows
+    fold = hidden._folds.get(key)
+    if partition is None or fold is None or hidden.erasure(partition).erased_end < hidden.marks_end(partition):
+        return []
+    secure, view = fold.live.secure.between(0, partition.log._marked_end), partition.log.view()
+    found: list[int] = []
+    with contextlib.suppress(RemoteError, LogCutError):  # it is corrupt, or was just cut: nothing can be said
+        batches = view.batches(
+            view.log_start, view.log_end, wants=lambda header: secure.any_in(header.base_offset, header.end_offset)
+        )
+        for _, data in batches:
+            rows = codec.check_rows(data)
+            pairs = zip(rows.column("offset").to_pylist(), rows.column("subject").to_pylist(), strict=True)
+            found += [offset for offset, subject in pairs if subject and offset in secure]
+    return found
 
 
 def untied(node: Node) -> str:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
 import pytest
 
 from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import Offset, PartitionKey
+from penstock.live.marks import HideReason, HideRows, MadeUnder, encode
+from penstock.live.row_set import RowSet
 from penstock.messages import (
+    AppendResponse,
     DeleteMessagesRequest,
     DeleteMessagesResponse,
     GetRequest,
@@ -18,10 +22,12 @@ from penstock.messages import (
     PurgeSubjectResponse,
     SetIntakeRequest,
 )
+from penstock.metadata.companions import companion_key, target_key
 from penstock.node.partition.log_queries import QueryGivenUpError
 from penstock.node.replicas.companions import CompanionRow
 from penstock.node.replicas.hidden_rows import HiddenRows
 from tests.unit.node.harness import Broker
+from tests.unit.node.replicas.companion_brokers import key_of
 
 EXPECTS = b"NATS/1.0\r\nNats-Expected-Last-Subject-Sequence: %d\r\n\r\n"
 
@@ -252,3 +258,62 @@ def test_the_last_sequence_of_a_subject_is_that_of_the_last_message_that_is_not_
     after.tick(1_000)
     after.publish("orders.0", b"next", reply="_INBOX.2", headers=EXPECTS % 7)
     assert offsets(after)[-1] == 13
+
+
+def test_a_mark_of_the_largest_size_is_taken() -> None:
+    broker = with_messages()
+    done(broker, delete(broker, 0))
+    partition = broker.node._partitions[key_of(broker, "orders")]
+    scattered = RowSet.of(range(0, 16 * limits.MARK_BYTES_MAX, 2))  # a bit for each offset
+    under = MadeUnder(leader_epoch=1, log_end=16 * limits.MARK_BYTES_MAX)
+    marks = list(HideRows(under, HideReason.PURGE, scattered).split())
+    assert len(encode(marks[0])) > limits.MARK_BYTES_MAX * 0.9
+    answers: list[object] = []
+    rows = [(one.kind.encode(), encode(one)) for one in marks]
+    broker.node._router.storing.append_to_companion(partition, rows, answers.append)
+    broker.settle()
+    assert isinstance(answers[0], AppendResponse), answers
+    assert offsets(broker) == [1, 3, 5, 7, 9, 11]
+
+
+def test_where_an_unclean_election_has_lost_all_marks_nothing_is_hidden_any_more() -> None:
+    broker = with_messages()
+    done(broker, delete(broker, 3, 4))
+    target, log = (broker.node._partitions[of(key_of(broker, "orders"))] for of in (target_key, companion_key))
+    assert target.log.hidden == RowSet.of([3, 4])
+    task = log.log.truncate(0)  # as a follower of the leader that has none of them
+    assert task is not None
+    task.run()
+    log.log.truncated(task)
+    log.committed_end = 0
+    broker.node._replicas.role_due(log)
+    broker.settle()
+    assert target.log.hidden is None
+
+
+@pytest.mark.parametrize("is_dry_run", [False, True])
+def test_the_last_messages_that_stay_are_looked_for_in_steps(is_dry_run: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = Broker().start()
+    broker.create("orders", segment_bytes=4096)
+    for number in range(60):
+        broker.publish("orders.rare" if number in (1, 2, 4, 50) else "orders.other", b"%d" % number)
+    monkeypatch.setattr(limits, "PURGED_BYTES_AT_ONCE", 5_000)
+    request = purge(broker, "orders.rare", keep=2, is_dry_run=is_dry_run)
+    messages, steps = 0, []
+    while True:
+        answer = done(broker, request)
+        assert isinstance(answer, PurgeSubjectResponse)
+        messages += answer.messages
+        steps.append(answer.keep)
+        if answer.keep:
+            assert not answer.messages
+            request = msgspec.structs.replace(request, before=answer.before, keep=answer.keep)
+        elif answer.next_offset is None:
+            break
+        else:
+            request = msgspec.structs.replace(request, start=answer.next_offset, before=answer.before, keep=0)
+    assert messages == 2
+    assert set(steps) == {0, 1, 2}
+    assert len(steps) > 6, "each one reads a bounded part"
+    left = set(range(60)) - (set() if is_dry_run else {1, 2})
+    assert set(offsets(broker)) == left

@@ -10,6 +10,8 @@ import pytest
 from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import Offset, PartitionId
+from penstock.batch import codec
+from penstock.batch.schema import SCHEMA_BYTES
 from penstock.messages import (
     AlterStreamRequest,
     AlterStreamResponse,
@@ -292,6 +294,8 @@ def test_a_follower_with_damaged_marks_shows_nothing_and_is_mended() -> None:
     assert error.code == ErrorCode.CORRUPT_RANGE
     assert error.details["file"] == path
     assert f"damaged in {path} at byte {error.details['position']}" in error.message
+    assert any(one.startswith("the log of deletions of stream 's' is read-only") for one in follower.notices)
+    assert not [one for one in follower.notices if "stream '__marks" in one]
     brokers.run(MINUTE_MS)
     assert read(follower).committed_end == 1
     assert marks(follower) == [b"one", b"two"]
@@ -333,6 +337,60 @@ def test_a_sole_replica_with_damaged_marks_takes_messages_and_shows_none() -> No
     (info,) = leader.stream("s").partitions
     assert info.state == PartitionHealth.FAILED
     assert path in info.state_reason
+
+
+def flip_mark(disk: MemoryVfs, folder: str, number: int) -> None:
+    """Flip a bit of the n-th batch of marks."""
+    (name,) = [one for one in disk.list(folder) if one.endswith(".arrows")]
+    path = f"{folder}/{name}"
+    file = disk.open(path, read_only=True)
+    position = SCHEMA_BYTES
+    for _ in range(number):
+        position += codec.read_header(file.read_at(position, codec.PREFIX_BYTES)).size_bytes
+    size_bytes = codec.read_header(file.read_at(position, codec.PREFIX_BYTES)).size_bytes
+    file.close()
+    flip(disk, path, position + size_bytes - 8)
+
+
+SIX = [b"%d" % number for number in range(1, 7)]
+
+
+def killed_with_damaged_marks(*numbers: int) -> Brokers:
+    """Brokers that were all killed, and start with that batch of marks damaged, each one."""
+    brokers = with_companion(formed())
+    for name in SIX:
+        answers = mark(brokers.led("s"), name)
+        brokers.run(200)
+        committed(answers)
+    brokers.publish("s", b"a message")
+    brokers.run(limits.REPLICA_FETCH_WAIT_MS)
+    folders = {one: of_companion(member) for one, member in brokers.members.items()}
+    disks = {one: brokers.kill(one) for one in list(brokers.members)}
+    for (one, disk), number in zip(disks.items(), numbers, strict=True):
+        flip_mark(disk, folders[one], number)
+        brokers.start(one, disk)
+    brokers.run(2 * MINUTE_MS)
+    return brokers
+
+
+@pytest.mark.parametrize("numbers", [(0, 1, 2), (1, 2, 5), (5, 4, 3)])
+def test_marks_that_are_damaged_on_all_brokers_at_different_places_are_mended_without_a_leader(
+    numbers: tuple[int, ...],
+) -> None:
+    brokers = killed_with_damaged_marks(*numbers)
+    for member in brokers.members.values():
+        assert marks(member) == SIX
+    assert sorted(brokers.partition("s").isr) == [1, 2, 3]
+    assert read(brokers.led("s")).committed_end == 1
+
+
+def test_marks_that_are_damaged_on_all_brokers_at_the_same_place_are_not_taken_for_whole() -> None:
+    brokers = killed_with_damaged_marks(2, 2, 2)
+    assert brokers.partition("s").leader is None
+    for member in brokers.members.values():
+        error = refusal(member)
+        assert error.code == ErrorCode.CORRUPT_RANGE
+        assert "no other replica gives offset 2" in companion(member).mending
 
 
 def test_a_broker_that_has_not_heard_of_its_marks_since_its_start_shows_nothing() -> None:

@@ -25,6 +25,7 @@ from penstock.messages import (
     AppendOnceRequest,
     AppendRequest,
     AuthenticateRequest,
+    AwaitErasureRequest,
     ChangeRulesRequest,
     CommitOffsetsRequest,
     CreateStreamRequest,
@@ -292,6 +293,11 @@ CASES = {
     ),
     "delete messages": Case(
         plain(lambda b: DeleteMessagesRequest(stream_id=stream_id(b), offsets=(0,))),
+        on(Operation.DELETE),
+        off(Operation.DELETE),
+    ),
+    "await erasure": Case(
+        plain(lambda b: AwaitErasureRequest(stream_id=stream_id(b), marks_end=0)),
         on(Operation.DELETE),
         off(Operation.DELETE),
     ),
