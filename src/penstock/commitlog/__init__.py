@@ -37,6 +37,7 @@ from penstock.commitlog.log import Log, LogState
 from penstock.commitlog.repair import MissingRange, RepairError, SegmentRepair
 from penstock.commitlog.retention import Removal, Retention
 from penstock.commitlog.subject_queries import SubjectQueries, check_subject_indexes
+from penstock.commitlog.subject_reads import SubjectRanges
 from penstock.commitlog.subjects.blocks import SubjectRow
 from penstock.commitlog.truncation import TruncationTask
 from penstock.commitlog.verify.scrubbing import Scrub
@@ -71,6 +72,7 @@ __all__ = [
     "StorageFullError",
     "SubjectIndexing",
     "SubjectQueries",
+    "SubjectRanges",
     "SubjectRow",
     "Survey",
     "TruncationTask",

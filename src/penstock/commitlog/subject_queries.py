@@ -238,6 +238,31 @@ def _opened(view: LogView, segment: Segment) -> Iterator[SubjectIndex]:
         file.close()
 
 
+@contextlib.contextmanager
+def open_index(view: LogView, segment: Segment) -> Iterator[SubjectIndex | None]:
+    """Open the index of a sealed segment; None: it has none. It is not made here.
+
+    An index in error is reported and removed: the block ends, and what follows it goes on without an index.
+    SegmentReplacedError, CorruptionError of the segment, OSError.
+    """
+    if segment.subjects.trailer is None and not has_index(view, segment):
+        yield None
+        return
+    with contextlib.ExitStack() as stack:
+        try:
+            index = stack.enter_context(_opened(view, segment))
+        except FileNotFoundError:  # with its segment, or by hand
+            segment.subjects.trailer = None
+            yield None
+            return
+        try:
+            yield index
+        except CorruptionError as error:
+            if error.file != files.subjects_path(segment.path):
+                raise
+            _discard(view, segment, error)
+
+
 # Filters.
 
 

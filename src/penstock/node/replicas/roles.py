@@ -30,9 +30,11 @@ from dataclasses import replace
 from penstock.base import limits
 from penstock.base.config import Intake
 from penstock.base.ids import BrokerId, Incarnation, PartitionKey
+from penstock.base.subjects import INTERNAL_NAME_PREFIX
 from penstock.commitlog import LogConfig
 from penstock.messages.streams import LEADER_CHANGED
 from penstock.metadata.companions import companion_key, is_companion, target_key
+from penstock.metadata.feature_levels import SUBJECT_INDEX
 from penstock.metadata.image import ClusterImage
 from penstock.node.context import Context
 from penstock.node.maintenance.log_maintenance import LogMaintenance
@@ -77,13 +79,19 @@ class Roles:
         self.event_log = ClusterEventLog(self._broker_id, context.outbox)
         self.log_ends = LogEndReports(context, partitions, events)
         self._is_registered = False
+        self._indexes_subjects = False
 
     def image(self, image: ClusterImage, own: Incarnation | None) -> bool:
-        """Take the live brokers; `own` is this broker's incarnation, if registered. Return True if anything changed."""
+        """Take the live brokers; `own` is this broker's incarnation, if registered. Return True if anything changed.
+
+        Also if the level of the cluster now allows subject indexes.
+        """
         live = {one.broker_id: one.incarnation for one in image.brokers.values() if one.is_live}
         is_registered = own is not None and live.get(self._broker_id) == own
-        if live == self.live and is_registered == self._is_registered:
+        indexes = image.has_feature(SUBJECT_INDEX)
+        if live == self.live and is_registered == self._is_registered and indexes == self._indexes_subjects:
             return False
+        self._indexes_subjects = indexes
         before, self.live, self._is_registered = self.live, live, is_registered
         self._leading.runs_changed(before, live)
         if own is not None and is_registered:
@@ -309,6 +317,8 @@ class Roles:
         if partition.stream.moves_keys and partition.key.partition >= partition.stream.counts[0]:
             # else the key's old value in an older partition would reappear
             config = replace(config, keeps_tombstones=True)
+        if self._indexes_subjects and not partition.stream.name.startswith(INTERNAL_NAME_PREFIX):
+            config = replace(config, indexes_subjects=True)
         is_leader = partition.stream.partitions[partition.key.partition].leader == self._broker_id
         if partition.stream.intake is Intake.SEALED:
             config = config.untouched()
