@@ -60,6 +60,7 @@ def log_of(batches: list[tuple[list[Row], int, int, Compression | None, int]]) -
     index=st.sampled_from([None, "whole", "whole", "lacks some", "harmed"]),
     rows_per_match=st.sampled_from([1, 1, 4, 16]),
     segments_max=st.sampled_from([1, 512]),
+    picks=st.sampled_from([(64 * limits.KIB, 4096, 64 * limits.KIB, 4), (1, 64, 1, 1), (1, 4096, 300, 1)]),
 )
 def test_what_is_taken_out_is_what_would_be_selected(
     batches: list[tuple[list[Row], int, int, Compression | None, int]],
@@ -73,8 +74,29 @@ def test_what_is_taken_out_is_what_would_be_selected(
     index: str | None,
     rows_per_match: int,
     segments_max: int,
+    picks: tuple[int, ...],
 ) -> None:
-    vfs, view, rows = log_of(batches)
+    names = ("SUMMED_BATCH_BYTES", "SUM_BLOCK_BYTES", "PICKED_ROW_BYTES", "PICKED_SUBJECTS_SHARE")
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in zip(names, picks, strict=True):
+            patch.setattr(limits, name, value)
+        patch.setattr(limits, "PROJECTED_PIECE_BYTES", piece_bytes)
+        patch.setattr(limits, "PROJECTED_SOURCE_BYTES_MAX", source_bytes)
+        patch.setattr(limits, "SKIPPED_ROWS_PER_MATCH", rows_per_match)
+        patch.setattr(limits, "SKIPPED_SEGMENTS_MAX", segments_max)
+        check(log_of(batches), columns, subjects, part, has_end, bytes_max, index)
+
+
+def check(
+    log: tuple[MemoryVfs, LogView, list[Any]],
+    columns: list[str] | None,
+    subjects: list[str] | None,
+    part: tuple[float, float],
+    has_end: bool,
+    bytes_max: int,
+    index: str | None,
+) -> None:
+    vfs, view, rows = log
     if index is not None:
         SubjectQueries(view, view.log_end).count([">"])  # makes them
         paths = [f"{DIRECTORY}/{name}" for name in vfs.list(DIRECTORY) if name.endswith(".subjects")]
@@ -91,30 +113,25 @@ def test_what_is_taken_out_is_what_would_be_selected(
     ]
     found: list[Any] = []
     offset = first
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(limits, "PROJECTED_PIECE_BYTES", piece_bytes)
-        patch.setattr(limits, "PROJECTED_SOURCE_BYTES_MAX", source_bytes)
-        patch.setattr(limits, "SKIPPED_ROWS_PER_MATCH", rows_per_match)
-        patch.setattr(limits, "SKIPPED_SEGMENTS_MAX", segments_max)
-        while offset < (view.log_end if end is None else end):
-            request = FetchRequest(
-                stream_id=StreamId(7),
-                offset=Offset(offset),
-                columns=None if columns is None else tuple(columns),  # type: ignore[arg-type]
-                subjects=None if subjects is None else tuple(subjects),
-                end=None if end is None else Offset(end),
-                bytes_max=bytes_max,
+    while offset < (view.log_end if end is None else end):
+        request = FetchRequest(
+            stream_id=StreamId(7),
+            offset=Offset(offset),
+            columns=None if columns is None else tuple(columns),  # type: ignore[arg-type]
+            subjects=None if subjects is None else tuple(subjects),
+            end=None if end is None else Offset(end),
+            bytes_max=bytes_max,
+        )
+        query = Project(view, vfs, view.log_end, request, is_indexed=index is not None)
+        query.run()
+        assert offset < query.end_offset <= (view.log_end if end is None else end)
+        schema = projecting.schema_of(names)
+        if query.raw:
+            table = pa.Table.from_batches(
+                projecting.from_stream(query.raw, query.raw_crc, schema, source="here"), schema
             )
-            query = Project(view, vfs, view.log_end, request, is_indexed=index is not None)
-            query.run()
-            assert offset < query.end_offset <= (view.log_end if end is None else end)
-            schema = projecting.schema_of(names)
-            if query.raw:
-                table = pa.Table.from_batches(
-                    projecting.from_stream(query.raw, query.raw_crc, schema, source="here"), schema
-                )
-                found += table.to_pylist()
-            before = [epoch for row, epoch in rows if row["offset"] < query.end_offset]
-            assert not before or query.last_epoch in (before[-1], None if index is not None else before[-1])
-            offset = query.end_offset
+            found += table.to_pylist()
+        before = [epoch for row, epoch in rows if row["offset"] < query.end_offset]
+        assert not before or query.last_epoch in (before[-1], None if index is not None else before[-1])
+        offset = query.end_offset
     assert found == expected

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from penstock.base import limits
 from penstock.base.errors import CorruptionError, RemoteError
 from penstock.base.subjects import is_wildcard
-from penstock.batch import codec
+from penstock.batch import codec, compression, joining
 from penstock.batch.projecting import Projection
 from penstock.batch.schema import SCHEMA_BYTES, check_schema_message
 from penstock.batch.subject_patterns import SubjectPatterns
@@ -29,6 +29,7 @@ from penstock.commitlog.errors import LogCutError, mistake_of
 from penstock.commitlog.files import files
 from penstock.commitlog.segment.segment import Segment
 from penstock.commitlog.subjects import layout, reading, writing
+from penstock.commitlog.subjects.block_sums import BlockSums
 from penstock.commitlog.subjects.blocks import SubjectRow, SubjectRows
 from penstock.commitlog.subjects.layout import SegmentIdentity
 from penstock.commitlog.subjects.reading import SubjectIndex
@@ -138,12 +139,14 @@ def build_index(view: LogView, segment: Segment) -> Generator[int, None, None]:
     if not total.rows:
         return
     identity = identity_of(view, segment)
+    sums = BlockSums()
+    sum_pages = sums.pages() if (yield from _sum_blocks(view, segment, sums)) else []
     path = files.subjects_path(segment.path)
     unfinished = f"{path}.new"
     try:
         file = view.vfs.open(unfinished, create=True, make_folders=False)
         try:
-            yield from writing.write(file, total, identity)
+            yield from writing.write(file, total, identity, sum_pages)
             file.sync()  # before the rename, or a power loss would leave an index in error
         finally:
             file.close()
@@ -158,6 +161,46 @@ def build_index(view: LogView, segment: Segment) -> Generator[int, None, None]:
         with contextlib.suppress(OSError):
             view.vfs.remove(path)
         raise SegmentReplacedError(segment.path)
+
+
+def _sum_blocks(view: LogView, segment: Segment, sums: BlockSums) -> Generator[int, None, bool]:
+    """Sum up the blocks of a sealed segment while its batches are verified; yield the bytes read.
+
+    False: not worth it, as the batches are small or compressed. SegmentReplacedError, CorruptionError, OSError.
+    """
+    whole = view.starting_at(min(view.log_start, segment.base_offset))
+    batches, length = 0, limits.CLEANING_SLICE_BYTES
+    position, offset = SCHEMA_BYTES, segment.base_offset
+    try:
+        file = view.vfs.open(segment.path, read_only=True)
+    except FileNotFoundError:
+        raise SegmentReplacedError(segment.path) from None
+    try:
+        head = file.read_at(0, SCHEMA_BYTES)
+        check_schema_message(head, file=segment.path)
+        sums.add(head)
+        while position < segment.size_bytes:
+            raw = memoryview(file.read_at(position, length))
+            found = joining.gather_all(raw, 0, offset, (segment.base_offset, segment.end_offset))
+            verified, count = raw[: found.end], len(found.begins)
+            if not count:
+                header = codec.read_header(raw, file=segment.path, position=position)
+                if compression.is_compressed(raw):
+                    return False
+                length = max(length, header.size_bytes)
+                verified = memoryview(file.read_at(position, header.size_bytes))
+                codec.verify(verified, file=segment.path, position=position)
+                found, count = found._replace(end_offset=header.end_offset), 1
+            sums.add(verified)
+            batches += count
+            if batches * limits.SUMMED_BATCH_BYTES > segment.size_bytes:
+                return False
+            yield len(verified)
+            position, offset = position + len(verified), found.end_offset
+    finally:
+        file.close()
+    _check_still(whole, segment)
+    return offset == segment.end_offset
 
 
 def has_index(view: LogView, segment: Segment) -> bool:

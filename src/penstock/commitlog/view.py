@@ -352,6 +352,14 @@ class LogView:
             raise self._corrupt(segment, offset)
         return number, extent
 
+    def extent_in(self, segment: Segment, offset: int) -> BatchExtent | None:
+        """Return the place of the batch with `offset` in exactly this segment; None: it is rewritten or corrupt."""
+        try:
+            extent = self._with_entries_of(segment, lambda _, entries: _extent_of(entries, offset))
+        except _ReplacedError:
+            return None
+        return None if segment.damage or extent is None or extent.end_offset <= offset else extent
+
     def in_memory(self, offset: int) -> bool:
         """Return True if `slice` from `offset` on reads no file; otherwise run it in a disk thread.
 

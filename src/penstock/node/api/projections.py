@@ -64,8 +64,10 @@ class Project(Query):
                     self.end_offset, self.last_epoch = beyond, None  # which epoch it is there was not read
                     continue
                 before = self.end_offset
+                if self._has_skipped_enough and before > start:
+                    break
                 self._skip()
-                if self.end_offset > before:
+                if self.end_offset > before or self._pick(projection):
                     continue
                 self._project_segment(projection)
                 if self.end_offset == before:
@@ -88,10 +90,18 @@ class Project(Query):
     def _is_enough(self) -> bool:
         return (
             self.end_offset >= self._wanted[1]
-            or self.looked_bytes >= limits.PROJECTED_SOURCE_BYTES_MAX
+            or self.looked_bytes - self._index_bytes >= limits.PROJECTED_SOURCE_BYTES_MAX
             or self._found_bytes >= min(self._request.bytes_max, limits.PROJECTED_BYTES_MAX)
-            or (self._ranges is not None and self._ranges.looked_segments >= limits.SKIPPED_SEGMENTS_MAX)
         )
+
+    @property
+    def _has_skipped_enough(self) -> bool:
+        segments = 0 if self._ranges is None else self._ranges.looked_segments
+        return segments >= limits.SKIPPED_SEGMENTS_MAX or self._index_bytes >= limits.PROJECTED_SOURCE_BYTES_MAX
+
+    @property
+    def _index_bytes(self) -> int:
+        return 0 if self._ranges is None else self._ranges.looked_bytes
 
     def _skip(self) -> None:
         """Go on to where the next match may be."""
@@ -99,15 +109,25 @@ class Project(Query):
             return
         if not self._is_wanted:
             raise QueryGivenUpError
-        looked_bytes = self._ranges.looked_bytes
+        before = self._index_bytes
         begin, self._wanted_end = self._ranges.at(self.end_offset)
-        self.looked_bytes += self._ranges.looked_bytes - looked_bytes
+        self.looked_bytes += self._index_bytes - before
         if begin > self.end_offset:
             self.end_offset, self.last_epoch = begin, None
 
+    def _pick(self, projection: Projection) -> bool:
+        """Continue by the next batch if it is large and only single rows of it have to be read."""
+        end = min(self._wanted[1], self._committed_end)
+        if self._ranges is None or (picked := self._ranges.pick(self.end_offset, end, projection)) is None:
+            return False
+        self._take(picked.rows)
+        self.looked_bytes += picked.read_bytes
+        self.end_offset, self.last_epoch = picked.end_offset, picked.leader_epoch
+        return True
+
     def _project_segment(self, projection: Projection) -> None:
         """Continue in one segment as long as there are small, sound batches; otherwise by one other batch."""
-        room = limits.PROJECTED_SOURCE_BYTES_MAX - self.looked_bytes
+        room = limits.PROJECTED_SOURCE_BYTES_MAX - self.looked_bytes + self._index_bytes
         found = self._view.slice(self.end_offset, end=self._committed_end, bytes_max=room, wanted_end=self._wanted_end)
         if found is None:
             return
