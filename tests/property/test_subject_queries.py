@@ -9,11 +9,21 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
+from penstock.base import limits
 from penstock.base.config import Compression
 from penstock.base.errors import RemoteError
 from penstock.base.subjects import matches
 from penstock.batch import codec
-from penstock.commitlog import LogConfig, LogCutError, LogView, SubjectQueries, SubjectRow, check_subject_indexes
+from penstock.commitlog import (
+    LiveSubjectQueries,
+    LogConfig,
+    LogCutError,
+    LogView,
+    SubjectQueries,
+    SubjectRow,
+    check_subject_indexes,
+)
+from penstock.live.row_set import NONE, RowSet
 from penstock.vfs.memory import MemoryVfs
 from tests.damage import content, write
 from tests.extent import examples
@@ -34,7 +44,8 @@ def rows_of(view: LogView, end: int) -> list[tuple[int, str]]:
     for _, data in view.batches(view.log_start, end):
         rows = codec.check_rows(data)
         found += zip(rows.column(0).to_pylist(), rows.column(2).to_pylist(), strict=True)
-    return [row for row in found if view.log_start <= row[0] < end]
+    # What covers the offsets of erased rows has no subject.
+    return [row for row in found if view.log_start <= row[0] < end and row[1]]
 
 
 def table(rows: list[tuple[int, str]]) -> list[SubjectRow]:
@@ -69,6 +80,26 @@ def check(view: LogView, end: int, subject: str, patterns: list[str], after: str
     assert not wrong_subject_indexes(view)
 
 
+def check_live(view: LogView, end: int, subject: str, patterns: list[str], after: str, limit: int, begin: int) -> None:
+    """Compare the queries of live rows with a read of them."""
+    rows = rows_of(view, end)
+    known = {row.subject: row for row in table(rows)}
+    wanted = [row for row in rows if any(matches(pattern, row[1]) for pattern in patterns)]
+    queries = LiveSubjectQueries(view, end)
+    assert queries.of(subject) == known.get(subject)
+    assert queries.last(subject) == (known[subject].last if subject in known else None)
+    behind = [row for row in table(wanted) if row.subject.encode() > after.encode()]
+    assert queries.matching(patterns, after=after, limit=limit) == behind[:limit]
+    assert queries.count(patterns) == len(wanted)
+    reached, total = begin, 0
+    for count, part_end in queries.count_from(patterns, begin):
+        assert part_end > reached
+        total += count
+        reached = part_end
+        assert total == sum(begin <= at < reached for at, _ in wanted)
+    assert reached == max(begin, end)
+
+
 class IndexedLog(CleanedLog):
     """A log whose subjects are indexed by the cleaner, or when a query comes."""
 
@@ -82,6 +113,7 @@ class IndexedLog(CleanedLog):
         config = LogConfig(segment_bytes, compact=compact, indexes_subjects=indexes, compression=compression)
         self.open(config, 10_000_000)
         self.views: list[LogView] = []
+        self.hidden = NONE
 
     @rule(subjects=st.lists(st.sampled_from(SUBJECTS), min_size=1, max_size=8), copies=st.integers(1, 12))
     def append(self, subjects: list[str], copies: int) -> None:
@@ -112,6 +144,41 @@ class IndexedLog(CleanedLog):
         if (removal := give_up_before(self.log, round(self.log.committed_end * part))) is not None:
             removal.run()
             self.log.removed(removal)
+
+    @rule(
+        places=st.lists(st.floats(0, 1, exclude_max=True), min_size=1, max_size=5),
+        length=st.sampled_from([1, 1, 2, 9, 200]),
+        is_secure=st.booleans(),
+    )
+    def hide(self, places: list[float], length: int, is_secure: bool) -> None:
+        self.commit()
+        for begin in (int(place * self.committed_end) for place in places):
+            self.hidden |= RowSet.of_runs([(begin, min(begin + length, self.committed_end))])
+        self.log.hide(self.hidden, self.hidden if is_secure else NONE)
+
+    @rule(
+        subject=st.sampled_from(SUBJECTS),
+        patterns=st.lists(st.sampled_from(PATTERNS), min_size=1, max_size=3),
+        after=st.sampled_from(["", *SUBJECTS]),
+        limit=st.integers(1, 50),
+        parts=st.tuples(st.floats(0, 1), st.floats(0, 1)),
+        subjects_max=st.sampled_from([1, 1_000]),
+    )
+    def query_live_rows(
+        self,
+        subject: str,
+        patterns: list[str],
+        after: str,
+        limit: int,
+        parts: tuple[float, float],
+        subjects_max: int,
+    ) -> None:
+        view = self.log.view().hiding(self.hidden)
+        length = view.log_end - view.log_start
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(limits, "LIVE_SUBJECTS_MAX", subjects_max)
+            for end in {view.log_end, view.log_start + round(length * parts[0])}:
+                check_live(view, end, subject, patterns, after, limit, view.log_start + round(length * parts[1]))
 
     @rule()
     def look(self) -> None:

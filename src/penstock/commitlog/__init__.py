@@ -33,6 +33,7 @@ from penstock.commitlog.files.files import LogFolder
 from penstock.commitlog.files.lineage import LineageEntry
 from penstock.commitlog.files.open_files import OpenFiles
 from penstock.commitlog.flush import Flush
+from penstock.commitlog.live_subjects import LiveSubjectQueries
 from penstock.commitlog.log import Log, LogState
 from penstock.commitlog.repair import MissingRange, RepairError, SegmentRepair
 from penstock.commitlog.retention import Removal, Retention
@@ -49,6 +50,7 @@ __all__ = [
     "ExpirySurvey",
     "Flush",
     "LineageEntry",
+    "LiveSubjectQueries",
     "Log",
     "LogConfig",
     "LogCutError",

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Generator, Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 from penstock.base import limits
 from penstock.base.errors import CorruptionError, RemoteError
@@ -40,9 +40,18 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _T = TypeVar("_T")
-_Source = SubjectIndex | SubjectRows
 _TRIES = 3  # the cleaner may rewrite a segment again and again; corruption comes once
 _SUBJECT = 1  # column of the rows that are summed up
+
+
+class SubjectSource(Protocol):
+    """Rows by subject: an index, or a sum."""
+
+    def find(self, subject: bytes) -> SubjectRow | None:
+        """Return the row of one subject; None if there is none."""
+
+    def between(self, begin: bytes, end: bytes | None) -> Iterator[pa.RecordBatch]:
+        """Yield the subjects from `begin` to `end` in order; None: to the last."""
 
 
 class SegmentReplacedError(Exception):
@@ -316,7 +325,7 @@ class SubjectFilter:
         self._patterns = SubjectPatterns(patterns)
         self.ranges = _merged(sorted(map(_range_of, patterns)))
 
-    def select(self, source: _Source, after: bytes = b"") -> Iterator[pa.RecordBatch]:
+    def select(self, source: SubjectSource, after: bytes = b"") -> Iterator[pa.RecordBatch]:
         """Yield the rows of matching subjects behind `after`, in order."""
         for begin, end in self.ranges:
             start = max(begin, after + b"\0") if after else begin
@@ -326,6 +335,12 @@ class SubjectFilter:
                 matching = batch.filter(self._patterns.mask(batch.column(0)))
                 if matching.num_rows:
                     yield matching
+
+    def count(self, source: SubjectSource) -> int:
+        """Return the number of messages whose subjects match."""
+        import pyarrow.compute as pc
+
+        return sum(pc.sum(batch.column(1)).as_py() for batch in self.select(source))
 
     def matching(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Return the rows of a log, with offset and subject, whose subjects match."""
@@ -362,7 +377,7 @@ def _merged(ranges: list[tuple[bytes, bytes]]) -> tuple[_Range, ...]:
 # Queries.
 
 
-class _Piece(NamedTuple):
+class Piece(NamedTuple):
     """The part of a segment that a query is about."""
 
     segment: Segment
@@ -420,14 +435,8 @@ class SubjectQueries:
 
     def count(self, patterns: Sequence[str]) -> int:
         """Return the number of messages whose subjects match."""
-        import pyarrow.compute as pc
-
         wanted = SubjectFilter(patterns)
-
-        def rows(source: _Source) -> int:
-            return sum(pc.sum(batch.column(1)).as_py() for batch in wanted.select(source))
-
-        return sum(sum(self._use(piece, rows)) for piece in self._pieces())
+        return sum(sum(self._use(piece, wanted.count)) for piece in self._pieces())
 
     def next(self, patterns: Sequence[str], offset: int) -> int | None:
         """Return the offset of the first message at or behind `offset` whose subject matches; None: there is none."""
@@ -470,15 +479,15 @@ class SubjectQueries:
 
     # Sources of the answers.
 
-    def _pieces(self) -> list[_Piece]:
+    def _pieces(self) -> list[Piece]:
         view, pieces = self._view, []
         for segment in view.segments:
             begin, end = max(view.log_start, segment.base_offset), min(self._end, segment.end_offset)
             if begin < end:
-                pieces.append(_Piece(segment, begin, end, segment is not view.segments[-1]))
+                pieces.append(Piece(segment, begin, end, segment is not view.segments[-1]))
         return pieces
 
-    def _use(self, piece: _Piece, use: Callable[[_Source], _T], *, is_last: bool = False) -> list[_T]:
+    def _use(self, piece: Piece, use: Callable[[SubjectSource], _T], *, is_last: bool = False) -> list[_T]:
         """Return what `use` makes of the index of a segment, or of each sum of what has none.
 
         `is_last`: an index that also counts what log_start cuts off will do.
@@ -493,7 +502,7 @@ class SubjectQueries:
                     return self._with_index(segment, use)
         return [use(one) for one in self._summed(piece)]
 
-    def _with_index(self, segment: Segment, use: Callable[[_Source], _T]) -> list[_T]:
+    def _with_index(self, segment: Segment, use: Callable[[SubjectSource], _T]) -> list[_T]:
         for _ in range(_TRIES):
             if segment.subjects.trailer is None and not has_index(self._view, segment):
                 try:
@@ -515,7 +524,7 @@ class SubjectQueries:
                 _discard(self._view, segment, error)
         raise SegmentReplacedError(segment.path)
 
-    def _summed(self, piece: _Piece) -> tuple[SubjectRows, ...]:
+    def _summed(self, piece: Piece) -> tuple[SubjectRows, ...]:
         """Return sums of the rows of a piece, and remember them with its segment."""
         memory = piece.segment.subjects
         known = memory.summed
@@ -560,7 +569,7 @@ def _lowest(found: dict[str, SubjectRow], limit: int) -> list[SubjectRow]:
     return [found[subject] for subject in sorted(found, key=str.encode)[:limit]]
 
 
-def _next_in(wanted: SubjectFilter, source: _Source, offset: int) -> tuple[int, bool] | None:
+def _next_in(wanted: SubjectFilter, source: SubjectSource, offset: int) -> tuple[int, bool] | None:
     """Return an offset at or behind `offset`, up to which there is a match, and True if that is the next one."""
     import pyarrow.compute as pc
 

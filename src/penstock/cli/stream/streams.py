@@ -14,7 +14,7 @@ import typer
 from penstock.base.config import ALTERABLE, Acks, StreamConfig
 from penstock.base.subjects import is_reserved
 from penstock.base.units import format_bytes
-from penstock.cli.stream import copy, deleting, finding, intake, producers, purge, report
+from penstock.cli.stream import copy, deleting, finding, intake, producers, purge, report, subjects
 from penstock.cli.stream.forget_archive import forget_archive
 from penstock.cli.terminal import output
 from penstock.cli.terminal.confirming import confirm
@@ -447,6 +447,9 @@ _add(
 _add("list", list_streams, "penstock stream list", "penstock stream list --json | jq .config.name")
 _add("show", show, "penstock stream show orders", "penstock stream show orders --producers")
 _add("find", finding.find, "penstock stream find orders.eu.42")
+app.command("subjects", cls=Command, epilog=subjects.SUBJECTS_EXAMPLES)(subjects.subjects)
+app.command("count", cls=Command, epilog=subjects.COUNT_EXAMPLES)(subjects.count)
+app.command("last", cls=Command, epilog=subjects.LAST_EXAMPLES)(subjects.last)
 _add(
     "alter",
     alter,

@@ -137,7 +137,7 @@ def unpack_trailer(data: bytes, file_bytes: int, *, file: str) -> Trailer:
         0 < trailer.blocks <= trailer.subjects <= trailer.rows <= limits.OFFSET_MAX
         and trailer.segment.base_offset < trailer.segment.end_offset <= limits.OFFSET_MAX
         and trailer.pages > 0
-        and trailer.directory_bytes > trailer.blocks * _ENTRY.size
+        and trailer.directory_bytes >= trailer.blocks * _ENTRY.size  # the first subject is empty if rows were erased
         and trailer.directory_bytes <= limits.SUBJECT_DIRECTORY_BYTES_MAX
         and room >= trailer.blocks * 8
         and sum_pages in (0, sum_pages_of(trailer.segment.size_bytes))

@@ -211,3 +211,9 @@ def test_plain_python_makes_the_same_filter() -> None:
             module.may_hold(b"short", b"a")
         filters.append(bytes(bits))
     assert filters[0] == filters[1]
+
+
+def test_rows_whose_subject_was_erased_have_the_empty_one() -> None:
+    index = opened(written([""] * 3))
+    assert index.find(b"") == SubjectRow("", 3, BASE, BASE + 2)
+    assert [len(block) for block in index.check()] == [1]
