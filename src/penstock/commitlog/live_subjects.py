@@ -38,7 +38,7 @@ _TRIES = 5  # the cleaner may rewrite a segment again and again
 class LiveSubjectQueries(SubjectQueries):
     """Queries of the rows of a view from its log_start to `end` that it does not hide.
 
-    `next` and `ranges` of the base class are about stored rows.
+    `next` of the base class is about stored rows.
     """
 
     def __init__(

@@ -460,23 +460,6 @@ class SubjectQueries:
                     return int(matching.column(0)[0].as_py())
         return None
 
-    def ranges(self, patterns: Sequence[str], begin: int, end: int) -> list[tuple[int, int]]:
-        """Return ranges of offsets, one for each segment at most, outside which no message from `begin` to `end`
-        matches: a reader may skip the rest.
-        """
-        wanted = SubjectFilter(patterns)
-        ranges = []
-        for piece in self._pieces():
-            start, stop = max(begin, piece.begin), min(end, piece.end)
-            if start >= stop:
-                continue
-            found = [one for one in self._use(piece, lambda source: _span(wanted.select(source)), is_last=True) if one]
-            if found:
-                low, high = max(start, min(found)[0]), min(stop, max(one[1] for one in found) + 1)
-                if low < high:
-                    ranges.append((low, high))
-        return ranges
-
     # Sources of the answers.
 
     def _pieces(self) -> list[Piece]:
@@ -585,11 +568,3 @@ def _next_in(wanted: SubjectFilter, source: SubjectSource, offset: int) -> tuple
         lowest = pc.min(pc.if_else(is_behind, first, last)).as_py()
         bound = lowest if bound is None else min(bound, lowest)
     return None if bound is None else (bound, is_exact)
-
-
-def _span(batches: Iterator[pa.RecordBatch]) -> tuple[int, int] | None:
-    """Return the first and the last offset of all rows."""
-    import pyarrow.compute as pc
-
-    spans = [(pc.min(batch.column(2)).as_py(), pc.max(batch.column(3)).as_py()) for batch in batches]
-    return (min(spans)[0], max(last for _, last in spans)) if spans else None
