@@ -30,7 +30,6 @@ from dataclasses import replace
 from penstock.base import limits
 from penstock.base.config import Intake
 from penstock.base.ids import BrokerId, Incarnation, PartitionKey
-from penstock.base.subjects import INTERNAL_NAME_PREFIX
 from penstock.commitlog import LogConfig
 from penstock.messages.streams import LEADER_CHANGED
 from penstock.metadata.companions import companion_key, is_companion, target_key
@@ -317,7 +316,7 @@ class Roles:
         if partition.stream.moves_keys and partition.key.partition >= partition.stream.counts[0]:
             # else the key's old value in an older partition would reappear
             config = replace(config, keeps_tombstones=True)
-        if self._indexes_subjects and not partition.stream.name.startswith(INTERNAL_NAME_PREFIX):
+        if not partition.stream.config.is_internal and self._indexes_subjects:
             config = replace(config, indexes_subjects=True)
         is_leader = partition.stream.partitions[partition.key.partition].leader == self._broker_id
         if partition.stream.intake is Intake.SEALED:
