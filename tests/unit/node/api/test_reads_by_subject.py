@@ -104,6 +104,15 @@ def test_a_filter_that_matches_few_rows_reads_few_bytes() -> None:
     assert log.read("absent")[1] <= 0.001
 
 
+@pytest.mark.parametrize("per_batch", [20, 200, 4_000])
+def test_a_filter_that_matches_one_row_of_ten_thousand_reads_three_hundredths_at_most(per_batch: int) -> None:
+    subjects = [f"u.{number % 10_000}.{number}" for number in range(60_000)]
+    log = Counted(subjects, per_batch, segment_bytes=8_000_000)
+    found, share = log.read("u.77.*")
+    assert found == list(range(77, log.end, 10_000))
+    assert share <= 0.03
+
+
 def test_few_rows_of_large_batches_are_read_without_the_rest() -> None:
     log = Counted(on_own(), 1_500, segment_bytes=4_000_000)
     assert len(log.segment_paths()) == 1
