@@ -171,6 +171,9 @@ if TYPE_CHECKING:
         SubjectPurge as SubjectPurge,
     )
     from penstock.client.values import (
+        SubjectState as SubjectState,
+    )
+    from penstock.client.values import (
         Truncation as Truncation,
     )
     from penstock.messages import StreamInfo as StreamInfo
@@ -251,6 +254,7 @@ _MODULE_OF = {
     "OffsetAt": "penstock.client.values",
     "PubAck": "penstock.client.values",
     "SubjectPurge": "penstock.client.values",
+    "SubjectState": "penstock.client.values",
     "Truncation": "penstock.client.values",
     "StreamInfo": "penstock.messages",
     "Schema": "penstock.schemas.kinds",
@@ -295,6 +299,7 @@ __all__ = [  # noqa: RUF022 (most used names first)
     "Deletion",
     "Erasure",
     "SubjectPurge",
+    "SubjectState",
     "PenstockError",
     "RemoteError",
     "OperationalError",

@@ -110,6 +110,7 @@ def test_several_subjects_a_description_and_metadata(run: Run) -> None:
     )
     (info,) = lines(run("stream", "show", "many", "--json"))
     assert (info["config"]["more_subjects"], info["config"]["metadata"]) == (["many.b.*"], {"team": "shop=1"})
+    assert info["subjects"] == ["many.a", "many.b.*"]
     changed = run("stream", "alter", "many", "--remove-subject", "many.a", "--add-subject", "many.c", "--metadata", "")
     assert changed.stdout == "stream many: it stores many.b.*, many.c, metadata is none\n"
     shown = run("stream", "show", "many").stdout
@@ -129,7 +130,7 @@ def test_wrong_use_is_told_all_at_once(run: Run) -> None:
     assert "--max-bytes" in result.stderr
     result = run("stream", "create", "no good", "a..b", code=2)
     assert "name:" in result.stderr
-    assert "subject:" in result.stderr
+    assert "SUBJECT:" in result.stderr
     run("stream", "alter", "x", code=2)
     run("read", "x", "--from", "nonsense", code=2)
     run("read", "x", "--follow", "--to", "latest", code=2)

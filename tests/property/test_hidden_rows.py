@@ -52,11 +52,14 @@ class HidingLog(CleanedLog):
         segment_bytes=st.sampled_from([4096, 9000]),
         window_s=st.sampled_from([0, 0, 4]),
         compression=st.sampled_from([Compression.NONE, Compression.NONE, Compression.ZSTD]),
+        indexes=st.booleans(),
     )
-    def start(self, segment_bytes: int, window_s: int, compression: Compression) -> None:
+    def start(self, segment_bytes: int, window_s: int, compression: Compression, indexes: bool) -> None:
         self.hidden = self.secure = NONE
         self.made = 0
-        config = LogConfig(segment_bytes, 8 * S, dedup_window_us=window_s * S, compression=compression)
+        config = LogConfig(
+            segment_bytes, 8 * S, dedup_window_us=window_s * S, compression=compression, indexes_subjects=indexes
+        )
         self.open(config, 10 * S)
         self.append(3, 10, 30, is_producers=False)  # type: ignore[call-arg]
 
@@ -210,7 +213,7 @@ class HidingLog(CleanedLog):
                 columns=columns,
                 subjects=None if subject is None else (subject,),
             )
-            query = Project(self.live_view(), self.vfs, end, request)
+            query = Project(self.live_view(), self.vfs, end, request, is_indexed=True)
             query.run()
             assert query.end_offset > offset, "a consumer would stall"
             if query.raw:

@@ -9,11 +9,21 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
+from penstock.base import limits
 from penstock.base.config import Compression
 from penstock.base.errors import RemoteError
 from penstock.base.subjects import matches
 from penstock.batch import codec
-from penstock.commitlog import LogConfig, LogCutError, LogView, SubjectQueries, SubjectRow, check_subject_indexes
+from penstock.commitlog import (
+    LiveSubjectQueries,
+    LogConfig,
+    LogCutError,
+    LogView,
+    SubjectQueries,
+    SubjectRanges,
+    SubjectRow,
+    check_subject_indexes,
+)
 from penstock.live.row_set import NONE, RowSet
 from penstock.vfs.memory import MemoryVfs
 from tests.damage import content, write
@@ -35,7 +45,23 @@ def rows_of(view: LogView, end: int) -> list[tuple[int, str]]:
     for _, data in view.batches(view.log_start, end):
         rows = codec.check_rows(data)
         found += zip(rows.column(0).to_pylist(), rows.column(2).to_pylist(), strict=True)
-    return [row for row in found if view.log_start <= row[0] < end]
+    # What covers the offsets of erased rows has no subject.
+    return [row for row in found if view.log_start <= row[0] < end and row[1]]
+
+
+def reached(view: LogView, patterns: list[str], offset: int, end: int) -> set[int]:
+    """Offsets that a reader of the patterns looks at."""
+    ranges = SubjectRanges(view, patterns)
+    found: set[int] = set()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(limits, "SKIPPED_ROWS_PER_MATCH", 1)
+        while offset < end:
+            low, high = ranges.at(offset)
+            assert offset <= low <= high <= view.log_end
+            assert offset < high
+            found.update(range(low, min(high, end)))
+            offset = high
+    return found
 
 
 def table(rows: list[tuple[int, str]]) -> list[SubjectRow]:
@@ -64,9 +90,8 @@ def check(view: LogView, end: int, subject: str, patterns: list[str], after: str
     assert queries.matching(patterns, after=after, limit=limit) == behind[:limit]
     assert queries.count(patterns) == len(wanted)
     assert queries.next(patterns, offset) == next((at for at, _ in wanted if at >= offset), None)
-    ranges = queries.ranges(patterns, offset, end)
-    assert all(low < high for low, high in ranges)
-    assert {at for at, _ in wanted if at >= offset} <= {at for low, high in ranges for at in range(low, high)}
+    looked_at = reached(view, patterns, offset, end)
+    assert [at for at, _ in wanted if at >= offset] == [at for at, _ in wanted if at in looked_at]
     assert not wrong_subject_indexes(view)
     names = [*SUBJECTS, "absent", subject]
     for makes_indexes in (True, False):
@@ -82,6 +107,26 @@ def check_lasts(view: LogView, end: int) -> None:
     assert lasts == [known.get(one, -1) for one in (*SUBJECTS, "absent")]
 
 
+def check_live(view: LogView, end: int, subject: str, patterns: list[str], after: str, limit: int, begin: int) -> None:
+    """Compare the queries of live rows with a read of them."""
+    rows = rows_of(view, end)
+    known = {row.subject: row for row in table(rows)}
+    wanted = [row for row in rows if any(matches(pattern, row[1]) for pattern in patterns)]
+    queries = LiveSubjectQueries(view, end)
+    assert queries.of(subject) == known.get(subject)
+    assert queries.last(subject) == (known[subject].last if subject in known else None)
+    behind = [row for row in table(wanted) if row.subject.encode() > after.encode()]
+    assert queries.matching(patterns, after=after, limit=limit) == behind[:limit]
+    assert queries.count(patterns) == len(wanted)
+    reached, total = begin, 0
+    for count, part_end in queries.count_from(patterns, begin):
+        assert part_end > reached
+        total += count
+        reached = part_end
+        assert total == sum(begin <= at < reached for at, _ in wanted)
+    assert reached == max(begin, end)
+
+
 class IndexedLog(CleanedLog):
     """A log whose subjects are indexed by the cleaner, or when a query comes."""
 
@@ -94,8 +139,8 @@ class IndexedLog(CleanedLog):
     def start(self, segment_bytes: int, compact: bool, indexes: bool, compression: Compression) -> None:
         config = LogConfig(segment_bytes, compact=compact, indexes_subjects=indexes, compression=compression)
         self.open(config, 10_000_000)
-        self.hidden = NONE
         self.views: list[LogView] = []
+        self.hidden = NONE
 
     @rule(subjects=st.lists(st.sampled_from(SUBJECTS), min_size=1, max_size=8), copies=st.integers(1, 12))
     def append(self, subjects: list[str], copies: int) -> None:
@@ -127,6 +172,41 @@ class IndexedLog(CleanedLog):
             removal.run()
             self.log.removed(removal)
 
+    @rule(
+        places=st.lists(st.floats(0, 1, exclude_max=True), min_size=1, max_size=5),
+        length=st.sampled_from([1, 1, 2, 9, 200]),
+        is_secure=st.booleans(),
+    )
+    def hide(self, places: list[float], length: int, is_secure: bool) -> None:
+        self.commit()
+        for begin in (int(place * self.committed_end) for place in places):
+            self.hidden |= RowSet.of_runs([(begin, min(begin + length, self.committed_end))])
+        self.log.hide(self.hidden, self.hidden if is_secure else NONE)
+
+    @rule(
+        subject=st.sampled_from(SUBJECTS),
+        patterns=st.lists(st.sampled_from(PATTERNS), min_size=1, max_size=3),
+        after=st.sampled_from(["", *SUBJECTS]),
+        limit=st.integers(1, 50),
+        parts=st.tuples(st.floats(0, 1), st.floats(0, 1)),
+        subjects_max=st.sampled_from([1, 1_000]),
+    )
+    def query_live_rows(
+        self,
+        subject: str,
+        patterns: list[str],
+        after: str,
+        limit: int,
+        parts: tuple[float, float],
+        subjects_max: int,
+    ) -> None:
+        view = self.log.view().hiding(self.hidden)
+        length = view.log_end - view.log_start
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(limits, "LIVE_SUBJECTS_MAX", subjects_max)
+            for end in {view.log_end, view.log_start + round(length * parts[0])}:
+                check_live(view, end, subject, patterns, after, limit, view.log_start + round(length * parts[1]))
+
     @rule()
     def look(self) -> None:
         self.views = [*self.views[-2:], self.log.view()]
@@ -145,13 +225,6 @@ class IndexedLog(CleanedLog):
             offset = view.log_start + round(length * parts[1])
             check_lasts(view.hiding(self.hidden), end)
             check(view, end, subject, patterns, after, limit, offset)
-
-    @rule(parts=st.lists(st.tuples(st.floats(0, 1), st.integers(1, 40)), max_size=4))
-    def hide(self, parts: list[tuple[float, int]]) -> None:
-        """Rows that are no last ones for readers; the files keep them."""
-        begins = [(round(part * self.log.log_end), count) for part, count in parts]
-        runs = [(begin, min(begin + count, self.log.log_end)) for begin, count in begins]
-        self.hidden = RowSet.of(offset for begin, end in runs for offset in range(begin, end))
 
     @precondition(lambda self: self.views)
     @rule(subject=st.sampled_from(SUBJECTS), patterns=st.lists(st.sampled_from(PATTERNS), min_size=1, max_size=3))

@@ -65,6 +65,7 @@ from penstock.client.read.filters import Filter
 from penstock.client.read.gathering import Gathering, WantedColumns, pandas_of, polars_of, warned
 from penstock.client.read.latest import Got, latest
 from penstock.client.read.reading import Reader, answers, find_place, partition_number, partition_numbers, plans
+from penstock.client.read.subjects import count_messages, lasts, list_subjects, subjects_to_list
 from penstock.client.read.tailing import last_messages
 from penstock.client.schemas import (
     ContractPath,
@@ -91,6 +92,7 @@ from penstock.client.values import (
     Start,
     StreamName,
     SubjectPurge,
+    SubjectState,
     Truncation,
     datetime_of,
 )
@@ -703,6 +705,54 @@ class Client(OfThisProcess):
         if partition is not None:
             return (await self._get(stream, which, partition, timeout)).message
         return await latest(self._streams, self._get, stream, which, timeout)
+
+    async def last_by_subjects(
+        self,
+        stream: StreamName,
+        subject: str | Iterable[str],
+        *,
+        after: str = "",
+        limit: int = 1_000,
+        partition: int | None = None,
+        timeout: float = 10.0,
+    ) -> list[Message]:
+        """Return the last message of each subject that matches, wildcards allowed: at most `limit`, as from `subjects`.
+
+        In several partitions a subject has a last message in each. All are those of one moment, except where they were
+        deleted before they were read. Errors as from `subjects`.
+        """
+        found = await self.subjects(stream, subject, after=after, limit=limit, partition=partition, timeout=timeout)
+        return await lasts(found, lambda which, number: self._get(stream, which, number, timeout))
+
+    async def subjects(
+        self,
+        stream: StreamName,
+        subject: str | Iterable[str] = ">",
+        *,
+        after: str = "",
+        limit: int = 1_000,
+        partition: int | None = None,
+        timeout: float = 10.0,
+    ) -> list[SubjectState]:
+        """Return the subjects of a stream that match, in byte order: at most `limit`, behind the subject `after`.
+
+        Deleted messages do not count. A subject with messages in several partitions is there once for each. Ask for the
+        next ones with `after` = the last one's subject. RemoteError unsupported_version: the cluster's feature level is
+        lower than 0.4. StreamNotFound, NotAuthorized.
+        """
+        info = await self._streams.now(stream, timeout)
+        wanted = subjects_to_list(subject)
+        return await list_subjects(self._link, info, wanted, after, limit, partition, timeout)
+
+    async def count(
+        self, stream: StreamName, *, subject: str | Iterable[str], partition: int | None = None, timeout: float = 10.0
+    ) -> int:
+        """Return the number of messages on subjects that match, in all partitions or in one; deleted ones do not count.
+
+        `timeout`: of each request, of which a large log takes several. Errors as from `subjects`.
+        """
+        info = await self._streams.now(stream, timeout)
+        return await count_messages(self._link, info, subjects_to_list(subject), partition, timeout)
 
     async def offsets(self, stream: StreamName, at: Start, *, partition: int = 0, timeout: float = 10.0) -> OffsetAt:
         """Return the offset of a position, such as the first message at or after a datetime, and the log's range."""

@@ -299,6 +299,16 @@ class KnownProducer(NamedTuple):
     last_append: datetime
 
 
+class SubjectState(NamedTuple):
+    """A subject of a stream: the number of its messages in a partition, and the offsets of the first and the last."""
+
+    subject: str
+    messages: int
+    first: int
+    last: int
+    partition: int = 0
+
+
 class Envelope(NamedTuple):
     """Publishes a message in an envelope, with options that only an envelope has.
 

@@ -33,10 +33,12 @@ from penstock.commitlog.files.files import LogFolder
 from penstock.commitlog.files.lineage import LineageEntry
 from penstock.commitlog.files.open_files import OpenFiles
 from penstock.commitlog.flush import Flush
+from penstock.commitlog.live_subjects import LiveSubjectQueries
 from penstock.commitlog.log import Log, LogState
 from penstock.commitlog.repair import MissingRange, RepairError, SegmentRepair
 from penstock.commitlog.retention import Removal, Retention
 from penstock.commitlog.subject_queries import SubjectQueries, check_subject_indexes, subject_rows
+from penstock.commitlog.subject_reads import SubjectRanges
 from penstock.commitlog.subjects.blocks import SubjectRow
 from penstock.commitlog.truncation import TruncationTask
 from penstock.commitlog.verify.scrubbing import Scrub
@@ -48,6 +50,7 @@ __all__ = [
     "ExpirySurvey",
     "Flush",
     "LineageEntry",
+    "LiveSubjectQueries",
     "Log",
     "LogConfig",
     "LogCutError",
@@ -71,6 +74,7 @@ __all__ = [
     "StorageFullError",
     "SubjectIndexing",
     "SubjectQueries",
+    "SubjectRanges",
     "SubjectRow",
     "Survey",
     "TruncationTask",

@@ -17,12 +17,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Generator, Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 from penstock.base import limits
 from penstock.base.errors import CorruptionError, RemoteError
 from penstock.base.subjects import is_wildcard
-from penstock.batch import codec
+from penstock.batch import codec, compression, joining
 from penstock.batch.projecting import Projection
 from penstock.batch.schema import SCHEMA_BYTES, check_schema_message
 from penstock.batch.subject_patterns import SubjectPatterns
@@ -30,6 +30,7 @@ from penstock.commitlog.errors import LogCutError, mistake_of
 from penstock.commitlog.files import files
 from penstock.commitlog.segment.segment import Segment
 from penstock.commitlog.subjects import layout, reading, writing
+from penstock.commitlog.subjects.block_sums import BlockSums
 from penstock.commitlog.subjects.blocks import OffsetSpan, SubjectRow, SubjectRows
 from penstock.commitlog.subjects.layout import SegmentIdentity
 from penstock.commitlog.subjects.reading import SubjectIndex, WantedSubjects
@@ -40,9 +41,21 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _T = TypeVar("_T")
-_Source = SubjectIndex | SubjectRows
 _TRIES = 3  # the cleaner may rewrite a segment again and again; corruption comes once
 _SUBJECT = 1  # column of the rows that are summed up
+
+
+class SubjectSource(Protocol):
+    """Rows by subject: an index, or a sum."""
+
+    def find(self, subject: bytes) -> SubjectRow | None:
+        """Return the row of one subject; None if there is none."""
+
+    def find_each(self, subjects: WantedSubjects) -> dict[bytes, OffsetSpan]:
+        """Return the first and the last offset of those subjects that are there."""
+
+    def between(self, begin: bytes, end: bytes | None) -> Iterator[pa.RecordBatch]:
+        """Yield the subjects from `begin` to `end` in order; None: to the last."""
 
 
 class SegmentReplacedError(Exception):
@@ -139,12 +152,14 @@ def build_index(view: LogView, segment: Segment) -> Generator[int, None, None]:
     if not total.rows:
         return
     identity = identity_of(view, segment)
+    sums = BlockSums()
+    sum_pages = sums.pages() if (yield from _sum_blocks(view, segment, sums)) else []
     path = files.subjects_path(segment.path)
     unfinished = f"{path}.new"
     try:
         file = view.vfs.open(unfinished, create=True, make_folders=False)
         try:
-            yield from writing.write(file, total, identity)
+            yield from writing.write(file, total, identity, sum_pages)
             file.sync()  # before the rename, or a power loss would leave an index in error
         finally:
             file.close()
@@ -159,6 +174,46 @@ def build_index(view: LogView, segment: Segment) -> Generator[int, None, None]:
         with contextlib.suppress(OSError):
             view.vfs.remove(path)
         raise SegmentReplacedError(segment.path)
+
+
+def _sum_blocks(view: LogView, segment: Segment, sums: BlockSums) -> Generator[int, None, bool]:
+    """Sum up the blocks of a sealed segment while its batches are verified; yield the bytes read.
+
+    False: not worth it, as the batches are small or compressed. SegmentReplacedError, CorruptionError, OSError.
+    """
+    whole = view.starting_at(min(view.log_start, segment.base_offset))
+    batches, length = 0, limits.CLEANING_SLICE_BYTES
+    position, offset = SCHEMA_BYTES, segment.base_offset
+    try:
+        file = view.vfs.open(segment.path, read_only=True)
+    except FileNotFoundError:
+        raise SegmentReplacedError(segment.path) from None
+    try:
+        head = file.read_at(0, SCHEMA_BYTES)
+        check_schema_message(head, file=segment.path)
+        sums.add(head)
+        while position < segment.size_bytes:
+            raw = memoryview(file.read_at(position, length))
+            found = joining.gather_all(raw, 0, offset, (segment.base_offset, segment.end_offset))
+            verified, count = raw[: found.end], len(found.begins)
+            if not count:
+                header = codec.read_header(raw, file=segment.path, position=position)
+                if compression.is_compressed(raw):
+                    return False
+                length = max(length, header.size_bytes)
+                verified = memoryview(file.read_at(position, header.size_bytes))
+                codec.verify(verified, file=segment.path, position=position)
+                found, count = found._replace(end_offset=header.end_offset), 1
+            sums.add(verified)
+            batches += count
+            if batches * limits.SUMMED_BATCH_BYTES > segment.size_bytes:
+                return False
+            yield len(verified)
+            position, offset = position + len(verified), found.end_offset
+    finally:
+        file.close()
+    _check_still(whole, segment)
+    return offset == segment.end_offset
 
 
 def has_index(view: LogView, segment: Segment) -> bool:
@@ -239,6 +294,31 @@ def _opened(view: LogView, segment: Segment) -> Iterator[SubjectIndex]:
         file.close()
 
 
+@contextlib.contextmanager
+def open_index(view: LogView, segment: Segment) -> Iterator[SubjectIndex | None]:
+    """Open the index of a sealed segment; None: it has none. It is not made here.
+
+    An index in error is reported and removed: the block ends, and what follows it goes on without an index.
+    SegmentReplacedError, CorruptionError of the segment, OSError.
+    """
+    if segment.subjects.trailer is None and not has_index(view, segment):
+        yield None
+        return
+    with contextlib.ExitStack() as stack:
+        try:
+            index = stack.enter_context(_opened(view, segment))
+        except FileNotFoundError:  # with its segment, or by hand
+            segment.subjects.trailer = None
+            yield None
+            return
+        try:
+            yield index
+        except CorruptionError as error:
+            if error.file != files.subjects_path(segment.path):
+                raise
+            _discard(view, segment, error)
+
+
 # Filters.
 
 
@@ -249,7 +329,7 @@ class SubjectFilter:
         self._patterns = SubjectPatterns(patterns)
         self.ranges = _merged(sorted(map(_range_of, patterns)))
 
-    def select(self, source: _Source, after: bytes = b"") -> Iterator[pa.RecordBatch]:
+    def select(self, source: SubjectSource, after: bytes = b"") -> Iterator[pa.RecordBatch]:
         """Yield the rows of matching subjects behind `after`, in order."""
         for begin, end in self.ranges:
             start = max(begin, after + b"\0") if after else begin
@@ -259,6 +339,12 @@ class SubjectFilter:
                 matching = batch.filter(self._patterns.mask(batch.column(0)))
                 if matching.num_rows:
                     yield matching
+
+    def count(self, source: SubjectSource) -> int:
+        """Return the number of messages whose subjects match."""
+        import pyarrow.compute as pc
+
+        return sum(pc.sum(batch.column(1)).as_py() for batch in self.select(source))
 
     def matching(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Return the rows of a log, with offset and subject, whose subjects match."""
@@ -295,7 +381,7 @@ def _merged(ranges: list[tuple[bytes, bytes]]) -> tuple[_Range, ...]:
 # Queries.
 
 
-class _Piece(NamedTuple):
+class Piece(NamedTuple):
     """The part of a segment that a query is about."""
 
     segment: Segment
@@ -341,7 +427,7 @@ class SubjectQueries:
                 wanted = WantedSubjects([one for one in wanted.names if one not in lasts])
         return [found[one] for one in subjects]
 
-    def _lasts_in(self, piece: _Piece, wanted: WantedSubjects) -> dict[bytes, int]:
+    def _lasts_in(self, piece: Piece, wanted: WantedSubjects) -> dict[bytes, int]:
         """Return the last messages of the subjects that have one in this piece."""
         spans: dict[bytes, OffsetSpan] = {}
         for part in self._use(piece, lambda source: source.find_each(wanted), may_exceed=True):
@@ -408,14 +494,8 @@ class SubjectQueries:
 
     def count(self, patterns: Sequence[str]) -> int:
         """Return the number of messages whose subjects match."""
-        import pyarrow.compute as pc
-
         wanted = SubjectFilter(patterns)
-
-        def rows(source: _Source) -> int:
-            return sum(pc.sum(batch.column(1)).as_py() for batch in wanted.select(source))
-
-        return sum(sum(self._use(piece, rows)) for piece in self._pieces())
+        return sum(sum(self._use(piece, wanted.count)) for piece in self._pieces())
 
     def next(self, patterns: Sequence[str], offset: int) -> int | None:
         """Return the offset of the first message at or behind `offset` whose subject matches; None: there is none."""
@@ -439,35 +519,35 @@ class SubjectQueries:
                     return int(matching.column(0)[0].as_py())
         return None
 
-    def ranges(self, patterns: Sequence[str], begin: int, end: int) -> list[tuple[int, int]]:
-        """Return ranges of offsets, one for each segment at most, outside which no message from `begin` to `end`
-        matches: a reader may skip the rest.
+    def ranges(self, subjects: Sequence[bytes], begin: int, end: int) -> list[tuple[int, int]]:
+        """Return ranges of offsets, one for each segment at most, outside which no message from `begin` to `end` is on
+        one of these subjects.
         """
-        wanted = SubjectFilter(patterns)
+        wanted = WantedSubjects(subjects)
         ranges = []
         for piece in self._pieces():
-            start, stop = max(begin, piece.begin), min(end, piece.end)
-            if start >= stop:
+            low, high = max(begin, piece.begin), min(end, piece.end)
+            if low >= high:
                 continue
-            found = [one for one in self._use(piece, lambda source: _span(wanted.select(source)), is_last=True) if one]
-            if found:
-                low, high = max(start, min(found)[0]), min(stop, max(one[1] for one in found) + 1)
+            parts = self._use(piece, lambda source: source.find_each(wanted), may_exceed=True)
+            if spans := [span for part in parts for span in part.values()]:
+                low, high = max(low, min(span.first for span in spans)), min(high, max(one.last for one in spans) + 1)
                 if low < high:
                     ranges.append((low, high))
         return ranges
 
     # Sources of the answers.
 
-    def _pieces(self) -> list[_Piece]:
+    def _pieces(self) -> list[Piece]:
         view, pieces = self._view, []
         for segment in view.segments:
             begin, end = max(view.log_start, segment.base_offset), min(self._end, segment.end_offset)
             if begin < end:
-                pieces.append(_Piece(segment, begin, end, segment is not view.segments[-1]))
+                pieces.append(Piece(segment, begin, end, segment is not view.segments[-1]))
         return pieces
 
     def _use(
-        self, piece: _Piece, use: Callable[[_Source], _T], *, is_last: bool = False, may_exceed: bool = False
+        self, piece: Piece, use: Callable[[SubjectSource], _T], *, is_last: bool = False, may_exceed: bool = False
     ) -> list[_T]:
         """Return what `use` makes of the index of a segment, or of each sum of what has none.
 
@@ -485,7 +565,7 @@ class SubjectQueries:
                     return self._with_index(segment, use)
         return [use(one) for one in self._summed(piece, may_exceed=may_exceed)]
 
-    def _with_index(self, segment: Segment, use: Callable[[_Source], _T]) -> list[_T]:
+    def _with_index(self, segment: Segment, use: Callable[[SubjectSource], _T]) -> list[_T]:
         for _ in range(_TRIES):
             if segment.subjects.trailer is None and not has_index(self._view, segment):
                 try:
@@ -507,7 +587,7 @@ class SubjectQueries:
                 _discard(self._view, segment, error)
         raise SegmentReplacedError(segment.path)
 
-    def _summed(self, piece: _Piece, *, may_exceed: bool) -> tuple[SubjectRows, ...]:
+    def _summed(self, piece: Piece, *, may_exceed: bool) -> tuple[SubjectRows, ...]:
         """Return sums of the rows of a piece, and remember them with its segment."""
         memory = piece.segment.subjects
         known = memory.summed
@@ -554,7 +634,7 @@ def _lowest(found: dict[str, SubjectRow], limit: int) -> list[SubjectRow]:
     return [found[subject] for subject in sorted(found, key=str.encode)[:limit]]
 
 
-def _next_in(wanted: SubjectFilter, source: _Source, offset: int) -> tuple[int, bool] | None:
+def _next_in(wanted: SubjectFilter, source: SubjectSource, offset: int) -> tuple[int, bool] | None:
     """Return an offset at or behind `offset`, up to which there is a match, and True if that is the next one."""
     import pyarrow.compute as pc
 
@@ -570,11 +650,3 @@ def _next_in(wanted: SubjectFilter, source: _Source, offset: int) -> tuple[int, 
         lowest = pc.min(pc.if_else(is_behind, first, last)).as_py()
         bound = lowest if bound is None else min(bound, lowest)
     return None if bound is None else (bound, is_exact)
-
-
-def _span(batches: Iterator[pa.RecordBatch]) -> tuple[int, int] | None:
-    """Return the first and the last offset of all rows."""
-    import pyarrow.compute as pc
-
-    spans = [(pc.min(batch.column(2)).as_py(), pc.max(batch.column(3)).as_py()) for batch in batches]
-    return (min(spans)[0], max(last for _, last in spans)) if spans else None

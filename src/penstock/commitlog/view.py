@@ -231,10 +231,11 @@ class LogView:
         number, extent = self.batch_at(offset)
         return sum(segment.latest.size_bytes for segment in self.segments[:number]) + extent.position
 
-    def slice(self, offset: int, *, end: int, bytes_max: int) -> Slice | None:
+    def slice(self, offset: int, *, end: int, bytes_max: int, wanted_end: int = NEVER_OFFSET) -> Slice | None:
         """Return whole batches, the first one holding `offset`, the last one ending at or before `end`; at most
         `bytes_max` bytes, but at least one batch. None if there is nothing (yet) between `offset` and `end`.
 
+        None of them begins at or behind `wanted_end`, except for the first one.
         RemoteError: offset_out_of_range (details log_start, log_end), corrupt_range (file, position, base_offset,
         end_offset).
         """
@@ -245,7 +246,9 @@ class LogView:
         self.check_not_cut(offset + 1)
         end = min(end, self._validity.end_offset)
         segment = self._segment_of(offset)
-        return self._with_entries(segment, lambda one, entries: self._cut(one, entries, offset, end, bytes_max))
+        return self._with_entries(
+            segment, lambda one, entries: self._cut(one, entries, offset, end, bytes_max, wanted_end)
+        )
 
     def readable(self, offset: int, *, end: int, bytes_max: int) -> Slice | Masked | None:
         """As `slice`, without hidden rows: a byte range where there are none, and copies of batches where there are.
@@ -348,6 +351,14 @@ class LogView:
         if extent is None or extent.end_offset <= offset:
             raise self._corrupt(segment, offset)
         return number, extent
+
+    def extent_in(self, segment: Segment, offset: int) -> BatchExtent | None:
+        """Return the place of the batch with `offset` in exactly this segment; None: it is rewritten or corrupt."""
+        try:
+            extent = self._with_entries_of(segment, lambda _, entries: _extent_of(entries, offset))
+        except _ReplacedError:
+            return None
+        return None if segment.damage or extent is None or extent.end_offset <= offset else extent
 
     def in_memory(self, offset: int) -> bool:
         """Return True if `slice` from `offset` on reads no file; otherwise run it in a disk thread.
@@ -625,7 +636,9 @@ class LogView:
             raise _corrupt_range(damage) from error
         return (header, data) if plain is data else (codec.read_header(plain), plain)
 
-    def _cut(self, segment: Segment, entries: Entries, offset: int, end: int, bytes_max: int) -> Slice | None:
+    def _cut(
+        self, segment: Segment, entries: Entries, offset: int, end: int, bytes_max: int, wanted_end: int
+    ) -> Slice | None:
         number = entries.last_at_or_below(offset)
         first = entries.extent(number) if number >= 0 else None
         if first is None or first.end_offset <= offset or any(damage.holds(offset) for damage in segment.damage):
@@ -637,6 +650,8 @@ class LogView:
             if damage.position > first.position:
                 limit = min(limit, damage.position)
         last_number = entries.count - 1
+        if wanted_end < segment.end_offset:
+            last_number = max(number, entries.last_at_or_below(wanted_end - 1))
         last = entries.extent(last_number)
         if last.end_position > limit:
             last_number = index.last_ending_at_or_below_position(entries, limit, number)

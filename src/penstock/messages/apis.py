@@ -90,6 +90,8 @@ from penstock.messages.records import (
     ListOffsetsResponse,
     ListProducersRequest,
     ListProducersResponse,
+    ListSubjectsRequest,
+    ListSubjectsResponse,
 )
 from penstock.messages.replicas import (
     PeerHelloRequest,
@@ -194,6 +196,7 @@ class Api(IntEnum):
     DELETE_MESSAGES = 44
     PURGE_SUBJECT = 45
     AWAIT_ERASURE = 46
+    LIST_SUBJECTS = 48
     # Between the brokers of a cluster:
     PEER_HELLO = 64
     RAFT = 65
@@ -286,6 +289,7 @@ _TABLE = (
     ApiSpec(Api.DELETE_MESSAGES, DeleteMessagesRequest, DeleteMessagesResponse, 1, 1, True, Target.LEADER),
     ApiSpec(Api.PURGE_SUBJECT, PurgeSubjectRequest, PurgeSubjectResponse, 1, 1, True, Target.LEADER),
     ApiSpec(Api.AWAIT_ERASURE, AwaitErasureRequest, AwaitErasureResponse, 1, 1, True, Target.LEADER),
+    ApiSpec(Api.LIST_SUBJECTS, ListSubjectsRequest, ListSubjectsResponse, 1, 1, True, Target.LEADER, QuotaKind.FETCH),
     ApiSpec(Api.PEER_HELLO, PeerHelloRequest, PeerHelloResponse, 1, 1, True),
     ApiSpec(Api.RAFT, RaftRequest, RaftResponse, 1, 1, True),
     ApiSpec(Api.REPLICA_FETCH, ReplicaFetchRequest, ReplicaFetchResponse, 1, 1, True),

@@ -147,6 +147,43 @@ class ListOffsetsResponse(Response, frozen=True, kw_only=True):
     rows: Int64Field | None = None
 
 
+class ListSubjectsRequest(Request, frozen=True, kw_only=True):
+    """List the subjects that match, in byte order behind `after`, or with `limit` 0 count their messages only.
+
+    It is about the messages from `begin` up to, not including, `end`; None: to the high watermark. A list is about all
+    of them; a count may stop before `end`, and its answer says where.
+    """
+
+    stream_id: StreamIdField
+    partition: PartitionField = PartitionId(0)
+    subjects: Annotated[tuple[SubjectField, ...], msgspec.Meta(min_length=1, max_length=limits.FETCH_SUBJECTS_MAX)]
+    after: Annotated[str, msgspec.Meta(max_length=limits.SUBJECT_BYTES_MAX)] = ""
+    limit: Annotated[int, msgspec.Meta(ge=0, le=limits.SUBJECTS_LISTED_MAX)] = 0
+    begin: OffsetField = 0  # type: ignore[assignment]
+    end: OffsetField | None = None
+
+
+class ListedSubject(msgspec.Struct, frozen=True, kw_only=True):
+    """A subject, the number of its messages in the partition, and the first and the last of them."""
+
+    subject: SubjectField
+    messages: Int64Field
+    first_offset: OffsetField
+    last_offset: OffsetField
+
+
+class ListSubjectsResponse(Response, frozen=True, kw_only=True):
+    """Subjects or a count, without deleted messages. `end_offset`: of the messages that were counted or listed."""
+
+    subjects: tuple[ListedSubject, ...] = ()
+    messages: Int64Field = 0
+    end_offset: OffsetField
+    log_start: OffsetField
+    committed_end: OffsetField
+    leader_epoch: LeaderEpochField
+    throttle_ms: Int64Field = 0  # rate limit: wait this long before the next request
+
+
 class AppendRequest(Request, frozen=True, kw_only=True):
     """Append the batch after the body; answered once it is as durable as the stream promises."""
 

@@ -223,7 +223,7 @@ class Session:
             if entry.deadline_s > now_s:
                 continue
             name = API_OF_REQUEST[entry.request_type].api.name.lower()
-            text = f"the broker did not answer {name} within {entry.deadline_s - entry.sent_s:g} s"
+            text = f"the broker did not answer {name} within {round(entry.deadline_s - entry.sent_s, 2):g} s"
             error = RemoteError(ErrorCode.TIMED_OUT, text)
             if entry.waited_for:
                 events.append(Refused(correlation_id, error))

@@ -338,8 +338,6 @@ def test_the_next_match_of_a_filter() -> None:
     assert queries(log).next(["common"], 4) == 5
     assert queries(log).next(["common", "own.*"], 4) == 4
     assert queries(log).next(["nothing.>"], 0) is None
-    assert queries(log).ranges(["own.3"], 0, 120) == [(10, 11)]
-    assert queries(log).ranges(["own.3"], 11, 120) == []
 
 
 def scrub(log: Log) -> Scrub:

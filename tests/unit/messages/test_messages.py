@@ -80,6 +80,7 @@ def test_the_numbers_of_the_requests_are_fixed_for_ever() -> None:
         "DELETE_MESSAGES": 44,
         "PURGE_SUBJECT": 45,
         "AWAIT_ERASURE": 46,
+        "LIST_SUBJECTS": 48,
         "PEER_HELLO": 64,
         "RAFT": 65,
         "REPLICA_FETCH": 66,

@@ -89,6 +89,14 @@ def test_a_large_answer_is_read_into_its_own_place() -> None:
     assert session.received(1, 2.0) == []
 
 
+def test_the_time_that_an_answer_had_is_a_round_number() -> None:
+    session = ready()
+    session.request(FETCH, 1.00007, 11.0)
+    event, *_ = session.expire(11.0)
+    assert isinstance(event, Refused)
+    assert "did not answer fetch within 10 s" in str(event.error)
+
+
 def test_a_refusal_has_the_class_of_its_code() -> None:
     session = ready()
     number, _ = session.request(FETCH, 1.0, NEVER_S)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -24,6 +25,8 @@ from penstock.cli.terminal.standard_streams import need_stdout
 
 if TYPE_CHECKING:
     from penstock.messages import StatusResponse
+
+_LEVEL = re.compile(r"\d+\.\d+")
 
 app = typer.Typer(
     cls=Group,
@@ -104,6 +107,7 @@ def upgrade(
         ),
     ] = None,
     yes: Yes = False,
+    as_json: Json = False,
     server: Server = None,
     timeout: Timeout = DEFAULT_TIMEOUT,
     debug: Debug = False,
@@ -118,13 +122,21 @@ def upgrade(
     """
     from penstock.metadata.feature_levels import NEWEST_LEVEL, level_text
 
+    if as_json:
+        need_stdout()
     wanted = to or level_text(NEWEST_LEVEL)
+    if not _LEVEL.fullmatch(wanted):
+        known = "`penstock cluster features` shows the levels"
+        raise typer.BadParameter(f"--to: {wanted!r} is no level, which has a form such as 0.4: {known}")
     if not yes:
         question = "It is never lowered: brokers of earlier versions do not start any more."
         confirm(f"Raise the feature level of the cluster to {wanted}? {question}", "the level stays as it is")
     with connected(ctx, server, timeout) as (client, seconds):
         made = client.raise_feature_level(wanted, timeout=seconds)
-    say(f"the cluster is at feature level {made}", err=True)
+    if as_json:
+        output.print_json({"feature_level": made})
+    else:
+        say(f"the cluster is at feature level {made}", err=True)
 
 
 for _name, _command, _lines in (

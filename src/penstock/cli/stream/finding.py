@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from penstock.cli.stream import report
 from penstock.cli.terminal import output
 from penstock.cli.terminal.failure import clearly, say
 from penstock.cli.terminal.options import DEFAULT_TIMEOUT, Debug, Json, Server, Timeout, connected
@@ -27,7 +28,7 @@ def find(
         infos = client.streams_for(subject, timeout=seconds)
     if as_json:
         for info in infos:
-            output.print_json(info)
+            output.print_json(report.with_subjects(info))
         return
     if not infos:
         say(f"no stream stores {subject}", err=True)

@@ -109,7 +109,8 @@ def purge(
     chosen = sum((before is not None, keep is not None, everything))
     if subject is not None:
         if chosen > 1:
-            raise typer.BadParameter("choose one of --before PLACE, --keep N and --all")
+            text = "choose one of --before PLACE, --keep N and --all"
+            raise typer.BadParameter(f"{text}: what --keep keeps are the last ones of all messages, whatever is before")
         end = None if before is None else _place(before)
         with connected(ctx, server, timeout) as (client, seconds):
             info = client.stream(stream, timeout=seconds)

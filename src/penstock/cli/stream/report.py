@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from penstock.base.config import Intake, Retain
 from penstock.base.units import format_bytes, format_duration_us, format_offsets
@@ -29,6 +31,11 @@ _TEXT_CHARS_MIN, _SUBJECT_CHARS_MIN = 10, 14
 _TEXTS = ("stream", "subject")
 _LEFT_OUT_FIRST = ("last message", "size", "subject", "offsets")
 _STATE_STYLES = {"online": "green", **dict.fromkeys(("paused", "read-only", "sealed"), "yellow")}  # intended states
+
+
+def with_subjects(info: StreamInfo) -> dict[str, Any]:
+    """Return a stream for JSON, with all that it stores in `subjects`."""
+    return {"subjects": info.subjects, **msgspec.to_builtins(info)}
 
 
 def pairs(values: Mapping[str, str]) -> Table:

@@ -14,7 +14,7 @@ import typer
 from penstock.base.config import ALTERABLE, Acks, StreamConfig
 from penstock.base.subjects import is_reserved
 from penstock.base.units import format_bytes
-from penstock.cli.stream import copy, deleting, finding, intake, producers, purge, report
+from penstock.cli.stream import copy, deleting, finding, intake, producers, purge, report, subjects
 from penstock.cli.stream.forget_archive import forget_archive
 from penstock.cli.terminal import output
 from penstock.cli.terminal.confirming import confirm
@@ -114,6 +114,7 @@ _OUT_OF_BOUNDS = re.compile(r"(-?\d+) is not between (\d+) and (\d+)")
 
 
 _OF_SUBJECTS = {
+    "subject": "SUBJECT",
     "more_subjects": "SUBJECT",
     "add_subjects": "--add-subject",
     "remove_subjects": "--remove-subject",
@@ -149,8 +150,8 @@ def _with_flags(text: str) -> str:
 
 
 @contextmanager
-def _said_as_typed(name: str, *, creating: bool = False) -> Iterator[None]:
-    """Translate the broker's errors into options, and add advice to a time-out."""
+def _said_as_typed(name: str, *, creating: bool = False, subscribing: bool = False) -> Iterator[None]:
+    """Translate the broker's errors into options, and add advice to a time-out; `subscribing`: subjects change."""
     from penstock.client.errors import InvalidConfig, NotEnoughReplicas, StreamExists, TimedOut
 
     try:
@@ -174,6 +175,11 @@ def _said_as_typed(name: str, *, creating: bool = False) -> Iterator[None]:
     except TimedOut as error:
         undo = f"; `penstock stream delete {name}` undoes it" if creating else ""
         error.add_note(f"`penstock stream show {name}` shows if it was done{undo}")
+        if subscribing:
+            error.add_note(
+                "a change of subjects ends once every leader has subscribed at NATS: `penstock status` shows which "
+                "brokers are not connected to it"
+            )
         raise
 
 
@@ -275,7 +281,7 @@ def _alter(
         raise ValueError("\n".join(why))
     if not (changes or of_subjects):
         raise typer.BadParameter("nothing to change: give at least one option, such as --max-age 7d")
-    with connected(ctx, server, timeout) as (client, seconds), _said_as_typed(name):
+    with connected(ctx, server, timeout) as (client, seconds), _said_as_typed(name, subscribing=bool(of_subjects)):
         for warning in (warning for subject in of_subjects.get("add_subjects", ()) for warning in warnings(subject)):
             say_note(f"note: {warning}")
         add, remove = (of_subjects.get(name, ()) for name in _SUBJECT_CHANGES)
@@ -325,7 +331,7 @@ def list_streams(
         sees_all = bool(infos) or as_json or _sees_all(client, seconds)
     if as_json:
         for info in infos:
-            output.print_json(info)
+            output.print_json(report.with_subjects(info))
     elif infos:
         console = output.console()
         console.print(report.stream_table(infos, width=console.width))
@@ -377,7 +383,7 @@ def show(
         is_clustered = _is_clustered(client, info, seconds)
         rows = None if as_json else _row_count(client, info)
     if as_json:
-        output.print_json(info)
+        output.print_json(report.with_subjects(info))
         return
     console = output.console()
     console.print(report.pairs(report.stream_pairs(info, is_clustered=is_clustered, rows=rows) | shown_config(info)))
@@ -447,6 +453,9 @@ _add(
 _add("list", list_streams, "penstock stream list", "penstock stream list --json | jq .config.name")
 _add("show", show, "penstock stream show orders", "penstock stream show orders --producers")
 _add("find", finding.find, "penstock stream find orders.eu.42")
+app.command("subjects", cls=Command, epilog=subjects.SUBJECTS_EXAMPLES)(subjects.subjects)
+app.command("count", cls=Command, epilog=subjects.COUNT_EXAMPLES)(subjects.count)
+app.command("last", cls=Command, epilog=subjects.LAST_EXAMPLES)(subjects.last)
 _add(
     "alter",
     alter,

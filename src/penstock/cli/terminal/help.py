@@ -122,8 +122,11 @@ def _said_plainly(ctx: Any) -> Iterator[None]:
         given = str(vars(error)["option_name"]) if type(error).__name__ == "NoSuchOption" else ""
         if given == "--json" and any("--format" in one.opts for one in ctx.command.params):
             raise _UsageError("No such option: --json. Write --format json", ctx=ctx) from None
+        arguments = [one for one in ctx.command.params if one.param_type_name == "argument"]
+        if given == "--subject" and any("SUBJECT" in (one.metavar or "") for one in arguments):
+            raise _UsageError("No such option: --subject. Give SUBJECT as an argument", ctx=ctx) from None
         if re.match(r"-[^-]", given):
-            rest = " ".join(one.name.upper() for one in ctx.command.params if one.param_type_name == "argument")
+            rest = " ".join(one.name.upper() for one in arguments)
             text = f"No such option: {given}. Put an argument that begins with a dash after --, at the end:"
             raise _UsageError(f"{text} {ctx.command_path} … -- {rest}", ctx=ctx) from None
         raise

@@ -62,6 +62,7 @@ from penstock.client.values import (
     Start,
     StreamName,
     SubjectPurge,
+    SubjectState,
     Truncation,
 )
 from penstock.messages import ListUsersResponse, StatusResponse, StreamInfo, TestAccessResponse, UserExport, UserInfo
@@ -552,6 +553,56 @@ class Client(OfThisProcess):
         return self._thread.run(
             self._client.last(stream, key=key, subject=subject, partition=partition, timeout=timeout)
         )
+
+    def last_by_subjects(
+        self,
+        stream: StreamName,
+        subject: str | Iterable[str],
+        *,
+        after: str = "",
+        limit: int = 1_000,
+        partition: int | None = None,
+        timeout: float = 10.0,
+    ) -> list[Message]:
+        """Return the last message of each subject that matches, wildcards allowed: at most `limit`, as from `subjects`.
+
+        In several partitions a subject has a last message in each. All are those of one moment, except where they were
+        deleted before they were read. Errors as from `subjects`.
+        """
+        return self._thread.run(
+            self._client.last_by_subjects(
+                stream, subject, after=after, limit=limit, partition=partition, timeout=timeout
+            )
+        )
+
+    def subjects(
+        self,
+        stream: StreamName,
+        subject: str | Iterable[str] = ">",
+        *,
+        after: str = "",
+        limit: int = 1_000,
+        partition: int | None = None,
+        timeout: float = 10.0,
+    ) -> list[SubjectState]:
+        """Return the subjects of a stream that match, in byte order: at most `limit`, behind the subject `after`.
+
+        Deleted messages do not count. A subject with messages in several partitions is there once for each. Ask for the
+        next ones with `after` = the last one's subject. RemoteError unsupported_version: the cluster's feature level is
+        lower than 0.4. StreamNotFound, NotAuthorized.
+        """
+        return self._thread.run(
+            self._client.subjects(stream, subject, after=after, limit=limit, partition=partition, timeout=timeout)
+        )
+
+    def count(
+        self, stream: StreamName, *, subject: str | Iterable[str], partition: int | None = None, timeout: float = 10.0
+    ) -> int:
+        """Return the number of messages on subjects that match, in all partitions or in one; deleted ones do not count.
+
+        `timeout`: of each request, of which a large log takes several. Errors as from `subjects`.
+        """
+        return self._thread.run(self._client.count(stream, subject=subject, partition=partition, timeout=timeout))
 
     def offsets(self, stream: StreamName, at: Start, *, partition: int = 0, timeout: float = 10.0) -> OffsetAt:
         """Return the offset of a position, such as the first message at or after a datetime, and the log's range."""

@@ -12,7 +12,7 @@ gaps, so its numbers give the position of each part.
 | 24   | u32  | partition                      | 76   | u32  | pages of the filter                         |
 | 28   | u32  | CRC-32C of the last batch      | 80   | u32  | size of the directory in bytes              |
 | 32   | u64  | base offset of the segment     | 84   | u32  | CRC-32C of the directory                    |
-| 40   | u64  | end offset of the segment      | 88   | u32  | 0                                           |
+| 40   | u64  | end offset of the segment      | 88   | u32  | pages of checksums of blocks; 0: none       |
 |      |      |                                | 92   | u32  | CRC-32C of the bytes 0 to 91                |
 
 The directory has 24 bytes for each block, then the first subjects of all blocks without separators:
@@ -23,7 +23,8 @@ The directory has 24 bytes for each block, then the first subjects of all blocks
 | 8    | u32  | size of the block in bytes     | 20   | u32  | end of its first subject among all of them  |
 | 12   | u32  | subjects in it                 |      |      |                                             |
 
-A page of the filter is 252 bytes of bits and the CRC-32C of these and of the number of the page as u32.
+A page of the filter is 252 bytes of bits and the CRC-32C of these and of the number of the page as u32. The pages with
+checksums of the segment's blocks, if there are any, follow those of the filter: see `block_sums`.
 """
 
 from __future__ import annotations
@@ -50,6 +51,8 @@ SCHEMA = bytes.fromhex(
 )
 """The schema message, as Arrow C++ writes it."""
 BLOCKS_POSITION = len(SCHEMA)
+SUMS_PER_PAGE = BITS_BYTES // 4
+"""Checksums of blocks of the segment in a page."""
 END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
 _TRAILER = struct.Struct("<8s 2I Q 2I 5Q 5I")
 _ENTRY = struct.Struct("<Q4I")
@@ -60,6 +63,11 @@ assert TRAILER_BYTES == 96
 
 class UnknownVersionError(CorruptionError):
     """The trailer is whole, and of a version that this Penstock does not know."""
+
+
+def sum_pages_of(size_bytes: int) -> int:
+    """Return how many pages the checksums of the blocks of a segment take, if it has them."""
+    return -(-size_bytes // (limits.SUM_BLOCK_BYTES * SUMS_PER_PAGE))
 
 
 class SegmentIdentity(NamedTuple):
@@ -85,6 +93,7 @@ class Trailer(NamedTuple):
     directory_bytes: int
     directory_crc: int
     file_bytes: int
+    sum_pages: int = 0
 
     @property
     def directory_position(self) -> int:
@@ -94,7 +103,7 @@ class Trailer(NamedTuple):
     @property
     def filter_position(self) -> int:
         """Begin of the filter."""
-        return self.directory_position - PAGE_BYTES * self.pages
+        return self.directory_position - PAGE_BYTES * (self.pages + self.sum_pages)
 
     @property
     def blocks_end(self) -> int:
@@ -104,8 +113,8 @@ class Trailer(NamedTuple):
 
 def pack_trailer(trailer: Trailer) -> bytes:
     """Return the TRAILER_BYTES bytes of the trailer."""
-    (segment, subjects, rows, blocks, pages, directory_bytes, directory_crc, _) = trailer
-    body = _TRAILER.pack(MAGIC, VERSION, *segment, subjects, rows, blocks, pages, directory_bytes, directory_crc, 0)
+    numbers = trailer[1:7]
+    body = _TRAILER.pack(MAGIC, VERSION, *trailer.segment, *numbers, trailer.sum_pages)
     return body + _U32.pack(crc32c(body))
 
 
@@ -121,17 +130,17 @@ def unpack_trailer(data: bytes, file_bytes: int, *, file: str) -> Trailer:
     magic, version, *numbers = _TRAILER.unpack(body)
     if (magic, version) != (MAGIC, VERSION):
         raise UnknownVersionError(file, position, f"{MAGIC!r}, version {VERSION}", f"{magic!r}, version {version}")
-    *rest, unused = numbers[7:]
-    trailer = Trailer._make((SegmentIdentity._make(numbers[:7]), *rest, file_bytes))
+    *rest, sum_pages = numbers[7:]
+    trailer = Trailer._make((SegmentIdentity._make(numbers[:7]), *rest, file_bytes, sum_pages))
     room = trailer.blocks_end - BLOCKS_POSITION
     is_plausible = (
         0 < trailer.blocks <= trailer.subjects <= trailer.rows <= limits.OFFSET_MAX
         and trailer.segment.base_offset < trailer.segment.end_offset <= limits.OFFSET_MAX
         and trailer.pages > 0
-        and trailer.directory_bytes > trailer.blocks * _ENTRY.size
+        and trailer.directory_bytes >= trailer.blocks * _ENTRY.size  # the first subject is empty if rows were erased
         and trailer.directory_bytes <= limits.SUBJECT_DIRECTORY_BYTES_MAX
         and room >= trailer.blocks * 8
-        and not unused
+        and sum_pages in (0, sum_pages_of(trailer.segment.size_bytes))
     )
     if not is_plausible:
         raise CorruptionError(file, position, "parts that fill the file", str(trailer))
@@ -227,8 +236,12 @@ class FilterBits:
     def page(self, number: int) -> bytes:
         """Return a page with its checksum."""
         begin = number * PAGE_BYTES
-        bits = bytes(self._bits[begin : begin + BITS_BYTES])
-        return bits + _page_crc(bits, number)
+        return with_crc(bytes(self._bits[begin : begin + BITS_BYTES]), number)
+
+
+def with_crc(content: bytes, number: int) -> bytes:
+    """Return the page of that number with its checksum."""
+    return content + _page_crc(content, number)
 
 
 def _page_crc(bits: bytes, number: int) -> bytes:

@@ -74,6 +74,12 @@ class SubjectIndex:
         page = self._file.read_at(trailer.filter_position + number * PAGE_BYTES, PAGE_BYTES)
         return subject_filter.may_hold(layout.checked_page(page, number, trailer, file=self._file.path), subject)
 
+    def sum_page(self, number: int) -> bytes:
+        """Return a page with checksums of blocks of the segment."""
+        number += self.trailer.pages
+        page = self._file.read_at(self.trailer.filter_position + number * PAGE_BYTES, PAGE_BYTES)
+        return layout.checked_page(page, number, self.trailer, file=self._file.path)
+
     def find(self, subject: bytes) -> SubjectRow | None:
         """Return the row of one subject; None if there is none."""
         if not self.may_hold(subject) or (number := self.directory.number_of(subject)) < 0:
@@ -138,5 +144,7 @@ class SubjectIndex:
             if layout.checked_page(page, number, trailer, file=path) != bits.page(number):
                 wanted = "the bits of all subjects"
                 raise CorruptionError(path, trailer.filter_position + number * PAGE_BYTES, wanted, "others")
+        for number in range(trailer.sum_pages):
+            self.sum_page(number)
         if rows != trailer.rows:
             raise CorruptionError(path, trailer.file_bytes - TRAILER_BYTES, f"{trailer.rows} rows", str(rows))

@@ -6,7 +6,7 @@ file at once, as both write the same bytes; if they did not, its checksums tell.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from penstock.base import limits
 from penstock.commitlog.subjects import blocks, layout
@@ -25,10 +25,10 @@ class IndexTooLargeError(ValueError):
     """The segment has more, or longer, subjects than an index can hold."""
 
 
-def write(file: File, total: SubjectSum, segment: SegmentIdentity) -> Iterator[int]:
+def write(file: File, total: SubjectSum, segment: SegmentIdentity, sum_pages: Sequence[bytes] = ()) -> Iterator[int]:
     """Write the index of a segment whose rows are summed up, at least one; yield the bytes written, now and then.
 
-    OSError; IndexTooLargeError.
+    `sum_pages`: those of `BlockSums`, if its blocks have checksums. OSError; IndexTooLargeError.
     """
     pages = -(-total.subjects_max * limits.SUBJECT_FILTER_BITS // _PAGE_BITS)
     bits = FilterBits(pages)
@@ -50,8 +50,10 @@ def write(file: File, total: SubjectSum, segment: SegmentIdentity) -> Iterator[i
     directory = layout.pack_directory(places, firsts)
     if len(directory) > limits.SUBJECT_DIRECTORY_BYTES_MAX:
         raise IndexTooLargeError(f"{file.path}: a directory of {len(directory)} bytes")
-    trailer = Trailer(segment, subjects, total.rows, len(places), pages, len(directory), crc32c(directory), 0)
-    tail = (layout.END_OF_STREAM, *map(bits.page, range(pages)), directory, layout.pack_trailer(trailer))
+    numbers = (subjects, total.rows, len(places), pages, len(directory), crc32c(directory))
+    trailer = layout.pack_trailer(Trailer(segment, *numbers, 0, len(sum_pages)))
+    sums = (layout.with_crc(page, pages + number) for number, page in enumerate(sum_pages))
+    tail = (layout.END_OF_STREAM, *map(bits.page, range(pages)), *sums, directory, trailer)
     file.write_at(position, *tail)
     file.truncate(position + sum(map(len, tail)))
 

@@ -32,6 +32,7 @@ from penstock.base.ids import LeaderEpoch, Offset, PartitionKey
 from penstock.base.subjects import subject_mistake
 from penstock.commitlog import LogView, Masked, Slice
 from penstock.messages import FetchRequest, FetchResponse
+from penstock.metadata.feature_levels import SUBJECT_INDEX
 from penstock.metadata.persistent_map import PersistentMap
 from penstock.node.api.parked_fetches import ParkedFetch, ParkedFetches
 from penstock.node.api.projections import Project
@@ -277,7 +278,8 @@ class FetchApi:
     def _project(self, read: _Read) -> None:
         caller, partition, request = read.call.caller, read.partition, read.request
         assert read.view is not None
-        query = Project(read.view, partition.vfs, read.visible_end, request)
+        is_indexed = self._context.image.has_feature(SUBJECT_INDEX)
+        query = Project(read.view, partition.vfs, read.visible_end, request, is_indexed=is_indexed)
 
         def done(error: Exception | None) -> None:
             if self._is_to_answer(read, error, query.looked_bytes):

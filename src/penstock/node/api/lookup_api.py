@@ -8,18 +8,28 @@ from typing import TypeVar
 from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import Offset, TimestampUs
-from penstock.messages import GetRequest, GetResponse, ListOffsetsRequest, ListOffsetsResponse
+from penstock.base.subjects import subject_mistake
+from penstock.messages import (
+    GetRequest,
+    GetResponse,
+    ListedSubject,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListSubjectsRequest,
+    ListSubjectsResponse,
+)
+from penstock.metadata import feature_versions
 from penstock.metadata.feature_levels import SUBJECT_INDEX
 from penstock.node.api.subject_limits import SubjectLimits
 from penstock.node.context import Context
-from penstock.node.partition.log_queries import FindOffset, GetMessage, Query, QueryGivenUpError
+from penstock.node.partition.log_queries import FindOffset, GetMessage, ListSubjects, Query, QueryGivenUpError
 from penstock.node.partition.partition import Partition
 from penstock.node.partition.query_executor import QueryExecutor
 from penstock.node.replicas.partition_lookup import PartitionLookup
 from penstock.node.replicas.stream_lifecycle import deleted_error
 from penstock.node.security.access import Call
 
-_Query = TypeVar("_Query", GetMessage, FindOffset)
+_Query = TypeVar("_Query", GetMessage, FindOffset, ListSubjects)
 
 
 class LookupApi:
@@ -85,6 +95,10 @@ class LookupApi:
         else:
             go_on(call)
 
+    def ask_subjects(self, find: PartitionLookup, call: Call, request: ListSubjectsRequest) -> None:
+        """Find the partition and call `list_subjects`."""
+        self.list_subjects(call, find.readable(request.stream_id, request.partition), request)
+
     def get(self, call: Call, partition: Partition, request: GetRequest) -> None:
         """Return one message. Raise RemoteError (not_yet) until this replica knows the latest high watermark."""
         if sum(wanted is not None for wanted in (request.offset, request.key, request.subject)) != 1:
@@ -146,11 +160,44 @@ class LookupApi:
 
         self._ask(call, partition, request, ask, answer)
 
+    def list_subjects(self, call: Call, partition: Partition, request: ListSubjectsRequest) -> None:
+        """Return subjects, or a count. RemoteError bad_request, not_yet; unsupported_version below level 0.4."""
+        for subject in request.subjects:
+            if (mistake := subject_mistake(subject, wildcards=True)) is not None:
+                raise RemoteError(ErrorCode.BAD_REQUEST, f"list_subjects: {mistake}")
+        if (error := feature_versions.missing(self._context.image, SUBJECT_INDEX)) is not None:
+            raise error
+        partition.require_high_watermark()
+        epoch = partition.leader_epoch
+        end = partition.committed_end
+
+        def answer(query: ListSubjects) -> None:
+            found = (
+                ListedSubject(
+                    subject=one.subject,
+                    messages=one.messages,
+                    first_offset=Offset(one.first),
+                    last_offset=Offset(one.last),
+                )
+                for one in query.subjects
+            )
+            response = ListSubjectsResponse(
+                subjects=tuple(found),
+                messages=query.messages,
+                end_offset=Offset(query.end_offset),
+                log_start=Offset(partition.log_start),
+                committed_end=Offset(end),
+                leader_epoch=epoch,
+            )
+            self._outbox.reply(call.caller, response, looked_bytes=query.looked_bytes)
+
+        self._ask(call, partition, request, lambda: ListSubjects(partition.live_view(), end, request), answer)
+
     def _ask(
         self,
         call: Call,
         partition: Partition,
-        request: GetRequest | ListOffsetsRequest,
+        request: GetRequest | ListOffsetsRequest | ListSubjectsRequest,
         ask: Callable[[], _Query],
         answer: Callable[[_Query], None],
     ) -> None:

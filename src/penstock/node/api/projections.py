@@ -1,9 +1,11 @@
 """Fetches of some columns or subjects: a search in a disk thread, on an immutable view of the log.
 
 Rules: a search goes batch by batch through committed rows, up to PROJECTED_SOURCE_BYTES_MAX, or until it has enough
-rows. It verifies what it reads before use; small batches are read and searched many at a time, without per-batch work
-in the interpreter. Other batches (compressed, corrupt, wanted only in part, file removed) it reads one by one from the
-view, which reports corruption as for any reader. Corruption after rows that were found is left to the next fetch.
+rows. One of some subjects goes from each place where the subject indexes leave a match possible to the next; the answer
+covers what lies between. It verifies what it reads before use; small batches are read and searched many at a time,
+without per-batch work in the interpreter. Other batches (compressed, corrupt, wanted only in part, file removed) it
+reads one by one from the view, which reports corruption as for any reader. Corruption after rows that were found is
+left to the next fetch.
 """
 
 from __future__ import annotations
@@ -14,7 +16,8 @@ from penstock.base import limits
 from penstock.base.errors import CorruptionError, ErrorCode, RemoteError
 from penstock.batch import codec, projecting
 from penstock.batch.projecting import Projection
-from penstock.commitlog import LogView, Slice
+from penstock.commitlog import LogView, Slice, SubjectRanges
+from penstock.commitlog.view import NEVER_OFFSET
 from penstock.messages import FetchRequest
 from penstock.node.partition.log_queries import Query, QueryGivenUpError
 from penstock.vfs import File, Vfs
@@ -30,7 +33,10 @@ _PIECE_MESSAGES = 4
 class Project(Query):
     """Runs `request` on a log up to `visible_end`; the result is `raw`, which covers the log up to `end_offset`."""
 
-    def __init__(self, view: LogView, vfs: Vfs, visible_end: int, request: FetchRequest) -> None:
+    def __init__(
+        self, view: LogView, vfs: Vfs, visible_end: int, request: FetchRequest, *, is_indexed: bool = False
+    ) -> None:
+        """`is_indexed`: subject indexes tell which batches need not be read."""
         super().__init__(view)
         self.raw = b""
         self.raw_crc: int | None = None  # None without rows
@@ -43,6 +49,9 @@ class Project(Query):
         self._wanted = (int(request.offset), visible_end if request.end is None else min(request.end, visible_end))
         self._found: list[pa.RecordBatch] = []
         self._found_bytes = 0
+        subjects = request.subjects if is_indexed else None
+        self._ranges = None if subjects is None else SubjectRanges(view, subjects)
+        self._wanted_end = NEVER_OFFSET  # of the present range
 
     def run(self) -> None:
         """Search. Raise RemoteError if no batch can be read, or for an error other than corruption."""
@@ -55,6 +64,11 @@ class Project(Query):
                     self.end_offset, self.last_epoch = beyond, None  # which epoch it is there was not read
                     continue
                 before = self.end_offset
+                if self._has_skipped_enough and before > start:
+                    break
+                self._skip()
+                if self.end_offset > before or self._pick(projection):
+                    continue
                 self._project_segment(projection)
                 if self.end_offset == before:
                     break
@@ -76,14 +90,45 @@ class Project(Query):
     def _is_enough(self) -> bool:
         return (
             self.end_offset >= self._wanted[1]
-            or self.looked_bytes >= limits.PROJECTED_SOURCE_BYTES_MAX
+            or self.looked_bytes - self._index_bytes >= limits.PROJECTED_SOURCE_BYTES_MAX
             or self._found_bytes >= min(self._request.bytes_max, limits.PROJECTED_BYTES_MAX)
         )
 
+    @property
+    def _has_skipped_enough(self) -> bool:
+        segments = 0 if self._ranges is None else self._ranges.looked_segments
+        return segments >= limits.SKIPPED_SEGMENTS_MAX or self._index_bytes >= limits.PROJECTED_SOURCE_BYTES_MAX
+
+    @property
+    def _index_bytes(self) -> int:
+        return 0 if self._ranges is None else self._ranges.looked_bytes
+
+    def _skip(self) -> None:
+        """Go on to where the next match may be."""
+        if self._ranges is None or self.end_offset >= self._view.log_end:
+            return
+        if not self._is_wanted:
+            raise QueryGivenUpError
+        before = self._index_bytes
+        begin, self._wanted_end = self._ranges.at(self.end_offset)
+        self.looked_bytes += self._index_bytes - before
+        if begin > self.end_offset:
+            self.end_offset, self.last_epoch = begin, None
+
+    def _pick(self, projection: Projection) -> bool:
+        """Continue by the next batch if it is large and only single rows of it have to be read."""
+        end = min(self._wanted[1], self._visible_end)
+        if self._ranges is None or (picked := self._ranges.pick(self.end_offset, end, projection)) is None:
+            return False
+        self._take(picked.rows)
+        self.looked_bytes += picked.read_bytes
+        self.end_offset, self.last_epoch = picked.end_offset, picked.leader_epoch
+        return True
+
     def _project_segment(self, projection: Projection) -> None:
         """Continue in one segment as long as there are small, sound batches; otherwise by one other batch."""
-        room = limits.PROJECTED_SOURCE_BYTES_MAX - self.looked_bytes
-        found = self._view.slice(self.end_offset, end=self._visible_end, bytes_max=room)
+        room = limits.PROJECTED_SOURCE_BYTES_MAX - self.looked_bytes + self._index_bytes
+        found = self._view.slice(self.end_offset, end=self._visible_end, bytes_max=room, wanted_end=self._wanted_end)
         if found is None:
             return
         position, offset = found.position, found.base_offset

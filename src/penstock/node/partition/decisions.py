@@ -151,7 +151,9 @@ class DecideRows(Query):
         wanted: dict[str, list[int]] = {subject: [] for subject in subjects}
         lasts = zip(subjects, queries.last_of_many([one.encode() for one in subjects]), strict=True)
         left = {subject for subject, last in lasts if last >= 0}
-        for begin, end in reversed(queries.ranges(sorted(left), view.log_start, self.begin)) if left else ():
+        for begin, end in (
+            reversed(queries.ranges([one.encode() for one in sorted(left)], view.log_start, self.begin)) if left else ()
+        ):
             here: dict[str, list[int]] = {}
             for rows, size_bytes in subject_rows(view, begin, end):
                 self._tell(size_bytes)

@@ -23,11 +23,12 @@ from penstock.batch import codec, compression
 from penstock.batch.codec import NOBODY, BatchProducer, Buffer
 from penstock.batch.header import OF_ROWS, BatchHeader
 from penstock.batch.placing import by_content
-from penstock.commitlog import LogView, SubjectQueries
+from penstock.commitlog import LiveSubjectQueries, LogView, SubjectQueries, SubjectRow
 from penstock.hot.keymap import KeyMap, key_map_of
 from penstock.hot.message_group import MessageGroup
 from penstock.hot.rows import BatchRows, HeaderRequests
 from penstock.ingest.value_check import ValueCheck
+from penstock.messages import ListSubjectsRequest
 from penstock.metadata.image import StreamState
 
 if TYPE_CHECKING:
@@ -247,6 +248,55 @@ class FindOffset(Query):
                 return
         if self._wanted_us is not None and self._view.hidden is not None:  # all rows from there on are hidden
             self.offset = self._committed_end
+
+
+class ListSubjects(Query):
+    """Lists the matching subjects of live rows; with `limit` 0 counts the rows, in as many segments as one may take."""
+
+    is_search = True
+
+    def __init__(self, view: LogView, committed_end: int, request: ListSubjectsRequest) -> None:
+        super().__init__(view)
+        self._request = request
+        self._end = committed_end if request.end is None else min(request.end, committed_end)
+        self.subjects: list[SubjectRow] = []
+        self.messages = 0
+        self.end_offset = self._end
+
+    def run(self) -> None:
+        """RemoteError: corrupt_range; not_yet if indexes had to be made for so long that others have their turn now."""
+        request = self._request
+        begin = max(request.begin, self._view.log_start)
+        view = self._view.starting_at(min(begin, self._view.log_end))
+        queries = LiveSubjectQueries(view, self._end, self._tell, self._tell_subjects)
+        if request.limit:
+            self.subjects = queries.matching(request.subjects, after=request.after, limit=request.limit)
+            return
+        self.end_offset = min(begin, self._end)
+        for messages, end in queries.count_from(request.subjects, begin):
+            self.messages += messages
+            self.end_offset = end
+            if self.looked_bytes >= limits.SUBJECTS_COUNTED_BYTES_MAX:
+                return
+        self.end_offset = self._end
+
+    def _tell(self, size_bytes: int) -> None:
+        self._looked(size_bytes)
+        if self._request.limit and self.looked_bytes > limits.SUBJECTS_LISTED_BYTES_MAX:
+            text = "the subject indexes of the stream are being made, or many of its messages were deleted just now"
+            raise RemoteError(ErrorCode.NOT_YET, f"list_subjects: {text}; ask again in a moment")
+
+    def _tell_subjects(self, size_bytes: int) -> None:
+        self._looked(size_bytes)
+        if self._request.limit and self.looked_bytes > limits.SUBJECTS_LISTED_BYTES_MAX:
+            text = f"{self.looked_bytes} bytes of subjects were looked through, and too few match"
+            advice = "subjects: name more of the subject in front of its first wildcard, or set begin and end"
+            raise RemoteError(ErrorCode.TOO_LARGE, f"list_subjects: {text}; {advice}")
+
+    def _looked(self, size_bytes: int) -> None:
+        self.looked_bytes += size_bytes
+        if not self._is_wanted:
+            raise QueryGivenUpError
 
 
 class OwnKeys(NamedTuple):

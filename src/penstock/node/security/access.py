@@ -76,6 +76,7 @@ from penstock.messages import (
     ListProducersRequest,
     ListPublishedRequest,
     ListSchemasRequest,
+    ListSubjectsRequest,
     ListUsersRequest,
     MetadataRequest,
     OffsetsStreamRequest,
@@ -397,7 +398,7 @@ class Authorization:
             else stream_deleted(state.stream_id)
         )
 
-    def _reading(self, request: FetchRequest) -> None:
+    def _reading(self, request: FetchRequest | ListSubjectsRequest) -> None:
         self._need(Operation.READ, self._state(request.stream_id), request.subjects)
 
     def _getting(self, request: GetRequest) -> None:
@@ -538,6 +539,7 @@ class Authorization:
         FetchRequest: _reading,
         GetRequest: _getting,
         ListOffsetsRequest: _listing_offsets,
+        ListSubjectsRequest: _reading,
         AppendRequest: _appending,
         AppendOnceRequest: _appending,
         ListProducersRequest: _appending,

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typer.testing import CliRunner
+
 from penstock.base.ids import BrokerId
 from penstock.cli.broker.cluster import level_rows
 from penstock.cli.broker.status import broker_pairs
 from penstock.messages import BrokerInfo, StatusResponse
+from tests.cli_app import app
 from tests.unit.cli.broker.test_status import state_of
 
 
@@ -38,3 +41,10 @@ def test_the_status_hints_at_a_level_that_all_brokers_can() -> None:
     assert broker_pairs(status("0.3", "0.4.0"))["feature level"] == "0.3; all brokers can 0.4: penstock cluster upgrade"
     assert broker_pairs(status("0.3", "0.4.0", "0.3.0"))["feature level"] == "0.3"
     assert "feature level" not in broker_pairs(status("", "0.3.0"))
+
+
+def test_a_level_that_can_be_none_is_refused_before_anything_is_asked() -> None:
+    done = CliRunner().invoke(app, ["cluster", "upgrade", "--to", "abc", "--server", "127.0.0.1:1"])
+    assert done.exit_code == 2
+    assert "--to: 'abc' is no level, which has a form such as 0.4" in " ".join(done.output.split())
+    assert "Raise the feature level" not in done.output

@@ -25,6 +25,7 @@ from penstock.client.errors import NotEnoughReplicas, StreamExists, TimedOut
             {"more_subjects": ("b", "b")},
             "SUBJECT: 'b' is given twice: a message on both would be stored twice; keep the wider one",
         ),
+        ({"subject": "a..b"}, "SUBJECT: the subject 'a..b' has an empty token"),
         ({"name": "no good"}, "name: the name 'no good' may hold only letters, digits, '-' and '_'"),
     ],
 )

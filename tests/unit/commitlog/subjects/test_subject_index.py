@@ -290,3 +290,9 @@ def test_a_row_is_found_by_the_compiled_search_as_by_the_plain_one() -> None:
         hot_modes.running("subject_filter").row_of(ends[: len(subjects)], text, len(subjects), b"a")
     with pytest.raises(IndexError):
         hot_modes.running("subject_filter").row_of(ends, text[:-1], len(subjects), b"a")
+
+
+def test_rows_whose_subject_was_erased_have_the_empty_one() -> None:
+    index = opened(written([""] * 3))
+    assert index.find(b"") == SubjectRow("", 3, BASE, BASE + 2)
+    assert [len(block) for block in index.check()] == [1]

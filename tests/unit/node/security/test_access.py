@@ -53,6 +53,7 @@ from penstock.messages import (
     ListProducersRequest,
     ListPublishedRequest,
     ListSchemasRequest,
+    ListSubjectsRequest,
     ListUsersRequest,
     ListUsersResponse,
     MetadataRequest,
@@ -236,6 +237,9 @@ CASES = {
         plain(lambda b: ListOffsetsRequest(stream_id=stream_id(b), at="latest")),
         (*on(READ), MONITOR),
         tuple(rule for rule in off(READ)[:-1] if rule != MONITOR),
+    ),
+    "list subjects": Case(
+        plain(lambda b: ListSubjectsRequest(stream_id=stream_id(b), subjects=(">",))), on(READ), off(READ)
     ),
     "append": Case(rows(lambda b: AppendRequest(stream_id=stream_id(b))), on(APPEND), off(APPEND)[:-1]),
     "append once": Case(
@@ -589,6 +593,10 @@ def test_a_fetch_whose_user_may_not_read_any_more_ends_although_nothing_comes(br
 OTHER_WAITS = {
     "get": (Rule(READ, stream="orders"), lambda number: GetRequest(stream_id=number, offset=0)),
     "list offsets": (Rule(READ, stream="orders"), lambda number: ListOffsetsRequest(stream_id=number, at="latest")),
+    "list subjects": (
+        Rule(READ, stream="orders"),
+        lambda number: ListSubjectsRequest(stream_id=number, subjects=("orders.>",)),
+    ),
     "verify": (Rule(Operation.ADMIN), lambda number: VerifyRequest(stream_id=number, offset=0)),
     "truncate, dry run": (
         Rule(Operation.DELETE, stream="orders"),
