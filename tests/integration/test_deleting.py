@@ -66,12 +66,20 @@ async def test_a_killed_broker_shows_no_deleted_message_and_the_commands_say_wha
             await client.create_stream("orders", "orders.>", segment_bytes=4_096)
             for number in range(20):
                 await client.publish(f"orders.{number % 2}", b"%d" % number)
+                (live,) = await client.live_rows("orders")
+                assert live is not None
+                assert (live.rows, live.first_offset, live.last_offset, live.deleted) == (number + 1, 0, number, 0)
             run = CliRunner()
             options = ["--server", broker.client_address]
             done = run.invoke(app, ["stream", "delete-message", "orders", "3", "99", "--yes", *options])
             assert done.exit_code == 0, done.output
             assert "1 message deleted" in done.output
             assert "no message at 99" in done.output
+            (live,) = await client.live_rows("orders")
+            assert live is not None
+            assert (live.rows, live.first_offset, live.last_offset, live.deleted) == (19, 0, 19, 1)
+            done = run.invoke(app, ["stream", "show", "orders", *options])
+            assert "19, 1 deleted between them" in done.output
             done = run.invoke(app, ["stream", "delete-message", "orders", "3", "--yes", "--json", *options])
             assert json.loads(done.output) == {"deleted": 0, "already_deleted": 1, "missing": []}
             done = run.invoke(app, ["stream", "purge", "orders", "--subject", "orders.0", "--dry-run", *options])

@@ -33,6 +33,7 @@ from penstock.commitlog.files.files import LogFolder
 from penstock.commitlog.files.lineage import LineageEntry
 from penstock.commitlog.files.open_files import OpenFiles
 from penstock.commitlog.flush import Flush
+from penstock.commitlog.live_counts import LiveCounts, LiveState, TooManyRowsError
 from penstock.commitlog.log import Log, LogState
 from penstock.commitlog.repair import MissingRange, RepairError, SegmentRepair
 from penstock.commitlog.retention import Removal, Retention
@@ -48,6 +49,8 @@ __all__ = [
     "ExpirySurvey",
     "Flush",
     "LineageEntry",
+    "LiveCounts",
+    "LiveState",
     "Log",
     "LogConfig",
     "LogCutError",
@@ -73,6 +76,7 @@ __all__ = [
     "SubjectQueries",
     "SubjectRow",
     "Survey",
+    "TooManyRowsError",
     "TruncationTask",
     "check_subject_indexes",
     "is_checkpoint_whole",

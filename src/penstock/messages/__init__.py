@@ -122,6 +122,7 @@ from penstock.messages.records import (
     ListOffsetsResponse,
     ListProducersRequest,
     ListProducersResponse,
+    LiveRowsInfo,
     ProducerInfo,
 )
 from penstock.messages.replicas import (
@@ -307,6 +308,7 @@ __all__ = [
     "ListSchemasResponse",
     "ListUsersRequest",
     "ListUsersResponse",
+    "LiveRowsInfo",
     "LogEnd",
     "MarkKeysRequest",
     "MarkKeysResponse",

@@ -8,7 +8,7 @@ from typing import TypeVar
 from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import Offset, TimestampUs
-from penstock.messages import GetRequest, GetResponse, ListOffsetsRequest, ListOffsetsResponse
+from penstock.messages import GetRequest, GetResponse, ListOffsetsRequest, ListOffsetsResponse, LiveRowsInfo
 from penstock.metadata.feature_levels import SUBJECT_INDEX
 from penstock.node.context import Context
 from penstock.node.partition.log_queries import FindOffset, GetMessage, Query, QueryGivenUpError
@@ -114,7 +114,7 @@ class LookupApi:
                 log_start=Offset(partition.log_start),
                 committed_end=Offset(partition.committed_end),
                 leader_epoch=epoch,
-                rows=query.rows,
+                live=None if query.live is None else LiveRowsInfo(**query.live._asdict()),
             )
             self._outbox.reply(call.caller, response)
 

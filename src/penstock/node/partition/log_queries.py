@@ -23,7 +23,7 @@ from penstock.batch import codec, compression
 from penstock.batch.codec import NOBODY, BatchProducer, Buffer
 from penstock.batch.header import OF_ROWS, BatchHeader
 from penstock.batch.placing import by_content
-from penstock.commitlog import LogView, SubjectQueries
+from penstock.commitlog import LiveCounts, LiveState, LogView, SubjectQueries, TooManyRowsError
 from penstock.hot.keymap import KeyMap, key_map_of
 from penstock.hot.message_group import MessageGroup
 from penstock.hot.rows import BatchRows, HeaderRequests
@@ -225,7 +225,7 @@ class FindOffset(Query):
         super().__init__(view)
         self._committed_end = committed_end
         self._counts_rows = counts_rows
-        self.rows: int | None = None  # only if they are to be counted, and can be
+        self.live: LiveState | None = None  # only if the rows are to be counted, and can be
         self._wanted_us = timestamp_us
         self.offset = committed_end if offset is None else offset
         self.timestamp_us: int | None = None
@@ -233,8 +233,8 @@ class FindOffset(Query):
     def run(self) -> None:
         """Raise RemoteError (corrupt_range) if the log is corrupt there."""
         if self._counts_rows:
-            with contextlib.suppress(RemoteError):  # a corrupt batch elsewhere
-                self.rows = self._view.row_count(self._committed_end)
+            with contextlib.suppress(RemoteError, TooManyRowsError):  # a corrupt batch elsewhere
+                self.live = LiveCounts(self._view, self._committed_end, self._looked).state()
         if self._wanted_us is not None:
             self.offset, self.timestamp_us = self._view.first_at(self._wanted_us, end=self._committed_end)
             if self._view.hidden is not None and self._view.hidden.any_in(self.offset, self.offset + 1):
@@ -251,6 +251,11 @@ class FindOffset(Query):
                 return
         if self._wanted_us is not None and self._view.hidden is not None:  # all rows from there on are hidden
             self.offset = self._committed_end
+
+    def _looked(self, size_bytes: int) -> None:
+        self.looked_bytes += size_bytes
+        if not self._is_wanted:
+            raise QueryGivenUpError
 
 
 class OwnKeys(NamedTuple):
