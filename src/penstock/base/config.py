@@ -77,6 +77,13 @@ class Retain(StrEnum):
     )
 
 
+class Discard(StrEnum):
+    """Handling of a message that would exceed `max_messages` or `max_bytes`, as in JetStream."""
+
+    OLD = "old"  # it is stored, and the oldest ones go
+    NEW = "new"  # it is refused
+
+
 class Compression(StrEnum):
     """Compression that the cleaner applies to rewritten segments: Arrow's own body compression."""
 
@@ -151,6 +158,9 @@ class StreamConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     former_subjects: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
     description: str | msgspec.UnsetType = msgspec.UNSET  # for people; UNSET: none
     metadata: dict[str, str] | msgspec.UnsetType = msgspec.UNSET  # for programs; Penstock does not read it
+    discard: Discard | msgspec.UnsetType = msgspec.UNSET  # at max_messages and max_bytes; UNSET: old
+    deny_delete: bool | msgspec.UnsetType = msgspec.UNSET  # no single message can be deleted, for ever; UNSET: no
+    deny_purge: bool | msgspec.UnsetType = msgspec.UNSET  # nothing can be purged, for ever; UNSET: no
 
     @property
     def subjects(self) -> tuple[str, ...]:
@@ -202,7 +212,9 @@ class StreamConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             msgspec.structs.force_setattr(self, "suspend_deletion", msgspec.UNSET)
         if self.schema_check is SchemaCheck.NO:
             msgspec.structs.force_setattr(self, "schema_check", msgspec.UNSET)
-        for name in ("more_subjects", "former_subjects", "description", "metadata"):
+        if self.discard is Discard.OLD:
+            msgspec.structs.force_setattr(self, "discard", msgspec.UNSET)
+        for name in ("more_subjects", "former_subjects", "description", "metadata", "deny_delete", "deny_purge"):
             if not getattr(self, name):  # UNSET is false, too
                 msgspec.structs.force_setattr(self, name, msgspec.UNSET)
 
@@ -215,6 +227,21 @@ class StreamConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     def is_deletion_suspended(self) -> bool:
         """True if brokers delete none of its messages, except by a purge or with the stream."""
         return self.suspend_deletion is not msgspec.UNSET
+
+    @property
+    def denies_deletion(self) -> bool:
+        """True if no single message can be deleted; limits still apply."""
+        return self.deny_delete is not msgspec.UNSET
+
+    @property
+    def denies_purge(self) -> bool:
+        """True if nothing can be purged or truncated; limits still apply."""
+        return self.deny_purge is not msgspec.UNSET
+
+    @property
+    def refuses_new(self) -> bool:
+        """True if what would exceed a limit of size is refused; not while a copy of other rows is placed into it."""
+        return self.discard is Discard.NEW and self.suspend_deletion is not SuspendDeletion.COPYING
 
     @property
     def checks_schemas(self) -> bool:
@@ -253,6 +280,9 @@ ALTERABLE = frozenset(
         "schema_check",
         "description",
         "metadata",
+        "discard",
+        "deny_delete",
+        "deny_purge",
         "partitions",  # can only increase, alone or with
         "range_bounds",
     }
@@ -260,7 +290,17 @@ ALTERABLE = frozenset(
 """Fields that can be altered while a stream has data."""
 
 ALTERABLE_SEALED = frozenset(
-    {"min_isr", "allow_unclean_election", "durability", "observers", "suspend_deletion", "description", "metadata"}
+    {
+        "min_isr",
+        "allow_unclean_election",
+        "durability",
+        "observers",
+        "suspend_deletion",
+        "description",
+        "metadata",
+        "deny_delete",
+        "deny_purge",
+    }
 )
 """Alterable fields of a sealed stream: they concern leaders and replicas, or none of its messages."""
 
@@ -358,6 +398,15 @@ def first_overlap(subjects: Sequence[str]) -> tuple[str, str] | None:
     return next(((one, other) for one, other in combinations(subjects, 2) if overlap(one, other)), None)
 
 
+def irrevocable_mistakes(before: StreamConfig, after: StreamConfig) -> list[str]:
+    """Return the errors of a change that takes back what is for ever."""
+    kept = (
+        ("deny_delete", before.denies_deletion, after.denies_deletion),
+        ("deny_purge", before.denies_purge, after.denies_purge),
+    )
+    return [f"{name}: cannot be taken back once it is set" for name, was, now in kept if was and not now]
+
+
 def with_altered_subjects(config: StreamConfig, add: Sequence[str], remove: Sequence[str]) -> StreamConfig:
     """Return `config` with and without these subjects; the first one that stays is `subject`. ConfigError.
 
@@ -419,6 +468,8 @@ def _consequences(config: StreamConfig) -> list[str]:
         )
     if config.storage is Storage.MEMORY and config.is_encrypted:
         mistakes.append("encryption: nothing of a stream in memory is on the disk; choose 'none', or storage 'file'")
+    if config.denies_purge and config.allow_rollup:
+        mistakes.append("deny_purge: a rollup purges, so allow_rollup must be false")
     mistakes += _split_mistakes(config)
     return mistakes
 

@@ -113,6 +113,7 @@ NATS_LOGIN_FILE_BYTES_MAX = 64 * KIB  # a NATS login file: a JWT may be long
 CREDENTIALS_FILE_BYTES_MAX = 4 * KIB
 
 # Batches and segments
+ROW_BYTES = 34  # of a row in a batch beside its content, rounded up: two numbers, and the ends of four columns
 BATCH_ROWS_MAX = 65_536  # far more than one socket read delivers
 BATCH_BYTES_MAX = 128 * MIB  # Arrow's 32-bit value offsets end at 2 GiB; memory is the tighter limit
 BATCH_ROWS_BYTES_MAX = 96 * MIB  # rows in one batch by a leader: with Arrow's metadata below BATCH_BYTES_MAX

@@ -332,7 +332,7 @@ class CreateStreamResponse(Response, frozen=True, kw_only=True):
     created: bool  # False: it existed already
 
 
-_SINCE_3 = frozenset({"schema_check", "description", "metadata"})
+_SINCE_3 = frozenset({"schema_check", "description", "metadata", "discard", "deny_delete", "deny_purge"})
 
 
 class AlterStreamRequest(Request, frozen=True, kw_only=True):

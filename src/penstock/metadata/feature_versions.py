@@ -80,6 +80,9 @@ CONFIG_FIELDS: Mapping[str, Version] = {
     "former_subjects": (0, 4),
     "description": (0, 4),
     "metadata": (0, 4),
+    "discard": (0, 4),
+    "deny_delete": (0, 4),
+    "deny_purge": (0, 4),
 }
 
 OPERATIONS: Mapping[Operation, Version] = {Operation.MONITOR: (0, 3), Operation.REGISTER: (0, 4)}

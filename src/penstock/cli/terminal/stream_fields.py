@@ -10,6 +10,7 @@ import msgspec
 from penstock.base.config import (
     Acks,
     Compression,
+    Discard,
     Durability,
     Encryption,
     Retain,
@@ -91,7 +92,7 @@ FIELDS = (
         "max_messages",
         "--max-messages",
         "N",
-        "Keep the last N offsets of each partition; a compacted stream has fewer messages there.",
+        "Keep the last N messages of each partition.",
         _count,
         unlimited=True,
     ),
@@ -103,6 +104,13 @@ FIELDS = (
         parse_bytes,
         format_short_bytes,
         unlimited=True,
+    ),
+    Field(
+        "discard",
+        "--discard",
+        "|".join(Discard),
+        "At --max-messages and --max-bytes: 'old' stores a message and deletes the oldest ones, 'new' refuses it.",
+        _one_of(*Discard),
     ),
     Field(
         "retain",
@@ -295,6 +303,10 @@ FIELDS = (
         format_duration_ms,
         unlimited=True,
     ),
+    _switch(
+        "deny_delete", "--deny-delete", "Whether deletions of single messages are refused; it cannot be taken back."
+    ),
+    _switch("deny_purge", "--deny-purge", "Whether purges are refused; it cannot be taken back."),
     Field("description", "--description", "TEXT", "A description for people; '' for none.", str),
     Field(
         "metadata",
@@ -321,5 +333,5 @@ def shown(name: str, value: Any) -> str:
     if name not in _BY_NAME:
         return repr(value)
     if value is msgspec.UNSET:
-        return UNLIMITED if name in ("encryption", "description", "metadata") else "no"
+        return {"discard": "old"}.get(name, UNLIMITED if name in ("encryption", "description", "metadata") else "no")
     return UNLIMITED if value is None else _BY_NAME[name].show(value)

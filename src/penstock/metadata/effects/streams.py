@@ -24,6 +24,7 @@ from penstock.base.config import (
     StreamConfig,
     check_stream_config,
     field_type_mistake,
+    irrevocable_mistakes,
     with_altered_subjects,
 )
 from penstock.base.errors import ConfigError, ErrorCode, RemoteError
@@ -289,12 +290,14 @@ def _merged(
 ) -> StreamConfig:
     """Raise ValidationError for unknown fields or values, in a checked command those of a later version.
 
-    Raise ConfigError if the stream cannot have these subjects.
+    Raise ConfigError if the stream cannot have these subjects, or a change takes back what is for ever.
     """
     assert config.replicas is not None
     changed = msgspec.convert({**msgspec.to_builtins(config), **changes}, StreamConfig)
     if add_subjects or remove_subjects:
         changed = with_altered_subjects(changed, add_subjects, remove_subjects)
+    if mistakes := irrevocable_mistakes(config, changed):
+        raise ConfigError(mistakes)
     return created_config(changed, config.replicas)
 
 
@@ -419,6 +422,11 @@ def _with_altered(
     return image.with_changed(changed), outcome
 
 
+def purge_denied_text(name: str) -> str:
+    """Return why nothing of a stream can be purged or truncated."""
+    return f"nothing of stream {name!r} can be purged: deny_purge is set, for ever; limits still delete"
+
+
 def truncate_partition(
     image: ClusterImage, index: int, command: TruncatePartition
 ) -> tuple[ClusterImage, CommandOutcome]:
@@ -432,6 +440,8 @@ def truncate_partition(
     if state.intake is Intake.SEALED:
         text = f"stream {state.name!r} is sealed: nothing of it goes, unless it is deleted as a whole"
         raise RemoteError(ErrorCode.READ_ONLY, text)
+    if state.config.denies_purge:
+        raise RemoteError(ErrorCode.READ_ONLY, purge_denied_text(state.name))
     known = state.truncated_at(command.partition)
     if known is not None and known.leader_epoch == command.leader_epoch and known.before >= command.before:
         return image, CommandOutcome(stream=state)  # a duplicate, or a later truncation came first

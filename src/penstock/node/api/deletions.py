@@ -36,6 +36,7 @@ from penstock.messages import (
     Response,
 )
 from penstock.metadata.companions import companion_key
+from penstock.metadata.effects.streams import purge_denied_text
 from penstock.metadata.feature_levels import DELETION
 from penstock.metadata.feature_versions import missing
 from penstock.node.api.internal_log import Rows
@@ -109,14 +110,14 @@ class Deletions:
         leadership = partition.leadership
         if leadership is None:  # the only replica may be unregistered, as on a full disk
             raise RemoteError(ErrorCode.NOT_LEADER, f"{partition.label} is not led now; ask again in a moment")
-        self._check(call, partition)
+        self._check(call, partition, request)
         deadline_us = self._context.now.elapsed_us + _TIMEOUT_US
         query = _query(partition, request)
         asked = _Asked(call.without_raw(), partition, leadership, request, deadline_us, partition.log_start, query)
         self._executor.ask(call.caller, query, partial(self._searched, asked), call.auth.who)
         self._waiting[call.caller] = asked
 
-    def _check(self, call: Call, partition: Partition) -> None:
+    def _check(self, call: Call, partition: Partition, request: DeleteMessagesRequest | PurgeSubjectRequest) -> None:
         if (error := missing(self._context.image, DELETION)) is not None:
             raise error
         partition.require_high_watermark()
@@ -126,6 +127,12 @@ class Deletions:
             raise RemoteError(ErrorCode.READ_ONLY if is_damaged else ErrorCode.STORAGE_FAILED, text)
         if partition.stream.intake is Intake.SEALED:
             text = f"stream {partition.stream.name!r} is sealed: nothing of it goes, unless it is deleted as a whole"
+            raise RemoteError(ErrorCode.READ_ONLY, text)
+        config = partition.stream.config
+        if isinstance(request, PurgeSubjectRequest) and config.denies_purge:
+            raise RemoteError(ErrorCode.READ_ONLY, purge_denied_text(config.name))
+        if isinstance(request, DeleteMessagesRequest) and config.denies_deletion:
+            text = f"no message of stream {config.name!r} can be deleted: deny_delete is set, for ever"
             raise RemoteError(ErrorCode.READ_ONLY, text)
         shares = FairShares((sharer_of(one.call.auth.who), 1) for one in self._waiting.values())
         if not shares.fits(sharer_of(call.auth.who), 1, limits.DELETIONS_WAITING_MAX):

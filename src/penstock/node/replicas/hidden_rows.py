@@ -85,6 +85,10 @@ class HiddenRows:
         under = self._under(partition, now)
         hidden = HideRows(under, reason, named, user=user)
         rows: Rows = [(one.kind.encode(), encode(one)) for one in hidden.split()]
+        if (pushed := partition.pushed_out) is not None:
+            # Fewer messages are left now than the limit keeps: the next leader must not show these in their place.
+            limited = HideRows(under, HideReason.LIMIT, RowSet.of_runs([pushed]))
+            rows.insert(0, (limited.kind.encode(), encode(limited)))
         if fold is not None and fold.is_snapshot_due:
             rows = [*((one.kind.encode(), encode(one)) for one in fold.snapshot(under)), *rows]
         return rows

@@ -23,6 +23,7 @@ from penstock.base.fair_shares import FairShares
 from penstock.base.ids import Offset
 from penstock.commitlog import LogState
 from penstock.messages import Response, TruncateRequest, TruncateResponse
+from penstock.metadata.effects.streams import purge_denied_text
 from penstock.node.context import Context
 from penstock.node.control.cluster import Cluster
 from penstock.node.partition.internal_streams import users_own
@@ -107,6 +108,8 @@ class Truncations:
         if partition.stream.intake is Intake.SEALED:
             text = f"stream {partition.stream.name!r} is sealed: nothing of it goes, unless it is deleted as a whole"
             raise RemoteError(ErrorCode.READ_ONLY, text)
+        if partition.stream.config.denies_purge:
+            raise RemoteError(ErrorCode.READ_ONLY, purge_denied_text(partition.stream.name))
         shares = FairShares((sharer_of(one.call.auth.who), 1) for one in self._waiting.values())
         if not shares.fits(sharer_of(call.auth.who), 1, limits.TRUNCATIONS_WAITING_MAX):
             raise RemoteError(ErrorCode.OVERLOADED, "too many truncations at once; wait for some to be answered")

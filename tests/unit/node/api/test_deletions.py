@@ -10,6 +10,8 @@ from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import Offset, PartitionKey
 from penstock.messages import (
+    AlterStreamRequest,
+    AlterStreamResponse,
     DeleteMessagesRequest,
     DeleteMessagesResponse,
     GetRequest,
@@ -17,6 +19,7 @@ from penstock.messages import (
     PurgeSubjectRequest,
     PurgeSubjectResponse,
     SetIntakeRequest,
+    TruncateRequest,
 )
 from penstock.node.partition.log_queries import QueryGivenUpError
 from penstock.node.replicas.companions import CompanionRow
@@ -132,6 +135,23 @@ def test_a_sealed_stream_keeps_its_messages() -> None:
     broker = with_messages()
     broker.request(SetIntakeRequest(name="orders", intake="sealed"))  # type: ignore[arg-type]
     assert broker.refusal(delete(broker, 3)).code == ErrorCode.READ_ONLY
+
+
+def test_what_a_stream_denies_is_refused_and_the_rest_is_not() -> None:
+    broker = with_messages()
+    broker.ask(AlterStreamRequest(name="orders", changes={"deny_delete": True}), AlterStreamResponse)
+    refused = broker.refusal(delete(broker, 3))
+    assert (refused.code, "deny_delete is set, for ever" in str(refused)) == (ErrorCode.READ_ONLY, True)
+    assert done(broker, purge(broker, "orders.1")).messages == 4  # type: ignore[attr-defined]
+    broker.ask(AlterStreamRequest(name="orders", changes={"deny_purge": True}), AlterStreamResponse)
+    for request in (
+        purge(broker, "orders.2"),
+        purge(broker, "orders.2", is_dry_run=True),
+        TruncateRequest(stream_id=broker.stream_id("orders"), before=Offset(3)),
+    ):
+        refused = broker.refusal(request)
+        assert (refused.code, "deny_purge is set, for ever" in str(refused)) == (ErrorCode.READ_ONLY, True)
+    assert len(offsets(broker)) == 8
 
 
 @pytest.mark.parametrize("offset", [12, 10**12])
