@@ -105,6 +105,7 @@ CLUSTER_SECRET_CHARS_MIN = 32
 CLUSTER_SECRET_ITERATIONS = 10_000  # some 2 ms: the secret is random and not memorised
 THROTTLE_MS_MAX = 60_000  # longest delay reported at once; a client that comes back too early is told again
 AUDIT_ACTS_KEPT = 10_000  # kept by each broker until they are written; some 5 MB
+AUDITED_RANGES_MAX = 20  # offsets, or ranges of them, of one deletion that its row of the audit log names
 AUDIT_ROWS_AT_ONCE = 1_000
 AUDIT_AGE_MS = 366 * 24 * 3_600_000
 AUDIT_SEGMENT_AGE_MS = 7 * 24 * 3_600_000

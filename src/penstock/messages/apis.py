@@ -66,6 +66,8 @@ from penstock.messages.peers import (
     MarkKeysResponse,
     MessageIdsRequest,
     MessageIdsResponse,
+    RecordDeletionRequest,
+    RecordDeletionResponse,
     RegisterBrokerRequest,
     RegisterBrokerResponse,
     StopBrokerRequest,
@@ -206,6 +208,7 @@ class Api(IntEnum):
     MESSAGE_IDS = 77
     AWAIT_METADATA = 78
     ADD_COMPANION = 79
+    RECORD_DELETION = 81
 
 
 class QuotaKind(Enum):
@@ -295,6 +298,7 @@ _TABLE = (
     ApiSpec(Api.MESSAGE_IDS, MessageIdsRequest, MessageIdsResponse, 1, 1, True),
     ApiSpec(Api.AWAIT_METADATA, AwaitMetadataRequest, AwaitMetadataResponse, 1, 1, True),
     ApiSpec(Api.ADD_COMPANION, AddCompanionRequest, AddCompanionResponse, 1, 1, True),
+    ApiSpec(Api.RECORD_DELETION, RecordDeletionRequest, RecordDeletionResponse, 1, 1, True),
 )
 
 APIS: dict[int, ApiSpec] = {int(spec.api): spec for spec in _TABLE}

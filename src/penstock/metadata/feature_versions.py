@@ -39,6 +39,7 @@ from penstock.metadata.commands import (
     ExportUsers,
     FormCluster,
     RaiseFeatureLevel,
+    RecordDeletion,
     ReportArchived,
     SetIntake,
     TruncatePartition,
@@ -58,6 +59,7 @@ COMMANDS: Mapping[type[Command], Version] = {
     **dict.fromkeys((CreateUser, AlterUser, DeleteUser, ChangeRules, ExportUsers, AddReplicas), (0, 2)),
     RaiseFeatureLevel: (0, 4),
     AddCompanion: (0, 4),
+    RecordDeletion: (0, 4),
 }
 
 _ASKED = {"by": (0, 2), "at_us": (0, 2)}

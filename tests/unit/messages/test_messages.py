@@ -95,6 +95,7 @@ def test_the_numbers_of_the_requests_are_fixed_for_ever() -> None:
         "MESSAGE_IDS": 77,
         "AWAIT_METADATA": 78,
         "ADD_COMPANION": 79,
+        "RECORD_DELETION": 81,
     }
 
 

@@ -38,6 +38,7 @@ from penstock.metadata.commands import (
     DeleteStream,
     FormCluster,
     MarkKeys,
+    RecordDeletion,
     ReportArchived,
     SetIntake,
     StartBroker,
@@ -503,6 +504,14 @@ def add_companion(image: ClusterImage, index: int, command: AddCompanion) -> tup
     """Give a stream companion logs; no change if it has them. Raise RemoteError (stream_not_found, stream_changed)."""
     state = image.by_id(command.stream_id)
     return _with_altered(image, state, msgspec.structs.replace(state, has_companion=True), ())
+
+
+def record_deletion(image: ClusterImage, index: int, command: RecordDeletion) -> tuple[ClusterImage, CommandOutcome]:
+    """Apply `RecordDeletion`. It changes nothing, but counts as a change, because it is audited.
+
+    Raise RemoteError (stream_not_found, stream_changed).
+    """
+    return image, CommandOutcome(stream=image.by_id(command.stream_id), changed=True)
 
 
 def delete_stream(image: ClusterImage, index: int, command: DeleteStream) -> tuple[ClusterImage, CommandOutcome]:
