@@ -397,8 +397,6 @@ class Partition:
         limit, config = self.row_limit, self.stream.config
         if self.leadership is None or not RowLimit.applies(config) or self.stream.intake is Intake.SEALED:
             self.row_limit = None
-            if limit is not None:
-                limit.go_on()
         elif limit is None:
             self.row_limit = RowLimit(config)
         else:
@@ -414,14 +412,13 @@ class Partition:
         work = ReadGaps(self.view())
 
         def done(error: Exception | None) -> None:
-            if self.row_limit is not limit:
-                return
             limit.is_reading = False
-            if error is None:
-                limit.known(work.found)
-                self._push_out()
-            else:
+            if error is not None:
                 limit.failure = f"the messages in the log cannot be counted: {as_remote_error(error)}"
+            elif limit.needs_gaps:
+                limit.known(work.found)
+            if self.row_limit is limit:
+                self._push_out()
             limit.go_on()
 
         step.disk.append(DiskWork(Lane.READ, work.run, done))

@@ -60,7 +60,7 @@ class RowLimit:
         self.is_reading = False
         self.failure = ""  # why the gaps could not be read
         self.is_outdated = False  # the cleaner has taken rows since the present reading began
-        self.waiting: list[Callable[[], None]] = []  # called once the gaps are known, or the leadership has ended
+        self.waiting: list[Callable[[], None]] = []  # called at the end of the present reading
         self.rows_max: int | None = None
         self.bytes_max: int | None = None
         self.refuses_new = self.is_cleaned = False  # is_cleaned: the cleaner takes rows that are not hidden
@@ -79,10 +79,15 @@ class RowLimit:
         self.rows_max, self.bytes_max = config.max_messages, config.max_bytes
         self.refuses_new = config.refuses_new
         self.is_cleaned = config.compact or config.allow_message_ttl or config.allow_rollup
-        if self.rows_max is None or (self.is_cleaned and not self.refuses_new):
+        if not self.needs_gaps:
             self.known(NONE)
         elif had != (self.rows_max is not None, self.refuses_new, self.is_cleaned):
             self._gaps = None
+
+    @property
+    def needs_gaps(self) -> bool:
+        """True if the number of live rows depends on the gaps of the log."""
+        return self.rows_max is not None and not (self.is_cleaned and not self.refuses_new)
 
     @property
     def is_known(self) -> bool:
