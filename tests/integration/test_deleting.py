@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 import penstock
 from penstock import aio
+from penstock.base.errors import ErrorCode
 from tests.broker_process import running_broker
 from tests.cli_app import app
 from tests.extent import each_change, extent, needs_time
@@ -99,3 +100,33 @@ async def test_a_killed_broker_shows_no_deleted_message_and_the_commands_say_wha
             assert (await after.delete("orders", 3)).already_deleted == 1
             with pytest.raises(penstock.MessageNotFound):
                 await after.delete("orders", 4_000)
+
+
+@each_change
+async def test_a_full_stream_refuses_until_a_deletion_makes_room_and_so_it_is_after_a_kill(tmp_path: Path) -> None:
+    with running_broker(tmp_path / "data") as broker:
+        async with await broker.client() as client:
+            await client.create_stream("orders", "orders.>", max_messages=5, discard="new")
+            await client.create_stream("latest", "latest.>", max_messages=5)
+            for number in range(5):
+                await client.publish("orders.a", b"%d" % number)
+            with pytest.raises(penstock.PenstockError, match="maximum messages exceeded") as refused:
+                await client.publish("orders.a", b"5")
+            assert refused.value.code == ErrorCode.STREAM_FULL  # type: ignore[attr-defined]
+            await client.delete("orders", 2)
+            assert (await client.publish("orders.a", b"6")).offset == 5
+            for number in range(12):
+                await client.publish("latest.a", b"%d" % number)
+                assert await offsets_of(client, "latest") == list(range(max(0, number - 4), number + 1))
+            await client.delete("latest", [9, 10])
+        broker.restart()
+        async with await broker.client() as after:
+            assert await offsets_of(after, "orders") == [0, 1, 3, 4, 5]
+            with pytest.raises(penstock.PenstockError, match="maximum messages exceeded"):
+                await after.publish("orders.a", b"7")
+            assert await offsets_of(after, "latest") == [7, 8, 11]
+            await after.publish("latest.a", b"12")
+            assert await offsets_of(after, "latest") == [7, 8, 11, 12]
+            await after.alter_stream("latest", deny_purge=True)
+            with pytest.raises(penstock.ReadOnly, match="deny_purge is set, for ever"):
+                await after.truncate_stream("latest", 12)

@@ -172,8 +172,12 @@ class GetMessage(Query):
             if row < len(offsets) and offsets[row] == offset:
                 self._take(header, data, row)
                 return
-        gone = "was deleted" if is_hidden else "has expired, was compacted away, or was removed by a rollup"
-        text = f"the message at offset {offset} {gone}"
+        text, hidden = f"the message at offset {offset}", self._view.hidden
+        if hidden is not None and is_hidden:
+            deleted_end = min(hidden.first_absent(offset), self._committed_end)
+            text = f"{text} was deleted"
+            raise RemoteError(ErrorCode.MESSAGE_NOT_FOUND, text, offset=offset, deleted_end=deleted_end)
+        text = f"{text} has expired, was compacted away, or was removed by a rollup"
         raise RemoteError(ErrorCode.MESSAGE_NOT_FOUND, text, offset=offset)
 
     def _last(self, column: str, wanted: bytes | str | None) -> None:

@@ -81,6 +81,7 @@ def test_a_hidden_message_is_not_found_by_any_way() -> None:
     refused = broker.refusal(GetRequest(stream_id=stream_id, offset=Offset(4)))
     assert refused.code == ErrorCode.MESSAGE_NOT_FOUND
     assert "offset 4 was deleted" in str(refused)
+    assert refused.details["deleted_end"] == 6
     caller = broker.request(GetRequest(stream_id=stream_id, subject="orders.a"))
     broker.settle()
     assert [row.offset for row in rows_of(broker.payloads[caller], stream_id)] == [2]
