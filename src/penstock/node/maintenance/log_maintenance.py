@@ -236,7 +236,7 @@ class LogMaintenance:
     def count(self, partition: Partition) -> None:
         """Have the messages counted for the limits of a led partition, if they are not; then visit it."""
         limit = partition.row_limit
-        if limit is not None and not (limit.is_known or limit.is_reading):
+        if limit is not None and not (limit.is_known or limit.is_reading or limit.failure):
             limit.waiting.append(partial(self.touch, partition))
             partition.read_gaps(self._outbox.step)
 

@@ -25,7 +25,7 @@ from penstock.messages import (
     TruncateResponse,
 )
 from penstock.node.partition.row_limit import ReadGaps
-from penstock.vfs.faulty import FileFault, FileOperationKind, nth
+from penstock.vfs.faulty import FileFault, FileOperation, FileOperationKind, nth
 from tests.unit.node.harness import Broker
 
 IDS = b"NATS/1.0\r\nNats-Msg-Id: %s\r\n\r\n"
@@ -264,3 +264,39 @@ def test_a_purge_of_a_subject_makes_room() -> None:
     assert broker.answer(caller, PurgeSubjectResponse).messages == 2
     broker.publish("orders.b", b"6", b"7", b"8", reply="r")
     assert errors(broker) == [None, None, FULL]
+
+
+def test_a_log_that_cannot_be_counted_is_read_again_for_the_next_message_only() -> None:
+    broker = with_limit(max_messages=30, discard=Discard.NEW)
+    for _ in range(20):
+        broker.publish("orders.a", b"." * 400)
+    broker.tick(1_000)
+    broker.stop()
+    broker = broker.crash()
+    reads = 0
+
+    def plan(one: FileOperation) -> FileFault | None:
+        nonlocal reads
+        is_of_gaps = one.kind is FileOperationKind.READ and "-orders/" in one.path
+        reads += is_of_gaps
+        return FileFault(errno.EIO) if is_of_gaps else None
+
+    broker.hung = (ReadGaps,)
+    broker.start()
+    broker.vfs.plan = plan
+    broker.hung = ()
+    broker.settle()
+    for _ in range(5):
+        broker.publish("orders.b", b"1", reply="r")
+    told = [one for one in errors(broker) if one is not None]
+    assert told
+    assert all("cannot be counted" in str(one["description"]) for one in told)
+    broker.tick(1_000)
+    before = reads
+    for _ in range(3):
+        broker.tick(1_000)
+    assert reads == before, "no message asks for it"
+    broker.vfs.plan = lambda _: None
+    for _ in range(2):
+        broker.publish("orders.b", b"1", reply="r")
+    assert errors(broker)[-1] is None
