@@ -36,6 +36,7 @@ from penstock.metadata.commands import (
     MarkKeys,
     PartitionRecovery,
     RaiseFeatureLevel,
+    RecordDeletion,
     RecoverPartitions,
     RegisterBroker,
     ReplicaEnd,
@@ -97,6 +98,16 @@ COMMANDS: dict[str, Command] = {
         stream_id=StreamId(5), assignments=((_broker(1), _broker(2)), (_broker(1), _broker(3)))
     ),
     "add-companion": AddCompanion(stream_id=StreamId(5)),
+    "record-deletion": RecordDeletion(
+        stream_id=StreamId(5),
+        partition=PartitionId(1),
+        messages=9,
+        ranges=((Offset(3), Offset(4)), (Offset(8), Offset(16))),
+        subject="orders.*",
+        keep=2,
+        by="ann",
+        at_us=1_700_000_012_000_000,
+    ),
     "mark-keys": MarkKeys(
         stream_id=StreamId(1),
         partitions=3,

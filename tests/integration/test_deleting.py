@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 import penstock
 from penstock import aio
+from penstock.base.errors import ErrorCode
 from tests.broker_process import eventually, running_broker
 from tests.cli_app import app
 from tests.extent import each_change, extent, needs_time
@@ -67,12 +68,20 @@ async def test_a_killed_broker_shows_no_deleted_message_and_the_commands_say_wha
             await client.create_stream("orders", "orders.>", segment_bytes=4_096)
             for number in range(20):
                 await client.publish(f"orders.{number % 2}", b"%d" % number)
+                (live,) = await client.live_rows("orders")
+                assert live is not None
+                assert (live.rows, live.first_offset, live.last_offset, live.deleted) == (number + 1, 0, number, 0)
             run = CliRunner()
             options = ["--server", broker.client_address]
             done = run.invoke(app, ["stream", "delete-message", "orders", "3", "99", "--yes", *options])
             assert done.exit_code == 0, done.output
             assert "1 message deleted" in done.output
             assert "no message at 99" in done.output
+            (live,) = await client.live_rows("orders")
+            assert live is not None
+            assert (live.rows, live.first_offset, live.last_offset, live.deleted) == (19, 0, 19, 1)
+            done = run.invoke(app, ["stream", "show", "orders", *options])
+            assert "19, 1 deleted between them" in done.output
             done = run.invoke(app, ["stream", "delete-message", "orders", "3", "--yes", "--json", *options])
             assert json.loads(done.output) == {"deleted": 0, "already_deleted": 1, "missing": []}
             done = run.invoke(app, ["stream", "purge", "orders", "--subject", "orders.0", "--dry-run", *options])
@@ -221,3 +230,33 @@ async def test_the_commands_erase_and_say_on_which_brokers(tmp_path: Path) -> No
         told = json.loads(done.stdout.splitlines()[-1])
         assert told == {"partition": 0, "messages": 2, "before": 3, "erased": [1], "absent": []}
         assert files_with(tmp_path / "data", *secret_of(0), *secret_of(2)) == []
+
+
+@each_change
+async def test_a_full_stream_refuses_until_a_deletion_makes_room_and_so_it_is_after_a_kill(tmp_path: Path) -> None:
+    with running_broker(tmp_path / "data") as broker:
+        async with await broker.client() as client:
+            await client.create_stream("orders", "orders.>", max_messages=5, discard="new")
+            await client.create_stream("latest", "latest.>", max_messages=5)
+            for number in range(5):
+                await client.publish("orders.a", b"%d" % number)
+            with pytest.raises(penstock.PenstockError, match="maximum messages exceeded") as refused:
+                await client.publish("orders.a", b"5")
+            assert refused.value.code == ErrorCode.STREAM_FULL  # type: ignore[attr-defined]
+            await client.delete("orders", 2)
+            assert (await client.publish("orders.a", b"6")).offset == 5
+            for number in range(12):
+                await client.publish("latest.a", b"%d" % number)
+                assert await offsets_of(client, "latest") == list(range(max(0, number - 4), number + 1))
+            await client.delete("latest", [9, 10])
+        broker.restart()
+        async with await broker.client() as after:
+            assert await offsets_of(after, "orders") == [0, 1, 3, 4, 5]
+            with pytest.raises(penstock.PenstockError, match="maximum messages exceeded"):
+                await after.publish("orders.a", b"7")
+            assert await offsets_of(after, "latest") == [7, 8, 11]
+            await after.publish("latest.a", b"12")
+            assert await offsets_of(after, "latest") == [7, 8, 11, 12]
+            await after.alter_stream("latest", deny_purge=True)
+            with pytest.raises(penstock.ReadOnly, match="deny_purge is set, for ever"):
+                await after.truncate_stream("latest", 12)

@@ -21,7 +21,7 @@ from penstock.batch import projecting
 from penstock.batch.codec import NOBODY, BatchProducer, check_rows
 from penstock.client.read import batches
 from penstock.client.read.batches import OffsetRange
-from penstock.commitlog import LogConfig, LogState, LogView, Masked
+from penstock.commitlog import LiveCounts, LogConfig, LogState, LogView, Masked
 from penstock.live.row_set import NONE, RowSet
 from penstock.messages import FetchRequest
 from penstock.node.api.projections import Project
@@ -248,8 +248,18 @@ class HidingLog(CleanedLog):
         later = [row for row in left if row.timestamp_us >= wanted_us]
         assert found.offset == (later[0].offset if later else end)
         assert found.timestamp_us == (later[0].timestamp_us if later else None)
-        assert found.rows == len(left)
-        start = round(part * end)
+        assert found.live is not None
+        assert found.live.rows == len(left)
+        edges = (None, None) if not left else (left[0].offset, left[-1].offset)
+        assert (found.live.first_offset, found.live.last_offset) == edges
+        times = (None, None) if not left else (left[0].timestamp_us, left[-1].timestamp_us)
+        assert (found.live.first_us, found.live.last_us) == times
+        assert found.live.deleted == (left[-1].offset + 1 - left[0].offset - len(left) if left else 0)
+        for stop in (start := round(part * end), end):
+            wanted = [row for row in left if row.offset < stop]
+            assert LiveCounts(view, stop).rows() == len(wanted)
+            gone = LiveCounts(view, stop).gone()
+            assert [one for one in range(stop) if one not in gone] == [row.offset for row in wanted]
         after = FindOffset(view, end, offset=start, timestamp_us=None)
         after.run()
         assert after.offset == start
@@ -322,6 +332,10 @@ class HidingAndExpiringLog(ExpiringLog):
         stored = set(offsets_of(self.log.view()))
         shown = offsets_of(self.log.view().hiding(self.log.hidden))
         assert shown == sorted(one for one in stored if one not in self.hidden)
+        counts = LiveCounts(self.log.view().hiding(self.log.hidden), self.log.log_end)
+        assert counts.rows() == len(shown)
+        gone = counts.gone()
+        assert [one for one in range(self.log.log_end) if one not in gone] == shown
         last = {row.told.key: row.offset for row in self.rows}
         for row in self.rows:
             if row.offset in stored or row.offset in self.hidden or (self.config.expires and self.is_over(row)):

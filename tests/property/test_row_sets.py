@@ -57,6 +57,10 @@ def test_a_set_is_as_pythons(parts: list[set[int]], data: st.DataObject) -> None
         while absent in wanted:
             absent += 1
         assert found.first_absent(begin) == absent
+        behind = begin
+        while behind and behind - 1 in wanted:
+            behind -= 1
+        assert found.last_absent(begin) == behind
         runs = list(found.runs(begin, end))
         assert [one for run in runs for one in range(*run)] == sorted(inside)
         assert all(left[1] < right[0] for left, right in pairwise(runs)), "the longest ones"

@@ -77,6 +77,13 @@ class Retain(StrEnum):
     )
 
 
+class Discard(StrEnum):
+    """Handling of a message that would exceed `max_messages` or `max_bytes`, as in JetStream."""
+
+    OLD = "old"  # it is stored, and the oldest ones go
+    NEW = "new"  # it is refused
+
+
 class Compression(StrEnum):
     """Compression that the cleaner applies to rewritten segments: Arrow's own body compression."""
 
@@ -153,6 +160,9 @@ class StreamConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     metadata: dict[str, str] | msgspec.UnsetType = msgspec.UNSET  # for programs; Penstock does not read it
     # In each partition: readers are shown the last ones of each subject only. UNSET: all; so is None, in changes.
     max_messages_per_subject: int | msgspec.UnsetType | None = msgspec.UNSET
+    discard: Discard | msgspec.UnsetType = msgspec.UNSET  # at max_messages and max_bytes; UNSET: old
+    deny_delete: bool | msgspec.UnsetType = msgspec.UNSET  # no single message can be deleted, for ever; UNSET: no
+    deny_purge: bool | msgspec.UnsetType = msgspec.UNSET  # nothing can be purged, for ever; UNSET: no
 
     @property
     def subjects(self) -> tuple[str, ...]:
@@ -206,7 +216,9 @@ class StreamConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             msgspec.structs.force_setattr(self, "schema_check", msgspec.UNSET)
         if self.max_messages_per_subject is None:
             msgspec.structs.force_setattr(self, "max_messages_per_subject", msgspec.UNSET)
-        for name in ("more_subjects", "former_subjects", "description", "metadata"):
+        if self.discard is Discard.OLD:
+            msgspec.structs.force_setattr(self, "discard", msgspec.UNSET)
+        for name in ("more_subjects", "former_subjects", "description", "metadata", "deny_delete", "deny_purge"):
             if not getattr(self, name):  # UNSET is false, too
                 msgspec.structs.force_setattr(self, name, msgspec.UNSET)
 
@@ -225,6 +237,21 @@ class StreamConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         """Number of messages of each subject that readers are shown of a partition; None: no limit."""
         most = self.max_messages_per_subject
         return None if most is msgspec.UNSET else most
+
+    @property
+    def denies_deletion(self) -> bool:
+        """True if no single message can be deleted; limits still apply."""
+        return self.deny_delete is not msgspec.UNSET
+
+    @property
+    def denies_purge(self) -> bool:
+        """True if nothing can be purged or truncated; limits still apply."""
+        return self.deny_purge is not msgspec.UNSET
+
+    @property
+    def refuses_new(self) -> bool:
+        """True if what would exceed a limit of size is refused; not while a copy of other rows is placed into it."""
+        return self.discard is Discard.NEW and self.suspend_deletion is not SuspendDeletion.COPYING
 
     @property
     def checks_schemas(self) -> bool:
@@ -264,6 +291,9 @@ ALTERABLE = frozenset(
         "schema_check",
         "description",
         "metadata",
+        "discard",
+        "deny_delete",
+        "deny_purge",
         "partitions",  # can only increase, alone or with
         "range_bounds",
     }
@@ -271,7 +301,17 @@ ALTERABLE = frozenset(
 """Fields that can be altered while a stream has data."""
 
 ALTERABLE_SEALED = frozenset(
-    {"min_isr", "allow_unclean_election", "durability", "observers", "suspend_deletion", "description", "metadata"}
+    {
+        "min_isr",
+        "allow_unclean_election",
+        "durability",
+        "observers",
+        "suspend_deletion",
+        "description",
+        "metadata",
+        "deny_delete",
+        "deny_purge",
+    }
 )
 """Alterable fields of a sealed stream: they concern leaders and replicas, or none of its messages."""
 
@@ -370,6 +410,15 @@ def first_overlap(subjects: Sequence[str]) -> tuple[str, str] | None:
     return next(((one, other) for one, other in combinations(subjects, 2) if overlap(one, other)), None)
 
 
+def irrevocable_mistakes(before: StreamConfig, after: StreamConfig) -> list[str]:
+    """Return the errors of a change that takes back what is for ever."""
+    kept = (
+        ("deny_delete", before.denies_deletion, after.denies_deletion),
+        ("deny_purge", before.denies_purge, after.denies_purge),
+    )
+    return [f"{name}: cannot be taken back once it is set" for name, was, now in kept if was and not now]
+
+
 def with_altered_subjects(config: StreamConfig, add: Sequence[str], remove: Sequence[str]) -> StreamConfig:
     """Return `config` with and without these subjects; the first one that stays is `subject`. ConfigError.
 
@@ -433,6 +482,8 @@ def _consequences(config: StreamConfig) -> list[str]:
         mistakes.append("encryption: nothing of a stream in memory is on the disk; choose 'none', or storage 'file'")
     if config.subject_limit is not None:
         mistakes += [f"max_messages_per_subject: {one}" for one in _subject_limit_mistakes(config)]
+    if config.denies_purge and config.allow_rollup:
+        mistakes.append("deny_purge: a rollup purges, so allow_rollup must be false")
     mistakes += _split_mistakes(config)
     return mistakes
 

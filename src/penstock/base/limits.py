@@ -109,6 +109,7 @@ CLUSTER_SECRET_CHARS_MIN = 32
 CLUSTER_SECRET_ITERATIONS = 10_000  # some 2 ms: the secret is random and not memorised
 THROTTLE_MS_MAX = 60_000  # longest delay reported at once; a client that comes back too early is told again
 AUDIT_ACTS_KEPT = 10_000  # kept by each broker until they are written; some 5 MB
+AUDITED_RANGES_MAX = 20  # offsets, or ranges of them, of one deletion that its row of the audit log names
 AUDIT_ROWS_AT_ONCE = 1_000
 AUDIT_AGE_MS = 366 * 24 * 3_600_000
 AUDIT_SEGMENT_AGE_MS = 7 * 24 * 3_600_000
@@ -117,6 +118,7 @@ NATS_LOGIN_FILE_BYTES_MAX = 64 * KIB  # a NATS login file: a JWT may be long
 CREDENTIALS_FILE_BYTES_MAX = 4 * KIB
 
 # Batches and segments
+ROW_BYTES = 34  # of a row in a batch beside its content, rounded up: two numbers, and the ends of four columns
 BATCH_ROWS_MAX = 65_536  # far more than one socket read delivers
 BATCH_BYTES_MAX = 128 * MIB  # Arrow's 32-bit value offsets end at 2 GiB; memory is the tighter limit
 BATCH_ROWS_BYTES_MAX = 96 * MIB  # rows in one batch by a leader: with Arrow's metadata below BATCH_BYTES_MAX

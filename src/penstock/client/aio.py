@@ -109,6 +109,7 @@ from penstock.messages import (
     ListOffsetsResponse,
     ListProducersRequest,
     ListProducersResponse,
+    LiveRowsInfo,
     RaiseFeatureLevelRequest,
     RaiseFeatureLevelResponse,
     ReportArchivedRequest,
@@ -454,8 +455,15 @@ class Client(OfThisProcess):
     async def row_count(self, stream: StreamName, *, timeout: float = 10.0) -> int | None:
         """Return the number of messages in a stream; `committed_end - log_start` counts offsets, deleted ones included.
 
-        The leaders count them in their indexes. None if one cannot cheaply, as where many small batches are in no index
-        yet, or is an earlier version. StreamNotFound.
+        None if a leader would have to read too much; each call goes on where the one before ended. StreamNotFound.
+        """
+        counts = await self.live_rows(stream, timeout=timeout)
+        return None if None in counts else sum(one.rows for one in counts if one is not None)
+
+    async def live_rows(self, stream: StreamName, *, timeout: float = 10.0) -> list[LiveRowsInfo | None]:
+        """Return, by partition, the number of messages, the first and the last one, and how many between are deleted.
+
+        It is exact, also for what was acked or deleted just before. None as in `row_count`. StreamNotFound.
         """
         info = await self._streams.now(stream, timeout)
         requests = (
@@ -463,8 +471,7 @@ class Client(OfThisProcess):
             for number in partition_numbers(info, None)
         )
         asked = (self._link.call(one, ListOffsetsResponse, timeout_s=timeout) for one in requests)
-        counts = [answer.rows for answer, _ in await asyncio.gather(*asked)]
-        return None if None in counts else sum(one or 0 for one in counts)
+        return [answer.live for answer, _ in await asyncio.gather(*asked)]
 
     async def known_producers(
         self, stream: StreamName, *, partition: int | None = None, timeout: float = 10.0

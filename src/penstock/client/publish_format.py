@@ -45,7 +45,13 @@ _ERROR_CODES = {
 _ALLOWED_BY = {"per-message TTL is disabled": "--allow-message-ttl", "rollup not permitted": "--allow-rollup"}
 """Options of a stream by the refusal that they turn off: that is JetStream's text, which names none."""
 _REASONS = frozenset(
-    {ErrorCode.KEY_ELSEWHERE, ErrorCode.KEY_MOVING, ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.SCHEMA_MISMATCH}
+    {
+        ErrorCode.KEY_ELSEWHERE,
+        ErrorCode.KEY_MOVING,
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+        ErrorCode.SCHEMA_MISMATCH,
+        ErrorCode.STREAM_FULL,
+    }
 )  # reasons that are more precise than JetStream's error codes
 
 

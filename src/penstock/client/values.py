@@ -245,7 +245,7 @@ class AppendResult(NamedTuple):
 
 
 class Truncation(NamedTuple):
-    """The part of a partition that was, or would be, deleted: messages counted by offsets, bytes by whole batches."""
+    """The part of a partition that was, or would be, deleted: messages, and bytes by whole batches."""
 
     partition: int
     log_start: int

@@ -33,6 +33,7 @@ from penstock.commitlog.files.files import LogFolder
 from penstock.commitlog.files.lineage import LineageEntry
 from penstock.commitlog.files.open_files import OpenFiles
 from penstock.commitlog.flush import Flush
+from penstock.commitlog.live_counts import LiveCounts, LiveState, TooManyRowsError
 from penstock.commitlog.live_subjects import LiveSubjectQueries
 from penstock.commitlog.log import Log, LogState
 from penstock.commitlog.repair import MissingRange, RepairError, SegmentRepair
@@ -50,6 +51,8 @@ __all__ = [
     "ExpirySurvey",
     "Flush",
     "LineageEntry",
+    "LiveCounts",
+    "LiveState",
     "LiveSubjectQueries",
     "Log",
     "LogConfig",
@@ -77,6 +80,7 @@ __all__ = [
     "SubjectRanges",
     "SubjectRow",
     "Survey",
+    "TooManyRowsError",
     "TruncationTask",
     "check_subject_indexes",
     "is_checkpoint_whole",

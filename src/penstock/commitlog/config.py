@@ -36,8 +36,7 @@ class LogConfig:
             segment_bytes=config.segment_bytes,
             segment_age_us=None if config.segment_age_ms is None else config.segment_age_ms * 1000,
             max_age_us=None if config.max_age_ms is None else config.max_age_ms * 1000,
-            max_messages=config.max_messages,
-            max_bytes=config.max_bytes,
+            max_bytes=None if config.refuses_new else config.max_bytes,
             compact=config.compact,
             # Message ids are rebuilt from the log after a restart: messages within the deduplication window stay.
             compaction_lag_us=max(config.compaction_lag_ms, config.dedup_window_ms or 0) * 1000,

@@ -12,7 +12,7 @@ exceeded or log_start was raised. Failed removals are retried with backoff.
 | limit          | keeps                                                                     |
 |----------------|---------------------------------------------------------------------------|
 | `max_age_us`   | messages whose timestamp is at most this much before now                  |
-| `max_messages` | the newest messages, counted in offsets                                   |
+| `max_messages` | the newest offsets; a broker counts messages: `node.partition.row_limit`  |
 | `max_bytes`    | the newest batches whose total size is at most this                       |
 """
 

@@ -519,7 +519,7 @@ class SubjectQueries:
                     return int(matching.column(0)[0].as_py())
         return None
 
-    def ranges(self, subjects: Sequence[bytes], begin: int, end: int) -> list[tuple[int, int]]:
+    def ranges(self, subjects: list[bytes], begin: int, end: int) -> list[tuple[int, int]]:
         """Return ranges of offsets, one for each segment at most, outside which no message from `begin` to `end` is on
         one of these subjects.
         """

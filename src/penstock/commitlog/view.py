@@ -45,8 +45,6 @@ from penstock.vfs import Buffer, File, Vfs
 _T = TypeVar("_T")
 Wants = Callable[[BatchHeader], bool]
 NEVER_OFFSET = 2**63  # beyond every offset
-ROW_COUNT_BATCHES_MAX = 20_000
-"""Batches whose headers are read to count rows: about a second of a disk thread."""
 _EXTENTS_AT_ONCE = 256  # upper bound: a request for one message reads one extent, and long reads grow to this
 _EXTENTS_GROWTH = 16
 _base_offset = attrgetter("base_offset")
@@ -136,31 +134,8 @@ class _IndexFindings(NamedTuple):
     end_offset: int
 
 
-class _ReplacedError(Exception):
+class ReplacedError(Exception):
     """The cleaner rewrote the segment, and the old file is removed."""
-
-
-class _TooManyBatchesError(Exception):
-    """The headers of more than ROW_COUNT_BATCHES_MAX batches would have to be read."""
-
-
-class _HeaderCount:
-    """Adds up the rows of batches by their headers."""
-
-    def __init__(self) -> None:
-        self.rows = self._batches = 0
-
-    def add(self, header: BatchHeader) -> bool:
-        """Count a batch; False: its data are not wanted."""
-        self._batches += 1
-        if self._batches > ROW_COUNT_BATCHES_MAX:
-            raise _TooManyBatchesError
-        self.rows += header.count
-        return False
-
-
-def _indexed_rows(_: Segment, entries: Entries) -> int | None:
-    return entries.row_count() if isinstance(entries, FileEntries) else None
 
 
 class LogView:
@@ -349,14 +324,14 @@ class LogView:
         segment = self.segments[number]
         extent = self._with_entries(segment, lambda _, entries: _extent_of(entries, offset))
         if extent is None or extent.end_offset <= offset:
-            raise self._corrupt(segment, offset)
+            raise self.corrupt(segment, offset)
         return number, extent
 
     def extent_in(self, segment: Segment, offset: int) -> BatchExtent | None:
         """Return the place of the batch with `offset` in exactly this segment; None: it is rewritten or corrupt."""
         try:
-            extent = self._with_entries_of(segment, lambda _, entries: _extent_of(entries, offset))
-        except _ReplacedError:
+            extent = self.with_entries_of(segment, lambda _, entries: _extent_of(entries, offset))
+        except ReplacedError:
             return None
         return None if segment.damage or extent is None or extent.end_offset <= offset else extent
 
@@ -383,56 +358,6 @@ class LogView:
         offset, found_us = self._with_entries(segment, lambda one, entries: self._first_in(one, entries, timestamp_us))
         clamped = min(max(offset, self.log_start), end)
         return clamped, found_us if clamped == offset != end else None
-
-    def row_count(self, end: int) -> int | None:
-        """Return the number of rows from log_start to `end`: of offsets, less those that were deleted or never used.
-
-        Sealed segments are counted by their indexes. None if more than ROW_COUNT_BATCHES_MAX batches remain, whose
-        headers have to be read. RemoteError corrupt_range.
-        """
-        headers = _HeaderCount()
-        rows = 0
-        for segment in self.segments:
-            begin, stop = max(self.log_start, segment.base_offset), min(end, segment.end_offset)
-            if begin >= stop:
-                continue
-            if self.hidden is not None and self.hidden.any_in(begin, stop):
-                try:
-                    rows += self._shown_rows(segment, begin, stop, headers)
-                except _TooManyBatchesError:
-                    return None
-                continue
-            indexed = None
-            if (begin, stop) == (segment.base_offset, segment.end_offset):
-                indexed = self._with_entries(segment, _indexed_rows)
-            if indexed is not None:
-                rows += indexed
-                continue
-            try:
-                for _ in self._segment_batches(segment, begin, stop, reverse=False, wants=headers.add):
-                    pass
-            except _TooManyBatchesError:
-                return None
-        # A batch that log_start or `end` divides is counted as a whole.
-        return min(rows + headers.rows, end - self.log_start)
-
-    def _shown_rows(self, segment: Segment, begin: int, stop: int, headers: _HeaderCount) -> int:
-        """Count the rows of a segment with hidden ones, less those that are counted in `headers` meanwhile."""
-        hidden = self._stored_hidden(segment.latest)
-        found = looked_bytes = 0
-
-        def wants(header: BatchHeader) -> bool:
-            headers.add(header)
-            return hidden is not None and hidden.any_in(header.base_offset, header.end_offset)
-
-        for _, data in self._segment_batches(segment, begin, stop, reverse=False, wants=wants):
-            assert hidden is not None
-            shown = masking.shown_of(data, hidden)
-            found -= 0 if shown is None else shown.false_count
-            looked_bytes += len(data)
-            if looked_bytes > limits.ROW_COUNT_BYTES_MAX:
-                raise _TooManyBatchesError
-        return found
 
     def start_keeping(self, bytes_max: int) -> int:
         """Return the smallest batch base offset from which the log has at most `bytes_max` bytes.
@@ -510,7 +435,7 @@ class LogView:
                 self._check_index(segment, start, stop, is_sealed=is_sealed)
 
     def _check_index(self, segment: Segment, start: int, stop: int, *, is_sealed: bool) -> None:
-        segment, file = self._open_latest(segment)
+        segment, file = self.open_latest(segment)
         try:
             findings = self._compare_index(segment, file, start, stop, is_sealed=is_sealed)
             if findings.mistakes:  # the first read may have met a concurrent write
@@ -526,7 +451,7 @@ class LogView:
             number = max(0, entries.last_at_or_below(start))
             return (number, entries.extent(number)) if entries.count else None
 
-        found_first = self._with_entries_of(segment, first, file)
+        found_first = self.with_entries_of(segment, first, file)
         if found_first is None or segment.damage:  # found corrupt just now
             return _IndexFindings([], False, 0, start)
         number, extent = found_first
@@ -586,12 +511,12 @@ class LogView:
     ) -> Iterator[tuple[BatchHeader, Buffer]]:
         """Yield batches as stored. `hidden`: those are not read whose rows all are in it."""
         # Use one file throughout: a rewrite that replaces it meanwhile has other batches.
-        segment, file = self._open_latest(segment)
+        segment, file = self.open_latest(segment)
         at = end if reverse else start
         wanted = 1
         try:
             while (at > start) if reverse else (at < end):
-                extents = self._with_entries_of(
+                extents = self.with_entries_of(
                     segment,
                     lambda _, entries: (
                         _extents_before(entries, start, at, wanted)  # noqa: B023
@@ -603,19 +528,20 @@ class LogView:
                 wanted = min(wanted * _EXTENTS_GROWTH, _EXTENTS_AT_ONCE)
                 # An offset in no extent is lost: in a valid segment, entries cover the offsets without gaps.
                 if not extents:
-                    raise self._corrupt(segment, at - 1 if reverse else at)
+                    raise self.corrupt(segment, at - 1 if reverse else at)
                 for extent in extents:
                     covered = extent.end_offset >= at if reverse else extent.base_offset <= at
                     if not covered:
-                        raise self._corrupt(segment, at - 1 if reverse else at)
+                        raise self.corrupt(segment, at - 1 if reverse else at)
                     is_shown = hidden is None or hidden.first_absent(extent.base_offset) < extent.end_offset
                     if is_shown and (wants is None or _is_wanted(file, extent, wants)):
-                        yield self._read(segment, file, extent)
+                        yield self.read_batch(segment, file, extent)
                     at = extent.base_offset if reverse else extent.end_offset
         finally:
             file.close()
 
-    def _read(self, segment: Segment, file: File, extent: BatchExtent) -> tuple[BatchHeader, Buffer]:
+    def read_batch(self, segment: Segment, file: File, extent: BatchExtent) -> tuple[BatchHeader, Buffer]:
+        """Return one batch of the segment's open file, verified and uncompressed. RemoteError corrupt_range."""
         data = file.read_at(extent.position, extent.size_bytes)
         try:
             header = codec.verify(data, file=segment.path, position=extent.position)
@@ -642,7 +568,7 @@ class LogView:
         number = entries.last_at_or_below(offset)
         first = entries.extent(number) if number >= 0 else None
         if first is None or first.end_offset <= offset or any(damage.holds(offset) for damage in segment.damage):
-            raise self._corrupt(segment, offset)
+            raise self.corrupt(segment, offset)
         if first.end_offset > end:
             return None
         limit = first.position + max(bytes_max, first.size_bytes)
@@ -669,9 +595,9 @@ class LogView:
         extent = entries.extent(number)
         if extent.min_timestamp_us >= timestamp_us:
             return extent.base_offset, None
-        file = self._open(segment)
+        file = self.open_exactly(segment)
         try:
-            _, data = self._read(segment, file, extent)
+            _, data = self.read_batch(segment, file, extent)
         finally:
             file.close()
         timestamps = codec.timestamps(data)
@@ -707,11 +633,11 @@ class LogView:
         while True:
             segment = segment.latest
             try:
-                return self._with_entries_of(segment, use)
-            except _ReplacedError:
+                return self.with_entries_of(segment, use)
+            except ReplacedError:
                 continue
 
-    def _with_entries_of(self, segment: Segment, use: Callable[[Segment, Entries], _T], file: File | None = None) -> _T:
+    def with_entries_of(self, segment: Segment, use: Callable[[Segment, Entries], _T], file: File | None = None) -> _T:
         """Call `use` with the entries of exactly this segment, whose file may be open already."""
         try:
             return self._with_sound_entries(segment, use)
@@ -739,7 +665,7 @@ class LogView:
             file.close()
 
     def _rebuild(self, segment: Segment, opened: File | None) -> PackedEntries:
-        file = self._open(segment) if opened is None else opened
+        file = self.open_exactly(segment) if opened is None else opened
         try:
             entries, damage = rebuild_index(self._vfs, file, segment, may_write=lambda: self.is_still(segment))
         finally:
@@ -755,7 +681,7 @@ class LogView:
         return entries
 
     def _rebuild_head(self, segment: Segment, head: IndexHead) -> None:
-        file = self._open(segment)
+        file = self.open_exactly(segment)
         try:
             damage = rebuild_head(self._vfs, file, segment.base_offset, head, may_write=lambda: self.is_still(segment))
         finally:
@@ -775,13 +701,14 @@ class LogView:
         if end_offset > self._validity.end_offset:
             raise LogCutError("the log was truncated or reset while it was read: read again")
 
-    def _open(self, segment: Segment) -> File:
+    def open_exactly(self, segment: Segment) -> File:
+        """Open the file of this segment. ReplacedError: the cleaner has removed it. RemoteError, LogCutError."""
         try:
             return self._vfs.open(segment.path, read_only=True)
         except FileNotFoundError:
             self.check_not_cut(segment.end_offset)
             if segment.successor is not None:
-                raise _ReplacedError from None
+                raise ReplacedError from None
             if segment.file_state.is_rewritten:  # the view is from before the segment was sealed
                 raise LogCutError("the segment was rewritten while it was read: read again") from None
             if segment.end_offset > self._validity.start_offset:  # nothing here removed it
@@ -800,12 +727,13 @@ class LogView:
         self.on_damage(lost)
         return _corrupt_range(lost)
 
-    def _open_latest(self, segment: Segment) -> tuple[Segment, File]:
+    def open_latest(self, segment: Segment) -> tuple[Segment, File]:
+        """Open the file of the segment or of its latest rewrite, whichever has one, and return both."""
         while True:
             segment = segment.latest
             try:
-                return segment, self._open(segment)
-            except _ReplacedError:
+                return segment, self.open_exactly(segment)
+            except ReplacedError:
                 continue
 
     def _out_of_range(self, offset: int) -> RemoteError:
@@ -817,7 +745,8 @@ class LogView:
             log_end=self.log_end,
         )
 
-    def _corrupt(self, segment: Segment, offset: int) -> RemoteError:
+    def corrupt(self, segment: Segment, offset: int) -> RemoteError:
+        """Return the error for an offset of the segment that no valid batch holds."""
         for damage in segment.damage:
             if damage.holds(offset):
                 return _corrupt_range(damage)

@@ -11,6 +11,7 @@ cdef int _LEVEL_ALL
 cdef int _LEVEL_NONE
 cdef int _LEVEL_LEADER
 cdef int _LEVEL_UNKNOWN
+cdef Py_ssize_t _ROW_BYTES
 cdef Py_ssize_t _HEADER_BLOCK_BYTES_MAX
 cdef Py_ssize_t _KEY_BYTES_MAX
 cdef unsigned char _COOKIE_BYTE
@@ -74,6 +75,8 @@ cdef class Classified:
     cdef bint _is_added
     cdef int64_t _log_start
     cdef bytes _mistyped
+    cdef int64_t _room_rows
+    cdef int64_t _room_bytes
     cdef Py_ssize_t _noted
     cdef Py_ssize_t _key
     cdef Py_ssize_t _key_end
@@ -140,6 +143,8 @@ cdef class Classified:
     @cython.locals(fields=HeaderFields)
     cdef int _of_value(self, Py_ssize_t row) except? -3
 
+    cdef int _of_room(self, int64_t size_bytes) except -1
+
     @cython.locals(fields=HeaderFields, policy=int)
     cdef int _level(self, const unsigned char* text, Py_ssize_t row) except -2
 
@@ -183,7 +188,7 @@ cdef class Classified:
     @cython.locals(one=RefusedMessage, record=bytearray)
     cdef RefusedMessage _refused(self, Py_ssize_t row, int verdict, Py_ssize_t reply, Py_ssize_t reply_end)
 
-@cython.locals(out=Classified, opened=OpenedEnvelopes)
+@cython.locals(out=Classified, opened=OpenedEnvelopes, has_room=bint)
 cpdef Classified classify(
     MessageGroup group,
     bytes name,
@@ -202,6 +207,8 @@ cpdef Classified classify(
     bytes mistyped = *,
     dict found_lasts = *,
     bint is_added = *,
+    int64_t room_rows = *,
+    int64_t room_bytes = *,
 )
 
 @cython.locals(out=Classified, opened=OpenedEnvelopes)

@@ -83,7 +83,9 @@ BAD_TOMBSTONE = 21
 COMPETING = 22
 ELSEWHERE = 23
 MISTYPED = 24
-LAST = MISTYPED
+FULL_ROWS = 25
+FULL_BYTES = 26
+LAST = FULL_BYTES
 
 _DUPLICATE = -1
 _UNDECIDED = -2
@@ -97,6 +99,7 @@ _LEVEL_NONE = unwrap.NONE
 _LEVEL_LEADER = unwrap.LEADER
 _LEVEL_UNKNOWN = -1
 
+_ROW_BYTES = limits.ROW_BYTES
 _HEADER_BLOCK_BYTES_MAX = limits.HEADER_BLOCK_BYTES_MAX
 _KEY_BYTES_MAX = limits.KEY_BYTES_MAX
 _COOKIE_BYTE = envelope.COOKIE[0]
@@ -147,10 +150,10 @@ class Classified:
     """
 
     __slots__ = ("_fields", "_found_lasts", "_has_envelopes", "_ids", "_is_added", "_key", "_key_end", "_lasts",
-                 "_log_start", "_mistyped", "_noted", "_number", "_opened", "_partition", "_tracks_ids",
-                 "allows_rollups", "allows_ttls", "competes", "controls", "duplicates", "elsewhere", "flow_replies",
-                 "group", "has_ids", "has_rollups", "has_ttls", "needs_ids", "needs_lasts", "other_stream", "refused",
-                 "reserved", "rollup_row", "rows", "undelivered", "unknown")  # fmt: skip
+                 "_log_start", "_mistyped", "_noted", "_number", "_opened", "_partition", "_room_bytes", "_room_rows",
+                 "_tracks_ids", "allows_rollups", "allows_ttls", "competes", "controls", "duplicates", "elsewhere",
+                 "flow_replies", "group", "has_ids", "has_rollups", "has_ttls", "needs_ids", "needs_lasts",
+                 "other_stream", "refused", "reserved", "rollup_row", "rows", "undelivered", "unknown")  # fmt: skip
 
     _opened: Any  # None if `_has_envelopes` is False
 
@@ -175,6 +178,7 @@ class Classified:
         self._found_lasts: dict[bytes, int] | None = None
         self._is_added = False
         self._mistyped: bytes | None = None
+        self._room_rows = self._room_bytes = -1  # for further rows; -1: any number
         self._noted = 0  # number of rows that `lasts` includes
         self.needs_lasts = False
         self.unknown: list[bytes] = []
@@ -242,6 +246,8 @@ class Classified:
                 verdict = self._of_tombstone(text, value_end - value)
             if verdict == 0 and self._mistyped is not None:
                 verdict = self._of_value(row)
+            if verdict == 0 and (self._room_rows >= 0 or self._room_bytes >= 0):
+                verdict = self._of_room(subject_end - subject + headers_end - headers + value_end - value)
             if verdict != 0:
                 self._turn_away(row, verdict, reply, reply_end)
                 continue
@@ -327,6 +333,19 @@ class Classified:
             return 0
         self._number = self._mistyped[row]
         return MISTYPED if self._number > 0 else 0
+
+    def _of_room(self, size_bytes: int) -> int:
+        """Return a verdict if a row does not fit into the log; else it takes room. `size_bytes`: without its key."""
+        if self._room_rows == 0:
+            return FULL_ROWS
+        if self._room_bytes >= 0:
+            size_bytes += self._key_end - self._key + _ROW_BYTES
+            if size_bytes > self._room_bytes:
+                return FULL_BYTES
+            self._room_bytes -= size_bytes
+        if self._room_rows > 0:
+            self._room_rows -= 1
+        return 0
 
     def _level(self, text: bytes, row: int) -> int:
         """Return the ack level of a message, from a header or from its envelope."""
@@ -613,6 +632,8 @@ def classify(
     mistyped: bytes | None = None,
     found_lasts: dict[bytes, int] | None = None,
     is_added: bool = False,
+    room_rows: int = -1,
+    room_bytes: int = -1,
 ) -> Classified:
     """Check `group` for a log from `log_start` to `log_end`, of a stream with this name and these rules.
 
@@ -621,8 +642,13 @@ def classify(
     a search below `lasts` has found; -1: no message, -2: it failed. `is_added`: an older partition may have messages on
     subjects that have none here. `mistyped`: a byte for each message, 0 if its value, without an envelope, fits; None:
     all fit. IndexError: it has another length.
+    `room_rows`, `room_bytes`: no more is stored, in the order of arrival, where each row takes ROW_BYTES beside its
+    content; -1: any number.
     """
-    if mistyped is None and _all_pass(group, acks_replies, message_bytes_max, skips_reserved):
+    has_room = (room_rows < 0 or group.count <= room_rows) and (
+        room_bytes < 0 or len(group.data) + _ROW_BYTES * group.count <= room_bytes
+    )
+    if mistyped is None and has_room and _all_pass(group, acks_replies, message_bytes_max, skips_reserved):
         out = Classified(group, group, None, None, False, lasts, log_start)
         out.note_rows(log_end)
         return out
@@ -635,6 +661,7 @@ def classify(
     if mistyped is not None and len(mistyped) != group.count:
         raise IndexError(f"{len(mistyped)} marks for {group.count} messages")
     out._mistyped = mistyped  # noqa: SLF001 (of its own module)
+    out._room_rows, out._room_bytes = room_rows, room_bytes  # noqa: SLF001
     out.take(name, acks_replies, message_bytes_max, skips_reserved, log_end, False, acks_envelopes)
     out.note_rows(log_end)
     if out.needs_ids or out.needs_lasts:

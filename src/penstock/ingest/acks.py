@@ -109,6 +109,11 @@ def store_failed(reason: str) -> AckError:
     return AckError(503, 10077, f"store failed: {reason}")
 
 
+def full(limit: str) -> AckError:
+    """The message would exceed a limit of a stream that discards new ones; the text is JetStream's."""
+    return AckError(503, 10077, f"maximum {limit} exceeded", ErrorCode.STREAM_FULL)
+
+
 def outcome_unknown(reason: str) -> AckError:
     """The disk failed after the write, so a restart may find the message; a plain failure would make it
     stored twice.

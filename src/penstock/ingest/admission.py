@@ -31,6 +31,7 @@ sequence, message id, last id, rollup, size.
 | every other `Penstock-` name              | refused: it requests something of a later version                    |
 
 With a schema check, a message whose value does not fit is refused after all of these, or counted (`value_check`).
+Last, a stream that discards new messages refuses each one that would exceed a limit (`Room`).
 
 A subject is also refused if the socket API would refuse it: nats-server lets `orders.*` and control characters pass.
 
@@ -52,6 +53,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import msgspec
 
@@ -73,7 +75,14 @@ BodyOf = Callable[[int, bytes | None], bytes]
 """Returns the error body for a verdict; see hot.refusals."""
 
 _OF_THIS_LEADER = frozenset(
-    {classification.WRONG_SEQUENCE, classification.WRONG_LAST_ID, classification.UNKNOWN_LAST, classification.CLOSED}
+    {
+        classification.WRONG_SEQUENCE,
+        classification.WRONG_LAST_ID,
+        classification.UNKNOWN_LAST,
+        classification.CLOSED,
+        classification.FULL_ROWS,
+        classification.FULL_BYTES,
+    }
 )
 _UNDECIDED = b"%d" % UNDECIDED
 _RESERVED = tuple(prefix.encode() for prefix in RESERVED_PREFIXES)
@@ -128,6 +137,16 @@ class AdmissionRules:
         )
 
 
+class Room(NamedTuple):
+    """Room of a log below the limits of its stream; -1: any number."""
+
+    rows: int
+    size_bytes: int
+
+
+ANY_ROOM = Room(-1, -1)
+
+
 class Admission(msgspec.Struct):
     """Rows to append, in order, and the answers that need no append. `dropped`: messages not stored, by reason.
 
@@ -180,16 +199,18 @@ def admit(
     is_added: bool = False,
     values: ValueCheck | None = None,
     mistyped: bytes | None = None,
+    room: Room = ANY_ROOM,
 ) -> Admission:
     """Return the rows of `group` for a log from `log_start` to `log_end`. Pure, except that `ids` and `lasts` record
     the rows. `is_added`: an older partition may have earlier messages of a subject. `values`: has made the marks
-    `mistyped` (`marks_of`), or counts misfits; None: values are not checked.
+    `mistyped` (`marks_of`), or counts misfits; None: values are not checked. `room`: of a
+    stream that refuses what does not fit.
     """
     table, found_lasts = (None, None) if lasts is None else (lasts.table, lasts.found)
     found = classify(
         group, rules.name, rules.acks_replies, rules.message_bytes_max, rules.skips_reserved, log_end,
         rules.acks_envelopes, ids, rules.dedup_window_us is not None, table, log_start, rules.allows_ttls,
-        rules.allows_rollups, rules.competes, mistyped, found_lasts, is_added,
+        rules.allows_rollups, rules.competes, mistyped, found_lasts, is_added, *room,
     )  # fmt: skip
     if found.needs_ids or found.needs_lasts:
         unknown = [*dict.fromkeys(found.unknown)]
@@ -363,6 +384,10 @@ def _body(verdict: int, quoted: bytes | None, rules: AdmissionRules) -> bytes:
         case classification.BAD_TOMBSTONE:
             text = "Penstock-Tombstone must be 1, with an empty payload"
             return acks.error_body(rules.name, acks.bad_request(text))
+        case classification.FULL_ROWS:
+            return acks.error_body(rules.name, acks.full("messages"))
+        case classification.FULL_BYTES:
+            return acks.error_body(rules.name, acks.full("bytes"))
         case classification.WRONG_SEQUENCE:
             error = acks.wrong_last_sequence(acks.NUMBER)
         case classification.TOO_LARGE:

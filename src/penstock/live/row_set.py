@@ -197,6 +197,10 @@ class RowSet:
             begin = (chunk + 1) << 16
         return begin
 
+    def last_absent(self, end: int) -> int:
+        """Return the end of the last offset before `end` that is no member; 0 if there is none."""
+        return bisect_left(range(end), True, key=lambda begin: self.count_in(begin, end) == end - begin)
+
     def count_in(self, begin: int, end: int) -> int:
         """Return the number of members in this range."""
         high = self._at((end - 1) >> 16)

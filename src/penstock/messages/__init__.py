@@ -106,6 +106,8 @@ from penstock.messages.peers import (
     MarkKeysResponse,
     MessageIdsRequest,
     MessageIdsResponse,
+    RecordDeletionRequest,
+    RecordDeletionResponse,
     RegisterBrokerRequest,
     RegisterBrokerResponse,
     ResignedLeadership,
@@ -131,6 +133,7 @@ from penstock.messages.records import (
     ListProducersResponse,
     ListSubjectsRequest,
     ListSubjectsResponse,
+    LiveRowsInfo,
     ProducerInfo,
 )
 from penstock.messages.replicas import (
@@ -324,6 +327,7 @@ __all__ = [
     "ListUsersRequest",
     "ListUsersResponse",
     "ListedSubject",
+    "LiveRowsInfo",
     "LogEnd",
     "MarkKeysRequest",
     "MarkKeysResponse",
@@ -352,6 +356,8 @@ __all__ = [
     "RaftResponse",
     "RaiseFeatureLevelRequest",
     "RaiseFeatureLevelResponse",
+    "RecordDeletionRequest",
+    "RecordDeletionResponse",
     "RegisterBrokerRequest",
     "RegisterBrokerResponse",
     "RegisterSchemasRequest",

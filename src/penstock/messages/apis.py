@@ -70,6 +70,8 @@ from penstock.messages.peers import (
     MarkKeysResponse,
     MessageIdsRequest,
     MessageIdsResponse,
+    RecordDeletionRequest,
+    RecordDeletionResponse,
     RegisterBrokerRequest,
     RegisterBrokerResponse,
     StopBrokerRequest,
@@ -215,6 +217,7 @@ class Api(IntEnum):
     AWAIT_METADATA = 78
     ADD_COMPANION = 79
     ERASED = 80
+    RECORD_DELETION = 81
 
 
 class QuotaKind(Enum):
@@ -307,6 +310,7 @@ _TABLE = (
     ApiSpec(Api.AWAIT_METADATA, AwaitMetadataRequest, AwaitMetadataResponse, 1, 1, True),
     ApiSpec(Api.ADD_COMPANION, AddCompanionRequest, AddCompanionResponse, 1, 1, True),
     ApiSpec(Api.ERASED, ErasedRequest, ErasedResponse, 1, 1, True),
+    ApiSpec(Api.RECORD_DELETION, RecordDeletionRequest, RecordDeletionResponse, 1, 1, True),
 )
 
 APIS: dict[int, ApiSpec] = {int(spec.api): spec for spec in _TABLE}

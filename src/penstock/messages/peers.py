@@ -206,6 +206,25 @@ class AddCompanionResponse(Response, frozen=True, kw_only=True):
     """The metadata says so; the sender's image shows it once its logs are to be opened."""
 
 
+class RecordDeletionRequest(Request, frozen=True, kw_only=True):
+    """Record for `__audit` which messages of a partition a user deletes, as its leader has found them.
+
+    `ranges`: their offsets, half-open, the first ones only. `subject`, `keep`: of a purge.
+    """
+
+    stream_id: StreamIdField
+    partition: PartitionField
+    by: str
+    messages: Int64Field
+    ranges: Annotated[tuple[tuple[OffsetField, OffsetField], ...], msgspec.Meta(max_length=limits.AUDITED_RANGES_MAX)]
+    subject: str = ""
+    keep: Int64Field = 0
+
+
+class RecordDeletionResponse(Response, frozen=True, kw_only=True):
+    """It is in the metadata."""
+
+
 class MessageIdsRequest(Request, frozen=True, kw_only=True):
     """Request the message ids in a partition's log, of messages below `end_offset` and not older than `since_us`.
 

@@ -124,7 +124,7 @@ class GetResponse(Response, frozen=True, kw_only=True):
 class ListOffsetsRequest(Request, frozen=True, kw_only=True):
     """Look up an offset; a timestamp (µs) finds the first committed message at or after it.
 
-    `counts_rows`: also count the rows of the log; earlier versions do not.
+    `counts_rows`: also count the live rows of the log; earlier versions do not.
     """
 
     stream_id: StreamIdField
@@ -133,10 +133,28 @@ class ListOffsetsRequest(Request, frozen=True, kw_only=True):
     counts_rows: bool = False
 
 
+class LiveRowsInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """The messages of a partition: those below `committed_end` that are stored and not deleted.
+
+    `size_bytes`: of the batches from `log_start` on, as the answering replica stores them: compressed, and with deleted
+    messages until the cleaner has passed. `deleted`: offsets from the first message to the last one that have none.
+    Without a message the fields of the first and the last one are None.
+    """
+
+    rows: Int64Field
+    size_bytes: Int64Field
+    deleted: Int64Field = 0
+    first_offset: OffsetField | None = None
+    first_us: TimestampField | None = None
+    last_offset: OffsetField | None = None
+    last_us: TimestampField | None = None
+
+
 class ListOffsetsResponse(Response, frozen=True, kw_only=True):
     """`timestamp_us` is None if no message lies at or after `offset`, which then is `committed_end`.
 
-    `rows`: messages from `log_start` to `committed_end`; None if they were not to be counted, or cannot be cheaply.
+    `live`: the messages from `log_start` to `committed_end`; None if they were not to be counted, or if that needs more
+    reading than one request may do: the next one goes on from there.
     """
 
     offset: OffsetField
@@ -144,7 +162,7 @@ class ListOffsetsResponse(Response, frozen=True, kw_only=True):
     log_start: OffsetField
     committed_end: OffsetField
     leader_epoch: LeaderEpochField
-    rows: Int64Field | None = None
+    live: LiveRowsInfo | None = None
 
 
 class ListSubjectsRequest(Request, frozen=True, kw_only=True):

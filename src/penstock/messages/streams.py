@@ -334,7 +334,11 @@ class CreateStreamResponse(Response, frozen=True, kw_only=True):
     created: bool  # False: it existed already
 
 
-_SINCE_3 = frozenset({"schema_check", "description", "metadata", "max_messages_per_subject"})
+_SINCE_3 = frozenset(
+    {
+        "schema_check", "description", "metadata", "max_messages_per_subject", "discard", "deny_delete", "deny_purge",
+    }
+)  # fmt: skip
 
 
 class AlterStreamRequest(Request, frozen=True, kw_only=True):
@@ -391,7 +395,10 @@ class TruncateRequest(Request, frozen=True, kw_only=True):
 
 
 class TruncateResponse(Response, frozen=True, kw_only=True):
-    """The number of removed offsets, and bytes on one broker's disk; for a dry run, those to remove."""
+    """The number of removed messages, and bytes on one broker's disk; for a dry run, those to remove.
+
+    Where too much would have to be read to tell messages from offsets, they are offsets.
+    """
 
     log_start: OffsetField
     messages: Int64Field = 0

@@ -104,6 +104,17 @@ class AddCompanion(_Command, frozen=True, kw_only=True, tag="add_companion"):
     stream_id: StreamId
 
 
+class RecordDeletion(_Asked, frozen=True, kw_only=True, omit_defaults=True, tag="record_deletion"):
+    """A user deletes messages of a partition, which its leader has found; see `node.api.deletions`. Changes nothing."""
+
+    stream_id: StreamId
+    partition: PartitionId
+    messages: int
+    ranges: tuple[tuple[Offset, Offset], ...]  # their offsets, half-open; the first ones only
+    subject: str = ""  # of a purge; empty: single messages
+    keep: int = 0  # of a purge
+
+
 class MarkKeys(_Command, frozen=True, kw_only=True, tag="mark_keys"):
     """A partition gets no more of the keys that left it; its messages with them are committed and end at an offset."""
 
@@ -324,6 +335,7 @@ Command = (
     | AddPartitions
     | AddReplicas
     | AddCompanion
+    | RecordDeletion
     | MarkKeys
     | DeleteStream
     | TruncatePartition

@@ -39,6 +39,7 @@ from penstock.metadata.commands import (
     ExportUsers,
     FormCluster,
     RaiseFeatureLevel,
+    RecordDeletion,
     ReportArchived,
     SetIntake,
     TruncatePartition,
@@ -58,6 +59,7 @@ COMMANDS: Mapping[type[Command], Version] = {
     **dict.fromkeys((CreateUser, AlterUser, DeleteUser, ChangeRules, ExportUsers, AddReplicas), (0, 2)),
     RaiseFeatureLevel: (0, 4),
     AddCompanion: (0, 4),
+    RecordDeletion: (0, 4),
 }
 
 _ASKED = {"by": (0, 2), "at_us": (0, 2)}
@@ -81,6 +83,9 @@ CONFIG_FIELDS: Mapping[str, Version] = {
     "description": (0, 4),
     "metadata": (0, 4),
     "max_messages_per_subject": (0, 4),
+    "discard": (0, 4),
+    "deny_delete": (0, 4),
+    "deny_purge": (0, 4),
 }
 
 OPERATIONS: Mapping[Operation, Version] = {Operation.MONITOR: (0, 3), Operation.REGISTER: (0, 4)}

@@ -78,7 +78,7 @@ _WINDOW_MS = 10**12  # longer than any clock change
 _CONFIGS: tuple[dict[str, Any], ...] = (
     {"segment_bytes": 16_384},
     {"segment_bytes": 8_192, "durability": Durability.OS},
-    {"segment_bytes": 4_096, "max_messages": 150},
+    {"segment_bytes": 4_096, "max_messages": 30},
     {"segment_bytes": 4_096, "durability": Durability.FSYNC, "replicas": None},
     {"segment_bytes": 8_192, "partitions": 3, "min_isr": 1},
     {

@@ -68,6 +68,12 @@ MUTANTS = (
         "            self._ack(pending.waiters, pending.base_offset, 0, step, CommitStatus(1, fsynced=True), 0)",
     ),
     Mutant(
+        "a limit shows a message too many",
+        "penstock.node.partition.row_limit",
+        "        left = self.rows(start, end, hidden) - self.rows_max\n",
+        "        left = self.rows(start, end, hidden) - self.rows_max - 1\n",
+    ),
+    Mutant(
         "denies what may be stored",
         _PARTITION,
         "        error = acks.outcome_unknown(reason)",

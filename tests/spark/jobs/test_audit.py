@@ -159,6 +159,21 @@ def test_what_the_log_has_given_up_is_no_difference(
 
 
 @needs_time
+def test_a_deleted_message_is_not_lost(
+    client: penstock.Client, audits: Audits, spark: SparkSession, broker: BrokerProcess, tmp_path: Path
+) -> None:
+    client.create_stream("erasing", "erasing.in")
+    client.append("erasing", [{"value": b"v%d" % number} for number in range(250)])
+    archive("erasing", tmp_path, spark=spark, servers=broker.client_address)
+    client.delete("erasing", [3, *range(90, 130), 200, 202])
+    found = audits("erasing", against=tmp_path)
+    assert found.messages == 250 - 43
+    assert found.gaps == ()
+    assert sum(one.only_archived for one in found.differences) == 43
+    assert found.is_good
+
+
+@needs_time
 def test_a_message_id_that_is_there_twice_is_told(client: penstock.Client, audits: Audits) -> None:
     client.create_stream("ids", "ids", dedup_window_ms=None)
     for one in ("a", "b", "a"):

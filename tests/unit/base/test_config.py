@@ -12,6 +12,7 @@ from penstock.base import limits
 from penstock.base.config import (
     ALTERABLE,
     Acks,
+    Discard,
     Durability,
     Storage,
     StreamConfig,
@@ -118,6 +119,19 @@ def test_deletion_that_is_not_suspended_has_one_form_which_earlier_versions_read
     assert msgspec.convert(msgspec.to_builtins(on), StreamConfig) == on
     off = msgspec.structs.replace(on, suspend_deletion=SuspendDeletion.NO)
     assert "suspend_deletion" not in msgspec.to_builtins(off)
+
+
+def test_what_0_4_added_is_not_stored_where_it_says_nothing() -> None:
+    plain = StreamConfig(name="a", subject="a")
+    assert StreamConfig(name="a", subject="a", discard=Discard.OLD, deny_delete=False, deny_purge=False) == plain
+    for name in ("discard", "deny_delete", "deny_purge"):
+        assert name not in msgspec.to_builtins(plain)
+    full = StreamConfig(name="a", subject="a", discard=Discard.NEW, deny_delete=True, deny_purge=True)
+    assert (full.refuses_new, full.denies_deletion, full.denies_purge) == (True, True, True)
+    assert (plain.refuses_new, plain.denies_deletion, plain.denies_purge) == (False, False, False)
+    assert not msgspec.structs.replace(full, suspend_deletion=SuspendDeletion.COPYING).refuses_new
+    (mistake,) = stream_config_mistakes(msgspec.structs.replace(full, allow_rollup=True))
+    assert mistake.startswith("deny_purge: a rollup purges")
 
 
 def test_partitions_need_a_plain_subject() -> None:

@@ -268,11 +268,11 @@ def test_the_config_of_a_stream_becomes_that_of_its_logs() -> None:
     config = StreamConfig(name="s", subject="s", max_age_ms=5, max_messages=6, max_bytes=7, segment_age_ms=8)
     day_us = 24 * 3_600_000_000
     window_us = 120_000_000
-    wanted = LogConfig(config.segment_bytes, 8000, 5000, 6, 7, False, window_us, day_us, dedup_window_us=window_us)
+    wanted = LogConfig(config.segment_bytes, 8000, 5000, None, 7, False, window_us, day_us, dedup_window_us=window_us)
     assert LogConfig.of(config) == wanted
     config = structs.replace(config, compact=True, compaction_lag_ms=120_001, tombstone_retention_ms=9)
     assert LogConfig.of(config) == LogConfig(
-        config.segment_bytes, 8000, 5000, 6, 7, True, 120_001_000, 9000, dedup_window_us=window_us
+        config.segment_bytes, 8000, 5000, None, 7, True, 120_001_000, 9000, dedup_window_us=window_us
     )
     assert LogConfig.of(config).following() == LogConfig(
         config.segment_bytes, 8000, None, None, None, True, 120_001_000, 9000, dedup_window_us=window_us

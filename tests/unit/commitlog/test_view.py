@@ -168,23 +168,6 @@ def test_a_view_that_starts_later_shows_nothing_of_what_came_before() -> None:
         list(view.batches(4, 12))
 
 
-def test_rows_are_counted_by_indexes_and_headers(monkeypatch: pytest.MonkeyPatch) -> None:
-    log = open_log(MemoryVfs())
-    for _ in range(6):
-        append(log, 3, size_bytes=400)
-    flush(log)
-    append(log, 3)
-    view = log.view()
-    assert len(view.segments) > 2
-    assert view.row_count(21) == 21
-    assert view.row_count(19) == 19
-    assert view.starting_at(4).row_count(21) == 17
-    assert view.row_count(0) == 0
-    monkeypatch.setattr("penstock.commitlog.view.ROW_COUNT_BATCHES_MAX", 0)
-    assert view.row_count(21) is None  # the active segment has no index yet
-    assert view.row_count(view.segments[1].end_offset) == view.segments[1].end_offset
-
-
 @pytest.mark.parametrize("rolls", [False, True])
 def test_a_view_from_before_a_segment_was_sealed_is_told_to_read_again_once_it_was_rewritten(*, rolls: bool) -> None:
     """The file is gone, and no corruption is reported: a log must not become read-only by a reader that took long.

@@ -127,6 +127,8 @@ def test_suspended_deletion_waits_for_the_last_broker_which_would_delete(choice:
             "the field schema_check",
         ),
         (AlterStream(stream_id=StreamId(1), changes={"schema_check": "count"}), "the field schema_check"),
+        (AlterStream(stream_id=StreamId(1), changes={"discard": "new"}), "the field discard"),
+        (AlterStream(stream_id=StreamId(1), changes={"deny_purge": True}), "the field deny_purge"),
         (
             ChangeRules(name="ann", changed_us=0, add=(Rule(Operation.REGISTER, stream="a"), Rule(Operation.MONITOR))),
             "the operation register of a rule",

@@ -80,14 +80,14 @@ def test_one_stream_that_is_written_to_wakes_no_other() -> None:
 def test_many_that_are_due_at_once_are_visited_a_few_at_a_time() -> None:
     broker = Broker().start()
     for number in range(limits.MAINTENANCE_VISITS_MAX + 6):
-        broker.create(f"s{number}", max_messages=1)
+        broker.create(f"s{number}", max_age_ms=500)
     for number in range(limits.MAINTENANCE_VISITS_MAX + 6):
         broker.publish(f"s{number}.x", b"1", b"2", b"3")
     broker.clock.advance_ms(1_000)
     looked = []
     while broker.node.next_wake_us <= broker.clock.elapsed_us + limits.MAINTENANCE_TURN_MS * 1_000:
         broker.tick(limits.MAINTENANCE_TURN_MS)
-        looked.append(sum(info.partitions[0].log_start == 2 for info in broker.streams().values()))
+        looked.append(sum(info.partitions[0].log_start == 3 for info in broker.streams().values()))
     assert looked[0] == limits.MAINTENANCE_VISITS_MAX
     assert looked[-1] == limits.MAINTENANCE_VISITS_MAX + 6
 

@@ -254,7 +254,7 @@ def _with_progress(reading: Reading, *, follow: bool, to_file: bool) -> Batches:
         return
     total = None if at is None else min(reading.stop or at.committed_end, at.committed_end) - at.offset
     rows = 0
-    with progress("Reading", total, noun="messages") as advance:
+    with progress("Reading", total, noun="messages" if at is None else "offsets") as advance:
         for batch in reading.batches:
             rows += batch.num_rows
             advance(rows if at is None else batch.column("offset")[-1].as_py() + 1 - at.offset)

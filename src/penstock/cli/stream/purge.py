@@ -98,9 +98,8 @@ def purge(
     Choose the position with one of --before, --keep and --all; with --subject it may be left out. After this command
     has ended, deleted messages never come back, whichever broker fails. The remaining messages keep their offsets.
 
-    The command counts offsets, which are more than messages if some were compacted or have expired. It counts the bytes
-    of whole batches on one broker; disk space is freed in whole segment files, a moment later, and the command prints
-    how much that was so far.
+    The command counts messages, and the bytes of whole batches on one broker; disk space is freed in whole segment
+    files, a moment later, and the command prints how much that was so far.
 
     With --subject the command counts messages, and the log's beginning stays where it is; disk space is freed by the
     cleaner, later, or with --secure before the command ends. To delete single messages, and for what --secure says and
@@ -190,7 +189,7 @@ def _what(found: list[Truncation]) -> str:
     size_bytes = sum(one.size_bytes for one in found)
     # Disk space is freed only in whole segments.
     freed = format_bytes(size_bytes) if size_bytes or not count else "no whole segment, so 0 B"
-    return f"{output.counted(count, 'offset')} ({freed})"
+    return f"{output.counted(count, 'message')} ({freed})"
 
 
 def _lines(name: str, found: list[Truncation], what: str, freed: dict[int, int] | None = None) -> list[str]:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from penstock.doctor.gaps import Cause
-    from penstock.messages import GapInfo, PartitionInfo, StreamInfo
+    from penstock.messages import GapInfo, LiveRowsInfo, PartitionInfo, StreamInfo
 
 _GAPS_SHOWN_MAX = 10
 _TROUBLED_SHOWN_MAX = 10  # partitions
@@ -145,11 +145,14 @@ def _row(info: StreamInfo, *, wide: bool) -> dict[str, str]:
     }
 
 
-def stream_pairs(info: StreamInfo, *, is_clustered: bool = True, rows: int | None = None) -> dict[str, str]:
+def stream_pairs(
+    info: StreamInfo, *, is_clustered: bool = True, live: Sequence[LiveRowsInfo] | None = None
+) -> dict[str, str]:
     """Return names and texts about a stream, with `is_clustered` also its replicas; some of many partitions only.
 
-    `rows`: its number of messages, told where that is not the number of offsets.
+    `live`: the messages of each partition, told where their number is not that of the offsets.
     """
+    rows = None if live is None else sum(one.rows for one in live)
     shown = {
         "stream": info.name,
         "subject": ", ".join(info.subjects),
@@ -160,7 +163,7 @@ def stream_pairs(info: StreamInfo, *, is_clustered: bool = True, rows: int | Non
         **({} if info.intake == Intake.OPEN else {"intake": f"{intake_text(info)} since {time_text(info.intake_us)}"}),
         **({"partitions were": moving_text(info)} if info.counts else {}),
         "offsets kept": _count_or_unknown(info),
-        **({} if rows is None or rows == info.messages else {"messages kept": count_text(rows)}),
+        **({} if rows is None or rows == info.messages else {"messages kept": _kept_text(rows, live or ())}),
     }
     if (empty := _empty_text(info)) is not None:
         shown["offsets"] = empty
@@ -198,6 +201,12 @@ def stream_pairs(info: StreamInfo, *, is_clustered: bool = True, rows: int | Non
     if more := replicas.more_text(info.partitions, replicas.is_well, _PARTITIONS_SHOWN_MAX, "partition"):
         shown["partitions"] = f"{count_text(len(info.partitions))}: {more}; --json has them"
     return shown
+
+
+def _kept_text(rows: int, live: Sequence[LiveRowsInfo]) -> str:
+    """Return the number of messages, and how many between the first and the last are deleted."""
+    deleted = sum(one.deleted for one in live)
+    return count_text(rows) + (f", {count_text(deleted)} deleted between them" if deleted else "")
 
 
 def _archived_text(info: StreamInfo, part: PartitionInfo) -> str | None:

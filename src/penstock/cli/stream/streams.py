@@ -40,7 +40,7 @@ from penstock.ops.placed_rows import unfinished_note
 
 if TYPE_CHECKING:
     from penstock.client.blocking.client import Client
-    from penstock.messages import StreamInfo
+    from penstock.messages import LiveRowsInfo, StreamInfo
 
 _ANOTHER_STREAM = "cannot be changed: create a new stream instead"
 _WHY_FIXED = {
@@ -381,12 +381,12 @@ def show(
             return
         info = client.stream(name, timeout=seconds)
         is_clustered = _is_clustered(client, info, seconds)
-        rows = None if as_json else _row_count(client, info)
+        live = None if as_json else _live_rows(client, info)
     if as_json:
         output.print_json(report.with_subjects(info))
         return
     console = output.console()
-    console.print(report.pairs(report.stream_pairs(info, is_clustered=is_clustered, rows=rows) | shown_config(info)))
+    console.print(report.pairs(report.stream_pairs(info, is_clustered=is_clustered, live=live) | shown_config(info)))
     report.print_troubles(console, [info])
     if note := unfinished_note(info.config):
         say_note(note)
@@ -395,12 +395,13 @@ def show(
 _COUNT_S = 2.0  # the number of messages is left out if it takes longer
 
 
-def _row_count(client: Client, info: StreamInfo) -> int | None:
-    """Return the number of messages; None if it is unknown, or the user may not read the stream."""
+def _live_rows(client: Client, info: StreamInfo) -> list[LiveRowsInfo] | None:
+    """Return the counts by partition; None if one is unknown, or the user may not read the stream."""
     from penstock.base.errors import PenstockError
 
     with suppress(PenstockError):
-        return client.row_count(info, timeout=_COUNT_S)
+        found = [one for one in client.live_rows(info, timeout=_COUNT_S) if one is not None]
+        return found if len(found) == len(info.partitions) else None
     return None
 
 

@@ -10,6 +10,7 @@ import msgspec
 from penstock.base.config import (
     Acks,
     Compression,
+    Discard,
     Durability,
     Encryption,
     Retain,
@@ -91,7 +92,7 @@ FIELDS = (
         "max_messages",
         "--max-messages",
         "N",
-        "Keep the last N offsets of each partition; a compacted stream has fewer messages there.",
+        "Keep the last N messages of each partition.",
         _count,
         unlimited=True,
     ),
@@ -111,6 +112,13 @@ FIELDS = (
         "Show readers only the last N messages of each subject of a partition; earlier ones are deleted.",
         _count,
         unlimited=True,
+    ),
+    Field(
+        "discard",
+        "--discard",
+        "|".join(Discard),
+        "At --max-messages and --max-bytes: 'old' stores a message and deletes the oldest ones, 'new' refuses it.",
+        _one_of(*Discard),
     ),
     Field(
         "retain",
@@ -303,6 +311,10 @@ FIELDS = (
         format_duration_ms,
         unlimited=True,
     ),
+    _switch(
+        "deny_delete", "--deny-delete", "Whether deletions of single messages are refused; it cannot be taken back."
+    ),
+    _switch("deny_purge", "--deny-purge", "Whether purges are refused; it cannot be taken back."),
     Field("description", "--description", "TEXT", "A description for people; '' for none.", str),
     Field(
         "metadata",
@@ -332,5 +344,5 @@ def shown(name: str, value: Any) -> str:
     if name not in _BY_NAME:
         return repr(value)
     if value is msgspec.UNSET:
-        return UNLIMITED if name in _UNSET_IS_NONE else "no"
+        return {"discard": "old"}.get(name, UNLIMITED if name in _UNSET_IS_NONE else "no")
     return UNLIMITED if value is None else _BY_NAME[name].show(value)

@@ -65,7 +65,15 @@ from penstock.client.values import (
     SubjectState,
     Truncation,
 )
-from penstock.messages import ListUsersResponse, StatusResponse, StreamInfo, TestAccessResponse, UserExport, UserInfo
+from penstock.messages import (
+    ListUsersResponse,
+    LiveRowsInfo,
+    StatusResponse,
+    StreamInfo,
+    TestAccessResponse,
+    UserExport,
+    UserInfo,
+)
 
 if TYPE_CHECKING:
     import pandas
@@ -337,10 +345,16 @@ class Client(OfThisProcess):
     def row_count(self, stream: StreamName, *, timeout: float = 10.0) -> int | None:
         """Return the number of messages in a stream; `committed_end - log_start` counts offsets, deleted ones included.
 
-        The leaders count them in their indexes. None if one cannot cheaply, as where many small batches are in no index
-        yet, or is an earlier version. StreamNotFound.
+        None if a leader would have to read too much; each call goes on where the one before ended. StreamNotFound.
         """
         return self._thread.run(self._client.row_count(stream, timeout=timeout))
+
+    def live_rows(self, stream: StreamName, *, timeout: float = 10.0) -> list[LiveRowsInfo | None]:
+        """Return, by partition, the number of messages, the first and the last one, and how many between are deleted.
+
+        It is exact, also for what was acked or deleted just before. None as in `row_count`. StreamNotFound.
+        """
+        return self._thread.run(self._client.live_rows(stream, timeout=timeout))
 
     def known_producers(
         self, stream: StreamName, *, partition: int | None = None, timeout: float = 10.0

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal, TypedDict
 from penstock.base.config import (
     Acks,
     Compression,
+    Discard,
     Durability,
     Encryption,
     Retain,
@@ -53,6 +54,9 @@ class StreamChanges(TypedDict, total=False):
     schema_check: SchemaCheck | Literal["no", "count", "refuse"]
     description: str
     metadata: Mapping[str, str]
+    discard: Discard | Literal["old", "new"]
+    deny_delete: bool
+    deny_purge: bool
     partitions: int
     range_bounds: tuple[str, ...]
 

@@ -22,7 +22,7 @@ import struct
 import sys
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple, Protocol
 
@@ -38,7 +38,7 @@ ENTRY_VERSION = 1
 _BODY = struct.Struct("<QQQqqIIIII")
 _CRC = struct.Struct("<I")
 _ROWS_POSITION = 44
-_COUNT_AT_ONCE_BYTES = 16_384 * ENTRY_BYTES
+_ENTRIES_AT_ONCE = 16_384
 _CRC_POSITION = ENTRY_BYTES - _CRC.size
 assert _BODY.size == _CRC_POSITION
 
@@ -127,20 +127,17 @@ class Entries(Protocol):
     def last_at_or_below(self, offset: int) -> int:
         """Return the number of the last batch with base_offset <= offset, or -1."""
 
+    def rows(self, first: int, stop: int) -> Sequence[int]:
+        """Return the numbers of rows of the batches from `first` to `stop`. The CRCs of a file are not checked."""
+
 
 class ActiveEntries:
     """Entries of the active segment: append-only arrays, seen up to a fixed count."""
 
-    __slots__ = ("_bases", "_end_offset", "_end_position", "_max", "_min", "_positions", "count")
+    __slots__ = ("_bases", "_end_offset", "_end_position", "_max", "_min", "_positions", "_rows", "count")
 
-    def __init__(
-        self,
-        columns: tuple[array[int], array[int], array[int], array[int]],
-        count: int,
-        end_offset: int,
-        end_position: int,
-    ) -> None:
-        self._bases, self._positions, self._min, self._max = columns
+    def __init__(self, columns: Columns, count: int, end_offset: int, end_position: int) -> None:
+        self._bases, self._positions, self._min, self._max, self._rows = columns
         self.count = count
         self._end_offset = end_offset
         self._end_position = end_position
@@ -158,14 +155,22 @@ class ActiveEntries:
     def last_at_or_below(self, offset: int) -> int:
         return bisect_right(self._bases, offset, 0, self.count) - 1
 
+    def rows(self, first: int, stop: int) -> Sequence[int]:
+        return self._rows[first:stop]
+
 
 class Columns(NamedTuple):
-    """Columns that lookups need: arrays of signed 64-bit numbers, one value per batch."""
+    """Columns that lookups need: arrays of signed 64-bit numbers, one value per batch; of rows, 32 bits."""
 
     base_offsets: array[int]
     positions: array[int]
     min_timestamps_us: array[int]
     max_timestamps_us: array[int]
+    rows: array[int]
+
+    @classmethod
+    def empty(cls) -> Columns:
+        return cls(array("q"), array("q"), array("q"), array("q"), array("I"))
 
 
 class PackedEntries:
@@ -189,7 +194,8 @@ class PackedEntries:
         if sys.byteorder == "big":
             numbers.byteswap()
         step = ENTRY_BYTES // numbers.itemsize
-        return Columns(numbers[1::step], numbers[0::step], numbers[3::step], numbers[4::step])
+        rows = _row_numbers(bytes(self._data))
+        return Columns(numbers[1::step], numbers[0::step], numbers[3::step], numbers[4::step], rows)
 
     def entry(self, number: int) -> IndexEntry:
         assert 0 <= number < self.count
@@ -200,6 +206,17 @@ class PackedEntries:
 
     def last_at_or_below(self, offset: int) -> int:
         return bisect_right(range(self.count), offset, key=lambda number: self.extent(number).base_offset) - 1
+
+    def rows(self, first: int, stop: int) -> Sequence[int]:
+        return _row_numbers(bytes(self._data[first * ENTRY_BYTES : stop * ENTRY_BYTES]))
+
+
+def _row_numbers(entries: bytes) -> array[int]:
+    """Return the numbers of rows in concatenated entries."""
+    words = array("I", entries)
+    if sys.byteorder == "big":
+        words.byteswap()
+    return words[_ROWS_POSITION // words.itemsize :: ENTRY_BYTES // words.itemsize]
 
 
 class FileEntries:
@@ -223,15 +240,12 @@ class FileEntries:
             kind = IndexShortError if last.end_position < end_position else IndexDamagedError
             raise kind(file.path, size - ENTRY_BYTES, wanted, found)
 
-    def row_count(self) -> int:
-        """Return the sum of the rows of all batches, by the entries as they are: their CRCs are not checked."""
-        end, rows = self.count * ENTRY_BYTES, 0
-        for position in range(0, end, _COUNT_AT_ONCE_BYTES):
-            words = array("I", bytes(self._file.read_at(position, min(_COUNT_AT_ONCE_BYTES, end - position))))
-            if sys.byteorder == "big":
-                words.byteswap()
-            rows += sum(words[_ROWS_POSITION // words.itemsize :: ENTRY_BYTES // words.itemsize])
-        return rows
+    def rows(self, first: int, stop: int) -> Sequence[int]:
+        found = array("I")
+        for number in range(first, stop, _ENTRIES_AT_ONCE):
+            count = min(_ENTRIES_AT_ONCE, stop - number)
+            found.extend(_row_numbers(bytes(self._file.read_at(number * ENTRY_BYTES, count * ENTRY_BYTES))))
+        return found
 
     def entry(self, number: int) -> IndexEntry:
         """Return entry `number`; IndexDamagedError if it is invalid."""
@@ -327,6 +341,9 @@ class _IndexFile:
     def last_at_or_below(self, offset: int) -> int:
         return self._opened().last_at_or_below(offset)
 
+    def rows(self, first: int, stop: int) -> Sequence[int]:
+        return self._opened().rows(first, stop)
+
     def close(self) -> None:
         if self._file is not None:
             self._file.close()
@@ -351,6 +368,12 @@ class _Joined:
         if offset < self._offset:
             return self._first.last_at_or_below(offset)
         return self._first.count + self._second.last_at_or_below(offset)
+
+    def rows(self, first: int, stop: int) -> Sequence[int]:
+        count = self._first.count
+        head = self._first.rows(first, min(stop, count)) if first < count else ()
+        tail = self._second.rows(max(first, count) - count, stop - count) if stop > count else ()
+        return [*head, *tail]
 
 
 def write_index(vfs: Vfs, segment_path: str, entries: Buffer, first_entry: int = 0, *, are_last: bool = True) -> None:

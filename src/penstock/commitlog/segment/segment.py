@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-from array import array
 from typing import NamedTuple
 
 from penstock.base import limits
@@ -30,7 +29,15 @@ from penstock.batch.schema import SCHEMA_BYTES, schema_message
 from penstock.commitlog.errors import FileMistake
 from penstock.commitlog.files import files
 from penstock.commitlog.files.files import LogFolder
-from penstock.commitlog.files.index import ENTRY_BYTES, ActiveEntries, Entries, IndexHead, PackedEntries, ResumedEntries
+from penstock.commitlog.files.index import (
+    ENTRY_BYTES,
+    ActiveEntries,
+    Columns,
+    Entries,
+    IndexHead,
+    PackedEntries,
+    ResumedEntries,
+)
 from penstock.commitlog.segment.damage import Damage
 from penstock.commitlog.subjects.blocks import SubjectRows
 from penstock.commitlog.subjects.layout import Trailer
@@ -60,6 +67,20 @@ class SubjectMemory:
         self.summed: tuple[int, int, tuple[SubjectRows, ...]] | None = None
 
 
+class SegmentRows:
+    """Numbers of rows of a segment that were counted before; see `live_counts`. Each value is replaced as a whole.
+
+    `marks`: offsets, with the number of stored rows from the base offset to each. `gaps`: offsets without a stored row,
+    from the base offset to an end.
+    """
+
+    __slots__ = ("gaps", "marks")
+
+    def __init__(self) -> None:
+        self.marks: tuple[tuple[int, int], ...] = ()
+        self.gaps: tuple[int, RowSet] | None = None
+
+
 class FileState:
     """State of a segment's file, shared by the active segment, the sealed one, and all that readers saw of them."""
 
@@ -70,14 +91,14 @@ class FileState:
 
 
 class Segment:
-    """One segment as readers see it. Immutable except for `entries`, `damage`, `successor`, `erased` and
-    `subjects`.
+    """One segment as readers see it. Immutable except for `entries`, `damage`, `successor`, `erased`, `subjects` and
+    `rows`.
 
     `entries` None: they are in the index file.
     """
 
     __slots__ = ("base_offset", "damage", "end_offset", "entries", "erased", "file_state", "last_timestamp_us", "path",
-                 "size_bytes", "subjects", "successor")  # fmt: skip
+                 "rows", "size_bytes", "subjects", "successor")  # fmt: skip
 
     def __init__(
         self,
@@ -90,6 +111,7 @@ class Segment:
         damage: tuple[Damage, ...] = (),
         subjects: SubjectMemory | None = None,
         file_state: FileState | None = None,
+        rows: SegmentRows | None = None,
     ) -> None:
         self.path = path
         self.base_offset = base_offset
@@ -101,6 +123,7 @@ class Segment:
         self.successor: Segment | None = None
         self.erased: Erased | None = None  # None: not known
         self.subjects = SubjectMemory() if subjects is None else subjects
+        self.rows = SegmentRows() if rows is None else rows
         self.file_state = FileState() if file_state is None else file_state
 
     @property
@@ -116,8 +139,7 @@ Places = list[tuple[int, BatchHeader]]
 """Positions and headers of batches, in order."""
 
 
-_Columns = tuple["array[int]", "array[int]", "array[int]", "array[int]"]
-_NO_COLUMNS: _Columns = (array("q"), array("q"), array("q"), array("q"))
+_NO_COLUMNS = Columns.empty()
 
 
 class ActiveSegment:
@@ -129,7 +151,7 @@ class ActiveSegment:
     """
 
     __slots__ = ("_columns", "_index_count", "base_offset", "count", "file", "file_state", "head", "path", "places",
-                 "places_from", "size_bytes", "subjects")  # fmt: skip
+                 "places_from", "rows", "size_bytes", "subjects")  # fmt: skip
 
     def __init__(self, path: str, base_offset: int, size_bytes: int, file_state: FileState | None = None) -> None:
         """`file_state`: that of a sealed segment which becomes the active one again."""
@@ -139,12 +161,13 @@ class ActiveSegment:
         self.size_bytes = size_bytes
         self.count = 0
         self.subjects = SubjectMemory()
+        self.rows = SegmentRows()
         self.file_state = FileState() if file_state is None else file_state
         self.head: IndexHead | None = None
         self.places: Places = []
         self.places_from = 0
         self._index_count = 0  # contiguous entries in the index file, from the first on
-        self._columns: _Columns = _NO_COLUMNS  # base offsets, positions, min and max timestamps of entries in memory
+        self._columns = _NO_COLUMNS  # of the entries in memory
 
     def opened(self, vfs: Vfs) -> File:
         """Return the file, opened for writing on demand; OSError, also if its size was changed by others."""
@@ -170,22 +193,20 @@ class ActiveSegment:
         if not missing:
             return
         if self._columns is _NO_COLUMNS:
-            self._columns = (array("q"), array("q"), array("q"), array("q"))
-        bases, positions, mins, maxs = self._columns
+            self._columns = Columns.empty()
+        bases, positions, mins, maxs, rows = self._columns
         places = self.places[-missing:]
         bases.extend([header.base_offset for _, header in places])
         positions.extend([position for position, _ in places])
         mins.extend([header.min_timestamp_us for _, header in places])
         maxs.extend([header.max_timestamp_us for _, header in places])
+        rows.extend([header.count for _, header in places])
 
     def resume(self, head: IndexHead | None, tail: PackedEntries, *, is_indexed: bool) -> None:
         """Record batches that recovery found. `is_indexed`: the index file has all their entries."""
         self.head = head
         if tail.count:
-            columns = tail.columns()
-            self._columns = (
-                columns.base_offsets, columns.positions, columns.min_timestamps_us, columns.max_timestamps_us
-            )  # fmt: skip
+            self._columns = tail.columns()
         self.count = self.places_from = (0 if head is None else head.count) + tail.count
         self._index_count = self.count if is_indexed else 0
 
@@ -245,7 +266,8 @@ class ActiveSegment:
             return self.head.first_timestamp_us
         if not self.count:
             return None
-        return self._columns[2][0] if self._columns[2] else self.places[0][1].min_timestamp_us
+        mins = self._columns.min_timestamps_us
+        return mins[0] if mins else self.places[0][1].min_timestamp_us
 
     def seen(self, end_offset: int, last_timestamp_us: int, damage: tuple[Damage, ...] = ()) -> Segment:
         """Return the segment as it is now, for readers."""
@@ -254,7 +276,7 @@ class ActiveSegment:
         tail = ActiveEntries(self._columns, count, end_offset, self.size_bytes)
         entries = tail if self.head is None else ResumedEntries(self.head, tail)
         numbers = self.base_offset, end_offset, self.size_bytes, last_timestamp_us
-        return Segment(self.path, *numbers, entries, damage, self.subjects, self.file_state)
+        return Segment(self.path, *numbers, entries, damage, self.subjects, self.file_state, self.rows)
 
 
 def clear_the_way(folder: LogFolder, base_offset: int) -> None:

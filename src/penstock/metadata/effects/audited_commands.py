@@ -19,13 +19,14 @@ from penstock.metadata.commands import (
     DeleteUser,
     ExportUsers,
     RaiseFeatureLevel,
+    RecordDeletion,
     ReportArchived,
     SetIntake,
     TruncatePartition,
 )
 from penstock.metadata.image import CommandOutcome
 
-_OF_STREAMS = CreateStream | AlterStream | AddPartitions | DeleteStream | SetIntake
+_OF_STREAMS = CreateStream | AlterStream | AddPartitions | DeleteStream | SetIntake | RecordDeletion
 _OF_USERS = CreateUser | AlterUser | DeleteUser | ChangeRules | ExportUsers
 _OF_THE_CLUSTER = RaiseFeatureLevel
 

@@ -24,6 +24,7 @@ from penstock.base.config import (
     StreamConfig,
     check_stream_config,
     field_type_mistake,
+    irrevocable_mistakes,
     with_altered_subjects,
 )
 from penstock.base.errors import ConfigError, ErrorCode, RemoteError
@@ -37,6 +38,7 @@ from penstock.metadata.commands import (
     DeleteStream,
     FormCluster,
     MarkKeys,
+    RecordDeletion,
     ReportArchived,
     SetIntake,
     StartBroker,
@@ -289,12 +291,14 @@ def _merged(
 ) -> StreamConfig:
     """Raise ValidationError for unknown fields or values, in a checked command those of a later version.
 
-    Raise ConfigError if the stream cannot have these subjects.
+    Raise ConfigError if the stream cannot have these subjects, or a change takes back what is for ever.
     """
     assert config.replicas is not None
     changed = msgspec.convert({**msgspec.to_builtins(config), **changes}, StreamConfig)
     if add_subjects or remove_subjects:
         changed = with_altered_subjects(changed, add_subjects, remove_subjects)
+    if mistakes := irrevocable_mistakes(config, changed):
+        raise ConfigError(mistakes)
     return created_config(changed, config.replicas)
 
 
@@ -421,6 +425,11 @@ def _with_altered(
     return image.with_changed(changed), outcome
 
 
+def purge_denied_text(name: str) -> str:
+    """Return why nothing of a stream can be purged or truncated."""
+    return f"nothing of stream {name!r} can be purged: deny_purge is set, for ever; limits still delete"
+
+
 def truncate_partition(
     image: ClusterImage, index: int, command: TruncatePartition
 ) -> tuple[ClusterImage, CommandOutcome]:
@@ -434,6 +443,8 @@ def truncate_partition(
     if state.intake is Intake.SEALED:
         text = f"stream {state.name!r} is sealed: nothing of it goes, unless it is deleted as a whole"
         raise RemoteError(ErrorCode.READ_ONLY, text)
+    if state.config.denies_purge:
+        raise RemoteError(ErrorCode.READ_ONLY, purge_denied_text(state.name))
     known = state.truncated_at(command.partition)
     if known is not None and known.leader_epoch == command.leader_epoch and known.before >= command.before:
         return image, CommandOutcome(stream=state)  # a duplicate, or a later truncation came first
@@ -495,6 +506,14 @@ def add_companion(image: ClusterImage, index: int, command: AddCompanion) -> tup
     """Give a stream companion logs; no change if it has them. Raise RemoteError (stream_not_found, stream_changed)."""
     state = image.by_id(command.stream_id)
     return _with_altered(image, state, msgspec.structs.replace(state, has_companion=True), ())
+
+
+def record_deletion(image: ClusterImage, index: int, command: RecordDeletion) -> tuple[ClusterImage, CommandOutcome]:
+    """Apply `RecordDeletion`. It changes nothing, but counts as a change, because it is audited.
+
+    Raise RemoteError (stream_not_found, stream_changed).
+    """
+    return image, CommandOutcome(stream=image.by_id(command.stream_id), changed=True)
 
 
 def delete_stream(image: ClusterImage, index: int, command: DeleteStream) -> tuple[ClusterImage, CommandOutcome]:

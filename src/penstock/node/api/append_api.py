@@ -132,6 +132,15 @@ class AppendApi:
         except RemoteError as error:
             self._outbox.step.reply(caller, error)
             return True
+        limit = partition.row_limit
+        if limit is not None and limit.failure:
+            why, limit.failure = limit.failure, ""  # the next one has them read again
+            self._outbox.step.reply(caller, RemoteError(ErrorCode.STORAGE_FAILED, f"nothing was stored: {why}"))
+            return True
+        if limit is not None and not limit.is_known:
+            limit.waiting.append(partial(self.appends.go_on, key))
+            partition.read_gaps(self._outbox.step)
+            return False
         if check.keeps_numbers:
             self._put(partition, lambda: append_at(partition, caller, check, self._context.now, self._outbox.step))
             return True

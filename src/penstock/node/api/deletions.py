@@ -7,7 +7,7 @@ deleted: they cannot be truncated, nor written again at the same offset. A reque
 carried out; repeated, it finds the rows gone. Secure deletions are answered in the same way: `Erasures` tells how far
 the replicas have erased them.
 
-    requested → found → companion log there → marked → committed → answered
+    requested → found → recorded for `__audit` → companion log there → marked → committed → answered
                   └─ dry run, or nothing found: answered
 """
 
@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 
 from penstock.access.handshake import sharer_of
 from penstock.base import limits
@@ -23,6 +24,7 @@ from penstock.base.config import Intake
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.fair_shares import FairShares
 from penstock.base.ids import Offset
+from penstock.base.subjects import AUDIT_STREAM
 from penstock.commitlog import LogState
 from penstock.live.marks import HideReason
 from penstock.messages import (
@@ -32,10 +34,12 @@ from penstock.messages import (
     DeleteMessagesResponse,
     PurgeSubjectRequest,
     PurgeSubjectResponse,
+    RecordDeletionRequest,
     Request,
     Response,
 )
 from penstock.metadata.companions import companion_key
+from penstock.metadata.effects.streams import purge_denied_text
 from penstock.metadata.feature_levels import DELETION
 from penstock.metadata.feature_versions import missing
 from penstock.node.api.metadata_api import Handler
@@ -52,6 +56,7 @@ from penstock.node.replicas.partition_lookup import PartitionLookup
 from penstock.node.security.access import Call
 from penstock.replication.leader import Leadership
 
+_RANGES_MAX = limits.AUDITED_RANGES_MAX
 _TIMEOUT_US = limits.DELETION_TIMEOUT_MS * 1_000
 
 
@@ -67,6 +72,7 @@ class _Asked:
     log_start: int
     query: FindOffsets | FindSubject
     awaits_companion: bool = False
+    awaits_record: bool = False
 
 
 class Deletions:
@@ -148,6 +154,12 @@ class Deletions:
                 f"nothing was deleted: the deletion of stream {partition.stream.name!r} is suspended (suspend_deletion)"
             )
             raise RemoteError(ErrorCode.READ_ONLY, f"{text}; delete without `secure`, or set that to `no` first")
+        config = partition.stream.config
+        if isinstance(request, PurgeSubjectRequest) and config.denies_purge:
+            raise RemoteError(ErrorCode.READ_ONLY, purge_denied_text(config.name))
+        if isinstance(request, DeleteMessagesRequest) and config.denies_deletion:
+            text = f"no message of stream {config.name!r} can be deleted: deny_delete is set, for ever"
+            raise RemoteError(ErrorCode.READ_ONLY, text)
         shares = FairShares((sharer_of(one.call.auth.who), 1) for one in self._waiting.values())
         if not shares.fits(sharer_of(call.auth.who), 1, limits.DELETIONS_WAITING_MAX):
             raise RemoteError(ErrorCode.OVERLOADED, "too many deletions at once; wait for some to be answered")
@@ -177,6 +189,36 @@ class Deletions:
         if _is_dry_run(request) or is_done:
             self._answer(asked, None)
         else:
+            self._record(asked)
+
+    def _record(self, asked: _Asked) -> None:
+        """Record for `__audit` what a user deletes, before it is deleted: so no deletion is left out."""
+        by, request = asked.call.auth.signature, asked.request
+        if not by:
+            self._mark(asked)
+            return
+        ranges = tuple((Offset(begin), Offset(end)) for begin, end in islice(asked.query.rows.runs(), _RANGES_MAX))
+        purge = request if isinstance(request, PurgeSubjectRequest) else None
+        record = RecordDeletionRequest(
+            stream_id=asked.partition.key.stream_id,
+            partition=asked.partition.key.partition,
+            by=by,
+            messages=len(asked.query.found),
+            ranges=ranges,
+            subject="" if purge is None else purge.subject,
+            keep=0 if purge is None else purge.keep,
+        )
+        asked.awaits_record = True
+        self._cluster.link.ask(record, partial(self._recorded, asked))
+
+    def _recorded(self, asked: _Asked, response: Response | RemoteError) -> None:
+        if self._waiting.get(asked.call.caller) is not asked or not asked.awaits_record:
+            return
+        asked.awaits_record = False
+        if isinstance(response, RemoteError):
+            text = f"nothing was deleted: it could not be recorded for {AUDIT_STREAM}: {response.message}"
+            self._answer(asked, RemoteError(response.code, text, **response.details))
+        elif asked.partition.leadership is asked.leadership and asked.partition.when_idle is None:
             self._mark(asked)
 
     def _mark(self, asked: _Asked) -> None:

@@ -17,6 +17,7 @@ from penstock.messages import (
     ListOffsetsResponse,
     ListSubjectsRequest,
     ListSubjectsResponse,
+    LiveRowsInfo,
 )
 from penstock.metadata import feature_versions
 from penstock.metadata.feature_levels import SUBJECT_INDEX
@@ -154,7 +155,7 @@ class LookupApi:
                 log_start=Offset(partition.log_start),
                 committed_end=Offset(partition.visible_end),
                 leader_epoch=epoch,
-                rows=query.rows,
+                live=None if query.live is None else LiveRowsInfo(**query.live._asdict()),
             )
             self._outbox.reply(call.caller, response)
 

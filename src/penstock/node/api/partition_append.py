@@ -22,6 +22,7 @@ from penstock.node.partition.in_flight import PendingBatch
 from penstock.node.partition.log_queries import CheckAppend
 from penstock.node.partition.partition import Partition
 from penstock.node.partition.partition_errors import CODES, not_appended
+from penstock.node.partition.row_limit import RowLimit
 from penstock.node.step import Step
 
 
@@ -40,6 +41,11 @@ def append(
         error, reason = closed
         step.reply(caller, RemoteError(CODES[reason], error.description))
         return
+    if partition.row_limit is not None:
+        full = partition.full_error(codec.read_header(message).count, len(message))
+        if full is not None:
+            step.reply(caller, full)
+            return
     base_offset = partition.log.log_end
     timestamp_us = partition.timestamp_us(now)
     header = codec.renumber(
@@ -67,7 +73,9 @@ def append(
 
 def append_at(partition: Partition, caller: Hashable, check: CheckAppend, now: Now, step: Step) -> None:
     """Append a checked message with its own offsets and timestamps; answer `caller` once it is committed."""
-    if (refusal := partition.append_at_refusal() or _misplaced(partition, check, now)) is not None:
+    refusal = partition.append_at_refusal() or _misplaced(partition, check, now)
+    refusal = refusal or partition.full_error(check.count, len(check.message))
+    if refusal is not None:
         step.reply(caller, refusal)
         return
     asked = check.asked
@@ -78,6 +86,7 @@ def append_at(partition: Partition, caller: Hashable, check: CheckAppend, now: N
     if asked.rollup_row >= 0:
         partition.rollup_at = codec.offsets(check.message)[asked.rollup_row]
     partition.dedup = partition.lasts = None  # rebuilt from the log, which has the offsets of the rows
+    partition.row_limit = None if partition.row_limit is None else RowLimit(partition.stream.config)
     _wait(partition, caller, header, now, step)
 
 

@@ -37,6 +37,7 @@ from penstock.messages import (
     PeerHelloResponse,
     RaftRequest,
     RaftResponse,
+    RecordDeletionRequest,
     RegisterBrokerRequest,
     Request,
     Response,
@@ -62,6 +63,7 @@ PEER_REQUESTS: tuple[type[Request], ...] = (
     RegisterBrokerRequest,
     ChangeIsrRequest,
     AddCompanionRequest,
+    RecordDeletionRequest,
     MarkKeysRequest,
     StopBrokerRequest,
 )
@@ -125,6 +127,7 @@ class PeerRequests:
                 | ChangeIsrRequest
                 | MarkKeysRequest
                 | AddCompanionRequest
+                | RecordDeletionRequest
                 | StopBrokerRequest,
             ), request
             self._metadata_leader.request(request, lambda response: self._outbox.reply(caller, response))

@@ -26,6 +26,7 @@ from penstock.base.config import Acks, Encryption, StreamConfig
 from penstock.base.errors import RemoteError
 from penstock.base.ids import PartitionId, PartitionKey
 from penstock.base.subjects import AUDIT_STREAM
+from penstock.base.units import format_offsets
 from penstock.batch import codec
 from penstock.commitlog import LogView
 from penstock.hot.message_group import MessageGroup
@@ -42,6 +43,7 @@ from penstock.metadata.commands import (
     DeleteUser,
     ExportUsers,
     RaiseFeatureLevel,
+    RecordDeletion,
     ReportArchived,
     SetIntake,
     TruncatePartition,
@@ -126,6 +128,13 @@ def _told(command: Command, outcome: CommandOutcome) -> dict[str, Any] | None:
             return {"act": "set_intake", "stream": stream, "intake": command.intake}
         case TruncatePartition():
             return {"act": "truncate", "stream": stream, "partition": command.partition, "before": command.before}
+        case RecordDeletion():
+            place = {"stream": stream, "partition": command.partition, "messages": command.messages}
+            offsets = [format_offsets(*one) for one in command.ranges]
+            if not command.subject:
+                return {"act": "delete_messages", **place, "offsets": offsets}
+            kept = {"keep": command.keep} if command.keep else {}
+            return {"act": "purge_subject", **place, "subject": command.subject, **kept, "offsets": offsets}
         case ReportArchived():
             return {"act": "forget_archive", "stream": stream, "archive": command.archive}
         case CreateUser():

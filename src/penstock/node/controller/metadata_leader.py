@@ -32,6 +32,7 @@ from penstock.messages import (
     HeartbeatRequest,
     MarkKeysRequest,
     RaiseFeatureLevelRequest,
+    RecordDeletionRequest,
     RegisterBrokerRequest,
     Request,
     Response,
@@ -256,6 +257,8 @@ class MetadataLeader:
             self._administration.mark_keys(request, done)
         elif isinstance(request, AddCompanionRequest):
             self._administration.add_companion(request, done)
+        elif isinstance(request, RecordDeletionRequest):
+            self._administration.record_deletion(request, done)
         elif isinstance(request, StopBrokerRequest):
             self._controller.stop_broker(done, request, now)
         else:

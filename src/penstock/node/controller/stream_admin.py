@@ -36,6 +36,8 @@ from penstock.messages import (
     DeleteStreamResponse,
     MarkKeysRequest,
     MarkKeysResponse,
+    RecordDeletionRequest,
+    RecordDeletionResponse,
     ReportArchivedRequest,
     ReportArchivedResponse,
     Request,
@@ -57,6 +59,7 @@ from penstock.metadata.commands import (
     CreateStream,
     DeleteStream,
     MarkKeys,
+    RecordDeletion,
     ReportArchived,
     SetIntake,
     TruncatePartition,
@@ -510,6 +513,24 @@ class StreamAdmin:
             done(outcome if isinstance(outcome, RemoteError) else AddCompanionResponse())
 
         self._quorum.propose(AddCompanion(stream_id=request.stream_id), added)
+
+    def record_deletion(self, request: RecordDeletionRequest, done: Done) -> None:
+        """Record for `__audit` what a user deletes."""
+
+        def recorded(outcome: CommandOutcome | RemoteError) -> None:
+            done(outcome if isinstance(outcome, RemoteError) else RecordDeletionResponse())
+
+        command = RecordDeletion(
+            stream_id=request.stream_id,
+            partition=request.partition,
+            messages=request.messages,
+            ranges=request.ranges,
+            subject=request.subject,
+            keep=request.keep,
+            by=request.by,
+            at_us=self._context.now.wall_us,
+        )
+        self._quorum.propose(command, recorded)
 
     def _truncate(self, request: TruncateRequest, auth: Authorization, done: Done) -> None:
         if request.leader_epoch is None:

@@ -180,6 +180,8 @@ class Cleaners:
             partition.counters["cleaned_segments"] += 1
             if isinstance(cleaning, Cleaning) and cleaning.takes_rows and partition.lasts is not None:
                 partition.lasts.is_compacted = True
+            if isinstance(cleaning, Cleaning) and cleaning.takes_rows:
+                partition.rows_taken(self._outbox.step)
             partition.counters["cleaned_bytes"] += size_bytes - partition.log.size_bytes
         if isinstance(cleaning, Cleaning) and cleaning.replacement is not None:
             self._stale.append((self._context.now.elapsed_us + _KEEP_US, partition))

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping
+from functools import partial
 from heapq import heapify, heappop, heappush
 from itertools import count, islice
 
@@ -232,6 +233,13 @@ class LogMaintenance:
         if log.log_start < start:
             self.flush(partition)
 
+    def count(self, partition: Partition) -> None:
+        """Have the messages counted for the limits of a led partition, if they are not; then visit it."""
+        limit = partition.row_limit
+        if limit is not None and not (limit.is_known or limit.is_reading or limit.failure):
+            limit.waiting.append(partial(self.touch, partition))
+            partition.read_gaps(self._outbox.step)
+
     def cut(self, partition: Partition, run: Callable[[], None]) -> None:
         """Call `run` once no fsync or removal is under way; none begins until `cut_done`."""
         assert partition.cutting is None
@@ -315,6 +323,7 @@ class LogMaintenance:
         """Roll segments, apply retention, sync; look whether the log's file was removed."""
         if partition.cutting is not None:
             return
+        self.count(partition)
         if _begins_too_early(partition):
             self._raise_start(partition, partition.log_start)
         if partition.owes_name_check and not partition.flushing:  # no sync has followed the one that did not look
@@ -440,7 +449,7 @@ class LogMaintenance:
 
 
 def _begins_too_early(partition: Partition) -> bool:
-    """True if a led log still has offsets that were truncated on request."""
-    if partition.truncated is None or partition.leadership is None:
+    """True if a led log still has offsets that were truncated on request, or that a limit has pushed out."""
+    if partition.leadership is None or (partition.truncated is None and not partition.limit_start):
         return False
     return partition.log_start > partition.log.log_start and partition.log.state is LogState.WRITABLE

@@ -23,7 +23,15 @@ from penstock.batch import codec, compression
 from penstock.batch.codec import NOBODY, BatchProducer, Buffer
 from penstock.batch.header import OF_ROWS, BatchHeader
 from penstock.batch.placing import by_content
-from penstock.commitlog import LiveSubjectQueries, LogView, SubjectQueries, SubjectRow
+from penstock.commitlog import (
+    LiveCounts,
+    LiveState,
+    LiveSubjectQueries,
+    LogView,
+    SubjectQueries,
+    SubjectRow,
+    TooManyRowsError,
+)
 from penstock.hot.keymap import KeyMap, key_map_of
 from penstock.hot.message_group import MessageGroup
 from penstock.hot.rows import BatchRows, HeaderRequests
@@ -67,6 +75,11 @@ class Query:
     def give_up(self) -> None:
         """Cancel the query; callable from any thread."""
         self._is_wanted = False
+
+    def _looked(self, size_bytes: int) -> None:
+        self.looked_bytes += size_bytes
+        if not self._is_wanted:
+            raise QueryGivenUpError
 
     def _batches(
         self, start: int, end: int, *, reverse: bool = False, as_stored: bool = False
@@ -169,8 +182,12 @@ class GetMessage(Query):
             if row < len(offsets) and offsets[row] == offset:
                 self._take(header, data, row)
                 return
-        gone = "was deleted" if is_hidden else "has expired, was compacted away, or was removed by a rollup"
-        text = f"the message at offset {offset} {gone}"
+        text, hidden = f"the message at offset {offset}", self._view.hidden
+        if hidden is not None and is_hidden:
+            deleted_end = min(hidden.first_absent(offset), self._committed_end)
+            text = f"{text} was deleted"
+            raise RemoteError(ErrorCode.MESSAGE_NOT_FOUND, text, offset=offset, deleted_end=deleted_end)
+        text = f"{text} has expired, was compacted away, or was removed by a rollup"
         raise RemoteError(ErrorCode.MESSAGE_NOT_FOUND, text, offset=offset)
 
     def _last(self, column: str, wanted: bytes | str | None) -> None:
@@ -222,7 +239,7 @@ class FindOffset(Query):
         super().__init__(view)
         self._committed_end = committed_end
         self._counts_rows = counts_rows
-        self.rows: int | None = None  # only if they are to be counted, and can be
+        self.live: LiveState | None = None  # only if the rows are to be counted, and can be
         self._wanted_us = timestamp_us
         self.offset = committed_end if offset is None else offset
         self.timestamp_us: int | None = None
@@ -230,8 +247,8 @@ class FindOffset(Query):
     def run(self) -> None:
         """Raise RemoteError (corrupt_range) if the log is corrupt there."""
         if self._counts_rows:
-            with contextlib.suppress(RemoteError):  # a corrupt batch elsewhere
-                self.rows = self._view.row_count(self._committed_end)
+            with contextlib.suppress(RemoteError, TooManyRowsError):  # a corrupt batch elsewhere
+                self.live = LiveCounts(self._view, self._committed_end, self._looked).state()
         if self._wanted_us is not None:
             self.offset, self.timestamp_us = self._view.first_at(self._wanted_us, end=self._committed_end)
             if self._view.hidden is not None and self._view.hidden.any_in(self.offset, self.offset + 1):
@@ -292,11 +309,6 @@ class ListSubjects(Query):
             text = f"{self.looked_bytes} bytes of subjects were looked through, and too few match"
             advice = "subjects: name more of the subject in front of its first wildcard, or set begin and end"
             raise RemoteError(ErrorCode.TOO_LARGE, f"list_subjects: {text}; {advice}")
-
-    def _looked(self, size_bytes: int) -> None:
-        self.looked_bytes += size_bytes
-        if not self._is_wanted:
-            raise QueryGivenUpError
 
 
 class OwnKeys(NamedTuple):

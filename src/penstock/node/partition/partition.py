@@ -32,7 +32,7 @@ from penstock.commitlog import Log, LogState, LogView, ShortageError, StorageFul
 from penstock.hot.message_group import MessageGroup
 from penstock.ingest import acks
 from penstock.ingest.ack_waiters import AckDetails, AckWaiters, DuplicateWaiters, again, waiters
-from penstock.ingest.admission import Admission, AdmissionRules, admit, marks_of, refuse_all
+from penstock.ingest.admission import ANY_ROOM, Admission, AdmissionRules, admit, marks_of, refuse_all
 from penstock.ingest.dedup import Dedup
 from penstock.ingest.last_sequences import LastSequences
 from penstock.ingest.producers import ProducerBatch, Producers
@@ -58,7 +58,8 @@ from penstock.node.partition.partition_errors import (
     outcome_unknown_text,
     partition_label,
 )
-from penstock.node.step import NatsAnswers, Outbox, Step
+from penstock.node.partition.row_limit import UNCOUNTED, ReadGaps, RowLimit
+from penstock.node.step import DiskWork, Lane, NatsAnswers, Outbox, Step
 from penstock.replication.follower import Following
 from penstock.replication.leader import CommitStatus, Leadership, terms_of
 from penstock.vfs import Vfs
@@ -78,9 +79,10 @@ class Partition:
         "committed_bytes", "committed_end", "counters", "cutting", "damage_told", "dedup", "dropped",
         "fenced_told", "flush_us", "flushing", "following", "fresh_us", "hiding", "impediment", "in_flight",
         "is_limited", "is_mute", "key", "keys", "known_marks", "lasts",
-        "leader_epoch", "leadership", "leads", "led_epoch", "listened_us",
+        "leader_epoch", "leadership", "leads", "led_epoch", "limit_start", "listened_us",
         "log", "mending", "mending_fails", "meters", "names_checked_us", "owes_name_check", "producers",
-        "published", "refusal", "rollup_at", "show_refusal", "shown_marks", "sid", "stall", "stream", "subscribed",
+        "published", "refusal", "rollup_at", "row_limit", "show_refusal", "shown_marks", "sid", "stall", "stream",
+        "subscribed",
         "terms", "traffic", "trouble", "truncated", "undelivered_told", "unheard", "unheard_told_us", "values",
         "vfs", "visit_us", "when_idle",
     )  # fmt: skip
@@ -98,6 +100,8 @@ class Partition:
         )
         self.producers: Producers | None = None  # of this leadership; None until a producer appends
         self.published: PublishedRuns | None = None  # of this leadership; None until a staged run is published
+        self.row_limit: RowLimit | None = None  # of this leadership; None if the stream has no limit for it
+        self.limit_start = 0  # offset below which a leader's limit has pushed all messages out
         self.values: KnownSchemas | None = None  # of a stream that checks values; None until they are known here
         self._marked: tuple[MessageGroup, ValueCheck, bytes | None] | None = None  # the last group that was checked
         self.is_mute = False  # it leads, but the metadata leader may have elected another leader by now
@@ -185,7 +189,9 @@ class Partition:
 
     @property
     def reads_log(self) -> bool:
-        """True if messages wait until the deduplication window is read from the log, or last sequences are found."""
+        """True if messages wait until message ids, last sequences or the gaps are read from the log."""
+        if self.row_limit is not None and self.row_limit.is_reading and not self.row_limit.is_known:
+            return True
         reads_ids = self.dedup is not None and self.dedup.is_reading
         return reads_ids or (self.lasts is not None and self.lasts.is_searching)
 
@@ -256,7 +262,7 @@ class Partition:
             forget_purged(self.dedup, stream)
         config = stream.config
         is_limited = config.subject_limit is not None and stream.intake is not Intake.SEALED
-        self._limit(seen_end, is_limited=is_limited and not config.is_deletion_suspended)
+        self._limit_subjects(seen_end, is_limited=is_limited and not config.is_deletion_suspended)
         assert config.min_isr is not None
         is_in_memory = config.storage is Storage.MEMORY
         self.terms = terms_of(
@@ -264,8 +270,9 @@ class Partition:
         )
         if self.leadership is not None:
             self.leadership.reconfigured(self.terms)
+            self._limit_rows()
 
-    def _limit(self, seen_end: int, *, is_limited: bool) -> None:
+    def _limit_subjects(self, seen_end: int, *, is_limited: bool) -> None:
         if is_limited:
             self._seen_end = max(self._seen_end, seen_end)  # 0 of a log that is being opened
         if is_limited and not self.is_limited:
@@ -299,6 +306,8 @@ class Partition:
     def log_start(self) -> int:
         """Log start offset for readers. The log's own may follow later, once its disk has everything before it."""
         start = self.log.log_start
+        if self.limit_start > start:
+            start = max(start, min(self.limit_start, self.committed_end))
         if self.truncated is None or start >= self.truncated.before:
             return start
         return max(start, min(self.truncated_end, self.committed_end))
@@ -400,6 +409,7 @@ class Partition:
         self.following, self._followed = None, None
         self.leadership = leadership
         self.rollup_at = UNKNOWN_ROLLUP if self.stream.config.allow_rollup else NO_ROLLUP
+        self._limit_rows()
         self.leads, self._recovered_end = False, self.log.log_end
         if leadership.committed_end > self.committed_end:
             self._commit(leadership.committed_end)
@@ -409,6 +419,7 @@ class Partition:
         """Give up the leadership. Pending messages were not committed in its time, so publishers get no answer."""
         self.leadership = self.keys = None
         self.rollup_at, self.leads = NO_ROLLUP, False
+        self._limit_rows()
         self.dedup = self.lasts = self.producers = self.published = None
         text = f"{self.label} is led by another broker now: what was appended may or may not be stored"
         # Not `not_leader`: the client would take it as "not stored" and append again.
@@ -443,6 +454,7 @@ class Partition:
         assert self.following is not None
         self.committed_end = int(self.following.committed_end)
         self._seen_end = min(self._seen_end, self.committed_end)
+        self.limit_start = min(self.limit_start, self.committed_end)
 
     def reopened(self, log: Log) -> None:
         """Take the log that was opened again after a repair, successful or not. The partition has no role yet."""
@@ -468,6 +480,73 @@ class Partition:
         if told.code == ErrorCode.CORRUPT_RANGE and self.is_being_repaired:
             told.details["repairing"] = True
         return told
+
+    # Limits in messages and bytes
+
+    def _limit_rows(self) -> None:
+        """Begin, change or end what a leader knows for the limits of its stream."""
+        limit, config = self.row_limit, self.stream.config
+        if self.leadership is None or not RowLimit.applies(config) or self.stream.intake is Intake.SEALED:
+            self.row_limit = None
+        elif limit is None:
+            self.row_limit = RowLimit(config)
+        else:
+            limit.configure(config)
+            self._push_out()
+
+    def read_gaps(self, step: Step) -> None:
+        """Have the gaps of the log read for a limit, if they are not known, or the cleaner has made more."""
+        limit = self.row_limit
+        if limit is None or limit.is_reading or (limit.is_known and not limit.is_outdated):
+            return
+        limit.is_reading, limit.is_outdated, limit.failure = True, False, ""
+        work = ReadGaps(self.view())
+
+        def done(error: Exception | None) -> None:
+            limit.is_reading = False
+            if error is not None:
+                limit.failure = f"the messages in the log cannot be counted: {as_remote_error(error)}"
+            elif limit.needs_gaps:
+                limit.known(work.found)
+            if self.row_limit is limit:
+                self._push_out()
+            limit.go_on()
+
+        step.disk.append(DiskWork(Lane.READ, work.run, done))
+
+    def rows_taken(self, step: Step) -> None:
+        """Have the gaps read that the cleaner has made; until they are known, the number of messages is too high."""
+        limit = self.row_limit
+        if limit is not None and limit.refuses_new and limit.is_cleaned:
+            limit.is_outdated = True
+            self.read_gaps(step)
+
+    def _push_out(self) -> None:
+        """Raise the log start for readers, so that no more than the limit of committed messages is shown."""
+        limit = self.row_limit
+        if limit is None or limit.refuses_new or not limit.is_known:
+            return
+        # What is not decided on may yet hide others, in whose place more would stay.
+        start = limit.start_of_newest(self.log_start, self.visible_end, self.log.hidden)
+        self.limit_start = max(self.limit_start, min(start, self.removable_end))
+
+    @property
+    def pushed_out(self) -> tuple[int, int] | None:
+        """Offsets that a limit has pushed out, but which the log still has; None if there are none."""
+        begin, end = self.log.log_start, min(self.limit_start, self.committed_end)
+        return (begin, end) if begin < end else None
+
+    def full_error(self, count: int, size_bytes: int) -> RemoteError | None:
+        """Return the error for a batch of rows that would exceed a limit; None if it may be stored."""
+        limit = self.row_limit
+        if limit is None or not limit.refuses_new:
+            return None
+        if not limit.is_known:
+            return RemoteError(ErrorCode.NOT_YET, f"nothing was stored: {UNCOUNTED}; ask again in a moment")
+        if (exceeded := limit.exceeded(self.log, self.log_start, count, size_bytes)) is None:
+            return None
+        text = f"nothing was stored: maximum {exceeded} exceeded; {self.label} refuses what is beyond its limits"
+        return RemoteError(ErrorCode.STREAM_FULL, f"{text} (discard: new); purge it, or alter max_{exceeded}")
 
     # Messages
 
@@ -530,6 +609,16 @@ class Partition:
                     return None
                 if self.values is None or not self.values.decides(arrived_us):
                     marks = values.undecided(marks)
+        room, limit = ANY_ROOM, self.row_limit
+        if limit is not None:
+            if limit.failure:
+                error, limit.failure = acks.store_failed(limit.failure), ""  # the next message has them read again
+                return refuse_all(group, rules, error, STORE_FAILED)
+            self.read_gaps(step)
+            if not limit.is_known:
+                return refuse_all(group, rules, acks.unavailable(UNCOUNTED), OVER_BUDGET) if must else None
+            if limit.refuses_new:
+                room = limit.room(self.log, self.log_start, group.count)
         dedup, lasts = self.dedup, self.lasts
         now_us = self.timestamp_us(now)
         ids = None if dedup is None else dedup.ids(now_us)
@@ -537,7 +626,7 @@ class Partition:
         is_added = self.keys is not None and self.key.partition >= self.stream.counts[0]
         admission = admit(
             group, rules, log_start=log_start, log_end=self.log.log_end, ids=ids, lasts=lasts, is_added=is_added,
-            values=values, mistyped=marks,
+            values=values, mistyped=marks, room=room,
         )  # fmt: skip
         if admission.needs_lasts and lasts is None:
             self.lasts = LastSequences(self.log.log_end, self.budget.tables)
@@ -822,6 +911,8 @@ class Partition:
             self.committed_bytes += self.log.size_bytes  # the recovered log, as an upper bound
         self.committed_end = end
         self.log.note_committed(end)
+        if self.row_limit is not None:
+            self._push_out()
 
     def _answer(self, pending: PendingBatch, leadership: Leadership, step: Step) -> None:
         standing = leadership.commit_status(pending.end_offset)

@@ -250,7 +250,11 @@ class HiddenRows:
             raise RemoteError(ErrorCode.OVERLOADED, f"nothing was deleted: {self._no_room(partition, fold)}")
         under = self._under(partition, now)
         hidden = HideRows(under, reason, named, is_secure=is_secure, user=user)
-        return self._rows(fold, under, hidden.split())
+        marks = hidden.split()
+        if (pushed := partition.pushed_out) is not None:
+            # Fewer messages are left now than the limit keeps: the next leader must not show these in their place.
+            marks = chain((HideRows(under, HideReason.LIMIT, RowSet.of_runs([pushed])),), marks)
+        return self._rows(fold, under, marks)
 
     def decision(self, partition: Partition, hidden: RowSet, decided_end: int, limit: int, now: Now) -> Rows:
         """Return the rows that hide what a limit by subject does not allow, before and by the rows at `decided_end`.

@@ -224,6 +224,7 @@ class Replicas:
 
     def began(self, partition: Partition) -> None:
         """Begin what only a leader does."""
+        self.log_maintenance.count(partition)
         self.rollups.check(partition)
         self.staged_retention.watch(partition)
         self.companions.advanced(partition)

@@ -12,6 +12,7 @@ leader does not read them: after a purge the same messages can be published agai
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 
@@ -21,8 +22,9 @@ from penstock.base.config import Intake
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.fair_shares import FairShares
 from penstock.base.ids import Offset
-from penstock.commitlog import LogState
+from penstock.commitlog import LiveCounts, LogState, TooManyRowsError
 from penstock.messages import Response, TruncateRequest, TruncateResponse
+from penstock.metadata.effects.streams import purge_denied_text
 from penstock.node.context import Context
 from penstock.node.control.cluster import Cluster
 from penstock.node.partition.internal_streams import users_own
@@ -45,7 +47,7 @@ class _Asked:
     leadership: Leadership
     request: TruncateRequest
     deadline_us: int
-    messages: int
+    messages: int  # to be removed
     size_bytes: int = 0
     is_agreed: bool = False  # the image has it, or will in a moment
 
@@ -83,10 +85,12 @@ class Truncations:
         if not messages:
             self._measured(asked, None)
             return
-        view = partition.view()
+        view, hidden = partition.view(), partition.log.hidden
 
         def run() -> None:
             asked.size_bytes = view.bytes_between(start, request.before)
+            with contextlib.suppress(TooManyRowsError):  # the answer is in offsets then
+                asked.messages = LiveCounts(view.hiding(hidden), request.before).rows()
 
         self._outbox.work(Lane.READ, run, lambda error: self._measured(asked, error))
 
@@ -107,6 +111,8 @@ class Truncations:
         if partition.stream.intake is Intake.SEALED:
             text = f"stream {partition.stream.name!r} is sealed: nothing of it goes, unless it is deleted as a whole"
             raise RemoteError(ErrorCode.READ_ONLY, text)
+        if partition.stream.config.denies_purge:
+            raise RemoteError(ErrorCode.READ_ONLY, purge_denied_text(partition.stream.name))
         shares = FairShares((sharer_of(one.call.auth.who), 1) for one in self._waiting.values())
         if not shares.fits(sharer_of(call.auth.who), 1, limits.TRUNCATIONS_WAITING_MAX):
             raise RemoteError(ErrorCode.OVERLOADED, "too many truncations at once; wait for some to be answered")

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from penstock.base import limits
-from penstock.base.config import Acks, Compression, Storage, StreamConfig, annotation_mistakes
+from penstock.base.config import Acks, Compression, Discard, Storage, StreamConfig, annotation_mistakes
 from penstock.base.errors import ErrorCode
 from penstock.base.subjects import begins_with_wildcard
 from penstock.base.units import format_bytes
@@ -117,7 +117,10 @@ def _limits(config: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
     if (retention := config.get("retention", "limits")) != "limits":
         notes.append(f"JetStream's retention is {retention}: here messages stay until a limit removes them")
     if config.get("discard") == "new":
-        notes.append("JetStream rejects new messages when the stream is full; here the oldest are deleted")
+        fields["discard"] = Discard.NEW
+    for name in ("deny_delete", "deny_purge"):
+        if config.get(name):
+            fields[name] = True
     if "max_bytes" in fields:
         size_text = format_bytes(fields["max_bytes"])
         notes.append(f"max_bytes is {size_text} here, too, but of batches on the disk, which may be fewer messages")

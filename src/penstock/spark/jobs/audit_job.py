@@ -9,7 +9,7 @@ not. Two equal rows cancel each other out in an XOR, so the row count is compare
 
 If a range differs, its rows are compared by offset: missing, changed, duplicate, or only in the archive. Rows that are
 only in the archive are expected if the stream removes messages from the middle of the log: compaction, time to live,
-rollups.
+rollups. Deleted messages are no gaps, and may be in the archive: their partition's leader says which were deleted.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.base import limits
 from penstock.base.errors import ConfigError
+from penstock.client.errors import MessageNotFound
 from penstock.lake.reading.data_loss import advising
 from penstock.lake.reading.positions import Key
 from penstock.lake.reading.selection import choose
@@ -63,7 +64,7 @@ class Group(NamedTuple):
 
 
 class Gap(NamedTuple):
-    """Offsets `[start, end)` without a message.
+    """Offsets `[start, end)` without a message, not counting deleted ones at its beginning.
 
     `is_expected`: True if the stream may remove messages from the middle of its log.
     """
@@ -87,7 +88,7 @@ class Repeated(NamedTuple):
 class Difference(NamedTuple):
     """A range in which log and archive differ; all counts are of offsets.
 
-    `is_mistake`: True unless the stream's compaction, time to live or rollups explain the difference.
+    `is_mistake`: True unless deletions, or the stream's compaction, time to live or rollups, explain the difference.
     """
 
     topic: str
@@ -217,7 +218,7 @@ class Auditor:
     def _told(self, log: DataFrame, spans: tuple[Span, ...], top: int) -> Audit:
         sums = self._sums(log)
         groups = self._groups(log, top)
-        found = Audit(spans, groups, tuple(self._gaps(log, sums, spans)), self._repeated(log, top), sums)
+        found = Audit(spans, groups, tuple(self._lost(self._gaps(log, sums, spans))), self._repeated(log, top), sums)
         if self._history is None:
             return found
         differences = tuple(self._compare(log, sums, spans))
@@ -328,6 +329,34 @@ class Auditor:
                 found += [(behind, end)] if behind < end else []
                 yield from (Gap(key.stream, key.partition, *one, may_lose(info)) for one in found)
 
+    def _lost(self, gaps: Iterable[Gap]) -> Iterable[Gap]:
+        """Yield the gaps without their beginnings that were deleted."""
+        for gap in gaps:
+            if gap.is_expected:
+                yield gap
+                continue
+            at = gap.start
+            while at < gap.end and (deleted_end := self._deleted_end(gap.topic, gap.partition, at)) > at:
+                at = deleted_end
+            if at < gap.end:
+                yield gap._replace(start=at)
+
+    def _deleted_end(self, stream: str, partition: int, offset: int) -> int:
+        """Return the end of the deleted messages that begin at an offset; the offset if its message was not deleted."""
+        try:
+            self._client.get(self._chosen.streams[stream], offset, partition=partition, timeout=self._source.timeout_s)
+        except MessageNotFound as error:
+            return int(error.details.get("deleted_end", offset))
+        return offset
+
+    def _are_deleted(self, key: Key, offsets: Iterable[int]) -> bool:
+        """True if the messages at all of these offsets, which rise, were deleted."""
+        reached = 0
+        for offset in offsets:
+            if offset >= reached and (reached := self._deleted_end(key.stream, key.partition, offset)) <= offset:
+                return False
+        return True
+
     def _repeated(self, rows: DataFrame, top: int) -> tuple[Repeated, ...]:
         from pyspark.sql import functions as sql
 
@@ -376,7 +405,10 @@ class Auditor:
             .collect()
         )
         missing, other, twice, only = found[0]
-        is_mistake = bool(missing or other or twice) or not may_lose(self._chosen.streams[key.stream])
+        is_mistake = bool(missing or other or twice)
+        if not (is_mistake or may_lose(self._chosen.streams[key.stream])):
+            left = lake.join(log, "offset", "left_anti").select("offset").orderBy("offset")
+            is_mistake = not self._are_deleted(key, [row.offset for row in left.collect()])
         return Difference(key.stream, key.partition, start, end, missing, other, twice, only, is_mistake)
 
 

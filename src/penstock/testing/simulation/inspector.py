@@ -8,6 +8,7 @@ from hashlib import sha256
 from typing import NamedTuple
 
 from penstock.access import User
+from penstock.base.config import Retain
 from penstock.base.errors import CorruptionError, ErrorCode, RemoteError
 from penstock.base.ids import BrokerId, PartitionId, PartitionKey, StreamId
 from penstock.batch import codec
@@ -57,6 +58,9 @@ class PartitionLook(NamedTuple):
     is_failing: bool  # accepts no writes until a restart
     version: int  # of the ISR
     is_deletion_suspended: bool = False
+    counted: int | None = None  # messages shown, as the leader counts them for a limit; None: it has none, or not yet
+    shown: int = 0  # the same, counted anew
+    messages_max: int | None = None  # to be shown; None: no limit that deletes
 
 
 class StandingLook(NamedTuple):
@@ -185,9 +189,9 @@ def untied(node: Node) -> str:
 
 
 def listening(node: Node, sid: int) -> PartitionLook | None:
-    """Return the partition that has this subscription, or None."""
+    """Return the partition that has this subscription, or None; also None if its stream has just been deleted."""
     there = node._listener.subscriptions.by_sid.get(sid)
-    return None if there is None else _look(node, there.key, there)
+    return None if there is None or node._partitions.get(there.key) is not there else _look(node, there.key, there)
 
 
 def hears(node: Node, key: PartitionKey) -> bool:
@@ -224,12 +228,15 @@ def changed(node: Node, seen: Seen) -> list[PartitionLook]:
 def _look(node: Node, key: PartitionKey, partition: Partition) -> PartitionLook:
     log = partition.log
     state = partition.stream.partitions[key.partition]
+    config, limit = partition.stream.config, partition.row_limit
+    start, end = partition.log_start, partition.committed_end
+    is_limited = limit is not None and limit.is_known and not limit.refuses_new and config.retain is Retain.LIMITS
     return PartitionLook(
         key.stream_id,
-        partition.stream.config.subject,
+        config.subject,
         key.partition,
-        partition.log_start,
-        partition.committed_end,
+        start,
+        end,
         log.log_end,
         log.flushed_end,
         partition.leader_epoch,
@@ -242,7 +249,10 @@ def _look(node: Node, key: PartitionKey, partition: Partition) -> PartitionLook:
         bool(log._damage.known),  # as `damage`, without its side effect of processing new findings
         log._state is LogState.FENCED,
         state.version,
-        partition.stream.config.is_deletion_suspended,
+        config.is_deletion_suspended,
+        limit.rows(start, end, log.hidden) if limit is not None and is_limited else None,
+        end - start - (0 if log.hidden is None else log.hidden.count_in(start, end)),
+        limit.rows_max if limit is not None and is_limited else None,
     )
 
 

@@ -13,7 +13,7 @@ from penstock.base.ids import BrokerId, LeaderEpoch, Offset, PartitionId, Stream
 from penstock.cli.stream import report
 from penstock.doctor.gaps import causes
 from penstock.doctor.streams import judge_streams
-from penstock.messages import DamageInfo, FollowerInfo, GapInfo, PartitionInfo, StreamInfo
+from penstock.messages import DamageInfo, FollowerInfo, GapInfo, LiveRowsInfo, PartitionInfo, StreamInfo
 
 
 def stream(*, dedup_window_ms: int | None = 120_000, **partition: object) -> StreamInfo:
@@ -138,9 +138,9 @@ def test_on_a_narrow_terminal_columns_are_left_out_and_nothing_wraps(width: int,
 
 def test_how_many_messages_are_left_is_told_where_offsets_do_not_tell_it() -> None:
     assert "messages kept" not in report.stream_pairs(stream())
-    assert "messages kept" not in report.stream_pairs(stream(), rows=7)
-    found = report.stream_pairs(stream(), rows=3)
-    assert (found["offsets kept"], found["messages kept"]) == ("7", "3")
+    assert "messages kept" not in report.stream_pairs(stream(), live=[LiveRowsInfo(rows=7, size_bytes=1)])
+    found = report.stream_pairs(stream(), live=[LiveRowsInfo(rows=3, size_bytes=1, deleted=2)])
+    assert (found["offsets kept"], found["messages kept"]) == ("7", "3, 2 deleted between them")
 
 
 def test_that_all_partitions_are_empty_is_told_once() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from penstock.base import limits
 from penstock.batch.codec import BatchProducer
-from penstock.commitlog import Cleaning, Log, LogConfig, LogState, Survey
+from penstock.commitlog import Cleaning, LiveCounts, Log, LogConfig, LogState, Survey
 from penstock.vfs.faulty import FaultyVfs, FileFault, FileOperationKind
 from penstock.vfs.memory import Keep, MemoryVfs
 from tests.extent import each_change
@@ -77,7 +77,7 @@ def test_of_each_key_the_last_message_stays_where_it_was() -> None:
     again = open_log(stream.vfs.crash_clone(Keep.ALL), CONFIG, must_exist=True)  # type: ignore[union-attr]
     assert rows_of(again.view()) == stream.found
     for log in (stream.log, again):
-        assert log.view().row_count(log.log_end) == len(stream.found) < log.log_end
+        assert LiveCounts(log.view(), log.log_end).rows() == len(stream.found) < log.log_end
 
 
 def test_an_empty_key_of_an_older_log_is_none() -> None:

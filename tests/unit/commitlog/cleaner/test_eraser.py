@@ -8,7 +8,7 @@ import pytest
 
 from penstock.base import limits
 from penstock.batch.codec import BatchProducer, check_rows
-from penstock.commitlog import Log, LogConfig, Masked
+from penstock.commitlog import LiveCounts, Log, LogConfig, Masked
 from penstock.live.row_set import NONE, RowSet
 from penstock.vfs.memory import MemoryVfs
 from tests.expiring import Told, append_told, offsets_of
@@ -108,7 +108,7 @@ def test_after_a_restart_a_look_finds_that_all_has_gone() -> None:
     assert not log.wants_cleaning(NOW + 22 * S)
     view = log.view().hiding(log.hidden)
     assert offsets_of(view) == [100]
-    assert view.row_count(101) == 1
+    assert LiveCounts(view, 101).rows() == 1
 
 
 @pytest.mark.parametrize("producer", [None, BatchProducer(9, 1, 1)])

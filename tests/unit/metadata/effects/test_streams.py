@@ -110,6 +110,27 @@ def test_an_alteration_may_leave_deletion_suspended_by_a_user(before: str, after
     assert (config.max_age_ms, config.suspend_deletion) == (5, msgspec.UNSET if after == "no" else after)
 
 
+@pytest.mark.parametrize("field", ["deny_delete", "deny_purge"])
+def test_what_is_denied_for_ever_cannot_be_allowed_again(field: str) -> None:
+    image, outcomes = folded(
+        create(),
+        AlterStream(stream_id=1, changes={field: True}),
+        AlterStream(stream_id=1, changes={field: False, "max_age_ms": 5}),
+        AlterStream(stream_id=1, changes={field: True, "max_age_ms": 6}),
+    )
+    assert isinstance(outcomes[2], RemoteError)
+    assert outcomes[2].details["mistakes"] == [f"{field}: cannot be taken back once it is set"]
+    assert (image.by_name("orders").config.max_age_ms, getattr(image.by_name("orders").config, field)) == (6, True)
+
+
+def test_a_truncation_is_refused_where_purges_are_denied() -> None:
+    denied = AlterStream(stream_id=1, changes={"deny_purge": True})
+    command = TruncatePartition(stream_id=1, partition=0, leader_epoch=1, before=3)
+    _, outcomes = folded(create(), denied, command)
+    assert isinstance(outcomes[2], RemoteError)
+    assert (outcomes[2].code, "deny_purge is set" in str(outcomes[2])) == (ErrorCode.READ_ONLY, True)
+
+
 def test_deletion_that_is_suspended_can_be_resumed_in_a_sealed_stream() -> None:
     """It means nothing there, and the doctor reports it."""
     suspended, resumed = (AlterStream(stream_id=1, changes={"suspend_deletion": one}) for one in ("copying", "no"))

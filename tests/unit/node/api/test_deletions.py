@@ -13,6 +13,8 @@ from penstock.base.ids import Offset, PartitionKey
 from penstock.live.marks import HideReason, HideRows, MadeUnder, encode
 from penstock.live.row_set import RowSet
 from penstock.messages import (
+    AlterStreamRequest,
+    AlterStreamResponse,
     AppendResponse,
     DeleteMessagesRequest,
     DeleteMessagesResponse,
@@ -21,6 +23,7 @@ from penstock.messages import (
     PurgeSubjectRequest,
     PurgeSubjectResponse,
     SetIntakeRequest,
+    TruncateRequest,
 )
 from penstock.metadata.companions import companion_key, target_key
 from penstock.node.partition.log_queries import QueryGivenUpError
@@ -138,6 +141,23 @@ def test_a_sealed_stream_keeps_its_messages() -> None:
     broker = with_messages()
     broker.request(SetIntakeRequest(name="orders", intake="sealed"))  # type: ignore[arg-type]
     assert broker.refusal(delete(broker, 3)).code == ErrorCode.READ_ONLY
+
+
+def test_what_a_stream_denies_is_refused_and_the_rest_is_not() -> None:
+    broker = with_messages()
+    broker.ask(AlterStreamRequest(name="orders", changes={"deny_delete": True}), AlterStreamResponse)
+    refused = broker.refusal(delete(broker, 3))
+    assert (refused.code, "deny_delete is set, for ever" in str(refused)) == (ErrorCode.READ_ONLY, True)
+    assert done(broker, purge(broker, "orders.1")).messages == 4  # type: ignore[attr-defined]
+    broker.ask(AlterStreamRequest(name="orders", changes={"deny_purge": True}), AlterStreamResponse)
+    for request in (
+        purge(broker, "orders.2"),
+        purge(broker, "orders.2", is_dry_run=True),
+        TruncateRequest(stream_id=broker.stream_id("orders"), before=Offset(3)),
+    ):
+        refused = broker.refusal(request)
+        assert (refused.code, "deny_purge is set, for ever" in str(refused)) == (ErrorCode.READ_ONLY, True)
+    assert len(offsets(broker)) == 8
 
 
 @pytest.mark.parametrize("offset", [12, 10**12])

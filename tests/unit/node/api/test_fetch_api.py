@@ -6,7 +6,7 @@ from typing import Any
 
 from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
-from penstock.messages import CreateStreamResponse, FetchRequest, FetchResponse
+from penstock.messages import AlterStreamRequest, AlterStreamResponse, CreateStreamResponse, FetchRequest, FetchResponse
 from penstock.node.step import Lane
 from tests.unit.node.harness import Broker, rows_of
 
@@ -89,10 +89,11 @@ def test_what_was_recovered_and_then_synced_wakes_a_poll() -> None:
 
 
 def test_retention_that_is_quicker_than_the_lookup_is_told_as_out_of_range() -> None:
-    broker = with_sealed(max_messages=3)
+    broker = with_sealed()
     caller = broker.fetch("orders", 1)
     lookup = broker.execute()
     broker.disk_runs_at_once = True
+    broker.ask(AlterStreamRequest(name="orders", changes={"max_messages": 3}), AlterStreamResponse)
     broker.tick(5_000)
     assert broker.stream("orders").partitions[0].log_start == 9
     broker.complete(lookup)

@@ -81,11 +81,14 @@ def test_a_hidden_message_is_not_found_by_any_way() -> None:
     refused = broker.refusal(GetRequest(stream_id=stream_id, offset=Offset(4)))
     assert refused.code == ErrorCode.MESSAGE_NOT_FOUND
     assert "offset 4 was deleted" in str(refused)
+    assert refused.details["deleted_end"] == 6
     caller = broker.request(GetRequest(stream_id=stream_id, subject="orders.a"))
     broker.settle()
     assert [row.offset for row in rows_of(broker.payloads[caller], stream_id)] == [2]
     listed = broker.ask(ListOffsetsRequest(stream_id=stream_id, at="earliest", counts_rows=True), ListOffsetsResponse)
-    assert listed.rows == 3
+    assert listed.live is not None
+    assert (listed.live.rows, listed.live.deleted) == (3, 0)
+    assert (listed.live.first_offset, listed.live.last_offset) == (0, 2)
 
 
 def test_a_projection_leaves_out_hidden_rows_though_it_has_no_offsets() -> None:

@@ -11,7 +11,7 @@ import pytest
 from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.batch import projecting
-from penstock.messages import CreateStreamResponse, FetchResponse
+from penstock.messages import AlterStreamRequest, AlterStreamResponse, CreateStreamResponse, FetchResponse
 from penstock.node.step import Lane
 from tests.unit.node.harness import Broker
 
@@ -122,7 +122,7 @@ def test_an_offset_out_of_range() -> None:
 
 
 def test_retention_that_is_quicker() -> None:
-    broker = Asked(segment_bytes=4_096, max_messages=3)
+    broker = Asked(segment_bytes=4_096)
     for number in range(12):
         broker.publish("orders.a", bytes([number]) * 1_000)
     broker.settle()
@@ -132,6 +132,7 @@ def test_retention_that_is_quicker() -> None:
         broker.run_disk()
     looked = broker.execute()
     broker.disk_runs_at_once = True
+    broker.ask(AlterStreamRequest(name="orders", changes={"max_messages": 3}), AlterStreamResponse)
     broker.tick(5_000)
     assert broker.stream("orders").partitions[0].log_start == 9
     broker.complete(looked)

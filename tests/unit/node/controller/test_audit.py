@@ -15,10 +15,12 @@ from penstock.messages import (
     AlterStreamRequest,
     AlterUserRequest,
     ChangeRulesRequest,
+    DeleteMessagesRequest,
     DeleteStreamRequest,
     DeleteUserRequest,
     ExportUsersRequest,
     ExportUsersResponse,
+    PurgeSubjectRequest,
     SetIntakeRequest,
     TruncateRequest,
 )
@@ -89,6 +91,31 @@ def test_what_is_done_is_told_in_order_with_who_did_it(broker) -> None:
         "ann delete_stream orders",
     ]
     assert all("time" in one for one in told(broker))
+
+
+def test_deletions_are_told_with_what_they_delete_and_dry_runs_are_not(broker) -> None:
+    with asking(broker, "ann"):
+        broker.create("orders")
+        broker.append("orders", *(b"%d" % number for number in range(100)))
+        stream_id = broker.stream_id("orders")
+        broker.request(DeleteMessagesRequest(stream_id=stream_id, offsets=(3, 5, 6, 7, 1_000)))
+        broker.tick(1_000)
+        broker.request(DeleteMessagesRequest(stream_id=stream_id, offsets=(3, 1_000)))
+        broker.request(DeleteMessagesRequest(stream_id=stream_id, offsets=tuple(range(10, 90, 2))))
+        broker.tick(1_000)
+        broker.request(PurgeSubjectRequest(stream_id=stream_id, subject="orders.>", is_dry_run=True))
+        broker.request(PurgeSubjectRequest(stream_id=stream_id, subject="orders.>", keep=5))
+        broker.tick(1_000)
+        assert [row.offset for row in broker.read("orders")] == [95, 96, 97, 98, 99]
+    passes(broker)
+    few, many, purge = told(broker)[2:]
+    place = {"by": "ann", "stream": "orders", "partition": 0}
+    for one in (few, many, purge):
+        assert {name: one[name] for name in place} == place
+        assert one["time"]
+    assert (few["act"], few["messages"], few["offsets"]) == ("delete_messages", 4, ["3", "5 to 7"])
+    assert (many["messages"], many["offsets"]) == (40, [str(number) for number in range(10, 50, 2)])
+    assert (purge["act"], purge["subject"], purge["keep"], purge["messages"]) == ("purge_subject", "orders.>", 5, 51)
 
 
 def test_a_suspension_that_stays_is_not_told_as_altered(broker) -> None:

@@ -9,7 +9,13 @@ import pytest
 from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import LeaderEpoch, Offset
-from penstock.messages import ListOffsetsRequest, TruncateRequest, TruncateResponse
+from penstock.messages import (
+    DeleteMessagesRequest,
+    DeleteMessagesResponse,
+    ListOffsetsRequest,
+    TruncateRequest,
+    TruncateResponse,
+)
 from penstock.vfs.faulty import FileFault, FileOperationKind, Plan
 from tests.unit.node.harness import Broker
 
@@ -143,3 +149,13 @@ def test_more_than_a_broker_keeps_in_mind_are_refused(monkeypatch: pytest.Monkey
     assert broker.refusal(truncate(broker, 5)).code == ErrorCode.OVERLOADED
     broker.settle()
     assert broker.stream("orders").partitions[0].log_start == 4
+
+
+def test_deleted_messages_are_not_counted_again() -> None:
+    broker = with_messages()
+    caller = broker.request(DeleteMessagesRequest(stream_id=broker.stream_id("orders"), offsets=(Offset(2), Offset(3))))
+    broker.tick(1_000)
+    broker.answer(caller, DeleteMessagesResponse)
+    dry = TruncateRequest(stream_id=broker.stream_id("orders"), before=Offset(9), is_dry_run=True)
+    assert broker.ask(dry, TruncateResponse).messages == 7
+    assert broker.ask(truncate(broker, 9), TruncateResponse).messages == 7

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from penstock.base import limits
-from penstock.base.config import Acks, Compression, Storage
+from penstock.base.config import Acks, Compression, Discard, Storage
 from penstock.batch.schema import arrow_schema
 from penstock.client.errors import InvalidConfig
 from penstock.ops.jetstream.config import mapped
@@ -88,6 +88,8 @@ def test_limits_come_along() -> None:
         "allow_rollup_hdrs": True,
         "allow_msg_ttl": True,
         "num_replicas": 3,
+        "discard": "new",
+        "deny_delete": True,
     }
     found = mapped(config, name="orders", subject=None, replicas=None, brokers=2)
     made = found.config()
@@ -95,14 +97,15 @@ def test_limits_come_along() -> None:
     assert (made.max_age_ms, made.max_message_bytes, made.dedup_window_ms) == (3_600_000, 4_096, 120_000)
     assert (made.storage, made.compression) == (Storage.MEMORY, Compression.LZ4)
     assert (made.allow_rollup, made.allow_message_ttl, made.replicas) == (True, True, 2)
+    assert (made.discard, made.denies_deletion, made.denies_purge) == (Discard.NEW, True, False)
     assert [note for note in found.notes if "3 replicas" in note]
     assert mapped(config, name="o", subject=None, replicas=3, brokers=2).config().replicas == 3
 
 
 def test_what_has_no_equal_is_said() -> None:
-    config = {**PLAIN, "retention": "workqueue", "mirror": {"name": "X"}, "discard": "new"}
+    config = {**PLAIN, "retention": "workqueue", "mirror": {"name": "X"}}
     notes = " ".join(mapped(config, name="o", subject=None, replicas=None, brokers=1).notes)
-    for word in ("workqueue", "mirror", "rejects new"):
+    for word in ("workqueue", "mirror"):
         assert word in notes
     assert mapped(PLAIN, name="o", subject=None, replicas=None, brokers=1).notes == ()
 

@@ -17,6 +17,7 @@ gets another history.
 | no leader shows messages whose truncation was acknowledged    | every event of the broker                  |
 | only retention or a truncation request removes messages       | a read, every event of the broker          |
 | while deletion is suspended only a request removes messages   | every event of the leader                  |
+| a leader that has counted shows at most `max_messages`        | every event of the leader                  |
 | log_start ≤ committed_end ≤ log_end                           | every event of the broker                  |
 | committed_end covers all acked messages and never goes back   | every event of the broker                  |
 | each leader epoch has one leader: one run of one broker       | every event of the broker                  |
@@ -386,6 +387,7 @@ class Checks:
                 text = f"nobody has asked to give up more than what comes before {history.truncating}"
                 raise ViolationError(f"{history.name()} on {broker.name}: {text}: {look}")
             _check_suspended(history, broker, look)
+            _check_limit(history, broker, look)
             if history.began is not None:
                 history.began(broker, look)
             ends = history.ends.get(broker.broker_id)
@@ -586,6 +588,15 @@ class Checks:
             raise ViolationError(f"{history.name()}: {history.promised_end - 1} is promised, the log ends at {end}")
         if not history.may_begin_at(log_start):
             raise ViolationError(f"{history.name()}: it begins at {log_start}, and nothing may go")
+
+
+def _check_limit(history: PartitionHistory, broker: SimBroker, look: inspector.PartitionLook) -> None:
+    if look.messages_max is None:
+        return
+    if look.shown > look.messages_max:
+        raise ViolationError(f"{history.name()}: {broker.name} shows {look.shown} messages, the limit is {look}")
+    if look.counted != look.shown:
+        raise ViolationError(f"{history.name()}: {broker.name} counts {look.counted} messages, and shows {look}")
 
 
 def _check_suspended(history: PartitionHistory, broker: SimBroker, look: inspector.PartitionLook) -> None:
