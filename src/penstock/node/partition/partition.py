@@ -314,15 +314,17 @@ class Partition:
 
     @property
     def decided_end(self) -> int:
-        """End of the rows on which a leader has decided, by the limit by subject: what they hide is hidden here.
+        """End of the rows on which a leader has decided, by a limit by subject: what they hide is hidden here.
 
-        0 if it was a wider limit: the stream's has changed since, and all is decided anew.
+        Also by a wider limit than the stream has now: all is decided anew, but no subject may lose its last message.
         """
-        end, decided_limit, leader_epoch = self._decided
-        limit = self.stream.config.subject_limit
-        if limit is None or not 0 < decided_limit <= limit:
-            return 0
+        end, _, leader_epoch = self._decided
         return min(end, self.log.marked_end(leader_epoch))
+
+    @property
+    def decided_limit(self) -> int:
+        """Limit by subject by which `decided_end` was decided; 0: by none."""
+        return self._decided[1]
 
     @property
     def visible_end(self) -> int:

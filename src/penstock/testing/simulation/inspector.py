@@ -128,7 +128,10 @@ def hidden_rows(node: Node, stream_id: int, number: int) -> tuple[int, RowSet] |
 
 
 class LimitLook(NamedTuple):
-    """The limit by subject of one replica, up to where readers see its rows, and which of them are hidden."""
+    """The limit by subject of one replica, up to where readers see its rows, and which of them are hidden.
+
+    `limit`: None if there is none, or if it is not applied yet.
+    """
 
     limit: int | None
     log_start: int
@@ -143,6 +146,8 @@ def limit(node: Node, stream_id: int, number: int) -> LimitLook | None:
     if partition is None:
         return None
     limit = partition.stream.config.subject_limit if partition.is_limited else None
+    if limit is not None and not 0 < partition.decided_limit <= limit:
+        limit = None  # it was changed, and all is decided anew
     deciding = node._decisions._deciding.get(partition)
     end = 0 if deciding is None or deciding.query is None else deciding.query.decided_end
     undecidable_end = end if end > partition.committed_end else 0

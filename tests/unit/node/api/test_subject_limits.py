@@ -218,6 +218,24 @@ def test_a_lower_limit_is_carried_on_after_a_crash_in_the_midst() -> None:
     assert offsets(after) == [3, 5]
 
 
+def test_a_decision_by_the_limit_before_leaves_no_subject_without_its_last_message() -> None:
+    broker = limited(2)
+    publish(broker, *"ab")
+    assert offsets(broker) == [0, 1]
+    broker.hung = (DecideRows,)
+    broker.publish("orders.a", b"1", b"2", b"3")
+    broker.tick(limits.DECISION_PAUSE_MS)
+    broker.request(AlterStreamRequest(name="orders", changes={"max_messages_per_subject": 1}))
+    broker.turn()
+    assert partition_of(broker).stream.config.subject_limit == 1
+    assert shown(broker) == ([0, 1], 2)
+    broker.run_disk()  # the decision that was under way, by the limit of 2; the next one hangs
+    broker.turn()
+    assert shown(broker) == ([1, 3, 4], 5)
+    decide(broker)
+    assert offsets(broker) == [1, 4]
+
+
 def test_a_stream_whose_deletion_is_suspended_shows_all_until_it_is_not() -> None:
     broker = limited(1)
     publish(broker, *"aab")
