@@ -35,7 +35,7 @@ class LiveRows:
 
     __slots__ = (
         "_parts", "_since_bytes", "_since_marks", "counts", "decided_end", "expired", "hidden", "leader_epoch",
-        "log_start", "refusal", "secure",
+        "log_end", "log_start", "refusal", "secure",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -44,6 +44,7 @@ class LiveRows:
         self.counts = [0] * len(_REASONS)  # rows that were hidden, in the order of HideReason
         self.decided_end = 0
         self.leader_epoch = 0  # of the last mark
+        self.log_end = 0  # of the same
         self.expired: tuple[int, int] | None = None  # time (µs) and offset of the last `TimeToLive`
         self.log_start = 0
         self.refusal = ""  # why no row may be shown; empty: they may
@@ -57,7 +58,9 @@ class LiveRows:
         if mark.under.leader_epoch != self.leader_epoch:
             self._cut(mark.under.earlier_end)
             self.leader_epoch = mark.under.leader_epoch
+            self.log_end = 0
             self._parts = []  # of a leader that did not finish it
+        self.log_end = max(self.log_end, mark.under.log_end)
         match mark:
             case Snapshot():
                 self._take_part(mark)

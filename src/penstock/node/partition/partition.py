@@ -73,12 +73,12 @@ class Partition:
     __slots__ = (
         "_followed", "_marked", "_recovered_end", "_rules", "budget", "cannot_lead", "closed",
         "committed_bytes", "committed_end", "counters", "cutting", "damage_told", "dedup", "dropped",
-        "fenced_told", "flush_us", "flushing", "following", "fresh_us", "hiding", "impediment", "in_flight",
-        "is_mute", "key", "keys", "lasts", "leader_epoch", "leadership", "leads", "led_epoch", "listened_us",
-        "log", "mending", "mending_fails", "meters", "names_checked_us", "owes_name_check", "producers",
-        "published", "refusal", "rollup_at", "show_refusal", "sid", "stall", "stream", "subscribed",
-        "terms", "traffic", "trouble", "truncated", "undelivered_told", "unheard", "unheard_told_us", "values",
-        "vfs", "visit_us", "when_idle",
+        "fenced_told", "flush_us", "flushing", "folded_end", "following", "fresh_us", "hiding", "impediment",
+        "in_flight", "is_mute", "key", "keys", "lasts", "leader_epoch", "leadership", "leads", "led_epoch",
+        "listened_us", "log", "marked_log_end", "mending", "mending_fails", "meters", "names_checked_us",
+        "owes_name_check", "producers", "published", "refusal", "rollup_at", "show_refusal", "sid", "stall",
+        "stream", "subscribed", "terms", "traffic", "trouble", "truncated", "undelivered_told", "unheard",
+        "unheard_told_us", "unmarked", "values", "vfs", "visit_us", "when_idle",
     )  # fmt: skip
 
     def __init__(self, stream: StreamState, key: PartitionKey, log: Log, vfs: Vfs, budget: InFlightBudget) -> None:
@@ -117,6 +117,9 @@ class Partition:
         # last notice to the operator; of corruption, the number of ranges reported
         self.trouble, self.fenced_told, self.damage_told = "", False, 0
         self.hiding, self.show_refusal = (NONE, NONE, 0), ""  # see `hide`
+        self.folded_end = 0  # end offset in its companion log up to which `hiding` has all marks
+        self.marked_log_end = 0  # see `hide`
+        self.unmarked = ""  # why what a survey has found to go is not hidden yet
         self.vfs = vfs
         self.in_flight = InFlight(budget)
         self.committed_bytes = 0  # committed since the start of the broker; only grows
@@ -275,17 +278,47 @@ class Partition:
             return start
         return max(start, min(self.truncated_end, self.committed_end))
 
-    def hide(self, hidden: RowSet, secure: RowSet = NONE, *, marked_epoch: int = 0, refusal: str = "") -> None:
+    def hide(
+        self,
+        hidden: RowSet,
+        secure: RowSet = NONE,
+        *,
+        marked_epoch: int = 0,
+        refusal: str = "",
+        folded_end: int = 0,
+        log_end: int = 0,
+    ) -> None:
         """Show these rows to no reader from now on; those of `secure`, too, are to be erased at once.
 
         Both are the fold of all committed marks: they only grow, but for rows that the log has no longer. `refusal`:
-        why no row may be shown, as not all marks are understood. `marked_epoch`: see `Log.hide`.
+        why no row may be shown, as not all marks are understood. `marked_epoch`: see `Log.hide`. `folded_end`: end
+        offset of these marks in the companion log. `log_end`: up to which this log has to be committed beside them.
         """
         self.hiding, self.show_refusal = (hidden, secure, marked_epoch), refusal
+        self.folded_end, self.marked_log_end = folded_end, log_end
         before = self.log.hidden
         self.log.hide(*self.hiding)
         if self.log.hidden is not before:
             self.lasts = None  # the last message of a subject may be hidden now: they are read again
+
+    @property
+    def knows_hidden(self) -> bool:
+        """True unless a leader has not yet applied all marks of earlier ones: then a row that seems live may not be."""
+        if not self.stream.has_companion or self.leadership is None:
+            return True
+        companion = self.leadership.companion
+        return companion is not None and companion.knows_latest and self.folded_end >= companion.epoch_start
+
+    @property
+    def lags_marks(self) -> bool:
+        """True if a follower has not yet committed what the leader had committed when it made the last mark here."""
+        end, epoch = self.marked_log_end, self.hiding[2]
+        if self.leadership is not None or self.committed_end >= end:
+            return False
+        lineage = self.log.lineage
+        if lineage and lineage[-1].leader_epoch > epoch:  # what that leader had more was lost
+            end = min(end, self.log.epoch_end(epoch).start_offset)
+        return self.committed_end < end
 
     def live_view(self) -> LogView:
         """Return the log as readers may see it now: without hidden rows. RemoteError unsupported_version if this broker

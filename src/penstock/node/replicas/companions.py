@@ -16,6 +16,7 @@ A replica shows messages only if it knows which of them are hidden. Otherwise it
 | is the only one             | always                                                                               |
 | any, just started           | the image knows of the companion logs on its disk                                    |
 | any                         | the companion can be read, and the consumer has the rows committed by that moment    |
+| follows, or has no leader   | it has committed what the leader had when it made the last mark that is here         |
 """
 
 from __future__ import annotations
@@ -223,6 +224,9 @@ class Companions:
         if passed.end < max(passed.known_end, 0 if leadership is None else leadership.epoch_start):
             text = f"what is hidden in {partition.label} is being read; ask again in a moment"
             raise RemoteError(ErrorCode.NOT_YET, text)
+        if partition.lags_marks:
+            text = f"this replica of {partition.label} lacks messages that are older than what hides others"
+            raise RemoteError(ErrorCode.NOT_YET, f"{text}; ask its leader, or again in a moment")
 
     def unusable(self, partition: Partition) -> RemoteError | None:
         """Return why the companion log of a partition that has one cannot be used; None if it can."""

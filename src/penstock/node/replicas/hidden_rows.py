@@ -6,7 +6,9 @@ each replica's data log does, by its leader epochs (`Log.hide`).
 
 Rules: the committed rows of a companion log are marks (`penstock.live`), whose kind is the row's key. They are folded
 in their order, on the leader and on followers alike, and the partition gets the result at once: what it shows next is
-without these rows. A mark that is not understood, or is no mark, makes the replica refuse reads: it could hide rows.
+without these rows. A follower shows nothing until it has committed what the leader had committed when it made the last
+mark: before, it would hide a message of a key and not show yet the later one that is the reason. A mark that is not
+understood, or is no mark, makes the replica refuse reads: it could hide rows.
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ class HiddenRows:
     def __init__(self, partitions: Mapping[PartitionKey, Partition]) -> None:
         self._partitions = partitions
         self._folds: dict[PartitionKey, LiveRows] = {}
+        self._ends: dict[PartitionKey, int] = {}  # end offsets of the folded marks
 
     # Consumer of companion logs
 
@@ -49,11 +52,15 @@ class HiddenRows:
                 fold.take_unknown(UnknownMarkError(f"the mark at offset {row.offset} is none: {error}"))
             else:
                 fold.take(mark, len(value))
+        self._ends[key] = end
         self._show(key, fold)
 
     def reset(self, key: PartitionKey) -> None:
         """Forget a partition's marks: its companion log was cut, or has gone; the first mark comes next."""
         self._folds.pop(key, None)
+        self._ends.pop(key, None)
+        if (partition := self._partitions.get(key)) is not None:
+            partition.folded_end = 0
 
     def opened(self, partition: Partition) -> None:
         """Hide the rows of a log that was opened, possibly after its companion log."""
@@ -68,7 +75,14 @@ class HiddenRows:
 
     def _show(self, key: PartitionKey, fold: LiveRows) -> None:
         if (partition := self._partitions.get(key)) is not None:
-            partition.hide(fold.hidden, fold.secure, marked_epoch=fold.leader_epoch, refusal=fold.refusal)
+            partition.hide(
+                fold.hidden,
+                fold.secure,
+                marked_epoch=fold.leader_epoch,
+                refusal=fold.refusal,
+                folded_end=self._ends.get(key, 0),
+                log_end=fold.log_end,
+            )
 
     # New marks
 
@@ -79,17 +93,17 @@ class HiddenRows:
         """
         fold = self._folds.get(partition.key)
         if fold is not None and not fold.has_room:
-            text = f"nothing was deleted: {fold.hidden.count} scattered messages of {partition.label} are deleted, and"
+            text = f"nothing was hidden: {fold.hidden.count} scattered messages of {partition.label} are hidden, and"
             more = f"their offsets take {limits.HIDDEN_ROWS_BYTES_MAX} bytes of memory; purge the beginning of the log"
             raise RemoteError(ErrorCode.OVERLOADED, f"{text} {more}")
-        under = self._under(partition, now)
+        under = self._under(partition, named, now)
         hidden = HideRows(under, reason, named, user=user)
         rows: Rows = [(one.kind.encode(), encode(one)) for one in hidden.split()]
         if fold is not None and fold.is_snapshot_due:
             rows = [*((one.kind.encode(), encode(one)) for one in fold.snapshot(under)), *rows]
         return rows
 
-    def _under(self, partition: Partition, now: Now) -> MadeUnder:
+    def _under(self, partition: Partition, named: RowSet, now: Now) -> MadeUnder:
         leadership, fold = partition.leadership, self._folds.get(partition.key)
         assert leadership is not None
         earlier_end = limits.OFFSET_MAX
@@ -97,7 +111,7 @@ class HiddenRows:
             earlier_end = partition.log.epoch_end(fold.leader_epoch).start_offset
         return MadeUnder(
             leader_epoch=leadership.leader_epoch,
-            log_end=partition.log.log_end,
+            log_end=max(partition.committed_end, named.end, 0 if fold is None else fold.hidden.end),
             earlier_end=earlier_end,
             at_us=now.wall_us,
         )
