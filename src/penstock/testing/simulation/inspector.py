@@ -151,7 +151,7 @@ def _is_shown(node: Node, partition: Partition) -> bool:
         return False
     known_end = companion.committed_end if passed.known_end is None else passed.known_end
     leadership = companion.leadership
-    wanted = max(known_end, 0 if leadership is None else leadership.epoch_start)
+    wanted = companion.committed_end if leadership is None else max(known_end, leadership.epoch_start)
     return companions._knows(companion) and passed.failure is None and passed.end >= wanted
 
 

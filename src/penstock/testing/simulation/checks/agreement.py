@@ -143,7 +143,10 @@ class Agreement:
             return look.log_end
         others = (offset for offset, message in _messages(batches) if known.get(offset, message) != message)
         assert broker.node is not None
-        hidden = inspector.decided(broker.node, look).hidden
+        decided = inspector.decided(broker.node, look)
+        if decided.by_marks and not decided.is_shown:
+            return look.log_end  # rows may be blank that it does not know to be hidden
+        hidden = decided.hidden
         return min((one for one in others if not (one in history.deleting or one in hidden)), default=look.log_end)
 
     def has_committed(self, history: PartitionHistory, broker_id: int, end: int) -> bool:
