@@ -17,7 +17,7 @@ A replica shows messages only if it knows which of them are hidden. Otherwise it
 | any, just started           | the image knows of the companion logs on its disk                                    |
 | any                         | the companion can be read, and the consumer has the rows committed by that moment    |
 | follows, or has no leader   | it has committed what the leader had when it made the last mark that is here         |
-| the same, where compaction  | the consumer has all rows that are committed here: its log may have got rows    |
+| the same, where compaction  | the consumer has all rows that are committed here: its log may have got rows         |
 | or expiry goes by marks     | that the leader has erased since                                                     |
 """
 

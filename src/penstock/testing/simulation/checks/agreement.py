@@ -104,11 +104,12 @@ class Agreement:
         if not history.cuts and (mistake := compacted.folded(look.log_start, decided.folded_end, decided.folded)):
             raise ViolationError(f"{history.name()} on {broker.name}: {mistake}: {look}")
         replica = compacted.replica(broker.broker_id, broker.disk.number)
-        if not decided.is_shown:
-            replica.lose_sight()
-            return
         if replica.run != broker.run:
             replica.begin(broker.run, look.log_end)
+        if not decided.is_shown:
+            replica.lose_sight()
+            replica.is_new = False  # a pass may end before it is seen
+            return
         files = (*inspector.written_anew(broker.node, look), decided.hidden)
         begin = max(replica.passed, look.log_start)
         if replica.files != files or look.committed_end < replica.passed:

@@ -209,9 +209,7 @@ class Compacted:
         if there and there[-1] >= last:
             replica.awaited.pop(key, None)
             replica.gone.discard(last)
-            if seen.hidden is not None and not seen.at.leader_epoch:
-                replica.alone.pop(last, None)
-            elif there == [last] and self._rows[last].is_tombstone:
+            if there == [last] and self._rows[last].is_tombstone:
                 is_since_now = replica.is_new or not replica.is_blind
                 replica.alone.setdefault(last, seen.at if is_since_now else _NOBODY_KNOWS)
             return ""
