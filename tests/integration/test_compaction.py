@@ -96,3 +96,54 @@ async def test_each_replica_compacts_and_a_new_one_gets_what_the_others_have_lef
     cluster.brokers[other].kill()
     async with cluster.client(leader) as client:
         await eventually(Reader(client).is_compacted, "it holds what the others have left")
+
+
+@needs_time
+async def test_replicas_show_the_same_and_whoever_leads_next_takes_nothing_back(cluster: ClusterProcesses) -> None:
+    """The leader decides, by marks: rows and tombstones are the same on all, and stay so when leaders change."""
+    await cluster.all_live()
+    config = CONFIG | {"tombstone_retention_ms": 3_600_000}
+    async with cluster.client(1) as client:
+        await client.create_stream("prices", "prices", replicas=3, **config)  # type: ignore[arg-type]
+        await append_rounds(client)
+        await eventually(Reader(client).is_compacted, "most of what was overwritten is gone")
+        before = [(one.offset, one.key, one.value) for one in await Reader(client).messages()]
+        tombstones = [offset for offset, key, value in before if key == b"0" and value is None]
+        assert tombstones
+
+        async def all_show_it() -> bool:
+            for _ in range(8):
+                rows = [one async for one in client.messages("prices", read_from="any")]
+                if [(one.offset, one.key, one.value) for one in rows] != before:
+                    return False
+            return True
+
+        await eventually(all_show_it, "each replica shows what the leader shows")
+    first = await cluster.leader_of("prices")
+    other = next(number for number in cluster.brokers if number != first)
+    cluster.brokers[first].kill()
+    async with cluster.client(other) as client:
+
+        async def is_led() -> bool:
+            try:
+                return await client.row_count("prices") is not None
+            except penstock.PenstockError:
+                return False
+
+        await eventually(is_led, "another one leads")
+        after = [(one.offset, one.key, one.value) for one in await Reader(client).messages()]
+        assert {one[0] for one in after} <= {one[0] for one in before}, "nothing comes back"
+        assert dict(one[1:] for one in after if one[2] is not None) == dict(
+            one[1:] for one in before if one[2] is not None
+        )
+    cluster.empty_disk(first)
+    cluster.brokers[first].launch()
+    await cluster.in_sync("prices", {1, 2, 3}, other, 30.0)
+    async with cluster.client(first) as client:
+
+        async def it_shows_the_same() -> bool:
+            rows = [one async for one in client.messages("prices", read_from="any")]
+            return {one.offset for one in rows} <= {one[0] for one in before}
+
+        for _ in range(6):
+            assert await it_shows_the_same(), "a replica that was filled anew shows nothing that has gone"

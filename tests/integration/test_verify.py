@@ -189,7 +189,12 @@ async def test_replicas_that_were_compacted_at_different_times_do_not_differ(tmp
         await cluster.all_live()
         async with cluster.client(1) as client:
             config = {"compact": True, "dedup_window_ms": None, "segment_bytes": 16_384}
-            await client.create_stream("prices", "prices", replicas=3, **config)  # type: ignore[arg-type]
+            for number in range(6):  # a leader whose cleaner is off finds nothing that could go
+                await client.create_stream("prices", "prices", replicas=3, **config)  # type: ignore[arg-type]
+                if await cluster.leader_of("prices") != 3:
+                    break
+                await client.delete_stream("prices")
+                await client.create_stream(f"other-{number}", f"other-{number}", replicas=3)
             await fill(client, "prices", 120)
         end = 120 * _ROWS
         await all_have(cluster, "prices", end)
@@ -204,7 +209,7 @@ async def test_replicas_that_were_compacted_at_different_times_do_not_differ(tmp
         found = await eventually(apart, "two of them are compacted", 2 * DEADLINE_S)
         assert found is not None
         assert found.verdicts == ["sound"] * 3
-        assert any(one["legal"] for row in found.rows for one in row["differences"])
+        assert all(one["legal"] for row in found.rows for one in row["differences"])
         for broker in cluster.brokers.values():
             assert broker.stop() == 0
         said = await verify(*disks(cluster), "--stream", "prices")

@@ -1,6 +1,8 @@
 """A log that is compacted, against all that was ever appended: whoever reads it knows of each key what is to be known.
 
-Crashes lose what was not synced, names included. A reader may stop anywhere, and go on once more was compacted.
+Crashes lose what was not synced, names included. A reader may stop anywhere, and go on once more was compacted. The log
+decides alone, or what it finds is hidden by marks, which are durable, or cannot be hidden at that moment; it may begin
+to decide by marks once it has decided alone.
 """
 
 from __future__ import annotations
@@ -15,7 +17,9 @@ from penstock.base import limits
 from penstock.base.config import Compression
 from penstock.batch import codec
 from penstock.batch.codec import NOBODY, BatchProducer
-from penstock.commitlog import LogConfig, LogState
+from penstock.commitlog import Deciding, LogConfig, LogState
+from penstock.live.row_set import NONE
+from penstock.vfs.memory import Keep
 from tests.extent import examples
 from tests.keyed import Row, Told, append_keyed, batches_of, rows_of
 from tests.logs import clean_all
@@ -52,10 +56,19 @@ class CompactedLog(CleanedLog):
         lag_us=st.sampled_from([0, 3_000]),
         compact=st.sampled_from([True, True, True, False]),
         max_bytes=st.sampled_from([None, limits.MERGED_SHARE * 2_000]),  # no retention runs here: it bounds batches
+        deciding=st.sampled_from([Deciding.ALONE, Deciding.BY_MARKS]),
     )
     def start(
-        self, segment_bytes: int, lag_us: int, compact: bool, max_bytes: int | None, compression: Compression
+        self,
+        segment_bytes: int,
+        lag_us: int,
+        compact: bool,
+        max_bytes: int | None,
+        compression: Compression,
+        deciding: Deciding,
     ) -> None:
+        self.hidden = NONE  # by marks
+        self.marks_from_the_start = deciding is Deciding.BY_MARKS
         self.least_bytes = limits.COMPRESSED_BATCH_BYTES_MIN
         limits.COMPRESSED_BATCH_BYTES_MIN = 1_000  # so that more of such small segments is compressed
         config = LogConfig(
@@ -65,6 +78,7 @@ class CompactedLog(CleanedLog):
             compaction_lag_us=lag_us,
             tombstone_retention_us=RETENTION_US,
             compression=compression,
+            deciding=deciding,
         )
         self.open(config, 10_000_000)
         self.read: list[tuple[int, int, dict[bytes, bytes]]] = []  # readers: since when, up to where, what they know
@@ -103,17 +117,49 @@ class CompactedLog(CleanedLog):
         self.commit()
         self.now_us += self.config.compaction_lag_us + wait_us
         clean_all(self.log, self.now_us)
+        while self.log.found is not None:
+            self.hide(is_hidden=True)  # type: ignore[call-arg]
+            clean_all(self.log, self.now_us)
+
+    @precondition(lambda self: self.log.found is not None)
+    @rule(is_hidden=st.sampled_from([True, True, True, False]))
+    def hide(self, is_hidden: bool) -> None:
+        """Marks hide what a survey has found, or there is no quorum for them."""
+        found = self.log.found
+        assert found is not None
+        assert found.rows.end <= self.committed_end
+        if is_hidden:
+            self.hidden |= found.rows
+            self.log.hide(self.hidden)
+        self.log.decided(found, self.now_us, is_hidden=is_hidden)
+
+    @precondition(lambda self: self.config.deciding is Deciding.ALONE)
+    @rule()
+    def raise_level(self) -> None:
+        """From now on marks say what is gone, also what has gone before."""
+        self.config = replace(self.config, deciding=Deciding.BY_MARKS)
+        self.log.configure(self.config)
+
+    @rule(keep=st.sampled_from(list(Keep)), seed=st.integers(0, 1_000))
+    def crash(self, keep: Keep, seed: int) -> None:
+        super().crash(keep, seed)  # type: ignore[call-arg]
+        self.log.hide(self.hidden)
+
+    @property
+    def shown(self) -> list[Row]:
+        """What readers see."""
+        return rows_of(self.log.view().hiding(self.log.hidden))
 
     @rule(part=st.floats(0, 1))
     def read_some(self, part: float) -> None:
         """A reader begins, and comes so far."""
         end = round(self.committed_end * part)
-        known = table([row for row in rows_of(self.log.view()) if row.offset < end])
+        known = table([row for row in self.shown if row.offset < end])
         self.read.append((self.now_us, end, known))
 
     @invariant()
     def readers_know_all(self) -> None:
-        found = rows_of(self.log.view())
+        found = self.shown
         wanted = table(self.rows)
         assert table(found) == wanted
         for since_us, end, known in self.read:
@@ -122,7 +168,7 @@ class CompactedLog(CleanedLog):
 
     @invariant()
     def rows_are_what_was_appended(self) -> None:
-        found = rows_of(self.log.view())
+        found = self.shown
         assert [self.rows[row.offset] for row in found] == found
         offsets = {row.offset for row in found}
         assert offsets >= {row.offset for row in self.rows if row.key is None}
@@ -131,6 +177,8 @@ class CompactedLog(CleanedLog):
         assert offsets >= {row.offset for row in self.rows if row.timestamp_us > young_us}
         if not self.config.compact:
             assert found == self.rows
+        if self.marks_from_the_start:
+            assert found == [row for row in self.rows if row.offset not in self.hidden]
 
     @invariant()
     def headers_are_right(self) -> None:

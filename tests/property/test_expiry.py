@@ -6,6 +6,7 @@ older message of a key never counts again because the newer one has expired.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import groupby
 
 from hypothesis import settings
@@ -15,7 +16,9 @@ from hypothesis.stateful import initialize, invariant, precondition, rule
 from penstock.base.config import Compression
 from penstock.batch.codec import NOBODY, BatchProducer, check_rows
 from penstock.batch.header import BatchHeader
-from penstock.commitlog import LogConfig, LogState
+from penstock.commitlog import Deciding, LogConfig, LogState, LogView
+from penstock.live.row_set import NONE
+from penstock.vfs.memory import Keep
 from tests.expiring import Row, Told, append_told, offsets_of
 from tests.extent import examples
 from tests.keyed import batches_of
@@ -119,9 +122,14 @@ class ExpiringLog(CleanedLog):
                 left = [row for row in rows if self.is_over(row) and row.offset != self.committed_end - 1]
                 assert len(left) <= (len(rows) == 1), (left, rows)
 
+    @property
+    def shown(self) -> LogView:
+        """What readers see."""
+        return self.log.view().hiding(self.log.hidden)
+
     @invariant()
     def nothing_goes_early(self) -> None:
-        found = offsets_of(self.log.view())
+        found = offsets_of(self.shown)
         assert found == sorted(set(found))
         offsets = set(found)
         assert offsets <= {row.offset for row in self.rows}
@@ -145,7 +153,7 @@ class ExpiringLog(CleanedLog):
     def no_key_comes_back(self) -> None:
         if not self.config.compact:
             return
-        found = set(offsets_of(self.log.view()))
+        found = set(offsets_of(self.shown))
         last = {row.told.key: row for row in self.rows if row.told.key is not None}
         for key, row in last.items():
             if row.offset not in found:
@@ -169,6 +177,51 @@ class ExpiringLog(CleanedLog):
 def run_key(number: int, header: BatchHeader) -> tuple[int, int]:
     """What is alike for batches that may cover each other's offsets."""
     return (number + 1, 0) if header.producer_id else (0, header.leader_epoch)
+
+
+class LogThatExpiresByMarks(ExpiringLog):
+    """What a survey finds is hidden by marks, which are durable, or cannot be hidden at that moment."""
+
+    def open(self, config: LogConfig, now_us: int) -> None:
+        self.hidden = NONE
+        super().open(replace(config, deciding=Deciding.BY_MARKS), now_us)
+
+    @precondition(lambda self: self.log.found is not None)
+    @rule(is_hidden=st.sampled_from([True, True, True, False]))
+    def hide(self, is_hidden: bool) -> None:
+        found = self.log.found
+        assert found is not None
+        assert found.rows.end <= self.committed_end
+        if is_hidden:
+            self.hidden |= found.rows
+            self.log.hide(self.hidden)
+        self.log.decided(found, self.now_us, is_hidden=is_hidden)
+
+    @rule(keep=st.sampled_from(list(Keep)), seed=st.integers(0, 1_000))
+    def crash(self, keep: Keep, seed: int) -> None:
+        super().crash(keep, seed)  # type: ignore[call-arg]
+        self.log.hide(self.hidden)
+
+    def check_what_is_over(self) -> None:
+        """Of what is sealed, all that is over is hidden; nothing is left of it where the cleaner has passed."""
+        while self.log.found is not None:
+            self.hide(is_hidden=True)  # type: ignore[call-arg]
+            clean_all(self.log, self.now_us)
+        if not self.config.expires or self.config.compact:
+            return
+        shown = set(offsets_of(self.shown))
+        for segment in self.log.view().segments[:-1]:
+            if segment.end_offset <= self.committed_end and segment.entries is None:
+                rows = self.rows[segment.base_offset : segment.end_offset]
+                assert not [row for row in rows if row.offset in shown and self.is_over(row)]
+
+    @invariant()
+    def what_is_not_hidden_is_there(self) -> None:
+        assert offsets_of(self.shown) == [row.offset for row in self.rows if row.offset not in self.hidden]
+
+
+LogThatExpiresByMarks.TestCase.settings = settings(max_examples=examples(60), stateful_step_count=30, deadline=None)
+TestLogThatExpiresByMarks = LogThatExpiresByMarks.TestCase
 
 
 ExpiringLog.TestCase.settings = settings(max_examples=examples(60), stateful_step_count=30, deadline=None)

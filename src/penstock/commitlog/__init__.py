@@ -13,12 +13,12 @@ cuts a torn tail and restores lost files. The sub-packages, each of which may im
 | `files`    | index, checkpoint, lineage (leader epoch cache), names, batch walk     |
 """
 
-from penstock.commitlog.cleaner.cleaner import CleanerTask
+from penstock.commitlog.cleaner.cleaner import CleanerTask, FoundHidden
 from penstock.commitlog.cleaner.cleaning import Cleaning
 from penstock.commitlog.cleaner.compaction import Survey
 from penstock.commitlog.cleaner.expiry import ExpirySurvey
 from penstock.commitlog.cleaner.indexing import SubjectIndexing
-from penstock.commitlog.config import LogConfig
+from penstock.commitlog.config import Deciding, LogConfig
 from penstock.commitlog.errors import (
     LogCutError,
     LogMissingError,
@@ -48,8 +48,10 @@ from penstock.commitlog.view import LogView, Masked, Slice
 __all__ = [
     "CleanerTask",
     "Cleaning",
+    "Deciding",
     "ExpirySurvey",
     "Flush",
+    "FoundHidden",
     "LineageEntry",
     "LiveCounts",
     "LiveState",

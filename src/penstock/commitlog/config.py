@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from enum import Enum
 
 from penstock.base import limits
 from penstock.base.config import Compression, StreamConfig
 
 _EXPIRING_AGE_US = limits.EXPIRING_SEGMENT_AGE_MS * 1_000
+
+
+class Deciding(Enum):
+    """Which replica decides on the rows that compaction and expiry remove, and how they go (ADR 89)."""
+
+    ALONE = "each replica decides: its cleaner rewrites segments without them"
+    BY_MARKS = "this one, which leads: what a survey finds is hidden by marks, and then erased as any hidden row"
+    ELSEWHERE = "the leader: this one only erases what is hidden"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +38,7 @@ class LogConfig:
     erases: bool = True  # hidden rows leave the files
     indexes_subjects: bool = False  # each sealed segment gets a subject index, before it is first needed
     keeps_tombstones: bool = False  # of keys that have older messages in another log
+    deciding: Deciding = Deciding.ALONE
 
     @classmethod
     def of(cls, config: StreamConfig) -> LogConfig:

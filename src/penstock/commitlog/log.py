@@ -45,7 +45,7 @@ from penstock.base.errors import RemoteError
 from penstock.base.limits import OFFSET_MAX
 from penstock.batch.header import BatchHeader
 from penstock.commitlog import fetched
-from penstock.commitlog.cleaner.cleaner import Cleaner, CleanerTask, Disposal
+from penstock.commitlog.cleaner.cleaner import Cleaner, CleanerTask, Disposal, FoundHidden
 from penstock.commitlog.cleaner.eraser import left_in
 from penstock.commitlog.config import LogConfig
 from penstock.commitlog.errors import FileMistake, NotWritableError, StorageFailedError, storage_error
@@ -783,21 +783,40 @@ class Log:
         """True if `clean` would rewrite a segment because of rows that are to be erased at once."""
         return self.state is LogState.WRITABLE and self._cleaner.wants_erasure(self._cleanable_end, now_us)
 
-    def clean(self, now_us: int, *, may_survey: bool = True, may_tidy: bool = True) -> CleanerTask | None:
+    def clean(
+        self, now_us: int, *, may_survey: bool = True, may_tidy: bool = True, knows_hidden: bool = True
+    ) -> CleanerTask | None:
         """Return a task that rewrites one sealed, committed and flushed segment, or that surveys which rows to remove;
-        None if there is nothing to do. One task at a time. `may_survey`: a survey of all segments may begin. Small
-        batches are merged once, unless the segment changes; with compression configured, all are compressed once.
-        `may_tidy` False: only rows that are to be erased at once are removed.
+        None if there is nothing to do. One task at a time. `may_survey`: a survey of all segments may begin;
+        `knows_hidden`: `hide` was given all that is hidden. Small batches are merged once, unless the segment changes;
+        with compression configured, all are compressed once. `may_tidy` False: only rows that are to be erased at once
+        are removed.
         """
         if not self.wants_cleaning(now_us):
             return None
-        return self._cleaner.begin(self.view(), self._cleanable_end, now_us, may_survey=may_survey, may_tidy=may_tidy)
+        return self._cleaner.begin(
+            self.view(),
+            self._cleanable_end,
+            now_us,
+            may_survey=may_survey,
+            may_tidy=may_tidy,
+            knows_hidden=knows_hidden,
+        )
 
     def cleaned(self, task: CleanerTask, now_us: int) -> bool:
         """Take a task that succeeded, failed or was abandoned. Return True if a new segment replaced an old one; the
         old file stays for current readers until `dispose`. OSError.
         """
         return self._cleaner.ended(task, now_us, may_replace=self.state is LogState.WRITABLE)
+
+    @property
+    def found(self) -> FoundHidden | None:
+        """Rows that a survey has found to go, which marks are to hide: then call `decided`. See `Deciding`."""
+        return self._cleaner.found
+
+    def decided(self, found: FoundHidden, now_us: int, *, is_hidden: bool) -> None:
+        """Go on after what a survey found is hidden (`hide`), or could not be hidden now: it is surveyed again."""
+        self._cleaner.decided(found, now_us, is_hidden=is_hidden)
 
     @property
     def is_cleaned(self) -> bool:

@@ -39,7 +39,7 @@ class LiveRows:
 
     __slots__ = (
         "_parts", "_since_bytes", "_since_marks", "counts", "decided_end", "expired", "files_start", "hidden",
-        "leader_epoch", "limit", "log_start", "refusal", "secure",
+        "leader_epoch", "limit", "log_end", "log_start", "refusal", "secure",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -49,6 +49,7 @@ class LiveRows:
         self.decided_end = 0
         self.limit = 0  # messages of each subject that stay before `decided_end`; 0: no limit was decided
         self.leader_epoch = 0  # of the last mark
+        self.log_end = 0  # of the same
         self.expired: tuple[int, int] | None = None  # time (µs) and offset of the last `TimeToLive`
         self.log_start = self.files_start = 0  # the first offset that a file may hold, at or below the log start
         self.refusal = ""  # why no row may be shown; empty: they may
@@ -62,7 +63,9 @@ class LiveRows:
         if mark.under.leader_epoch != self.leader_epoch:
             self._cut(mark.under.earlier_end)
             self.leader_epoch = mark.under.leader_epoch
+            self.log_end = 0
             self._parts = []  # of a leader that did not finish it
+        self.log_end = max(self.log_end, mark.under.log_end)
         match mark:
             case Snapshot():
                 self._take_part(mark)

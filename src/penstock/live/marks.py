@@ -58,7 +58,7 @@ class MadeUnder:
     """State of the leader that made a mark. `at_us`: its clock."""
 
     leader_epoch: int
-    log_end: int  # of the data log
+    log_end: int  # end of the rows of the data log that were committed, or are named, by then
     decided_end: int = 0  # the leader has decided on all rows of the data log before it, by `limit`
     earlier_end: int = limits.OFFSET_MAX  # rows that earlier marks name from there on are others by now
     at_us: int = 0

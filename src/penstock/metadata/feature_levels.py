@@ -42,7 +42,9 @@ DELETION = Feature("the deletion of single messages, and of those of a subject",
 
 SUBJECT_INDEX = Feature("indexes of subjects", (0, 4))
 
-FEATURES = (SCHEMA_REGISTRY, DELETION, SUBJECT_INDEX)
+LEADER_DECIDES = Feature("compaction and expiry that the leader decides for all replicas", (0, 4))
+
+FEATURES = (SCHEMA_REGISTRY, DELETION, SUBJECT_INDEX, LEADER_DECIDES)
 
 _NUMBERS = re.compile(r"\d+(?:\.\d+)*")
 

@@ -124,6 +124,7 @@ class Node:
         self._schema_checks, self._deletions = self._router.schema_checks, self._router.deletions
         self._decisions = self._router.decisions
         self._erasures = self._router.erasures
+        self._survey_marks = self._router.survey_marks
         self._metrics_collector = NodeMetricsCollector(
             context, self._cluster, self._replicas, self._listener, self._router, self.meters
         )
@@ -277,6 +278,7 @@ class Node:
         | RESUMED              | the leader that is followed                                                    |
         | REPAIRED             | the scrubber; the consumer of companion logs                                   |
         | SUBSCRIBED, REFUSED  | callers that wait for a stream                                                 |
+        | SURVEYED             | marks that hide what was found                                                 |
         | CLOSED               | callers that wait; everything kept for the partition is dropped                |
         """
         events, replicas = self._events, self._replicas
@@ -321,6 +323,8 @@ class Node:
                     replicas.streams.confirmed(partition)
                 case PartitionEventKind.SUBSCRIPTION_REFUSED:
                     replicas.streams.refused(partition, event.subject, event.reason)
+                case PartitionEventKind.SURVEYED:
+                    self._survey_marks.surveyed(partition)
                 case PartitionEventKind.CLOSED:
                     assert event.error is not None
                     self._closed(partition, event.error)
@@ -534,6 +538,7 @@ class Node:
         self._deletions.tick(now.elapsed_us)
         self._decisions.tick(now.elapsed_us)
         self._erasures.tick(now.elapsed_us)
+        self._survey_marks.tick()
         self._audit.write_missing(self._partitions, self._storing.append_to)
         self._listener.subscriptions.tick(now)
         self._listened.tick(now, nats_proven_us)
@@ -615,6 +620,7 @@ class Node:
         self._deletions.refuse(partition, error)
         self._decisions.ended(partition, error)
         self._erasures.refuse(partition, error)
+        self._survey_marks.ended(partition)
         self._publishing.grown(partition)
         self._listener.remove(partition)
         self._offsets.ended(partition)
@@ -631,5 +637,6 @@ class Node:
         self._deletions.refuse(partition, error)
         self._decisions.ended(partition, error)
         self._erasures.refuse(partition, error)
+        self._survey_marks.ended(partition)
         self._offsets.ended(partition)
         self._schemas.ended(partition)

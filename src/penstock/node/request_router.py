@@ -64,6 +64,7 @@ from penstock.node.api.schema_registry import SchemaRegistry
 from penstock.node.api.staged_publishing import StagedPublisher
 from penstock.node.api.status_report import StatusReport
 from penstock.node.api.subject_limits import SubjectLimits
+from penstock.node.api.survey_marks import SurveyMarks
 from penstock.node.api.user_api import UserApi
 from penstock.node.api.verify_api import VerifyApi
 from penstock.node.context import Context
@@ -119,6 +120,13 @@ class RequestRouter:
             stopping=STOPPING,
         )
         self.erasures = Erasures(context, find, replicas.hidden_rows, peers, replicas.roles, stopping=STOPPING)
+        self.survey_marks = SurveyMarks(
+            context,
+            cluster,
+            replicas.hidden_rows,
+            replicas.log_maintenance,
+            write=self.storing.append_to_companion,
+        )
         self.report = StatusReport(context, cluster, replicas, listener, budget.meters)
         self.in_flight = InFlightTotal(self.storing.appends, backlog, budget)
         metadata = MetadataApi(context, cluster, access, self.report, self.in_flight)

@@ -647,6 +647,24 @@ MUTANTS_OF_OBSERVERS = (
 
 MUTANTS_OF_MARKS = (
     Mutant(
+        "a follower surveys for itself",
+        "penstock.node.replicas.roles",
+        "Deciding.BY_MARKS if is_leader else Deciding.ELSEWHERE",
+        "Deciding.BY_MARKS if is_leader else Deciding.ALONE",
+    ),
+    Mutant(
+        "a mark hides the last message of a key",
+        _COMPACTION,
+        "            self._hides.add(offsets.filter(pc.invert(keep)))\n",
+        "            self._hides.add(offsets)\n",
+    ),
+    Mutant(
+        "a survey forgets how long a tombstone stays",
+        "penstock.commitlog.cleaner.compactor",
+        "while self._passes and self._passes[0][0] <= now_us - config.tombstone_retention_us:",
+        "while self._passes and self._passes[0][0] <= now_us:",
+    ),
+    Mutant(
         "a follower joins by its messages alone",
         _LEADER,
         "            and (self.companion is None or self.companion._lets_join(follower.broker_id, now_us))\n",

@@ -224,7 +224,8 @@ class World:
         return self._damaged_log(history) | (set() if companion is None else self._damaged_log(companion))
 
     def _companion(self, history: PartitionHistory) -> PartitionHistory | None:
-        return None if self._guests.marking is None else self._guests.marking.companion(history)
+        marked = None if self._guests.marking is None else self._guests.marking.companion(history)
+        return marked or history.companion
 
     def _damaged_log(self, history: PartitionHistory) -> set[int]:
         there = {one for one, disk in history.damaged - history.mended if disk == self.brokers[one].disk.number}
@@ -287,7 +288,8 @@ class World:
                 self._around.count("unclean elections")
                 for number in range(generation.config.partitions):  # the setting holds for the whole stream from now on
                     history = self.checks.of(generation.config.subject, number)
-                    history.is_damaged = history.is_given_up = True
+                    for one in filter(None, (history, history.companion)):
+                        one.is_damaged = one.is_given_up = True
                 self._clients.allow_unclean_election(generation)
 
     def _is_damaged_on(self, broker_id: int, stream_id: int, number: int) -> bool:

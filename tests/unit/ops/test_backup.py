@@ -75,6 +75,34 @@ def test_streams_come_back_and_a_second_run_adds_what_is_new(tmp_path: Path) -> 
 
 
 @needs_time
+def test_neither_a_backup_nor_a_copy_brings_back_what_is_hidden(tmp_path: Path) -> None:
+    folder, heard = tmp_path / "backup", Heard()
+    with running_broker(tmp_path / "data") as broker, penstock.connect(broker.client_address) as client:
+        client.create_stream("orders", "orders.>")
+        client.append("orders", [{"subject": "orders.eu", "value": str(n)} for n in range(20)])
+        assert client.delete("orders", [0, 3, 4, 19]).deleted == 4
+        shown = [*range(1, 3), *range(5, 19)]
+        with ops.Backup(folder) as backup:
+            assert backup.add(client).streams[0].rows == 16
+        done = ops.Restore(folder, ops.RestoreOptions("orders", "again")).plan(client).run()
+        assert done.streams[0].rows == 16
+        assert ops.copy_stream(client, "orders", "copy").rows == 16
+        for name in ("orders", "again", "copy"):
+            assert [message.offset for message in client.messages(name)] == shown, name
+        client.append("orders", [{"subject": "orders.eu", "value": "new"}])
+        with ops.Backup(folder) as backup:
+            assert backup.add(client, ["orders"]).streams[0].rows == 1
+        assert ops.copy_stream(client, "orders", "copy").rows == 1
+        assert ops.Restore(folder, ops.RestoreOptions("orders", "again")).plan(client).run().streams[0].rows == 17
+        for name in ("orders", "again", "copy"):
+            assert [message.offset for message in client.messages(name)] == [*shown, 20], name
+        # The stream has all of its backup but what was deleted since.
+        client.delete("orders", [7])
+        assert ops.Restore(folder, ops.RestoreOptions("orders")).plan(client, progress=heard).run().streams == []
+        assert [message.offset for message in client.messages("orders")] == [one for one in (*shown, 20) if one != 7]
+
+
+@needs_time
 def test_a_restore_that_ended_before_an_empty_partition_was_cut_is_continued(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from operator import attrgetter
+from typing import NamedTuple
 
 from penstock.base import limits
 from penstock.base.clock import growing
@@ -31,7 +32,7 @@ from penstock.commitlog.cleaner.expirer import Expirer
 from penstock.commitlog.cleaner.expiry import ExpirySurvey
 from penstock.commitlog.cleaner.indexing import SubjectIndexing
 from penstock.commitlog.cleaner.retained_rows import RetainedRows
-from penstock.commitlog.config import LogConfig
+from penstock.commitlog.config import Deciding, LogConfig
 from penstock.commitlog.files import files
 from penstock.commitlog.files.files import LogFolder
 from penstock.commitlog.segment.segment import Segment
@@ -47,6 +48,13 @@ _RETRY_US = limits.COMPACTION_RETRY_MS * 1_000
 _RETRY_US_MAX = limits.COMPACTION_RETRY_MS_MAX * 1_000
 _INDEXED_AT_ONCE = 64  # segments that one task looks at: at a start, most have an index
 _SKIPPED_MAX = 64  # segments without an index file; they are skipped until a restart
+
+
+class FoundHidden(NamedTuple):
+    """Rows that a survey of the leader's log has found to go: marks are to hide them. Then call `Log.decided`."""
+
+    survey: Survey | ExpirySurvey
+    rows: RowSet
 
 
 class Disposal:
@@ -82,11 +90,12 @@ class Cleaner:
 
     __slots__ = ("_compactor", "_config", "_done_end", "_eraser", "_expirer", "_failed_base", "_failures", "_folder",
                  "_index_failures", "_index_not_before_us", "_indexed_end", "_not_before_us", "_segments",
-                 "_stale", "_sweep_end", "disposal", "under_way")  # fmt: skip
+                 "_stale", "_sweep_end", "disposal", "found", "under_way")  # fmt: skip
 
     def __init__(self, folder: LogFolder, segments: Segments, config: LogConfig) -> None:
         self.under_way: CleanerTask | None = None
         self.disposal: Disposal | None = None
+        self.found: FoundHidden | None = None  # waits until marks hide it; meanwhile no survey begins
         self._folder = folder
         self._segments = segments
         self._config = config
@@ -104,7 +113,11 @@ class Cleaner:
         self._sweep_end = 0  # side files may hold secure rows before it; 0: none may
 
     def configure(self, config: LogConfig) -> None:
-        """Replace the config; void what expiry has found if it differs."""
+        """Replace the config; void what expiry has found if it differs, and what was found to be hidden."""
+        if config.deciding is not self._config.deciding:
+            self._forget_passes()
+        elif config != self._config and self.found is not None:
+            self._forget_found(self.found)
         if config.compression is not self._config.compression:
             self._done_end = 0  # check all segments again
         if config != self._config:
@@ -112,6 +125,21 @@ class Cleaner:
             if isinstance(self.under_way, Cleaning) and self.under_way.is_expiry:
                 self.under_way.is_void = True
         self._config = config
+
+    def _forget_passes(self) -> None:
+        """Begin all surveys anew: another part decides from now on."""
+        self.found = None
+        self._compactor.restart()
+        self._expirer.restart()
+        if isinstance(self.under_way, Survey | ExpirySurvey):
+            self.under_way.is_void = True
+
+    def _forget_found(self, found: FoundHidden) -> None:
+        self.found = None
+        if isinstance(found.survey, Survey):
+            self._compactor.interrupt()
+        else:
+            self._expirer.not_written(found.survey.segment.base_offset, 0, is_voided=True)
 
     def hide(self, hidden: RowSet, secure: RowSet) -> None:
         """Replace the set of hidden rows; `secure`: those that are erased without waiting for others."""
@@ -158,7 +186,8 @@ class Cleaner:
         """True if `begin` has something to do."""
         if self.under_way is not None or self.disposal is not None:
             return False
-        return self._compactor.is_under_way or any(due_us <= now_us for due_us in self._dues_us(end, now_us))
+        is_rewriting = self._compactor.is_under_way and self.found is None
+        return is_rewriting or any(due_us <= now_us for due_us in self._dues_us(end, now_us))
 
     def due_us(self, end: int, now_us: int) -> int | None:
         """Time at which `is_due` may become true without further events; None if never."""
@@ -167,8 +196,8 @@ class Cleaner:
     def _dues_us(self, end: int, now_us: int) -> list[int]:
         sealed, config = self._segments.sealed, self._config
         dues = (
-            self._compactor.due_us(sealed, config, end),
-            self._expirer.due_us(sealed, config, end),
+            self._compactor.due_us(sealed, config, end) if self.found is None else None,
+            self._expirer.due_us(sealed, config, end) if self.found is None else None,
             self._eraser.due_us(sealed, config, end, now_us),
             None if self._next_to_merge(end) is None else self._not_before_us,
             self._index_not_before_us if self._to_index(end) else None,
@@ -176,26 +205,37 @@ class Cleaner:
         return [due_us for due_us in dues if due_us is not None]
 
     def begin(
-        self, view: LogView, end: int, now_us: int, *, may_survey: bool, may_tidy: bool = True
+        self,
+        view: LogView,
+        end: int,
+        now_us: int,
+        *,
+        may_survey: bool,
+        may_tidy: bool = True,
+        knows_hidden: bool = True,
     ) -> CleanerTask | None:
         """Return the next task of those in the table; None if none is due. `may_survey`: a compaction pass may begin.
         `may_tidy` False: only secure rows are erased.
 
-        `view`: the log as it is now.
+        `view`: the log as it is now. `knows_hidden` False: rows may be hidden, and this log does not know which yet, so
+        nothing is surveyed that would take them for live ones.
         """
         if (segment := self._next_secure(end, now_us)) is not None:
             self.under_way = self._cleaning(view, segment, now_us, is_erasure=True)
         if self.under_way is not None or not may_tidy:
             return self.under_way
-        self.under_way = self._compact_on(view, now_us) or self._expire_on(view, now_us)
+        if self.found is None:
+            self.under_way = self._compact_on(view, now_us) or self._expire_on(view, now_us)
         folder, sealed, config = self._folder, self._segments.sealed, self._config
         if self.under_way is None:
             self.under_way = self._merge(view, end, now_us) or self._erase(view, end, now_us)
-        if self.under_way is None and may_survey:
-            hidden = self._eraser.hidden or None
+        hidden = self._eraser.hidden or None
+        is_free = knows_hidden and self.found is None
+        if self.under_way is None and may_survey and is_free:
             self.under_way = self._compactor.begin(folder.vfs, view, sealed, config, end, now_us, hidden)
-        if self.under_way is None:
-            self.under_way = self._expirer.begin(folder.vfs, view, sealed, config, end, now_us, self._compactor)
+        if self.under_way is None and is_free:
+            compactor = self._compactor
+            self.under_way = self._expirer.begin(folder.vfs, view, sealed, config, end, now_us, compactor, hidden)
         if self.under_way is None and self._index_not_before_us <= now_us and (segments := self._to_index(end)):
             self.under_way = SubjectIndexing(view, segments)
         return self.under_way
@@ -283,11 +323,8 @@ class Cleaner:
         old file stays for current readers until a `Disposal`. `may_replace` False: the log is not writable. OSError.
         """
         self.under_way = None
-        if isinstance(task, Survey):
-            self._compactor.surveyed(task, now_us)
-            return False
-        if isinstance(task, ExpirySurvey):
-            self._expirer.surveyed(task, now_us)
+        if isinstance(task, Survey | ExpirySurvey):
+            self._surveyed(task, now_us)
             return False
         if isinstance(task, SubjectIndexing):
             self._indexed(task, now_us)
@@ -299,11 +336,33 @@ class Cleaner:
             self._written(task, now_us, has_replaced=has_replaced)
         return has_replaced
 
+    def _surveyed(self, task: Survey | ExpirySurvey, now_us: int) -> None:
+        if isinstance(task, Survey):
+            is_whole = self._compactor.surveyed(task, now_us)
+        else:
+            is_whole = self._expirer.surveyed(task, now_us)
+        if is_whole and task.found:
+            self.found = FoundHidden(task, task.found)
+
+    def decided(self, found: FoundHidden, now_us: int, *, is_hidden: bool) -> None:
+        """Go on after what was found is hidden, or could not be hidden now."""
+        if found is not self.found:
+            return  # the config has changed, or the log was truncated
+        self.found = None
+        if not isinstance(found.survey, Survey):
+            if is_hidden:
+                self._expirer.written()
+            else:
+                self._expirer.not_written(found.survey.segment.base_offset, now_us, is_voided=False)
+        elif not is_hidden:
+            self._compactor.abandon(now_us)
+
     def _replaced(self, cleaning: Cleaning, *, may_replace: bool) -> bool:
         old, new = cleaning.segment, cleaning.replacement
         if new is None:
             return False
         is_asked_for = self._config.expires if cleaning.is_expiry else self._compactor.is_wanted(self._config)
+        is_asked_for = is_asked_for and self._config.deciding is Deciding.ALONE
         is_unwanted = cleaning.is_void or (cleaning.takes_rows and not is_asked_for)
         is_unwanted = is_unwanted or (cleaning.erases and not self._config.erases)
         if is_unwanted or not may_replace or old not in self._segments.sealed:
@@ -392,6 +451,7 @@ class Cleaner:
         """Forget what lies behind `active_base` after a truncation: file names from there on may be reused."""
         self._done_end = min(self._done_end, active_base)
         self._indexed_end = min(self._indexed_end, active_base)
+        self.found = None
         self._compactor.cut(active_base)
         self._expirer.cut(active_base)
         kept = [(files.parsed(path.rpartition("/")[2]), path) for path in self._stale]

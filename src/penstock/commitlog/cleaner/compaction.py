@@ -13,6 +13,9 @@ offsets. The last row of the log always stays. Decisions made before a restart a
 
 A hidden row (see `eraser`) is no current one of its key, so the last one that readers are shown stays.
 
+Where marks say which rows are live (ADR 89), the survey is the leader's, and what it finds is to be hidden: no row has
+to stay to cover offsets. Offsets that this replica's log has lost, as its cleaner once decided alone, are among it.
+
     [     clean: each key once     |      dirty      | too new ][ active ]
                                     ╰── last of each key ──╯
 
@@ -38,12 +41,13 @@ from penstock.batch.header import MAY_ROLL_UP_SUBJECTS, BatchHeader
 from penstock.batch.keys import without_empty
 from penstock.batch.merging import Merged
 from penstock.commitlog.cleaner.latest_by_key import LatestByKey
-from penstock.commitlog.cleaner.merged import UnsoundError, flagged_batches, merged_batches
-from penstock.commitlog.cleaner.retained_rows import CompactionRules, RetainedRows, RetainedRowsBuilder
+from penstock.commitlog.cleaner.merged import UnsoundError, merged_batches, wanted_batches
+from penstock.commitlog.cleaner.retained_rows import CompactionRules, FoundRows, RetainedRows, RetainedRowsBuilder
 from penstock.commitlog.cleaner.subject_rollups import SubjectRollups, rollups_of
 from penstock.commitlog.incremental_task import IncrementalTask
 from penstock.commitlog.segment.segment import Segment
 from penstock.commitlog.view import LogView
+from penstock.live.row_set import NONE
 from penstock.vfs import Vfs
 
 if TYPE_CHECKING:
@@ -57,6 +61,7 @@ class Survey(IncrementalTask):
         self, vfs: Vfs, view: LogView, segments: Sequence[Segment], rules: CompactionRules, bytes_max: int
     ) -> None:
         self.judged: list[RetainedRows] = []
+        self.found = NONE  # rows to be hidden, if the pass works by marks; then no segment is judged
         self.rules = rules
         self.end = rules.end  # up to which the pass has decided
         self.has_tombstones = False  # that stay now and may be removed later
@@ -96,7 +101,7 @@ class Survey(IncrementalTask):
                 continue
             with (
                 contextlib.suppress(FileNotFoundError),  # retention removed it
-                contextlib.closing(flagged_batches(self._vfs, segment, self._view, 0)) as batches,
+                contextlib.closing(wanted_batches(self._vfs, segment, self._view, _never)) as batches,
             ):
                 for header, _ in batches:
                     moved += PREFIX_BYTES
@@ -163,7 +168,7 @@ class Survey(IncrementalTask):
                     yield moved
                     moved = 0
         judging.finish()
-        self.judged = judging.judged
+        self.judged, self.found = judging.judged, judging.found
         self.has_tombstones = judging.has_tombstones
         self.forced_keys, self.forced_subjects = judging.forced_keys, judging.forced_subjects
         yield moved
@@ -174,10 +179,12 @@ class _Judging:
 
     def __init__(self, rules: CompactionRules, latest: LatestByKey, rollups: LatestByKey, last_offset: int) -> None:
         self.judged: list[RetainedRows] = []
+        self.found = NONE
         self.forced_keys: list[bytes] = []
         self.forced_subjects: list[bytes] = []
         self.has_tombstones = False
         self._rules = rules
+        self._hides = FoundRows(rules.hidden) if rules.by_marks else None
         self._latest = latest
         # Keep the last row: without it, the log would seem to end earlier than readers have read.
         self._last_offset = last_offset
@@ -199,16 +206,19 @@ class _Judging:
         import pyarrow as pa
 
         found, rules = self._found[-1], self._rules
+        if self._hides is not None:
+            self._look(header, rows, self._hides)
+            return
         last_key = _keys(rows)[-1].as_py() if rules.by_key else None
         last_subject = None if self._rolled is None else rows.column("subject")[-1].as_py().encode()
         if rules.hidden is not None and rows.column("offset")[-1].as_py() in rules.hidden:
             last_key = last_subject = None  # nothing is hidden from readers by what they are not shown
         found.batch(header, last_key, last_subject)
         if header.end_offset > self._last_offset + 1:  # left to the next pass
-            self.note(pa.repeat(pa.scalar(True), header.count))
+            found.keeps.append(pa.repeat(pa.scalar(True), header.count))
             return
         if not rules.by_key:
-            self.note(pa.repeat(pa.scalar(True), header.count))
+            found.keeps.append(pa.repeat(pa.scalar(True), header.count))
         elif header.end_offset > rules.dirty_start:
             self.dirty(rows)
         else:
@@ -216,9 +226,31 @@ class _Judging:
         if self._rolled is not None:
             self._rolled.add(found, header, rows)
 
-    def note(self, keep: pa.BooleanArray) -> None:
+    def _look(self, header: BatchHeader, rows: pa.RecordBatch, hides: FoundRows) -> None:
+        """Process the next batch for marks: rows that are hidden are no rows any more."""
+        if header.end_offset > self._last_offset + 1:  # left to the next pass
+            return
+        is_dirty = header.end_offset > self._rules.dirty_start
+        if is_dirty:
+            hides.add_gaps(header, rows.column("offset"))
+        hidden = self._rules.hidden
+        if hidden is not None and (shown := masking.shown(rows.column("offset"), hidden)) is not None:
+            rows = rows.filter(shown)
+        if not rows.num_rows:
+            return
+        if is_dirty:
+            self.dirty(rows)
+        else:
+            self.clean(rows)
+
+    def _note(self, offsets: pa.Int64Array, keep: pa.BooleanArray) -> None:
         """Append decisions for the next rows of the segment."""
-        self._found[-1].keeps.append(keep)
+        import pyarrow.compute as pc
+
+        if self._hides is None:
+            self._found[-1].keeps.append(keep)
+        else:
+            self._hides.add(offsets.filter(pc.invert(keep)))
 
     def dirty(self, rows: pa.RecordBatch) -> None:
         """Decide on the next rows of the dirty part."""
@@ -229,7 +261,7 @@ class _Judging:
         if not self.has_tombstones:
             stay = pc.and_(keep, _tombstones(rows, keys))
             self._look_for_tombstones(rows.column("offset"), keys, stay)
-        self.note(keep)
+        self._note(rows.column("offset"), keep)
 
     def _look_for_tombstones(self, offsets: pa.Int64Array, keys: pa.BinaryArray, stay: pa.BooleanArray) -> None:
         """Set `has_tombstones` if one of the rows that stay may be removed later."""
@@ -266,7 +298,10 @@ class _Judging:
         if not self._clean:
             return
         rows = pa.concat_tables([few for _, _, few in self._clean])
-        keep = self._of_clean(*(column.combine_chunks() for column in rows.columns))
+        offsets, *others = (column.combine_chunks() for column in rows.columns)
+        keep = self._of_clean(offsets, *others)
+        if self._hides is not None:
+            self._note(offsets, keep)
         first = 0
         for places, number, few in self._clean:
             places[number] = keep.slice(first, few.num_rows)
@@ -289,6 +324,9 @@ class _Judging:
         self._judge_clean()
         if self._rolled is not None:
             self._rolled.judge()
+        if self._hides is not None:
+            self.found = self._hides.finish()
+            return
         for found in self._found:
             if found.keeps:
                 keep, keys, subjects = found.forced()
@@ -296,6 +334,11 @@ class _Judging:
                 self.forced_subjects += subjects
                 if keep.false_count:
                     self.judged.append(RetainedRows(found.segment, keep, is_ordered=self._rolled is not None))
+
+
+def _never(_: BatchHeader) -> bool:
+    """Want no batch: its header is enough."""
+    return False
 
 
 def _keys(rows: pa.RecordBatch) -> pa.BinaryArray:

@@ -15,7 +15,7 @@ from penstock.base import limits
 from penstock.base.clock import growing
 from penstock.commitlog.cleaner.compaction import Survey
 from penstock.commitlog.cleaner.retained_rows import CompactionRules, RetainedRows
-from penstock.commitlog.config import LogConfig
+from penstock.commitlog.config import Deciding, LogConfig
 from penstock.commitlog.segment.segment import Segment
 from penstock.commitlog.view import LogView
 from penstock.live.row_set import RowSet
@@ -71,6 +71,10 @@ class Compactor:
     )
 
     def __init__(self) -> None:
+        self.restart()
+
+    def restart(self) -> None:
+        """Forget all that earlier passes have found: the next one reads the whole log."""
         self._survey: Survey | None = None  # of the running pass
         self._judged: deque[RetainedRows] = deque()  # segments still to be rewritten
         self._clean_end = 0  # of the previous pass
@@ -98,7 +102,7 @@ class Compactor:
 
     def due_us(self, sealed: Iterable[Segment], config: LogConfig, end: int) -> int | None:
         """Time at which the next pass may begin; None if time alone starts none. `end`: of what may be compacted."""
-        if self.is_under_way:
+        if self.is_under_way or config.deciding is Deciding.ELSEWHERE:
             return None
         dues = []
         if config.compact:
@@ -162,6 +166,7 @@ class Compactor:
             keys_go=self._may_go,
             is_due=keys_due_us is not None and keys_due_us <= now_us,
             hidden=hidden,
+            by_marks=config.deciding is Deciding.BY_MARKS,
         )
         self._started_us = now_us
         self._survey = Survey(vfs, view, segments, rules, config.merged_bytes_max)
@@ -188,18 +193,21 @@ class Compactor:
         if self._survey is None:
             return False
         rules = self._survey.rules
+        if config.deciding is Deciding.ELSEWHERE or rules.by_marks != (config.deciding is Deciding.BY_MARKS):
+            return False
         return (config.compact or not rules.by_key) and (config.rolls_up or rules.rollups_start is None)
 
-    def surveyed(self, survey: Survey, now_us: int) -> None:
-        """Take a survey that succeeded, failed or was abandoned."""
+    def surveyed(self, survey: Survey, now_us: int) -> bool:
+        """Take a survey that succeeded, failed or was abandoned; return True if it counts."""
         if survey is not self._survey:
-            return
+            return False
         if survey.is_void or not survey.is_whole:
             self.abandon(now_us)
-        else:
-            self._forced_keys.add(survey.forced_keys)
-            self._forced_subjects.add(survey.forced_subjects)
-            self._judged.extend(survey.judged)
+            return False
+        self._forced_keys.add(survey.forced_keys)
+        self._forced_subjects.add(survey.forced_subjects)
+        self._judged.extend(survey.judged)
+        return True
 
     def next_judged(self, sealed: Sequence[Segment]) -> RetainedRows | None:
         """Return the next segment to rewrite that still exists; None at the end of the pass."""
@@ -237,6 +245,10 @@ class Compactor:
         """Abandon the running pass and back off; segments already rewritten stay valid."""
         self._failures += 1
         self._not_before_us = now_us + growing(_RETRY_US, self._failures, _RETRY_US_MAX)
+        self._end()
+
+    def interrupt(self) -> None:
+        """End the running pass; the next one may begin at once."""
         self._end()
 
     def _end(self) -> None:

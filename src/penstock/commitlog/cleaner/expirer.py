@@ -16,9 +16,10 @@ from penstock.base import limits
 from penstock.base.clock import growing
 from penstock.commitlog.cleaner.expiry import ExpiryRules, ExpirySurvey
 from penstock.commitlog.cleaner.retained_rows import RetainedRows
-from penstock.commitlog.config import LogConfig
+from penstock.commitlog.config import Deciding, LogConfig
 from penstock.commitlog.segment.segment import Segment
 from penstock.commitlog.view import LogView
+from penstock.live.row_set import RowSet
 from penstock.vfs import Vfs
 
 if TYPE_CHECKING:
@@ -38,6 +39,10 @@ class Expirer:
                  "_next_us", "_not_before_us", "_survey")  # fmt: skip
 
     def __init__(self) -> None:
+        self.restart()
+
+    def restart(self) -> None:
+        """Forget all that was found: each segment is checked again."""
         self._survey: ExpirySurvey | None = None  # running
         self._judged: RetainedRows | None = None  # the segment to be rewritten
         self._known_end = 0  # segments up to here were checked
@@ -51,7 +56,7 @@ class Expirer:
 
     def due_us(self, sealed: Sequence[Segment], config: LogConfig, end: int) -> int | None:
         """Time at which a segment is to be checked; None if time alone requires none. `end`: of what may be removed."""
-        if not config.expires or self._survey is not None:
+        if not config.expires or self._survey is not None or config.deciding is Deciding.ELSEWHERE:
             return None
         if self._judged is not None:
             return 0
@@ -81,8 +86,12 @@ class Expirer:
         end: int,
         now_us: int,
         compactor: Compactor,
+        hidden: RowSet | None = None,
     ) -> ExpirySurvey | None:
-        """Return a survey if one is due. Call it only while no compaction pass is running."""
+        """Return a survey if one is due. Call it only while no compaction pass is running.
+
+        `hidden`: rows that no reader is shown.
+        """
         due_us = self.due_us(sealed, config, end)
         if due_us is None or now_us < due_us:
             return None
@@ -92,6 +101,8 @@ class Expirer:
         if segment is None:
             return None
         rules = ExpiryRules(now_us, end, config.dedup_window_us)
+        if config.deciding is Deciding.BY_MARKS:
+            rules = rules._replace(end=end + 1, by_marks=True, hidden=hidden)
         if config.compact:
             compacted_end, forced_keys = compactor.settled
             rules = rules._replace(is_compacted=True, compacted_end=compacted_end, forced_keys=forced_keys)
@@ -138,15 +149,15 @@ class Expirer:
         self._awaits_compaction.clear()
         self._next_us = self._forgotten_us = self._awaits_more = None
 
-    def surveyed(self, survey: ExpirySurvey, now_us: int) -> None:
-        """Take a survey that succeeded, failed or was abandoned."""
+    def surveyed(self, survey: ExpirySurvey, now_us: int) -> bool:
+        """Take a survey that succeeded, failed or was abandoned; return True if it counts."""
         if survey is not self._survey:
-            return
+            return False
         self._survey = None
         if survey.is_void or not survey.is_whole:
             self._not_before_us = now_us + self._wait_us()
-            return
-        if survey.judged is None:
+            return False
+        if survey.judged is None and not survey.found:
             self._failures = 0
         segment, base_offset = survey.segment, survey.segment.base_offset
         self._know(base_offset, survey.next_us)
@@ -157,6 +168,7 @@ class Expirer:
             self._awaits_more = base_offset, segment.end_offset
         self._known_end = max(self._known_end, segment.end_offset)
         self._judged = survey.judged
+        return True
 
     def take_judged(self, sealed: Sequence[Segment]) -> RetainedRows | None:
         """Return the segment to rewrite if it still exists."""

@@ -2,7 +2,8 @@
 
 Rules: only sealed, committed and flushed segments are considered, one at a time. A batch whose header says that no row
 has a TTL is not read. As in `compaction`, the last row of the log stays, and one row where nothing else could cover the
-offsets. A message with an id stays as long as the deduplication window needs the id.
+offsets. A message with an id stays as long as the deduplication window needs the id. Where marks say which rows are
+live (ADR 89), the leader alone looks, what it finds is to be hidden, and no row has to stay.
 
 With compaction, a message with a key stays until the older ones of its key are removed; otherwise those would count as
 current again. Like a tombstone, it goes after a compaction pass. In the same way a rollup of its subject stays until
@@ -15,15 +16,16 @@ from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.base import limits
-from penstock.batch import codec
+from penstock.batch import codec, masking
 from penstock.batch.codec import LAYOUT
 from penstock.batch.header import MAY_EXPIRE, MAY_ROLL_UP_SUBJECTS, BatchHeader
-from penstock.commitlog.cleaner.merged import UnsoundError, flagged_batches
-from penstock.commitlog.cleaner.retained_rows import RetainedRows, RetainedRowsBuilder
+from penstock.commitlog.cleaner.merged import UnsoundError, wanted_batches
+from penstock.commitlog.cleaner.retained_rows import FoundRows, RetainedRows, RetainedRowsBuilder
 from penstock.commitlog.incremental_task import IncrementalTask
 from penstock.commitlog.segment.segment import Segment
 from penstock.commitlog.view import LogView
 from penstock.hot.rows import BatchRows
+from penstock.live.row_set import NONE, RowSet
 from penstock.vfs import Vfs
 
 if TYPE_CHECKING:
@@ -41,6 +43,8 @@ class ExpiryRules(NamedTuple):
     forced_keys: frozenset[bytes] = frozenset()  # … unless they have one of these keys
     rolled_end: int | None = None  # rollups of subjects stay from there on; None: rollups are not allowed …
     forced_subjects: frozenset[bytes] = frozenset()  # … and so do those of these subjects
+    by_marks: bool = False  # rows that expire are collected to be hidden; the segment is not to be rewritten
+    hidden: RowSet | None = None  # with `by_marks`: rows that are hidden already
 
 
 class ExpirySurvey(IncrementalTask):
@@ -50,6 +54,7 @@ class ExpirySurvey(IncrementalTask):
         self.segment = segment
         self.rules = rules
         self.judged: RetainedRows | None = None  # None: no row is removed
+        self.found = NONE  # rows to be hidden, if it works by marks
         self.next_us: int | None = None  # when the next row expires; None: no remaining row does
         self.awaits_more = False  # a row waits for others to follow it
         self.awaits_compaction = False  # a row waits for the removal of older ones of its key or subject
@@ -72,29 +77,33 @@ class ExpirySurvey(IncrementalTask):
     def _judge(self) -> Iterator[int]:
         import pyarrow as pa
 
-        found = RetainedRowsBuilder(self.segment)
+        found, hides = RetainedRowsBuilder(self.segment), FoundRows(self.rules.hidden)
         moved = 0
-        for header, data in flagged_batches(self._vfs, self.segment, self._view, MAY_EXPIRE):
+
+        def wants(header: BatchHeader) -> bool:
+            return bool(header.flags & MAY_EXPIRE) or (self.rules.by_marks and hides.may_have_gaps(header))
+
+        for header, data in wanted_batches(self._vfs, self.segment, self._view, wants):
+            found.batch(header)
             if data is None:
-                found.batch(header)
                 found.keeps.append(pa.repeat(pa.scalar(True), header.count))
                 moved += codec.PREFIX_BYTES
             else:
-                found.batch(header)
-                found.keeps.append(self._of_batch(header, data))
+                found.keeps.append(self._of_batch(header, data, hides))
                 moved += header.size_bytes
             if moved >= limits.CLEANING_SLICE_BYTES:
                 yield moved
                 moved = 0
                 if self.is_void:
                     raise UnsoundError
-        keep = found.forced().keep
-        if keep.false_count:
+        if self.rules.by_marks:
+            self.found = hides.finish()
+        elif (keep := found.forced().keep).false_count:
             self.judged = RetainedRows(self.segment, keep)
         self.is_whole = True
         yield moved
 
-    def _of_batch(self, header: BatchHeader, data: bytes) -> pa.BooleanArray:
+    def _of_batch(self, header: BatchHeader, data: bytes, hides: FoundRows) -> pa.BooleanArray:
         """Return which rows of the batch stay."""
         import pyarrow as pa
         import pyarrow.compute as pc
@@ -106,10 +115,14 @@ class ExpirySurvey(IncrementalTask):
         lifetimes_us = pa.Array.from_buffers(pa.int64(), rows.num_rows, [None, pa.py_buffer(lifetimes)])
         expiries_us = pc.add(rows.column("timestamp").cast(pa.int64()), lifetimes_us)
         lives_on = pc.equal(lifetimes_us, 0)
+        if rules.hidden is not None and (shown := masking.shown(rows.column("offset"), rules.hidden)) is not None:
+            lives_on = pc.or_(lives_on, pc.invert(shown))
         is_over = pc.and_not(pc.less_equal(expiries_us, rules.now_us), lives_on)
         later_us = pc.min(expiries_us.filter(pc.invert(pc.or_(is_over, lives_on)))).as_py()
         if later_us is not None:
             self.next_us = later_us if self.next_us is None else min(self.next_us, later_us)
+        if rules.by_marks:
+            hides.add_gaps(header, rows.column("offset"))
         if not is_over.true_count:
             return pc.invert(is_over)
         goes = pc.and_(is_over, pc.less(rows.column("offset"), rules.end - 1))
@@ -125,6 +138,8 @@ class ExpirySurvey(IncrementalTask):
             is_forced = pc.is_in(rows.column("subject").cast(pa.binary()), value_set=forced)
             before, goes = goes, pc.and_not(goes, pc.and_(is_rollup, pc.or_(is_new, is_forced)))
             self.awaits_compaction = self.awaits_compaction or goes.true_count < before.true_count
+        if rules.by_marks:
+            hides.add(rows.column("offset").filter(goes))
         return pc.invert(goes)
 
     def _is_free(self, rows: pa.RecordBatch) -> pa.BooleanArray:

@@ -7,7 +7,7 @@ verified. Corruption ends the iteration and is reported to the log as by any rea
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 
 from penstock.base import limits
 from penstock.base.errors import CorruptionError, PenstockError
@@ -57,17 +57,17 @@ def merged_batches(
         raise UnsoundError
 
 
-def flagged_batches(
-    vfs: Vfs, segment: Segment, view: LogView, flags: int
+def wanted_batches(
+    vfs: Vfs, segment: Segment, view: LogView, wants: Callable[[BatchHeader], bool]
 ) -> Generator[tuple[BatchHeader, bytes | None], None, None]:
-    """Yield all batches as stored; the uncompressed content only of those with one of these flags. Of the others only
-    the header is read. `view`: a view of the log that has the segment.
+    """Yield all batches as stored; the uncompressed content only of those that are wanted. Of the others only the
+    header is read. `view`: a view of the log that has the segment.
 
     UnsoundError if the segment is corrupt; OSError.
     """
     source = vfs.open(segment.path, read_only=True)
     try:
-        yield from _flagged(source, segment, flags)
+        yield from _wanted(source, segment, wants)
     except CorruptionError as error:
         report_damage(segment, view)
         raise UnsoundError from error
@@ -75,7 +75,9 @@ def flagged_batches(
         source.close()
 
 
-def _flagged(source: File, segment: Segment, flags: int) -> Iterator[tuple[BatchHeader, bytes | None]]:
+def _wanted(
+    source: File, segment: Segment, wants: Callable[[BatchHeader], bool]
+) -> Iterator[tuple[BatchHeader, bytes | None]]:
     window = Window(source, segment.size_bytes)
     position, offset = SCHEMA_BYTES, segment.base_offset
     while position < segment.size_bytes:
@@ -83,7 +85,7 @@ def _flagged(source: File, segment: Segment, flags: int) -> Iterator[tuple[Batch
         if header.base_offset != offset:
             raise CorruptionError(segment.path, position, f"offset {offset}", str(header.base_offset))
         data = None
-        if header.flags & flags:
+        if wants(header):
             data = window.read(position, header.size_bytes)
             codec.verify(data, file=segment.path, position=position)
             if header.flags & COMPRESSION_FLAGS:

@@ -97,9 +97,12 @@ def differences(
 
 
 def compare_rows(first: Iterable[Row], second: Iterable[Row]) -> RowComparison:
-    """Compare row by row, both sides in offset order, holding at most two rows in memory."""
+    """Compare row by row, both sides in offset order, holding at most two rows in memory.
+
+    A blank row, which only covers an offset, counts as none: its content was removed.
+    """
     found = RowComparison()
-    ones, twos = iter(first), iter(second)
+    ones, twos = ((row for row in rows if row[2]) for rows in (first, second))
     one, two = next(ones, None), next(twos, None)
     while one is not None or two is not None:
         if two is None or (one is not None and one[0] < two[0]):

@@ -140,7 +140,7 @@ class StatusReport:
             return PartitionHealth.NO_LEADER, NOT_HEARD
         if not (partition.subscribed or partition.is_deaf):
             return PartitionHealth.STARTING, partition.refusal or NATS_NOT_CONNECTED
-        return PartitionHealth.ONLINE, ""
+        return PartitionHealth.ONLINE, partition.unmarked
 
     def _absent(self, key: PartitionKey) -> tuple[PartitionHealth, str]:
         if (failure := self._replicas.streams.failures.get(key)) is not None:

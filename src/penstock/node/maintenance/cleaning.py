@@ -21,6 +21,7 @@ from penstock.base.clock import earliest, growing
 from penstock.commitlog import CleanerTask, Cleaning, ExpirySurvey, SubjectIndexing, Survey
 from penstock.node.context import Context
 from penstock.node.partition.partition import Partition
+from penstock.node.partition.partition_events import PartitionEventKind, PartitionEvents
 from penstock.node.step import Lane
 
 _KEEP_US = limits.CLEANED_KEEP_MS * 1_000
@@ -45,12 +46,14 @@ class Cleaners:
     def __init__(
         self,
         context: Context,
+        events: PartitionEvents,
         *,
         again: Callable[[Partition], None],
         idle: Callable[[Partition], None],
     ) -> None:
         self._outbox = context.outbox
         self._context = context
+        self._events = events
         self._may_tidy = context.settings.cleaner_bytes_per_s > 0
         self._bytes_per_s = context.settings.cleaner_bytes_per_s or limits.CLEANING_BYTES_PER_S_DEFAULT
         self._again = again
@@ -154,7 +157,9 @@ class Cleaners:
             return  # it is visited again if it goes on
         now_us = self._context.now.wall_us
         is_surveying = self._is_any(Survey)
-        begun = partition.log.clean(now_us, may_survey=not is_surveying, may_tidy=self._may_tidy)
+        begun = partition.log.clean(
+            now_us, may_survey=not is_surveying, may_tidy=self._may_tidy, knows_hidden=partition.knows_hidden
+        )
         if begun is not None:
             self._under_way.append(_Task(partition, begun))
         elif is_surveying and self._may_tidy and partition.log.wants_cleaning(now_us):
@@ -173,6 +178,8 @@ class Cleaners:
             has_replaced = partition.log.cleaned(cleaning, self._context.now.wall_us)
         except OSError as failure:
             error, has_replaced = failure, False
+        if partition.log.found is not None and isinstance(cleaning, Survey | ExpirySurvey):
+            self._events.add(PartitionEventKind.SURVEYED, partition)
         if error is not None and not isinstance(error, FileNotFoundError):  # retention may have removed the segment
             doing = "index the subjects of" if isinstance(cleaning, SubjectIndexing) else "rewrite"
             partition.tell(f"cannot {doing} a segment: {error}", self._outbox)

@@ -49,7 +49,7 @@ class LogMaintenance:
         self._outbox = context.outbox
         self._events = events
         self._context = context
-        self.cleaners = Cleaners(context, again=self.touch, idle=self._disposed)
+        self.cleaners = Cleaners(context, events, again=self.touch, idle=self._disposed)
         self._unsynced: deque[tuple[int, Partition]] = deque()  # when each is to be synced, soonest first
         self._syncs: dict[Partition, int] = {}  # fsyncs under way, and when each is overdue, soonest first
         self._stalled: set[Partition] = set()  # partitions with an overdue fsync

@@ -75,16 +75,14 @@ class Partition:
 
     __slots__ = (
         "_decided", "_followed", "_marked", "_recovered_end", "_rules", "_sample", "_seen_end", "_shown_us",
-        "_visible_bytes", "budget", "cannot_lead", "closed",
-        "committed_bytes", "committed_end", "counters", "cutting", "damage_told", "dedup", "dropped",
-        "fenced_told", "flush_us", "flushing", "following", "fresh_us", "hiding", "impediment", "in_flight",
-        "is_limited", "is_mute", "key", "keys", "known_marks", "lasts",
-        "leader_epoch", "leadership", "leads", "led_epoch", "limit_start", "listened_us",
-        "log", "mending", "mending_fails", "meters", "names_checked_us", "owes_name_check", "producers",
-        "published", "refusal", "rollup_at", "row_limit", "show_refusal", "shown_marks", "sid", "stall", "stream",
-        "subscribed",
-        "terms", "traffic", "trouble", "truncated", "undelivered_told", "unheard", "unheard_told_us", "values",
-        "vfs", "visit_us", "when_idle",
+        "_visible_bytes", "budget", "cannot_lead", "closed", "committed_bytes", "committed_end", "counters",
+        "cutting", "damage_told", "dedup", "dropped", "fenced_told", "flush_us", "flushing", "following", "fresh_us",
+        "hiding", "impediment", "in_flight", "is_limited", "is_mute", "key", "keys", "known_marks", "lasts",
+        "leader_epoch", "leadership", "leads", "led_epoch", "limit_start", "listened_us", "log", "marked_log_end",
+        "mending", "mending_fails", "meters", "names_checked_us", "owes_name_check", "producers", "published",
+        "refusal", "rollup_at", "row_limit", "show_refusal", "shown_marks", "sid", "stall", "stream", "subscribed",
+        "terms", "traffic", "trouble", "truncated", "undelivered_told", "unheard", "unheard_told_us", "unmarked",
+        "values", "vfs", "visit_us", "when_idle",
     )  # fmt: skip
 
     def __init__(self, stream: StreamState, key: PartitionKey, log: Log, vfs: Vfs, budget: InFlightBudget) -> None:
@@ -134,6 +132,8 @@ class Partition:
         self._sample: tuple[int, int, int] | None = None
         self._shown_us: int | None = None
         self._visible_bytes = 0
+        self.marked_log_end = 0  # see `hide`
+        self.unmarked = ""  # why what a survey has found to go is not hidden yet
         self.vfs = vfs
         self.in_flight = InFlight(budget)
         self.committed_bytes = 0  # committed since the start of the broker; only grows
@@ -363,14 +363,16 @@ class Partition:
         decided_end: int = 0,
         limit: int = 0,
         keeps_lasts: bool = False,
+        log_end: int = 0,
     ) -> None:
         """Show these rows to no reader from now on; those of `secure`, too, are to be erased at once.
 
         Both are the fold of all committed marks: they only grow, but for rows that the log has no longer. `refusal`:
         why no row may be shown, as not all marks are understood. `marked_epoch`: see `Log.hide`. `decided_end`: the
         rows before it hide what they hide by that `limit` by subject. `keeps_lasts`: no last row of a subject is new
-        among them.
+        among them. `log_end`: up to which this log has to be committed beside them.
         """
+        self.marked_log_end = log_end
         self.hiding, self.show_refusal = (hidden, secure, marked_epoch), refusal
         before, end = self.log.hidden, self.visible_end
         self.log.hide(*self.hiding)
@@ -386,6 +388,25 @@ class Partition:
         if (more := self.visible_end - before) > 0:
             unseen = self.committed_bytes - self._visible_bytes
             self._visible_bytes += max(1, unseen * more // max(more, self.committed_end - before))
+
+    @property
+    def knows_hidden(self) -> bool:
+        """True unless a leader has not yet applied all marks of earlier ones: then a row that seems live may not be."""
+        if not self.stream.has_companion or self.leadership is None:
+            return True
+        companion = self.leadership.companion
+        return companion is not None and companion.knows_latest and self.shown_marks >= companion.epoch_start
+
+    @property
+    def lags_marks(self) -> bool:
+        """True if a follower has not yet committed what the leader had committed when it made the last mark here."""
+        end, epoch = self.marked_log_end, self.hiding[2]
+        if self.leadership is not None or self.committed_end >= end:
+            return False
+        lineage = self.log.lineage
+        if lineage and lineage[-1].leader_epoch > epoch:  # what that leader had more was lost
+            end = min(end, self.log.epoch_end(epoch).start_offset)
+        return self.committed_end < end
 
     def live_view(self) -> LogView:
         """Return the log as readers may see it now: without hidden rows. RemoteError unsupported_version if this broker

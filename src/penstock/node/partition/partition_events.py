@@ -35,6 +35,7 @@ class PartitionEventKind(Enum):
     REPAIRED = "its log is whole again"
     SUBSCRIBED = "NATS has granted its subscription"
     SUBSCRIPTION_REFUSED = "NATS has refused its subscription to `subject`; `reason` says why"
+    SURVEYED = "a survey of its log has found rows to be hidden (`Log.found`)"
     CLOSED = "it was removed from this broker; `error` is for callers that wait"
 
 

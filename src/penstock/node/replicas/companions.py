@@ -16,6 +16,9 @@ A replica shows messages only if it knows which of them are hidden. Otherwise it
 | is the only one             | always                                                                               |
 | any, just started           | the image knows of the companion logs on its disk                                    |
 | any                         | the companion can be read, and the consumer has the rows committed by that moment    |
+| follows, or has no leader   | it has committed what the leader had when it made the last mark that is here         |
+| the same, where compaction  | the consumer has all rows that are committed here: its log may have got rows         |
+| or expiry goes by marks     | that the leader has erased since                                                     |
 """
 
 from __future__ import annotations
@@ -222,12 +225,17 @@ class Companions:
             passed.known_end = companion.committed_end
             self._read_on(companion, passed)
         leadership = companion.leadership
-        needed = max(passed.known_end, 0 if leadership is None else leadership.epoch_start)
-        if passed.end < needed:
+        needed = wanted = max(passed.known_end, 0 if leadership is None else leadership.epoch_start)
+        if leadership is None and (partition.stream.config.compact or partition.stream.config.allow_message_ttl):
+            wanted = companion.committed_end  # a replica that returns gets rows that others have erased meanwhile
+        if passed.end < wanted:
             text = f"what is hidden in {partition.label} is being read; ask again in a moment"
             raise RemoteError(ErrorCode.NOT_YET, text)
         if partition.shown_marks < min(partition.known_marks, needed):
             text = f"what is hidden in {partition.label} depends on messages that are not committed here yet"
+            raise RemoteError(ErrorCode.NOT_YET, f"{text}; ask its leader, or again in a moment")
+        if partition.lags_marks:
+            text = f"this replica of {partition.label} lacks messages that are older than what hides others"
             raise RemoteError(ErrorCode.NOT_YET, f"{text}; ask its leader, or again in a moment")
 
     def unusable(self, partition: Partition) -> RemoteError | None:

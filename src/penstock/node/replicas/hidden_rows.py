@@ -6,7 +6,9 @@ each replica's data log does, by its leader epochs (`Log.hide`).
 
 Rules: the committed rows of a companion log are marks (`penstock.live`), whose kind is the row's key. They are folded
 in their order, on the leader and on followers alike, and the partition gets the result at once: what it shows next is
-without these rows. A mark that is not understood, or is no mark, makes the replica refuse reads: it could hide rows.
+without these rows. A follower shows nothing until it has committed what the leader had committed when it made the last
+mark: before, it would hide a message of a key and not show yet the later one that is the reason. A mark that is not
+understood, or is no mark, makes the replica refuse reads: it could hide rows.
 
 A mark of a limit by subject hides rows because of later ones, up to its `decided_end`. Where these are not known to be
 committed yet, as on a follower whose data log is behind, the result waits for them: a subject whose last message is not
@@ -48,6 +50,7 @@ class _Result(NamedTuple):
     leader_epoch: int
     decided_end: int
     limit: int
+    log_end: int  # up to which the data log has to be committed beside them
     others: int  # rows that were hidden, but not by a limit: any of them may be the last one of its subject
 
 
@@ -63,7 +66,9 @@ class _Fold:
     def result(self) -> _Result:
         live = self.live
         others = sum(live.counts) - live.counts[_LIMIT]
-        return _Result(self.end, live.hidden, live.secure, live.leader_epoch, live.decided_end, live.limit, others)
+        return _Result(
+            self.end, live.hidden, live.secure, live.leader_epoch, live.decided_end, live.limit, live.log_end, others
+        )
 
 
 class Erasure(NamedTuple):
@@ -194,6 +199,7 @@ class HiddenRows:
                 decided_end=result.decided_end,
                 limit=result.limit,
                 keeps_lasts=result.others == fold.others,
+                log_end=result.log_end,
             )
             fold.others = result.others
             if result.secure:
@@ -247,8 +253,8 @@ class HiddenRows:
         """
         fold = self._folds.get(partition.key)
         if fold is not None and not fold.live.has_room:
-            raise RemoteError(ErrorCode.OVERLOADED, f"nothing was deleted: {self._no_room(partition, fold)}")
-        under = self._under(partition, now)
+            raise RemoteError(ErrorCode.OVERLOADED, f"nothing was hidden: {self._no_room(partition, fold)}")
+        under = self._under(partition, named, now)
         hidden = HideRows(under, reason, named, is_secure=is_secure, user=user)
         marks = hidden.split()
         if (pushed := partition.pushed_out) is not None:
@@ -265,7 +271,8 @@ class HiddenRows:
         if hidden and fold is not None and not fold.live.has_room:
             text = f"a limit of {limit} messages of each subject cannot be kept, and later messages are not shown"
             raise RemoteError(ErrorCode.OVERLOADED, f"{text}: {self._no_room(partition, fold)}")
-        under = replace(self._under(partition, now), decided_end=decided_end, limit=limit)
+        # What is committed later says nothing about these rows: a follower need not have it to show the result.
+        under = replace(self._under(partition, hidden, now), log_end=decided_end, decided_end=decided_end, limit=limit)
         mark = HideRows(under, HideReason.LIMIT, hidden) if hidden else Decided(under)
         return self._rows(fold, under, (mark,))
 
@@ -285,14 +292,14 @@ class HiddenRows:
         return fold is not None and fold.result().others > 0
 
     def _no_room(self, partition: Partition, fold: _Fold) -> str:
-        text = f"{fold.live.hidden.count} scattered messages of {partition.label} are deleted, and their offsets take"
+        text = f"{fold.live.hidden.count} scattered messages of {partition.label} are hidden, and their offsets take"
         return f"{text} {limits.HIDDEN_ROWS_BYTES_MAX} bytes of memory; purge the beginning of the log"
 
     def _rows(self, fold: _Fold | None, under: MadeUnder, marks: Iterable[Mark]) -> Rows:
         parts = fold.live.snapshot(under) if fold is not None and fold.live.is_snapshot_due else ()
         return [(one.kind.encode(), encode(one)) for one in chain(parts, marks)]
 
-    def _under(self, partition: Partition, now: Now) -> MadeUnder:
+    def _under(self, partition: Partition, named: RowSet, now: Now) -> MadeUnder:
         leadership, fold = partition.leadership, self._folds.get(partition.key)
         assert leadership is not None
         earlier_end = limits.OFFSET_MAX
@@ -300,7 +307,7 @@ class HiddenRows:
             earlier_end = partition.log.epoch_end(fold.live.leader_epoch).start_offset
         return MadeUnder(
             leader_epoch=leadership.leader_epoch,
-            log_end=partition.log.log_end,
+            log_end=max(partition.committed_end, named.end, 0 if fold is None else fold.live.hidden.end),
             earlier_end=earlier_end,
             at_us=now.wall_us,
         )

@@ -30,11 +30,11 @@ from dataclasses import replace
 from penstock.base import limits
 from penstock.base.config import Intake
 from penstock.base.ids import BrokerId, Incarnation, PartitionKey
-from penstock.commitlog import LogConfig
+from penstock.commitlog import Deciding, LogConfig
 from penstock.messages.streams import LEADER_CHANGED
 from penstock.metadata.companions import companion_key, is_companion, target_key
-from penstock.metadata.feature_levels import SUBJECT_INDEX
-from penstock.metadata.image import ClusterImage
+from penstock.metadata.feature_levels import LEADER_DECIDES, SUBJECT_INDEX
+from penstock.metadata.image import ClusterImage, StreamState
 from penstock.node.context import Context
 from penstock.node.maintenance.log_maintenance import LogMaintenance
 from penstock.node.partition.partition import Partition
@@ -313,12 +313,26 @@ class Roles:
         if not partition.stream.config.is_internal and self._context.image.has_feature(SUBJECT_INDEX):
             config = replace(config, indexes_subjects=True)
         is_leader = partition.stream.partitions[partition.key.partition].leader == self._broker_id
+        if leader_decides(self._context.image, partition.stream, partition.key.partition):
+            config = replace(config, deciding=Deciding.BY_MARKS if is_leader else Deciding.ELSEWHERE)
         if partition.stream.intake is Intake.SEALED:
             config = config.untouched()
         elif not is_leader:
             config = config.following()
         if partition.log.config != config:
             partition.log.configure(config)
+
+
+def leader_decides(image: ClusterImage, stream: StreamState, number: int) -> bool:
+    """True if the partition's leader decides for all replicas which rows compaction and expiry remove (ADR 89).
+
+    Internal streams are read where they are led, and what one replica has alone needs no agreement. Rollups go by each
+    replica's cleaner, and with them all else of their stream.
+    """
+    config = stream.config
+    if config.is_internal or config.allow_rollup or len(stream.partitions[number].holders) < 2:
+        return False
+    return image.has_feature(LEADER_DECIDES)
 
 
 def _name(partition: Partition) -> str:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
 
@@ -25,7 +25,7 @@ from penstock.base.clock import growing
 from penstock.base.config import Intake, Storage
 from penstock.base.errors import CorruptionError, ErrorCode, OperationalError, RemoteError
 from penstock.base.ids import PartitionId, PartitionKey, StreamId
-from penstock.commitlog import Log, LogConfig, LogFolder, LogMissingError, OpenFiles
+from penstock.commitlog import Deciding, Log, LogConfig, LogFolder, LogMissingError, OpenFiles
 from penstock.messages import ResignedLeadership
 from penstock.metadata.companions import (
     companion_key,
@@ -48,7 +48,7 @@ from penstock.node.partition.partition_errors import not_opened, partition_label
 from penstock.node.partition.partition_events import PartitionEventKind, PartitionEvents
 from penstock.node.quorum.stream_waiters import ANYHOW, ExpectedStream, StreamWaiters
 from penstock.node.replicas.listened_file import ListenedTimes
-from penstock.node.replicas.roles import Roles
+from penstock.node.replicas.roles import Roles, leader_decides
 from penstock.node.step import Lane
 from penstock.vfs import Vfs
 from penstock.vfs.memory import MemoryVfs
@@ -59,9 +59,11 @@ def deleted_error(state: StreamState) -> RemoteError:
     return RemoteError(ErrorCode.STREAM_CHANGED, f"stream {state.name!r} was deleted", stream_id=int(state.stream_id))
 
 
-def _log_config(state: StreamState) -> LogConfig:
+def _log_config(image: ClusterImage, state: StreamState, number: int) -> LogConfig:
     """Config of a log before its role is known."""
     config = LogConfig.of(state.config)
+    if leader_decides(image, state, number):
+        config = replace(config, deciding=Deciding.ELSEWHERE)
     return config.untouched() if state.intake is Intake.SEALED else config
 
 
@@ -160,7 +162,7 @@ class StreamLifecycle:
         try:
             log = Log.open(
                 LogFolder(self._vfs_of(state), log_path(state, key.partition), *key),
-                _log_config(state),
+                _log_config(self._context.image, state, key.partition),
                 now_us=self._context.now.wall_us,
                 must_exist=was_made,
                 open_files=self._open_files,
@@ -282,6 +284,7 @@ class StreamLifecycle:
             self._level = level
             for partition in list(self.partitions.values()):
                 self._roles.update(partition)
+                self._upkeep.touch(partition)
 
     def replaced(self, before: ClusterImage) -> None:
         """Apply a new image from a snapshot: any stream may have changed."""

@@ -1,8 +1,9 @@
 """Checks if a stream that accepts messages already holds a backup, so that a restore can skip it.
 
 Rules: the stream holds the backup if it ends at or after the backup's end, and their common rows have equal checksums.
-Rows that its limits have deleted may be missing. With compaction, a time to live, rollups or changed times checksums
-differ; then the first remaining row must be the backup's. If no row remains to compare, and the stream's limits explain
+Rows that its limits have deleted may be missing. Where checksums differ, rows may have been deleted since: then each
+row that is left must be the backup's. With compaction, a time to live, rollups or changed times checksums differ; then
+the first remaining row must be the backup's. If no row remains to compare, and the stream's limits explain
 that, restored rows would be deleted at once: the restore skips the stream and says so. Limits do not explain purged
 rows: a stream with only the last rows is reported as such; one without any row does not count as this backup.
 """
@@ -20,6 +21,7 @@ from penstock.base.errors import OperationalError
 from penstock.client.blocking.client import Client
 from penstock.client.bulk.placing import Placer
 from penstock.client.read.batches import messages_of
+from penstock.client.values import Message
 from penstock.commitlog.verify.checksums import RangeSums
 from penstock.messages import StreamInfo
 from penstock.ops import placed_rows
@@ -35,6 +37,10 @@ class RestoredState(Enum):
     ALL = "all rows, except those that its limits have deleted"
     REST = "only the last rows: earlier ones were purged"
     EXPIRED = "no rows: its limits have deleted all"
+
+
+def _content(row: Message) -> tuple[object, ...]:
+    return row.timestamp_us, row.subject, row.key, row.value, row.headers
 
 
 class ExistingStream(NamedTuple):
@@ -126,8 +132,24 @@ class ExistingStream(NamedTuple):
         try:
             placed_rows.compare(self.client, self.there, number, sums, begin, end, what="the backup")
         except OperationalError:
-            return False
+            return self._has_no_other(partition, begin)
         return True
+
+    def _has_no_other(self, partition: PartitionBackup, begin: int) -> bool:
+        """True if the log has rows in `[begin, partition.end)`, all of them the backup's: others were deleted."""
+        number, end = partition.partition, partition.end
+        left = self.client.messages(self.there, begin, end=end, partition=number, timeout=self.timeout_s)
+        with closing(left):
+            batches = backup_files.batches(self.folder, partition, begin)
+            ours = (row for rows, _ in batches for row in messages_of(rows) if row.offset >= begin)
+            here, count = next(left, None), 0
+            for row in ours:
+                if here is None or here.offset > row.offset:
+                    continue
+                if here.offset < row.offset or _content(here) != _content(row):
+                    return False
+                here, count = next(left, None), count + 1
+        return here is None and count > 0
 
     def _begins_alike(self, partition: PartitionBackup, begin: int) -> bool:
         number, end = partition.partition, partition.end

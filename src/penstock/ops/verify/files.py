@@ -18,11 +18,13 @@ import msgspec
 from penstock.base import limits
 from penstock.base.config import StreamConfig
 from penstock.base.errors import PenstockError
+from penstock.base.ids import PartitionId, PartitionKey, StreamId
 from penstock.commitlog.errors import FileMistake
 from penstock.commitlog.verify import verifying
 from penstock.commitlog.verify.checksums import Row, cuts_of, rows_between
 from penstock.commitlog.verify.replica_comparison import ComparedReplica, differences
 from penstock.commitlog.verify.verifying import NotALogError, VerifiedLog
+from penstock.metadata.companions import companion_key
 from penstock.node.data_dir.folders import marker_of
 from penstock.node.data_dir.log_creation_markers import MADE_PATH
 from penstock.ops.progress import Progress
@@ -239,9 +241,9 @@ class _Group:
         judge(self.replicas, self.found)
 
     def _may_lack(self) -> bool:
-        """True if replicas may delete single rows at different times (compaction, TTL, rollup), by any known config."""
+        """True if replicas may erase rows at different times (compaction, TTL, rollup, marks), by any known config."""
         configs = (self._configs.of(log) for log in self._logs)
-        return any(
+        return any(self._configs.has_marks(log) for log in self._logs) or any(
             config is not None and (config.compact or config.allow_message_ttl or config.allow_rollup)
             for config in configs
         )
@@ -315,10 +317,17 @@ class _Configs:
 
     def of(self, log: LogFolder) -> StreamConfig | None:
         """Return the config of the log's stream; None if its data directory does not have it."""
+        return self._all(log).get(log.stream_id)
+
+    def has_marks(self, log: LogFolder) -> bool:
+        """True if marks may hide rows of the log."""
+        return companion_key(PartitionKey(StreamId(log.stream_id), PartitionId(0))).stream_id in self._all(log)
+
+    def _all(self, log: LogFolder) -> dict[int, StreamConfig]:
         data_dir = log.data_dir or log.folder.resolve().parents[2]
         if data_dir not in self._known:
             self._known[data_dir] = self._configs(data_dir)
-        return self._known[data_dir].get(log.stream_id)
+        return self._known[data_dir]
 
     def _configs(self, data_dir: Path) -> dict[int, StreamConfig]:
         try:

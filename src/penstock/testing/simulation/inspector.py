@@ -8,12 +8,12 @@ from hashlib import sha256
 from typing import NamedTuple
 
 from penstock.access import User
-from penstock.base.config import Retain
+from penstock.base.config import Retain, StreamConfig
 from penstock.base.errors import CorruptionError, ErrorCode, RemoteError
 from penstock.base.ids import BrokerId, PartitionId, PartitionKey, StreamId
 from penstock.batch import codec
 from penstock.batch.header import BatchHeader
-from penstock.commitlog import LogCutError, LogState, Slice
+from penstock.commitlog import Deciding, LogCutError, LogState, Slice
 from penstock.commitlog.files import files
 from penstock.hot.crc import crc32c
 from penstock.live.marks import HideReason
@@ -180,6 +180,45 @@ def not_erased(node: Node, stream_id: int, number: int) -> list[int]:
     return found
 
 
+class Decided(NamedTuple):
+    """Rows of a partition that marks hide on one broker."""
+
+    by_marks: bool  # the leader decides for all; else this broker's cleaner decides alone
+    hidden: RowSet  # from its log
+    folded_end: int  # of the marks, in the companion log; 0: none
+    folded: RowSet  # the fold of these marks
+    is_shown: bool  # the broker knows what is hidden, and may show the rest
+
+
+def decided(node: Node, look: PartitionLook) -> Decided:
+    """Return which rows of a partition are hidden on the broker."""
+    key = PartitionKey(StreamId(look.stream_id), PartitionId(look.partition))
+    log = node._partitions[key].log
+    fold = node._replicas.hidden_rows._folds.get(key)
+    end, folded = (0, NONE) if fold is None else (fold.end, fold.live.hidden)
+    is_shown = _is_shown(node, node._partitions[key])
+    return Decided(log.config.deciding is not Deciding.ALONE, log.hidden or NONE, end, folded, is_shown)
+
+
+def _is_shown(node: Node, partition: Partition) -> bool:
+    """As `Companions.check_readable`, which notes that it was asked."""
+    companions, key = node._replicas.companions, companion_key(partition.key)
+    if not partition.stream.has_companion:
+        return partition.key.stream_id not in companions._ahead
+    companion, passed = node._partitions.get(key), companions._passed.get(key)
+    if companion is None or passed is None or companions.unusable(partition) is not None or partition.lags_marks:
+        return False
+    known_end = companion.committed_end if passed.known_end is None else passed.known_end
+    leadership = companion.leadership
+    wanted = companion.committed_end if leadership is None else max(known_end, leadership.epoch_start)
+    return companions._knows(companion) and passed.failure is None and passed.end >= wanted
+
+
+def companion_config(node: Node, look: PartitionLook) -> StreamConfig:
+    """Return the config of a companion log."""
+    return node._partitions[PartitionKey(StreamId(look.stream_id), PartitionId(look.partition))].stream.config
+
+
 def untied(node: Node) -> str:
     """Return a text about a companion log that is led without its partition, or in another epoch; empty: none is."""
     for key, partition in node._partitions.items():
@@ -223,6 +262,7 @@ def changed(node: Node, seen: Seen) -> list[PartitionLook]:
             partition.following,
             partition.stream,
             log._segments.sealed,  # a rewritten segment is a new object
+            log.hidden,
         )
         if seen.get(key) != state:
             seen[key] = state

@@ -62,6 +62,14 @@ def test_another_row_at_the_same_offset_is_always_a_difference() -> None:
     assert found.is_difference(may_lack=True)
 
 
+def test_a_blank_row_counts_as_one_that_is_gone() -> None:
+    """The cleaner has removed its content on one replica already, and not on the other."""
+    blank = (2, 0, "", None, None, None)
+    found = compare_rows([row(1), row(2), row(3)], [row(1), blank, row(3)])
+    assert (found.both, found.only_first, found.other, found.offsets_only) == (2, 1, 0, [2])
+    assert not found.is_difference(may_lack=True)
+
+
 def test_only_the_first_offsets_are_named() -> None:
     found = compare_rows([row(offset) for offset in range(50)], [])
     assert found.only_first == 50

@@ -97,13 +97,20 @@ class Agreement:
     def compacted(self, history: PartitionHistory, broker: SimBroker, look: inspector.PartitionLook) -> None:
         """Check a broker's replica of a compacted partition after a change."""
         compacted = history.compacted
-        if compacted is None or history.is_damaged:
+        if compacted is None or history.is_damaged or history.has_lost_marks:
             return
         assert broker.node is not None
+        decided = inspector.decided(broker.node, look)
+        if not history.cuts and (mistake := compacted.folded(look.log_start, decided.folded_end, decided.folded)):
+            raise ViolationError(f"{history.name()} on {broker.name}: {mistake}: {look}")
         replica = compacted.replica(broker.broker_id, broker.disk.number)
         if replica.run != broker.run:
             replica.begin(broker.run, look.log_end)
-        files = inspector.written_anew(broker.node, look)
+        if not decided.is_shown:
+            replica.lose_sight()
+            replica.is_new = False  # a pass may end before it is seen
+            return
+        files = (*inspector.written_anew(broker.node, look), decided.hidden)
         begin = max(replica.passed, look.log_start)
         if replica.files != files or look.committed_end < replica.passed:
             begin = look.log_start
@@ -115,8 +122,10 @@ class Agreement:
             replica.lose_sight()
             return
         replica.files = files
-        at = Moment(broker.clock.now().wall_us, broker.clock.steps)
-        if mistake := compacted.compare(replica, SeenRange(look.log_start, begin, end, rows, at)):
+        at = Moment(broker.clock.now().wall_us, broker.clock.steps, look.leader_epoch if look.is_leader else 0)
+        shown = {offset: row for offset, row in rows.items() if offset not in decided.hidden}
+        hidden = decided.hidden if decided.by_marks else None
+        if mistake := compacted.compare(replica, SeenRange(look.log_start, begin, end, shown, at, hidden)):
             raise ViolationError(f"{history.name()} on {broker.name}: {mistake}: {look}")
 
     def cut(self, history: PartitionHistory, end: int) -> None:
@@ -134,7 +143,12 @@ class Agreement:
         if batches is None:
             return look.log_end
         others = (offset for offset, message in _messages(batches) if known.get(offset, message) != message)
-        return min((offset for offset in others if not history.may_be_hidden(offset)), default=look.log_end)
+        assert broker.node is not None
+        decided = inspector.decided(broker.node, look)
+        if decided.by_marks and not decided.is_shown:
+            return look.log_end  # rows may be blank that it does not know to be hidden
+        hidden = decided.hidden
+        return min((one for one in others if not (history.may_be_hidden(one) or one in hidden)), default=look.log_end)
 
     def has_committed(self, history: PartitionHistory, broker_id: int, end: int) -> bool:
         """True if the running broker's log has an intact committed batch at or above `end`."""
@@ -189,13 +203,15 @@ class Agreement:
     ) -> int | None:
         """Compare a range with other brokers' logs; return its end (may exceed `committed_end`); None: unreadable."""
         messages = self._messages.setdefault(id(history), {})
+        assert broker.node is not None
+        hidden = inspector.decided(broker.node, look).hidden
         batches = self._read(history, broker, look, begin, look.committed_end, by_key)
         if batches is None:
             return None
         for offset, message in _messages(batches):
             if history.is_lost(offset, message.leader_epoch):
                 continue  # the replica shows its old high watermark until it hears from the leader
-            if history.may_be_hidden(offset):
+            if history.may_be_hidden(offset) or offset in hidden:
                 continue  # its content goes when the cleaner passes, at another time on each replica
             if by_key is not None and history.compacted is not None:
                 history.compacted.know(offset, by_key[offset])

@@ -50,6 +50,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from penstock.base.config import Durability, StreamConfig
 from penstock.base.errors import CorruptionError
 from penstock.base.ids import PartitionId, PartitionKey, StreamId
+from penstock.metadata.companions import is_companion, target_id
 from penstock.testing.errors import ViolationError
 from penstock.testing.simulation import inspector
 from penstock.testing.simulation.checks.compacted import Compacted, CompactedRow
@@ -127,10 +128,17 @@ class PartitionHistory:
     is_given_up: bool = False  # treated as damaged: an operator allowed an unclean leader election
     is_deleted: bool = False  # deleted, or about to be
     compacted: Compacted | None = None  # None: the stream is not compacted
+    companion: PartitionHistory | None = None  # of its marks, once a broker has that log
     split: SplitModel | None = None  # of the stream; None: publishers choose the partition
     began: Callable[[SimBroker, inspector.PartitionLook], None] | None = (
         None  # for staged rows: receives the log start offset of a broker
     )
+
+    @property
+    def has_lost_marks(self) -> bool:
+        """True if its companion log may have lost marks: what they have hidden may come back."""
+        companion = self.companion
+        return companion is not None and bool(companion.is_damaged or companion.is_given_up or companion.cuts)
 
     def is_cut_at(self, offset: int) -> bool:
         """True if a permitted loss reached `offset` or below, so a broker or reader may go back to it."""
@@ -234,6 +242,17 @@ class Checks:
     def of(self, subject: str, partition: int) -> PartitionHistory:
         return self.histories[subject, partition]
 
+    def _history_of(self, broker: SimBroker, look: inspector.PartitionLook) -> PartitionHistory:
+        """Return a replica's history; that of a companion log begins when a broker has the log."""
+        key = self._key(look), look.partition
+        if key not in self.histories and is_companion(look.stream_id):
+            assert broker.node is not None
+            stream_id = target_id(look.stream_id)
+            whose = (one for one in self.histories.values() if (one.stream_id, one.partition) == (stream_id, key[1]))
+            config = inspector.companion_config(broker.node, look)
+            next(whose).companion = self.histories[key] = PartitionHistory(config, look.partition)
+        return self.histories[key]
+
     def all_of(self, history: PartitionHistory) -> list[PartitionHistory]:
         """Return the histories of all partitions of its stream."""
         return [one for (subject, _), one in self.histories.items() if subject == history.config.subject]
@@ -319,7 +338,7 @@ class Checks:
 
         Not checked after a permitted loss: lost rows that reappear are not known to be committed.
         """
-        if history.compacted is None or history.is_damaged or history.cuts:
+        if history.compacted is None or history.is_damaged or history.cuts or history.has_lost_marks:
             return
         if mistake := history.compacted.passed_over(offsets):
             raise ViolationError(f"{history.name()}: {mistake}")
@@ -379,7 +398,7 @@ class Checks:
             self._standings[broker.broker_id] = standing
             seen.clear()
         for look in inspector.changed(broker.node, seen):
-            history = self.histories[self._key(look), look.partition]
+            history = self._history_of(broker, look)
             history.stream_id = look.stream_id
             if not look.log_start <= look.committed_end <= look.log_end:
                 raise ViolationError(f"{history.name()} on {broker.name}: {look}")
@@ -531,7 +550,7 @@ class Checks:
             if self._is_alone and stream_id not in there and not history.is_deleted:
                 raise ViolationError(f"{history.name()}: {broker.name} does not know it, and its creation was answered")
         for partition in inspector.partitions(broker.node):
-            history = self.histories[self._key(partition), partition.partition]
+            history = self._history_of(broker, partition)
             self.subjects[partition.stream_id] = partition.subject
             ends = history.ends.get(broker.broker_id, Ends())
             after_power_loss = broker.broker_id in history.lost_power

@@ -15,6 +15,9 @@ excused: a replica that was away for so long may keep what it has.
 | to a reader                          | a later one of its key is committed; or it is a tombstone that a broker has   |
 |                                      | removed                                                                       |
 
+Where marks say what is gone (ADR 89), a broker has the rows that it shows, brokers that have folded as many marks hide
+the same rows, no row is gone that no mark hides, and the retention of tombstones is that of the leader's clock.
+
 So a reader of the whole log knows the last committed message of each key: it misses the last one of none.
 """
 
@@ -24,6 +27,9 @@ from bisect import bisect_left, insort
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
+
+from penstock.base.limits import OFFSET_MAX
+from penstock.live.row_set import RowSet
 
 
 class CompactedRow(NamedTuple):
@@ -38,6 +44,7 @@ class Moment(NamedTuple):
 
     wall_us: int
     steps: int
+    leader_epoch: int = 0  # in which the broker led then; 0: it did not
 
 
 _NOBODY_KNOWS = Moment(0, -1)
@@ -51,6 +58,7 @@ class SeenRange(NamedTuple):
     end: int
     rows: dict[int, CompactedRow]
     at: Moment
+    hidden: RowSet | None = None  # rows that marks hide there, which `rows` lacks; None: that broker decides alone
 
 
 @dataclass(slots=True)
@@ -58,7 +66,7 @@ class DiskCopy:
     """Observations of one disk of one broker."""
 
     run: int = 0  # of the broker
-    files: tuple[str, ...] | None = None  # rewritten segments; None: read everything again
+    files: tuple[object, ...] | None = None  # rewritten segments, and hidden rows; None: read everything again
     passed: int = 0  # end of what was read
     rows: dict[int, CompactedRow] = field(default_factory=dict)
     offsets: dict[bytes, list[int]] = field(default_factory=dict)  # of each key, in order
@@ -96,6 +104,8 @@ class Compacted:
 
     def __init__(self, retention_us: int) -> None:
         self.gone: set[int] = set()  # tombstones that a broker has removed
+        self.was_alone = False  # brokers have decided alone: rows may be gone that no mark hides
+        self._hidden: dict[int, tuple[int, RowSet]] = {}  # end of the folded marks → log start, and what they hide
         self.taken = 0  # messages that brokers had and have removed
         self._retention_us = retention_us
         self._rows: dict[int, CompactedRow] = {}
@@ -139,11 +149,28 @@ class Compacted:
 
     # Brokers
 
+    def folded(self, log_start: int, end: int, hidden: RowSet) -> str:
+        """Check that what the marks up to `end` hide is the same on all brokers; return what is wrong."""
+        known_start, known = self._hidden.setdefault(end, (log_start, hidden))
+        begin = max(log_start, known_start)
+        if known.between(begin, OFFSET_MAX) == hidden.between(begin, OFFSET_MAX):
+            return ""
+        return f"the marks up to {end} hide {hidden!r} there, and {known!r} elsewhere"
+
+    def _lost(self, seen: SeenRange) -> str:
+        if seen.hidden is None:
+            self.was_alone = True
+        if self.was_alone or seen.hidden is None:
+            return ""
+        known = (offset for offset in range(seen.begin, seen.end) if offset in self._rows)
+        lost = [offset for offset in known if offset not in seen.rows and offset not in seen.hidden]
+        return f"{lost} are gone, and no mark hides them" if lost else ""
+
     def compare(self, replica: DiskCopy, seen: SeenRange) -> str:
         """Return what is wrong with a broker's rows; empty if nothing is."""
         self._take_in(replica, seen)
         keys: dict[bytes, None] = dict.fromkeys(replica.awaited)
-        mistake = ""
+        mistake = self._lost(seen)
         for offset in range(seen.begin, seen.end):
             row = self._rows.get(offset)
             if row is None:
@@ -195,7 +222,7 @@ class Compacted:
             return ""
         if there:
             return f"{last}, the tombstone of key {key!r}, is gone, and {there[-1]} is there"
-        return self._gone(last, replica, seen.at)
+        return self._gone(last, replica, seen)
 
     def _awaits(self, key: bytes, last: int, replica: DiskCopy, seen: SeenRange) -> bool:
         """True if a later message replaced `last` before the broker fetched it, and is not committed there yet."""
@@ -207,7 +234,7 @@ class Compacted:
         replica.awaited.pop(key, None)
         return False
 
-    def _gone(self, offset: int, replica: DiskCopy, at: Moment) -> str:
+    def _gone(self, offset: int, replica: DiskCopy, seen: SeenRange) -> str:
         """Check the removal of a tombstone together with all older messages of its key."""
         if offset in replica.gone:
             return ""
@@ -216,6 +243,9 @@ class Compacted:
         if replica.is_blind:
             return ""
         since = replica.alone.pop(offset, None)
+        if seen.hidden is not None and (since is None or since.leader_epoch != seen.at.leader_epoch):
+            return ""  # a leader before it has decided so
+        at = seen.at
         if since is None:
             return f"{offset}, a tombstone, is gone together with what it ended"
         if since.steps == at.steps and at.wall_us - since.wall_us < self._retention_us:
