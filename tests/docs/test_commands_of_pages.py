@@ -237,7 +237,7 @@ ENDS: dict[tuple[str, str], tuple[int, str]] = {
     ("filter-subjects", "penstock stream count fleet 'fleet.ch.>'"): (0, "2\n"),
     ("filter-subjects", "python 1"): (0, "fleet.ch.4712.position 1 1 1\n3\n1\n"),
     ("filter-subjects", "python 2"): (0, "3 subjects up to fleet.de.17.position\n"),
-    ("delete-messages", "python 2"): (0, "1\n"),
+    ("delete-messages", "python 3"): (0, "1\n"),
     ("several-subjects", "penstock stream show trade"): (0, "orders.>, rates.*"),
     ("several-subjects", "python 1"): (0, "('shop.>', 'parcels.>')"),
     ("publish-many", "python 1"): (0, "9999"),

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from penstock.base import limits
 from penstock.base.clock import Now
 from penstock.base.config import Durability, StreamConfig
+from penstock.base.errors import PenstockError
 from penstock.base.ids import PartitionId, PartitionKey, StreamId
 from penstock.commitlog import Log, LogConfig, LogFolder, OpenFiles
 from penstock.node.api.partition_append import append
@@ -136,7 +137,7 @@ class Broker:
             error: Exception | None = None
             try:
                 work.run()
-            except OSError as raised:
+            except (OSError, PenstockError) as raised:
                 error = raised
             work.done(error)
             self.take()
