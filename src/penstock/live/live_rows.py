@@ -30,7 +30,7 @@ from penstock.live.marks import Decided, HideReason, HideRows, MadeUnder, Mark, 
 from penstock.live.row_set import NONE
 
 _REASONS = tuple(HideReason)
-_SMALL_SPANS = 4
+_FEW_ROWS = 4
 _SNAPSHOT_ROOM = limits.MARK_BYTES_MAX - 512  # beside all other fields
 
 
@@ -93,7 +93,7 @@ class LiveRows:
     def _hide(self, mark: HideRows) -> int:
         rows = mark.rows.between(self.log_start, limits.OFFSET_MAX)
         # To count all that is hidden takes longer than to look up a few rows.
-        is_small = len(rows.boxes) <= _SMALL_SPANS
+        is_small = rows.count <= _FEW_ROWS
         before = sum(starmap(self.hidden.count_in, rows.runs())) if is_small else self.hidden.count
         self.hidden |= rows
         if mark.is_secure:
