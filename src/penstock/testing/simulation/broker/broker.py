@@ -123,6 +123,7 @@ class SimBroker:
         self._peers: PeerLinks | None = None
         self._was_clean = False
         self._is_refused = False  # its disk is an older copy, so the operator replaces it with an empty one
+        self.has_failed = False  # it cannot go on, and is about to end: it may not have applied what it has logged
         self._paused = False
         self._waiting: deque[Call] = deque()
         self._timer: Timer | None = None
@@ -144,7 +145,7 @@ class SimBroker:
         self.run += 1
         node = Node(self.disk.vfs, self._settings(), self._random)
         self.node = node
-        self.is_stopping = False
+        self.is_stopping = self.has_failed = False
         around = self._around
         self._link = NatsLinkModel(self.name, self, around.network, around.nats, self._random)
         self._peers = PeerLinks(
@@ -407,6 +408,7 @@ class SimBroker:
             self._trace(notice)
         if step.failure:
             self._trace(f"cannot go on: {step.failure}")
+            self.has_failed = True
             if OLDER_COPY in step.failure:
                 assert self.disk.is_older, step.failure
                 self._around.count("refused older copies")

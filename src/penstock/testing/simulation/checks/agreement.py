@@ -68,7 +68,7 @@ class Agreement:
                 text = f"term {standing.elected_term} has two metadata leaders: {leader} and {broker.broker_id}"
                 raise ViolationError(text)
         applied = (broker.run, standing.applied)
-        if self._applied.get(broker.broker_id) != applied:
+        if not broker.has_failed and self._applied.get(broker.broker_id) != applied:
             self._applied[broker.broker_id] = applied
             assert broker.node is not None
             digest = inspector.image_digest(broker.node)
