@@ -226,8 +226,10 @@ class Companions:
             self._read_on(companion, passed)
         leadership = companion.leadership
         needed = wanted = max(passed.known_end, 0 if leadership is None else leadership.epoch_start)
-        if leadership is None and (partition.stream.config.compact or partition.stream.config.allow_message_ttl):
-            wanted = companion.committed_end  # a replica that returns gets rows that others have erased meanwhile
+        # A replica that returns gets rows that others have erased meanwhile; with a limit by subject readers do not see
+        # rows before the mark that decides on them.
+        if leadership is None and not partition.is_limited:
+            wanted = companion.committed_end
         if passed.end < wanted:
             text = f"what is hidden in {partition.label} is being read; ask again in a moment"
             raise RemoteError(ErrorCode.NOT_YET, text)

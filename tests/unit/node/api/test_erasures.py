@@ -18,12 +18,14 @@ from penstock.messages import (
     DeleteMessagesRequest,
     DeleteMessagesResponse,
     ErasureState,
+    FetchRequest,
     PurgeSubjectRequest,
     PurgeSubjectResponse,
     ReplicaErasure,
     TruncateRequest,
 )
 from penstock.metadata.companions import companion_key
+from penstock.node.replicas.companions import ReadCompanionRows
 from penstock.vfs.memory import Keep, MemoryVfs
 from tests.unit.node.harness import Broker, batch_of
 from tests.unit.node.members import Brokers, formed
@@ -336,6 +338,31 @@ def test_a_replica_without_the_marks_is_not_told_as_one_that_has_erased() -> Non
     leader.answer(caller, DeleteMessagesResponse)
     assert set(all_states(brokers, end + 1).values()) == {ErasureState.ERASED}
     assert not held(other.memory, 5)
+
+
+def test_a_replica_shows_nothing_of_what_others_have_erased_before_it_knows_of_it() -> None:
+    brokers = in_cluster()
+    leader = brokers.led(NAME)
+    other = next(one for one in brokers.members.values() if one is not leader and one is not brokers.leader)
+    asked(brokers, 0)
+    assert [row.offset for row in other.read(NAME)] == list(range(1, ROWS))
+    brokers.cut(int(leader.broker_id), int(other.broker_id))
+    brokers.run(30_000)
+    append(leader, range(ROWS, ROWS + 20))
+    brokers.run(1_000)
+    asked(brokers, ROWS + 3, ROWS + 4)
+    brokers.run(20_000)
+    assert not held(leader.memory, ROWS + 3, ROWS + 4)
+    other.hung = (ReadCompanionRows,)  # it has the marks, and does not know them yet
+    brokers.join(int(leader.broker_id), int(other.broker_id))
+    brokers.run(5_000)
+    assert int(other.node._partitions[key_of(other, NAME)].committed_end) == ROWS + 20
+    refusal = other.refusal(FetchRequest(stream_id=other.stream_id(NAME), offset=Offset(ROWS)))
+    assert refusal.code == ErrorCode.NOT_YET
+    other.hung = ()
+    brokers.run(1_000)
+    shown = [row.offset for row in other.read(NAME)]
+    assert shown == [one for one in range(1, ROWS + 20) if one not in (ROWS + 3, ROWS + 4)]
 
 
 def test_of_a_stream_whose_deletion_is_suspended_nothing_is_erased() -> None:
