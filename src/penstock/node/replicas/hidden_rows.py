@@ -202,7 +202,7 @@ class HiddenRows:
                 log_end=result.log_end,
             )
             fold.others = result.others
-            if result.secure:
+            if result.secure or partition.pushed_out is not None:
                 self._touch(partition)
         if partition.is_limited:
             self._events.add(PartitionEventKind.SHOWN, partition)

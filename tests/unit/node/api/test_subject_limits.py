@@ -172,6 +172,16 @@ def test_a_message_that_is_deleted_at_once_has_hidden_the_one_before_it() -> Non
     assert offsets(broker) == [3]
 
 
+def test_a_limit_in_messages_applies_to_what_a_decision_shows() -> None:
+    broker = limited(1, max_messages=3)
+    publish(broker, *"abcdef")  # nothing is published after them: the decision alone pushes out
+    assert offsets(broker) == [3, 4, 5]
+    publish(broker, *"dd")
+    assert offsets(broker) == [4, 5, 7]
+    alter(broker, max_messages_per_subject=None)
+    assert offsets(broker) == [4, 5, 7]
+
+
 def test_a_deleted_message_does_not_count() -> None:
     broker = limited(2)
     publish(broker, *"aaab")
