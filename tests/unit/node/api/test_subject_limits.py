@@ -25,6 +25,7 @@ from penstock.messages import (
 from penstock.node.partition.decisions import DecideRows
 from penstock.node.partition.partition import Partition
 from penstock.node.replicas.companions import CompanionRow
+from penstock.vfs.memory import Keep
 from tests.unit.node.harness import Broker, rows_of
 
 
@@ -331,3 +332,21 @@ def test_what_makes_no_sense_is_refused(config: dict[str, object], words: str) -
     assert isinstance(error, RemoteError)
     assert error.code == ErrorCode.INVALID_CONFIG
     assert words in str(error)
+
+
+@pytest.mark.parametrize("limit", [1, 2])
+def test_what_a_power_loss_leaves_of_a_log_is_read_though_marks_outlive_their_messages(limit: int) -> None:
+    broker = limited(limit, durability="os")
+    publish(broker, *"ab")
+    assert offsets(broker) == [0, 1]
+    broker.tick(10_000)
+    broker.settle()
+    publish(broker, *"cdcdcd")
+    assert offsets(broker) == [0, 1, *range(8 - 2 * limit, 8)]
+    after = broker.crash(Keep.SYNCED).start()
+    after.tick(1_000)
+    assert offsets(after) == [0, 1], "no message of the new leadership is there yet"
+    publish(after, *"bcb")
+    expected = [0, 3, 4] if limit == 1 else [0, 2, 3, 4]
+    assert offsets(after) == expected
+    assert offsets(after.crash(Keep.ALL).start()) == expected
