@@ -219,8 +219,10 @@ class HiddenRows:
             return Erasure(0, 0, "it does not know yet what to erase" if partition.stream.has_companion else "")
         while owed.steps:
             step = owed.steps[0]
-            if (left := partition.log.unerased(step.rows)) is not None:
-                all_left = partition.log.unerased(owed.steps[-1].rows) or left
+            # A leader lacks nothing: what marks name behind its log was lost.
+            end = limits.OFFSET_MAX if partition.leadership is None else partition.log.log_end
+            if (left := partition.log.unerased(step.rows.between(0, end))) is not None:
+                all_left = partition.log.unerased(owed.steps[-1].rows.between(0, end)) or left
                 return Erasure(owed.erased_end, all_left.rows, left.waits_for)
             if waits_for := self._copies(partition, step):
                 return Erasure(owed.erased_end, 0, waits_for)
