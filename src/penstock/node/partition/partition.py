@@ -382,6 +382,7 @@ class Partition:
         if self.is_limited:
             self._seen_end = max(self._seen_end, end)  # a stricter limit is decided from the beginning on
             self._grow_visible(end)
+            self._push_out()
 
     def _grow_visible(self, before: int) -> None:
         """Count what is shown since `before`, as a share of what is committed."""

@@ -171,7 +171,7 @@ class HiddenRows:
             self._show(partition.key, fold)
 
     def committed(self, partition: Partition) -> None:
-        """Show what has waited for rows that are committed now."""
+        """Show what has waited for rows that are committed now, or are known to be lost as this broker leads."""
         if (fold := self._folds.get(partition.key)) is not None and fold.waiting:
             self._show_waiting(partition, fold)
 
@@ -187,6 +187,10 @@ class HiddenRows:
         while fold.waiting:
             result = fold.waiting[0]
             decided_end = min(result.decided_end, log.marked_end(result.leader_epoch))
+            leadership = partition.leadership
+            if leadership is not None and leadership.leader_epoch > result.leader_epoch:
+                # What was behind is lost, also while this log, without a message of the epoch, does not say so.
+                decided_end = min(decided_end, leadership.epoch_start)
             if decided_end > partition.committed_end and not live.refusal:
                 break
             del fold.waiting[0]
@@ -202,7 +206,7 @@ class HiddenRows:
                 log_end=result.log_end,
             )
             fold.others = result.others
-            if result.secure:
+            if result.secure or partition.pushed_out is not None:
                 self._touch(partition)
         if partition.is_limited:
             self._events.add(PartitionEventKind.SHOWN, partition)
@@ -215,8 +219,10 @@ class HiddenRows:
             return Erasure(0, 0, "it does not know yet what to erase" if partition.stream.has_companion else "")
         while owed.steps:
             step = owed.steps[0]
-            if (left := partition.log.unerased(step.rows)) is not None:
-                all_left = partition.log.unerased(owed.steps[-1].rows) or left
+            # A leader lacks nothing: what marks name behind its log was lost.
+            end = limits.OFFSET_MAX if partition.leadership is None else partition.log.log_end
+            if (left := partition.log.unerased(step.rows.between(0, end))) is not None:
+                all_left = partition.log.unerased(owed.steps[-1].rows.between(0, end)) or left
                 return Erasure(owed.erased_end, all_left.rows, left.waits_for)
             if waits_for := self._copies(partition, step):
                 return Erasure(owed.erased_end, 0, waits_for)

@@ -228,6 +228,7 @@ class Replicas:
         self.rollups.check(partition)
         self.staged_retention.watch(partition)
         self.companions.advanced(partition)
+        self.hidden_rows.committed(partition)
 
     def ended(self, partition: Partition, error: RemoteError) -> None:
         """End what only a leader does; `error` is for callers that wait."""

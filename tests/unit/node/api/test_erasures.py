@@ -247,6 +247,18 @@ def test_what_lies_before_the_log_start_by_then_is_erased_too() -> None:
     assert broker.read(NAME)[0].offset == 6
 
 
+def test_an_erasure_does_not_wait_for_messages_that_a_power_loss_took() -> None:
+    broker = with_messages(durability="os")
+    broker.tick(10_000)
+    append(broker, [ROWS])
+    answer = broker.ask(delete(broker, 1, ROWS), DeleteMessagesResponse)
+    assert answer.deleted == 2
+    after = broker.crash(Keep.SYNCED).start()
+    assert after.node._partitions[key_of(after, NAME)].log.log_end == ROWS
+    erased(after, answer.marks_end)
+    assert not held(after.memory, 1)
+
+
 @pytest.mark.parametrize("keep", list(Keep))
 def test_a_broker_that_crashes_at_any_step_erases_it_when_it_is_back(keep: Keep) -> None:
     broker = with_messages()

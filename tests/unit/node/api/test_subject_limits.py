@@ -25,6 +25,7 @@ from penstock.messages import (
 from penstock.node.partition.decisions import DecideRows
 from penstock.node.partition.partition import Partition
 from penstock.node.replicas.companions import CompanionRow
+from penstock.vfs.memory import Keep
 from tests.unit.node.harness import Broker, rows_of
 
 
@@ -170,6 +171,16 @@ def test_a_message_that_is_deleted_at_once_has_hidden_the_one_before_it() -> Non
     decide(broker)
     assert broker.answer(caller, DeleteMessagesResponse).deleted == 1
     assert offsets(broker) == [3]
+
+
+def test_a_limit_in_messages_applies_to_what_a_decision_shows() -> None:
+    broker = limited(1, max_messages=3)
+    publish(broker, *"abcdef")  # nothing is published after them: the decision alone pushes out
+    assert offsets(broker) == [3, 4, 5]
+    publish(broker, *"dd")
+    assert offsets(broker) == [4, 5, 7]
+    alter(broker, max_messages_per_subject=None)
+    assert offsets(broker) == [4, 5, 7]
 
 
 def test_a_deleted_message_does_not_count() -> None:
@@ -321,3 +332,21 @@ def test_what_makes_no_sense_is_refused(config: dict[str, object], words: str) -
     assert isinstance(error, RemoteError)
     assert error.code == ErrorCode.INVALID_CONFIG
     assert words in str(error)
+
+
+@pytest.mark.parametrize("limit", [1, 2])
+def test_what_a_power_loss_leaves_of_a_log_is_read_though_marks_outlive_their_messages(limit: int) -> None:
+    broker = limited(limit, durability="os")
+    publish(broker, *"ab")
+    assert offsets(broker) == [0, 1]
+    broker.tick(10_000)
+    broker.settle()
+    publish(broker, *"cdcdcd")
+    assert offsets(broker) == [0, 1, *range(8 - 2 * limit, 8)]
+    after = broker.crash(Keep.SYNCED).start()
+    after.tick(1_000)
+    assert offsets(after) == [0, 1], "no message of the new leadership is there yet"
+    publish(after, *"bcb")
+    expected = [0, 3, 4] if limit == 1 else [0, 2, 3, 4]
+    assert offsets(after) == expected
+    assert offsets(after.crash(Keep.ALL).start()) == expected
