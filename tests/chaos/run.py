@@ -33,7 +33,7 @@ STRIKES_MAX = 10_000
 _CAUGHT_UP_S = 120.0
 _BEFORE_S = 2.0  # the first fault strikes brokers that have something to lose
 _MENDING_TRIES_S = 2 * limits.REPAIR_RETRY_MS / 1000  # then a log that cannot be mended has been tried again
-_BUILT_ANEW = (".index", ".cleaned", ".mended", ".new")  # from other files, which must be there
+_BUILT_ANEW = (".index", ".subjects", ".cleaned", ".mended", ".new")  # from other files, which must be there
 
 PUBLISHERS = (
     ("orders once", "once", "orders", "orders", 0),

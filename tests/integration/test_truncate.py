@@ -132,11 +132,11 @@ async def test_the_command_asks_first_and_says_what_goes(tmp_path: Path) -> None
             assert result.exit_code == code, result.output
             return result.output
 
-        assert "stream orders, partition 1: 7 offsets" in run("--before", "7", "--partition", "1", "--dry-run")
+        assert "stream orders, partition 1: 7 messages" in run("--before", "7", "--partition", "1", "--dry-run")
         told = json.loads(run("--before", "7", "--partition", "1", "--dry-run", "--json"))
         assert {**told, "size_bytes": 0} == {"partition": 1, "log_start": 7, "messages": 7, "size_bytes": 0}
         said = run("--before", "7", "--partition", "1", code=1, stdin=b"n\n")
-        assert "Purge 7 offsets" in said
+        assert "Purge 7 messages" in said
         assert "keeps what it has" in said
         assert await offsets_of(client, "orders", partition=1) == list(range(20))
         assert "--yes" in run("--before", "7", "--partition", "1", code=1, stdin=b"")
@@ -152,9 +152,9 @@ async def test_the_command_asks_first_and_says_what_goes(tmp_path: Path) -> None
         assert "with one of --before" in run("--yes", code=2)
         assert "with one of" in run("--keep", "3", "--all", "--yes", code=2)
         said = run("--keep", "3", stdin=b"n\n", code=1)
-        assert "stream orders, partition 0: 17 offsets" in said, "what goes is said of each partition first"
-        assert "stream orders, partition 1: 10 offsets" in said
-        assert "Purge 27 offsets" in said
+        assert "stream orders, partition 0: 17 messages" in said, "what goes is said of each partition first"
+        assert "stream orders, partition 1: 10 messages" in said
+        assert "Purge 27 messages" in said
         run("--keep", "30", "--yes")
         assert await offsets_of(client, "orders", partition=0) == list(range(20))
         assert run("--keep", "3", "--partition", "0", "--yes", command="truncate").count("begins at offset 17") == 1

@@ -10,7 +10,7 @@ from tests.extent import each_change, needs_time
 from tests.sim.run.run import run_seeds
 
 SEEDS = range(12)
-SEEDS_WITH_UPGRADES = (10, 13, 16)  # those of the first ones in which brokers are upgraded
+SEEDS_WITH_UPGRADES = (10, 13, 16, 65)  # some in which brokers are upgraded
 
 
 @each_change

@@ -279,8 +279,8 @@ class Disk:
                 memory.remove(path)
                 continue
             with closing(memory.open(path)) as file:
-                position = number % file.size()
-                if way % 4 == 1:
+                position = number % max(1, file.size())
+                if way % 4 == 1 and file.size():
                     file.write_at(position, bytes([file.read_at(position, 1)[0] ^ (1 << way // 4 % 8)]))
                 elif way % 4 == 2:
                     file.truncate(position)
