@@ -97,8 +97,9 @@ class LookupApi:
             go_on(call)
 
     def ask_subjects(self, find: PartitionLookup, call: Call, request: ListSubjectsRequest) -> None:
-        """Find the partition and call `list_subjects`."""
-        self.list_subjects(call, find.readable(request.stream_id, request.partition), request)
+        """Find the led partition and call `list_subjects`."""
+        partition = find.readable(request.stream_id, request.partition)
+        self._when_decided(call, partition, lambda later: self.list_subjects(later, partition, request))
 
     def get(self, call: Call, partition: Partition, request: GetRequest) -> None:
         """Return one message. Raise RemoteError (not_yet) until this replica knows the latest high watermark."""
@@ -170,7 +171,7 @@ class LookupApi:
             raise error
         partition.require_high_watermark()
         epoch = partition.leader_epoch
-        end = partition.committed_end
+        end = partition.visible_end
 
         def answer(query: ListSubjects) -> None:
             found = (

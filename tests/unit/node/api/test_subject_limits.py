@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
+import msgspec
 import pytest
 
 from penstock.base import limits
@@ -21,6 +22,8 @@ from penstock.messages import (
     GetResponse,
     ListOffsetsRequest,
     ListOffsetsResponse,
+    ListSubjectsRequest,
+    ListSubjectsResponse,
 )
 from penstock.node.partition.decisions import DecideRows
 from penstock.node.partition.partition import Partition
@@ -133,6 +136,22 @@ def test_no_message_is_shown_before_it_is_decided_which_ones_it_hides() -> None:
     decide(broker)
     assert broker.answer(waiting, FetchResponse).end_offset > 2
     assert offsets(broker) == [2, 3]
+
+
+def test_a_list_of_subjects_waits_until_all_that_was_acked_is_decided_on() -> None:
+    broker = undecided()
+    request = ListSubjectsRequest(stream_id=broker.stream_id("orders"), subjects=(">",))
+    listing = broker.request(msgspec.structs.replace(request, limit=10))
+    counting = broker.request(request)
+    assert {listing, counting} <= set(broker.open_requests)
+    decide(broker)
+    listed = broker.answer(listing, ListSubjectsResponse)
+    assert [(one.subject, one.messages, one.last_offset) for one in listed.subjects] == [
+        ("orders.a", 1, 2),
+        ("orders.b", 1, 3),
+    ]
+    counted = broker.answer(counting, ListSubjectsResponse)
+    assert (counted.messages, counted.committed_end) == (2, 4)
 
 
 def test_a_request_for_the_last_message_waits_until_all_that_was_acked_is_decided_on() -> None:
