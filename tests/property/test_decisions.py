@@ -49,7 +49,7 @@ def check(acts: list[tuple[int, list[str], int]], limit: int) -> None:
     log = Log.open(LogFolder(MemoryVfs(), "log", 7, 0), LogConfig(segment_bytes=2_000), now_us=0)
     log.start_epoch(1)
     model, hidden, others = Model(), NONE, False
-    memory, budget = DecisionMemory(limit, 0, TableBudget(limits.OFFSET_MAX)), TableBudget(limits.OFFSET_MAX)
+    memory, budget = DecisionMemory(limit, 0, 0, TableBudget(limits.OFFSET_MAX)), TableBudget(limits.OFFSET_MAX)
     for act, subjects, number in [*acts, (DECIDE, [], 0)]:
         if act == APPEND:
             model.subjects += subjects
@@ -64,7 +64,7 @@ def check(acts: list[tuple[int, list[str], int]], limit: int) -> None:
             if act == STRICTER and limit > 1:
                 limit, model.end = limit - 1, 0
             limit += act == WIDER
-            memory = DecisionMemory(limit, model.end, budget)
+            memory = DecisionMemory(limit, model.end, 0, budget)
         elif act == DECIDE and model.end < log.log_end:
             query = DecideRows(log.view().hiding(hidden), log.log_end, memory, has_others=others, skips_damage=False)
             query.run()

@@ -55,7 +55,7 @@ class Projection:
         numbers = [names.index(name) for name in self.columns]
         if self._patterns is not None and _SUBJECT not in numbers:
             numbers.append(_SUBJECT)
-        self._hidden = hidden
+        self.hidden = hidden
         if hidden is not None and _OFFSET not in numbers:
             numbers.append(_OFFSET)
         self._numbers = tuple(numbers)
@@ -94,7 +94,7 @@ class Projection:
         return found
 
     def _of(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        if self._hidden is not None and (shown := masking.shown(rows.column("offset"), self._hidden)) is not None:
+        if self.hidden and (shown := masking.shown(rows.column("offset"), self.hidden)) is not None:
             rows = rows.filter(shown)
         if self._patterns is not None:
             rows = rows.filter(self._patterns.mask(rows.column("subject")))

@@ -48,9 +48,11 @@ class LiveSubjectQueries(SubjectQueries):
         end: int,
         tell: Callable[[int], None] = lambda _: None,
         tell_subjects: Callable[[int], None] = lambda _: None,
+        *,
+        begin: int = 0,
     ) -> None:
         """`tell_subjects` is called with the bytes of subjects that are looked through; it may raise, too."""
-        super().__init__(view, end, tell)
+        super().__init__(view, end, tell, begin=begin)
         self._hidden = view.hidden
         self._tell_subjects = tell_subjects
 

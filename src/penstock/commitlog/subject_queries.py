@@ -399,9 +399,17 @@ class SubjectQueries:
     """
 
     def __init__(
-        self, view: LogView, end: int, tell: Callable[[int], None] = lambda _: None, *, makes_indexes: bool = True
+        self,
+        view: LogView,
+        end: int,
+        tell: Callable[[int], None] = lambda _: None,
+        *,
+        makes_indexes: bool = True,
+        begin: int = 0,
     ) -> None:
-        self._view = view.hiding(None)
+        """`begin`: messages before it are left out."""
+        self._begin = max(begin, view.log_start)
+        self._view = view.as_stored()
         self._live_view = view
         self._end = min(end, view.log_end)
         self._tell = tell
@@ -541,7 +549,7 @@ class SubjectQueries:
     def _pieces(self) -> list[Piece]:
         view, pieces = self._view, []
         for segment in view.segments:
-            begin, end = max(view.log_start, segment.base_offset), min(self._end, segment.end_offset)
+            begin, end = max(self._begin, segment.base_offset), min(self._end, segment.end_offset)
             if begin < end:
                 pieces.append(Piece(segment, begin, end, segment is not view.segments[-1]))
         return pieces
@@ -607,8 +615,9 @@ class SubjectQueries:
             while len(parts) > 1 and len(parts[-2]) <= 2 * len(parts[-1]):
                 parts[-2:] = [sum_of(parts[-2:])]
             is_newer = known is None or known[0] != piece.begin or known[1] <= piece.end
-            # Not of other segments, which get an index: else memory would grow with the log.
-            if is_newer and (not piece.is_sealed or piece.begin > piece.segment.base_offset):
+            # Not of other segments, which get an index, nor from where a caller begins: memory would grow with the log.
+            from_start = piece.begin == max(self._view.log_start, piece.segment.base_offset)
+            if is_newer and from_start and (not piece.is_sealed or piece.begin > piece.segment.base_offset):
                 memory.summed = piece.begin, piece.end, tuple(parts)
         return tuple(parts)
 

@@ -31,7 +31,7 @@ from penstock.commitlog.files.batch_walk import Window
 from penstock.commitlog.files.index import BatchExtent, Entries, FileEntries, IndexHead, PackedEntries, ResumedEntries
 from penstock.commitlog.segment.damage import Damage
 from penstock.commitlog.segment.index_check import IndexCheck
-from penstock.commitlog.segment.segment import Segment
+from penstock.commitlog.segment.segment import Erased, Segment
 from penstock.commitlog.segment.segment_scan import (
     RebuiltIndexes,
     rebuild_entries,
@@ -39,7 +39,7 @@ from penstock.commitlog.segment.segment_scan import (
     rebuild_index,
     write_while,
 )
-from penstock.live.row_set import RowSet
+from penstock.live.row_set import NONE, RowSet
 from penstock.vfs import Buffer, File, Vfs
 
 _T = TypeVar("_T")
@@ -170,7 +170,7 @@ class LogView:
         hidden: RowSet | None = None,
     ) -> None:
         self._vfs = vfs
-        self.hidden = hidden  # rows that readers are not shown; None: there are none, or the view is as stored
+        self.hidden = hidden  # rows that readers are not shown; None: the view is not for readers, but as stored
         self._rebuilt_indexes = rebuilt_indexes
         self._validity = validity
         self.segments = segments
@@ -189,8 +189,12 @@ class LogView:
         return self._with(log_start, self.hidden)
 
     def hiding(self, hidden: RowSet | None) -> LogView:
-        """Return the same view without these rows, for readers; None: with all rows, as they are stored."""
-        return self if hidden is self.hidden else self._with(self.log_start, hidden or None)
+        """Return the same view for readers, without these rows."""
+        return self._with(self.log_start, hidden or NONE)
+
+    def as_stored(self) -> LogView:
+        """Return the same view with all rows, and what the cleaner has left of hidden ones."""
+        return self if self.hidden is None else self._with(self.log_start, None)
 
     def _with(self, log_start: int, hidden: RowSet | None) -> LogView:
         on_damage, rebuilt = self.on_damage, self._rebuilt_indexes
@@ -253,18 +257,35 @@ class LogView:
         segment: Segment | None = self._segment_of(found.base_offset)
         while segment is not None and segment.path != found.path:
             segment = segment.successor
-        if segment is not None:
-            hidden = self._stored_hidden(segment)
-        return hidden is None or not hidden.any_in(found.base_offset, found.end_offset)
+        if segment is not None and (erased := segment.erased) is not None:
+            more = self._more_than(erased, segment)
+            hidden = erased.covers if not more else hidden if more > 0 else hidden | erased.covers
+        return not hidden.any_in(found.base_offset, found.end_offset)
 
-    def _stored_hidden(self, segment: Segment) -> RowSet | None:
-        """Return hidden rows that exactly this segment's file may still have; None: none are hidden."""
-        hidden, erased = self.hidden, segment.erased
-        if hidden is None or erased is None:
-            return hidden
-        # Hidden rows only grow, but for those below the log start, which are forgotten.
+    def _more_than(self, erased: Erased, segment: Segment) -> int:
+        """Return how many rows of a segment the view hides more than were hidden when its file was written.
+
+        Below 0: the view is older. Hidden rows only grow, but for those below the log start, which are forgotten: of
+        two sets one holds the other.
+        """
+        assert self.hidden is not None
         begin, end = max(segment.base_offset, self.log_start), segment.end_offset
-        return erased.covers if hidden.count_in(begin, end) == erased.rows.count_in(begin, end) else hidden
+        return self.hidden.count_in(begin, end) - erased.rows.count_in(begin, end)
+
+    def hidden_in(self, segment: Segment) -> RowSet | None:
+        """Return the hidden rows of a segment of this view; None: as stored. Call it once the file is chosen.
+
+        The cleaner may have rewritten the segment since the view was made: what is left of the rows that were hidden
+        meanwhile is hidden, too.
+        """
+        erased = segment.latest.erased
+        if self.hidden is None or erased is None or self._more_than(erased, segment) >= 0:
+            return self.hidden
+        return self.hidden | erased.rows
+
+    def hidden_at(self, offset: int) -> RowSet | None:
+        """Return the same for the segment that holds an offset."""
+        return self.hidden_in(self._segment_of(offset))
 
     def _masked(self, found: Slice, offset: int, begin: int, end: int, bytes_max: int) -> Masked | None:
         """Read the batches of a slice that may have hidden rows, from the one that holds `begin` on."""
@@ -274,16 +295,19 @@ class LogView:
         cover, reached, shown_end = min(found.base_offset, offset), begin, offset
         base_offset = cover
         bytes_max = min(bytes_max, limits.MASKED_BYTES_MAX)
+        segment = self._segment_of(begin)
         for header, data in self._segment_batches(
-            self._segment_of(begin), begin, found.end_offset, reverse=False, wants=None, hidden=self.hidden
+            segment, begin, found.end_offset, reverse=False, wants=None, hidden=self.hidden
         ):
             looked_bytes += len(data)
+            hidden = self.hidden_in(segment)
+            assert hidden is not None
             if not parts and header.base_offset < cover:  # the cleaner has merged batches meanwhile
                 cover = base_offset = header.base_offset
             if header.end_offset > end or (parts and size_bytes + len(data) > bytes_max):
                 break
             reached = header.end_offset
-            if (message := masking.masked(data, header, self.hidden)) is not None:
+            if (message := masking.masked(data, header, hidden)) is not None:
                 size_bytes += len(message.data)
                 if cover != header.base_offset:
                     covering = bytearray(message.data)
@@ -414,7 +438,11 @@ class LogView:
         if hidden.first_absent(begin) >= stop:
             return
         for header, data in self._segment_batches(segment, begin, stop, reverse=reverse, wants=wants, hidden=hidden):
-            if (message := masking.masked(data, header, hidden)) is not None:
+            now = self.hidden_in(segment)
+            assert now is not None
+            if not now:
+                yield header, data
+            elif (message := masking.masked(data, header, now)) is not None:
                 yield message.header, message.data
 
     def check_indexes(self, begin: int, end: int, flushed_end: int) -> None:

@@ -146,7 +146,7 @@ class Cleaning(IncrementalTask):
         assert self._hidden is not None
         covers: list[int] = []
         moved = 0
-        view, segment = self._view.hiding(None), self.segment
+        view, segment = self._view.as_stored(), self.segment
         begin = max(segment.base_offset, view.log_start)
         if self._hidden.any_in(segment.base_offset, begin):
             return True  # no reader gets there to look

@@ -47,6 +47,7 @@ class Project(Query):
         self._visible_end = visible_end
         self._request = request
         self._wanted = (int(request.offset), visible_end if request.end is None else min(request.end, visible_end))
+        self._projection = Projection(request.columns, request.subjects, view.hidden or None)
         self._found: list[pa.RecordBatch] = []
         self._found_bytes = 0
         subjects = request.subjects if is_indexed else None
@@ -56,20 +57,19 @@ class Project(Query):
     def run(self) -> None:
         """Search. Raise RemoteError if no batch can be read, or for an error other than corruption."""
         hidden = self._view.hidden
-        projection = Projection(self._request.columns, self._request.subjects, hidden)
         start, end = self._wanted
         try:
             while not self._is_enough:
-                if hidden is not None and (beyond := hidden.first_absent(self.end_offset)) > self.end_offset:
+                if hidden and (beyond := hidden.first_absent(self.end_offset)) > self.end_offset:
                     self.end_offset, self.last_epoch = beyond, None  # which epoch it is there was not read
                     continue
                 before = self.end_offset
                 if self._has_skipped_enough and before > start:
                     break
                 self._skip()
-                if self.end_offset > before or self._pick(projection):
+                if self.end_offset > before or self._pick():
                     continue
-                self._project_segment(projection)
+                self._project_segment()
                 if self.end_offset == before:
                     break
         except (RemoteError, CorruptionError) as error:
@@ -81,7 +81,7 @@ class Project(Query):
                 self._file.close()
         self._view.check_not_cut(self.end_offset)  # other rows may be there by now
         self.end_offset = min(self.end_offset, end)
-        raw, crc = projecting.to_stream(self._found, projection.schema)
+        raw, crc = projecting.to_stream(self._found, self._projection.schema)
         self._found.clear()
         if raw:
             self.raw, self.raw_crc = raw, crc
@@ -115,22 +115,25 @@ class Project(Query):
         if begin > self.end_offset:
             self.end_offset, self.last_epoch = begin, None
 
-    def _pick(self, projection: Projection) -> bool:
+    def _pick(self) -> bool:
         """Continue by the next batch if it is large and only single rows of it have to be read."""
         end = min(self._wanted[1], self._visible_end)
-        if self._ranges is None or (picked := self._ranges.pick(self.end_offset, end, projection)) is None:
+        if self._ranges is None or self.end_offset >= self._view.log_end:
+            return False
+        if (picked := self._ranges.pick(self.end_offset, end, self._projecting())) is None:
             return False
         self._take(picked.rows)
         self.looked_bytes += picked.read_bytes
         self.end_offset, self.last_epoch = picked.end_offset, picked.leader_epoch
         return True
 
-    def _project_segment(self, projection: Projection) -> None:
+    def _project_segment(self) -> None:
         """Continue in one segment as long as there are small, sound batches; otherwise by one other batch."""
         room = limits.PROJECTED_SOURCE_BYTES_MAX - self.looked_bytes + self._index_bytes
         found = self._view.slice(self.end_offset, end=self._visible_end, bytes_max=room, wanted_end=self._wanted_end)
         if found is None:
             return
+        projection = self._projecting()
         position, offset = found.position, found.base_offset
         end_position = found.position + found.length
         size = limits.PROJECTED_PIECE_BYTES
@@ -146,7 +149,7 @@ class Project(Query):
                 if (needed := _size_of_first(raw)) > len(raw) and needed <= end_position - position:
                     size = _piece_bytes(needed)
                     continue
-                self._project_batch(projection, found)
+                self._project_batch(found)
                 return
             self._take(taken.rows)
             self.last_epoch = codec.read_header(raw[taken.last_begin :]).leader_epoch
@@ -155,13 +158,20 @@ class Project(Query):
             self.end_offset = offset
             size = _piece_bytes(taken.end - taken.last_begin)
 
-    def _project_batch(self, projection: Projection, near: Slice) -> None:
+    def _project_batch(self, near: Slice) -> None:
         """Continue by one batch of any kind."""
         for header, data in self._batches(self.end_offset, self._visible_end, as_stored=True):
-            self._take(projection.of_message(data, self._wanted, file=near.path, position=near.position))
+            self._take(self._projecting().of_message(data, self._wanted, file=near.path, position=near.position))
             self.last_epoch = header.leader_epoch
             self.end_offset = header.end_offset
             return
+
+    def _projecting(self) -> Projection:
+        """Return the projection for the segment that comes next, once its file is chosen: see `LogView.hidden_in`."""
+        hidden = self._view.hidden_at(self.end_offset) or None
+        if hidden is not self._projection.hidden:
+            self._projection = Projection(self._request.columns, self._request.subjects, hidden)
+        return self._projection
 
     def _take(self, rows: pa.RecordBatch) -> None:
         if rows.num_rows:

@@ -150,9 +150,9 @@ class SubjectLimits:
         begin = max(self._hidden.decided(partition, limit), partition.log_start)
         if begin >= partition.committed_end:
             return
-        memory = one.memory
-        if memory is None or memory.limit != limit or memory.end != begin:
-            memory = one.memory = DecisionMemory(limit, begin, self._budget)
+        memory, taken = one.memory, partition.taken
+        if memory is None or not memory.is_of(limit, begin, taken):
+            memory = one.memory = DecisionMemory(limit, begin, taken, self._budget)
         skips = not partition.is_replicated
         has_others = self._hidden.has_others(partition)
         query = one.query = DecideRows(view, partition.committed_end, memory, has_others=has_others, skips_damage=skips)

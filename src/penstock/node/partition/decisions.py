@@ -31,12 +31,16 @@ _OFFSET, _SUBJECT = 0, 1  # columns of the rows
 
 
 class DecisionMemory:
-    """The last rows of subjects up to `end`, where decisions go on."""
+    """The last rows of subjects up to `end`, where decisions go on; `taken`: see `Partition.taken`."""
 
-    def __init__(self, limit: int, end: int, budget: TableBudget) -> None:
-        self.limit, self.end = limit, end
+    def __init__(self, limit: int, end: int, taken: int, budget: TableBudget) -> None:
+        self.limit, self.end, self.taken = limit, end, taken
         self.table = SubjectTable(limits.SUBJECT_TABLE_MAX, end, budget) if limit == 1 else None
         self.rows = LastRows(limit, end)
+
+    def is_of(self, limit: int, begin: int, taken: int) -> bool:
+        """True if decisions by this limit can go on with it at `begin`. A row alone may be gone: it hides none."""
+        return (self.limit, self.end) == (limit, begin) and (limit == 1 or self.taken == taken)
 
     def forget(self, rows_max: int) -> None:
         """Forget subjects that had no row for long. A table does so by itself."""
@@ -53,7 +57,7 @@ class DecideRows(Query):
     def __init__(
         self, view: LogView, end: int, memory: DecisionMemory, *, has_others: bool, skips_damage: bool
     ) -> None:
-        super().__init__(view.hiding(None))
+        super().__init__(view.as_stored())
         self._hidden_rows = view.hidden
         self.begin = max(memory.end, view.log_start)
         self._end = end

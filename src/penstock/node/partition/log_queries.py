@@ -86,7 +86,7 @@ class Query:
     ) -> Iterator[tuple[BatchHeader, Buffer]]:
         if not self._is_wanted:
             raise QueryGivenUpError
-        view = self._view.hiding(None) if as_stored else self._view
+        view = self._view.as_stored() if as_stored else self._view
         for batch in view.batches(start, end, reverse=reverse):
             self.looked_bytes += len(batch[1])
             yield batch
@@ -260,10 +260,10 @@ class FindOffset(Query):
             row = bisect_left(offsets, self.offset)
             if row < len(offsets) and offsets[row] < self._committed_end:
                 self.timestamp_us = codec.timestamps(data)[row]
-                if self._wanted_us is not None and self._view.hidden is not None:
+                if self._wanted_us is not None and self._view.hidden:
                     self.offset = offsets[row]
                 return
-        if self._wanted_us is not None and self._view.hidden is not None:  # all rows from there on are hidden
+        if self._wanted_us is not None and self._view.hidden:  # all rows from there on are hidden
             self.offset = self._committed_end
 
 
@@ -284,8 +284,7 @@ class ListSubjects(Query):
         """RemoteError: corrupt_range; not_yet if indexes had to be made for so long that others have their turn now."""
         request = self._request
         begin = max(request.begin, self._view.log_start)
-        view = self._view.starting_at(min(begin, self._view.log_end))
-        queries = LiveSubjectQueries(view, self._end, self._tell, self._tell_subjects)
+        queries = LiveSubjectQueries(self._view, self._end, self._tell, self._tell_subjects, begin=begin)
         if request.limit:
             self.subjects = queries.matching(request.subjects, after=request.after, limit=request.limit)
             return

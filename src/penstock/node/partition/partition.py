@@ -81,8 +81,8 @@ class Partition:
         "leader_epoch", "leadership", "leads", "led_epoch", "limit_start", "listened_us", "log", "marked_log_end",
         "mending", "mending_fails", "meters", "names_checked_us", "owes_name_check", "producers", "published",
         "refusal", "rollup_at", "row_limit", "show_refusal", "shown_marks", "sid", "stall", "stream", "subscribed",
-        "terms", "traffic", "trouble", "truncated", "undelivered_told", "unheard", "unheard_told_us", "unmarked",
-        "values", "vfs", "visit_us", "when_idle",
+        "taken", "terms", "traffic", "trouble", "truncated", "undelivered_told", "unheard", "unheard_told_us",
+        "unmarked", "values", "vfs", "visit_us", "when_idle",
     )  # fmt: skip
 
     def __init__(self, stream: StreamState, key: PartitionKey, log: Log, vfs: Vfs, budget: InFlightBudget) -> None:
@@ -123,6 +123,7 @@ class Partition:
         # last notice to the operator; of corruption, the number of ranges reported
         self.trouble, self.fenced_told, self.damage_told = "", False, 0
         self.hiding, self.show_refusal = (NONE, NONE, 0), ""  # see `hide`
+        self.taken = 0  # how often the cleaner has taken rows that were not hidden
         self.is_limited = False  # readers are shown only the last messages of each subject
         self._decided = (0, 0, 0)  # end of the rows on which a leader has decided, by which limit, and its epoch
         self._seen_end = 0  # readers were shown rows up to there before they were decided on
@@ -539,7 +540,11 @@ class Partition:
         step.disk.append(DiskWork(Lane.READ, work.run, done))
 
     def rows_taken(self, step: Step) -> None:
-        """Have the gaps read that the cleaner has made; until they are known, the number of messages is too high."""
+        """Note that the cleaner has taken rows that were not hidden.
+
+        Have the gaps read that it has made; until they are known, the number of messages is too high.
+        """
+        self.taken += 1
         limit = self.row_limit
         if limit is not None and limit.refuses_new and limit.is_cleaned:
             limit.is_outdated = True

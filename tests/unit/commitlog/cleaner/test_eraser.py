@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import replace
 
 import pytest
 
 from penstock.base import limits
-from penstock.batch.codec import BatchProducer, check_rows
+from penstock.batch.codec import BatchProducer, check_rows, read_header
 from penstock.commitlog import LiveCounts, Log, LogConfig, Masked
 from penstock.live.row_set import NONE, RowSet
 from penstock.vfs.memory import MemoryVfs
@@ -37,6 +38,16 @@ def commit(log: Log) -> None:
     save(log)
     flush_and_note(log)
     log.note_committed(log.log_end)
+
+
+def offsets_in(data: bytes) -> list[int]:
+    """The offsets of the rows of batches one after the other."""
+    found: list[int] = []
+    while data:
+        size_bytes = read_header(data).size_bytes
+        found += check_rows(data[:size_bytes]).column("offset").to_pylist()
+        data = data[size_bytes:]
+    return found
 
 
 def bytes_of(vfs: MemoryVfs, log: Log) -> bytes:
@@ -136,6 +147,39 @@ def test_where_all_rows_are_hidden_a_cover_has_only_offset_and_timestamp(produce
     assert offsets_of(view) == [3, 4]
     slice_ = view.readable(3, end=5, bytes_max=1)
     assert slice_ == view.slice(3, end=5, bytes_max=1), "what has no hidden row any more is sent from the file"
+
+
+@pytest.mark.parametrize("hidden_before", [(), (3,)], ids=["none was hidden", "another was hidden"])
+def test_a_view_from_before_a_deletion_shows_no_cover_once_the_segment_is_rewritten(
+    hidden_before: tuple[int, ...],
+) -> None:
+    log = open_log(MemoryVfs(), CONFIG, now_us=NOW)
+    log.start_epoch(1)
+    append_told(log, [Told({"X": "block"}, b"key.", b"value.", b"subject.")] * 3, NOW, BatchProducer(9, 1, 1))
+    append_told(log, [Told()] * 2, NOW)
+    log.tick(NOW + 10 * S)
+    append_told(log, [Told()], NOW + 11 * S)
+    commit(log)
+    log.hide(RowSet.of(hidden_before))
+    view = log.view().hiding(log.hidden)
+    log.hide(RowSet.of([0, 1, 2, *hidden_before]))
+    assert clean_all(log, NOW + 20 * S) == 1
+    (cover,) = [row for _, data in log.view().batches(0, 1) for row in check_rows(data).to_pylist()]
+    assert (cover["offset"], cover["subject"]) == (2, ""), "replicas get it, as it is stored"
+
+    shown = [one for one in (3, 4, 5) if one not in hidden_before]
+    assert offsets_of(view) == shown
+    found, offset = list[int](), 0
+    while offset < 6:
+        piece = view.readable(offset, end=6, bytes_max=1)
+        assert piece is not None
+        if isinstance(piece, Masked):
+            found += offsets_in(piece.data)
+        else:
+            with closing(view.vfs.open(piece.path, read_only=True)) as file:
+                found += offsets_in(file.read_at(piece.position, piece.length))
+        offset = piece.end_offset
+    assert found == shown
 
 
 def test_a_consumer_crosses_hidden_rows_of_another_leader_epoch() -> None:

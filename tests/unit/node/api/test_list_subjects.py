@@ -51,6 +51,19 @@ def delete(broker: Broker, *offsets: int) -> None:
     broker.tick(1_000)
 
 
+@pytest.mark.parametrize("options", [{"limit": 100}, {}], ids=["a list", "a count"])
+def test_no_sum_is_kept_of_what_a_request_cuts_off(options: dict[str, int]) -> None:
+    broker = with_messages()
+    key = PartitionKey(broker.stream_id("orders"), PartitionId(0))
+    found = broker.node._replicas.partitions[key].log.view().segments
+    ask(broker, ">", limit=100)
+    active = found[-1].subjects.summed
+    assert active is not None
+    for segment in found:
+        ask(broker, ">", begin=segment.base_offset + 1, **options)
+    assert [one.subjects.summed for one in found] == [*[None] * (len(found) - 1), active]
+
+
 def test_subjects_with_their_messages() -> None:
     broker = with_messages()
     assert segments(broker) > 2

@@ -11,6 +11,7 @@ from penstock.base import limits
 from penstock.base.config import Compression
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import Offset, StreamId
+from penstock.batch.codec import BatchProducer
 from penstock.commitlog import Log, LogConfig, SubjectQueries
 from penstock.commitlog.subjects import reading
 from penstock.hot.subject_filter import PAGE_BYTES
@@ -21,6 +22,7 @@ from penstock.node.api.projections import Project
 from penstock.vfs.faulty import FaultyVfs, FileFault, FileOperation, FileOperationKind
 from penstock.vfs.memory import MemoryVfs
 from tests.damage import flip
+from tests.expiring import Told, append_told
 from tests.logs import DIRECTORY, clean_all, open_log, save
 from tests.subjects import append_on
 
@@ -88,6 +90,27 @@ class Counted:
 
     def segment_paths(self) -> list[str]:
         return [one.path for one in self.log.view().segments[:-1]]
+
+
+@pytest.mark.parametrize("hidden_before", [(), (3,)], ids=["none was hidden", "another was hidden"])
+def test_a_read_that_begins_before_a_deletion_shows_nothing_blank(hidden_before: tuple[int, ...]) -> None:
+    log = open_log(MemoryVfs(), LogConfig(1 << 20, 10_000_000))
+    log.start_epoch(1)
+    append_told(log, [Told()] * 3, 1, BatchProducer(9, 1, 1))
+    append_told(log, [Told()] * 2, 1)
+    log.tick(10_000_001)  # rolls
+    append_told(log, [Told()], 11_000_000)
+    save(log)
+    log.note_committed(log.log_end)
+    log.hide(RowSet.of(hidden_before))
+    view = log.view().hiding(log.hidden)
+    request = FetchRequest(stream_id=StreamId(7), offset=Offset(0), columns=("value",))
+    query = Project(view, view.vfs, view.log_end, request)
+    log.hide(RowSet.of([0, 1, 2, *hidden_before]))
+    assert clean_all(log, 20_000_000) == 1
+    query.run()
+    assert query.end_offset == 6
+    assert pa.ipc.open_stream(query.raw).read_all().num_rows == 3 - len(hidden_before)
 
 
 def on_own(rows: int = ROWS) -> list[str]:

@@ -111,6 +111,24 @@ def test_only_the_last_messages_of_each_subject_are_shown(limit: int) -> None:
     assert offsets(broker) == sorted(one for of in rows.values() for one in of[-limit:])
 
 
+def test_a_message_whose_time_to_live_is_over_counts_no_more_once_it_was_removed() -> None:
+    broker = limited(2, allow_message_ttl=True, segment_age_ms=1_000, dedup_window_ms=None)
+    publish(broker, "a")
+    broker.publish("orders.a", b"short", headers=b"NATS/1.0\r\nNats-TTL: 5s\r\n\r\n")
+    assert offsets(broker) == [0, 1]
+    broker.tick(2_000)  # rolls
+    publish(broker, "b")
+    decide(broker)
+    for _ in range(120):
+        broker.tick(1_000)
+        broker.settle()
+    assert offsets(broker) == [0, 2]
+    publish(broker, "a")
+    assert offsets(broker) == [0, 2, 3]
+    publish(broker, "a")
+    assert offsets(broker) == [2, 3, 4]
+
+
 @pytest.mark.parametrize("limit", [1, 2])
 def test_a_broker_that_starts_again_goes_on_with_what_its_log_holds(limit: int) -> None:
     broker = limited(limit)
