@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock import aio, ops
+from penstock import OffsetOutOfRange, aio, ops
 from penstock.client.link.link import Link
 from penstock.messages import AlterStreamRequest, AppendAtRequest
 from tests.broker_process import BrokerProcess, eventually, running_broker
@@ -205,7 +205,10 @@ async def test_deletion_stays_suspended_where_a_leader_is_killed_during_a_copy(
                 return not (await client.stream("copy")).config.is_deletion_suspended
 
             async def is_limited() -> bool:
-                return len(await rows_of(client, "copy")) == 100
+                try:
+                    return len(await rows_of(client, "copy")) == 100
+                except OffsetOutOfRange:  # the limit took what this was about to read
+                    return False
 
             await eventually(is_resumed, "deletion is resumed")
             await eventually(is_limited, "its limit holds again")

@@ -20,7 +20,7 @@ from nats.aio.msg import Msg
 from penstock import InvalidConfig, InvalidSchema, RemoteError, aio
 from penstock.base.errors import ErrorCode
 from penstock.schemas.kinds import Schema, SchemaKind
-from tests.broker_process import BrokerProcess, running_broker, running_nats
+from tests.broker_process import BrokerProcess, eventually, running_broker, running_nats
 from tests.cli_process import command
 from tests.extent import code_seed, each_change, needs_time
 from tests.integration.clusters import ClusterProcesses
@@ -133,9 +133,15 @@ async def test_each_partition_takes_its_messages_of_all_subjects_in_their_order(
         last = await connection.request(f"{name}-c.k0", b"last", timeout=10, headers=expected)
         assert json.loads(last.data)["stream"] == f"by-{name}"
     found: dict[int, list[int]] = {}
-    async for message in client.messages(f"by-{name}"):
-        if message.value != b"last":
-            found.setdefault(message.partition, []).append(int(message.value or b""))
+
+    async def are_stored() -> bool:  # the answer to the last one says nothing of the other partitions
+        found.clear()
+        async for message in client.messages(f"by-{name}"):
+            if message.value != b"last":
+                found.setdefault(message.partition, []).append(int(message.value or b""))
+        return sum(map(len, found.values())) >= 2_000
+
+    await eventually(are_stored, "all are stored")
     assert sorted(number for numbers in found.values() for number in numbers) == list(range(2_000))
     assert len(found) == 3
     assert all(numbers == sorted(numbers) for numbers in found.values())
