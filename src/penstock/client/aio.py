@@ -297,13 +297,15 @@ class Client(OfThisProcess):
         stream: StreamName,
         before: Start,
         *,
+        keep: int = 0,
         partition: int | None = None,
         dry_run: bool = False,
         timeout: float = 10.0,
     ) -> list[Truncation]:
         """Delete everything `before` a position in the log, in all partitions or in one; it cannot be undone.
 
-        An offset requires `partition` if the stream has several. `dry_run`: only return what would be deleted.
+        `keep`: the last messages before the position stay, so many of each partition. An offset requires `partition`
+        if the stream has several. `dry_run`: only return what would be deleted.
         OffsetOutOfRange (beyond `committed_end`), StreamNotFound, StreamChanged, ReadOnly, StorageFailed.
         """
         info = await self._streams.now(stream, timeout)
@@ -315,7 +317,7 @@ class Client(OfThisProcess):
             if not isinstance(end, int):  # the messages before the first one at or after that time are deleted
                 end = (await find_place(self._link, info.stream_id, number, before, timeout)).offset
             request = TruncateRequest(
-                stream_id=info.stream_id, partition=number, before=Offset(end), is_dry_run=dry_run
+                stream_id=info.stream_id, partition=number, before=Offset(end), keep=keep, is_dry_run=dry_run
             )
             answer, _ = await self._link.call(request, TruncateResponse, timeout_s=timeout)
             done.append(Truncation(int(number), answer.log_start, answer.messages, answer.size_bytes))

@@ -33,7 +33,7 @@ from penstock.commitlog.files.files import LogFolder
 from penstock.commitlog.files.lineage import LineageEntry
 from penstock.commitlog.files.open_files import OpenFiles
 from penstock.commitlog.flush import Flush
-from penstock.commitlog.live_counts import LiveCounts, LiveState, TooManyRowsError
+from penstock.commitlog.live_counts import LiveCounts, LiveState, TooManyRowsError, start_of_newest
 from penstock.commitlog.live_subjects import LiveSubjectQueries
 from penstock.commitlog.log import Log, LogState
 from penstock.commitlog.repair import MissingRange, RepairError, SegmentRepair
@@ -86,5 +86,6 @@ __all__ = [
     "TruncationTask",
     "check_subject_indexes",
     "is_checkpoint_whole",
+    "start_of_newest",
     "subject_rows",
 ]

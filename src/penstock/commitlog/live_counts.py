@@ -209,6 +209,30 @@ class LiveCounts:
         return gaps
 
 
+def start_of_newest(view: LogView, end: int, rows: int) -> int:
+    """Return the offset from which on the newest `rows` live rows before `end` are; at least `log_start`.
+
+    Run it in a disk thread. RemoteError corrupt_range, LogCutError, OSError.
+    """
+    while True:
+        try:
+            gone = LiveCounts(view, end).gone()
+            break
+        except TooManyRowsError:  # it goes on where it has stopped
+            continue
+    start = view.log_start
+    below, above = start, end  # at or below `below` there are enough, from `above` on too few
+    if end - start - gone.count_in(start, end) <= rows:
+        return start
+    while above - below > 1:
+        middle = (below + above) // 2
+        if end - middle - gone.count_in(middle, end) >= rows:
+            below = middle
+        else:
+            above = middle
+    return below
+
+
 def _retried(segment: Segment, use: Callable[[Segment], _T]) -> _T:
     """Call `use` with the latest rewrite of a segment, again if it is replaced meanwhile."""
     while True:

@@ -80,7 +80,7 @@ def subject_rows(view: LogView, begin: int, end: int) -> Iterator[tuple[pa.Recor
             position, base_offset = 0, found.base_offset
             while position < len(raw):
                 try:
-                    taken = projection.of_messages(raw, position, base_offset, (begin, end))
+                    taken = projection.of_messages(raw, position, base_offset, (offset, end))
                 except CorruptionError:
                     break  # read again below, which reports it
                 if taken is None:
@@ -90,7 +90,7 @@ def subject_rows(view: LogView, begin: int, end: int) -> Iterator[tuple[pa.Recor
                 offset = base_offset
         if offset == at:  # compressed, corrupt, wanted in part, or its file was removed
             for header, data in view.batches(offset, end):
-                yield projection.of_message(data, (begin, end)), header.size_bytes
+                yield projection.of_message(data, (offset, end)), header.size_bytes
                 offset = header.end_offset
                 break
         view.check_not_cut(min(offset, end))

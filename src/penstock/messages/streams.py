@@ -384,13 +384,15 @@ class SetIntakeResponse(Response, frozen=True, kw_only=True):
 class TruncateRequest(Request, frozen=True, kw_only=True):
     """Truncate a partition before an offset, which is at most its committed end.
 
-    Goes to the partition's leader, which forwards it to the metadata leader with its `leader_epoch`.
+    Goes to the partition's leader, which forwards it to the metadata leader with its `leader_epoch`. `keep`: the last
+    messages before the offset stay; earlier versions do not know it.
     """
 
     stream_id: StreamIdField
     partition: PartitionField = PartitionId(0)
     before: OffsetField
     is_dry_run: bool = False  # report only what would be removed
+    keep: Int64Field = 0
     leader_epoch: LeaderEpochField | None = None
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from penstock.base import limits
 from penstock.commitlog import (
     Log,
     LogConfig,
@@ -16,6 +17,7 @@ from penstock.commitlog import (
     SubjectQueries,
     SubjectRow,
     subject_queries,
+    subject_rows,
 )
 from penstock.commitlog.subjects import writing
 from penstock.commitlog.subjects.layout import TRAILER_BYTES
@@ -429,3 +431,16 @@ def test_a_query_can_be_given_up_while_an_index_is_made() -> None:
         SubjectQueries(view, view.log_end, tell).count([">"])
     assert not [name for name in indexes(vfs) if name.endswith(".new")]
     assert queries(log).count([">"]) == 60
+
+
+def test_rows_come_once_though_the_cleaner_merges_batches_between_two_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch that was merged meanwhile may begin below the rows that are left."""
+    monkeypatch.setattr(limits, "CLEANING_SLICE_BYTES", 1_500)
+    log = filled(MemoryVfs(), LogConfig(segment_bytes=8_000))
+    view = log.view()
+    found: list[int] = []
+    for number, (rows, _) in enumerate(subject_rows(view, 0, view.log_end)):
+        found += rows.column(0).to_pylist()
+        if not number:
+            assert clean_all(log)
+    assert found == list(range(view.log_end))

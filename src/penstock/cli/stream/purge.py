@@ -68,7 +68,7 @@ def purge(
             "--keep",
             metavar="N",
             min=1,
-            help="Delete all but the last N offsets of each partition; with --subject: all but the last N messages.",
+            help="Delete all but the last N messages of each partition; with --subject: all but the last N of those.",
         ),
     ] = None,
     everything: Annotated[bool, typer.Option("--all", help="Delete all messages so far.")] = False,
@@ -138,7 +138,7 @@ def purge(
         if isinstance(place, int) and partition is None and len(info.partitions) > 1:
             text = f"an offset is a place in one partition, and stream {info.name} has {len(info.partitions)}"
             raise typer.BadParameter(f"{text}: say which with --partition")
-        found = _found(client, info, place, keep or 0, partition, seconds)
+        found = client.truncate_stream(info, place, keep=keep or 0, partition=partition, dry_run=True, timeout=seconds)
         if dry_run:
             _say(info.name, found, "would go", as_json=as_json)
             return
@@ -168,20 +168,6 @@ def _freed(client: Client, info: StreamInfo, sizes: dict[int, int], timeout: flo
     except PenstockError:  # the purge is complete: this is only for the text
         return {}
     return {partition: max(0, size - now[partition]) for partition, size in sizes.items() if partition in now}
-
-
-def _found(
-    client: Client, info: StreamInfo, place: Start, keep: int, partition: int | None, timeout: float
-) -> list[Truncation]:
-    """Return what would be deleted of each partition; the last `keep` offsets before the position stay."""
-    if not keep:
-        return client.truncate_stream(info, place, partition=partition, dry_run=True, timeout=timeout)
-    found = []
-    for number in range(max(1, len(info.partitions))) if partition is None else (partition,):
-        end = client.offsets(info, place, partition=number, timeout=timeout)
-        before = max(end.log_start, end.offset - keep)
-        found += client.truncate_stream(info, before, partition=number, dry_run=True, timeout=timeout)
-    return found
 
 
 def _what(found: list[Truncation]) -> str:

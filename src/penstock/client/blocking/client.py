@@ -212,17 +212,21 @@ class Client(OfThisProcess):
         stream: StreamName,
         before: Start,
         *,
+        keep: int = 0,
         partition: int | None = None,
         dry_run: bool = False,
         timeout: float = 10.0,
     ) -> list[Truncation]:
         """Delete everything `before` a position in the log, in all partitions or in one; it cannot be undone.
 
-        An offset requires `partition` if the stream has several. `dry_run`: only return what would be deleted.
+        `keep`: the last messages before the position stay, so many of each partition. An offset requires `partition`
+        if the stream has several. `dry_run`: only return what would be deleted.
         OffsetOutOfRange (beyond `committed_end`), StreamNotFound, StreamChanged, ReadOnly, StorageFailed.
         """
         return self._thread.run(
-            self._client.truncate_stream(stream, before, partition=partition, dry_run=dry_run, timeout=timeout)
+            self._client.truncate_stream(
+                stream, before, keep=keep, partition=partition, dry_run=dry_run, timeout=timeout
+            )
         )
 
     def delete(

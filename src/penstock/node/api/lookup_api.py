@@ -69,10 +69,7 @@ class LookupApi:
         """Find the partition and call `get`. The last message of a key or subject is known only to the leader."""
         which = find.readable if request.offset is None else find.held
         partition = which(request.stream_id, request.partition)
-        if request.offset is not None and not partition.visible_end <= request.offset < partition.committed_end:
-            self.get(call, partition, request)
-        else:
-            self._when_decided(call, partition, lambda later: self.get(later, partition, request))
+        self._when_decided(call, partition, lambda later: self.get(later, partition, request))
 
     def ask_offsets(self, find: PartitionLookup, call: Call, request: ListOffsetsRequest) -> None:
         """Find the led partition and call `list_offsets`."""

@@ -46,6 +46,7 @@ class Project(Query):
         self._file: File | None = None
         self._visible_end = visible_end
         self._request = request
+        # the rows that are left
         self._wanted = (int(request.offset), visible_end if request.end is None else min(request.end, visible_end))
         self._projection = Projection(request.columns, request.subjects, view.hidden or None)
         self._found: list[pa.RecordBatch] = []
@@ -124,8 +125,13 @@ class Project(Query):
             return False
         self._take(picked.rows)
         self.looked_bytes += picked.read_bytes
-        self.end_offset, self.last_epoch = picked.end_offset, picked.leader_epoch
+        self._go_on_at(picked.end_offset, picked.leader_epoch)
         return True
+
+    def _go_on_at(self, offset: int, epoch: int | None) -> None:
+        """Note what was taken: no row below `offset` is wanted again, should the cleaner merge its batch."""
+        self.end_offset, self.last_epoch = offset, epoch
+        self._wanted = offset, self._wanted[1]
 
     def _project_segment(self) -> None:
         """Continue in one segment as long as there are small, sound batches; otherwise by one other batch."""
@@ -152,18 +158,16 @@ class Project(Query):
                 self._project_batch(found)
                 return
             self._take(taken.rows)
-            self.last_epoch = codec.read_header(raw[taken.last_begin :]).leader_epoch
             self.looked_bytes += taken.end
             position, offset = position + taken.end, taken.end_offset
-            self.end_offset = offset
+            self._go_on_at(offset, codec.read_header(raw[taken.last_begin :]).leader_epoch)
             size = _piece_bytes(taken.end - taken.last_begin)
 
     def _project_batch(self, near: Slice) -> None:
         """Continue by one batch of any kind."""
         for header, data in self._batches(self.end_offset, self._visible_end, as_stored=True):
             self._take(self._projecting().of_message(data, self._wanted, file=near.path, position=near.position))
-            self.last_epoch = header.leader_epoch
-            self.end_offset = header.end_offset
+            self._go_on_at(header.end_offset, header.leader_epoch)
             return
 
     def _projecting(self) -> Projection:

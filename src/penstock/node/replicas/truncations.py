@@ -22,7 +22,7 @@ from penstock.base.config import Intake
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.fair_shares import FairShares
 from penstock.base.ids import Offset
-from penstock.commitlog import LiveCounts, LogState, TooManyRowsError
+from penstock.commitlog import LiveCounts, LogState, TooManyRowsError, start_of_newest
 from penstock.messages import Response, TruncateRequest, TruncateResponse
 from penstock.metadata.effects.streams import purge_denied_text
 from penstock.node.context import Context
@@ -47,14 +47,15 @@ class _Asked:
     leadership: Leadership
     request: TruncateRequest
     deadline_us: int
-    messages: int  # to be removed
+    before: int  # lower than the request's, if that keeps messages
+    messages: int = 0  # to be removed
     size_bytes: int = 0
     is_agreed: bool = False  # the image has it, or will in a moment
 
     @property
     def is_done(self) -> bool:
         """True if the messages are removed here durably."""
-        before, partition = self.request.before, self.partition
+        before, partition = self.before, self.partition
         return self.is_agreed and partition.truncated_end >= before and partition.log.log_start >= before
 
 
@@ -79,18 +80,20 @@ class Truncations:
         self._check(call, partition, request)
         start = partition.log_start
         deadline_us = self._context.now.elapsed_us + _TIMEOUT_US
-        messages = max(0, request.before - start)
-        asked = _Asked(call.without_raw(), partition, leadership, request, deadline_us, messages)
+        asked = _Asked(call.without_raw(), partition, leadership, request, deadline_us, request.before)
         self._waiting[call.caller] = asked
-        if not messages:
+        if request.before <= start:
             self._measured(asked, None)
             return
-        view, hidden = partition.view(), partition.log.hidden
+        view = partition.view().hiding(partition.log.hidden)
 
         def run() -> None:
-            asked.size_bytes = view.bytes_between(start, request.before)
+            if request.keep:
+                asked.before = start_of_newest(view, request.before, request.keep)
+            asked.messages = asked.before - start
+            asked.size_bytes = view.bytes_between(start, asked.before) if asked.messages else 0
             with contextlib.suppress(TooManyRowsError):  # the answer is in offsets then
-                asked.messages = LiveCounts(view.hiding(hidden), request.before).rows()
+                asked.messages = LiveCounts(view, asked.before).rows()
 
         self._outbox.work(Lane.READ, run, lambda error: self._measured(asked, error))
 
@@ -104,6 +107,9 @@ class Truncations:
                 log_start=partition.log_start,
                 committed_end=partition.committed_end,
             )
+        if request.keep and request.before > partition.visible_end:
+            text = f"{partition.label}: which messages are left is known up to offset {partition.visible_end} so far"
+            raise RemoteError(ErrorCode.NOT_YET, f"nothing was truncated: {text}; ask again in a moment")
         if partition.log.state is not LogState.WRITABLE:
             text = f"nothing was truncated: the log of {partition.label} is {partition.log.state.value}; see its status"
             is_damaged = partition.log.state is LogState.READ_ONLY
@@ -129,7 +135,7 @@ class Truncations:
             return
         if asked.request.is_dry_run:
             self._answer(asked, None)
-        elif asked.partition.truncated_end >= asked.request.before:  # an earlier request covers it
+        elif asked.partition.truncated_end >= asked.before:  # an earlier request covers it
             asked.is_agreed = True
             self.answer_done()
         else:
@@ -150,7 +156,7 @@ class Truncations:
             TruncateRequest(
                 stream_id=request.stream_id,
                 partition=request.partition,
-                before=request.before,
+                before=Offset(asked.before),
                 leader_epoch=asked.leadership.leader_epoch,
             ),
             done,
@@ -169,9 +175,8 @@ class Truncations:
         if error is not None:
             self._outbox.reply(asked.call.caller, error)
             return
-        request = asked.request
         response = TruncateResponse(
-            log_start=Offset(max(request.before, asked.partition.log_start)),
+            log_start=Offset(max(asked.before, asked.partition.log_start)),
             messages=asked.messages,
             size_bytes=asked.size_bytes,
         )

@@ -238,3 +238,22 @@ def test_a_fetch_looks_into_so_many_indexes(monkeypatch: pytest.MonkeyPatch) -> 
     query.run()
     assert (query.end_offset, query.last_epoch, query.raw) == (view.segments[2].base_offset, None, b"")
     assert log.read("u.77.*")[0] == list(range(77, log.end, ROWS // 10))
+
+
+def test_rows_come_once_though_the_cleaner_merges_batches_between_two_ranges() -> None:
+    log = Counted([f"rare.{number}" if number in (100, 110, 500, 900) else f"u.{number}" for number in range(4_000)], 1)
+    request = FetchRequest(stream_id=StreamId(7), offset=Offset(0), columns=("offset",), subjects=("rare.*",))
+    view = log.log.view()
+    query = Project(view, log.vfs, view.log_end, request, is_indexed=True)
+    plan, cleaned = log.vfs.plan, list[int]()
+
+    def clean_between(operation: FileOperation) -> FileFault | None:
+        if query.end_offset > 110 and not cleaned:
+            cleaned.append(0)
+            cleaned.append(clean_all(log.log))
+        return plan(operation)
+
+    log.vfs.plan = clean_between
+    query.run()
+    assert cleaned[-1]
+    assert pa.ipc.open_stream(query.raw).read_all().column(0).to_pylist() == [100, 110, 500, 900]

@@ -159,3 +159,42 @@ def test_deleted_messages_are_not_counted_again() -> None:
     dry = TruncateRequest(stream_id=broker.stream_id("orders"), before=Offset(9), is_dry_run=True)
     assert broker.ask(dry, TruncateResponse).messages == 7
     assert broker.ask(truncate(broker, 9), TruncateResponse).messages == 7
+
+
+def kept(broker: Broker, keep: int, before: int = 12) -> TruncateResponse:
+    request = TruncateRequest(stream_id=broker.stream_id("orders"), before=Offset(before), keep=keep, is_dry_run=True)
+    return broker.ask(request, TruncateResponse)
+
+
+@pytest.mark.parametrize(
+    ("keep", "start", "gone"), [(1, 10, 8), (2, 8, 7), (3, 7, 6), (8, 1, 1), (9, 0, 0), (99, 0, 0)]
+)
+def test_the_last_messages_are_kept_whatever_was_deleted_between_them(keep: int, start: int, gone: int) -> None:
+    broker = with_messages()
+    offsets = tuple(Offset(one) for one in (3, 9, 11))
+    caller = broker.request(DeleteMessagesRequest(stream_id=broker.stream_id("orders"), offsets=offsets))
+    broker.tick(1_000)
+    broker.answer(caller, DeleteMessagesResponse)
+    dry = kept(broker, keep)
+    assert (dry.log_start, dry.messages) == (start, gone)
+    request = TruncateRequest(stream_id=broker.stream_id("orders"), before=Offset(12), keep=keep)
+    answer = broker.ask(request, TruncateResponse)
+    assert (answer.log_start, answer.messages) == (start, gone)
+    assert [row.offset for row in broker.read("orders")] == [
+        one for one in range(start, 12) if Offset(one) not in offsets
+    ]
+
+
+def test_messages_that_are_not_decided_on_are_not_kept_in_place_of_others() -> None:
+    broker = Broker().start()
+    broker.create("orders", segment_bytes=4096, max_messages_per_subject=1)
+    broker.settle()
+    for subject in "abccccc":
+        broker.publish(f"orders.{subject}", b"x")
+    request = TruncateRequest(stream_id=broker.stream_id("orders"), before=Offset(7), keep=3)
+    assert broker.refusal(request).code == ErrorCode.NOT_YET
+    for _ in range(2):
+        broker.settle()
+        broker.tick(limits.DECISION_PAUSE_MS)
+    assert kept(broker, 3, before=7).log_start == 0
+    assert kept(broker, 2, before=7).log_start == 1
