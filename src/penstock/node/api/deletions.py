@@ -69,7 +69,7 @@ class _Asked:
     leadership: Leadership
     request: DeleteMessagesRequest | PurgeSubjectRequest
     deadline_us: int
-    log_start: int
+    start: int
     query: FindOffsets | FindSubject
     awaits_companion: bool = False
     awaits_record: bool = False
@@ -134,7 +134,7 @@ class Deletions:
         """Search once a limit by subject has been applied to all that was acked: a deleted message still hid others."""
         deadline_us = self._context.now.elapsed_us + _TIMEOUT_US
         query = _query(partition, request)
-        asked = _Asked(call, partition, leadership, request, deadline_us, partition.log_start, query)
+        asked = _Asked(call, partition, leadership, request, deadline_us, _start(partition, request), query)
         self._executor.ask(call.caller, query, partial(self._searched, asked), call.auth.who)
         self._waiting[call.caller] = asked
 
@@ -175,7 +175,7 @@ class Deletions:
             if partition.leadership is not asked.leadership or partition.when_idle is not None:
                 text = f"nothing was deleted: {partition.label} has just changed its leader; ask again"
                 raise RemoteError(ErrorCode.NOT_LEADER, text)
-            if error is not None and partition.log_start > asked.log_start:
+            if error is not None and _start(partition, asked.request) > asked.start:
                 self._search_again(asked)
                 return
             if error is not None:
@@ -267,7 +267,7 @@ class Deletions:
 
     def _search_again(self, asked: _Asked) -> None:
         """Search again: retention has removed what the query was to read."""
-        asked.log_start = asked.partition.log_start
+        asked.start = _start(asked.partition, asked.request)
         asked.query = _query(asked.partition, asked.request)
         self._executor.ask(asked.call.caller, asked.query, partial(self._searched, asked), asked.call.auth.who)
 
@@ -333,13 +333,21 @@ class Deletions:
             self._answer(asked, RemoteError(ErrorCode.TIMED_OUT, f"{text}: ask again"))
 
 
+def _start(partition: Partition, request: DeleteMessagesRequest | PurgeSubjectRequest) -> int:
+    """Return the first offset to search: what is to be erased may lie below the log start, in a file that begins there."""
+    return partition.log.files_start if request.is_secure else partition.log_start
+
+
 def _query(partition: Partition, request: DeleteMessagesRequest | PurgeSubjectRequest) -> FindOffsets | FindSubject:
-    end = partition.visible_end
+    end, view = partition.visible_end, partition.live_view()
+    shown_start, view = view.log_start, view.starting_at(_start(partition, request))
     if isinstance(request, DeleteMessagesRequest):
-        return FindOffsets(partition.live_view(), end, sorted(set(request.offsets)), is_secure=request.is_secure)
+        offsets = sorted(set(request.offsets))
+        return FindOffsets(view, shown_start, end, offsets, is_secure=request.is_secure)
     before = end if request.before is None else min(request.before, end)
-    view = partition.live_view()
-    return FindSubject(view, request.subject, request.start, before, request.keep, is_secure=request.is_secure)
+    return FindSubject(
+        view, shown_start, request.subject, request.start, before, request.keep, is_secure=request.is_secure
+    )
 
 
 def _is_dry_run(request: DeleteMessagesRequest | PurgeSubjectRequest) -> bool:

@@ -21,14 +21,20 @@ from penstock.node.partition.log_queries import Query
 
 
 class FindOffsets(Query):
-    """Finds which of these offsets, in rising order and below `committed_end`, have a row."""
+    """Finds which of these offsets, in rising order and below `committed_end`, have a row.
 
-    def __init__(self, view: LogView, committed_end: int, offsets: Sequence[int], *, is_secure: bool = False) -> None:
+    `shown_start`: the readers' log start; below it a file may hold rows that are to be erased, and are no messages.
+    """
+
+    def __init__(
+        self, view: LogView, shown_start: int, committed_end: int, offsets: Sequence[int], *, is_secure: bool = False
+    ) -> None:
         super().__init__(view)
         self.found = array("q")
         self.rows = NONE  # the same, made here, as that takes long
         self.deleted = 0  # of these, the number of those that were not hidden
         self._is_secure = is_secure
+        self._shown_start = shown_start
         self._committed_end = committed_end
         self._offsets = offsets
 
@@ -50,16 +56,27 @@ class FindOffsets(Query):
             else:
                 number += 1
         self.rows = RowSet.of(self.found)
-        self.deleted = _not_hidden(self.rows, self._view)
+        self.deleted = _not_hidden(self.rows.between(self._shown_start, limits.OFFSET_MAX), self._view)
 
 
 class FindSubject(Query):
-    """Finds the rows in [`start`, `before`) on subjects that match a pattern; the last `keep` of them are left out."""
+    """Finds the rows in [`start`, `before`) on subjects that match a pattern; the last `keep` of them are left out.
+
+    `shown_start`: see `FindOffsets`.
+    """
 
     is_search = True
 
     def __init__(
-        self, view: LogView, subject: str, start: int, before: int, keep: int, *, is_secure: bool = False
+        self,
+        view: LogView,
+        shown_start: int,
+        subject: str,
+        start: int,
+        before: int,
+        keep: int,
+        *,
+        is_secure: bool = False,
     ) -> None:
         super().__init__(view)
         self.found = array("q")
@@ -69,6 +86,7 @@ class FindSubject(Query):
         self.before = before  # lowered if some are kept
         self.next_offset: int | None = None  # where the next search begins; None: all was searched
         self.keep = keep  # after `run`: of these, so many are still to be found before `before`; nothing was searched
+        self._shown_start = shown_start
         self._start = max(start, view.log_start)
         self._patterns = SubjectPatterns([subject])
 
@@ -79,39 +97,40 @@ class FindSubject(Query):
         if self.keep:
             return
         for header, data in self._batches(self._start, self.before, as_stored=self._is_secure):
-            self.found.frombytes(self._matching(data))
+            self.found.frombytes(self._matching(data, self._start))
             if self.looked_bytes >= limits.PURGED_BYTES_AT_ONCE or len(self.found) >= limits.PURGED_ROWS_AT_ONCE:
                 if header.end_offset < self.before:
                     self.next_offset = header.end_offset
                 break  # without it all is read: rows before `before` that are hidden or compacted are in no batch
         self.rows = RowSet.of(self.found)
-        self.deleted = _not_hidden(self.rows, self._view)
+        self.deleted = _not_hidden(self.rows.between(self._shown_start, limits.OFFSET_MAX), self._view)
 
     def _leave_kept(self) -> None:
         """Lower `before` to the offset of the first row that is kept; to `start` if all are. With `keep` left it ends
         early, as it has read much.
         """
-        for header, data in self._batches(self._start, self.before, reverse=True):
-            matching = self._matching(data).cast("B").cast("q")
+        start = min(max(self._start, self._shown_start), self.before)
+        for header, data in self._batches(start, self.before, reverse=True):
+            matching = self._matching(data, start).cast("B").cast("q")
             if len(matching) >= self.keep:
                 self.before, self.keep = matching[-self.keep], 0
                 break
             self.keep -= len(matching)
-            if self.looked_bytes >= limits.PURGED_BYTES_AT_ONCE and header.base_offset > self._start:
+            if self.looked_bytes >= limits.PURGED_BYTES_AT_ONCE and header.base_offset > start:
                 self.before = header.base_offset
                 return
         else:
-            self.before, self.keep = self._start, 0
+            self.before, self.keep = start, 0
         self.looked_bytes = 0
 
-    def _matching(self, data: codec.Buffer) -> memoryview:
-        """Return the offsets of matching rows within the bounds, as bytes of int64."""
+    def _matching(self, data: codec.Buffer, start: int) -> memoryview:
+        """Return the offsets of matching rows in [`start`, `before`), as bytes of int64."""
         import pyarrow.compute as pc
 
         rows = codec.check_rows(data)
         wanted = self._patterns.mask(rows.column("subject"))
         offsets = rows.column("offset").filter(wanted)
-        inside = pc.and_(pc.greater_equal(offsets, self._start), pc.less(offsets, self.before))
+        inside = pc.and_(pc.greater_equal(offsets, start), pc.less(offsets, self.before))
         found = offsets.filter(inside)
         numbers = found.buffers()[1]
         begin = 8 * found.offset

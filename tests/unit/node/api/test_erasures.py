@@ -419,3 +419,29 @@ def test_a_side_file_of_a_segment_that_retention_has_removed_counts() -> None:
             return
         broker.tick(1_000)
     raise AssertionError(broker.stream(NAME).partitions[0].to_erase_reason)
+
+
+@pytest.mark.parametrize("way", ["purged", "pushed out"])
+@pytest.mark.parametrize("by", ["offset", "subject"])
+def test_what_lies_before_the_log_start_already_is_erased_too(way: str, by: str) -> None:
+    broker = with_messages(max_messages=6 if way == "pushed out" else None)
+    stream_id = broker.stream_id(NAME)
+    if way == "purged":
+        broker.request(TruncateRequest(stream_id=stream_id, before=Offset(6)))
+    broker.tick(1_000)
+    assert broker.stream(NAME).partitions[0].log_start == 6
+    assert held(files_of(broker), 5)
+    if by == "offset":
+        answer = deleted(broker, 5)
+        assert (answer.deleted, answer.already_deleted, answer.missing) == (0, 1, ())
+        marks_end = answer.marks_end
+    else:
+        request = PurgeSubjectRequest(stream_id=stream_id, subject="orders.person-005", is_secure=True)
+        caller = broker.request(request)
+        broker.tick(1_000)
+        purged = broker.answer(caller, PurgeSubjectResponse)
+        assert purged.messages == 0
+        marks_end = purged.marks_end
+    erased(broker, marks_end)
+    assert not held(files_of(broker), 5)
+    assert len(broker.read(NAME)) == 6
