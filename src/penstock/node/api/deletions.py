@@ -334,7 +334,7 @@ class Deletions:
 
 
 def _start(partition: Partition, request: DeleteMessagesRequest | PurgeSubjectRequest) -> int:
-    """Return the first offset to search: what is to be erased may lie below the log start, in a file that begins there."""
+    """Return the first offset to search: what is to be erased may lie below the log start, in the first file."""
     return partition.log.files_start if request.is_secure else partition.log_start
 
 
@@ -345,9 +345,8 @@ def _query(partition: Partition, request: DeleteMessagesRequest | PurgeSubjectRe
         offsets = sorted(set(request.offsets))
         return FindOffsets(view, shown_start, end, offsets, is_secure=request.is_secure)
     before = end if request.before is None else min(request.before, end)
-    return FindSubject(
-        view, shown_start, request.subject, request.start, before, request.keep, is_secure=request.is_secure
-    )
+    subject, start, keep = request.subject, request.start, request.keep
+    return FindSubject(view, shown_start, subject, start, before, keep, is_secure=request.is_secure)
 
 
 def _is_dry_run(request: DeleteMessagesRequest | PurgeSubjectRequest) -> bool:
