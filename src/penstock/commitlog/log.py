@@ -250,6 +250,11 @@ class Log:
         return self._segments.size_bytes
 
     @property
+    def live_bytes(self) -> int:
+        """Total size of all segment files in bytes, less the share of the hidden rows that they hold still."""
+        return self.size_bytes if self.hidden is None else self._segments.live_bytes(self.hidden, self.log_end)
+
+    @property
     def files_start(self) -> int:
         """First offset that a segment file may hold, at or below log_start."""
         return self._segments.first_base
@@ -595,7 +600,9 @@ class Log:
         if not self._retention_tracker.is_due(now_us, is_exceeded=self._exceeds_limit(now_us)):
             return None
         end = self.flushed_end if committed_end is None else min(self.flushed_end, committed_end)
-        retention = Retention(self._config, self.view(), size_bytes=self.size_bytes, now_us=now_us, end=end)
+        retention = Retention(
+            self._config, self.view(), hidden=self.hidden, size_bytes=self.size_bytes, now_us=now_us, end=end
+        )
         return self._retention_tracker.begin(retention, now_us)
 
     def _exceeds_limit(self, now_us: int) -> bool:

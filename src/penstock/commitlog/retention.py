@@ -13,7 +13,7 @@ exceeded or log_start was raised. Failed removals are retried with backoff.
 |----------------|---------------------------------------------------------------------------|
 | `max_age_us`   | messages whose timestamp is at most this much before now                  |
 | `max_messages` | the newest offsets; a broker counts messages: `node.partition.row_limit`  |
-| `max_bytes`    | the newest batches whose total size is at most this                       |
+| `max_bytes`    | the newest batches whose total size, without hidden rows, is at most this |
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from penstock.commitlog.config import LogConfig
 from penstock.commitlog.files import files
 from penstock.commitlog.files.files import LogFolder
 from penstock.commitlog.view import LogView
+from penstock.live.row_set import NONE, RowSet
 
 _INTERVAL_US = limits.RETENTION_INTERVAL_MS * 1000
 _RETRY_US = limits.MAINTENANCE_RETRY_MS * 1000
@@ -38,14 +39,17 @@ class Retention:
     if the log is to be truncated.
     """
 
-    __slots__ = ("_end", "_now_us", "_size_bytes", "_view", "config", "log_start", "oldest_us")
+    __slots__ = ("_end", "_hidden", "_now_us", "_size_bytes", "_view", "config", "log_start", "oldest_us")
 
-    def __init__(self, config: LogConfig, view: LogView, *, size_bytes: int, now_us: int, end: int) -> None:
+    def __init__(
+        self, config: LogConfig, view: LogView, *, hidden: RowSet | None, size_bytes: int, now_us: int, end: int
+    ) -> None:
         """`end`: the most that log_start may become."""
         self.config = config
         self.log_start: int | None = None  # None: unknown
         self.oldest_us: int | None = None  # lower bound of timestamps from log_start on; None: unknown, or no message
         self._view = view
+        self._hidden = NONE if hidden is None else hidden
         self._size_bytes = size_bytes
         self._now_us = now_us
         self._end = end
@@ -66,7 +70,7 @@ class Retention:
         if config.max_messages is not None:
             wanted = max(wanted, view.log_end - config.max_messages)
         if config.max_bytes is not None and self._size_bytes > config.max_bytes:
-            wanted = max(wanted, view.start_keeping(config.max_bytes))
+            wanted = max(wanted, view.start_keeping(config.max_bytes, self._hidden))
         if config.max_age_us is not None:
             wanted = max(wanted, view.offset_at(self._now_us - config.max_age_us, end=view.log_end))
         return min(wanted, max(self._end, view.log_start))

@@ -31,7 +31,7 @@ from penstock.commitlog.files.batch_walk import Window
 from penstock.commitlog.files.index import BatchExtent, Entries, FileEntries, IndexHead, PackedEntries, ResumedEntries
 from penstock.commitlog.segment.damage import Damage
 from penstock.commitlog.segment.index_check import IndexCheck
-from penstock.commitlog.segment.segment import Erased, Segment
+from penstock.commitlog.segment.segment import Erased, Segment, live_bytes
 from penstock.commitlog.segment.segment_scan import (
     RebuiltIndexes,
     rebuild_entries,
@@ -383,18 +383,20 @@ class LogView:
         clamped = min(max(offset, self.log_start), end)
         return clamped, found_us if clamped == offset != end else None
 
-    def start_keeping(self, bytes_max: int) -> int:
+    def start_keeping(self, bytes_max: int, hidden: RowSet = NONE) -> int:
         """Return the smallest batch base offset from which the log has at most `bytes_max` bytes.
 
-        The newest batch is kept, whatever its size.
+        The share of hidden rows does not count: see `segment.live_bytes`. The newest batch is kept, whatever its size.
         """
         kept = 0
         for segment in reversed([segment.latest for segment in self.segments]):
-            if kept + segment.size_bytes > bytes_max and segment.base_offset < segment.end_offset:
-                room = bytes_max - kept
+            base, end = segment.base_offset, segment.end_offset
+            size_bytes = live_bytes(segment.size_bytes, base, end, segment.erased, hidden)
+            if kept + size_bytes > bytes_max and base < end:
+                room = (bytes_max - kept) * segment.size_bytes // size_bytes
                 found, newest = self._with_entries(segment, lambda one, entries: _keeping(one, entries, room))  # noqa: B023
                 return found if found < self.log_end else newest
-            kept += segment.size_bytes
+            kept += size_bytes
         return self.log_start
 
     def timestamp_us_at(self, offset: int) -> int | None:

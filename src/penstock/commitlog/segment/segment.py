@@ -53,6 +53,16 @@ class Erased(NamedTuple):
     covers: RowSet  # of these, the rows that are there, without content, as nothing else could cover their offsets
 
 
+def live_bytes(size_bytes: int, begin: int, end: int, erased: Erased | None, hidden: RowSet) -> int:
+    """Return the size of a file with the rows from `begin` to `end`, less the share of the hidden rows that it holds.
+
+    An estimate: all its rows count alike.
+    """
+    gone = 0 if erased is None else erased.rows.count
+    rows, held = end - begin - gone, hidden.count_in(begin, end) - gone
+    return size_bytes if held <= 0 or rows <= 0 else size_bytes * max(0, rows - held) // rows
+
+
 class SubjectMemory:
     """Knowledge of readers by subject about a segment; see `subject_queries`. Each value is replaced as a whole.
 

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Sequence
 from penstock.batch.header import BatchHeader
 from penstock.commitlog.config import LogConfig
 from penstock.commitlog.segment.damage import Damage
-from penstock.commitlog.segment.segment import ActiveSegment, Segment, SubjectMemory
+from penstock.commitlog.segment.segment import ActiveSegment, Segment, SubjectMemory, live_bytes
+from penstock.live.row_set import RowSet
 
 NEVER_US = 2**63 - 1
 
@@ -22,18 +23,32 @@ class Segments:
     new segment.
     """
 
-    __slots__ = ("_age_us", "_sealed_bytes", "active", "roll_at_us", "roll_bytes", "sealed")
+    __slots__ = ("_age_us", "_live", "_sealed_bytes", "active", "roll_at_us", "roll_bytes", "sealed")
 
     def __init__(self, sealed: Iterable[Segment], active: ActiveSegment | None, config: LogConfig) -> None:
         self.active: ActiveSegment | None = active
         self.sealed = tuple(sealed)
         self._sealed_bytes = sum(one.size_bytes for one in self.sealed)
+        # live bytes of these sealed segments without these rows
+        self._live: tuple[tuple[Segment, ...], RowSet, int] | None = None
         self.configure(config)
 
     @property
     def size_bytes(self) -> int:
         """Total size of all segment files in bytes."""
         return self._sealed_bytes + (0 if self.active is None else self.active.size_bytes)
+
+    def live_bytes(self, hidden: RowSet, log_end: int) -> int:
+        """Total size of all segment files in bytes, less the share of hidden rows: see `segment.live_bytes`."""
+        if self._live is None or self._live[0] is not self.sealed or self._live[1] is not hidden:
+            found = (
+                live_bytes(one.size_bytes, one.base_offset, one.end_offset, one.erased, hidden) for one in self.sealed
+            )
+            self._live = self.sealed, hidden, sum(found)
+        active = self.active
+        if active is None:
+            return self._live[2]
+        return self._live[2] + live_bytes(active.size_bytes, active.base_offset, log_end, None, hidden)
 
     @property
     def count(self) -> int:

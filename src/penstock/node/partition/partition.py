@@ -32,7 +32,7 @@ from penstock.commitlog import Log, LogState, LogView, ShortageError, StorageFul
 from penstock.hot.message_group import MessageGroup
 from penstock.ingest import acks
 from penstock.ingest.ack_waiters import AckDetails, AckWaiters, DuplicateWaiters, again, waiters
-from penstock.ingest.admission import ANY_ROOM, Admission, AdmissionRules, admit, marks_of, refuse_all
+from penstock.ingest.admission import ANY_ROOM, Admission, AdmissionRules, Room, admit, marks_of, refuse_all
 from penstock.ingest.dedup import Dedup
 from penstock.ingest.last_sequences import LastSequences
 from penstock.ingest.producers import ProducerBatch, Producers
@@ -574,6 +574,9 @@ class Partition:
             return RemoteError(ErrorCode.NOT_YET, f"nothing was stored: {UNCOUNTED}; ask again in a moment")
         if (exceeded := limit.exceeded(self.log, self.log_start, count, size_bytes)) is None:
             return None
+        if exceeded == "messages" and self.is_limited and limit.may_grow(self.log, self.log_start, self.visible_end):
+            text = f"nothing was stored: {self.label} decides which messages the latest ones replace"
+            return RemoteError(ErrorCode.NOT_YET, f"{text}; ask again in a moment")
         text = f"nothing was stored: maximum {exceeded} exceeded; {self.label} refuses what is beyond its limits"
         return RemoteError(ErrorCode.STREAM_FULL, f"{text} (discard: new); purge it, or alter max_{exceeded}")
 
@@ -648,6 +651,8 @@ class Partition:
                 return refuse_all(group, rules, acks.unavailable(UNCOUNTED), OVER_BUDGET) if must else None
             if limit.refuses_new:
                 room = limit.room(self.log, self.log_start, group.count)
+                if not must and self._awaits_room(group, room, arrived_us, now):
+                    return None
         dedup, lasts = self.dedup, self.lasts
         now_us = self.timestamp_us(now)
         ids = None if dedup is None else dedup.ids(now_us)
@@ -679,6 +684,16 @@ class Partition:
         if admission.needs_ids and self.dedup is None:
             self.dedup = read_ids(self.stream, self.key.partition, self.view(), rules, now_us, step)
         return None
+
+    def _awaits_room(self, group: MessageGroup, room: Room, arrived_us: int, now: Now) -> bool:
+        """True if messages wait until a limit by subject is applied to those before them: that may make room."""
+        has_room = room.rows < 0 or group.count <= room.rows
+        if has_room and (room.size_bytes < 0 or len(group.data) + limits.ROW_BYTES * group.count <= room.size_bytes):
+            return False
+        if not self.is_limited or now.elapsed_us - arrived_us >= limits.ROOM_WAIT_MS * 1_000:
+            return False
+        assert self.row_limit is not None
+        return self.row_limit.may_grow(self.log, self.log_start, self.visible_end)
 
     def _marks(self, group: MessageGroup, values: ValueCheck) -> bytes | None:
         """Return the marks of a group, which is checked once by one check, however often it is tried."""

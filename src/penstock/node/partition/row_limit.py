@@ -9,7 +9,8 @@ ends of the log and the set of hidden rows. So nothing has to be taken back when
 | old     | the log start for readers rises with each commit: the newest `rows_max` committed live rows stay    |
 | new     | what would exceed a limit is refused; rows that are not committed yet count                         |
 
-Bytes are those of the segment files. With discard old they are a matter of retention (`commitlog.retention`). Rows that
+Bytes are those of the segment files, less the share of hidden rows that they hold still. With discard old they are a
+matter of retention (`commitlog.retention`). Rows that
 the cleaner takes by compaction, times to live and rollups: with discard new they are gaps, and make room; with discard
 old they count as rows, as replicas take them at different times, and must agree on the log start.
 """
@@ -140,13 +141,24 @@ class RowLimit:
             rows = max(0, self.rows_max - self.rows(start, log.log_end, log.hidden))
         if self.bytes_max is not None:
             batches = 1 + count // limits.BATCH_ROWS_MAX
-            size_bytes = max(0, self.bytes_max - log.size_bytes - batches * _BATCH_BYTES - SCHEMA_BYTES)
+            size_bytes = max(0, self.bytes_max - self._bytes(log) - batches * _BATCH_BYTES - SCHEMA_BYTES)
         return Room(rows, size_bytes)
 
     def exceeded(self, log: Log, start: int, count: int, size_bytes: int) -> str | None:
         """Return the limit that a batch of that size would exceed, as JetStream calls it; None: it has room."""
         if self.rows_max is not None and self.rows(start, log.log_end, log.hidden) + count > self.rows_max:
             return "messages"
-        if self.bytes_max is not None and log.size_bytes + size_bytes + SCHEMA_BYTES > self.bytes_max:
+        if self.bytes_max is not None and self._bytes(log) + size_bytes + SCHEMA_BYTES > self.bytes_max:
             return "bytes"
         return None
+
+    def _bytes(self, log: Log) -> int:
+        """Return the size that counts; hidden rows are looked at only if the files are half full."""
+        assert self.bytes_max is not None
+        return log.size_bytes if log.size_bytes < self.bytes_max // 2 else log.live_bytes
+
+    def may_grow(self, log: Log, start: int, decided_end: int) -> bool:
+        """True if there is room once it is decided what the rows behind `decided_end` hide: they may hide as many."""
+        if decided_end >= log.log_end:
+            return False
+        return self.rows_max is None or self.rows(start, decided_end, log.hidden) < self.rows_max
