@@ -402,13 +402,20 @@ class Partition:
     @property
     def lags_marks(self) -> bool:
         """True if a follower has not yet committed what the leader had committed when it made the last mark here."""
-        end, epoch = self.marked_log_end, self.hiding[2]
+        end, epoch = self.marked_log_end, self.hiding[2]  # what that leader had more may be lost
         if self.leadership is not None or self.committed_end >= end:
             return False
-        lineage = self.log.lineage
-        if lineage and lineage[-1].leader_epoch > epoch:  # what that leader had more was lost
-            end = min(end, self.log.epoch_end(epoch).start_offset)
-        return self.committed_end < end
+        return self.committed_end < min(end, self.marked_end(epoch))
+
+    def marked_end(self, epoch: int) -> int:
+        """End of the rows that marks of a leader epoch name and that were not lost since, as far as it is known here."""
+        end = self.log.marked_end(epoch)
+        # A log without a message of the present epoch does not say what was lost.
+        if self.leadership is not None and self.leadership.leader_epoch > epoch:
+            end = min(end, self.leadership.epoch_start)
+        elif self.following is not None and self.following.leader_epoch > epoch:
+            end = min(end, self.following.lost_from)
+        return end
 
     def live_view(self) -> LogView:
         """Return the log as readers may see it now: without hidden rows. RemoteError unsupported_version if this broker

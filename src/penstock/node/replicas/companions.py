@@ -56,6 +56,9 @@ class CompanionConsumer(Protocol):
     def reset(self, key: PartitionKey) -> None:
         """Drop what earlier rows came to: the log was cut, or the replica has gone. The first row comes next."""
 
+    def committed(self, partition: Partition) -> None:
+        """Show what has waited for messages of a partition, if they are committed now, or known to be lost."""
+
 
 class ReadCompanionRows(Query):
     """Reads committed rows from `start` on, in a disk thread."""
@@ -233,6 +236,8 @@ class Companions:
         if passed.end < wanted:
             text = f"what is hidden in {partition.label} is being read; ask again in a moment"
             raise RemoteError(ErrorCode.NOT_YET, text)
+        if self.consumer is not None and partition.shown_marks < min(partition.known_marks, needed):
+            self.consumer.committed(partition)
         if partition.shown_marks < min(partition.known_marks, needed):
             text = f"what is hidden in {partition.label} depends on messages that are not committed here yet"
             raise RemoteError(ErrorCode.NOT_YET, f"{text}; ask its leader, or again in a moment")

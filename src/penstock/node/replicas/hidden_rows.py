@@ -171,7 +171,7 @@ class HiddenRows:
             self._show(partition.key, fold)
 
     def committed(self, partition: Partition) -> None:
-        """Show what has waited for rows that are committed now, or are known to be lost as this broker leads."""
+        """Show what has waited for rows that are committed now, or are known to be lost."""
         if (fold := self._folds.get(partition.key)) is not None and fold.waiting:
             self._show_waiting(partition, fold)
 
@@ -183,14 +183,10 @@ class HiddenRows:
         self._show_waiting(partition, fold)
 
     def _show_waiting(self, partition: Partition, fold: _Fold) -> None:
-        live, log = fold.live, partition.log
+        live = fold.live
         while fold.waiting:
             result = fold.waiting[0]
-            decided_end = min(result.decided_end, log.marked_end(result.leader_epoch))
-            leadership = partition.leadership
-            if leadership is not None and leadership.leader_epoch > result.leader_epoch:
-                # What was behind is lost, also while this log, without a message of the epoch, does not say so.
-                decided_end = min(decided_end, leadership.epoch_start)
+            decided_end = min(result.decided_end, partition.marked_end(result.leader_epoch))
             if decided_end > partition.committed_end and not live.refusal:
                 break
             del fold.waiting[0]

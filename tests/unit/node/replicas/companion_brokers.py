@@ -46,6 +46,9 @@ class Taken:
         self.keys.pop(key, None)
         self.ends.pop(key, None)
 
+    def committed(self, partition: Partition) -> None:
+        """Nothing waits for messages."""
+
 
 def key_of(broker: Broker, name: str = "s") -> PartitionKey:
     """The key of the stream's first partition."""
