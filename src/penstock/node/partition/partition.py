@@ -408,7 +408,7 @@ class Partition:
         return self.committed_end < min(end, self.marked_end(epoch))
 
     def marked_end(self, epoch: int) -> int:
-        """End of the rows that marks of a leader epoch name and that were not lost since, as far as it is known here."""
+        """End of the rows that marks of a leader epoch name and that are not lost, as far as it is known here."""
         end = self.log.marked_end(epoch)
         # A log without a message of the present epoch does not say what was lost.
         if self.leadership is not None and self.leadership.leader_epoch > epoch:

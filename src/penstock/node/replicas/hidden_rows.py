@@ -192,7 +192,8 @@ class HiddenRows:
             del fold.waiting[0]
             partition.shown_marks = result.marks_end
             partition.hide(
-                result.hidden,
+                # What came after its erasure is blank, and hidden already, though the result of that mark waits.
+                result.hidden | live.secure if fold.waiting else result.hidden,
                 result.secure,
                 marked_epoch=result.leader_epoch,
                 refusal=live.refusal,

@@ -1,4 +1,4 @@
-"""Followers of a stream with a limit by subject, where marks speak of messages that a power loss has taken everywhere."""
+"""Followers of a stream with a limit by subject, where marks speak of messages that a power loss has taken."""
 
 from __future__ import annotations
 
