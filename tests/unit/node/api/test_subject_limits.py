@@ -11,7 +11,7 @@ import pytest
 from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import Offset
-from penstock.live.marks import Decided, HideReason, HideRows, MadeUnder, encode
+from penstock.live.marks import Decided, HideReason, HideRows, MadeUnder, Mark, encode
 from penstock.live.row_set import RowSet
 from penstock.messages import (
     AlterStreamRequest,
@@ -342,7 +342,7 @@ def test_a_replica_shows_no_row_that_is_known_to_be_erased_while_later_marks_wai
     broker.hung = (DecideRows,)
     partition = partition_of(broker)
     under = MadeUnder(leader_epoch=1, log_end=2)
-    told = [
+    told: list[Mark] = [
         HideRows(replace(under, decided_end=2, limit=1), HideReason.LIMIT, RowSet.of([0])),
         HideRows(under, HideReason.DELETE, RowSet.of([1]), is_secure=True),
         Decided(replace(under, log_end=3, decided_end=3, limit=1)),
