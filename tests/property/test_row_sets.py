@@ -57,6 +57,12 @@ def test_a_set_is_as_pythons(parts: list[set[int]], data: st.DataObject) -> None
         while absent in wanted:
             absent += 1
         assert found.first_absent(begin) == absent
+        count = data.draw(st.sampled_from([1, 2, 40, CHUNK - 1, 3 * CHUNK]))
+        behind, left = begin, count
+        while left:
+            left -= behind not in wanted
+            behind += 1
+        assert found.behind_absent(begin, count) == behind
         behind = begin
         while behind and behind - 1 in wanted:
             behind -= 1

@@ -197,6 +197,26 @@ class RowSet:
             begin = (chunk + 1) << 16
         return begin
 
+    def behind_absent(self, begin: int, count: int) -> int:
+        """Return the end of the first `count` offsets from `begin` on that are no members, at least one."""
+        for at in range(max(0, self._at(begin >> 16)), len(self.boxes)):
+            first, box = self.firsts[at], self.boxes[at]
+            base, stop = first << 16, _end_of(first, box) << 16
+            if base > begin:
+                if base - begin >= count:
+                    break
+                begin, count = base, count - (base - begin)
+            if (absent := stop - begin - self._count_of(at, begin, stop)) <= 0:
+                begin = max(begin, stop)
+            elif absent < count:
+                begin, count = stop, count - absent
+            else:
+                assert not isinstance(box, int), "a full span has none"
+                members = _int_of(box) >> (begin - base)
+                places = range(stop - begin)
+                return begin + bisect_left(places, count, key=lambda end: end - _ones_below(members, end))
+        return begin + count
+
     def last_absent(self, end: int) -> int:
         """Return the end of the last offset before `end` that is no member; 0 if there is none."""
         return bisect_left(range(end), True, key=lambda begin: self.count_in(begin, end) == end - begin)
@@ -223,7 +243,10 @@ class RowSet:
             return end - begin
         if end - begin == _CHUNK:
             return self.counts[at]
-        return ((_int_of(box) >> (begin - base)) & ((1 << (end - begin)) - 1)).bit_count()
+        low, high = begin - base, end - base
+        if isinstance(box, bytes):
+            return _ones_below(int.from_bytes(box[low >> 3 : (high + 7) >> 3], "little") >> (low & 7), high - low)
+        return _ones_below(_int_of(box) >> low, high - low)
 
     def runs(self, begin: int = 0, end: int = OFFSET_MAX) -> Iterator[tuple[int, int]]:
         """Yield the longest runs of members in this range, as half-open ranges, in order."""
@@ -521,6 +544,10 @@ def _next_absent(box: Partial, low: int) -> int:
         return low
     # Its run's last is the next odd place at or behind it.
     return int(box[bisect_left(box, low) | 1]) + 1
+
+
+def _ones_below(bits: int, end: int) -> int:
+    return (bits & ((1 << end) - 1)).bit_count()
 
 
 def _count(box: Partial) -> int:
