@@ -48,13 +48,14 @@ Box = int | array | bytes  # type: ignore[type-arg]
 class RowSet:
     """A set of offsets from 0 to OFFSET_MAX, exclusive."""
 
-    __slots__ = ("boxes", "counts", "firsts")  # one of each for each span; never changed
+    __slots__ = ("boxes", "counts", "encoded", "firsts")  # of the others one for each span; never changed
 
     def __init__(self) -> None:
         """The empty set. See `of`, `of_runs`, `of_bits` and `decode`."""
         self.firsts = array("q")  # first chunk of each span
         self.boxes: list[Box] = []
         self.counts = array("q")  # members of each span
+        self.encoded: bytes | None = None  # its byte form, if it is a part of a set that was split
 
     @classmethod
     def of(cls, offsets: Iterable[int]) -> RowSet:
@@ -331,8 +332,10 @@ class RowSet:
     # Bytes.
 
     def encode(self) -> bytes:
-        """Return its byte form; see the module."""
-        return b"".join([_head(len(self.boxes)), *_encoded(self, 0, len(self.boxes))])
+        """Return its byte form; see the module. Of a large set it takes long, but of a part from `split`."""
+        if self.encoded is None:
+            return b"".join([_head(len(self.boxes)), *_encoded(self, 0, len(self.boxes))])
+        return self.encoded
 
     @classmethod
     def decode(cls, data: bytes) -> RowSet:
@@ -346,23 +349,33 @@ class RowSet:
         return found
 
     def split(self, bytes_max: int) -> list[RowSet]:
-        """Return sets that make up this one, each of at most `bytes_max` bytes when encoded."""
+        """Return sets that make up this one, each of at most `bytes_max` bytes when encoded. They have their bytes.
+
+        A million scattered offsets take a second: do it in a disk thread.
+        """
         assert bytes_max >= SPLIT_BYTES_MIN, bytes_max
+        if self.encoded is not None and len(self.encoded) <= bytes_max:
+            return [self]
         found: list[RowSet] = []
         start, size = 0, SPLIT_HEAD_BYTES
+        parts: list[bytes] = []
         for at, part in enumerate(_encoded(self, 0, len(self.boxes))):
             if size + len(part) > bytes_max and at > start:
-                found.append(self._part(start, at))
-                start, size = at, SPLIT_HEAD_BYTES
+                found.append(self._part(start, at, parts))
+                start, size, parts = at, SPLIT_HEAD_BYTES, []
+            parts.append(part)
             size += len(part)
         if start < len(self.boxes):
-            found.append(self._part(start, len(self.boxes)))
+            found.append(self._part(start, len(self.boxes), parts))
         return found
 
-    def _part(self, start: int, stop: int) -> RowSet:
+    def _part(self, start: int, stop: int, encoded: list[bytes]) -> RowSet:
         spans = _Spans()
         spans.copy(self, start, stop)
-        return spans.finish()
+        part = spans.finish()
+        (first,) = _encoded(part, 0, 1)  # its tag counts from 0
+        part.encoded = b"".join([_head(stop - start), first, *encoded[1:]])
+        return part
 
 
 SPLIT_HEAD_BYTES = 1 + 10 + 10  # the version, the number of spans, and that the first tag counts from 0

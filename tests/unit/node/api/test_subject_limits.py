@@ -321,7 +321,8 @@ def test_a_replica_hides_nothing_before_the_messages_that_hide_it_are_known_to_b
     def told(number: int, *rows: int, end: int) -> None:
         under = MadeUnder(leader_epoch=1, log_end=9, decided_end=end, limit=1)
         mark = HideRows(under, HideReason.LIMIT, RowSet.of(rows))
-        hidden.take(partition.key, [CompanionRow(Offset(number), b"limit", encode(mark))], number + 1)
+        row = CompanionRow(Offset(number), b"limit", encode(mark))
+        hidden.take(partition.key, hidden.applying(partition.key)([row]), number + 1)
 
     told(1, 0, end=2)
     told(2, 1, end=3)
@@ -341,6 +342,7 @@ def test_a_replica_shows_no_row_that_is_known_to_be_erased_while_later_marks_wai
     assert offsets(broker) == [0]
     broker.hung = (DecideRows,)
     partition = partition_of(broker)
+    hidden = broker.node._replicas.hidden_rows
     under = MadeUnder(leader_epoch=1, log_end=2)
     told: list[Mark] = [
         HideRows(replace(under, decided_end=2, limit=1), HideReason.LIMIT, RowSet.of([0])),
@@ -349,7 +351,7 @@ def test_a_replica_shows_no_row_that_is_known_to_be_erased_while_later_marks_wai
     ]
     for number, one in enumerate(told, 1):
         row = CompanionRow(Offset(number), one.kind.encode(), encode(one))
-        broker.node._replicas.hidden_rows.take(partition.key, [row], number + 1)
+        hidden.take(partition.key, hidden.applying(partition.key)([row]), number + 1)
     publish(broker, "a")
     assert shown(broker) == ([], 2), "its leader has erased it: the log may have a blank row in its place"
     publish(broker, "a")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from penstock.base.errors import RemoteError
 from penstock.base.ids import PartitionId, PartitionKey
@@ -33,6 +33,10 @@ class Taken:
         self.keys: dict[PartitionKey, list[bytes | None]] = {}
         self.ends: dict[PartitionKey, int] = {}
         self.resets = 0
+
+    def applying(self, _key: PartitionKey) -> Callable[[Sequence[CompanionRow]], Sequence[CompanionRow]]:
+        """Apply nothing in a disk thread."""
+        return lambda rows: rows
 
     def take(self, key: PartitionKey, rows: Sequence[CompanionRow], end: int) -> None:
         """Take the next rows, which follow those of before."""
