@@ -577,6 +577,9 @@ class Partition:
         limit = self.row_limit
         if limit is None or not limit.refuses_new:
             return None
+        if limit.failure:
+            why, limit.failure = limit.failure, ""  # the next visit has them read again
+            return RemoteError(ErrorCode.STORAGE_FAILED, f"nothing was stored: {why}")
         if not limit.is_known:
             return RemoteError(ErrorCode.NOT_YET, f"nothing was stored: {UNCOUNTED}; ask again in a moment")
         if (exceeded := limit.exceeded(self.log, self.log_start, count, size_bytes)) is None:

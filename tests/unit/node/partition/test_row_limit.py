@@ -21,14 +21,16 @@ from penstock.messages import (
     ListOffsetsRequest,
     ListOffsetsResponse,
     LiveRowsInfo,
+    PublishStagedResponse,
     PurgeSubjectRequest,
     PurgeSubjectResponse,
     TruncateRequest,
     TruncateResponse,
 )
 from penstock.node.partition.row_limit import ReadGaps, RowLimit
-from penstock.vfs.faulty import FileFault, FileOperation, FileOperationKind, nth
+from penstock.vfs.faulty import FileFault, FileOperation, FileOperationKind, no_faults, nth
 from tests.unit.node.harness import Broker
+from tests.unit.node.staging import publishing, staged
 
 IDS = b"NATS/1.0\r\nNats-Msg-Id: %s\r\n\r\n"
 FULL = {"code": 503, "err_code": 10077, "description": "maximum messages exceeded"}
@@ -250,6 +252,35 @@ def test_a_new_leader_counts_before_it_stores(discard: Discard) -> None:
         assert errors(broker) == [None] * 20
         assert live(broker).rows == 30
         assert offsets(broker) == [*range(21, 51)]
+
+
+def test_a_run_is_published_once_a_log_that_could_not_be_counted_can_be_read() -> None:
+    """Nothing else comes to the stream that would have it counted again."""
+    broker = with_limit(max_messages=30, discard=Discard.NEW)
+    for _ in range(20):
+        broker.publish("orders.a", b"." * 400)
+    rows = staged(broker, b"a")
+    broker.tick(1_000)
+    broker.stop()
+    broker = broker.crash()
+    broker.hung = (ReadGaps,)
+    broker.start()
+    broker.vfs.plan = lambda one: (
+        FileFault(errno.EIO) if one.kind is FileOperationKind.READ and "-orders/" in one.path else None
+    )
+    broker.hung = ()
+    broker.settle()
+    broker.vfs.plan = no_faults
+    for attempt in range(3):
+        caller = publishing(broker, 0, rows)
+        broker.tick(1_000)
+        broker.settle()
+        answer = broker.replies[caller].response
+        if not isinstance(answer, RemoteError):
+            break
+        assert attempt or "cannot be counted" in answer.message
+    assert isinstance(answer, PublishStagedResponse), answer
+    assert answer.base_offset == 20
 
 
 def test_expired_messages_make_room_once_the_cleaner_has_passed() -> None:
