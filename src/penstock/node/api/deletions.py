@@ -122,7 +122,7 @@ class Deletions:
             except RemoteError as refusal:
                 self._outbox.reply(call.caller, refusal)
 
-        self._decisions.when_decided(call.caller, partition, decided)
+        self._decisions.when_decided(call, partition, decided)
 
     def _search(
         self,
