@@ -39,6 +39,11 @@ def test_a_set_is_as_pythons(parts: list[set[int]], data: st.DataObject) -> None
         found |= RowSet.of(part)
     assert found == RowSet.of(wanted)
     assert found.count_in(0, min(wanted, default=0)) == 0
+    for one in parts:
+        beside = one - parts[0]
+        assert RowSet.of(one).count_beside(RowSet.of(parts[0])) == len(beside)
+        assert RowSet.of(one).is_within(RowSet.of(parts[0])) == (not beside)
+        assert RowSet.of(one).is_within(found)
     assert RowSet.of(parts[0]) | RowSet.of(parts[1]) == RowSet.of(parts[1]) | RowSet.of(parts[0])
     assert (found.count, bool(found)) == (len(wanted), bool(wanted))
     assert found.end == max(wanted, default=-1) + 1

@@ -27,7 +27,7 @@ from penstock.base.clock import growing
 from penstock.commitlog.cleaner.cleaning import Cleaning
 from penstock.commitlog.cleaner.compaction import Survey
 from penstock.commitlog.cleaner.compactor import Compactor
-from penstock.commitlog.cleaner.eraser import Eraser, lacking
+from penstock.commitlog.cleaner.eraser import Eraser
 from penstock.commitlog.cleaner.expirer import Expirer
 from penstock.commitlog.cleaner.expiry import ExpirySurvey
 from penstock.commitlog.cleaner.indexing import SubjectIndexing
@@ -146,7 +146,7 @@ class Cleaner:
 
     def hide(self, hidden: RowSet, secure: RowSet) -> None:
         """Replace the set of hidden rows; `secure`: those that are erased without waiting for others."""
-        if lacking(secure, self._eraser.secure):
+        if not secure.is_within(self._eraser.secure):
             self._sweep_end = max(self._sweep_end, secure.end)
         self._eraser.hide(hidden, secure)
 

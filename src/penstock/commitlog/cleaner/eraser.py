@@ -153,13 +153,8 @@ class Eraser:
 def left_in(segment: Segment, rows: RowSet) -> int:
     """Return how many of these rows a sealed segment's file may still hold the content of."""
     begin, end = segment.base_offset, segment.end_offset
-    return lacking(rows.between(begin, end), _gone(segment)) if rows.any_in(begin, end) else 0
+    return rows.between(begin, end).count_beside(_gone(segment)) if rows.any_in(begin, end) else 0
 
 
 def _gone(segment: Segment) -> RowSet:
     return NONE if segment.erased is None else segment.erased.rows
-
-
-def lacking(some: RowSet, others: RowSet) -> int:
-    """Return how many members of the first set are not in the second, which may have others."""
-    return (some | others).count - others.count

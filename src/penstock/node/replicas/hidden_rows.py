@@ -340,7 +340,7 @@ class HiddenRows:
     def are_secure(self, partition: Partition, rows: RowSet) -> bool:
         """True if the rows are among those to be erased at once."""
         fold = self._folds.get(partition.key)
-        return fold is not None and (rows | fold.live.secure).count == fold.live.secure.count
+        return fold is not None and rows.is_within(fold.live.secure)
 
     def has(self, partition: Partition, offset: int) -> bool:
         """True if the row at an offset is hidden."""

@@ -31,7 +31,7 @@ from penstock.messages import (
 from penstock.metadata.companions import companion_key, target_key
 from penstock.node.partition.decisions import DecideRows
 from penstock.node.partition.log_queries import Query, QueryGivenUpError
-from penstock.node.partition.row_search import FindSubject
+from penstock.node.partition.row_search import FindOffsets, FindSubject
 from penstock.node.replicas import hidden_rows
 from penstock.node.replicas.companions import CompanionRow, ReadCompanionRows
 from tests.unit.node.harness import Broker
@@ -277,11 +277,10 @@ def _called(query: Query, call: Callable[[Query], None]) -> None:
     call(query)
 
 
-def test_marks_are_encoded_read_and_applied_in_disk_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A purge of a million scattered messages takes seconds: nothing of that is done on the event loop."""
-    broker = with_messages()
-    done(broker, delete(broker, 0))
-    on_loop: list[object] = []
+@pytest.fixture
+def on_loop(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """What is done on the event loop that takes long with many scattered rows."""
+    found: list[object] = []
     depth = 0
 
     def in_thread(run: Callable[[Query], None], query: Query) -> None:
@@ -292,13 +291,21 @@ def test_marks_are_encoded_read_and_applied_in_disk_threads(monkeypatch: pytest.
 
     def noted(call: Callable[..., object], *args: object) -> object:
         if not depth:
-            on_loop.append(call)
+            found.append(call)
         return call(*args)
 
-    for kind in (FindSubject, DecideRows, ReadCompanionRows):
+    for kind in (FindOffsets, FindSubject, DecideRows, ReadCompanionRows):
         monkeypatch.setattr(kind, "run", partialmethod(_called, partial(in_thread, kind.run)))
     monkeypatch.setattr(row_set, "_encoded", partial(noted, row_set._encoded))
+    monkeypatch.setattr(row_set, "_run_list", partial(noted, row_set._run_list))
     monkeypatch.setattr(hidden_rows, "_folded", partial(noted, hidden_rows._folded))
+    return found
+
+
+def test_marks_are_encoded_read_and_applied_in_disk_threads(on_loop: list[object]) -> None:
+    """A purge of a million scattered messages takes seconds: nothing of that is done on the event loop."""
+    broker = with_messages()
+    done(broker, delete(broker, 0))
     done(broker, purge(broker, "orders.*"))
     assert offsets(broker) == []
     broker.create("lasts", max_messages_per_subject=1)
@@ -308,6 +315,17 @@ def test_marks_are_encoded_read_and_applied_in_disk_threads(monkeypatch: pytest.
     broker.tick(limits.DECISION_PAUSE_MS)
     broker.settle()
     assert [row.offset for row in broker.read("lasts")] == [2]
+    assert not on_loop
+
+
+def test_secure_deletions_are_put_together_in_disk_threads(on_loop: list[object]) -> None:
+    broker = with_messages()
+    for number in (2, 4, 6):
+        request = msgspec.structs.replace(delete(broker, number), is_secure=True)
+        assert done(broker, request).deleted == 1
+    del on_loop[:]
+    assert done(broker, msgspec.structs.replace(delete(broker, 8, 9), is_secure=True)).deleted == 2
+    assert done(broker, msgspec.structs.replace(delete(broker, 2, 4), is_secure=True)).already_deleted == 2
     assert not on_loop
 
 
