@@ -44,6 +44,10 @@ def test_a_set_is_as_pythons(parts: list[set[int]], data: st.DataObject) -> None
         assert RowSet.of(one).count_beside(RowSet.of(parts[0])) == len(beside)
         assert RowSet.of(one).is_within(RowSet.of(parts[0])) == (not beside)
         assert RowSet.of(one).is_within(found)
+    first, before = RowSet.of(parts[0]), RowSet.of(parts[1])
+    later = before | RowSet.of(parts[-1])
+    assert first.union(later, before, first | before) == first | later
+    assert first.union(before, later, first | later) == first | before
     assert RowSet.of(parts[0]) | RowSet.of(parts[1]) == RowSet.of(parts[1]) | RowSet.of(parts[0])
     assert (found.count, bool(found)) == (len(wanted), bool(wanted))
     assert found.end == max(wanted, default=-1) + 1

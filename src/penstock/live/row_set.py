@@ -152,7 +152,7 @@ class RowSet:
         """Return the number of the last span that begins at or before `chunk`; -1 if there is none."""
         return bisect_right(self.firsts, chunk) - 1
 
-    def _box(self, chunk: int) -> Box | None:
+    def box_of(self, chunk: int) -> Box | None:
         """Return the box of a chunk: 1 if it is full."""
         if (at := self._at(chunk)) < 0:
             return None
@@ -162,7 +162,7 @@ class RowSet:
         return box if first == chunk else None
 
     def __contains__(self, offset: int) -> bool:
-        box = self._box(offset >> 16)
+        box = self.box_of(offset >> 16)
         return box is not None and (isinstance(box, int) or _has(box, offset & _LOW))
 
     def any_in(self, begin: int, end: int) -> bool:
@@ -173,7 +173,7 @@ class RowSet:
     def first_present(self, begin: int) -> int | None:
         """Return the first member from `begin` on; None if there is none."""
         chunk = begin >> 16
-        box = self._box(chunk)
+        box = self.box_of(chunk)
         if box is not None:
             if isinstance(box, int):
                 return begin
@@ -187,7 +187,7 @@ class RowSet:
 
     def first_absent(self, begin: int) -> int:
         """Return the first offset from `begin` on that is no member."""
-        while (box := self._box(chunk := begin >> 16)) is not None:
+        while (box := self.box_of(chunk := begin >> 16)) is not None:
             if isinstance(box, int):
                 full = self.boxes[at := self._at(chunk)]  # all chunks of the span; `box` is one
                 assert isinstance(full, int)
@@ -273,7 +273,7 @@ class RowSet:
         """Return one bit for each offset of the range, as `of_bits` takes them. The range should not be long."""
         found = 0
         for chunk in range(begin >> 16, ((end - 1) >> 16) + 1 if end > begin else begin >> 16):
-            if (box := self._box(chunk)) is None:
+            if (box := self.box_of(chunk)) is None:
                 continue
             bits = _ALL if isinstance(box, int) else _int_of(box)
             place = (chunk << 16) - begin
@@ -285,6 +285,10 @@ class RowSet:
 
     def __or__(self, other: RowSet) -> RowSet:
         """Return the union; it costs as much as the smaller set, and a copy of references to the larger one."""
+        return self.union(other)
+
+    def union(self, other: RowSet, before: RowSet | None = None, united: RowSet | None = None) -> RowSet:
+        """Return the union. `united`: that with `before`; what both have in common is not put together again."""
         large, small = (self, other) if len(self.boxes) >= len(other.boxes) else (other, self)
         if not small.boxes:
             return large
@@ -300,7 +304,11 @@ class RowSet:
                 if at < len(large.boxes) and large.firsts[at] <= first:
                     held = large.boxes[at]
                     if not isinstance(held, int):  # a full span has it already, and is copied later
-                        spans.add_union(first, held, box)
+                        mine = box if small is other else held
+                        if before is None or united is None or before.box_of(first) is not mine:
+                            spans.add_union(first, held, box)
+                        else:
+                            united.add_chunk(first, spans)
                         at += 1
                 else:
                     spans.add(first, box)
@@ -326,10 +334,18 @@ class RowSet:
         for first, box, count in zip(self.firsts, self.boxes, self.counts, strict=True):
             if isinstance(box, int):
                 yield count - other.count_in(first << 16, (first + box) << 16)
-            elif (held := other._box(first)) is None:
+            elif (held := other.box_of(first)) is None:
                 yield count
             elif not isinstance(held, int) and held is not box and held != box:
                 yield (_int_of(box) & ~_int_of(held)).bit_count()
+
+    def add_chunk(self, chunk: int, spans: _Spans) -> None:
+        """Add a chunk in which it has members."""
+        at = self._at(chunk)
+        if isinstance(box := self.boxes[at], int):
+            spans.add(chunk, 1)
+        else:
+            spans.add(chunk, box, self.counts[at])
 
     def between(self, begin: int, end: int) -> RowSet:
         """Return the members of this range."""

@@ -110,7 +110,8 @@ class RowLimit:
         assert self._gaps is not None
         hidden = NONE if hidden is None else hidden
         if hidden is not self._hidden:
-            self._hidden, self._gone, self._counted = hidden, self._gaps | hidden, None
+            gone = self._gaps.union(hidden, self._hidden, self._gone)
+            self._hidden, self._gone, self._counted = hidden, gone, None
         gone = self._gone
         if self._counted is None or start < self._counted[0] or end < self._counted[1]:
             found = end - start - gone.count_in(start, end)
