@@ -39,6 +39,15 @@ def test_a_set_is_as_pythons(parts: list[set[int]], data: st.DataObject) -> None
         found |= RowSet.of(part)
     assert found == RowSet.of(wanted)
     assert found.count_in(0, min(wanted, default=0)) == 0
+    for one in parts:
+        beside = one - parts[0]
+        assert RowSet.of(one).count_beside(RowSet.of(parts[0])) == len(beside)
+        assert RowSet.of(one).is_within(RowSet.of(parts[0])) == (not beside)
+        assert RowSet.of(one).is_within(found)
+    first, before = RowSet.of(parts[0]), RowSet.of(parts[1])
+    later = before | RowSet.of(parts[-1])
+    assert first.union(later, before, first | before) == first | later
+    assert first.union(before, later, first | later) == first | before
     assert RowSet.of(parts[0]) | RowSet.of(parts[1]) == RowSet.of(parts[1]) | RowSet.of(parts[0])
     assert (found.count, bool(found)) == (len(wanted), bool(wanted))
     assert found.end == max(wanted, default=-1) + 1
@@ -57,6 +66,12 @@ def test_a_set_is_as_pythons(parts: list[set[int]], data: st.DataObject) -> None
         while absent in wanted:
             absent += 1
         assert found.first_absent(begin) == absent
+        count = data.draw(st.sampled_from([1, 2, 40, CHUNK - 1, 3 * CHUNK]))
+        behind, left = begin, count
+        while left:
+            left -= behind not in wanted
+            behind += 1
+        assert found.behind_absent(begin, count) == behind
         behind = begin
         while behind and behind - 1 in wanted:
             behind -= 1

@@ -56,6 +56,14 @@ class LiveRows:
         self._parts: list[Snapshot] = []  # of a snapshot that is not whole
         self._since_marks = self._since_bytes = 0  # since the last snapshot
 
+    def copy(self) -> LiveRows:
+        """Return a fold of its own with the same state."""
+        found = LiveRows()
+        for name in self.__slots__:
+            setattr(found, name, getattr(self, name))
+        found.counts, found._parts = [*self.counts], [*self._parts]
+        return found
+
     def take(self, mark: Mark, size_bytes: int = 0) -> int:
         """Apply the next committed mark, of that many bytes; return how many rows it newly hides."""
         self._since_marks += 1

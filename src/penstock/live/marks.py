@@ -36,6 +36,8 @@ _SECURE = 1
 _TIME_US_MAX = 2**63 - 1
 _HEAD_BYTES_MAX = 256  # of all fields of a mark but its user and its sets
 _USER_BYTES_MAX = 1_024
+ROWS_BYTES_MAX = limits.MARK_BYTES_MAX - _HEAD_BYTES_MAX - _USER_BYTES_MAX
+"""Encoded size of the rows of one mark: a larger set is split."""
 
 
 class UnknownMarkError(PenstockError):

@@ -48,13 +48,14 @@ Box = int | array | bytes  # type: ignore[type-arg]
 class RowSet:
     """A set of offsets from 0 to OFFSET_MAX, exclusive."""
 
-    __slots__ = ("boxes", "counts", "firsts")  # one of each for each span; never changed
+    __slots__ = ("boxes", "counts", "encoded", "firsts")  # of the others one for each span; never changed
 
     def __init__(self) -> None:
         """The empty set. See `of`, `of_runs`, `of_bits` and `decode`."""
         self.firsts = array("q")  # first chunk of each span
         self.boxes: list[Box] = []
         self.counts = array("q")  # members of each span
+        self.encoded: bytes | None = None  # its byte form, if it is a part of a set that was split
 
     @classmethod
     def of(cls, offsets: Iterable[int]) -> RowSet:
@@ -151,7 +152,7 @@ class RowSet:
         """Return the number of the last span that begins at or before `chunk`; -1 if there is none."""
         return bisect_right(self.firsts, chunk) - 1
 
-    def _box(self, chunk: int) -> Box | None:
+    def box_of(self, chunk: int) -> Box | None:
         """Return the box of a chunk: 1 if it is full."""
         if (at := self._at(chunk)) < 0:
             return None
@@ -161,7 +162,7 @@ class RowSet:
         return box if first == chunk else None
 
     def __contains__(self, offset: int) -> bool:
-        box = self._box(offset >> 16)
+        box = self.box_of(offset >> 16)
         return box is not None and (isinstance(box, int) or _has(box, offset & _LOW))
 
     def any_in(self, begin: int, end: int) -> bool:
@@ -172,7 +173,7 @@ class RowSet:
     def first_present(self, begin: int) -> int | None:
         """Return the first member from `begin` on; None if there is none."""
         chunk = begin >> 16
-        box = self._box(chunk)
+        box = self.box_of(chunk)
         if box is not None:
             if isinstance(box, int):
                 return begin
@@ -186,7 +187,7 @@ class RowSet:
 
     def first_absent(self, begin: int) -> int:
         """Return the first offset from `begin` on that is no member."""
-        while (box := self._box(chunk := begin >> 16)) is not None:
+        while (box := self.box_of(chunk := begin >> 16)) is not None:
             if isinstance(box, int):
                 full = self.boxes[at := self._at(chunk)]  # all chunks of the span; `box` is one
                 assert isinstance(full, int)
@@ -196,6 +197,26 @@ class RowSet:
                 return (chunk << 16) + found
             begin = (chunk + 1) << 16
         return begin
+
+    def behind_absent(self, begin: int, count: int) -> int:
+        """Return the end of the first `count` offsets from `begin` on that are no members, at least one."""
+        for at in range(max(0, self._at(begin >> 16)), len(self.boxes)):
+            first, box = self.firsts[at], self.boxes[at]
+            base, stop = first << 16, _end_of(first, box) << 16
+            if base > begin:
+                if base - begin >= count:
+                    break
+                begin, count = base, count - (base - begin)
+            if (absent := stop - begin - self._count_of(at, begin, stop)) <= 0:
+                begin = max(begin, stop)
+            elif absent < count:
+                begin, count = stop, count - absent
+            else:
+                assert not isinstance(box, int), "a full span has none"
+                members = _int_of(box) >> (begin - base)
+                places = range(stop - begin)
+                return begin + bisect_left(places, count, key=lambda end: end - _ones_below(members, end))
+        return begin + count
 
     def last_absent(self, end: int) -> int:
         """Return the end of the last offset before `end` that is no member; 0 if there is none."""
@@ -223,7 +244,10 @@ class RowSet:
             return end - begin
         if end - begin == _CHUNK:
             return self.counts[at]
-        return ((_int_of(box) >> (begin - base)) & ((1 << (end - begin)) - 1)).bit_count()
+        low, high = begin - base, end - base
+        if isinstance(box, bytes):
+            return _ones_below(int.from_bytes(box[low >> 3 : (high + 7) >> 3], "little") >> (low & 7), high - low)
+        return _ones_below(_int_of(box) >> low, high - low)
 
     def runs(self, begin: int = 0, end: int = OFFSET_MAX) -> Iterator[tuple[int, int]]:
         """Yield the longest runs of members in this range, as half-open ranges, in order."""
@@ -249,7 +273,7 @@ class RowSet:
         """Return one bit for each offset of the range, as `of_bits` takes them. The range should not be long."""
         found = 0
         for chunk in range(begin >> 16, ((end - 1) >> 16) + 1 if end > begin else begin >> 16):
-            if (box := self._box(chunk)) is None:
+            if (box := self.box_of(chunk)) is None:
                 continue
             bits = _ALL if isinstance(box, int) else _int_of(box)
             place = (chunk << 16) - begin
@@ -261,6 +285,10 @@ class RowSet:
 
     def __or__(self, other: RowSet) -> RowSet:
         """Return the union; it costs as much as the smaller set, and a copy of references to the larger one."""
+        return self.union(other)
+
+    def union(self, other: RowSet, before: RowSet | None = None, united: RowSet | None = None) -> RowSet:
+        """Return the union. `united`: that with `before`; what both have in common is not put together again."""
         large, small = (self, other) if len(self.boxes) >= len(other.boxes) else (other, self)
         if not small.boxes:
             return large
@@ -276,7 +304,11 @@ class RowSet:
                 if at < len(large.boxes) and large.firsts[at] <= first:
                     held = large.boxes[at]
                     if not isinstance(held, int):  # a full span has it already, and is copied later
-                        spans.add_union(first, held, box)
+                        mine = box if small is other else held
+                        if before is None or united is None or before.box_of(first) is not mine:
+                            spans.add_union(first, held, box)
+                        else:
+                            united.add_chunk(first, spans)
                         at += 1
                 else:
                     spans.add(first, box)
@@ -289,6 +321,31 @@ class RowSet:
             spans.add(start, stop - start)
         spans.copy(large, at, len(large.boxes))
         return spans.finish()
+
+    def count_beside(self, other: RowSet) -> int:
+        """Return the number of members that the other set does not have. What both share takes no time."""
+        return sum(self._beside(other))
+
+    def is_within(self, other: RowSet) -> bool:
+        """True if the other set has all members."""
+        return not any(self._beside(other))
+
+    def _beside(self, other: RowSet) -> Iterator[int]:
+        for first, box, count in zip(self.firsts, self.boxes, self.counts, strict=True):
+            if isinstance(box, int):
+                yield count - other.count_in(first << 16, (first + box) << 16)
+            elif (held := other.box_of(first)) is None:
+                yield count
+            elif not isinstance(held, int) and held is not box and held != box:
+                yield (_int_of(box) & ~_int_of(held)).bit_count()
+
+    def add_chunk(self, chunk: int, spans: _Spans) -> None:
+        """Add a chunk in which it has members."""
+        at = self._at(chunk)
+        if isinstance(box := self.boxes[at], int):
+            spans.add(chunk, 1)
+        else:
+            spans.add(chunk, box, self.counts[at])
 
     def between(self, begin: int, end: int) -> RowSet:
         """Return the members of this range."""
@@ -308,8 +365,10 @@ class RowSet:
     # Bytes.
 
     def encode(self) -> bytes:
-        """Return its byte form; see the module."""
-        return b"".join([_head(len(self.boxes)), *_encoded(self, 0, len(self.boxes))])
+        """Return its byte form; see the module. Of a large set it takes long, but of a part from `split`."""
+        if self.encoded is None:
+            return b"".join([_head(len(self.boxes)), *_encoded(self, 0, len(self.boxes))])
+        return self.encoded
 
     @classmethod
     def decode(cls, data: bytes) -> RowSet:
@@ -323,23 +382,33 @@ class RowSet:
         return found
 
     def split(self, bytes_max: int) -> list[RowSet]:
-        """Return sets that make up this one, each of at most `bytes_max` bytes when encoded."""
+        """Return sets that make up this one, each of at most `bytes_max` bytes when encoded. They have their bytes.
+
+        A million scattered offsets take a second: do it in a disk thread.
+        """
         assert bytes_max >= SPLIT_BYTES_MIN, bytes_max
+        if self.encoded is not None and len(self.encoded) <= bytes_max:
+            return [self]
         found: list[RowSet] = []
         start, size = 0, SPLIT_HEAD_BYTES
+        parts: list[bytes] = []
         for at, part in enumerate(_encoded(self, 0, len(self.boxes))):
             if size + len(part) > bytes_max and at > start:
-                found.append(self._part(start, at))
-                start, size = at, SPLIT_HEAD_BYTES
+                found.append(self._part(start, at, parts))
+                start, size, parts = at, SPLIT_HEAD_BYTES, []
+            parts.append(part)
             size += len(part)
         if start < len(self.boxes):
-            found.append(self._part(start, len(self.boxes)))
+            found.append(self._part(start, len(self.boxes), parts))
         return found
 
-    def _part(self, start: int, stop: int) -> RowSet:
+    def _part(self, start: int, stop: int, encoded: list[bytes]) -> RowSet:
         spans = _Spans()
         spans.copy(self, start, stop)
-        return spans.finish()
+        part = spans.finish()
+        (first,) = _encoded(part, 0, 1)  # its tag counts from 0
+        part.encoded = b"".join([_head(stop - start), first, *encoded[1:]])
+        return part
 
 
 SPLIT_HEAD_BYTES = 1 + 10 + 10  # the version, the number of spans, and that the first tag counts from 0
@@ -521,6 +590,10 @@ def _next_absent(box: Partial, low: int) -> int:
         return low
     # Its run's last is the next odd place at or behind it.
     return int(box[bisect_left(box, low) | 1]) + 1
+
+
+def _ones_below(bits: int, end: int) -> int:
+    return (bits & ((1 << end) - 1)).bit_count()
 
 
 def _count(box: Partial) -> int:

@@ -26,6 +26,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
+from penstock.base import limits
 from penstock.base.ids import BrokerId, LeaderEpoch, Offset, PartitionKey
 from penstock.messages import FetchPosition, ReplicaNews
 from penstock.replication import rules
@@ -165,6 +166,18 @@ class Following:
     def reports_flushes(self) -> bool:
         """True if the leader waits for this broker's flushed end: for commits, or before this replica joins the ISR."""
         return not self.is_observer and (self.tells_flushes or not self.is_in_sync)
+
+    @property
+    def lost_from(self) -> int:
+        """Offset from which on nothing that earlier leaders wrote is left; OFFSET_MAX: unknown, or the log says it by
+        its epochs, as it has a batch of the present one.
+        """
+        log = self.log
+        if log.last_epoch >= self.leader_epoch:
+            return limits.OFFSET_MAX
+        is_whole = self.state is FollowState.FETCHING and log.log_end >= self._leader_committed_end
+        is_empty = not log.log_end and self.freshness.is_empty
+        return log.log_end if is_empty or (is_whole and self.freshness.is_settled) else limits.OFFSET_MAX
 
     def follow(self, leader: BrokerId, leader_epoch: LeaderEpoch) -> None:
         """Follow another leadership; ends reported by the last one are void."""

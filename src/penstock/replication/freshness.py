@@ -116,11 +116,20 @@ class Freshness:
     def as_of_us(self) -> int | None:
         """Everything committed up to this time is shown; None if unknown."""
         heard, as_of_us = self._heard, self._as_of_us
-        is_empty = self._named != _NEVER and heard.number >= self._named
-        is_complete = is_empty or (self._mark_end == _NEVER and self._is_settled)
+        is_complete = self.is_empty or (self._mark_end == _NEVER and self._is_settled)
         if is_complete and self._session == heard.session and heard.is_open:
             as_of_us = max(as_of_us, self._bounded(heard.told_us))
         return None if as_of_us == _NEVER_US else as_of_us
+
+    @property
+    def is_empty(self) -> bool:
+        """True if this log and the leader's are empty: it was named, and there were no news of it."""
+        return self._named != _NEVER and self._heard.number >= self._named
+
+    @property
+    def is_settled(self) -> bool:
+        """True if no earlier leader had committed more than this one has reported."""
+        return self._is_settled
 
     @property
     def listened_us(self) -> int | None:

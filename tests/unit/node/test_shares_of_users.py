@@ -20,6 +20,7 @@ from penstock.messages import (
     CreateStreamRequest,
     FetchOffsetsRequest,
     FetchOffsetsResponse,
+    GetRequest,
     GroupHeartbeatRequest,
     GroupHeartbeatResponse,
     OffsetCommit,
@@ -29,6 +30,7 @@ from penstock.messages import (
     StagedStreamRequest,
     TruncateRequest,
 )
+from penstock.node.partition.decisions import DecideRows
 from tests.unit.node.api.test_offsets import again
 from tests.unit.node.harness import Broker, batch_of
 from tests.unit.node.security.test_access import asking, stream_id, user
@@ -189,6 +191,27 @@ def test_one_user_does_not_take_all_places_of_truncations(broker, monkeypatch) -
     with asking(broker, "eve"):
         assert broker.request(request) in broker.open_requests
     broker.settle()
+
+
+def test_one_user_does_not_take_all_places_of_those_that_wait_for_a_limit_by_subject(monkeypatch) -> None:
+    monkeypatch.setattr(limits, "DECISION_WAITERS_MAX", 4)
+    broker = Broker().start()
+    broker.create("lasts", "lasts", max_messages_per_subject=1)
+    broker.settle()
+    broker.request(user("ann", Rule(Operation.ADMIN)))
+    with asking(broker, "ann"):
+        for name in ("bob", "eve"):
+            broker.request(user(name, Rule(READ, stream="lasts")))
+        request = GetRequest(stream_id=stream_id(broker, "lasts"), subject="lasts")
+    broker.hung = (DecideRows,)
+    broker.publish("lasts", b"1")
+    broker.tick(limits.DECISION_PAUSE_MS)
+    with asking(broker, "bob"):
+        for _ in range(2):
+            assert broker.request(request) in broker.open_requests
+        assert broker.refusal(request).code == ErrorCode.OVERLOADED
+    with asking(broker, "eve"):
+        assert broker.request(request) in broker.open_requests
 
 
 def test_one_user_does_not_take_all_room_for_appends() -> None:

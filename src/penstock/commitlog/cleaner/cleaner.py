@@ -27,7 +27,7 @@ from penstock.base.clock import growing
 from penstock.commitlog.cleaner.cleaning import Cleaning
 from penstock.commitlog.cleaner.compaction import Survey
 from penstock.commitlog.cleaner.compactor import Compactor
-from penstock.commitlog.cleaner.eraser import Eraser, lacking
+from penstock.commitlog.cleaner.eraser import Eraser
 from penstock.commitlog.cleaner.expirer import Expirer
 from penstock.commitlog.cleaner.expiry import ExpirySurvey
 from penstock.commitlog.cleaner.indexing import SubjectIndexing
@@ -60,13 +60,15 @@ class FoundHidden(NamedTuple):
 class Disposal:
     """Removes files that the cleaner replaced. Run it in a disk thread; then call `Log.disposed` in any case.
 
-    `sweep_end`: removes the side files, too, that may hold rows before it: their segments begin before it.
+    `sweep_end`: removes the side files, too, and unfinished files, that may hold rows before it: their segments begin
+    before it. `written`: path of the unfinished file that is being written.
     """
 
-    def __init__(self, folder: LogFolder, paths: tuple[str, ...], sweep_end: int = 0) -> None:
+    def __init__(self, folder: LogFolder, paths: tuple[str, ...], sweep_end: int = 0, written: str = "") -> None:
         self._folder = folder
         self.paths = paths
         self.sweep_end = sweep_end
+        self._written = written
 
     def run(self) -> None:
         """Make the new files' names durable, then remove the old ones. OSError: it can be retried, also by a start."""
@@ -76,8 +78,9 @@ class Disposal:
             files.remove_beside(self._folder.vfs, path)
         if self.sweep_end:
             for name in self._folder.vfs.list(self._folder.path):
-                if files.may_hold_aside(name, self.sweep_end):
-                    self._folder.vfs.remove(f"{self._folder.path}/{name}")
+                path = f"{self._folder.path}/{name}"
+                if path != self._written and files.may_hold_aside(name, self.sweep_end):
+                    self._folder.vfs.remove(path)
         if self.paths or self.sweep_end:
             self._folder.sync()
 
@@ -143,7 +146,7 @@ class Cleaner:
 
     def hide(self, hidden: RowSet, secure: RowSet) -> None:
         """Replace the set of hidden rows; `secure`: those that are erased without waiting for others."""
-        if lacking(secure, self._eraser.secure):
+        if not secure.is_within(self._eraser.secure):
             self._sweep_end = max(self._sweep_end, secure.end)
         self._eraser.hide(hidden, secure)
 
@@ -360,6 +363,8 @@ class Cleaner:
     def _replaced(self, cleaning: Cleaning, *, may_replace: bool) -> bool:
         old, new = cleaning.segment, cleaning.replacement
         if new is None:
+            if cleaning.is_left:
+                self._stale.append(cleaning.cleaned_path)
             return False
         is_asked_for = self._config.expires if cleaning.is_expiry else self._compactor.is_wanted(self._config)
         is_asked_for = is_asked_for and self._config.deciding is Deciding.ALONE
@@ -428,7 +433,8 @@ class Cleaner:
         """Return a task that removes all replaced files but the newest `young`; None: there are none."""
         count = len(self._stale) - young
         if self.disposal is None and (count > 0 or self._sweep_end):
-            self.disposal = Disposal(self._folder, tuple(self._stale[: max(0, count)]), self._sweep_end)
+            written = self.under_way.cleaned_path if isinstance(self.under_way, Cleaning) else ""
+            self.disposal = Disposal(self._folder, tuple(self._stale[: max(0, count)]), self._sweep_end, written)
             del self._stale[: max(0, count)]
             self._sweep_end = 0
         return self.disposal
@@ -454,5 +460,5 @@ class Cleaner:
         self.found = None
         self._compactor.cut(active_base)
         self._expirer.cut(active_base)
-        kept = [(files.parsed(path.rpartition("/")[2]), path) for path in self._stale]
-        self._stale = [path for found, path in kept if found is not None and found.base_offset < active_base]
+        owners = ((files.owner_of(path.rpartition("/")[2]), path) for path in self._stale)
+        self._stale = [path for owner, path in owners if owner is not None and owner < active_base]

@@ -32,7 +32,6 @@ One task writes at a time, and none while a `Disposal` runs: that may be about t
 
 from __future__ import annotations
 
-import contextlib
 from array import array
 from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING, NamedTuple
@@ -100,6 +99,7 @@ class Cleaning(IncrementalTask):
         self.replacement: Segment | None = None
         self.takes_rows = retained is not None
         self.has_failed = False  # a retry may succeed
+        self.is_left = False  # there is no replacement, and its unfinished file could not be removed
         self.is_expiry = is_expiry
         self.is_erasure = is_erasure
         self.erases = erased is not None
@@ -170,8 +170,10 @@ class Cleaning(IncrementalTask):
         return self._hidden is not None and self._hidden.any_in(header.base_offset, header.end_offset)
 
     def _discard(self) -> None:
-        with contextlib.suppress(OSError):  # the next start removes it
+        try:
             self._vfs.remove(self.cleaned_path)
+        except OSError:  # the next disposal removes it, or the next start
+            self.is_left = True
 
     def _is_worth_it(self) -> bool:
         """True if, by the segment's index, its batches are small and merging would at least halve their number."""

@@ -215,9 +215,11 @@ def _is_same(copy: File, source: File, position: int, size_bytes: int) -> bool:
 
 
 def may_hold_aside(name: str, end: int) -> bool:
-    """True if it is a side file of a segment, or of its subject index, that may hold rows before offset `end`."""
+    """True if it is a side file of a segment, or of its subject index, or an unfinished file of either, that may hold
+    rows before offset `end`.
+    """
     owner, is_side, _ = name.partition(".cut-")
-    base_offset = owner_of(owner) if is_side else None
+    base_offset = owner_of(owner) if is_side or is_unfinished(name) else None
     return base_offset is not None and base_offset < end
 
 

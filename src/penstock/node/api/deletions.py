@@ -122,7 +122,7 @@ class Deletions:
             except RemoteError as refusal:
                 self._outbox.reply(call.caller, refusal)
 
-        self._decisions.when_decided(call.caller, partition, decided)
+        self._decisions.when_decided(call, partition, decided)
 
     def _search(
         self,
@@ -231,7 +231,7 @@ class Deletions:
             by = sharer_of(asked.call.auth.who)
             request = asked.request
             rows = self._hidden.marks(
-                partition, asked.query.rows, _reason(request), by, self._context.now, is_secure=request.is_secure
+                partition, asked.query.pieces, _reason(request), by, self._context.now, is_secure=request.is_secure
             )
             self._write(partition, rows, partial(self._marked, asked))
         except RemoteError as refusal:

@@ -89,7 +89,7 @@ class LookupApi:
                 self._outbox.reply(call.caller, refusal)
 
         if partition.is_limited:
-            self._decisions.when_decided(call.caller, partition, decided)
+            self._decisions.when_decided(call, partition, decided)
         else:
             go_on(call)
 

@@ -22,8 +22,10 @@ from collections.abc import Callable, Hashable, Iterable
 from functools import partial
 from typing import NamedTuple, Protocol
 
+from penstock.access.handshake import sharer_of
 from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
+from penstock.base.fair_shares import FairShares
 from penstock.hot.subject_table import TableBudget
 from penstock.messages import AppendResponse
 from penstock.metadata.companions import is_companion, target_key
@@ -34,6 +36,7 @@ from penstock.node.partition.log_queries import QueryGivenUpError
 from penstock.node.partition.partition import Partition
 from penstock.node.partition.partition_errors import as_remote_error
 from penstock.node.replicas.replicas import Replicas
+from penstock.node.security.access import Call
 from penstock.node.step import Lane
 from penstock.replication.leader import Leadership
 
@@ -69,6 +72,7 @@ class _Deciding:
 
 class _Waiter(NamedTuple):
     caller: Hashable
+    user: str  # the user whose share it takes
     partition: Partition
     end: int
     deadline_us: int
@@ -89,6 +93,7 @@ class SubjectLimits:
         self._budget = TableBudget(limits.SUBJECT_TABLE_SLOTS_MAX)
         self._paused: dict[_Deciding, int] = {}  # until when, elapsed time
         self._waiters: dict[Hashable, _Waiter] = {}
+        self._shares = FairShares()  # shares of them
         self._is_stopped = False
 
     # Decisions
@@ -210,13 +215,13 @@ class SubjectLimits:
         """Go on with the requests that have waited for what readers are shown now."""
         for waiter in [one for one in self._waiters.values() if one.partition is partition]:
             if partition.visible_end >= waiter.end:
-                del self._waiters[waiter.caller]
+                self._take(waiter.caller)
                 waiter.done(None)
         self.check(partition)
 
     # Requests
 
-    def when_decided(self, caller: Hashable, partition: Partition, done: Callable[[RemoteError | None], None]) -> None:
+    def when_decided(self, call: Call, partition: Partition, done: Callable[[RemoteError | None], None]) -> None:
         """Call `done` once all that is committed now is shown, or with the reason why it is not.
 
         At once on a replica that does not lead. Raise RemoteError overloaded.
@@ -225,17 +230,23 @@ class SubjectLimits:
         if partition.leadership is None or partition.visible_end >= end:
             done(None)
             return
-        if len(self._waiters) >= limits.DECISION_WAITERS_MAX:
+        user = sharer_of(call.auth.who)
+        if not self._shares.fits(user, 1, limits.DECISION_WAITERS_MAX):
             raise RemoteError(ErrorCode.OVERLOADED, "too many requests wait for a limit by subject; ask again")
         deadline_us = self._context.now.elapsed_us + _WAIT_US
-        self._waiters[caller] = _Waiter(caller, partition, end, deadline_us, done)
+        self._shares.add(user)
+        self._waiters[call.caller] = _Waiter(call.caller, user, partition, end, deadline_us, done)
         if (one := self._deciding.get(partition)) is not None and self._paused.pop(one, None) is not None:
             self.check(partition)
 
     def callers_disconnected(self, callers: Iterable[Hashable]) -> None:
         """Forget the requests of disconnected callers."""
         for caller in callers:
-            self._waiters.pop(caller, None)
+            self._take(caller)
+
+    def _take(self, caller: Hashable) -> None:
+        if (waiter := self._waiters.pop(caller, None)) is not None:
+            self._shares.remove(waiter.user)
 
     def ended(self, partition: Partition, error: RemoteError) -> None:
         """Fail what waits for a partition that is no longer led here, or gone."""
@@ -251,7 +262,7 @@ class SubjectLimits:
 
     def _fail(self, waiters: Iterable[_Waiter], error: RemoteError) -> None:
         for waiter in waiters:
-            del self._waiters[waiter.caller]
+            self._take(waiter.caller)
             waiter.done(error)
 
     def resume(self, now_us: int) -> None:

@@ -115,7 +115,7 @@ class SurveyMarks:
     def _write_next(self, partition: Partition, pending: _Pending) -> None:
         if not pending.rows and pending.pieces:
             piece = pending.pieces[0]
-            pending.rows.extend(self._hidden.marks(partition, piece, pending.reason, "", self._context.now))
+            pending.rows.extend(self._hidden.marks(partition, (piece,), pending.reason, "", self._context.now))
             pending.pieces.popleft()
         rows: Rows = [pending.rows[0]]
         pending.is_writing = True

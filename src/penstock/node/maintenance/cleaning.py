@@ -190,7 +190,7 @@ class Cleaners:
             if isinstance(cleaning, Cleaning) and cleaning.takes_rows:
                 partition.rows_taken(self._outbox.step)
             partition.counters["cleaned_bytes"] += size_bytes - partition.log.size_bytes
-        if isinstance(cleaning, Cleaning) and cleaning.replacement is not None:
+        if isinstance(cleaning, Cleaning) and (cleaning.replacement is not None or cleaning.is_left):
             self._stale.append((self._context.now.elapsed_us + _KEEP_US, partition))
         self._again(partition)
         self.enqueue(partition)

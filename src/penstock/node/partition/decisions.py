@@ -21,6 +21,7 @@ from penstock.base.errors import ErrorCode, RemoteError
 from penstock.commitlog import LogView, SubjectQueries, subject_rows
 from penstock.hot.subject_table import SubjectTable, TableBudget
 from penstock.live.last_rows import LastRows
+from penstock.live.marks import ROWS_BYTES_MAX
 from penstock.live.row_set import NONE, RowSet
 from penstock.node.partition.log_queries import Query, QueryGivenUpError
 
@@ -74,7 +75,7 @@ class DecideRows(Query):
             self._decide_by_table(self._memory.table, hidden)
         else:
             self._decide_by_rows(self._memory.rows, hidden)
-        self.hidden = RowSet.of(hidden)
+        self.hidden = next(iter(RowSet.of(hidden).split(ROWS_BYTES_MAX)), NONE)  # one piece, and it has its bytes
         self._memory.end = self.decided_end
 
     @property

@@ -402,13 +402,20 @@ class Partition:
     @property
     def lags_marks(self) -> bool:
         """True if a follower has not yet committed what the leader had committed when it made the last mark here."""
-        end, epoch = self.marked_log_end, self.hiding[2]
+        end, epoch = self.marked_log_end, self.hiding[2]  # what that leader had more may be lost
         if self.leadership is not None or self.committed_end >= end:
             return False
-        lineage = self.log.lineage
-        if lineage and lineage[-1].leader_epoch > epoch:  # what that leader had more was lost
-            end = min(end, self.log.epoch_end(epoch).start_offset)
-        return self.committed_end < end
+        return self.committed_end < min(end, self.marked_end(epoch))
+
+    def marked_end(self, epoch: int) -> int:
+        """End of the rows that marks of a leader epoch name and that are not lost, as far as it is known here."""
+        end = self.log.marked_end(epoch)
+        # A log without a message of the present epoch does not say what was lost.
+        if self.leadership is not None and self.leadership.leader_epoch > epoch:
+            end = min(end, self.leadership.epoch_start)
+        elif self.following is not None and self.following.leader_epoch > epoch:
+            end = min(end, self.following.lost_from)
+        return end
 
     def live_view(self) -> LogView:
         """Return the log as readers may see it now: without hidden rows. RemoteError unsupported_version if this broker
@@ -570,6 +577,9 @@ class Partition:
         limit = self.row_limit
         if limit is None or not limit.refuses_new:
             return None
+        if limit.failure:
+            why, limit.failure = limit.failure, ""  # the next visit has them read again
+            return RemoteError(ErrorCode.STORAGE_FAILED, f"nothing was stored: {why}")
         if not limit.is_known:
             return RemoteError(ErrorCode.NOT_YET, f"nothing was stored: {UNCOUNTED}; ask again in a moment")
         if (exceeded := limit.exceeded(self.log, self.log_start, count, size_bytes)) is None:

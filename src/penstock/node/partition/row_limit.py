@@ -111,7 +111,8 @@ class RowLimit:
         assert self._gaps is not None
         hidden = NONE if hidden is None else hidden
         if hidden is not self._hidden:
-            self._hidden, self._gone, self._counted = hidden, self._gaps | hidden, None
+            gone = self._gaps.union(hidden, self._hidden, self._gone)
+            self._hidden, self._gone, self._counted = hidden, gone, None
         gone = self._gone
         if self._counted is None or start < self._counted[0] or end < self._counted[1]:
             found = end - start - gone.count_in(start, end)
@@ -127,12 +128,7 @@ class RowLimit:
         if self.rows_max is None or end - start <= self.rows_max:
             return start
         left = self.rows(start, end, hidden) - self.rows_max
-        while left > 0:
-            start = self._gone.first_absent(start)
-            following = self._gone.first_present(start)
-            passed = left if following is None else min(left, following - start)
-            start, left = start + passed, left - passed
-        return start
+        return self._gone.behind_absent(start, left) if left > 0 else start
 
     def room(self, log: Log, start: int, count: int) -> Room:
         """Return what the log takes of `count` messages from a publisher, in one or several batches."""

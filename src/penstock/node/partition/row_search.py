@@ -16,6 +16,7 @@ from penstock.base import limits
 from penstock.batch import codec
 from penstock.batch.subject_patterns import SubjectPatterns
 from penstock.commitlog import LogView
+from penstock.live.marks import ROWS_BYTES_MAX
 from penstock.live.row_set import NONE, RowSet
 from penstock.node.partition.log_queries import Query
 
@@ -32,6 +33,7 @@ class FindOffsets(Query):
         super().__init__(view)
         self.found = array("q")
         self.rows = NONE  # the same, made here, as that takes long
+        self.pieces: list[RowSet] = []  # the same, in pieces for marks
         self.deleted = 0  # of these, the number of those that were not hidden
         self._is_secure = is_secure
         self._shown_start = shown_start
@@ -56,6 +58,7 @@ class FindOffsets(Query):
             else:
                 number += 1
         self.rows = RowSet.of(self.found)
+        self.pieces = self.rows.split(ROWS_BYTES_MAX)
         self.deleted = _not_hidden(self.rows.between(self._shown_start, limits.OFFSET_MAX), self._view)
 
 
@@ -81,6 +84,7 @@ class FindSubject(Query):
         super().__init__(view)
         self.found = array("q")
         self.rows = NONE  # the same, made here, as that takes long
+        self.pieces: list[RowSet] = []  # the same, in pieces for marks
         self.deleted = 0  # of these, the number of those that were not hidden
         self._is_secure = is_secure
         self.before = before  # lowered if some are kept
@@ -103,6 +107,7 @@ class FindSubject(Query):
                     self.next_offset = header.end_offset
                 break  # without it all is read: rows before `before` that are hidden or compacted are in no batch
         self.rows = RowSet.of(self.found)
+        self.pieces = self.rows.split(ROWS_BYTES_MAX)
         self.deleted = _not_hidden(self.rows.between(self._shown_start, limits.OFFSET_MAX), self._view)
 
     def _leave_kept(self) -> None:

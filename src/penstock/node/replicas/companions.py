@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence, Set
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
@@ -50,23 +50,37 @@ class CompanionRow(NamedTuple):
 class CompanionConsumer(Protocol):
     """Takes the committed rows of companion logs. `key` is that of the partition which one belongs to."""
 
-    def take(self, key: PartitionKey, rows: Sequence[CompanionRow], end: int) -> None:
-        """Take the next committed rows: all up to offset `end`."""
+    def applying(self, key: PartitionKey) -> Callable[[Sequence[CompanionRow]], Any]:
+        """Return what applies the next committed rows: it is called in a disk thread, as that may take long."""
+
+    def take(self, key: PartitionKey, applied: Any, end: int) -> None:
+        """Take what came of the next committed rows: all up to offset `end`."""
 
     def reset(self, key: PartitionKey) -> None:
         """Drop what earlier rows came to: the log was cut, or the replica has gone. The first row comes next."""
 
+    def committed(self, partition: Partition) -> None:
+        """Show what has waited for messages of a partition, if they are committed now, or known to be lost."""
+
 
 class ReadCompanionRows(Query):
-    """Reads committed rows from `start` on, in a disk thread."""
+    """Reads committed rows from `start` on and applies them, in a disk thread. `applied`: what came of it."""
 
-    def __init__(self, view: LogView, start: int, end: int) -> None:
+    def __init__(
+        self, view: LogView, start: int, end: int, apply: Callable[[Sequence[CompanionRow]], Any] = len
+    ) -> None:
         super().__init__(view)
         self._start, self.end = start, end
+        self._apply = apply
         self.rows: list[CompanionRow] = []
+        self.applied: Any = None
 
     def run(self) -> None:
         """Raise RemoteError (corrupt_range), OSError or QueryGivenUpError."""
+        self._read()
+        self.applied = self._apply(self.rows)
+
+    def _read(self) -> None:
         size_bytes = 0
         for _, data in self._batches(self._start, self.end):
             codec.check_values(data)
@@ -129,7 +143,8 @@ class Companions:
         if passed is not None and partition.committed_end < passed.end:
             self._reset(partition.key, passed)
             if self.consumer is not None and not partition.committed_end:
-                self.consumer.take(target_key(partition.key), (), 0)  # no row is left to come: nothing is hidden
+                key = target_key(partition.key)
+                self.consumer.take(key, self.consumer.applying(key)(()), 0)  # no row is left: nothing is hidden
         self.advanced(partition)
 
     def closed(self, partition: Partition, error: RemoteError) -> None:
@@ -150,9 +165,11 @@ class Companions:
     def _read_on(self, companion: Partition, passed: _Passed) -> None:
         if self.consumer is None:
             self._pass(companion, passed, companion.committed_end)
+            return
         if passed.reading is not None or passed.end >= companion.committed_end or companion.closed:
             return
-        reading = passed.reading = ReadCompanionRows(companion.view(), passed.end, companion.committed_end)
+        key, end = target_key(companion.key), companion.committed_end
+        reading = passed.reading = ReadCompanionRows(companion.view(), passed.end, end, self.consumer.applying(key))
 
         def done(error: Exception | None) -> None:
             if passed.reading is not reading:
@@ -165,7 +182,7 @@ class Companions:
                 companion.tell(f"cannot be read: {error}", self._outbox)
                 return
             assert self.consumer is not None
-            self.consumer.take(target_key(companion.key), reading.rows, reading.end)
+            self.consumer.take(key, reading.applied, reading.end)
             self._pass(companion, passed, reading.end)
             self._read_on(companion, passed)
 
@@ -233,6 +250,8 @@ class Companions:
         if passed.end < wanted:
             text = f"what is hidden in {partition.label} is being read; ask again in a moment"
             raise RemoteError(ErrorCode.NOT_YET, text)
+        if self.consumer is not None and partition.shown_marks < min(partition.known_marks, needed):
+            self.consumer.committed(partition)
         if partition.shown_marks < min(partition.known_marks, needed):
             text = f"what is hidden in {partition.label} depends on messages that are not committed here yet"
             raise RemoteError(ErrorCode.NOT_YET, f"{text}; ask its leader, or again in a moment")

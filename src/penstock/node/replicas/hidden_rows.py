@@ -5,10 +5,10 @@ the offsets of hidden ones. The first mark of a later leader epoch tells them ap
 each replica's data log does, by its leader epochs (`Log.hide`).
 
 Rules: the committed rows of a companion log are marks (`penstock.live`), whose kind is the row's key. They are folded
-in their order, on the leader and on followers alike, and the partition gets the result at once: what it shows next is
-without these rows. A follower shows nothing until it has committed what the leader had committed when it made the last
-mark: before, it would hide a message of a key and not show yet the later one that is the reason. A mark that is not
-understood, or is no mark, makes the replica refuse reads: it could hide rows.
+in their order, in a disk thread, on the leader and on followers alike, and the partition gets the result at once: what
+it shows next is without these rows. A follower shows nothing until it has committed what the leader had committed when
+it made the last mark: before, it would hide a message of a key and not show yet the later one that is the reason. A
+mark that is not understood, or is no mark, makes the replica refuse reads: it could hide rows.
 
 A mark of a limit by subject hides rows because of later ones, up to its `decided_end`. Where these are not known to be
 committed yet, as on a follower whose data log is behind, the result waits for them: a subject whose last message is not
@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import chain
 from typing import NamedTuple
 
@@ -107,6 +108,20 @@ class _Owed:
         self.steps.append(_Step(end, rows))
 
 
+def _folded(live: LiveRows, rows: Sequence[CompanionRow]) -> LiveRows:
+    for row in rows:
+        value = row.value or b""
+        try:
+            mark = decode((row.key or b"").decode("utf-8", "replace"), value)
+        except UnknownMarkError as error:
+            live.take_unknown(error)
+        except CorruptionError as error:
+            live.take_unknown(UnknownMarkError(f"the mark at offset {row.offset} is none: {error}"))
+        else:
+            live.take(mark, len(value))
+    return live
+
+
 class HiddenRows:
     """The consumer of all companion logs of one broker. `touch` has the files of a partition looked after; `staged`:
     rows that are staged for the partitions here.
@@ -128,21 +143,17 @@ class HiddenRows:
 
     # Consumer of companion logs
 
-    def take(self, key: PartitionKey, rows: Sequence[CompanionRow], end: int) -> None:
-        """Fold the next committed marks of a partition."""
+    def applying(self, key: PartitionKey) -> Callable[[Sequence[CompanionRow]], LiveRows]:
+        """Return what folds the next committed marks of a partition, in a disk thread, for `take`."""
+        fold = self._folds.get(key)
+        return partial(_folded, LiveRows() if fold is None else fold.live.copy())
+
+    def take(self, key: PartitionKey, live: LiveRows, end: int) -> None:
+        """Take the fold of the committed marks of a partition up to `end`."""
         fold, owed = self._folds.setdefault(key, _Fold()), self._owed.setdefault(key, _Owed())
-        live, fold.end = fold.live, end
-        secure = live.secure
-        for row in rows:
-            value = row.value or b""
-            try:
-                mark = decode((row.key or b"").decode("utf-8", "replace"), value)
-            except UnknownMarkError as error:
-                live.take_unknown(error)
-            except CorruptionError as error:
-                live.take_unknown(UnknownMarkError(f"the mark at offset {row.offset} is none: {error}"))
-            else:
-                live.take(mark, len(value))
+        secure = fold.live.secure
+        live.start_raised(fold.live.log_start, fold.live.files_start)  # it may have risen meanwhile
+        fold.live, fold.end = live, end
         owed.end = end
         if live.secure and live.secure is not secure:
             owed.add(end, live.secure)
@@ -171,7 +182,7 @@ class HiddenRows:
             self._show(partition.key, fold)
 
     def committed(self, partition: Partition) -> None:
-        """Show what has waited for rows that are committed now, or are known to be lost as this broker leads."""
+        """Show what has waited for rows that are committed now, or are known to be lost."""
         if (fold := self._folds.get(partition.key)) is not None and fold.waiting:
             self._show_waiting(partition, fold)
 
@@ -183,20 +194,17 @@ class HiddenRows:
         self._show_waiting(partition, fold)
 
     def _show_waiting(self, partition: Partition, fold: _Fold) -> None:
-        live, log = fold.live, partition.log
+        live = fold.live
         while fold.waiting:
             result = fold.waiting[0]
-            decided_end = min(result.decided_end, log.marked_end(result.leader_epoch))
-            leadership = partition.leadership
-            if leadership is not None and leadership.leader_epoch > result.leader_epoch:
-                # What was behind is lost, also while this log, without a message of the epoch, does not say so.
-                decided_end = min(decided_end, leadership.epoch_start)
+            decided_end = min(result.decided_end, partition.marked_end(result.leader_epoch))
             if decided_end > partition.committed_end and not live.refusal:
                 break
             del fold.waiting[0]
             partition.shown_marks = result.marks_end
             partition.hide(
-                result.hidden,
+                # What came after its erasure is blank, and hidden already, though the result of that mark waits.
+                result.hidden | live.secure if fold.waiting else result.hidden,
                 result.secure,
                 marked_epoch=result.leader_epoch,
                 refusal=live.refusal,
@@ -251,18 +259,24 @@ class HiddenRows:
     # New marks
 
     def marks(
-        self, partition: Partition, named: RowSet, reason: HideReason, user: str, now: Now, *, is_secure: bool = False
+        self,
+        partition: Partition,
+        pieces: Sequence[RowSet],
+        reason: HideReason,
+        user: str,
+        now: Now,
+        *,
+        is_secure: bool = False,
     ) -> Rows:
-        """Return the rows for the companion log that hide the rows at these offsets.
+        """Return the rows for the companion log that hide the rows at these offsets, which were split for marks.
 
         RemoteError overloaded: too many scattered rows are hidden already.
         """
         fold = self._folds.get(partition.key)
         if fold is not None and not fold.live.has_room:
             raise RemoteError(ErrorCode.OVERLOADED, f"nothing was hidden: {self._no_room(partition, fold)}")
-        under = self._under(partition, named, now)
-        hidden = HideRows(under, reason, named, is_secure=is_secure, user=user)
-        marks = hidden.split()
+        under = self._under(partition, pieces[-1], now)
+        marks: Iterable[Mark] = (HideRows(under, reason, one, is_secure=is_secure, user=user) for one in pieces)
         if (pushed := partition.pushed_out) is not None:
             # Fewer messages are left now than the limit keeps: the next leader must not show these in their place.
             marks = chain((HideRows(under, HideReason.LIMIT, RowSet.of_runs([pushed])),), marks)
@@ -326,7 +340,7 @@ class HiddenRows:
     def are_secure(self, partition: Partition, rows: RowSet) -> bool:
         """True if the rows are among those to be erased at once."""
         fold = self._folds.get(partition.key)
-        return fold is not None and (rows | fold.live.secure).count == fold.live.secure.count
+        return fold is not None and rows.is_within(fold.live.secure)
 
     def has(self, partition: Partition, offset: int) -> bool:
         """True if the row at an offset is hidden."""

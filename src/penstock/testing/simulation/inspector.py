@@ -98,7 +98,7 @@ def marks(node: Node, look: PartitionLook, offsets: list[int], user: str) -> lis
     """
     hidden, is_secure = node._replicas.hidden_rows, sum(offsets) % 2 == 0
     named = RowSet.of(offsets)
-    rows = hidden.marks(_led(node, look), named, HideReason.DELETE, user, node._context.now, is_secure=is_secure)
+    rows = hidden.marks(_led(node, look), (named,), HideReason.DELETE, user, node._context.now, is_secure=is_secure)
     return [(key, value or b"") for key, value in rows]
 
 

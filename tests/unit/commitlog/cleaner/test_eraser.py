@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 
@@ -9,11 +11,12 @@ import pytest
 
 from penstock.base import limits
 from penstock.batch.codec import BatchProducer, check_rows, read_header
-from penstock.commitlog import LiveCounts, Log, LogConfig, Masked
+from penstock.commitlog import Cleaning, LiveCounts, Log, LogConfig, Masked, SubjectQueries
 from penstock.live.row_set import NONE, RowSet
+from penstock.vfs.faulty import FaultyVfs, FileFault, FileOperation, FileOperationKind, no_faults
 from penstock.vfs.memory import MemoryVfs
 from tests.expiring import Told, append_told, offsets_of
-from tests.logs import clean_all, flush_and_note, open_log, save
+from tests.logs import DIRECTORY, clean_all, finished, flush_and_note, open_log, retain, run, save
 
 S = 1_000_000
 NOW = 100 * S
@@ -257,3 +260,120 @@ def test_as_many_hidden_rows_as_were_erased_below_the_log_start_are_hidden_all_t
     assert not {7, 8, 9} & {*offsets_of(readable)}
     clean_all(log, NOW + 60 * S)
     assert b"value7." not in bytes_of(vfs, log)
+
+
+# Files that no step names any more.
+
+
+def sealed_on_a_faulty_disk() -> tuple[FaultyVfs, Log]:
+    """As `sealed`; the file system can be made to fail."""
+    disk, log = sealed()
+    log.close()
+    vfs = FaultyVfs(disk)
+    log = open_log(vfs, CONFIG, now_us=NOW + 12 * S)
+    log.note_committed(log.log_end)
+    clean_all(log, NOW + 12 * S)
+    return vfs, log
+
+
+def fails(*kinds: FileOperationKind, path_end: str) -> Callable[[FileOperation], FileFault | None]:
+    """A plan by which these operations on files of this kind fail."""
+    return lambda one: FileFault(errno.EIO) if one.kind in kinds and one.path.endswith(path_end) else None
+
+
+def left(vfs: FaultyVfs, *suffixes: str) -> list[str]:
+    return [name for name in vfs.list(DIRECTORY) if name.endswith(suffixes)]
+
+
+def remove_what_was_replaced(log: Log) -> None:
+    while (task := log.dispose()) is not None:
+        task.run()
+        log.disposed()
+
+
+def remove_before(log: Log, offset: int) -> None:
+    """Raise the log start, and remove the segments below it."""
+    log.raise_start(offset)
+    removal = retain(log, NOW + 1_000 * S)
+    assert removal is not None
+    removal.run()
+    log.removed(removal)
+
+
+@pytest.mark.parametrize("is_failed_first", [True, False], ids=["failed before the deletion", "failed after it"])
+def test_a_rewrite_that_could_not_be_removed_counts_as_a_copy_of_what_is_deleted(is_failed_first: bool) -> None:
+    vfs, log = sealed_on_a_faulty_disk()
+    log.hide(RowSet.of(range(20)))
+    cleaning = log.clean(NOW + 20 * S)
+    assert isinstance(cleaning, Cleaning)
+    secure = RowSet.of([50])
+
+    def delete() -> None:
+        log.hide(RowSet.of([*range(20), 50]), secure)
+        remove_what_was_replaced(log)
+
+    def fail() -> None:
+        vfs.plan = fails(FileOperationKind.SYNC, FileOperationKind.REMOVE, path_end=".cleaned")
+        with pytest.raises(OSError, match="Input/output"):
+            finished(cleaning)
+        vfs.plan = no_faults
+        log.cleaned(cleaning, NOW + 20 * S)
+
+    for step in (fail, delete) if is_failed_first else (delete, fail):
+        step()
+    remove_before(log, 100)
+    if log.unerased(secure) is None:
+        assert not left(vfs, ".cleaned")
+    remove_what_was_replaced(log)
+    assert log.unerased(secure) is None
+    assert not left(vfs, ".cleaned")
+
+
+def test_a_rewrite_that_a_truncation_has_voided_counts_as_a_copy_of_what_is_deleted() -> None:
+    vfs, log = sealed_on_a_faulty_disk()
+    log.hide(RowSet.of(range(20)))
+    cleaning = finished(log.clean(NOW + 20 * S))
+    cut = log.truncate(100)
+    log.cleaned(cleaning, NOW + 20 * S)
+    run(log, cut)
+    assert left(vfs, ".cleaned")
+    append_told(log, [Told()], NOW + 30 * S)
+    commit(log)
+    secure = RowSet.of([50])
+    log.hide(secure, secure)
+    remove_before(log, 100)
+    remove_what_was_replaced(log)
+    assert log.unerased(secure) is None
+    assert not left(vfs, ".cleaned")
+
+
+def test_an_unfinished_subject_index_counts_as_a_copy_of_what_is_deleted() -> None:
+    vfs, log = sealed_on_a_faulty_disk()
+    vfs.plan = fails(FileOperationKind.SYNC, FileOperationKind.REMOVE, path_end=".subjects.new")
+    assert SubjectQueries(log.view(), 100).last("s.7.") == 7
+    vfs.plan = no_faults
+    assert left(vfs, ".subjects.new")
+    secure = RowSet.of([7])
+    log.hide(secure, secure)
+    assert log.unerased(secure) is not None
+    clean_all(log, NOW + 20 * S)
+    remove_what_was_replaced(log)
+    assert log.unerased(secure) is None
+    assert not left(vfs, ".subjects.new")
+
+
+def test_a_sweep_leaves_the_rewrite_that_is_under_way() -> None:
+    vfs, log = sealed_on_a_faulty_disk()
+    log.hide(RowSet.of(range(20)))
+    cleaning = log.clean(NOW + 20 * S)
+    assert cleaning is not None
+    cleaning.run()
+    secure = RowSet.of([50])
+    log.hide(RowSet.of([*range(20), 50]), secure)
+    remove_what_was_replaced(log)
+    assert log.cleaned(finished(cleaning), NOW + 20 * S)
+    assert clean_all(log, NOW + 20 * S) == 1
+    remove_what_was_replaced(log)
+    assert log.unerased(secure) is None
+    assert offsets_of(log.view())[0] == 20
+    assert not left(vfs, ".cleaned")

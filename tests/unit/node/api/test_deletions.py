@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial, partialmethod
 
 import msgspec
 import pytest
 
 from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
-from penstock.base.ids import Offset, PartitionKey
+from penstock.base.ids import Offset
+from penstock.live import row_set
+from penstock.live.live_rows import LiveRows
 from penstock.live.marks import HideReason, HideRows, MadeUnder, encode
 from penstock.live.row_set import RowSet
 from penstock.messages import (
@@ -26,9 +29,11 @@ from penstock.messages import (
     TruncateRequest,
 )
 from penstock.metadata.companions import companion_key, target_key
-from penstock.node.partition.log_queries import QueryGivenUpError
-from penstock.node.replicas.companions import CompanionRow
-from penstock.node.replicas.hidden_rows import HiddenRows
+from penstock.node.partition.decisions import DecideRows
+from penstock.node.partition.log_queries import Query, QueryGivenUpError
+from penstock.node.partition.row_search import FindOffsets, FindSubject
+from penstock.node.replicas import hidden_rows
+from penstock.node.replicas.companions import CompanionRow, ReadCompanionRows
 from tests.unit.node.harness import Broker
 from tests.unit.node.replicas.companion_brokers import key_of
 
@@ -254,18 +259,74 @@ def test_many_marks_are_applied_in_parts(monkeypatch: pytest.MonkeyPatch) -> Non
         done(broker, delete(broker, number))
     monkeypatch.setattr(limits, "COMPANION_BYTES_AT_ONCE", 30)  # two marks
     takes: list[int] = []
-    take = HiddenRows.take
+    apply = hidden_rows._folded
 
-    def counted(self: HiddenRows, key: PartitionKey, rows: Sequence[CompanionRow], end: int) -> None:
+    def counted(live: LiveRows, rows: Sequence[CompanionRow]) -> LiveRows:
         takes.append(len(rows))
-        take(self, key, rows, end)
+        return apply(live, rows)
 
-    monkeypatch.setattr(HiddenRows, "take", counted)
+    monkeypatch.setattr(hidden_rows, "_folded", counted)
     after = broker.crash().start()
     after.tick(1_000)
     assert offsets(after) == [6, 7, 8, 9, 10, 11]
     assert sum(takes) == 6
     assert max(takes) < 6
+
+
+def _called(query: Query, call: Callable[[Query], None]) -> None:
+    call(query)
+
+
+@pytest.fixture
+def on_loop(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """What is done on the event loop that takes long with many scattered rows."""
+    found: list[object] = []
+    depth = 0
+
+    def in_thread(run: Callable[[Query], None], query: Query) -> None:
+        nonlocal depth
+        depth += 1
+        run(query)
+        depth -= 1
+
+    def noted(call: Callable[..., object], *args: object) -> object:
+        if not depth:
+            found.append(call)
+        return call(*args)
+
+    for kind in (FindOffsets, FindSubject, DecideRows, ReadCompanionRows):
+        monkeypatch.setattr(kind, "run", partialmethod(_called, partial(in_thread, kind.run)))
+    monkeypatch.setattr(row_set, "_encoded", partial(noted, row_set._encoded))
+    monkeypatch.setattr(row_set, "_run_list", partial(noted, row_set._run_list))
+    monkeypatch.setattr(hidden_rows, "_folded", partial(noted, hidden_rows._folded))
+    return found
+
+
+def test_marks_are_encoded_read_and_applied_in_disk_threads(on_loop: list[object]) -> None:
+    """A purge of a million scattered messages takes seconds: nothing of that is done on the event loop."""
+    broker = with_messages()
+    done(broker, delete(broker, 0))
+    done(broker, purge(broker, "orders.*"))
+    assert offsets(broker) == []
+    broker.create("lasts", max_messages_per_subject=1)
+    for _ in range(3):
+        broker.publish("lasts.a", b"one")
+    broker.settle()
+    broker.tick(limits.DECISION_PAUSE_MS)
+    broker.settle()
+    assert [row.offset for row in broker.read("lasts")] == [2]
+    assert not on_loop
+
+
+def test_secure_deletions_are_put_together_in_disk_threads(on_loop: list[object]) -> None:
+    broker = with_messages()
+    for number in (2, 4, 6):
+        request = msgspec.structs.replace(delete(broker, number), is_secure=True)
+        assert done(broker, request).deleted == 1
+    del on_loop[:]
+    assert done(broker, msgspec.structs.replace(delete(broker, 8, 9), is_secure=True)).deleted == 2
+    assert done(broker, msgspec.structs.replace(delete(broker, 2, 4), is_secure=True)).already_deleted == 2
+    assert not on_loop
 
 
 def test_the_last_sequence_of_a_subject_is_that_of_the_last_message_that_is_not_deleted() -> None:

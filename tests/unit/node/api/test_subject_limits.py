@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
+from dataclasses import replace
 
 import msgspec
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import Offset
-from penstock.live.marks import HideReason, HideRows, MadeUnder, encode
+from penstock.live.marks import Decided, HideReason, HideRows, MadeUnder, Mark, encode
 from penstock.live.row_set import RowSet
 from penstock.messages import (
     AlterStreamRequest,
@@ -322,7 +323,8 @@ def test_a_replica_hides_nothing_before_the_messages_that_hide_it_are_known_to_b
     def told(number: int, *rows: int, end: int) -> None:
         under = MadeUnder(leader_epoch=1, log_end=9, decided_end=end, limit=1)
         mark = HideRows(under, HideReason.LIMIT, RowSet.of(rows))
-        hidden.take(partition.key, [CompanionRow(Offset(number), b"limit", encode(mark))], number + 1)
+        row = CompanionRow(Offset(number), b"limit", encode(mark))
+        hidden.take(partition.key, hidden.applying(partition.key)([row]), number + 1)
 
     told(1, 0, end=2)
     told(2, 1, end=3)
@@ -334,6 +336,28 @@ def test_a_replica_hides_nothing_before_the_messages_that_hide_it_are_known_to_b
     assert shown(broker) == ([1], 2), "of those that wait, the first and the newest are kept"
     publish(broker, "a")
     assert shown(broker) == ([3], 4)
+
+
+def test_a_replica_shows_no_row_that_is_known_to_be_erased_while_later_marks_wait_for_messages() -> None:
+    broker = limited(1)
+    publish(broker, "a")
+    assert offsets(broker) == [0]
+    broker.hung = (DecideRows,)
+    partition = partition_of(broker)
+    hidden = broker.node._replicas.hidden_rows
+    under = MadeUnder(leader_epoch=1, log_end=2)
+    told: list[Mark] = [
+        HideRows(replace(under, decided_end=2, limit=1), HideReason.LIMIT, RowSet.of([0])),
+        HideRows(under, HideReason.DELETE, RowSet.of([1]), is_secure=True),
+        Decided(replace(under, log_end=3, decided_end=3, limit=1)),
+    ]
+    for number, one in enumerate(told, 1):
+        row = CompanionRow(Offset(number), one.kind.encode(), encode(one))
+        hidden.take(partition.key, hidden.applying(partition.key)([row]), number + 1)
+    publish(broker, "a")
+    assert shown(broker) == ([], 2), "its leader has erased it: the log may have a blank row in its place"
+    publish(broker, "a")
+    assert shown(broker) == ([2], 3)
 
 
 def test_all_that_was_committed_by_then_is_shown() -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Hashable, Mapping
+from time import process_time
 
 import pytest
 
-from penstock.base.config import Discard
+from penstock.base.config import Discard, StreamConfig
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import Offset
+from penstock.live import row_set
+from penstock.live.row_set import NONE, RowSet
 from penstock.messages import (
     AlterStreamRequest,
     AlterStreamResponse,
@@ -19,17 +22,48 @@ from penstock.messages import (
     ListOffsetsRequest,
     ListOffsetsResponse,
     LiveRowsInfo,
+    PublishStagedResponse,
     PurgeSubjectRequest,
     PurgeSubjectResponse,
     TruncateRequest,
     TruncateResponse,
 )
-from penstock.node.partition.row_limit import ReadGaps
-from penstock.vfs.faulty import FileFault, FileOperation, FileOperationKind, nth
+from penstock.node.partition.row_limit import ReadGaps, RowLimit
+from penstock.vfs.faulty import FileFault, FileOperation, FileOperationKind, no_faults, nth
 from tests.unit.node.harness import Broker
+from tests.unit.node.staging import publishing, staged
 
 IDS = b"NATS/1.0\r\nNats-Msg-Id: %s\r\n\r\n"
 FULL = {"code": 503, "err_code": 10077, "description": "maximum messages exceeded"}
+
+
+def test_a_limit_that_is_lowered_passes_many_scattered_deletions_at_once() -> None:
+    rows = 1 << 20
+    limit = RowLimit(StreamConfig(name="s", subject="s", max_messages=10))
+    limit.known(NONE)
+    begun_s = process_time()
+    assert limit.start_of_newest(0, rows, RowSet.of_bits(0, b"\x55" * (rows // 8))) == rows - 20
+    assert process_time() - begun_s < 5, "it is done on the event loop: step by step it took half a minute"
+
+
+def test_a_mark_has_only_that_counted_anew_which_it_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some hidden rows have left the files, and are gaps: the two sets of a large log take a second to put together."""
+    rows = 1 << 20
+    gaps, hidden = (RowSet.of_bits(0, bits * (rows // 8)) for bits in (b"\x15", b"\x55"))
+    limit = RowLimit(StreamConfig(name="s", subject="s", max_messages=10))
+    limit.known(gaps)
+    assert limit.rows(0, rows, hidden) == rows // 2
+    chunks: list[int] = []
+    add_union = row_set._Spans.add_union
+
+    def counted(self: row_set._Spans, chunk: int, one: row_set.Box, other: row_set.Box) -> None:
+        chunks.append(chunk)
+        add_union(self, chunk, one, other)
+
+    later = hidden | RowSet.of([1, 3, 70_001])
+    monkeypatch.setattr(row_set._Spans, "add_union", counted)
+    assert limit.rows(0, rows, later) == rows // 2 - 3
+    assert chunks == [0, 1]
 
 
 def with_limit(**config: object) -> Broker:
@@ -239,6 +273,35 @@ def test_a_new_leader_counts_before_it_stores(discard: Discard) -> None:
         assert errors(broker) == [None] * 20
         assert live(broker).rows == 30
         assert offsets(broker) == [*range(21, 51)]
+
+
+def test_a_run_is_published_once_a_log_that_could_not_be_counted_can_be_read() -> None:
+    """Nothing else comes to the stream that would have it counted again."""
+    broker = with_limit(max_messages=30, discard=Discard.NEW)
+    for _ in range(20):
+        broker.publish("orders.a", b"." * 400)
+    rows = staged(broker, b"a")
+    broker.tick(1_000)
+    broker.stop()
+    broker = broker.crash()
+    broker.hung = (ReadGaps,)
+    broker.start()
+    broker.vfs.plan = lambda one: (
+        FileFault(errno.EIO) if one.kind is FileOperationKind.READ and "-orders/" in one.path else None
+    )
+    broker.hung = ()
+    broker.settle()
+    broker.vfs.plan = no_faults
+    for attempt in range(3):
+        caller = publishing(broker, 0, rows)
+        broker.tick(1_000)
+        broker.settle()
+        answer = broker.replies[caller].response
+        if not isinstance(answer, RemoteError):
+            break
+        assert attempt or "cannot be counted" in answer.message
+    assert isinstance(answer, PublishStagedResponse), answer
+    assert answer.base_offset == 20
 
 
 def test_expired_messages_make_room_once_the_cleaner_has_passed() -> None:

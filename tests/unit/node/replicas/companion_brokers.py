@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from penstock.base.errors import RemoteError
 from penstock.base.ids import PartitionId, PartitionKey
@@ -34,6 +34,10 @@ class Taken:
         self.ends: dict[PartitionKey, int] = {}
         self.resets = 0
 
+    def applying(self, _key: PartitionKey) -> Callable[[Sequence[CompanionRow]], Sequence[CompanionRow]]:
+        """Apply nothing in a disk thread."""
+        return lambda rows: rows
+
     def take(self, key: PartitionKey, rows: Sequence[CompanionRow], end: int) -> None:
         """Take the next rows, which follow those of before."""
         assert all(self.ends.get(key, 0) <= row.offset < end for row in rows)
@@ -45,6 +49,9 @@ class Taken:
         self.resets += 1
         self.keys.pop(key, None)
         self.ends.pop(key, None)
+
+    def committed(self, partition: Partition) -> None:
+        """Nothing waits for messages."""
 
 
 def key_of(broker: Broker, name: str = "s") -> PartitionKey:
