@@ -363,3 +363,50 @@ def test_a_log_that_cannot_be_counted_is_read_again_for_the_next_message_only() 
     for _ in range(2):
         broker.publish("orders.b", b"1", reply="r")
     assert errors(broker)[-1] is None
+
+
+# Beside a limit by subject
+
+
+def settle(broker: Broker) -> None:
+    for _ in range(3):
+        broker.settle()
+        broker.tick(1_000)
+
+
+@pytest.mark.parametrize("discard", list(Discard))
+def test_messages_that_a_limit_by_subject_has_replaced_take_no_bytes_from_others(discard: Discard) -> None:
+    broker = with_limit(max_messages_per_subject=1, max_bytes=16_384, discard=discard)
+    for subject in ("b", "c", "d"):
+        broker.publish(f"orders.{subject}", b"kept", reply="r.0")
+    for number in range(120):
+        broker.publish("orders.a", b"." * 900, reply="r.0")
+        if not number % 4:
+            settle(broker)
+    settle(broker)
+    stored = broker.stream("orders").partitions[0].size_bytes
+    assert errors(broker) == [None] * 123
+    assert {row.subject for row in broker.read("orders")} == {"orders.a", "orders.b", "orders.c", "orders.d"}
+    for _ in range(60):  # the deduplication window passes, then the cleaner
+        broker.tick(10_000)
+        settle(broker)
+    assert broker.stream("orders").partitions[0].size_bytes < stored / 2
+
+
+def test_messages_for_a_stream_that_seems_full_wait_until_it_is_known_which_ones_they_replace() -> None:
+    broker = with_limit(max_messages_per_subject=1, max_messages=5, discard=Discard.NEW)
+    broker.settle()
+    for subject in ("b", "c", "d"):
+        broker.publish(f"orders.{subject}", b"kept", reply="r.0")
+    for _ in range(20):
+        broker.publish("orders.a", b"x", reply="r.0")
+    for _ in range(40):
+        broker.settle()
+        broker.tick(20)
+    assert errors(broker) == [None] * 23
+    assert live(broker).rows == 4
+    broker.publish("orders.e", b"x", reply="r.0")
+    settle(broker)
+    broker.publish("orders.f", b"x", reply="r.1")
+    settle(broker)
+    assert errors(broker) == [None, FULL]
