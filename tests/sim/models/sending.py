@@ -42,9 +42,7 @@ class _Sent:
 class Sender:
     """All publishers of one run."""
 
-    def __init__(
-        self, around: Surroundings, checks: Checks, refusals: Refusals, inbox: bytes = b"_INBOX."
-    ) -> None:
+    def __init__(self, around: Surroundings, checks: Checks, refusals: Refusals, inbox: bytes = b"_INBOX.") -> None:
         """`inbox`: prefix of the reply subjects, which no other sender uses."""
         self._inbox = inbox
         self._around = around

@@ -334,6 +334,17 @@ class Partition:
             return self.committed_end
         return min(self.committed_end, max(self._seen_end, self.decided_end))
 
+    def messages_from(self, offset: int) -> int:
+        """Return the number of messages that readers are shown from an offset on, by what is in memory.
+
+        That is the number of offsets that are not hidden. Only what an earlier version has compacted, and gaps of rows
+        that came with their offsets, count as messages, too: `LiveCounts` reads the log for them.
+        """
+        start, end, hidden = max(self.log_start, offset), self.visible_end, self.log.hidden
+        if start >= end:
+            return 0
+        return end - start - (0 if hidden is None else hidden.count_in(start, end))
+
     @property
     def visible_bytes(self) -> int:
         """Bytes that readers were shown since the start of the broker, about; only grows."""
