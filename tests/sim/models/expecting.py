@@ -105,6 +105,11 @@ class _Stream:
         history = self.history
         return bool(history.is_damaged or history.is_given_up or history.cuts or history.has_lost_marks)
 
+    def is_deleted(self, offset: int, at_us: int) -> bool:
+        """True if the deletion of a message was answered before that time."""
+        deletion = self.deletions.get(offset)
+        return deletion is not None and deletion.answered_us is not None and deletion.answered_us < at_us
+
     @property
     def live(self) -> list[int]:
         """Offsets of the messages that are known, and whose deletion was not answered."""
@@ -287,14 +292,14 @@ class Expecting:
             stream.log_end = last + 1
             return
         stream.lasts[message.subject] = last
-        deletion = stream.deletions.get(last)
-        name = stream.history.name()
-        if not stream.is_excused and not is_sent_again and last == wants.last:
-            raise ViolationError(f"{name}: {message.name!r} expects {last}, and was refused because of it: {text}")
-        if deletion is not None and deletion.answered_us is not None and deletion.answered_us < wants.sent_us:
-            if not stream.is_excused:
-                text = f"{name}: {message.name!r} was refused because of {last}, which was deleted before"
-                raise ViolationError(f"{text}, at {deletion.answered_us} us; sent at {wants.sent_us} us")
+        if stream.is_excused:
+            return
+        what = f"{stream.history.name()}: {message.name!r}"
+        if last == wants.last and not is_sent_again:
+            raise ViolationError(f"{what} expects {last}, and was refused because of it: {text}")
+        if stream.is_deleted(last, wants.sent_us):
+            text = f"{what} was refused because of {last}, which was deleted before, at"
+            raise ViolationError(f"{text} {stream.deletions[last].answered_us} us; sent at {wants.sent_us} us")
 
     def _delete(self, stream: _Stream, count: int) -> None:
         """Delete messages, most of them the last ones of their subjects."""
@@ -379,11 +384,12 @@ class Expecting:
         if wants.last >= offset:
             return f"expects {wants.last} as the last message of its subject, which comes later"
         if wants.last >= 0:
-            expected, deletion = known.get(wants.last), deletions.get(wants.last)
+            expected = known.get(wants.last)
             if expected is not None and told[expected] != subject:
                 return f"expects {wants.last} as the last message of its subject, and that is {expected!r}"
-            if deletion is not None and deletion.answered_us is not None and deletion.answered_us < wants.sent_us:
-                return f"expects {wants.last}, whose deletion was answered at {deletion.answered_us} us, before it came"
+            if stream.is_deleted(wants.last, wants.sent_us):
+                at_us = deletions[wants.last].answered_us
+                return f"expects {wants.last}, whose deletion was answered at {at_us} us, before it came"
         for one in range(wants.last + 1, offset):
             if one not in known or told[known[one]] != subject:
                 continue

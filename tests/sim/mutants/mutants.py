@@ -755,6 +755,18 @@ MUTANTS_OF_MARKS = (
         "        left = sum(left_in(one, rows) for one in self._segments.sealed)\n",
         "        left = 0\n",
     ),
+    Mutant(
+        "secure rows of the active segment are told as erased",
+        "penstock.commitlog.log",
+        "        in_active = 0 if active is None else rows.count_in(active.base_offset, self.log_end)\n",
+        "        in_active = 0 if active is None else 0\n",
+    ),
+    Mutant(
+        "a follower hides what rows hide that it does not show yet",
+        "penstock.node.replicas.hidden_rows",
+        "            if decided_end > partition.committed_end and not live.refusal:\n",
+        "            if False:\n",
+    ),
 )
 """Mutants of companion logs."""
 

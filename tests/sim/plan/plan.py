@@ -63,9 +63,7 @@ class Act(StrEnum):
     RULE = "rule"  # an administrator grants or revokes rules, rotates a secret, deletes a user
     SCHEMA = "schema"  # a schema is registered or forgotten, or values are published that it checks
     MARK = "mark"  # marks, messages and reads of the stream with companion logs
-    EXPECT = (
-        "expect"  # writers of the same subjects, with expectations; deletions; streams that refuse what is too much
-    )
+    EXPECT = "expect"  # writers of the same subjects, with expectations; deletions; streams that get full
     LEVEL = "level"  # a broker becomes another version, the feature level is raised, or what is new is tried
     SUBJECTS = "subjects"  # of a stream are added or removed
     LAST = "last"  # message of a subject is looked up
