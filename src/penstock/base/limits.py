@@ -438,6 +438,7 @@ DECISION_PAUSE_MS = 10  # from one to the next in a partition, unless a request 
 DECISION_MEMORY_ROWS_MAX = 500_000  # last rows of subjects kept by leaders, of all partitions: 100 MB
 DECISION_WAITERS_MAX = 4_096  # requests per broker that wait until what was committed before is decided on
 DECISION_WAIT_MS = 5_000
+MARKS_WAIT_MS = 5_000  # messages wait so long for a new leader to know which ones are deleted; then they are refused
 ERASURE_STEPS_MAX = 64  # secure deletions of a partition that are told apart while they wait to be erased; then merged
 ERASURE_ANSWER_MS = 5_000  # a request that waits for an erasure is answered by then, with the state so far
 ERASURE_WAITS_MAX = 1_000  # such requests per broker

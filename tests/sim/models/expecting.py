@@ -62,6 +62,7 @@ _WINDOW_MS = 10**12  # of message ids: longer than any clock change
 _AGAIN_US = 400_000
 _AT_ONCE_US = (1, 3_000, 40_000, 400_000)  # after another broker has begun to lead
 _WRONG_SEQUENCE = re.compile(r"wrong last sequence: (\d+)")
+_HOWS, _LATE, _KNOWING = 20, 0, 11  # ways to write: see `_expectation`
 _NONE = -1  # offset of the last message of a subject without messages
 
 
@@ -236,9 +237,15 @@ class Expecting:
     def _write(self, stream: _Stream, writers: int) -> None:
         """Several writers of a subject write at the same time, and know the same."""
         subject = self._subject(stream, self._drawn(_SUBJECTS))
-        how = self._drawn(20)
+        how = self._drawn(_HOWS)
         for _ in range(writers):
             self._write_one(stream, subject, how)
+
+    def _write_at_once(self, stream: _Stream) -> None:
+        """Write to each subject: a late writer, and one that knows."""
+        for number in range(_SUBJECTS):
+            for how in (_LATE, _KNOWING):
+                self._write_one(stream, self._subject(stream, number), how)
 
     def _write_one(self, stream: _Stream, subject: bytes, how: int) -> None:
         wanted, fields = self._expectation(stream, subject, how)
@@ -333,7 +340,7 @@ class Expecting:
                 stream.deleted[subject] = one
                 if stream.lasts.get(subject) == one:
                     stream.lasts[subject] = stream.live_of(subject, told)
-                for how in (0, 11):  # a late writer, and one that knows
+                for how in (_LATE, _KNOWING):
                     self._write_one(stream, subject, how)
 
         request = DeleteMessagesRequest(
@@ -420,7 +427,7 @@ class Expecting:
             if look.is_leader and look.leader_epoch > self._epochs.get(stream.stream_id, 0):
                 self._epochs[stream.stream_id] = look.leader_epoch
                 for after_us in _AT_ONCE_US:
-                    self._around.scheduler.after(after_us, partial(self._write, stream, 2))
+                    self._around.scheduler.after(after_us, partial(self._write_at_once, stream))
             if not stream.is_excused:
                 self._check_fullness(stream, broker, look, before)
 
@@ -464,7 +471,7 @@ class Expecting:
                     if stream.stream_id and stream.config.refuses_new and (live := stream.live):
                         self._ask_to_delete(stream, tuple(live[:3]), is_secure=True)
                     if stream.stream_id:
-                        self._write_one(stream, self._subject(stream, self._drawn(_SUBJECTS)), 11)
+                        self._write_one(stream, self._subject(stream, self._drawn(_SUBJECTS)), _KNOWING)
                     waiting.append(f"{stream.config.name} stores nothing as expected")
             return ", ".join(waiting)
 

@@ -820,6 +820,13 @@ MUTANTS_OF_EXPECTATIONS = (
         "        if (written := log_end - base_offset) < 0:\n",
     ),
     Mutant(
+        "a new leader answers before it knows what is deleted",
+        _PARTITION,
+        "            if self._awaits_marks(arrived_us, now, must=must):\n                return None\n"
+        "            if not self.knows_hidden:\n",
+        "            if False:\n",
+    ),
+    Mutant(
         "a new leader stores before it has counted",
         _PARTITION,
         "            if not limit.is_known:\n"

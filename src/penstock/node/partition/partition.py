@@ -64,6 +64,7 @@ from penstock.replication.follower import Following
 from penstock.replication.leader import CommitStatus, Leadership, terms_of
 from penstock.vfs import Vfs
 
+_MARKS_UNKNOWN = "the new leader does not know yet which messages are deleted"
 _WRITTEN = CommitStatus(1, fsynced=False)
 _NOTHING: Mapping[str, int] = MappingProxyType({})
 NO_ROLLUP = -1  # no rollup message (one that purges everything before it) is waiting to be applied
@@ -585,6 +586,8 @@ class Partition:
             return RemoteError(ErrorCode.NOT_YET, f"nothing was stored: {UNCOUNTED}; ask again in a moment")
         if (exceeded := limit.exceeded(self.log, self.log_start, count, size_bytes)) is None:
             return None
+        if not self.knows_hidden:
+            return RemoteError(ErrorCode.NOT_YET, f"nothing was stored: {_MARKS_UNKNOWN}; ask again in a moment")
         text = f"nothing was stored: maximum {exceeded} exceeded; {self.label} refuses what is beyond its limits"
         return RemoteError(ErrorCode.STREAM_FULL, f"{text} (discard: new); purge it, or alter max_{exceeded}")
 
@@ -658,6 +661,8 @@ class Partition:
             if not limit.is_known:
                 return refuse_all(group, rules, acks.unavailable(UNCOUNTED), OVER_BUDGET) if must else None
             if limit.refuses_new:
+                if self._awaits_marks(arrived_us, now, must=must):
+                    return None
                 room = limit.room(self.log, self.log_start, group.count)
         dedup, lasts = self.dedup, self.lasts
         now_us = self.timestamp_us(now)
@@ -669,6 +674,10 @@ class Partition:
             values=values, mistyped=marks, room=room,
         )  # fmt: skip
         if admission.needs_lasts and lasts is None:
+            if self._awaits_marks(arrived_us, now, must=must):
+                return None
+            if not self.knows_hidden:
+                return refuse_all(group, rules, acks.unavailable(_MARKS_UNKNOWN), OVER_BUDGET)
             self.lasts = LastSequences(self.log.log_end, self.budget.tables)
             return self._admit(group, now, step, arrived_us, must=must)
         if not (admission.needs_ids or admission.needs_lasts):
@@ -690,6 +699,10 @@ class Partition:
         if admission.needs_ids and self.dedup is None:
             self.dedup = read_ids(self.stream, self.key.partition, self.view(), rules, now_us, step)
         return None
+
+    def _awaits_marks(self, arrived_us: int, now: Now, *, must: bool) -> bool:
+        """True if what arrived then shall wait: a new leader does not know yet which messages are deleted."""
+        return not (must or self.knows_hidden) and now.elapsed_us - arrived_us < limits.MARKS_WAIT_MS * 1_000
 
     def _marks(self, group: MessageGroup, values: ValueCheck) -> bytes | None:
         """Return the marks of a group, which is checked once by one check, however often it is tried."""
