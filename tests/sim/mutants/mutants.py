@@ -395,6 +395,12 @@ CLUSTER_MUTANTS = (
         "return durability is Durability.FSYNC or (durability is Durability.AUTO and smallest_isr == 1)",
         "return durability is Durability.FSYNC",
     ),
+    Mutant(
+        "last messages are remembered beyond a leadership",
+        _PARTITION,
+        "        self.dedup = self.lasts = self.producers = self.published = None\n",
+        "        self.dedup = self.producers = self.published = None\n",
+    ),
 )
 """Mutants that need more than one broker.
 
@@ -790,12 +796,6 @@ MUTANTS_OF_SUBJECTS = (
 
 MUTANTS_OF_EXPECTATIONS = (
     Mutant(
-        "last messages are remembered beyond a leadership",
-        _PARTITION,
-        "        self.dedup = self.lasts = self.producers = self.published = None\n",
-        "        self.dedup = self.producers = self.published = None\n",
-    ),
-    Mutant(
         "a deleted message stays a last message",
         _PARTITION,
         "        if self.log.hidden is not before and not keeps_lasts:\n",
@@ -853,7 +853,10 @@ MUTANTS_OF_EXPECTATIONS = (
         "        if True:\n            return None\n",
     ),
 )
-"""Mutants of expectations and of streams that refuse what would exceed their limits: some seeds have such writers."""
+"""Mutants of expectations and of streams that refuse what would exceed their limits: some seeds have such writers.
+
+One broker shows them soonest.
+"""
 
 
 _OTHERS = (

@@ -155,7 +155,7 @@ def limit(node: Node, stream_id: int, number: int) -> LimitLook | None:
 
 
 class FullLook(NamedTuple):
-    """How full a replica is of a stream that refuses what would exceed its limits."""
+    """The fullness of a replica of a stream that refuses what would exceed its limits."""
 
     is_leader: bool
     leader_epoch: int
@@ -168,7 +168,7 @@ class FullLook(NamedTuple):
 
 
 def fullness(node: Node, stream_id: int, number: int) -> FullLook | None:
-    """Return how full a replica is; None if it is not here."""
+    """Return the fullness of a replica; None if it is not here."""
     partition = node._partitions.get(PartitionKey(StreamId(stream_id), PartitionId(number)))
     if partition is None:
         return None
