@@ -60,9 +60,10 @@ _ROWS_MIN, _ROWS_MAX = 6, 20
 _BYTES_MAX = 16_384
 _WINDOW_MS = 10**12  # of message ids: longer than any clock change
 _AGAIN_US = 400_000
-_AT_ONCE_US = (1, 3_000, 40_000, 400_000)  # after another broker has begun to lead
+_AT_ONCE_US = (1, 3_000, 40_000, 400_000, 1_500_000)  # after another broker has begun to lead
 _WRONG_SEQUENCE = re.compile(r"wrong last sequence: (\d+)")
 _HOWS, _LATE, _KNOWING = 20, 0, 11  # ways to write: see `_expectation`
+_DELETING = 0.6  # of all runs: a deletion makes a broker forget what it knows of subjects
 _NONE = -1  # offset of the last message of a subject without messages
 
 
@@ -145,6 +146,7 @@ class Expecting:
         self._sender = Sender(around, checks, refusals, b"_INBOX.expecting.")
         self._streams: list[_Stream] = []
         self._numbers = 0
+        self._deletes = random.random() < _DELETING  # from the stream that does not get full
         self._epochs: dict[int, int] = {}  # stream id → the newest epoch in which a broker has led
         self._looks: dict[tuple[int, int, int], inspector.FullLook] = {}  # (broker, its run, stream id) → last look
 
@@ -219,7 +221,8 @@ class Expecting:
         if act < 20:
             self._write(stream, 1 + chance // 64 % 3)
         elif act < 29:
-            self._delete(stream, 1 + chance // 64 % 2)
+            if self._deletes or stream.config.refuses_new:
+                self._delete(stream, 1 + chance // 64 % 2)
         else:
             self._append(stream, 1 + chance // 64 % 3)
 

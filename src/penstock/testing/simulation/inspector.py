@@ -485,8 +485,12 @@ def cut_tails(node: Node, look: PartitionLook) -> tuple[str, ...]:
 
 
 def stopped_cleanly(node: Node) -> bool:
-    """True if the broker that has just started says that its last stop was clean."""
-    return node._cluster.registration._who.clean_stop
+    """True if the broker that has just started says that its last stop was clean.
+
+    A broker that is registered says so of the run that goes on, for its next start; one that is alone is at once.
+    """
+    registration = node._cluster.registration
+    return registration._who.clean_stop and registration._who.run_before != registration.incarnation
 
 
 def counting(node: Node, look: PartitionLook) -> tuple[int, ...] | None:
