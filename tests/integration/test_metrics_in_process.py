@@ -102,6 +102,22 @@ async def test_what_is_deleted_is_no_lag_of_a_group(tmp_path: Path) -> None:
             assert [one.lag for one in await client.groups.offsets("idle", "orders")] == [lag]
 
 
+async def test_a_deleted_message_is_no_lag_of_a_group_and_no_message_of_the_stream(tmp_path: Path) -> None:
+    async with serving(tmp_path) as (_, pages, client):
+        await client.create_stream("orders", "orders")
+        for _ in range(20):
+            await client.publish("orders", b"x")
+        await client.groups.commit("idle", "orders", {0: 5})
+        await client.delete("orders", [2, 7, 8, 19])
+        page = await page_of(pages)
+        assert page.value("penstock_group_lag", group="idle", stream="orders", partition="0") == 12
+        assert page.value("penstock_partition_messages", stream="orders", partition="0") == 16
+        assert [one.lag for one in await client.groups.offsets("idle", "orders")] == [12]
+        assert [one.lag for one in await client.groups.all(lag=True)] == [12]
+        assert [one.lag for one in await client.groups.reset("idle", "orders", 7)] == [10]
+        assert (await client.stream("orders")).messages == 16
+
+
 async def test_what_is_refused_is_told_by_reason_and_a_deleted_stream_is_gone(tmp_path: Path) -> None:
     async with serving(tmp_path) as (_, pages, client):
         await client.create_stream("small", "small", max_message_bytes=1024)

@@ -52,7 +52,7 @@ def _parsed(arguments: list[str] | None) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     if options.seed is not None and options.plan is not None:
         parser.error("--seed and --plan exclude each other")
-    known = (*mutants.MUTANTS, *_OF_CLUSTERS)
+    known = (*_OF_ONE_BROKER, *_OF_CLUSTERS)
     if options.mutant not in (None, *(one.name for one in known)):
         parser.error(f"no mutant is called {options.mutant!r}")
     if options.save is not None and options.seed is None and options.plan is None:
@@ -125,16 +125,19 @@ def _explain(failed: RunResult, options: argparse.Namespace) -> None:
     _say(f"  python -m tests.sim --plan {path}")
 
 
+_OF_ONE_BROKER = (*mutants.MUTANTS, *mutants.MUTANTS_OF_EXPECTATIONS)
+"""Mutants that one broker shows soonest."""
+
 _BROKEN = ("TypeError", "NameError", "AttributeError", "ImportError", "UnboundLocalError")
 """Python errors that show that a mutant no longer fits the code: the checks have not found it."""
 
 
 def _mutants(options: argparse.Namespace) -> int:
     survived = 0
-    wanted = (*mutants.MUTANTS, *(_OF_CLUSTERS if options.brokers > 1 else ()))
+    wanted = (*_OF_ONE_BROKER, *(_OF_CLUSTERS if options.brokers > 1 else ()))
     for mutant in wanted if options.mutant is None else (mutants.named(options.mutant),):
         seeds = range(options.first, options.first + options.seeds)
-        brokers = 1 if mutant in mutants.MUTANTS else options.brokers  # one broker shows these soonest
+        brokers = 1 if mutant in _OF_ONE_BROKER else options.brokers
         if mutant in mutants.MUTANTS_OF_OBSERVERS:
             brokers = max(brokers, _OBSERVED_BROKERS)
         runs = run_seeds(seeds, brokers, options.processes, mutant.name)

@@ -439,6 +439,7 @@ DECISION_MEMORY_ROWS_MAX = 500_000  # last rows of subjects kept by leaders, of 
 DECISION_WAITERS_MAX = 4_096  # requests per broker that wait until what was committed before is decided on
 DECISION_WAIT_MS = 5_000
 ROOM_WAIT_MS = 2_000  # messages for a full stream wait for decisions that may make room for them
+MARKS_WAIT_MS = 5_000  # messages wait so long for a new leader to know which ones are deleted; then they are refused
 ERASURE_STEPS_MAX = 64  # secure deletions of a partition that are told apart while they wait to be erased; then merged
 ERASURE_ANSWER_MS = 5_000  # a request that waits for an erasure is answered by then, with the state so far
 ERASURE_WAITS_MAX = 1_000  # such requests per broker

@@ -124,13 +124,15 @@ class GetResponse(Response, frozen=True, kw_only=True):
 class ListOffsetsRequest(Request, frozen=True, kw_only=True):
     """Look up an offset; a timestamp (µs) finds the first committed message at or after it.
 
-    `counts_rows`: also count the live rows of the log; earlier versions do not.
+    `counts_rows`: also count the live rows of the log. `rows_from`: also count those from that offset on, as a
+    consumer's lag. Earlier versions do not.
     """
 
     stream_id: StreamIdField
     partition: PartitionField = PartitionId(0)
     at: Literal["earliest", "latest"] | Annotated[int, msgspec.Meta(ge=-INT64_MAX - 1, le=INT64_MAX)]
     counts_rows: bool = False
+    rows_from: OffsetField | None = None
 
 
 class LiveRowsInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -154,7 +156,8 @@ class ListOffsetsResponse(Response, frozen=True, kw_only=True):
     """`timestamp_us` is None if no message lies at or after `offset`, which then is `committed_end`.
 
     `live`: the messages from `log_start` to `committed_end`; None if they were not to be counted, or if that needs more
-    reading than one request may do: the next one goes on from there.
+    reading than one request may do: the next one goes on from there. `rows`: the number of those from `rows_from` on;
+    None as `live`.
     """
 
     offset: OffsetField
@@ -163,6 +166,7 @@ class ListOffsetsResponse(Response, frozen=True, kw_only=True):
     committed_end: OffsetField
     leader_epoch: LeaderEpochField
     live: LiveRowsInfo | None = None
+    rows: Int64Field | None = None
 
 
 class ListSubjectsRequest(Request, frozen=True, kw_only=True):

@@ -124,6 +124,8 @@ class PartitionInfo(msgspec.Struct, frozen=True, kw_only=True):
     leader_epoch: LeaderEpochField
     log_start: OffsetField | None = None  # log start offset
     committed_end: OffsetField | None = None  # high watermark
+    # Messages that readers are shown, without deleted ones; None: the offsets are, or an earlier version does not tell.
+    messages: Int64Field | None = None
     log_end: OffsetField | None = None  # log end offset
     flushed_end: OffsetField | None = None  # end of what is synced to disk
     replicas: tuple[BrokerIdField, ...] = ()  # the preferred leader first
@@ -201,16 +203,16 @@ class StreamInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def messages(self) -> int | None:
-        """Number of committed offsets from the log start on: of messages, unless some were deleted (by compaction, a
-        time to live, a rollup): `client.row_count` counts those that are left.
+        """Number of messages, without deleted ones.
 
-        None: the leader of a partition did not answer.
+        Offsets without a message that no broker has deleted count, too: gaps of an imported stream, and what an earlier
+        version has compacted. `client.row_count` counts without them. None: the leader of a partition did not answer.
         """
         count = 0
         for part in self.partitions:
             if part.committed_end is None or part.log_start is None:
                 return None
-            count += part.committed_end - part.log_start
+            count += part.committed_end - part.log_start if part.messages is None else part.messages
         return count
 
     @property

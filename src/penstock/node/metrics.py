@@ -103,7 +103,7 @@ GROUP_OFFSET = Metric(
 )
 GROUP_LAG = Metric(
     "penstock_group_lag", _GAUGE,
-    "Consumer lag: offsets that a group has still to read, if its coordinator has a replica of the partition; what "
+    "Consumer lag: messages that a group has still to read, if its coordinator has a replica of the partition; what "
     "retention or `stream purge` has deleted does not count.", _GROUP,
 )  # fmt: skip
 
@@ -187,6 +187,8 @@ EACH_PARTITION = (
     _each("committed_end_offset", _GAUGE, "High watermark: end of the committed offsets, as far as "
           "this broker knows.",
           lambda row: row.partition.committed_end),
+    _each("messages", _GAUGE, "Messages that readers are shown here, without deleted ones.",
+          lambda row: row.partition.messages_from(0)),
     _each("log_end_offset", _GAUGE, "Log end offset of this replica.", lambda row: row.partition.log.log_end),
     _each("size_bytes", _GAUGE, "Bytes of its segments here.", lambda row: row.partition.log.size_bytes),
     _each("segments", _GAUGE, "Segments here.", lambda row: row.partition.log.segment_count),

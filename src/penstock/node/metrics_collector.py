@@ -169,11 +169,11 @@ class NodeMetricsCollector:
         yield Family(metrics.GROUP_LAG, [Sample(labels, value) for labels, value in lags.items()])
 
     def _lag_of(self, key: PartitionKey, offset: int) -> int | None:
-        """Consumer lag in offsets still stored; None if this broker neither leads nor follows the partition."""
+        """Consumer lag in messages still shown; None if this broker neither leads nor follows the partition."""
         partition = self._replicas.partitions.get(key)
         if partition is None or (partition.leadership is None and partition.following is None):
             return None
-        return max(0, partition.committed_end - max(partition.log_start, offset))
+        return partition.messages_from(offset)
 
 
 def _level(there: list[Partition]) -> Callable[[Partition], _Labels]:

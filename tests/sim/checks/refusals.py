@@ -42,6 +42,7 @@ _NOT_APPENDED = frozenset(
         ErrorCode.STORAGE_FAILED,
         ErrorCode.STREAM_NOT_FOUND,
         ErrorCode.STREAM_CHANGED,
+        ErrorCode.STREAM_FULL,
         ErrorCode.NOT_YET,
         ErrorCode.KEY_ELSEWHERE,
         ErrorCode.KEY_MOVING,

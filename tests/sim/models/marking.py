@@ -102,7 +102,8 @@ class Marking:
         self._looked: dict[tuple[int, int, int, int], inspector.LimitLook] = {}  # the last one of each
         # (stream id, partition, broker, its disk) → up to which mark it has told as erased
         self._erased: dict[tuple[int, int, int, int], int] = {}
-        self._erasure_us: dict[tuple[int, int, int, int], int] = {}  # … and when to ask it next
+        # … when to ask it next, and up to which mark it had them then
+        self._erasure_us: dict[tuple[int, int, int, int], tuple[int, int]] = {}
         # (companion's subject, partition, broker, its disk) → the highest committed_end there
         self._had: dict[tuple[str, int, int, int], int] = {}
 
@@ -489,8 +490,8 @@ class Marking:
         found = inspector.hidden_rows(broker.node, generation.stream_id, number)
         if found is None or of_marks.is_damaged or of_marks.cuts:
             return
-        self._check_erased(broker, history, number)
         end, hidden = found
+        self._check_erased(broker, history, number, end)
         known = self._hidden.setdefault((history.config.subject, number, end), hidden)
         if known != hidden:
             text = f"{history.name()}: after {end} marks {broker.name} hides {hidden!r}, and others {known!r}"
@@ -532,13 +533,17 @@ class Marking:
                 text = f"{history.name()}: {broker.name} shows {shown} messages up to {end}"
                 raise ViolationError(f"{text}, and the limit of {look.limit} was set when readers saw {seen_end}")
 
-    def _check_erased(self, broker: SimBroker, history: PartitionHistory, number: int) -> None:
-        """Check that nothing of what a broker tells as erased is in its segments: once for each end that it tells."""
+    def _check_erased(self, broker: SimBroker, history: PartitionHistory, number: int, marks_end: int) -> None:
+        """Check that nothing of what a broker tells as erased is in its segments: once for each end that it tells.
+
+        At once after new marks, too: their rows may still be in the active segment.
+        """
         assert broker.node is not None
         place = history.stream_id, number, broker.broker_id, broker.disk.number
-        if self._now_us < self._erasure_us.get(place, 0):
+        next_us, known_end = self._erasure_us.get(place, (0, 0))
+        if self._now_us < next_us and marks_end == known_end:
             return
-        self._erasure_us[place] = self._now_us + _ERASURE_CHECK_US
+        self._erasure_us[place] = self._now_us + _ERASURE_CHECK_US, marks_end
         end = inspector.erased_end(broker.node, history.stream_id, number)
         if end <= self._erased.get(place, 0):
             return

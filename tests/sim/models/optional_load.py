@@ -1,4 +1,4 @@
-"""Load that only some plans have: users with few permissions and their administrator; an importer; schemas; marks.
+"""Load that only some plans have: users with few permissions and an administrator; an importer; schemas; expectations.
 
 Rules: A plan without these operations runs as before they were introduced. With users, all clients log in from the
 first moment: one client as the administrator made at set-up, the others as a user who keeps every right but the admin
@@ -16,6 +16,7 @@ from tests.sim.checks.refusals import Refusals
 from tests.sim.checks.rights import Rights
 from tests.sim.models.admin_model import USERS, Ruling
 from tests.sim.models.client_state import StreamGeneration
+from tests.sim.models.expecting import Expecting
 from tests.sim.models.grouping import GroupModels
 from tests.sim.models.importing import Importing
 from tests.sim.models.logins import ADMIN, APP, Login
@@ -44,7 +45,7 @@ class OptionalLoad:
         self.acts: dict[Act, Callable[[PlannedOperation], None]] = {}
         self.rights = Rights(around) if acts & {Act.ASK, Act.RULE} else None
         self._imports, self._registers, self._marks = Act.IMPORT in acts, Act.SCHEMA in acts, Act.MARK in acts
-        self._upgrades = Act.LEVEL in acts
+        self._upgrades, self._expects = Act.LEVEL in acts, Act.EXPECT in acts
         self.looks_up = Act.LAST in acts
         self._around = around
         self._checks = checks
@@ -57,6 +58,7 @@ class OptionalLoad:
         self._registering: Registering | None = None
         self.marking: Marking | None = None
         self._upgrading: Upgrading | None = None
+        self._expecting: Expecting | None = None
 
     def programs(self, count: int) -> list[SimClient]:
         """Return the clients c1, c2, … of the basic load; with users, c1 is the administrator's."""
@@ -90,6 +92,10 @@ class OptionalLoad:
             chance = self._random("marking")
             self.marking = Marking(self._around, self._checks, self.brokers, ruler, chance)
             self.acts |= self.marking.acts
+        if self._expects:
+            chance = self._random("expecting")
+            self._expecting = Expecting(self._around, self._checks, refusals, self.brokers, ruler, chance)
+            self.acts |= self._expecting.acts
         if self._upgrades:
             self._upgrading = Upgrading(self._around, self._checks, self.brokers, ruler, self._random("levels"))
             self.acts |= self._upgrading.acts
@@ -105,6 +111,8 @@ class OptionalLoad:
             self._registering.create()
         if self.marking is not None:
             self.marking.create()
+        if self._expecting is not None:
+            self._expecting.create()
         if self._upgrading is not None:
             self._upgrading.start()
 
@@ -114,18 +122,23 @@ class OptionalLoad:
             self.rights.acted(broker)
         if self.marking is not None:
             self.marking.acted(broker)
+        if self._expecting is not None:
+            self._expecting.acted(broker)
         if self._upgrading is not None:
             self._upgrading.acted(broker)
 
     @property
     def generations(self) -> list[StreamGeneration]:
         """The streams that the audit also reads."""
-        loads = (self._tenants, self._registering, self.marking)
+        loads = (self._tenants, self._registering, self.marking, self._expecting)
         return [one for load in loads if load is not None for one in load.generations]
 
     def allow_unclean_election(self, stream_id: int) -> bool:
         """Allow an unclean leader election; return False if the stream is not part of this load."""
-        there = (self._ruling, self._tenants, self._importing, self._registering, self.marking, self._upgrading)
+        there = (
+            self._ruling, self._tenants, self._importing, self._registering, self.marking, self._expecting,
+            self._upgrading,
+        )  # fmt: skip
         return any(one.allow_unclean_election(stream_id) for one in there if one is not None)
 
     def waits_for(self, is_stuck: Callable[[PartitionHistory], bool]) -> Callable[[], str]:
@@ -140,11 +153,15 @@ class OptionalLoad:
             waits.append(self._registering.waits_for(is_stuck))
         if self.marking is not None:
             waits.append(self.marking.waits_for(is_stuck))
+        if self._expecting is not None:
+            waits.append(self._expecting.waits_for(is_stuck))
         if self._upgrading is not None:
             waits.append(self._upgrading.waits_for())
         return lambda: ", ".join(filter(None, [one() for one in waits]))
 
     def check(self) -> None:
-        """Check `__audit` after the audit of the logs."""
+        """Check `__audit` and expectations after the audit of the logs."""
+        if self._expecting is not None:
+            self._expecting.check()
         if self._ruling is not None:
             self._ruling.check()

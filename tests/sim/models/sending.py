@@ -29,6 +29,7 @@ class _Sent:
     message: SentMessage
     is_once: bool  # a refusal means that it is not stored
     then: Call | None
+    told: Callable[[AckBody], None] | None = None  # called with each answer
     is_over: bool = False  # no more resends: the publisher's next message may have been sent already
 
     def end(self) -> None:
@@ -41,22 +42,32 @@ class _Sent:
 class Sender:
     """All publishers of one run."""
 
-    def __init__(self, around: Surroundings, checks: Checks, refusals: Refusals) -> None:
+    def __init__(self, around: Surroundings, checks: Checks, refusals: Refusals, inbox: bytes = b"_INBOX.") -> None:
+        """`inbox`: prefix of the reply subjects, which no other sender uses."""
+        self._inbox = inbox
         self._around = around
         self._checks = checks
         self._refusals = refusals
         self._replies = 0
 
     def send(
-        self, histories: tuple[PartitionHistory, ...], message: SentMessage, tries: int, then: Call | None = None
+        self,
+        histories: tuple[PartitionHistory, ...],
+        message: SentMessage,
+        tries: int,
+        then: Call | None = None,
+        told: Callable[[AckBody], None] | None = None,
     ) -> None:
-        """Send at most `tries` times until answered; 0: once. `then` is called once, for a publisher that waits."""
-        self._send(_Sent(histories, message, not tries, then), tries)
+        """Send at most `tries` times until answered; 0: once. `then` is called once, for a publisher that waits.
+
+        `told` is called with each ack and each error.
+        """
+        self._send(_Sent(histories, message, not tries, then, told), tries)
 
     def _send(self, sent: _Sent, tries: int) -> None:
         around = self._around
         self._replies += 1
-        reply = b"_INBOX.%d" % self._replies
+        reply = b"%b%d" % (self._inbox, self._replies)
 
         def heard(body: bytes) -> None:
             around.nats.forget(reply)
@@ -96,6 +107,8 @@ class Sender:
         if ack is None or ack.error is not None:
             around.count("no responders" if ack is None else "refused messages")
             self._refusals.refused(reply, body)
+            if ack is not None and sent.told is not None:
+                sent.told(ack)
             sent.end()
             return
         self._refusals.acked(reply)
@@ -107,6 +120,8 @@ class Sender:
         if history is None or ack.stream != config.name or ack.offset not in (None, ack.seq - 1):
             raise ViolationError(f"not an ack for {config.name}: {body!r}")
         self._acked(sent, history, ack)
+        if sent.told is not None:
+            sent.told(ack)
         sent.end()
 
     def _acked(self, sent: _Sent, history: PartitionHistory, ack: AckBody) -> None:

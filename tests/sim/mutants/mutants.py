@@ -27,6 +27,7 @@ _VALUES = "penstock.node.api.schema_checks"
 _COMPANIONS = "penstock.node.replicas.companions"
 _SUBJECTS = "penstock.commitlog.subject_queries"
 _LIMITS = "penstock.node.api.subject_limits"
+_ROW_LIMIT = "penstock.node.partition.row_limit"
 _FEATURES = "penstock.metadata.feature_versions"
 
 
@@ -69,7 +70,7 @@ MUTANTS = (
     ),
     Mutant(
         "a limit shows a message too many",
-        "penstock.node.partition.row_limit",
+        _ROW_LIMIT,
         "        left = self.rows(start, end, hidden) - self.rows_max\n",
         "        left = self.rows(start, end, hidden) - self.rows_max - 1\n",
     ),
@@ -393,6 +394,12 @@ CLUSTER_MUTANTS = (
         _RULES,
         "return durability is Durability.FSYNC or (durability is Durability.AUTO and smallest_isr == 1)",
         "return durability is Durability.FSYNC",
+    ),
+    Mutant(
+        "last messages are remembered beyond a leadership",
+        _PARTITION,
+        "        self.dedup = self.lasts = self.producers = self.published = None\n",
+        "        self.dedup = self.producers = self.published = None\n",
     ),
 )
 """Mutants that need more than one broker.
@@ -754,6 +761,18 @@ MUTANTS_OF_MARKS = (
         "        left = sum(left_in(one, rows) for one in self._segments.sealed)\n",
         "        left = 0\n",
     ),
+    Mutant(
+        "secure rows of the active segment are told as erased",
+        "penstock.commitlog.log",
+        "        in_active = 0 if active is None else rows.count_in(active.base_offset, self.log_end)\n",
+        "        in_active = 0 if active is None else 0\n",
+    ),
+    Mutant(
+        "a follower hides what rows hide that it does not show yet",
+        "penstock.node.replicas.hidden_rows",
+        "            if decided_end > partition.committed_end and not live.refusal:\n",
+        "            if False:\n",
+    ),
 )
 """Mutants of companion logs."""
 
@@ -775,12 +794,78 @@ MUTANTS_OF_SUBJECTS = (
 """Mutants of look-ups by subject."""
 
 
+MUTANTS_OF_EXPECTATIONS = (
+    Mutant(
+        "a deleted message stays a last message",
+        _PARTITION,
+        "        if self.log.hidden is not before and not keeps_lasts:\n",
+        "        if False:\n",
+    ),
+    Mutant(
+        "a look-up finds deleted messages",
+        _PARTITION,
+        "            view, is_indexed = self.view().hiding(self.log.hidden), self.log.config.indexes_subjects\n",
+        "            view, is_indexed = self.view(), self.log.config.indexes_subjects\n",
+    ),
+    Mutant(
+        "appended rows are no last messages",
+        "penstock.node.api.partition_append",
+        "    if partition.lasts is not None:\n        partition.lasts.appended(message, base_offset)\n",
+        "",
+    ),
+    Mutant(
+        "a message that the disk refused stays a last message",
+        "penstock.ingest.last_sequences",
+        "        if (written := log_end - base_offset) < len(rows):\n",
+        "        if (written := log_end - base_offset) < 0:\n",
+    ),
+    Mutant(
+        "a new leader answers before it knows what is deleted",
+        _PARTITION,
+        "            if self._awaits_marks(arrived_us, now, must=must):\n                return None\n"
+        "            if not self.knows_hidden:\n",
+        "            if False:\n",
+    ),
+    Mutant(
+        "a new leader stores before it has counted",
+        _PARTITION,
+        "            if not limit.is_known:\n"
+        "                return refuse_all(group, rules, acks.unavailable(UNCOUNTED), OVER_BUDGET) if must else None\n"
+        "            if limit.refuses_new:\n",
+        "            if limit.is_known and limit.refuses_new:\n",
+    ),
+    Mutant(
+        "messages that are not committed take no room",
+        _ROW_LIMIT,
+        "            rows = max(0, self.rows_max - self.rows(start, log.log_end, log.hidden))\n",
+        "            rows = max(0, self.rows_max - self.rows(start, max(start, log.committed_end), log.hidden))\n",
+    ),
+    Mutant(
+        "the log takes no room",
+        _ROW_LIMIT,
+        "            size_bytes = max(0, self.bytes_max - log.size_bytes - batches * _BATCH_BYTES - SCHEMA_BYTES)\n",
+        "            size_bytes = max(0, self.bytes_max - batches * _BATCH_BYTES - SCHEMA_BYTES)\n",
+    ),
+    Mutant(
+        "a client's batch may exceed the limits",
+        _PARTITION,
+        "        if limit is None or not limit.refuses_new:\n            return None\n",
+        "        if True:\n            return None\n",
+    ),
+)
+"""Mutants of expectations and of streams that refuse what would exceed their limits: some seeds have such writers.
+
+One broker shows them soonest.
+"""
+
+
 _OTHERS = (
     *CLUSTER_MUTANTS,
     *MUTANTS_OF_SUBJECTS,
     *MUTANTS_OF_RIGHTS,
     *MUTANTS_OF_SCHEMAS,
     *MUTANTS_OF_MARKS,
+    *MUTANTS_OF_EXPECTATIONS,
     *MUTANTS_OF_LEVELS,
     *MUTANTS_OF_OBSERVERS,
     *MUTANTS_OF_DISKS,

@@ -27,6 +27,7 @@ USER_OPERATIONS = 700
 IMPORT_OPERATIONS = 60
 SCHEMA_OPERATIONS = 240
 MARK_OPERATIONS = 400
+EXPECT_OPERATIONS = 360
 LEVEL_OPERATIONS = 80
 DURABILITY_OPERATIONS = 6
 SUBJECT_OPERATIONS = 12
@@ -62,6 +63,7 @@ class Act(StrEnum):
     RULE = "rule"  # an administrator grants or revokes rules, rotates a secret, deletes a user
     SCHEMA = "schema"  # a schema is registered or forgotten, or values are published that it checks
     MARK = "mark"  # marks, messages and reads of the stream with companion logs
+    EXPECT = "expect"  # writers of the same subjects, with expectations; deletions; streams that get full
     LEVEL = "level"  # a broker becomes another version, the feature level is raised, or what is new is tried
     SUBJECTS = "subjects"  # of a stream are added or removed
     LAST = "last"  # message of a subject is looked up
@@ -108,6 +110,7 @@ _IMPORT_ACTS = ((Act.IMPORT, 1),)
 _SCHEMA_ACTS = ((Act.SCHEMA, 1),)
 
 _MARK_ACTS = ((Act.MARK, 1),)
+_EXPECT_ACTS = ((Act.EXPECT, 1),)
 _LEVEL_ACTS = ((Act.LEVEL, 1),)
 
 _KEYED_ACTS = (
@@ -234,7 +237,11 @@ def make_plan(seed: int, brokers: int, slots: int) -> RunPlan:
         operations += _drawn_apart(seed, "schemas", end_us, 0, _SCHEMA_ACTS, SCHEMA_OPERATIONS)
     if has_marks:
         operations += _drawn_apart(seed, "marks", end_us, 0, _MARK_ACTS, MARK_OPERATIONS)
-    if _is_drawn(seed, "with upgrades") and not (has_schemas or has_marks):  # those need the newest level
+    has_expectations = _is_drawn(seed, "with expectations")
+    if has_expectations:
+        operations += _drawn_apart(seed, "expectations", end_us, 0, _EXPECT_ACTS, EXPECT_OPERATIONS)
+    needs_newest_level = has_schemas or has_marks or has_expectations
+    if _is_drawn(seed, "with upgrades") and not needs_newest_level:
         operations += _drawn_apart(seed, "levels", end_us, 0, _LEVEL_ACTS, LEVEL_OPERATIONS)
     if _is_drawn(seed, "with subjects"):
         for slot in (0, split_slot):

@@ -126,8 +126,8 @@ def show(
 ) -> None:
     """Show a group's committed offset and lag in each partition of a stream, or of all its streams, and its members.
 
-    The lag is the number of offsets that the group has not consumed yet. A group that has committed nothing there is an
-    error. Of each member it shows the client's name and address, and since when it is a member, as far as the
+    The lag is the number of messages that the group has not consumed yet. A group that has committed nothing there is
+    an error. Of each member it shows the client's name and address, and since when it is a member, as far as the
     coordinator of the group has heard. Name and address of other users' clients need the permission monitor.
 
     json: an object for each partition, with [bold]stream, partition, offset, committed, log_start, committed_end,

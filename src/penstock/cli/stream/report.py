@@ -29,13 +29,18 @@ _WIDE = 120  # characters: from this width on, offsets and full times are shown
 _RANGES_CHARS_MAX = 30  # most characters for the offsets of several partitions, in a line of `_WIDE`
 _TEXT_CHARS_MIN, _SUBJECT_CHARS_MIN = 10, 14
 _TEXTS = ("stream", "subject")
-_LEFT_OUT_FIRST = ("last message", "size", "subject", "offsets")
+_LEFT_OUT_FIRST = ("last message", "size", "subject", "messages")
 _STATE_STYLES = {"online": "green", **dict.fromkeys(("paused", "read-only", "sealed"), "yellow")}  # intended states
 
 
 def with_subjects(info: StreamInfo) -> dict[str, Any]:
     """Return a stream for JSON, with all that it stores in `subjects`."""
     return {"subjects": info.subjects, **msgspec.to_builtins(info)}
+
+
+def with_live(info: StreamInfo, live: Sequence[LiveRowsInfo] | None) -> dict[str, Any]:
+    """Return the same with the counted messages of each partition, in order, in `live`."""
+    return {**with_subjects(info), "live": msgspec.to_builtins(live)}
 
 
 def pairs(values: Mapping[str, str]) -> Table:
@@ -119,7 +124,7 @@ def stream_table(infos: Sequence[StreamInfo], *, width: int) -> Table:
     if "subject" in chars:
         name_chars_max = max(_TEXT_CHARS_MIN, left // 2, min(replicas.NAME_CHARS_MAX, left - _SUBJECT_CHARS_MIN))
     name_chars = min(chars["stream"], name_chars_max)
-    made = table(*chars, right=("offsets", "size"))
+    made = table(*chars, right=("messages", "size"))
     for row in rows:
         row |= {"stream": cut(row["stream"], name_chars), "subject": cut(row["subject"], left - name_chars)}
         styles = {"stream": "bold", "state": _STATE_STYLES.get(row["state"], "bold red")}
@@ -137,7 +142,7 @@ def _row(info: StreamInfo, *, wide: bool) -> dict[str, str]:
     return {
         "stream": printable(info.name),
         "subject": printable(", ".join(info.subjects)),
-        "offsets": _count_or_unknown(info),
+        "messages": _count_or_unknown(info),
         "size": UNKNOWN if info.size_bytes is None else format_bytes(info.size_bytes),
         **({"first to last": _ranges_text(info)} if wide else {}),
         "last message": time_text(last) if wide else short_time_text(last),
@@ -150,9 +155,8 @@ def stream_pairs(
 ) -> dict[str, str]:
     """Return names and texts about a stream, with `is_clustered` also its replicas; some of many partitions only.
 
-    `live`: the messages of each partition, told where their number is not that of the offsets.
+    `live`: the counted messages of each partition.
     """
-    rows = None if live is None else sum(one.rows for one in live)
     shown = {
         "stream": info.name,
         "subject": ", ".join(info.subjects),
@@ -162,8 +166,7 @@ def stream_pairs(
         "state": state_text(info),
         **({} if info.intake == Intake.OPEN else {"intake": f"{intake_text(info)} since {time_text(info.intake_us)}"}),
         **({"partitions were": moving_text(info)} if info.counts else {}),
-        "offsets kept": _count_or_unknown(info),
-        **({} if rows is None or rows == info.messages else {"messages kept": _kept_text(rows, live or ())}),
+        "messages kept": _count_or_unknown(info) if live is None else _kept_text(live),
     }
     if (empty := _empty_text(info)) is not None:
         shown["offsets"] = empty
@@ -203,9 +206,9 @@ def stream_pairs(
     return shown
 
 
-def _kept_text(rows: int, live: Sequence[LiveRowsInfo]) -> str:
+def _kept_text(live: Sequence[LiveRowsInfo]) -> str:
     """Return the number of messages, and how many between the first and the last are deleted."""
-    deleted = sum(one.deleted for one in live)
+    rows, deleted = sum(one.rows for one in live), sum(one.deleted for one in live)
     return count_text(rows) + (f", {count_text(deleted)} deleted between them" if deleted else "")
 
 

@@ -322,8 +322,8 @@ def list_streams(
 ) -> None:
     """List all streams.
 
-    The number of offsets of a stream is its number of messages, unless its log has gaps: after compaction, a time to
-    live or a rollup, or because an imported stream had gaps.
+    Deleted messages do not count. Gaps of an imported stream do, and so does what a broker before 0.4 has compacted:
+    stream show and stream count count without them.
     """
     need_stdout()
     with connected(ctx, server, timeout) as (client, seconds):
@@ -370,7 +370,12 @@ def show(
     timeout: Timeout = DEFAULT_TIMEOUT,
     debug: Debug = False,
 ) -> None:
-    """Show one stream: its config, its contents, its problems."""
+    """Show one stream: its config, its contents, its problems.
+
+    json: the stream as in stream list, with [bold]live[/bold]: for each partition rows, size_bytes, deleted,
+    first_offset, first_us, last_offset, last_us, of its messages without deleted ones; null if they cannot be counted
+    within 2 s.
+    """
     need_stdout()
     with connected(ctx, server, timeout) as (client, seconds):
         if queries:
@@ -381,9 +386,9 @@ def show(
             return
         info = client.stream(name, timeout=seconds)
         is_clustered = _is_clustered(client, info, seconds)
-        live = None if as_json else _live_rows(client, info)
+        live = _live_rows(client, info)
     if as_json:
-        output.print_json(report.with_subjects(info))
+        output.print_json(report.with_live(info, live))
         return
     console = output.console()
     console.print(report.pairs(report.stream_pairs(info, is_clustered=is_clustered, live=live) | shown_config(info)))
@@ -431,7 +436,7 @@ def delete(
             held = "all its messages (how many is unknown now)"
             if info.messages is not None and info.size_bytes is not None:
                 size = format_bytes(info.size_bytes)
-                held = f"its messages, at {output.counted(info.messages, 'offset')} ({size}),"
+                held = f"its {output.counted(info.messages, 'message')} ({size})"
             confirm(f"Delete stream {info.name} and {held} for good?", f"stream {info.name} is kept")
         with _said_as_typed(name):
             client.delete_stream(info, timeout=seconds)

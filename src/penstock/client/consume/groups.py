@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import NamedTuple
 
+from penstock.base.errors import PenstockError
 from penstock.base.ids import Offset, PartitionId, StreamId
 from penstock.client.checks import fixed_place_of, whole_numbers
 from penstock.client.consume.positions import GroupPositions, check_group
 from penstock.client.consume.progress import ReadMark
 from penstock.client.errors import specific
 from penstock.client.read.reading import find_place, partition_number, partition_numbers
-from penstock.client.values import EARLIEST, Start, StreamName, datetime_of
+from penstock.client.values import Start, StreamName, datetime_of
 from penstock.groups.membership import in_use
-from penstock.messages import CommittedOffset, GroupStream, ListOffsetsResponse, StreamInfo
+from penstock.messages import CommittedOffset, GroupStream, ListOffsetsRequest, ListOffsetsResponse, StreamInfo
 
 
 class Group(NamedTuple):
@@ -38,11 +40,9 @@ class GroupOffset(NamedTuple):
     log_start: int
     committed_end: int
     member: str | None = None  # the consumer to which it is assigned; None: none known to the coordinator
-
-    @property
-    def lag(self) -> int:
-        """Consumer lag: offsets from the committed offset to `committed_end`; without an offset from `log_start`."""
-        return _lag(self.offset, self.log_start, self.committed_end)
+    # Consumer lag: messages from `offset` to `committed_end`, without an offset from `log_start`; of an earlier broker
+    # the offsets, deleted messages included.
+    lag: int = 0
 
 
 class GroupConsumer(NamedTuple):
@@ -70,7 +70,7 @@ class Groups:
     async def all(self, *, lag: bool = False, timeout: float = 10.0) -> list[Group]:
         """Return all groups and the streams in which they have committed offsets, in order.
 
-        `lag`: with their lag, which costs a request for each of them.
+        `lag`: with their lag, which costs a request for each of them, and one for each partition in which they lag.
         """
         found = await self.positions.all(timeout)
         infos = {info.stream_id: info for info in await self.positions.streams.all(timeout)} if found else {}
@@ -88,12 +88,17 @@ class Groups:
             return group
         async with turns:
             offsets = (await self.positions.read(group.group, info.stream_id, timeout_s)).offsets
-        lag = 0
-        for part in info.partitions:
-            if part.log_start is None or part.committed_end is None:
-                return group
-            found = offsets.get(int(part.partition))
-            lag += _lag(None if found is None else found.offset, part.log_start, part.committed_end)
+            lag = 0
+            for part in info.partitions:
+                if part.log_start is None or part.committed_end is None:
+                    return group
+                found = offsets.get(int(part.partition))
+                offset = _offset(found)
+                left = part.committed_end - max(part.log_start, offset)
+                if left > 0:
+                    with contextlib.suppress(PenstockError):  # the user may not read the stream: count the offsets
+                        left = _lag(await self._place(info, int(part.partition), offset, timeout_s), offset)
+                    lag += left
         return group._replace(lag=lag)
 
     async def offsets(self, group: str, stream: StreamName, *, timeout: float = 10.0) -> list[GroupOffset]:
@@ -101,7 +106,9 @@ class Groups:
         check_group(group)
         info = await self.positions.streams.now(stream, timeout)
         found = await self.positions.read(group, info.stream_id, timeout)
-        ends = await self._places(info, partition_numbers(info, None), EARLIEST, timeout)
+        begins = {int(number): found.offsets.get(int(number)) for number in partition_numbers(info, None)}
+        asked = (self._place(info, number, _offset(one), timeout) for number, one in begins.items())
+        ends = dict(zip(begins, await asyncio.gather(*asked), strict=True))
         owners = found.owners
         return [
             _group_offset(number, found.offsets.get(number), end)._replace(member=owners.get(number))
@@ -169,7 +176,12 @@ class Groups:
                 number: ReadMark(at.offset, at.leader_epoch) for number, at in places.items()
             }
             await self.positions.commit(group, info.stream_id, marks, timeout)
-        return [GroupOffset(number, at.offset, None, at.log_start, at.committed_end) for number, at in places.items()]
+        asked = (self._place(info, number, int(at.offset), timeout) for number, at in places.items())
+        ends = await asyncio.gather(*asked)
+        return [
+            GroupOffset(number, at.offset, None, at.log_start, at.committed_end, lag=_lag(end, int(at.offset)))
+            for (number, at), end in zip(places.items(), ends, strict=True)
+        ]
 
     async def delete(self, group: str, stream: StreamName | None = None, *, timeout: float = 10.0) -> list[Group]:
         """Delete a group's committed offsets, in a stream or in all; return the groups. GroupInUse: it has members."""
@@ -192,9 +204,21 @@ class Groups:
         found = await asyncio.gather(*(find_place(link, info.stream_id, one, place, timeout_s) for one in numbers))
         return {int(number): one for number, one in zip(numbers, found, strict=True)}
 
+    async def _place(self, info: StreamInfo, number: int, offset: int, timeout_s: float) -> ListOffsetsResponse:
+        """Return a partition's range, and the number of its messages from an offset on."""
+        request = ListOffsetsRequest(
+            stream_id=info.stream_id, partition=PartitionId(number), at="earliest", rows_from=Offset(offset)
+        )
+        return (await self.positions.link.call(request, ListOffsetsResponse, timeout_s=timeout_s))[0]
 
-def _lag(offset: int | None, log_start: int, committed_end: int) -> int:
-    return max(0, committed_end - max(log_start, offset or 0))
+
+def _lag(found: ListOffsetsResponse, offset: int) -> int:
+    """Return the number of messages from an offset on; of an earlier broker the number of offsets."""
+    return max(0, found.committed_end - max(found.log_start, offset)) if found.rows is None else found.rows
+
+
+def _offset(found: CommittedOffset | None) -> int:
+    return 0 if found is None else int(found.offset)
 
 
 def _named(found: Iterable[GroupStream], names: Mapping[StreamId, str]) -> list[Group]:
@@ -205,6 +229,7 @@ def _named(found: Iterable[GroupStream], names: Mapping[StreamId, str]) -> list[
 
 def _group_offset(number: int, found: CommittedOffset | None, end: ListOffsetsResponse) -> GroupOffset:
     if found is None:
-        return GroupOffset(number, None, None, end.log_start, end.committed_end)
+        return GroupOffset(number, None, None, end.log_start, end.committed_end, lag=_lag(end, 0))
     moment = None if found.committed_us is None else datetime_of(found.committed_us)
-    return GroupOffset(number, found.offset, moment, end.log_start, end.committed_end)
+    lag = _lag(end, int(found.offset))
+    return GroupOffset(number, found.offset, moment, end.log_start, end.committed_end, lag=lag)

@@ -144,6 +144,7 @@ class LookupApi:
                 offset=offset,
                 timestamp_us=timestamp_us,
                 counts_rows=request.counts_rows,
+                rows_from=request.rows_from,
             )
 
         def answer(query: FindOffset) -> None:
@@ -154,6 +155,7 @@ class LookupApi:
                 committed_end=Offset(partition.visible_end),
                 leader_epoch=epoch,
                 live=None if query.live is None else LiveRowsInfo(**query.live._asdict()),
+                rows=query.rows,
             )
             self._outbox.reply(call.caller, response)
 

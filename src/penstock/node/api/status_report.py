@@ -189,6 +189,7 @@ class StatusReport:
             followers=_followers(partition),
             log_start=Offset(partition.log_start),
             committed_end=Offset(partition.committed_end),
+            messages=partition.messages_from(0),
             log_end=Offset(log.log_end),
             flushed_end=Offset(log.flushed_end),
             size_bytes=log.size_bytes,

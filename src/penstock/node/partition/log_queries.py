@@ -235,10 +235,13 @@ class FindOffset(Query):
         offset: int | None,
         timestamp_us: int | None,
         counts_rows: bool = False,
+        rows_from: int | None = None,
     ) -> None:
         super().__init__(view)
         self._committed_end = committed_end
         self._counts_rows = counts_rows
+        self._rows_from = rows_from
+        self.rows: int | None = None  # live rows from `rows_from` on
         self.live: LiveState | None = None  # only if the rows are to be counted, and can be
         self._wanted_us = timestamp_us
         self.offset = committed_end if offset is None else offset
@@ -249,6 +252,10 @@ class FindOffset(Query):
         if self._counts_rows:
             with contextlib.suppress(RemoteError, TooManyRowsError):  # a corrupt batch elsewhere
                 self.live = LiveCounts(self._view, self._committed_end, self._looked).state()
+        if self._rows_from is not None:
+            start = min(max(self._view.log_start, self._rows_from), self._committed_end)
+            with contextlib.suppress(RemoteError, TooManyRowsError):
+                self.rows = LiveCounts(self._view.starting_at(start), self._committed_end, self._looked).rows()
         if self._wanted_us is not None:
             self.offset, self.timestamp_us = self._view.first_at(self._wanted_us, end=self._committed_end)
             if self._view.hidden is not None and self._view.hidden.any_in(self.offset, self.offset + 1):

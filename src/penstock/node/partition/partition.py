@@ -64,6 +64,7 @@ from penstock.replication.follower import Following
 from penstock.replication.leader import CommitStatus, Leadership, terms_of
 from penstock.vfs import Vfs
 
+_MARKS_UNKNOWN = "the new leader does not know yet which messages are deleted"
 _WRITTEN = CommitStatus(1, fsynced=False)
 _NOTHING: Mapping[str, int] = MappingProxyType({})
 NO_ROLLUP = -1  # no rollup message (one that purges everything before it) is waiting to be applied
@@ -334,6 +335,17 @@ class Partition:
             return self.committed_end
         return min(self.committed_end, max(self._seen_end, self.decided_end))
 
+    def messages_from(self, offset: int) -> int:
+        """Return the number of messages that readers are shown from an offset on, by what is in memory.
+
+        That is the number of offsets that are not hidden. Only what an earlier version has compacted, and gaps of rows
+        that came with their offsets, count as messages, too: `LiveCounts` reads the log for them.
+        """
+        start, end, hidden = max(self.log_start, offset), self.visible_end, self.log.hidden
+        if start >= end:
+            return 0
+        return end - start - (0 if hidden is None else hidden.count_in(start, end))
+
     @property
     def visible_bytes(self) -> int:
         """Bytes that readers were shown since the start of the broker, about; only grows."""
@@ -587,6 +599,8 @@ class Partition:
         if exceeded == "messages" and self.is_limited and limit.may_grow(self.log, self.log_start, self.visible_end):
             text = f"nothing was stored: {self.label} decides which messages the latest ones replace"
             return RemoteError(ErrorCode.NOT_YET, f"{text}; ask again in a moment")
+        if not self.knows_hidden:
+            return RemoteError(ErrorCode.NOT_YET, f"nothing was stored: {_MARKS_UNKNOWN}; ask again in a moment")
         text = f"nothing was stored: maximum {exceeded} exceeded; {self.label} refuses what is beyond its limits"
         return RemoteError(ErrorCode.STREAM_FULL, f"{text} (discard: new); purge it, or alter max_{exceeded}")
 
@@ -660,6 +674,8 @@ class Partition:
             if not limit.is_known:
                 return refuse_all(group, rules, acks.unavailable(UNCOUNTED), OVER_BUDGET) if must else None
             if limit.refuses_new:
+                if self._awaits_marks(arrived_us, now, must=must):
+                    return None
                 room = limit.room(self.log, self.log_start, group.count)
                 if not must and self._awaits_room(group, room, arrived_us, now):
                     return None
@@ -673,6 +689,10 @@ class Partition:
             values=values, mistyped=marks, room=room,
         )  # fmt: skip
         if admission.needs_lasts and lasts is None:
+            if self._awaits_marks(arrived_us, now, must=must):
+                return None
+            if not self.knows_hidden:
+                return refuse_all(group, rules, acks.unavailable(_MARKS_UNKNOWN), OVER_BUDGET)
             self.lasts = LastSequences(self.log.log_end, self.budget.tables)
             return self._admit(group, now, step, arrived_us, must=must)
         if not (admission.needs_ids or admission.needs_lasts):
@@ -704,6 +724,10 @@ class Partition:
             return False
         assert self.row_limit is not None
         return self.row_limit.may_grow(self.log, self.log_start, self.visible_end)
+
+    def _awaits_marks(self, arrived_us: int, now: Now, *, must: bool) -> bool:
+        """True if what arrived then shall wait: a new leader does not know yet which messages are deleted."""
+        return not (must or self.knows_hidden) and now.elapsed_us - arrived_us < limits.MARKS_WAIT_MS * 1_000
 
     def _marks(self, group: MessageGroup, values: ValueCheck) -> bytes | None:
         """Return the marks of a group, which is checked once by one check, however often it is tried."""

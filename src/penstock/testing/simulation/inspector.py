@@ -154,6 +154,37 @@ def limit(node: Node, stream_id: int, number: int) -> LimitLook | None:
     return LimitLook(limit, partition.log_start, partition.visible_end, undecidable_end, partition.log.hidden or NONE)
 
 
+class FullLook(NamedTuple):
+    """The fullness of a replica of a stream that refuses what would exceed its limits."""
+
+    is_leader: bool
+    leader_epoch: int
+    is_exact: bool  # a leader that knows which rows are hidden
+    log_start: int
+    committed_end: int
+    log_end: int
+    size_bytes: int  # of its segments
+    hidden: RowSet
+
+
+def fullness(node: Node, stream_id: int, number: int) -> FullLook | None:
+    """Return the fullness of a replica; None if it is not here."""
+    partition = node._partitions.get(PartitionKey(StreamId(stream_id), PartitionId(number)))
+    if partition is None:
+        return None
+    log, is_leader = partition.log, partition.leadership is not None
+    return FullLook(
+        is_leader,
+        partition.leader_epoch,
+        is_leader and _is_shown(node, partition),
+        partition.log_start,
+        partition.committed_end,
+        log.log_end,
+        log.size_bytes,
+        log.hidden or NONE,
+    )
+
+
 def erased_end(node: Node, stream_id: int, number: int) -> int:
     """Return up to which offset of its companion log a partition's secure rows are told as erased."""
     partition = node._partitions.get(PartitionKey(StreamId(stream_id), PartitionId(number)))
@@ -454,8 +485,12 @@ def cut_tails(node: Node, look: PartitionLook) -> tuple[str, ...]:
 
 
 def stopped_cleanly(node: Node) -> bool:
-    """True if the broker that has just started says that its last stop was clean."""
-    return node._cluster.registration._who.clean_stop
+    """True if the broker that has just started says that its last stop was clean.
+
+    A broker that is registered says so of the run that goes on, for its next start; one that is alone is at once.
+    """
+    registration = node._cluster.registration
+    return registration._who.clean_stop and registration._who.run_before != registration.incarnation
 
 
 def counting(node: Node, look: PartitionLook) -> tuple[int, ...] | None:

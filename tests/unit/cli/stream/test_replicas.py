@@ -173,7 +173,7 @@ def test_who_holds_a_stream_is_not_hidden_by_how_many_are_to() -> None:
 def test_what_nobody_says_is_not_taken_for_nothing() -> None:
     unknown = partition(partition=1, log_start=None, committed_end=None, log_end=None, leader_id=None, leader="")
     told = report.stream_pairs(stream(partition(), unknown))
-    assert (told["offsets kept"], told["partition 1 offsets"], told["partition 1 size"]) == ("?", "?", "?")
+    assert (told["messages kept"], told["partition 1 offsets"], told["partition 1 size"]) == ("?", "?", "?")
     assert told["partition 0 offsets"] == "0 to 9"
     lines = shown(report.stream_table([stream(unknown)], width=100))
     assert lines[1][:4] == ["orders", "o.>", "?", "?"]

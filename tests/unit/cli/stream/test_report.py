@@ -136,11 +136,17 @@ def test_on_a_narrow_terminal_columns_are_left_out_and_nothing_wraps(width: int,
     assert all("online" in line for line in lines[2:])
 
 
-def test_how_many_messages_are_left_is_told_where_offsets_do_not_tell_it() -> None:
-    assert "messages kept" not in report.stream_pairs(stream())
-    assert "messages kept" not in report.stream_pairs(stream(), live=[LiveRowsInfo(rows=7, size_bytes=1)])
-    found = report.stream_pairs(stream(), live=[LiveRowsInfo(rows=3, size_bytes=1, deleted=2)])
-    assert (found["offsets kept"], found["messages kept"]) == ("7", "3, 2 deleted between them")
+def test_how_many_messages_are_left_is_told_as_exactly_as_it_is_known() -> None:
+    assert report.stream_pairs(stream())["messages kept"] == "7", "an earlier broker knows offsets only"
+    assert report.stream_pairs(stream(messages=4))["messages kept"] == "4"
+    found = report.stream_pairs(stream(messages=4), live=[LiveRowsInfo(rows=3, size_bytes=1, deleted=2)])
+    assert found["messages kept"] == "3, 2 deleted between them"
+
+
+def test_json_has_the_counted_messages_of_each_partition() -> None:
+    assert report.with_live(stream(), None)["live"] is None
+    (found,) = report.with_live(stream(), [LiveRowsInfo(rows=3, size_bytes=1, deleted=2)])["live"]
+    assert (found["rows"], found["deleted"], found["first_offset"]) == (3, 2, None)
 
 
 def test_that_all_partitions_are_empty_is_told_once() -> None:
@@ -192,11 +198,11 @@ def test_a_name_of_usual_length_is_not_cut_on_a_narrow_terminal() -> None:
     """It is what the next command takes."""
     numbers = {"log_start": Offset(0), "committed_end": Offset(123_456), "log_end": Offset(123_456)}
     part = stream(**numbers, size_bytes=2**40, last_timestamp_us=TimestampUs(10**15)).partitions[0]
-    config = StreamConfig(name="orders-europe-germany", subject="orders.europe.germany.*.customers.>")
+    config = StreamConfig(name="orders-europe-berlin", subject="orders.europe.germany.*.customers.>")
     lines = on_80_columns(
         report.stream_table([StreamInfo(stream_id=StreamId(2), config=config, partitions=(part,))], width=80)
     )
-    assert lines[2].startswith("orders-europe-germany  orders.")
+    assert lines[2].startswith("orders-europe-berlin  orders.")
     assert max(map(len, lines)) <= 80
 
 

@@ -341,6 +341,23 @@ def test_the_last_sequence_of_a_subject_is_that_of_the_last_message_that_is_not_
     assert offsets(after)[-1] == 13
 
 
+def test_an_expectation_waits_until_a_new_leader_knows_what_is_deleted() -> None:
+    broker = with_messages()  # 9 is the last one of orders.0
+    done(broker, delete(broker, 9))
+    after = broker.crash()
+    after.hung = (ReadCompanionRows,)
+    after.start()
+    after.publish("orders.0", b"late", reply="_INBOX.1", headers=EXPECTS % 10)
+    after.publish("orders.0", b"next", reply="_INBOX.2", headers=EXPECTS % 7)
+    after.publish("orders.1", b"expects nothing")
+    assert after.acks == [], "nothing is answered by what may be deleted"
+    after.hung = ()
+    after.settle()
+    answers = {ack.reply: ack.body.get("error", {}).get("description") for ack in after.acks}
+    assert answers == {"_INBOX.1": "wrong last sequence: 7", "_INBOX.2": None}
+    assert offsets(after)[-2:] == [12, 13]
+
+
 def test_a_mark_of_the_largest_size_is_taken() -> None:
     broker = with_messages()
     done(broker, delete(broker, 0))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from penstock.base.errors import ErrorCode
 from penstock.base.ids import Offset, PartitionId, PartitionKey
 from penstock.batch import projecting
@@ -13,6 +15,10 @@ from penstock.messages import (
     GetRequest,
     ListOffsetsRequest,
     ListOffsetsResponse,
+    MetadataRequest,
+    MetadataResponse,
+    TruncateRequest,
+    TruncateResponse,
 )
 from penstock.node.partition.partition import Partition
 from tests.unit.node.harness import Broker, rows_of
@@ -89,6 +95,33 @@ def test_a_hidden_message_is_not_found_by_any_way() -> None:
     assert listed.live is not None
     assert (listed.live.rows, listed.live.deleted) == (3, 0)
     assert (listed.live.first_offset, listed.live.last_offset) == (0, 2)
+
+
+@pytest.mark.parametrize(("offset", "rows"), [(0, 3), (2, 2), (3, 1), (5, 1), (6, 0), (100, 0)])
+def test_messages_from_an_offset_on_are_counted_without_hidden_ones(offset: int, rows: int) -> None:
+    broker, partition = with_rows()
+    partition.hide(RowSet.of([0, 3, 4]))
+    request = ListOffsetsRequest(stream_id=broker.stream_id("orders"), at="earliest", rows_from=Offset(offset))
+    listed = broker.ask(request, ListOffsetsResponse)
+    assert (listed.rows, listed.live) == (rows, None)
+    assert partition.messages_from(offset) == rows
+
+
+def test_messages_from_an_offset_on_are_not_counted_below_the_log_start() -> None:
+    broker, partition = with_rows()
+    partition.hide(RowSet.of([0, 3, 4]))
+    truncated = TruncateRequest(stream_id=broker.stream_id("orders"), before=Offset(2))
+    broker.ask(truncated, TruncateResponse)
+    request = ListOffsetsRequest(stream_id=broker.stream_id("orders"), at="earliest", rows_from=Offset(0))
+    assert broker.ask(request, ListOffsetsResponse).rows == 2
+    assert partition.messages_from(0) == 2
+
+
+def test_the_state_of_a_stream_has_its_messages_without_hidden_ones() -> None:
+    broker, partition = with_rows()
+    partition.hide(RowSet.of([0, 3, 4]))
+    (info,) = broker.ask(MetadataRequest(names=("orders",)), MetadataResponse).streams
+    assert (info.messages, info.partitions[0].messages, info.partitions[0].committed_end) == (3, 3, 6)
 
 
 def test_a_projection_leaves_out_hidden_rows_though_it_has_no_offsets() -> None:
