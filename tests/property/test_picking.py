@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from penstock.base.errors import CorruptionError
 from penstock.batch import codec, projecting
-from penstock.batch.picking import LargeBatch
+from penstock.batch.picking import RowPicker
 from penstock.batch.projecting import Projection
 from penstock.batch.schema import arrow_schema
 from tests.batch_samples import ROWS, Row, message_of, with_header
@@ -16,13 +16,13 @@ from tests.batch_samples import ROWS, Row, message_of, with_header
 COLUMNS = tuple(arrow_schema().names)
 
 
-def opened(message: bytes) -> LargeBatch:
+def opened(message: bytes) -> RowPicker:
     def read(begin: int, length: int) -> bytes:
         if begin + length > len(message):
             raise CorruptionError("x", begin, f"{length} bytes", "the end")
         return message[begin : begin + length]
 
-    return LargeBatch(read, len(message))
+    return RowPicker(read, len(message))
 
 
 @given(

@@ -186,6 +186,7 @@ SUBJECT_DIRECTORY_BYTES_MAX = 16 * MIB  # first subjects of all blocks: some 60 
 SUBJECT_FILTER_BITS = 10  # per subject: one absent subject in a hundred costs a look-up in vain
 SUM_BLOCK_BYTES = 4 * KIB  # of a segment, with a checksum each: 0.1 % of it; a row of a large batch is in some 12
 SUMMED_BATCH_BYTES = 64 * KIB  # average size of a segment's batches from which its blocks have checksums
+PICKED_BATCH_BYTES = 256 * KIB  # a look-up reads blocks of such a batch; a smaller one takes no longer as a whole
 LIVE_SUBJECTS_MAX = 1_024  # subjects with hidden rows in one segment that are corrected one by one
 SUBJECTS_COUNTED_BYTES_MAX = 64 * MIB  # looked through by one request that counts, some 1 s; the next one goes on
 SUBJECTS_LISTED_BYTES_MAX = 256 * MIB  # looked through by one request that lists
