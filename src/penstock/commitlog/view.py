@@ -196,9 +196,13 @@ class LogView:
         """Return the same view with all rows, and what the cleaner has left of hidden ones."""
         return self if self.hidden is None else self._with(self.log_start, None)
 
-    def _with(self, log_start: int, hidden: RowSet | None) -> LogView:
-        on_damage, rebuilt = self.on_damage, self._rebuilt_indexes
-        return LogView(self._vfs, self.segments, log_start, self.log_end, on_damage, rebuilt, self._validity, hidden)
+    def reading(self, vfs: Vfs) -> LogView:
+        """Return the same view on the same files through another Vfs."""
+        return self._with(self.log_start, self.hidden, vfs)
+
+    def _with(self, log_start: int, hidden: RowSet | None, vfs: Vfs | None = None) -> LogView:
+        vfs, on_damage, rebuilt = vfs or self._vfs, self.on_damage, self._rebuilt_indexes
+        return LogView(vfs, self.segments, log_start, self.log_end, on_damage, rebuilt, self._validity, hidden)
 
     def bytes_between(self, start: int, end: int) -> int:
         """Return the number of bytes between the batches that hold these offsets. RemoteError as in `slice`."""

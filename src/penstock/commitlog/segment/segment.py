@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+from array import array
 from typing import NamedTuple
 
 from penstock.base import limits
@@ -57,14 +58,16 @@ class SubjectMemory:
     """Knowledge of readers by subject about a segment; see `subject_queries`. Each value is replaced as a whole.
 
     `trailer`: that of its subject index, once it was compared with the segment. `begin`, `end`, `parts` of `summed`:
-    sums of the rows from one offset to another, in no index file.
+    sums of the rows from one offset to another, in no index file. `batch_sums`: checksums of the blocks of large
+    batches that were read, by position; see `single_rows`. A damaged entry costs reading its batch.
     """
 
-    __slots__ = ("summed", "trailer")
+    __slots__ = ("batch_sums", "summed", "trailer")
 
     def __init__(self) -> None:
         self.trailer: Trailer | None = None
         self.summed: tuple[int, int, tuple[SubjectRows, ...]] | None = None
+        self.batch_sums: dict[int, array[int]] = {}
 
 
 class SegmentRows:

@@ -41,6 +41,7 @@ from penstock.hot.rows import BatchRows, HeaderRequests
 from penstock.ingest.value_check import ValueCheck
 from penstock.messages import ListSubjectsRequest
 from penstock.metadata.image import StreamState
+from penstock.vfs.page_cache import ColdError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -74,6 +75,10 @@ class Query:
     def run(self) -> None:
         """Execute, in a disk thread. Raise RemoteError, OSError or QueryGivenUpError."""
         raise NotImplementedError
+
+    def run_if_cached(self) -> bool:
+        """Execute on the event loop if little work and no disk is needed; False: `run` it. RemoteError as `run`."""
+        return False
 
     def give_up(self) -> None:
         """Cancel the query; callable from any thread."""
@@ -136,6 +141,7 @@ class GetMessage(Query):
         self._offset = offset
         self._key = key
         self._subject = subject
+        self._is_cached = False  # True while it runs on the event loop
         self.found_offset = 0
         self.data = bytearray()
 
@@ -150,8 +156,36 @@ class GetMessage(Query):
         else:
             self._last("subject", self._subject)
 
+    def run_if_cached(self) -> bool:
+        """A message by its offset, or by its subject if the indexes are there: see `Query.run_if_cached`."""
+        if self._offset is None and not (self._is_indexed and self._subject is not None):
+            return False
+        reads_max, bytes_max = limits.CACHED_READS_MAX, limits.CACHED_BYTES_MAX
+        view, vfs = self._view, self._view.vfs.cached(reads_max=reads_max, bytes_max=bytes_max)
+        if vfs is None:
+            return False
+        try:
+            self._is_cached, self._view = True, view.reading(vfs)
+            self.run()
+            return True
+        except RemoteError as error:
+            if error.code in (ErrorCode.MESSAGE_NOT_FOUND, ErrorCode.OFFSET_OUT_OF_RANGE):
+                raise
+        except (PenstockError, OSError):
+            pass
+        finally:
+            self._is_cached, self._view = False, view
+        self.looked_bytes = 0
+        return False  # the disk is needed, or a disk thread reports what is corrupt
+
+    def _summing(self, size_bytes: int) -> None:
+        """Rows are summed up by subject, which takes long."""
+        if self._is_cached and size_bytes:
+            raise ColdError("rows are summed up by a disk thread")
+        self._looked(size_bytes)
+
     def _last_of_subject(self, subject: str) -> None:
-        offset = SubjectQueries(self._view, self._committed_end, self._looked).last(subject)
+        offset = SubjectQueries(self._view, self._committed_end, self._summing).last(subject)
         if offset is None:
             raise RemoteError(ErrorCode.MESSAGE_NOT_FOUND, "the stream holds no message with that subject")
         found = row_at(self._view, offset, self._looked)
