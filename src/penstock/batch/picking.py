@@ -70,15 +70,19 @@ class RowPicker:
 
     def row(self, place: int) -> PickedRow:
         """Return the row at this place; CorruptionError."""
-        header, offset = self.header, self.offset(place)
-        (timestamp_us,) = layout.INT64.unpack(self._bytes(_TIMESTAMPS, 8 * place, 8))
-        if not header.base_offset <= offset < header.end_offset:
-            text = f"an offset from {header.base_offset} to {header.end_offset - 1}"
-            raise CorruptionError("", 0, text, str(offset))
-        if not header.min_timestamp_us <= timestamp_us <= header.max_timestamp_us:
-            text = f"a timestamp from {header.min_timestamp_us} to {header.max_timestamp_us}"
-            raise CorruptionError("", 0, text, str(timestamp_us))
-        subject, key, value, headers = (self._value(column, place) for column in _OF_BYTES)
+        header = self.header
+        offset, timestamp_us = header.base_offset + place, header.min_timestamp_us
+        if not self._has_all_offsets:
+            offset = self.offset(place)
+            if not header.base_offset <= offset < header.end_offset:
+                text = f"an offset from {header.base_offset} to {header.end_offset - 1}"
+                raise CorruptionError("", 0, text, str(offset))
+        if header.max_timestamp_us != timestamp_us:
+            (timestamp_us,) = layout.INT64.unpack(self._bytes(_TIMESTAMPS, 8 * place, 8))
+            if not header.min_timestamp_us <= timestamp_us <= header.max_timestamp_us:
+                text = f"a timestamp from {header.min_timestamp_us} to {header.max_timestamp_us}"
+                raise CorruptionError("", 0, text, str(timestamp_us))
+        subject, key, value, headers = [self._value(column, place) for column in _OF_BYTES]
         return PickedRow(offset, timestamp_us, subject, key, value, headers)
 
     def rows(self, places: Sequence[int], numbers: Sequence[int], schema: pa.Schema) -> pa.RecordBatch:
@@ -115,12 +119,18 @@ class RowPicker:
             raise CorruptionError("", 0, "subjects", str(error)[:200]) from None
         return found
 
+    @property
+    def _has_all_offsets(self) -> bool:
+        """True if there is a row for each offset, as none was compacted away: a row's offset says its place."""
+        return self.header.end_offset - self.header.base_offset == self.header.count
+
     def find(self, offset: int) -> int | None:
         """Return the place of the row with this offset; None: there is none."""
         header, row = self.header, offset - self.header.base_offset
-        if header.end_offset - header.base_offset != header.count:  # compaction has left gaps
-            row = bisect_left(range(header.count), offset, key=self.offset)
-        return row if 0 <= row < header.count and self.offset(row) == offset else None
+        if self._has_all_offsets:
+            return row if 0 <= row < header.count else None
+        row = bisect_left(range(header.count), offset, key=self.offset)
+        return row if row < header.count and self.offset(row) == offset else None
 
     def place_of(self, offset: int) -> int:
         """Return the place of the row with this offset, which must be there."""

@@ -18,7 +18,7 @@ from penstock.batch.header import BatchHeader
 from penstock.batch.picking import PickedRow, RowPicker
 from penstock.commitlog.errors import LogCutError
 from penstock.commitlog.files.index import BatchExtent
-from penstock.commitlog.segment.segment import Segment
+from penstock.commitlog.segment.segment import ReadBatch, Segment
 from penstock.commitlog.subject_queries import SegmentReplacedError, open_index
 from penstock.commitlog.subjects.block_sums import IndexedBlocks, VerifiedBlocks, sums_of
 from penstock.commitlog.view import LogView
@@ -44,10 +44,12 @@ def row_at(view: LogView, offset: int, tell: Tell = lambda _: None) -> FoundRow 
         return None
     segment = view.segment_of(offset).latest
     found: FoundRow | None = None
-    if has_blocks(segment) or segment.subjects.batch_sums:
+    if has_blocks(segment):
         extent = view.extent_in(segment, offset)
         if extent is not None and extent.size_bytes >= limits.PICKED_BATCH_BYTES:
-            found = _picked(view, segment, extent, offset, tell)
+            found = _of_indexed(view, segment, extent, offset, tell)
+    elif (read := segment.subjects.read_batch_at(offset)) is not None:
+        found = _of_read_batch(view, segment, read, offset, tell)
     if found is None:
         found = _of_whole_batch(view, offset, tell)
     # Later than the read: the cleaner may have left the row blank meanwhile.
@@ -89,27 +91,35 @@ def _fits(batch: RowPicker, extent: BatchExtent) -> bool:
     return (batch.header.base_offset, batch.header.end_offset) == (extent.base_offset, extent.end_offset)
 
 
-def _picked(view: LogView, segment: Segment, extent: BatchExtent, offset: int, tell: Tell) -> FoundRow | None:
+def _of_indexed(view: LogView, segment: Segment, extent: BatchExtent, offset: int, tell: Tell) -> FoundRow | None:
     """Return the row, read block by block; None: read the whole batch."""
     found: FoundRow | None = None
-    if has_blocks(segment):
-        with picking(view, segment, extent) as opened:
-            if opened is not None:
-                batch, blocks = opened
-                found = _row_of(batch, offset)
-                view.check_not_cut(extent.end_offset)
-                tell(blocks.read_bytes)
-    elif (sums := segment.subjects.batch_sums.get(extent.position)) is not None:
-        with contextlib.suppress(CorruptionError, FileNotFoundError):
-            file = view.vfs.open(segment.path, read_only=True)
-            try:
-                blocks = VerifiedBlocks(file, extent.position, extent.size_bytes, sums.__getitem__)
-                batch = RowPicker(blocks.read, extent.size_bytes)
-                found = _row_of(batch, offset) if _fits(batch, extent) else None
-            finally:
-                file.close()
+    with picking(view, segment, extent) as opened:
+        if opened is not None:
+            batch, blocks = opened
+            found = _row_of(batch, offset)
             view.check_not_cut(extent.end_offset)
             tell(blocks.read_bytes)
+    return found
+
+
+def _of_read_batch(view: LogView, segment: Segment, read: ReadBatch, offset: int, tell: Tell) -> FoundRow | None:
+    """Return the row of a batch that was read before, block by block; None: read the whole batch.
+
+    The log may have been truncated since: then the bytes there are other ones.
+    """
+    found: FoundRow | None = None
+    extent = read.extent
+    with contextlib.suppress(CorruptionError, FileNotFoundError):
+        file = view.vfs.open(segment.path, read_only=True)
+        try:
+            blocks = VerifiedBlocks(file, extent.position, extent.size_bytes, read.sums.__getitem__)
+            batch = RowPicker(blocks.read, extent.size_bytes)
+            found = _row_of(batch, offset) if _fits(batch, extent) else None
+        finally:
+            file.close()
+        view.check_not_cut(extent.end_offset)
+        tell(blocks.read_bytes)
     return found
 
 
@@ -135,6 +145,4 @@ def _remember(view: LogView, offset: int, data: Buffer) -> None:
     segment = view.segment_of(offset).latest
     if has_blocks(segment) or (extent := view.extent_in(segment, offset)) is None or extent.size_bytes != len(data):
         return  # it has others, or the batch came from another file, or compressed
-    known = segment.subjects.batch_sums
-    if len(known) < limits.BATCH_SUMS_MAX or extent.position in known:
-        known[extent.position] = sums_of(data)
+    segment.subjects.remember(ReadBatch(extent, sums_of(data)))
