@@ -115,7 +115,7 @@ class VerifiedBlocks:
 
 
 class IndexedBlocks(VerifiedBlocks):
-    """Those of a segment, whose checksums are in its subject index. `read_bytes` counts these, too."""
+    """Blocks of a segment whose checksums are in its subject index. `read_bytes` counts these, too."""
 
     def __init__(self, file: File, index: SubjectIndex) -> None:
         """`file`: the segment; `index`: its own, open."""
