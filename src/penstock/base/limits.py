@@ -364,6 +364,7 @@ METADATA_PARTITIONS_MAX = 4_096  # partitions of them, unless the first stream a
 QUERIES_RUNNING_MAX = 3  # offset lookups and lists; a few threads' worth, so that the event loop gets its turn
 SEARCHES_RUNNING_MAX = 1  # of them, searches by key or subject: they read up to SCAN_BYTES_MAX each
 QUERIES_WAITING_MAX = 4_096
+CACHED_SEGMENTS_MAX = 16  # in which a look-up of a subject runs on the event loop: some 15 µs for each
 CACHED_READS_MAX = 96  # of a look-up on the event loop, out of the page cache: some 0.3 ms
 CACHED_BYTES_MAX = 512 * KIB  # the same: reading and verifying so much takes 0.2 ms
 TURN_BYTES = 64 * KIB  # cost of a user's turn in a queue, in addition to the bytes read

@@ -239,6 +239,15 @@ def test_rows_are_not_summed_up_on_the_event_loop(real: Log) -> None:
     assert message_of(query) == (real.log_end - 1, "s.new")
 
 
+def test_a_subject_is_looked_for_in_few_segments_on_the_event_loop(real: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    get(real.view(), subject="s.7").run()
+    monkeypatch.setattr(limits, "CACHED_SEGMENTS_MAX", len(real.view().segments))
+    assert get(real.view(), subject="s.7").run_if_cached()
+    monkeypatch.setattr(limits, "CACHED_SEGMENTS_MAX", len(real.view().segments) - 1)
+    assert not get(real.view(), subject="s.7").run_if_cached()
+    assert get(real.view(), offset=7).run_if_cached()  # is in one segment
+
+
 def test_damage_is_left_to_a_disk_thread(real: Log, tmp_path: Path) -> None:
     get(real.view(), subject="s.7").run()
     path = tmp_path / real.view().segments[0].path
