@@ -243,7 +243,7 @@ class LookupApi:
         self._open.add(caller)
         try:
             self._executor.ask(caller, query, done, call.auth.who)
-        except RemoteError:
+        except BaseException:
             self._open.discard(caller)
             raise
 
