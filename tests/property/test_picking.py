@@ -8,21 +8,22 @@ from hypothesis import strategies as st
 
 from penstock.base.errors import CorruptionError
 from penstock.batch import codec, projecting
-from penstock.batch.picking import LargeBatch
+from penstock.batch.picking import RowPicker
 from penstock.batch.projecting import Projection
 from penstock.batch.schema import arrow_schema
+from penstock.client.read.batches import messages_of, one_message
 from tests.batch_samples import ROWS, Row, message_of, with_header
 
 COLUMNS = tuple(arrow_schema().names)
 
 
-def opened(message: bytes) -> LargeBatch:
+def opened(message: bytes) -> RowPicker:
     def read(begin: int, length: int) -> bytes:
         if begin + length > len(message):
             raise CorruptionError("x", begin, f"{length} bytes", "the end")
         return message[begin : begin + length]
 
-    return LargeBatch(read, len(message))
+    return RowPicker(read, len(message))
 
 
 @given(
@@ -48,6 +49,17 @@ def test_rows_are_those_of_the_whole_batch(
     wanted = whole.take(pa.array(places, pa.int64())).select(columns)
     assert found.to_pylist() == wanted.to_pylist()
     found.validate(full=True)
+    for place in places:
+        wanted_row = {name: whole.column(name)[place] for name in COLUMNS}
+        row = batch.row(place)
+        assert row.offset == wanted_row["offset"].as_py() == 100 + place
+        assert row.timestamp_us == wanted_row["timestamp"].cast(pa.int64()).as_py()
+        assert row.subject == wanted_row["subject"].as_py().encode()
+        assert (row.key, row.value, row.headers) == tuple(
+            wanted_row[name].as_py() for name in ("key", "value", "headers")
+        )
+        assert one_message(message, 100 + place, 3, source="x") == next(messages_of(whole.slice(place, 1), 3))
+    assert batch.find(99) is batch.find(100 + whole.num_rows) is None
 
 
 @given(
@@ -62,6 +74,8 @@ def test_bytes_that_are_no_batch_are_refused(rows: list[Row], changes: list[tupl
     try:
         batch = opened(bytes(message))
         batch.subjects()
+        row = batch.row(place % batch.header.count)
+        assert row.subject is None or isinstance(row.subject, bytes)
         found = batch.rows([place % batch.header.count], range(len(COLUMNS)), arrow_schema())
     except CorruptionError:
         return

@@ -1,4 +1,4 @@
-"""Reads single rows out of a large plain batch, without the rest of it.
+"""Reads single rows out of a plain batch, without the rest of it.
 
 Rules: the bytes come from a function that returns only verified ones, as the checksum of the batch covers all of it.
 Every position that was read is bounded before use; the values are copied, so that no Arrow reader follows foreign
@@ -22,18 +22,26 @@ if TYPE_CHECKING:
 Read = Callable[[int, int], bytes]
 """Position in the message, number of bytes."""
 
-_OFFSETS, _SUBJECTS = 1, 5  # buffers: offsets of the rows; bounds of the subjects, behind which is their text
+_OFFSETS, _TIMESTAMPS = 1, 3  # buffers
+_SUBJECTS = 5  # buffer: bounds of the subjects, behind which is their text
+_OF_BYTES = range(2, 6)  # columns
 _FIRST_OF_BYTES, _FIRST_BUFFER_OF_BYTES = 2, 4  # column, buffer
 _ENDS = struct.Struct("<2i")
 
 
-class _Buffer(NamedTuple):
-    position: int
-    size_bytes: int
+class PickedRow(NamedTuple):
+    """One row. `subject` None: the cleaner has removed what the row held."""
+
+    offset: int
+    timestamp_us: int
+    subject: bytes | None
+    key: bytes | None
+    value: bytes | None
+    headers: bytes | None
 
 
-class LargeBatch:
-    """A plain batch, of which single rows are read. CorruptionError if it cannot be one."""
+class RowPicker:
+    """Reads single rows of a plain batch. CorruptionError if it cannot be one."""
 
     def __init__(self, read: Read, size_bytes: int) -> None:
         head = read(0, layout.BODY_POSITION)
@@ -44,10 +52,38 @@ class LargeBatch:
         self._nulls = layout.NODES.unpack_from(head, layout.NODES_POSITION)[1::2]
         places = layout.BUFFERS.unpack_from(head, layout.BUFFERS_POSITION)
         self._buffers = [
-            _Buffer(layout.BODY_POSITION + begin, size) for begin, size in zip(places[::2], places[1::2], strict=True)
+            (layout.BODY_POSITION + begin, size) for begin, size in zip(places[::2], places[1::2], strict=True)
         ]
-        if any(one.size_bytes < 0 or one.position + one.size_bytes > size_bytes for one in self._buffers):
-            raise CorruptionError("", 0, "buffers within the batch", "others")
+        for position, size in self._buffers:
+            if size < 0 or position + size > size_bytes:
+                raise CorruptionError("", 0, "buffers within the batch", "others")
+
+    @classmethod
+    def of(cls, message: codec.Buffer) -> RowPicker:
+        """Return that of a whole message, which was verified."""
+        view = memoryview(message).cast("B")
+
+        def read(begin: int, length: int) -> bytes:
+            return bytes(view[begin : begin + length])
+
+        return cls(read, len(view))
+
+    def row(self, place: int) -> PickedRow:
+        """Return the row at this place; CorruptionError."""
+        header = self.header
+        offset, timestamp_us = header.base_offset + place, header.min_timestamp_us
+        if not self._has_all_offsets:
+            offset = self.offset(place)
+            if not header.base_offset <= offset < header.end_offset:
+                text = f"an offset from {header.base_offset} to {header.end_offset - 1}"
+                raise CorruptionError("", 0, text, str(offset))
+        if header.max_timestamp_us != timestamp_us:
+            (timestamp_us,) = layout.INT64.unpack(self._bytes(_TIMESTAMPS, 8 * place, 8))
+            if not header.min_timestamp_us <= timestamp_us <= header.max_timestamp_us:
+                text = f"a timestamp from {header.min_timestamp_us} to {header.max_timestamp_us}"
+                raise CorruptionError("", 0, text, str(timestamp_us))
+        subject, key, value, headers = [self._value(column, place) for column in _OF_BYTES]
+        return PickedRow(offset, timestamp_us, subject, key, value, headers)
 
     def rows(self, places: Sequence[int], numbers: Sequence[int], schema: pa.Schema) -> pa.RecordBatch:
         """Return the rows at these places: the columns of these numbers."""
@@ -69,7 +105,7 @@ class LargeBatch:
     @property
     def subject_bytes(self) -> int:
         """Bytes that `subjects` reads."""
-        return sum(one.size_bytes for one in self._buffers[_SUBJECTS : _SUBJECTS + 2])
+        return sum(size for _, size in self._buffers[_SUBJECTS : _SUBJECTS + 2])
 
     def subjects(self) -> pa.Array:
         """Return the subjects of all rows, which must be valid."""
@@ -83,12 +119,22 @@ class LargeBatch:
             raise CorruptionError("", 0, "subjects", str(error)[:200]) from None
         return found
 
+    @property
+    def _has_all_offsets(self) -> bool:
+        """True if there is a row for each offset, as none was compacted away: a row's offset says its place."""
+        return self.header.end_offset - self.header.base_offset == self.header.count
+
+    def find(self, offset: int) -> int | None:
+        """Return the place of the row with this offset; None: there is none."""
+        header, row = self.header, offset - self.header.base_offset
+        if self._has_all_offsets:
+            return row if 0 <= row < header.count else None
+        row = bisect_left(range(header.count), offset, key=self.offset)
+        return row if row < header.count and self.offset(row) == offset else None
+
     def place_of(self, offset: int) -> int:
         """Return the place of the row with this offset, which must be there."""
-        header, row = self.header, offset - self.header.base_offset
-        if header.end_offset - header.base_offset != header.count:  # compaction has left gaps
-            row = bisect_left(range(header.count), offset, key=self.offset)
-        if not 0 <= row < header.count or self.offset(row) != offset:
+        if (row := self.find(offset)) is None:
             raise CorruptionError("", 0, f"a row with the offset {offset}", "none")
         return row
 
@@ -99,7 +145,10 @@ class LargeBatch:
 
     def _value(self, column: int, row: int) -> bytes | None:
         validity = _FIRST_BUFFER_OF_BYTES + 3 * (column - _FIRST_OF_BYTES)
-        if self._nulls[column] and not self._bytes(validity, row >> 3, 1)[0] >> (row & 7) & 1:
+        nulls = self._nulls[column]
+        if nulls == self.header.count:
+            return None
+        if nulls and not self._bytes(validity, row >> 3, 1)[0] >> (row & 7) & 1:
             return None
         begin, end = _ENDS.unpack(self._bytes(validity + 1, 4 * row, 8))
         if not 0 <= begin <= end:
@@ -107,7 +156,7 @@ class LargeBatch:
         return self._bytes(validity + 2, begin, end - begin)
 
     def _bytes(self, buffer: int, begin: int, length: int) -> bytes:
-        place = self._buffers[buffer]
-        if begin + length > place.size_bytes:
-            raise CorruptionError("", 0, f"{length} bytes in buffer {buffer}", f"{place.size_bytes - begin}")
-        return self._read(place.position + begin, length)
+        position, size = self._buffers[buffer]
+        if begin + length > size:
+            raise CorruptionError("", 0, f"{length} bytes in buffer {buffer}", f"{size - begin}")
+        return self._read(position + begin, length) if length else b""

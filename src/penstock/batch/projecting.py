@@ -19,7 +19,7 @@ from penstock.base import limits
 from penstock.base.errors import CorruptionError
 from penstock.batch import codec, joining, masking
 from penstock.batch.codec import Buffer
-from penstock.batch.picking import LargeBatch
+from penstock.batch.picking import RowPicker
 from penstock.batch.schema import arrow_schema
 from penstock.batch.subject_patterns import SubjectPatterns
 from penstock.hot.crc import crc32c
@@ -81,11 +81,11 @@ class Projection:
         first, end = bisect_left(offsets, wanted[0]), bisect_left(offsets, wanted[1])
         return self._of(rows.slice(first, max(0, end - first)).select(list(self._numbers)))
 
-    def of_rows(self, batch: LargeBatch, places: Sequence[int]) -> pa.RecordBatch:
+    def of_rows(self, batch: RowPicker, places: Sequence[int]) -> pa.RecordBatch:
         """Project the rows at these places of a large batch, without the others; CorruptionError."""
         return self._of(batch.rows(places, self._numbers, self._read_schema))
 
-    def places(self, batch: LargeBatch) -> list[int]:
+    def places(self, batch: RowPicker) -> list[int]:
         """Return the places of the rows whose subjects match, hidden ones included; CorruptionError."""
         import pyarrow.compute as pc
 

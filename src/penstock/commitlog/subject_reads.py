@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, NamedTuple
 from penstock.base import limits
 from penstock.base.errors import CorruptionError, RemoteError
 from penstock.base.subjects import is_wildcard
-from penstock.batch.picking import LargeBatch
+from penstock.batch.picking import RowPicker
 from penstock.batch.projecting import Projection
 from penstock.commitlog.errors import LogCutError
 from penstock.commitlog.segment.segment import Segment
+from penstock.commitlog.single_rows import has_blocks, picking
 from penstock.commitlog.subject_queries import SegmentReplacedError, SubjectFilter, open_index
-from penstock.commitlog.subjects.block_sums import VerifiedBlocks
 from penstock.commitlog.subjects.reading import SubjectIndex
 from penstock.commitlog.view import LogView
 
@@ -84,36 +84,22 @@ class SubjectRanges:
         The batch must end at `end` or before. OSError.
         """
         segment = self._indexed
-        if segment is None or segment.subjects.trailer is None or not segment.subjects.trailer.sum_pages:
+        if segment is None or not has_blocks(segment):
             return None
         extent = self._view.extent_in(segment, offset)
         if extent is None or extent.size_bytes < limits.SUMMED_BATCH_BYTES or extent.end_offset > end:
             return None
-        # If the segment was removed, rewritten or is corrupt, a read of the whole batch says so.
-        with (
-            contextlib.suppress(SegmentReplacedError, LogCutError, RemoteError, CorruptionError, FileNotFoundError),
-            open_index(self._view, segment) as index,
-        ):
-            if index is None:
-                return None
-            file = self._view.vfs.open(segment.path, read_only=True)
-            try:
-                blocks = VerifiedBlocks(file, index)
-                batch = LargeBatch(
-                    lambda begin, length: blocks.read(extent.position + begin, length), extent.size_bytes
-                )
-                if (batch.header.base_offset, batch.header.end_offset) != (extent.base_offset, extent.end_offset):
-                    return None
+        found: Picked | None = None
+        with picking(self._view, segment, extent) as opened:
+            if opened is not None:
+                batch, blocks = opened
                 places = self._places(batch, max(offset, extent.base_offset), projection)
-                if places is None:
-                    return None
-                rows = projection.of_rows(batch, places)
-                return Picked(rows, extent.end_offset, batch.header.leader_epoch, blocks.read_bytes)
-            finally:
-                file.close()
-        return None
+                if places is not None:
+                    rows = projection.of_rows(batch, places)
+                    found = Picked(rows, extent.end_offset, batch.header.leader_epoch, blocks.read_bytes)
+        return found
 
-    def _places(self, batch: LargeBatch, begin: int, projection: Projection) -> list[int] | None:
+    def _places(self, batch: RowPicker, begin: int, projection: Projection) -> list[int] | None:
         """Return the places of the rows from offset `begin` on that may match; None: it is not worth it."""
         most = batch.header.size_bytes // limits.PICKED_ROW_BYTES
         offsets: list[int] = []

@@ -196,9 +196,13 @@ class LogView:
         """Return the same view with all rows, and what the cleaner has left of hidden ones."""
         return self if self.hidden is None else self._with(self.log_start, None)
 
-    def _with(self, log_start: int, hidden: RowSet | None) -> LogView:
-        on_damage, rebuilt = self.on_damage, self._rebuilt_indexes
-        return LogView(self._vfs, self.segments, log_start, self.log_end, on_damage, rebuilt, self._validity, hidden)
+    def reading(self, vfs: Vfs) -> LogView:
+        """Return the same view on the same files through another Vfs."""
+        return self._with(self.log_start, self.hidden, vfs)
+
+    def _with(self, log_start: int, hidden: RowSet | None, vfs: Vfs | None = None) -> LogView:
+        vfs, on_damage, rebuilt = vfs or self._vfs, self.on_damage, self._rebuilt_indexes
+        return LogView(vfs, self.segments, log_start, self.log_end, on_damage, rebuilt, self._validity, hidden)
 
     def bytes_between(self, start: int, end: int) -> int:
         """Return the number of bytes between the batches that hold these offsets. RemoteError as in `slice`."""
@@ -224,7 +228,7 @@ class LogView:
             return None
         self.check_not_cut(offset + 1)
         end = min(end, self._validity.end_offset)
-        segment = self._segment_of(offset)
+        segment = self.segment_of(offset)
         return self._with_entries(
             segment, lambda one, entries: self._cut(one, entries, offset, end, bytes_max, wanted_end)
         )
@@ -254,7 +258,7 @@ class LogView:
         hidden = self.hidden
         if hidden is None:
             return True
-        segment: Segment | None = self._segment_of(found.base_offset)
+        segment: Segment | None = self.segment_of(found.base_offset)
         while segment is not None and segment.path != found.path:
             segment = segment.successor
         if segment is not None and (erased := segment.erased) is not None:
@@ -285,7 +289,7 @@ class LogView:
 
     def hidden_at(self, offset: int) -> RowSet | None:
         """Return the same for the segment that holds an offset."""
-        return self.hidden_in(self._segment_of(offset))
+        return self.hidden_in(self.segment_of(offset))
 
     def _masked(self, found: Slice, offset: int, begin: int, end: int, bytes_max: int) -> Masked | None:
         """Read the batches of a slice that may have hidden rows, from the one that holds `begin` on."""
@@ -295,7 +299,7 @@ class LogView:
         cover, reached, shown_end = min(found.base_offset, offset), begin, offset
         base_offset = cover
         bytes_max = min(bytes_max, limits.MASKED_BYTES_MAX)
-        segment = self._segment_of(begin)
+        segment = self.segment_of(begin)
         for header, data in self._segment_batches(
             segment, begin, found.end_offset, reverse=False, wants=None, hidden=self.hidden
         ):
@@ -366,7 +370,7 @@ class LogView:
         """
         if not self.log_start <= offset < self.log_end:
             return True
-        entries = self._segment_of(offset).entries
+        entries = self.segment_of(offset).entries
         return entries.in_memory(offset) if isinstance(entries, ResumedEntries) else entries is not None
 
     def offset_at(self, timestamp_us: int, *, end: int) -> int:
@@ -403,7 +407,7 @@ class LogView:
         """Return the first timestamp of the batch that holds `offset`; None if there is none, or it is corrupt."""
         if offset >= self.log_end:
             return None
-        segment = self._segment_of(offset)
+        segment = self.segment_of(offset)
         extent = self._with_entries(segment, lambda _, entries: _extent_of(entries, offset))
         return None if extent is None else extent.min_timestamp_us
 
@@ -637,7 +641,8 @@ class LogView:
     def _number_of(self, offset: int) -> int:
         return max(0, bisect_right(self.segments, offset, key=_base_offset) - 1)
 
-    def _segment_of(self, offset: int) -> Segment:
+    def segment_of(self, offset: int) -> Segment:
+        """Return the segment that holds an offset, as the view knows it."""
         last = self.segments[-1]
         return last if offset >= last.base_offset else self.segments[self._number_of(offset)]
 

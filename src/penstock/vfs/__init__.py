@@ -1,4 +1,4 @@
-"""The file system interface of the log: six methods, so that tests can simulate a crash at any byte.
+"""The file system interface of the log: a few methods, so that tests can simulate a crash at any byte.
 
 Rules: paths are relative to the root of the file system, with `/`. Written bytes survive a power loss only after
 `File.sync`; a created, renamed or removed *name* survives only after `sync_dir` of its folder. Every failure is an
@@ -11,8 +11,8 @@ OSError of the operating system.
 | `faulty.FaultyVfs`       | wraps another one and makes chosen operations fail                              |
 | `encrypted.EncryptedVfs` | wraps another one, and encrypts the files' content                              |
 
-Built on it: `synced_mark.SyncedMark` records up to where a log was synced, and `reserve.Reserve` keeps disk space for
-metadata.
+Built on it: `page_cache.CachedVfs` reads what needs no disk, `synced_mark.SyncedMark` records up to where a log was
+synced, and `reserve.Reserve` keeps disk space for metadata.
 """
 
 from __future__ import annotations
@@ -105,3 +105,8 @@ class Vfs(Protocol):
 
     def sync_dir(self, path: str) -> None:
         """Return once the names in this folder, and the folder's own name up to the root, survive a power loss."""
+
+    def cached(self, *, reads_max: int, bytes_max: int) -> Vfs | None:
+        """Return the same files for an event loop, whose reads raise `page_cache.ColdError` rather than wait for a
+        disk, and beyond these limits. None: it cannot tell what needs one, or reads take work.
+        """

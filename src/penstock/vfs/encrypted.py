@@ -86,6 +86,9 @@ class EncryptedVfs:
     def sync_dir(self, path: str) -> None:
         self._inner.sync_dir(path)
 
+    def cached(self, *, reads_max: int, bytes_max: int) -> None:
+        return None
+
 
 class EncryptedFile:
     """One open file of an EncryptedVfs. One writer at a time, as for every file."""

@@ -136,6 +136,9 @@ class FaultyVfs:
         self.inner.sync_dir(path)
         self.end(operation)
 
+    def cached(self, *, reads_max: int, bytes_max: int) -> None:
+        return None
+
     def begin(self, kind: FileOperationKind, path: str, length: int = 0, position: int = 0) -> FileOperation | None:
         """Count a call and let the plan fail it, except a write (see `FaultyFile.write_at`).
 

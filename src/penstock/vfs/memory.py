@@ -315,6 +315,9 @@ class MemoryVfs:
         """Make the names in this folder, and its own up to the root, survive in every crash clone."""
         self.sync_folders(self._chain(path))
 
+    def cached(self, *, reads_max: int, bytes_max: int) -> None:
+        return None
+
     def sync_folders(self, folders: _Folders) -> None:
         """Make the names in these folders survive in every crash clone."""
         left = []

@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from penstock.vfs import Buffer, is_nfs_leftover
+from penstock.vfs.page_cache import CachedVfs
 
 _NAME = r"(?!\.{1,2}(?:/|\Z))[^/\0]+"
 _PLAIN = re.compile(f"{_NAME}(?:/{_NAME})*/*", re.DOTALL)
@@ -272,6 +273,9 @@ class RealVfs:
             if full == self._root:
                 return
             full = os.path.dirname(full)
+
+    def cached(self, *, reads_max: int, bytes_max: int) -> CachedVfs:
+        return CachedVfs(self, reads_max=reads_max, bytes_max=bytes_max)
 
     def _full(self, path: str) -> str:
         if not path:

@@ -53,6 +53,35 @@ print(faults() - before)
     assert int(done.stdout) < pages_of_a_batch
 
 
+@each_change
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="this C library has its own ways")
+def test_disk_threads_keep_freed_memory_together() -> None:
+    program = """
+import threading
+from pathlib import Path
+from penstock.broker.serve import FREED_BYTES_MAX, keep_freed_memory
+keep_freed_memory()
+done = threading.Event()
+def resident():
+    return 4096 * int(Path("/proc/self/statm").read_text().split()[1])
+def work(ready):
+    pieces = [bytearray(b"x") * (4 << 20) for _ in range(6)]
+    del pieces
+    ready.set()
+    done.wait()
+before = resident()
+for _ in range(12):
+    ready = threading.Event()
+    threading.Thread(target=work, args=(ready,)).start()
+    ready.wait()
+print((resident() - before) / FREED_BYTES_MAX)
+done.set()
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    assert float(done.stdout) < 3  # of 12 threads, each of which had 24 MiB
+
+
 @pytest.mark.parametrize(("hard", "is_told"), [(1_024, True), (limits.OPEN_FILES_ADVISED, False)])
 def test_that_few_files_may_be_open_is_told_at_the_start(
     hard: int, is_told: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

@@ -16,6 +16,7 @@ from penstock.base.errors import CorruptionError, ErrorCode, RemoteError
 from penstock.base.ids import LeaderEpoch
 from penstock.batch import codec, joining
 from penstock.batch.header import BatchHeader
+from penstock.batch.picking import RowPicker
 from penstock.batch.schema import FORMAT_VERSION, PARTITION_KEY
 from penstock.client.values import Message
 from penstock.hot import row_objects
@@ -131,9 +132,17 @@ def messages_of(batch: pa.RecordBatch, partition: int | None = None) -> Iterator
 
 
 def one_message(raw: bytes | memoryview, offset: int, partition: int, *, source: str) -> Message:
-    """Return the message at `offset` of `partition` from the one batch in `raw`."""
-    header = codec.verify(raw, file=source)
-    batch = rows(header, memoryview(raw), OffsetRange(offset, offset + 1), source=source)
-    if batch.num_rows != 1:
-        raise CorruptionError(source, 0, f"a batch that holds offset {offset}", f"{batch.num_rows} such rows")
-    return next(messages_of(batch, partition))
+    """Return the message at `offset` of `partition` from the one batch in `raw`. No Arrow: one row is quicker without.
+
+    CorruptionError names `source`.
+    """
+    codec.verify(raw, file=source)
+    try:
+        batch = RowPicker.of(codec.uncompressed(raw, file=source))
+        row = batch.row(batch.place_of(offset))
+        subject = (row.subject or b"").decode()
+    except UnicodeDecodeError:
+        raise CorruptionError(source, 0, "UTF-8 in 'subject'", "other bytes") from None
+    except CorruptionError as error:
+        raise CorruptionError(source, 0, error.expected, error.found) from None
+    return Message(offset, row.timestamp_us, subject, row.key, row.value, row.headers, partition)

@@ -105,7 +105,8 @@ class NamedStreams:
         `age_s_max`: ask again also if it was looked up that many seconds ago.
         """
         if isinstance(stream, StreamInfo):
-            self._link.learn(stream)
+            if self._known.get(stream.name) is not stream:  # else it was learned when it was looked up
+                self._link.learn(stream)
             return stream
         known = self._known.get(stream)
         is_enough = known is not None and partition < max(1, len(known.partitions))

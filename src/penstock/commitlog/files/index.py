@@ -37,8 +37,10 @@ ENTRY_BYTES = 64
 ENTRY_VERSION = 1
 _BODY = struct.Struct("<QQQqqIIIII")
 _CRC = struct.Struct("<I")
+_BASE_OFFSET = struct.Struct("<8xQ48x")  # of an entry
 _ROWS_POSITION = 44
 _ENTRIES_AT_ONCE = 16_384
+_ENTRIES_AT_HAND = 64  # 4 KiB: one read of so many takes no longer than two of one
 _CRC_POSITION = ENTRY_BYTES - _CRC.size
 assert _BODY.size == _CRC_POSITION
 
@@ -225,10 +227,11 @@ class FileEntries:
     `count` entries, or all in the file. IndexDamagedError if they do not end at `end_position` and `end_offset`.
     """
 
-    __slots__ = ("_file", "count")
+    __slots__ = ("_file", "_last", "count")
 
     def __init__(self, file: File, *, end_position: int, end_offset: int, count: int | None = None) -> None:
         self._file = file
+        self._last: tuple[int, IndexEntry] | None = None  # the entry found last
         size = file.size() if count is None else count * ENTRY_BYTES
         if size % ENTRY_BYTES or not size:
             kind = IndexDamagedError if size % ENTRY_BYTES else IndexShortError
@@ -250,6 +253,8 @@ class FileEntries:
     def entry(self, number: int) -> IndexEntry:
         """Return entry `number`; IndexDamagedError if it is invalid."""
         assert 0 <= number < self.count
+        if self._last is not None and self._last[0] == number:
+            return self._last[1]
         position = number * ENTRY_BYTES
         data = self._file.read_at(position, ENTRY_BYTES)
         return unpack_entry(data, file=self._file.path, position=position)
@@ -259,6 +264,25 @@ class FileEntries:
         return self.entry(number).extent()
 
     def last_at_or_below(self, offset: int) -> int:
+        low, high = 0, self.count
+        while high - low > _ENTRIES_AT_HAND:
+            middle = (low + high) // 2
+            if self.extent(middle).base_offset <= offset:
+                low = middle
+            else:
+                high = middle
+        # The last steps are in memory. A base offset that is read there is not checked, but the entry that is found is:
+        # an offset that it does not hold is looked for again, entry by entry.
+        data = self._file.read_at(low * ENTRY_BYTES, (high - low) * ENTRY_BYTES)
+        bases = [entry[0] for entry in _BASE_OFFSET.iter_unpack(data)]
+        number = bisect_right(bases, offset) - 1
+        if number >= 0:
+            begin = number * ENTRY_BYTES
+            entry = data[begin : begin + ENTRY_BYTES]
+            found = unpack_entry(entry, file=self._file.path, position=low * ENTRY_BYTES + begin)
+            if found.base_offset <= offset < found.end_offset:
+                self._last = low + number, found
+                return low + number
         return bisect_right(range(self.count), offset, key=lambda number: self.extent(number).base_offset) - 1
 
 

@@ -21,6 +21,8 @@ from __future__ import annotations
 
 import contextlib
 import errno
+from array import array
+from bisect import bisect_right
 from typing import NamedTuple
 
 from penstock.base import limits
@@ -32,6 +34,7 @@ from penstock.commitlog.files.files import LogFolder
 from penstock.commitlog.files.index import (
     ENTRY_BYTES,
     ActiveEntries,
+    BatchExtent,
     Columns,
     Entries,
     IndexHead,
@@ -63,18 +66,48 @@ def live_bytes(size_bytes: int, begin: int, end: int, erased: Erased | None, hid
     return size_bytes if held <= 0 or rows <= 0 else size_bytes * max(0, rows - held) // rows
 
 
+class ReadBatch(NamedTuple):
+    """A batch of which single rows were looked up: where it is, and the CRC-32C of each of its blocks."""
+
+    extent: BatchExtent
+    sums: array[int]
+
+
+def _base_offset(read: ReadBatch) -> int:
+    return read.extent.base_offset
+
+
 class SubjectMemory:
     """Knowledge of readers by subject about a segment; see `subject_queries`. Each value is replaced as a whole.
 
     `trailer`: that of its subject index, once it was compared with the segment. `begin`, `end`, `parts` of `summed`:
-    sums of the rows from one offset to another, in no index file.
+    sums of the rows from one offset to another, in no index file. `batches`: large ones that were read, by base offset;
+    see `single_rows`. An outdated one costs reading its batch.
     """
 
-    __slots__ = ("summed", "trailer")
+    __slots__ = ("batches", "summed", "trailer")
 
     def __init__(self) -> None:
         self.trailer: Trailer | None = None
         self.summed: tuple[int, int, tuple[SubjectRows, ...]] | None = None
+        self.batches: tuple[ReadBatch, ...] = ()
+
+    def read_batch_at(self, offset: int) -> ReadBatch | None:
+        """Return the batch that holds an offset, if it is among `batches`."""
+        batches = self.batches
+        number = bisect_right(batches, offset, key=_base_offset) - 1
+        return batches[number] if number >= 0 and offset < batches[number].extent.end_offset else None
+
+    def remember(self, read: ReadBatch) -> None:
+        """Add to `batches`, in place of outdated ones, up to the limit."""
+        extent = read.extent
+        others = [
+            one
+            for one in self.batches
+            if one.extent.end_offset <= extent.base_offset or extent.end_offset <= one.extent.base_offset
+        ]
+        if len(others) < limits.READ_BATCHES_MAX:
+            self.batches = tuple(sorted((*others, read), key=_base_offset))
 
 
 class SegmentRows:

@@ -117,11 +117,12 @@ class SubjectRows:
         """Return the first and the last offset of those subjects that are there."""
         found: dict[bytes, OffsetSpan] = {}
         count = len(self)
-        firsts, lasts = (self._numbers(column) for column in (2, 3))
+        numbers: list[memoryview] = []
         for one in subjects:
             row = self.at_or_behind(one)
             if row < count and self.subject(row) == one:
-                found[one] = OffsetSpan(firsts[row], lasts[row])
+                numbers = numbers or [self._numbers(column) for column in (2, 3)]
+                found[one] = OffsetSpan(numbers[0][row], numbers[1][row])
         return found
 
     def _numbers(self, column: int) -> memoryview:
@@ -203,10 +204,7 @@ def decode(data: bytes, rows: int, crc: int, *, file: str, position: int) -> Sub
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    if (found := crc32c(data)) != crc:
-        raise CorruptionError(file, position, f"a block with CRC-32C {crc:08x}", f"{found:08x}")
-    if (wrong := _layout_mistake(data, rows)) is not None:
-        raise CorruptionError(file, position, f"a block of {rows} subjects", wrong)
+    _check(data, rows, crc, file=file, position=position)
     try:
         ends, text, *numbers = (_unpacked(data, number) for number in (1, _TEXT, 4, 6, 8))
         columns = [pa.Array.from_buffers(pa.int64(), rows, [None, each]) for each in numbers]
@@ -218,6 +216,41 @@ def decode(data: bytes, rows: int, crc: int, *, file: str, position: int) -> Sub
     if not pc.all(pc.less(subjects.slice(0, rows - 1), subjects.slice(1)), min_count=0).as_py():
         raise CorruptionError(file, position, "subjects in order", "others")
     return SubjectRows(batch)
+
+
+def spans(
+    data: bytes, rows: int, crc: int, first: bytes, wanted: Iterable[bytes], *, file: str, position: int
+) -> dict[bytes, OffsetSpan]:
+    """Return the first and the last offset of those subjects that are in a block which begins with `first`.
+
+    Only what a look-up needs is unpacked; CorruptionError.
+    """
+    import pyarrow as pa
+
+    _check(data, rows, crc, file=file, position=position)
+    found: dict[bytes, OffsetSpan] = {}
+    try:
+        packed_ends, packed_text = _unpacked(data, 1), _unpacked(data, _TEXT)
+        pa.Array.from_buffers(pa.utf8(), rows, [None, packed_ends, packed_text]).validate(full=True)
+        ends, text = memoryview(packed_ends).cast("B").cast("i"), memoryview(packed_text).cast("B")
+        if (begin := bytes(text[ends[0] : ends[1]])) != first:
+            raise CorruptionError(file, position, f"a block from {first!r} on", repr(begin))
+        numbers: list[memoryview] = []
+        for one in wanted:
+            row = subject_filter.row_of(ends, text, rows, one)
+            if row < rows and text[ends[row] : ends[row + 1]] == one:
+                numbers = numbers or [memoryview(_unpacked(data, buffer)).cast("B").cast("q") for buffer in (6, 8)]
+                found[one] = OffsetSpan(numbers[0][row], numbers[1][row])
+    except (pa.ArrowException, OSError, MemoryError, ValueError) as error:
+        raise CorruptionError(file, position, f"a block of {rows} subjects", str(error)[:200]) from None
+    return found
+
+
+def _check(data: bytes, rows: int, crc: int, *, file: str, position: int) -> None:
+    if (found := crc32c(data)) != crc:
+        raise CorruptionError(file, position, f"a block with CRC-32C {crc:08x}", f"{found:08x}")
+    if (wrong := _layout_mistake(data, rows)) is not None:
+        raise CorruptionError(file, position, f"a block of {rows} subjects", wrong)
 
 
 def _unpacked(data: bytes, number: int) -> pa.Buffer:

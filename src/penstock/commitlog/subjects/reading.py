@@ -107,7 +107,9 @@ class SubjectIndex:
         by_block.pop(-1, None)
         found: dict[bytes, OffsetSpan] = {}
         for number, these in sorted(by_block.items()):
-            found.update(self.block(number).spans(these))
+            position, size, rows, crc = self.directory.place(number)
+            data, first = self._file.read_at(position, size), self.directory.first_subject(number)
+            found.update(blocks.spans(data, rows, crc, first, these, file=self._file.path, position=position))
         return found
 
     def between(self, begin: bytes, end: bytes | None) -> Iterator[pa.RecordBatch]:

@@ -239,8 +239,12 @@ class LookupApi:
                     told.details["partitions"] = len(partition.stream.partitions)
                 self._outbox.reply(caller, told, looked_bytes=_searched_bytes(query))
 
-        self._executor.ask(caller, query, done, call.auth.who)
         self._open.add(caller)
+        try:
+            self._executor.ask(caller, query, done, call.auth.who)
+        except BaseException:
+            self._open.discard(caller)
+            raise
 
 
 def _searched_bytes(query: Query) -> int:

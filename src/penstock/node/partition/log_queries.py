@@ -22,8 +22,10 @@ from penstock.base.subjects import subject_mistake
 from penstock.batch import codec, compression
 from penstock.batch.codec import NOBODY, BatchProducer, Buffer
 from penstock.batch.header import OF_ROWS, BatchHeader
+from penstock.batch.picking import RowPicker
 from penstock.batch.placing import by_content
 from penstock.commitlog import (
+    FoundRow,
     LiveCounts,
     LiveState,
     LiveSubjectQueries,
@@ -31,6 +33,7 @@ from penstock.commitlog import (
     SubjectQueries,
     SubjectRow,
     TooManyRowsError,
+    row_at,
 )
 from penstock.hot.keymap import KeyMap, key_map_of
 from penstock.hot.message_group import MessageGroup
@@ -38,6 +41,7 @@ from penstock.hot.rows import BatchRows, HeaderRequests
 from penstock.ingest.value_check import ValueCheck
 from penstock.messages import ListSubjectsRequest
 from penstock.metadata.image import StreamState
+from penstock.vfs.page_cache import ColdError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -71,6 +75,10 @@ class Query:
     def run(self) -> None:
         """Execute, in a disk thread. Raise RemoteError, OSError or QueryGivenUpError."""
         raise NotImplementedError
+
+    def run_if_cached(self) -> bool:
+        """Execute on the event loop if little work and no disk is needed; False: `run` it. RemoteError as `run`."""
+        return False
 
     def give_up(self) -> None:
         """Cancel the query; callable from any thread."""
@@ -133,6 +141,7 @@ class GetMessage(Query):
         self._offset = offset
         self._key = key
         self._subject = subject
+        self._is_cached = False  # True while it runs on the event loop
         self.found_offset = 0
         self.data = bytearray()
 
@@ -147,21 +156,45 @@ class GetMessage(Query):
         else:
             self._last("subject", self._subject)
 
-    def _last_of_subject(self, subject: str) -> None:
-        def tell(size_bytes: int) -> None:
-            self.looked_bytes += size_bytes
-            if not self._is_wanted:
-                raise QueryGivenUpError
+    def run_if_cached(self) -> bool:
+        """A message by its offset, or by its subject if the indexes are there: see `Query.run_if_cached`."""
+        if self._offset is None and not (self._is_indexed and self._subject is not None):
+            return False
+        if self._offset is None and len(self._view.segments) > limits.CACHED_SEGMENTS_MAX:
+            return False
+        reads_max, bytes_max = limits.CACHED_READS_MAX, limits.CACHED_BYTES_MAX
+        view, vfs = self._view, self._view.vfs.cached(reads_max=reads_max, bytes_max=bytes_max)
+        if vfs is None:
+            return False
+        try:
+            self._is_cached, self._view = True, view.reading(vfs)
+            self.run()
+            return True
+        except RemoteError as error:
+            if error.code in (ErrorCode.MESSAGE_NOT_FOUND, ErrorCode.OFFSET_OUT_OF_RANGE):
+                raise
+        except (PenstockError, OSError):
+            pass
+        finally:
+            self._is_cached, self._view = False, view
+        self.looked_bytes = 0
+        return False  # the disk is needed, or a disk thread reports what is corrupt
 
-        offset = SubjectQueries(self._view, self._committed_end, tell).last(subject)
+    def _summing(self, size_bytes: int) -> None:
+        """Rows are summed up by subject, which takes long."""
+        if self._is_cached and size_bytes:
+            raise ColdError("rows are summed up by a disk thread")
+        self._looked(size_bytes)
+
+    def _last_of_subject(self, subject: str) -> None:
+        offset = SubjectQueries(self._view, self._committed_end, self._summing).last(subject)
         if offset is None:
             raise RemoteError(ErrorCode.MESSAGE_NOT_FOUND, "the stream holds no message with that subject")
-        try:
-            self._by_offset(offset)
-        except RemoteError as error:
-            if error.code != ErrorCode.MESSAGE_NOT_FOUND:
-                raise
-            self._last("subject", subject)  # it has just expired or been compacted away
+        found = row_at(self._view, offset, self._looked)
+        if found is not None and found.row.subject == subject.encode():
+            self._take(found)
+        else:
+            self._last("subject", subject)  # it has just expired or been compacted away, or the index is wrong
 
     def _by_offset(self, offset: int) -> None:
         start, end = self._view.log_start, self._committed_end
@@ -173,17 +206,11 @@ class GetMessage(Query):
                 log_start=start,
                 committed_end=end,
             )
-        is_hidden = self._view.hidden is not None and offset in self._view.hidden
-        for header, data in () if is_hidden else self._batches(offset, self._committed_end):
-            if header.base_offset > offset:
-                break
-            offsets = codec.offsets(data)
-            row = bisect_left(offsets, offset)
-            if row < len(offsets) and offsets[row] == offset:
-                self._take(header, data, row)
-                return
+        if (found := row_at(self._view, offset, self._looked)) is not None:
+            self._take(found)
+            return
         text, hidden = f"the message at offset {offset}", self._view.hidden
-        if hidden is not None and is_hidden:
+        if hidden is not None and offset in hidden:
             deleted_end = min(hidden.first_absent(offset), self._committed_end)
             text = f"{text} was deleted"
             raise RemoteError(ErrorCode.MESSAGE_NOT_FOUND, text, offset=offset, deleted_end=deleted_end)
@@ -200,7 +227,7 @@ class GetMessage(Query):
             offsets = codec.offsets(data)
             for hit in reversed(hits.to_pylist()):
                 if self._view.log_start <= offsets[hit] < self._committed_end:
-                    self._take(header, data, hit)
+                    self._take(FoundRow(RowPicker.of(data).row(hit), header))
                     return
             scanned += len(data)
             if scanned > limits.SCAN_BYTES_MAX:
@@ -208,19 +235,17 @@ class GetMessage(Query):
                 raise RemoteError(ErrorCode.MESSAGE_NOT_FOUND, text, scanned_bytes=scanned)
         raise RemoteError(ErrorCode.MESSAGE_NOT_FOUND, f"the stream holds no message with that {column}")
 
-    def _take(self, header: BatchHeader, data: Buffer, row: int) -> None:
-        rows: pa.RecordBatch = codec.check_rows(data).slice(row, 1)
-        values = {name: rows.column(name)[0].as_py() for name in ("subject", "key", "value", "headers")}
-        self.found_offset = codec.offsets(data)[row]
-        subjects, found = [values["subject"].encode()], [values["value"]]
+    def _take(self, found: FoundRow) -> None:
+        row, self.found_offset = found.row, found.row.offset
+        assert row.subject is not None
         self.data, _ = codec.encode(
-            MessageGroup.of(subjects, found, keys=[values["key"]], headers=[values["headers"]]),
+            MessageGroup.of([row.subject], [row.value], keys=[row.key], headers=[row.headers]),
             0,
             1,
-            base_offset=self.found_offset,
-            timestamp_us=codec.timestamps(data)[row],
-            leader_epoch=header.leader_epoch,
-            flags=header.flags & OF_ROWS,
+            base_offset=row.offset,
+            timestamp_us=row.timestamp_us,
+            leader_epoch=found.header.leader_epoch,
+            flags=found.header.flags & OF_ROWS,
         )
 
 

@@ -45,7 +45,17 @@ class QueryExecutor:
         self._searching = 0
 
     def ask(self, caller: Hashable, query: Query, done: Done, who: Principal | None = None) -> None:
-        """Run `query` when its turn comes, then call `done`. `who`: the caller's user. RemoteError overloaded."""
+        """Run `query` when its turn comes, then call `done`; at once if it is quick and needs no disk.
+
+        `who`: the caller's user. RemoteError overloaded.
+        """
+        try:
+            is_done, error = query.run_if_cached(), None
+        except RemoteError as refusal:
+            is_done, error = True, refusal
+        if is_done:
+            done(error)
+            return
         user = sharer_of(who)
         turns = self._waiting[query.is_search]
         if not turns.fits(user, self._waiting_max):

@@ -7,7 +7,7 @@ import pytest
 from penstock.base import limits
 from penstock.base.errors import CorruptionError
 from penstock.commitlog.subjects import layout, reading, writing
-from penstock.commitlog.subjects.block_sums import BlockSums, VerifiedBlocks
+from penstock.commitlog.subjects.block_sums import BlockSums, IndexedBlocks
 from penstock.commitlog.subjects.layout import SegmentIdentity
 from penstock.commitlog.subjects.reading import SubjectIndex
 from penstock.commitlog.subjects.summing import SubjectSum
@@ -35,8 +35,8 @@ def opened(content: bytes = CONTENT, pieces: int = 1_000) -> tuple[File, File]:
     return segment, file
 
 
-def blocks_of(segment: File, file: File) -> VerifiedBlocks:
-    return VerifiedBlocks(segment, SubjectIndex(file, reading.read_trailer(file)))
+def blocks_of(segment: File, file: File) -> IndexedBlocks:
+    return IndexedBlocks(segment, SubjectIndex(file, reading.read_trailer(file)))
 
 
 @pytest.mark.parametrize("pieces", [1, 4_096, 5_000, 10**6])

@@ -19,8 +19,11 @@ from penstock.messages import (
     ListOffsetsRequest,
     ListOffsetsResponse,
 )
-from penstock.node.partition.log_queries import QueryGivenUpError
-from penstock.node.step import Lane
+from penstock.node.partition.log_queries import Query, QueryGivenUpError
+from penstock.node.partition.query_executor import QueryExecutor
+from penstock.node.step import Lane, Outbox
+from penstock.vfs.memory import MemoryVfs
+from tests.logs import open_log
 from tests.unit.node.harness import Broker
 from tests.unit.node.security.test_access import asking, user
 
@@ -207,3 +210,27 @@ def test_what_a_search_has_looked_through_is_told_found_or_not() -> None:
     # The first search of a subject sums up the segment that is written, and reads the batch that it has found.
     assert size_bytes // 2 < broker.replies[found].looked_bytes <= 2 * size_bytes
     assert broker.replies[one].looked_bytes == 0  # it counts as what it brings
+
+
+class Cached(Query):
+    """A query that needs no disk: found, or an error."""
+
+    def __init__(self, error: RemoteError | None) -> None:
+        super().__init__(open_log(MemoryVfs()).view())
+        self._error = error
+
+    def run_if_cached(self) -> bool:
+        if self._error is not None:
+            raise self._error
+        return True
+
+
+@pytest.mark.parametrize("error", [None, RemoteError(ErrorCode.MESSAGE_NOT_FOUND, "none")])
+def test_a_query_that_needs_no_disk_is_answered_at_once(error: RemoteError | None) -> None:
+    outbox = Outbox()
+    executor = QueryExecutor(outbox, running_max=1, waiting_max=1)
+    heard: list[Exception | None] = []
+    for _ in range(3):  # more than may wait
+        executor.ask("caller", Cached(error), heard.append)
+    assert heard == [error] * 3
+    assert not outbox.step
