@@ -768,6 +768,12 @@ class Log:
                 self.latest = None
 
     @property
+    def sealed_end(self) -> int:
+        """End of the last sealed segment; 0 if there is none."""
+        sealed = self._segments.sealed
+        return sealed[-1].end_offset if sealed else 0
+
+    @property
     def _cleanable_end(self) -> int:
         return min(self.flushed_end, self.committed_end)
 

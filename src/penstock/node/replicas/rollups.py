@@ -87,12 +87,13 @@ class Rollups:
         if partition.rollup_at == UNKNOWN_ROLLUP:
             self._search(partition, leadership)
             return
-        committed_end = partition.committed_end
+        # Readers are shown what comes before a rollup until the rollup itself.
+        shown_end = partition.visible_end
         at = self._awaited.setdefault(partition, partition.rollup_at)
-        if at >= committed_end:
+        if at >= shown_end:
             return
         del self._awaited[partition]
-        if partition.rollup_at < committed_end:
+        if partition.rollup_at < shown_end:
             at = partition.rollup_at
         if at > partition.log_start:
             self._ask(partition, leadership, at)
