@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from penstock.base import limits
@@ -61,12 +61,13 @@ def check(acts: list[Act], limit: int, *, rollups: bool | None) -> None:
     for act, messages, number in [*acts, (DECIDE, [], 0)]:
         if act == APPEND:
             model.messages += messages
-            told = [Told({"Nats-Rollup": kind} if kind else {}, None, b"v" * 60, one.encode()) for one, kind in messages]
+            told = [
+                Told({"Nats-Rollup": kind} if kind else {}, None, b"v" * 60, one.encode()) for one, kind in messages
+            ]
             model.live |= {row.offset for row in append_told(log, told, 0)}
-        elif act == DELETE and model.end:
-            gone = RowSet.of([number % model.end])
-            hidden, others = hidden | gone, True
-            model.live -= {number % model.end}
+        elif act == DELETE and (end := model.end if limit or rollups else log.log_end):
+            hidden, others = hidden | RowSet.of([number % end]), True
+            model.live -= {number % end}
         elif act == FORGET:
             memory.forget(number)
         elif act in (LEAD, STRICTER, WIDER):
@@ -81,9 +82,7 @@ def check(acts: list[Act], limit: int, *, rollups: bool | None) -> None:
                 memory = DecisionMemory(limit, 0, 0, budget)
         elif act == DECIDE and model.end < log.log_end and (limit or rollups):
             view = log.view().hiding(hidden)
-            query = DecideRows(
-                view, log.log_end, memory, has_others=others, skips_damage=False, rollups=bool(rollups)
-            )
+            query = DecideRows(view, log.log_end, memory, has_others=others, skips_damage=False, rollups=bool(rollups))
             query.run()
             assert model.end < query.decided_end <= log.log_end
             assert query.hidden.end < query.decided_end
@@ -100,9 +99,20 @@ def test_exactly_the_last_messages_of_each_subject_stay(limit: int, acts: list[A
     check(acts, limit, rollups=None)
 
 
+TWO_IN_ONE_DECISION: list[Act] = [
+    (APPEND, [("a", "")], 0), (APPEND, [("a", "sub")], 0), (APPEND, [("b", "")], 0), (APPEND, [("a", "sub")], 0),
+]  # fmt: skip
+DELETED_BEFORE_IT_COUNTS: list[Act] = [
+    (SWITCH, [], 0), (APPEND, [("a", "")], 0), (APPEND, [("a", "sub"), ("b", "")], 0), (DELETE, [], 1), (SWITCH, [], 0),
+    (DECIDE, [], 0), (APPEND, [("a", "sub")], 0),
+]  # fmt: skip
+
+
 @pytest.mark.parametrize("limit", [0, 1, 2, 3])
 @settings(max_examples=examples(60), deadline=None)
 @given(acts=ACTS)
+@example(TWO_IN_ONE_DECISION)
+@example(DELETED_BEFORE_IT_COUNTS)
 def test_a_rollup_takes_exactly_what_is_before_it(limit: int, acts: list[Act]) -> None:
     check(acts, limit, rollups=True)
 
