@@ -741,8 +741,6 @@ class Log:
             why = f"its log is {self._state.value}"
         elif not self._config.erases:
             why = "nothing of the stream may be removed now: it is sealed, or its deletion is suspended"
-        elif self._config.rolls_up:
-            why = "segments are to be rewritten; with `allow_rollup`, once rollups have taken effect in them"
         else:
             why = "segments are to be rewritten"
         return Unerased(left + in_active, why)

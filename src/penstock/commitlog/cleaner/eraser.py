@@ -3,8 +3,7 @@
 Rules: a hidden row leaves its file when the segment is rewritten. That is due once a share of the segment's rows is
 hidden, or ERASURE_WAIT_MS after the first row was hidden, for all segments at once: one deletion must not rewrite
 gigabytes, and a thousand should do it once. They wait until the deduplication window is over, as message ids are read
-from the log. Secure rows, which are to be erased at once, wait for neither, and come before all other cleaning. All
-wait until a pass has applied the segment's rollups: without a rollup message, what it removes would stay. Which
+from the log. Secure rows, which are to be erased at once, wait for neither, and come before all other cleaning. Which
 hidden rows a file still has is not known after a restart: the rewrite looks first, and notes it (`Erased`).
 """
 
@@ -14,7 +13,6 @@ from collections.abc import Sequence
 
 from penstock.base import limits
 from penstock.base.clock import growing
-from penstock.commitlog.cleaner.compactor import Compactor
 from penstock.commitlog.config import LogConfig
 from penstock.commitlog.segment.segment import Segment
 from penstock.live.row_set import NONE, RowSet
@@ -39,12 +37,11 @@ class _Pending:
 class Eraser:
     """Erasure of one log: rewrite `next_segment`; then call `written`, `looked` or `failed`."""
 
-    __slots__ = ("_compactor", "_failures", "_key", "_not_before_us", "_pending", "_round_us", "hidden", "secure")
+    __slots__ = ("_failures", "_key", "_not_before_us", "_pending", "_round_us", "hidden", "secure")
 
-    def __init__(self, compactor: Compactor) -> None:
+    def __init__(self) -> None:
         self.hidden = NONE
         self.secure = NONE  # of these, the ones that are erased without waiting for others
-        self._compactor = compactor
         self._pending: list[_Pending] = []
         self._key: tuple[object, ...] | None = None  # of what `_pending` was made
         self._round_us: int | None = None  # when all that is pending is due
@@ -75,7 +72,7 @@ class Eraser:
         return max(one.due_us, 0 if self._round_us is None else self._round_us)
 
     def _look(self, sealed: Sequence[Segment], config: LogConfig, end: int) -> list[_Pending]:
-        key = sealed, config, end, self._compactor.rolled_end
+        key = sealed, config, end
         if self._key != key:
             self._key = key
             self._pending = [] if not config.erases else self._found(sealed, config, end)
@@ -90,8 +87,6 @@ class Eraser:
             if segment.entries is not None:
                 self._key = None  # its index file may be written at any time
                 continue
-            if not self._may_erase(segment, config):
-                continue
             if not self.hidden.any_in(begin, stop):
                 continue
             left = lacking(self.hidden.between(begin, stop), _gone(segment))
@@ -102,9 +97,6 @@ class Eraser:
             due_us = 0 if is_secure else segment.last_timestamp_us + config.dedup_window_us
             found.append(_Pending(segment, due_us, is_secure=is_secure, is_urgent=is_urgent))
         return found
-
-    def _may_erase(self, segment: Segment, config: LogConfig) -> bool:
-        return config.erases and (not config.rolls_up or segment.end_offset <= self._compactor.rolled_end)
 
     def next_segment(self, sealed: Sequence[Segment], config: LogConfig, end: int, now_us: int) -> Segment | None:
         """Return the segment to rewrite next, if one is due."""
@@ -124,7 +116,7 @@ class Eraser:
 
     def erasable(self, segment: Segment, config: LogConfig, now_us: int) -> RowSet | None:
         """Return the hidden rows that may be erased when a segment is rewritten for any reason; None: none may."""
-        if not self._may_erase(segment, config):
+        if not config.erases:
             return None
         is_over = segment.last_timestamp_us + config.dedup_window_us <= now_us
         rows = (self.hidden if is_over else self.secure).between(segment.base_offset, segment.end_offset)

@@ -158,14 +158,15 @@ class SubjectLimits:
         if memory is None or not memory.is_of(limit, begin, taken):
             memory = one.memory = DecisionMemory(limit, begin, taken, self._budget)
         skips = not partition.is_replicated
+        end = partition.committed_end
         query = one.query = DecideRows(
             view,
-            partition.committed_end,
+            end,
             memory,
             has_others=self._hidden.has_others(partition),
             skips_damage=skips,
             rollups=rollups,
-            hides_gaps=rollups and partition.is_copied and not self._hidden.has_rollups(partition),
+            hides_gaps=rollups and not self._hidden.has_rollups(partition),
         )
         one.is_busy, one.begun_us = True, self._context.now.elapsed_us
         self._running += 1

@@ -72,7 +72,7 @@ class _Fold:
 
 
 class Decision(NamedTuple):
-    """What a leader has decided on the rows before `end`, by a limit by subject (0: none), and by rollups or not."""
+    """A leader's decision on the rows before `end`, by a limit by subject (0: none), and by rollups or not."""
 
     end: int
     hidden: RowSet

@@ -1,4 +1,4 @@
-"""Messages that others go for, as the node has them come and go; below feature level 0.4 those of a subject go later."""
+"""Messages that others go for, as the node has them come and go; below feature level 0.4 some go later."""
 
 from __future__ import annotations
 
