@@ -283,8 +283,8 @@ class HiddenRows:
 
         RemoteError overloaded: as `marks`.
         """
-        fold, hidden = self._folds.get(partition.key), decided.hidden
-        if hidden and fold is not None and not fold.live.has_room_for(hidden):
+        fold, hidden = self._folds.get(partition.key) or _Fold(), decided.hidden
+        if hidden and not fold.live.has_room_for(hidden):
             text = "a limit by subject or a rollup cannot take effect, and later messages are not shown"
             raise RemoteError(ErrorCode.OVERLOADED, f"{text}: {self._no_room(partition, fold)}")
         # What is committed later says nothing about these rows: a follower need not have it to show the result.
@@ -294,7 +294,9 @@ class HiddenRows:
             return self._rows(fold, last, (Decided(last),))
         marks = [*HideRows(under, HideReason.ROLLUP if decided.is_rollup else HideReason.LIMIT, hidden).split()]
         # The newest rows are hidden together with the end up to which is decided: no subject loses its last message.
-        return self._rows(fold, last, (*marks[:-1], replace(marks[-1], under=last)))
+        marks[-1] = replace(marks[-1], under=last)
+        # Many marks and a snapshot may be too much for one append: then the next decision writes the snapshot.
+        return self._rows(fold if len(marks) == 1 else None, last, marks)
 
     def decided(self, partition: Partition, limit: int, *, rollups: bool) -> int:
         """Return up to where the messages of a partition led here are decided on by these rules, or stricter ones.

@@ -12,6 +12,8 @@ from penstock.base.config import Intake
 from penstock.base.errors import RemoteError
 from penstock.base.ids import Offset
 from penstock.commitlog import Deciding
+from penstock.live.marks import HideRows, decode
+from penstock.live.row_set import NONE, RowSet
 from penstock.messages import (
     AlterStreamRequest,
     AlterStreamResponse,
@@ -25,6 +27,7 @@ from penstock.messages import (
 )
 from penstock.node.partition.decisions import DecideRows
 from penstock.node.partition.partition import Partition
+from penstock.node.replicas.hidden_rows import Decision
 from tests.unit.node.harness import Broker
 from tests.unit.node.members import Brokers, Member, formed
 from tests.unit.node.test_expiry import block, go_on
@@ -190,6 +193,32 @@ def test_an_expectation_about_a_subject_that_all_has_taken() -> None:
     broker.publish("orders.a", b"first", headers=expected, reply="r")
     decide(broker)
     assert broker.acked()[-1] == "r"
+
+
+def test_what_is_too_much_for_one_mark_is_split_and_the_newest_is_hidden_with_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    broker = started()
+    publish(broker, "a", "a sub")
+    assert offsets(broker) == [1]
+    monkeypatch.setattr(limits, "MARK_BYTES_MAX", 20_000)
+    monkeypatch.setattr(limits, "MARKS_PER_SNAPSHOT_MAX", 1)
+    hidden_rows, rows = broker.node._replicas.hidden_rows, RowSet.of(range(2, 500_000, 2))
+    decision = Decision(500_000, rows, limit=0, rollups=True, is_rollup=True)
+    made = hidden_rows.decision(partition_of(broker), decision, broker.clock.now)
+    marks = [decode((kind or b"").decode(), value or b"") for kind, value in made]
+    assert len(marks) > 1
+    named = NONE
+    for mark in marks:
+        assert isinstance(mark, HideRows)
+        assert mark.rows.end > named.end
+        named |= mark.rows
+        is_last = mark is marks[-1]
+        assert (mark.under.decided_end, mark.under.rollups) == ((500_000, True) if is_last else (0, False))
+    assert named == rows
+    monkeypatch.setattr(limits, "HIDDEN_ROWS_BYTES_MAX", 20_000)
+    with pytest.raises(RemoteError, match="rollup cannot take effect"):
+        hidden_rows.decision(partition_of(broker), decision, broker.clock.now)
 
 
 # Several brokers
