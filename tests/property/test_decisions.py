@@ -1,9 +1,9 @@
-"""Decisions by a limit by subject, on a log of many segments, against a list of all messages."""
+"""Decisions by a limit by subject and by rollups, on a log of many segments, against a list of all messages."""
 
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from penstock.base import limits
@@ -13,15 +13,18 @@ from penstock.hot.subject_table import TableBudget
 from penstock.live.row_set import NONE, RowSet
 from penstock.node.partition.decisions import DecideRows, DecisionMemory
 from penstock.vfs.memory import MemoryVfs
+from tests.expiring import Told, append_told
 from tests.extent import examples
-from tests.subjects import append_on
 
 SUBJECTS = ("a", "b", "a.b", "c", *(f"n.{number}" for number in range(12)))
-APPEND, DECIDE, DELETE, FORGET, LEAD, STRICTER, WIDER = range(7)
+KINDS = ("", "", "", "", "sub", "SUB", "all")
+APPEND, DECIDE, DELETE, FORGET, LEAD, STRICTER, WIDER, SWITCH = range(8)
+Message = tuple[str, str]
+Act = tuple[int, list[Message], int]
 ACTS = st.lists(
     st.tuples(
-        st.sampled_from((APPEND, APPEND, DECIDE, DECIDE, DELETE, FORGET, LEAD, STRICTER, WIDER)),
-        st.lists(st.sampled_from(SUBJECTS), min_size=1, max_size=9),
+        st.sampled_from((APPEND, APPEND, APPEND, DECIDE, DECIDE, DELETE, FORGET, LEAD, STRICTER, WIDER, SWITCH)),
+        st.lists(st.tuples(st.sampled_from(SUBJECTS), st.sampled_from(KINDS)), min_size=1, max_size=9),
         st.integers(0, 99),
     ),
     max_size=40,
@@ -32,62 +35,95 @@ class Model:
     """All messages, and those that are live, one after another."""
 
     def __init__(self) -> None:
-        self.subjects: list[str] = []
+        self.messages: list[Message] = []
         self.live: set[int] = set()
         self.end = 0  # decided on up to there
 
-    def decide(self, end: int, limit: int) -> None:
+    def decide(self, end: int, limit: int, *, rollups: bool) -> None:
         for offset in range(self.end, end):
-            if offset in self.live:
-                same = (one for one in sorted(self.live) if self.subjects[one] == self.subjects[offset])
-                before = [one for one in same if one <= offset]
-                self.live.difference_update(before[:-limit])
+            if offset not in self.live:
+                continue
+            subject, kind = self.messages[offset]
+            before = [one for one in sorted(self.live) if one <= offset]
+            same = [one for one in before if self.messages[one][0] == subject]
+            if limit:
+                self.live.difference_update(same[:-limit])
+            if rollups and kind:
+                self.live.difference_update((before if kind == "all" else same)[:-1])
         self.end = end
 
 
-def check(acts: list[tuple[int, list[str], int]], limit: int) -> None:
+def check(acts: list[Act], limit: int, *, rollups: bool | None) -> None:
     log = Log.open(LogFolder(MemoryVfs(), "log", 7, 0), LogConfig(segment_bytes=2_000), now_us=0)
     log.start_epoch(1)
     model, hidden, others = Model(), NONE, False
     memory, budget = DecisionMemory(limit, 0, 0, TableBudget(limits.OFFSET_MAX)), TableBudget(limits.OFFSET_MAX)
-    for act, subjects, number in [*acts, (DECIDE, [], 0)]:
+    for act, messages, number in [*acts, (DECIDE, [], 0)]:
         if act == APPEND:
-            model.subjects += subjects
-            model.live |= {offset for offset, _ in append_on(log, subjects, size_bytes=60)}
-        elif act == DELETE and model.end:
-            gone = RowSet.of([number % model.end])
-            hidden, others = hidden | gone, True
-            model.live -= {number % model.end}
+            model.messages += messages
+            told = [
+                Told({"Nats-Rollup": kind} if kind else {}, None, b"v" * 60, one.encode()) for one, kind in messages
+            ]
+            model.live |= {row.offset for row in append_told(log, told, 0)}
+        elif act == DELETE and (end := model.end if limit or rollups else log.log_end):
+            hidden, others = hidden | RowSet.of([number % end]), True
+            model.live -= {number % end}
         elif act == FORGET:
             memory.forget(number)
         elif act in (LEAD, STRICTER, WIDER):
             if act == STRICTER and limit > 1:
                 limit, model.end = limit - 1, 0
-            limit += act == WIDER
+            limit += act == WIDER and limit > 0
             memory = DecisionMemory(limit, model.end, 0, budget)
-        elif act == DECIDE and model.end < log.log_end:
-            query = DecideRows(log.view().hiding(hidden), log.log_end, memory, has_others=others, skips_damage=False)
+        elif act == SWITCH and rollups is not None:
+            rollups = not rollups
+            if rollups:
+                model.end = 0
+                memory = DecisionMemory(limit, 0, 0, budget)
+        elif act == DECIDE and model.end < log.log_end and (limit or rollups):
+            view = log.view().hiding(hidden)
+            query = DecideRows(view, log.log_end, memory, has_others=others, skips_damage=False, rollups=bool(rollups))
             query.run()
             assert model.end < query.decided_end <= log.log_end
+            assert query.hidden.end < query.decided_end
             hidden |= query.hidden
-            model.decide(query.decided_end, limit)
+            others = others or query.is_rollup
+            model.decide(query.decided_end, limit, rollups=bool(rollups))
             assert {one for one in range(log.log_end) if one not in hidden} == model.live
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3])
 @settings(max_examples=examples(60), deadline=None)
 @given(acts=ACTS)
-def test_exactly_the_last_messages_of_each_subject_stay(limit: int, acts: list[tuple[int, list[str], int]]) -> None:
-    check(acts, limit)
+def test_exactly_the_last_messages_of_each_subject_stay(limit: int, acts: list[Act]) -> None:
+    check(acts, limit, rollups=None)
 
 
-@pytest.mark.parametrize("limit", [1, 2])
+TWO_IN_ONE_DECISION: list[Act] = [
+    (APPEND, [("a", "")], 0), (APPEND, [("a", "sub")], 0), (APPEND, [("b", "")], 0), (APPEND, [("a", "sub")], 0),
+]  # fmt: skip
+DELETED_BEFORE_IT_COUNTS: list[Act] = [
+    (SWITCH, [], 0), (APPEND, [("a", "")], 0), (APPEND, [("a", "sub"), ("b", "")], 0), (DELETE, [], 1), (SWITCH, [], 0),
+    (DECIDE, [], 0), (APPEND, [("a", "sub")], 0),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("limit", [0, 1, 2, 3])
+@settings(max_examples=examples(60), deadline=None)
+@given(acts=ACTS)
+@example(TWO_IN_ONE_DECISION)
+@example(DELETED_BEFORE_IT_COUNTS)
+def test_a_rollup_takes_exactly_what_is_before_it(limit: int, acts: list[Act]) -> None:
+    check(acts, limit, rollups=True)
+
+
+@pytest.mark.parametrize("limit", [0, 1, 2])
 @settings(max_examples=examples(30), deadline=None)
 @given(acts=ACTS)
-def test_a_decision_on_a_few_rows_at_a_time_comes_to_the_same(
-    limit: int, acts: list[tuple[int, list[str], int]]
-) -> None:
+def test_a_decision_on_a_few_rows_at_a_time_comes_to_the_same(limit: int, acts: list[Act]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(limits, "DECIDED_ROWS_AT_ONCE", 3)
         patch.setattr(limits, "SUBJECT_TABLE_MAX", 4)
-        check([*acts, *[(DECIDE, [], 0)] * 50], limit)
+        if not limit:
+            patch.setattr(limits, "DECIDED_BYTES_AT_ONCE", 1)
+        check([*acts, *[(DECIDE, [], 0)] * 50], limit, rollups=True)

@@ -748,8 +748,6 @@ class Log:
             why = f"its log is {self._state.value}"
         elif not self._config.erases:
             why = "nothing of the stream may be removed now: it is sealed, or its deletion is suspended"
-        elif self._config.rolls_up:
-            why = "segments are to be rewritten; with `allow_rollup`, once rollups have taken effect in them"
         else:
             why = "segments are to be rewritten"
         return Unerased(left + in_active, why)
@@ -773,6 +771,12 @@ class Log:
             self._checkpoint.is_dirty = True
             if self.latest is not None and self.latest.end_offset <= end:
                 self.latest = None
+
+    @property
+    def sealed_end(self) -> int:
+        """End of the last sealed segment; 0 if there is none."""
+        sealed = self._segments.sealed
+        return sealed[-1].end_offset if sealed else 0
 
     @property
     def _cleanable_end(self) -> int:

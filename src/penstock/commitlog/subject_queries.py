@@ -16,7 +16,7 @@ If the disk has no room for an index, the segment is summed up for each query, a
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 from penstock.base import limits
@@ -527,22 +527,24 @@ class SubjectQueries:
                     return int(matching.column(0)[0].as_py())
         return None
 
-    def ranges(self, subjects: list[bytes], begin: int, end: int) -> list[tuple[int, int]]:
-        """Return ranges of offsets, one for each segment at most, outside which no message from `begin` to `end` is on
-        one of these subjects.
+    def ranges(self, subjects: Collection[bytes], begin: int, end: int) -> Iterator[tuple[int, int]]:
+        """Yield ranges of offsets, one for each segment at most, from the newest to the oldest: outside of them no
+        message from `begin` to `end` is on one of these subjects. The caller may take subjects out meanwhile.
         """
-        wanted = WantedSubjects(subjects)
-        ranges = []
-        for piece in self._pieces():
+        wanted = WantedSubjects([*subjects])
+        for piece in reversed(self._pieces()):
             low, high = max(begin, piece.begin), min(end, piece.end)
             if low >= high:
                 continue
-            parts = self._use(piece, lambda source: source.find_each(wanted), may_exceed=True)
+            if len(subjects) < len(wanted.names):
+                wanted = WantedSubjects([*subjects])
+            if not wanted.names:
+                return
+            parts = self._use(piece, lambda source: source.find_each(wanted), may_exceed=True)  # noqa: B023
             if spans := [span for part in parts for span in part.values()]:
                 low, high = max(low, min(span.first for span in spans)), min(high, max(one.last for one in spans) + 1)
                 if low < high:
-                    ranges.append((low, high))
-        return ranges
+                    yield low, high
 
     # Sources of the answers.
 

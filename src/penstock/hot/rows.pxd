@@ -84,7 +84,7 @@ cdef class BatchRows:
         out=bytearray, target="unsigned char*", text=bytes, ends="const loose_int32*", fields=HeaderFields, row=Py_ssize_t,
         begin=Py_ssize_t, end=Py_ssize_t,
     )
-    cpdef bytearray subject_rollups(self)
+    cpdef bytearray rollups(self)
 
     @cython.locals(ends=Py_ssize_t, text=Py_ssize_t)
     cpdef tuple subjects(self)

@@ -245,8 +245,8 @@ class BatchRows:
                         load.put_int64s(target, 8 * row, lifetime_us, 0, 1)
         return out
 
-    def subject_rollups(self) -> bytearray:
-        """Return a byte per row: 1 if it rolls up the earlier messages of its subject."""
+    def rollups(self) -> bytearray:
+        """Return a byte per row: OF_SUBJECT or OF_ALL of `lifetimes` if it is a rollup, else 0."""
         out = bytearray(self._count)
         target = out
         text = self._bytes(_HEADERS, _VALUES)
@@ -258,7 +258,7 @@ class BatchRows:
             if end > begin:
                 fields.read(text, begin, end)
                 if fields.rollup >= 0 and fields.rollup_end > fields.rollup:
-                    target[row] = lifetimes.rollup(text, fields.rollup, fields.rollup_end) == _OF_SUBJECT
+                    target[row] = max(0, lifetimes.rollup(text, fields.rollup, fields.rollup_end))
         return out
 
     def subjects(self) -> tuple[memoryview, memoryview]:

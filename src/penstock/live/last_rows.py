@@ -1,15 +1,17 @@
 """Last rows of subjects: finds the rows that a limit by subject hides, and remembers what the next rows need.
 
 Rules: rows come in the order of the log, each once. Beside a row only the `limit` last live rows of its subject stay.
-So each row hides one row at most. Deleted rows do not count: `is_live` tells whether a row that is remembered is still
-there. Memory is bounded: subjects that had no row for long are forgotten, and the caller finds their rows in the log
-again (`unknown`, `learn`). Every subject with a row at or behind `known_from` is remembered.
+So each row hides one row at most, and a rollup all of its subject before it. Deleted rows do not count: `is_live` tells
+whether a row that is remembered is still there. Memory is bounded: subjects that had no row for long are forgotten, and
+the caller finds their rows in the log again (`unknown`, `learn`). Every subject with a row at or behind `known_from` is
+remembered.
 
     limit 2     a0  b1  a2  a3  b4  a5        hidden: 0 (by 3), 2 (by 5)
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 
@@ -57,6 +59,15 @@ class LastRows:
         if offsets:
             self._end = offsets[-1] + 1
         return hidden
+
+    def roll_up(self, subject: str, offset: int) -> list[int]:
+        """Forget the rows of a subject before that of its rollup, and return them: all others are hidden already."""
+        rows = self._newer[subject]
+        place = bisect_left(rows, offset)
+        gone = rows[:place]
+        del rows[:place]
+        self._newer_rows -= place
+        return gone
 
     def forget(self, rows_max: int) -> None:
         """Forget subjects that had no row for long, so that about `rows_max` rows are remembered at most."""

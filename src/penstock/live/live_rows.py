@@ -6,8 +6,9 @@ the log start. Until a mark says so, the data log itself knows which rows a late
 A snapshot, once all its parts are taken, holds all marks before it, but for those that were not committed yet when its
 leader made it: so it adds to what is hidden, and takes nothing away.
 
-`decided_end` belongs to `limit`, by which the leader has decided up to there. A stricter limit is decided from the
-beginning of the log on, so it sets the end back; a wider one leaves it, as what it allows was decided already.
+`decided_end` belongs to `limit` and `rollups`, by which the leader has decided up to there. A stricter limit, or
+rollups that had no effect before, are decided from the beginning of the log on, so they set the end back; a wider limit
+leaves it, as what it allows was decided already.
 
 After a mark that is not understood, `refusal` says why no row may be shown: more would be shown than should. A whole
 snapshot lifts it, as its writer has understood all marks before.
@@ -27,7 +28,7 @@ from itertools import chain, starmap
 
 from penstock.base import limits
 from penstock.live.marks import Decided, HideReason, HideRows, MadeUnder, Mark, Snapshot, TimeToLive, UnknownMarkError
-from penstock.live.row_set import NONE
+from penstock.live.row_set import NONE, RowSet
 
 _REASONS = tuple(HideReason)
 _FEW_ROWS = 4
@@ -39,7 +40,7 @@ class LiveRows:
 
     __slots__ = (
         "_parts", "_since_bytes", "_since_marks", "counts", "decided_end", "expired", "files_start", "hidden",
-        "leader_epoch", "limit", "log_end", "log_start", "refusal", "secure",
+        "leader_epoch", "limit", "log_end", "log_start", "refusal", "rollups", "secure",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -48,6 +49,7 @@ class LiveRows:
         self.counts = [0] * len(_REASONS)  # rows that were hidden, in the order of HideReason
         self.decided_end = 0
         self.limit = 0  # messages of each subject that stay before `decided_end`; 0: no limit was decided
+        self.rollups = False  # rollups before `decided_end` have taken effect
         self.leader_epoch = 0  # of the last mark
         self.log_end = 0  # of the same
         self.expired: tuple[int, int] | None = None  # time (µs) and offset of the last `TimeToLive`
@@ -88,11 +90,16 @@ class LiveRows:
         return newly
 
     def _decide(self, under: MadeUnder) -> None:
-        if under.limit and (not self.limit or under.limit < self.limit):
-            self.decided_end = under.decided_end
-        else:
+        if self.covers(under.limit, rollups=under.rollups):
             self.decided_end = max(self.decided_end, under.decided_end)
-        self.limit = under.limit or self.limit
+        else:
+            self.decided_end = under.decided_end
+        if under.limit or under.rollups:
+            self.limit, self.rollups = under.limit, under.rollups
+
+    def covers(self, limit: int, *, rollups: bool) -> bool:
+        """True if what is decided need not be decided anew by this limit (0: none), with or without rollups."""
+        return (not limit or 0 < self.limit <= limit) and (self.rollups or not rollups)
 
     def take_unknown(self, error: UnknownMarkError) -> None:
         """Take a mark that cannot be understood: from now on no row may be shown."""
@@ -126,7 +133,8 @@ class LiveRows:
         self.hidden |= hidden.between(self.log_start, limits.OFFSET_MAX)
         self.secure |= secure.between(self.files_start, limits.OFFSET_MAX)
         self.counts = list(map(max, self.counts, part.counts))
-        if self.limit in (0, part.under.limit):  # else a change of the limit has overtaken the snapshot
+        rules = self.limit, self.rollups
+        if rules in ((0, False), (part.under.limit, part.under.rollups)):  # else a change has overtaken the snapshot
             self._decide(part.under)
         self.expired = max(self.expired or (0, 0), part.expired or (0, 0)) if self.expired or part.expired else None
         self.refusal = ""
@@ -162,6 +170,11 @@ class LiveRows:
         """True if a leader may hide more rows: beyond HIDDEN_ROWS_BYTES_MAX it has to refuse."""
         return self.size_bytes < limits.HIDDEN_ROWS_BYTES_MAX
 
+    def has_room_for(self, rows: RowSet) -> bool:
+        """True if a leader may hide these rows, too."""
+        room = limits.HIDDEN_ROWS_BYTES_MAX - self.size_bytes
+        return room > 0 and (rows.size_bytes < room or (self.hidden | rows).size_bytes < limits.HIDDEN_ROWS_BYTES_MAX)
+
     @property
     def is_snapshot_due(self) -> bool:
         """True if a leader shall write a snapshot: the marks since the last one cost more to read than it would."""
@@ -175,7 +188,8 @@ class LiveRows:
         In a later leader epoch, rows from `under.earlier_end` on are left out: they are others by now.
         """
         end = limits.OFFSET_MAX if under.leader_epoch == self.leader_epoch else under.earlier_end
-        under = replace(under, decided_end=min(self.decided_end, end), limit=self.limit)
+        decided_end = min(self.decided_end, end)
+        under = replace(under, decided_end=decided_end, limit=self.limit, rollups=self.rollups)
         rows = self.hidden.between(0, end).split(_SNAPSHOT_ROOM)
         secure_rows = self.secure.between(0, end).split(_SNAPSHOT_ROOM)
         pairs = list(chain(((one, NONE) for one in rows), ((NONE, one) for one in secure_rows))) or [(NONE, NONE)]

@@ -17,7 +17,7 @@ first mark of a later leader epoch says in `earlier_end` where the rows that ear
 | decided                                               | `Decided`    |                                              |
 
 The head: version (1 byte), leader epoch, log end, decided end, earlier end, time (µs); then, of kinds that speak of
-decisions by a limit by subject (limit, decided, snapshot), that limit (0: none).
+decisions (limit, rollup, decided, snapshot), the limit by subject (0: none), and 1 if rollups were decided, else 0.
 All numbers are varints (LEB128, shortest form); text and sets have their length before them.
 """
 
@@ -61,10 +61,11 @@ class MadeUnder:
 
     leader_epoch: int
     log_end: int  # end of the rows of the data log that were committed, or are named, by then
-    decided_end: int = 0  # the leader has decided on all rows of the data log before it, by `limit`
+    decided_end: int = 0  # the leader has decided on all rows of the data log before it, by `limit` and `rollups`
     earlier_end: int = limits.OFFSET_MAX  # rows that earlier marks name from there on are others by now
     at_us: int = 0
-    limit: int = 0  # messages of each subject that stay; 0: the mark says nothing about decisions
+    limit: int = 0  # messages of each subject that stay; 0: all
+    rollups: bool = False  # rollups take effect; without them and without a limit the mark says nothing about decisions
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,8 +138,8 @@ def encode(mark: Mark) -> bytes:
     under = mark.under
     head = (under.leader_epoch, under.log_end, under.decided_end, under.earlier_end, under.at_us)
     out = [bytes((VERSION,)), *map(varint, head)]
-    if mark.kind in _OF_LIMITS:
-        out.append(varint(under.limit))
+    if mark.kind in _OF_DECISIONS:
+        out += map(varint, (under.limit, under.rollups))
     match mark:
         case HideRows():
             user = mark.user.encode()
@@ -181,7 +182,8 @@ def decode(kind: str, value: bytes) -> Mark:
         decided_end=decided_end,
         earlier_end=earlier_end,
         at_us=reader.number(_TIME_US_MAX),
-        limit=reader.number(limits.MESSAGES_PER_SUBJECT_MAX) if kind in _OF_LIMITS else 0,
+        limit=reader.number(limits.MESSAGES_PER_SUBJECT_MAX) if kind in _OF_DECISIONS else 0,
+        rollups=bool(reader.number(1)) if kind in _OF_DECISIONS else False,
     )
     mark: Mark
     if kind == "snapshot":
@@ -222,5 +224,5 @@ def _rows(reader: Reader) -> RowSet:
         raise CorruptionError("", position + error.position, error.expected, error.found) from None
 
 
-_OF_LIMITS = frozenset({HideReason.LIMIT.value, "decided", "snapshot"})
+_OF_DECISIONS = frozenset({HideReason.LIMIT.value, HideReason.ROLLUP.value, "decided", "snapshot"})
 _KINDS = frozenset({*(reason.value for reason in HideReason), "snapshot", "time_to_live", "decided"})

@@ -42,7 +42,7 @@ DELETION = Feature("the deletion of single messages, and of those of a subject",
 
 SUBJECT_INDEX = Feature("indexes of subjects", (0, 4))
 
-LEADER_DECIDES = Feature("compaction and expiry that the leader decides for all replicas", (0, 4))
+LEADER_DECIDES = Feature("compaction, expiry and rollups that the leader decides for all replicas", (0, 4))
 
 FEATURES = (SCHEMA_REGISTRY, DELETION, SUBJECT_INDEX, LEADER_DECIDES)
 

@@ -160,6 +160,11 @@ class StreamState(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return found if len(found) == len({one.archive for one in self.archived}) else ()
 
     @property
+    def decides_rollups(self) -> bool:
+        """True if leaders decide what its rollups hide (ADR 90); below feature level 0.4 each cleaner applies them."""
+        return self.config.allow_rollup and self.has_companion
+
+    @property
     def moves_keys(self) -> bool:
         """True if partitions were added and keys are bound to partitions."""
         by_keys = self.config.split.how is not PartitionBy.GROUP and not self.config.is_internal

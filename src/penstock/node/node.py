@@ -265,11 +265,11 @@ class Node:
         |----------------------|--------------------------------------------------------------------------------|
         | OPENED               | hidden rows                                                                    |
         | BEGAN                | rollups, retention of staged rows; deletions that wait for a companion log;    |
-        |                      | decisions by a limit by subject                                                |
+        |                      | decisions by limits by subject and rollups                                     |
         | RESIGNED             | callers that wait are sent to the new leader; group offsets are dropped        |
         | COMMITTED            | followers, readers, publications of staged rows; rollups; the consumer of      |
-        |                      | companion logs; hidden rows; decisions by a limit by subject                   |
-        | SHOWN                | readers; decisions by a limit by subject, and requests that wait for them      |
+        |                      | companion logs; hidden rows; decisions by limits by subject and rollups        |
+        | SHOWN                | readers; these decisions, and requests that wait for them; rollups of all      |
         | FLUSHED              | the leader that is followed                                                    |
         | LOG_START_RAISED     | followers, truncations, hidden rows                                            |
         | ROLE_DUE             | roles; the consumer of companion logs                                          |
@@ -293,6 +293,7 @@ class Node:
                     if self._publishing:
                         self._publishing.grown(partition)
                 case PartitionEventKind.SHOWN:
+                    replicas.rollups.check(partition)
                     self._fetches.grown(partition)
                     self._decisions.shown(partition)
                 case PartitionEventKind.FLUSHED:

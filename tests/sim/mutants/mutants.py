@@ -728,8 +728,8 @@ MUTANTS_OF_MARKS = (
     Mutant(
         "what is not committed is decided on",
         _LIMITS,
-        "        query = one.query = DecideRows(view, partition.committed_end, memory,",
-        "        query = one.query = DecideRows(view, partition.log.log_end, memory,",
+        "        end = partition.committed_end\n        query",
+        "        end = partition.log.log_end\n        query",
     ),
     Mutant(
         "readers see what is not decided on",
@@ -746,13 +746,13 @@ MUTANTS_OF_MARKS = (
     Mutant(
         "a new leader decides on its own messages only",
         _LIMITS,
-        "        begin = max(self._hidden.decided(partition, limit), partition.log_start)\n",
-        "        begin = max(self._hidden.decided(partition, limit), one.leadership.epoch_start)\n",
+        "        begin = max(self._hidden.decided(partition, limit, rollups=rollups), partition.log_start)\n",
+        "        begin = max(self._hidden.decided(partition, limit, rollups=rollups), one.leadership.epoch_start)\n",
     ),
     Mutant(
         "a lower limit is not applied to what was decided on",
         "penstock.node.replicas.hidden_rows",
-        "        if fold is None or not 0 < fold.live.limit <= limit:\n",
+        "        if fold is None or not fold.live.covers(limit, rollups=rollups):\n",
         "        if fold is None:\n",
     ),
     Mutant(

@@ -189,6 +189,7 @@ def test_a_snapshot_that_begins_an_epoch_leaves_out_what_an_election_lost() -> N
         Snapshot(UNDER, 1, 3, (1, 2, 3, 4, 5, 6), (7, 8), RowSet.of([1]), RowSet.of([2])),
         TimeToLive(UNDER, 7, 8),
         Decided(replace(UNDER, decided_end=7, earlier_end=3)),
+        replace(hide(1, reason=HideReason.ROLLUP), under=replace(UNDER, decided_end=7, limit=3, rollups=True)),
     ],
 )
 def test_a_mark_is_read_as_what_it_was_and_no_cut_or_longer_one_is(mark: Mark) -> None:
@@ -227,8 +228,8 @@ def test_a_snapshot_of_the_largest_sets_fits_into_one_append() -> None:
         assert len(rows.encode()) <= rows.size_bytes
 
 
-def decided(end: int, limit: int) -> Decided:
-    return Decided(replace(UNDER, decided_end=end, limit=limit))
+def decided(end: int, limit: int, *, rollups: bool = False) -> Decided:
+    return Decided(replace(UNDER, decided_end=end, limit=limit, rollups=rollups))
 
 
 def test_a_stricter_limit_is_decided_from_the_beginning_and_a_wider_one_goes_on() -> None:
@@ -241,6 +242,33 @@ def test_a_stricter_limit_is_decided_from_the_beginning_and_a_wider_one_goes_on(
     assert (live.decided_end, live.limit) == (90, 5)
     live.take(decided(20, 1))
     assert (live.decided_end, live.limit) == (20, 1)
+
+
+def test_rollups_that_are_new_are_decided_from_the_beginning_and_with_or_without_a_limit_all_goes_on() -> None:
+    live = folded([decided(50, 3), decided(10, 3, rollups=True)])
+    assert (live.decided_end, live.limit, live.rollups) == (10, 3, True)
+    live.take(decided(60, 0, rollups=True))
+    assert (live.decided_end, live.limit, live.rollups) == (60, 0, True)
+    assert live.covers(0, rollups=True)
+    assert not live.covers(3, rollups=True)
+    live.take(hide(3, reason=HideReason.ROLLUP))  # a part of a decision says nothing about its end
+    live.take(decided(20, 3, rollups=True))
+    assert (live.decided_end, live.limit, live.rollups) == (20, 3, True)
+    live.take(decided(70, 3))
+    assert (live.decided_end, live.rollups) == (70, False)
+    (part,) = folded([decided(80, 0, rollups=True)]).snapshot(UNDER)
+    fresh = folded([part])
+    assert (fresh.decided_end, fresh.limit, fresh.rollups) == (80, 0, True)
+
+
+def test_there_is_room_for_what_is_hidden_already(monkeypatch: pytest.MonkeyPatch) -> None:
+    live = folded([hide(*range(0, 200_000, 2))])
+    monkeypatch.setattr(limits, "HIDDEN_ROWS_BYTES_MAX", live.size_bytes + 100)
+    assert live.has_room_for(RowSet.of(range(0, 200_000, 2)))
+    assert live.has_room_for(RowSet.of_runs([(0, 200_000)]))
+    assert not live.has_room_for(RowSet.of(range(200_000, 400_000, 2)))
+    monkeypatch.setattr(limits, "HIDDEN_ROWS_BYTES_MAX", live.size_bytes)
+    assert not live.has_room_for(RowSet.of([0]))
 
 
 def test_a_snapshot_that_a_change_of_the_limit_has_overtaken_decides_nothing() -> None:

@@ -104,7 +104,7 @@ class Cleaner:
         self._config = config
         self._compactor = Compactor()
         self._expirer = Expirer()
-        self._eraser = Eraser(self._compactor)
+        self._eraser = Eraser()
         self._done_end = 0  # segments up to here were checked for batches to merge
         self._failed_base = 0  # of the segment whose merge failed last …
         self._failures = 0  # … so many times in a row

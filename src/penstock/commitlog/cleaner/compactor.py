@@ -178,11 +178,6 @@ class Compactor:
         return (self._clean_end, self._forced_keys.values) if self._may_go else (0, frozenset())
 
     @property
-    def rolled_end(self) -> int:
-        """Offset below which rollups have taken effect."""
-        return self._rolled_end
-
-    @property
     def rolled(self) -> tuple[int, frozenset[bytes]]:
         """Offset below which rollups have removed all older messages, and the subjects excepted from that."""
         forced = self._forced_subjects

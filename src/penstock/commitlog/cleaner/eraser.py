@@ -3,8 +3,7 @@
 Rules: a hidden row leaves its file when the segment is rewritten. That is due once a share of the segment's rows is
 hidden, or ERASURE_WAIT_MS after the first row was hidden, for all segments at once: one deletion must not rewrite
 gigabytes, and a thousand should do it once. They wait until the deduplication window is over, as message ids are read
-from the log. Secure rows, which are to be erased at once, wait for neither, and come before all other cleaning. All
-wait until a pass has applied the segment's rollups: without a rollup message, what it removes would stay. Which
+from the log. Secure rows, which are to be erased at once, wait for neither, and come before all other cleaning. Which
 hidden rows a file still has is not known after a restart: the rewrite looks first, and notes it (`Erased`).
 """
 
@@ -16,7 +15,6 @@ from operator import attrgetter
 
 from penstock.base import limits
 from penstock.base.clock import growing
-from penstock.commitlog.cleaner.compactor import Compactor
 from penstock.commitlog.config import LogConfig
 from penstock.commitlog.segment.segment import Segment
 from penstock.live.row_set import NONE, RowSet
@@ -42,12 +40,11 @@ class _Pending:
 class Eraser:
     """Erasure of one log: rewrite `next_segment`; then call `written`, `looked` or `failed`."""
 
-    __slots__ = ("_compactor", "_failures", "_key", "_not_before_us", "_pending", "_round_us", "hidden", "secure")
+    __slots__ = ("_failures", "_key", "_not_before_us", "_pending", "_round_us", "hidden", "secure")
 
-    def __init__(self, compactor: Compactor) -> None:
+    def __init__(self) -> None:
         self.hidden = NONE
         self.secure = NONE  # of these, the ones that are erased without waiting for others
-        self._compactor = compactor
         self._pending: list[_Pending] = []
         self._key: tuple[object, ...] | None = None  # of what `_pending` was made
         self._round_us: int | None = None  # when all that is pending is due
@@ -79,7 +76,7 @@ class Eraser:
 
     def _look(self, sealed: Sequence[Segment], config: LogConfig, end: int) -> list[_Pending]:
         # Each append moves `end`; what is pending changes with the segments that lie before it.
-        key = sealed, config, bisect_right(sealed, end, key=_end_offset), self._compactor.rolled_end
+        key = sealed, config, bisect_right(sealed, end, key=_end_offset)
         if self._key != key:
             self._key = key
             self._pending = [] if not config.erases else self._found(sealed, config, end)
@@ -93,8 +90,6 @@ class Eraser:
                 break
             if segment.entries is not None:
                 self._key = None  # its index file may be written at any time
-                continue
-            if not self._may_erase(segment, config):
                 continue
             is_secure = left_in(segment, self.secure) > 0
             # What has gone is hidden, but for what lies below the log start, in the first segment. To compare the sets
@@ -111,9 +106,6 @@ class Eraser:
     def _more_than_gone(self, segment: Segment) -> int:
         """Return how many more rows of a segment are hidden than have gone."""
         return self.hidden.count_in(segment.base_offset, segment.end_offset) - _gone(segment).count
-
-    def _may_erase(self, segment: Segment, config: LogConfig) -> bool:
-        return config.erases and (not config.rolls_up or segment.end_offset <= self._compactor.rolled_end)
 
     def next_segment(self, sealed: Sequence[Segment], config: LogConfig, end: int, now_us: int) -> Segment | None:
         """Return the segment to rewrite next, if one is due."""
@@ -133,7 +125,7 @@ class Eraser:
 
     def erasable(self, segment: Segment, config: LogConfig, now_us: int) -> RowSet | None:
         """Return the hidden rows that may be erased when a segment is rewritten for any reason; None: none may."""
-        if not self._may_erase(segment, config):
+        if not config.erases:
             return None
         is_over = segment.last_timestamp_us + config.dedup_window_us <= now_us
         rows = (self.hidden if is_over else self.secure).between(segment.base_offset, segment.end_offset)

@@ -131,7 +131,7 @@ class ExpirySurvey(IncrementalTask):
             before, goes = goes, pc.and_(goes, self._is_free(rows))
             self.awaits_compaction = self.awaits_compaction or goes.true_count < before.true_count
         if rules.rolled_end is not None and header.flags & MAY_ROLL_UP_SUBJECTS:
-            marks = pa.Array.from_buffers(pa.uint8(), rows.num_rows, [None, pa.py_buffer(looked_at.subject_rollups())])
+            marks = pa.Array.from_buffers(pa.uint8(), rows.num_rows, [None, pa.py_buffer(looked_at.rollups())])
             is_rollup = pc.equal(marks, 1)
             is_new = pc.greater_equal(rows.column("offset"), rules.rolled_end)
             forced = pa.array(list(rules.forced_subjects), pa.binary())

@@ -38,9 +38,7 @@ def rollups_of(data: Buffer, start: int) -> tuple[pa.BinaryArray, pa.Int64Array]
     import pyarrow.compute as pc
 
     rows = check_rows(data)
-    marks = pa.Array.from_buffers(
-        pa.uint8(), rows.num_rows, [None, pa.py_buffer(BatchRows(data, LAYOUT).subject_rollups())]
-    )
+    marks = pa.Array.from_buffers(pa.uint8(), rows.num_rows, [None, pa.py_buffer(BatchRows(data, LAYOUT).rollups())])
     wanted = pc.and_(pc.equal(marks, 1), pc.greater_equal(rows.column("offset"), start))
     return rows.column("subject").filter(wanted).cast(pa.binary()), rows.column("offset").filter(wanted)
 

@@ -18,7 +18,7 @@ from penstock.base.ids import BrokerId, Incarnation, PartitionId, PartitionKey, 
 from penstock.metadata import elections
 from penstock.metadata.commands import FenceBroker, RaiseFeatureLevel, RegisterBroker, StopBroker
 from penstock.metadata.elections import BrokerReturn, Elected, ElectionRules
-from penstock.metadata.feature_levels import level_of, level_text
+from penstock.metadata.feature_levels import LEADER_DECIDES, level_of, level_text
 from penstock.metadata.feature_versions import too_old_for
 from penstock.metadata.image import BrokerState, ClusterImage, CommandOutcome, PartitionState, StreamState
 
@@ -67,7 +67,10 @@ def check_level(image: ClusterImage, broker_id: BrokerId, broker_version: str) -
 def raise_feature_level(
     image: ClusterImage, index: int, command: RaiseFeatureLevel
 ) -> tuple[ClusterImage, CommandOutcome]:
-    """Raise the level. RemoteError change_refused if it is lower now, unsupported_version if a broker is older."""
+    """Raise the level, and give streams what it brings.
+
+    RemoteError change_refused if it is lower now, unsupported_version if a broker is older.
+    """
     if command.feature_level < image.feature_level:
         text = (
             f"the cluster is at feature level {level_text(image.feature_level)}, and it is never lowered, as to "
@@ -79,7 +82,12 @@ def raise_feature_level(
     older = too_old_for(image.brokers.values(), command.feature_level)
     if older is not None:
         raise older
-    return replace(image, feature_level=command.feature_level), CommandOutcome(changed=True)
+    raised = replace(image, feature_level=command.feature_level)
+    if raised.has_feature(LEADER_DECIDES):
+        for state in image.streams.values():
+            if state.config.allow_rollup:  # the leaders decide on rollups from now on, by marks
+                raised = raised.with_changed(msgspec.structs.replace(state, has_companion=True))
+    return raised, CommandOutcome(changed=True)
 
 
 def _knows_last_run(command: RegisterBroker, known: BrokerState) -> bool:

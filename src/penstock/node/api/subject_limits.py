@@ -1,4 +1,4 @@
-"""Limits by subject of the partitions led here: which committed rows are hidden by later ones of their subjects.
+"""Limits by subject and rollups of the partitions led here: which committed rows are hidden by later ones.
 
 Rules: one decision at a time for each partition, about rows that are committed and not decided on yet; a publisher
 waits for none. A disk thread finds the rows that are hidden, and the leader writes one mark, which hides them and says
@@ -13,6 +13,10 @@ One begins DECISION_PAUSE_MS after the one before at the earliest, unless a requ
 
 A request that must see what was acked before it, such as one for the last message of a subject, waits here until that
 is decided on.
+
+A limit or rollups that are new to the stream are decided from its log start on, so what the log holds counts whenever
+it came. The first decision on rollups hides the offsets, too, that this log lacks: below feature level 0.4 each
+replica's cleaner applied rollups, and other replicas may still have those rows.
 """
 
 from __future__ import annotations
@@ -35,6 +39,7 @@ from penstock.node.partition.decisions import DecideRows, DecisionMemory
 from penstock.node.partition.log_queries import QueryGivenUpError
 from penstock.node.partition.partition import Partition
 from penstock.node.partition.partition_errors import as_remote_error
+from penstock.node.replicas.hidden_rows import Decision
 from penstock.node.replicas.replicas import Replicas
 from penstock.node.security.access import Call
 from penstock.node.step import Lane
@@ -142,8 +147,7 @@ class SubjectLimits:
 
     def _decide(self, one: _Deciding) -> None:
         partition = one.partition
-        limit = partition.stream.config.subject_limit
-        assert limit is not None
+        limit, rollups = partition.stream.config.subject_limit or 0, partition.stream.decides_rollups
         try:
             partition.require_high_watermark()
             self._companions.check_readable(partition)
@@ -152,32 +156,41 @@ class SubjectLimits:
         except RemoteError as error:
             self._retry(one, error)
             return
-        begin = max(self._hidden.decided(partition, limit), partition.log_start)
+        begin = max(self._hidden.decided(partition, limit, rollups=rollups), partition.log_start)
         if begin >= partition.committed_end:
             return
         memory, taken = one.memory, partition.taken
         if memory is None or not memory.is_of(limit, begin, taken):
             memory = one.memory = DecisionMemory(limit, begin, taken, self._budget)
         skips = not partition.is_replicated
-        has_others = self._hidden.has_others(partition)
-        query = one.query = DecideRows(view, partition.committed_end, memory, has_others=has_others, skips_damage=skips)
+        end = partition.committed_end
+        query = one.query = DecideRows(
+            view,
+            end,
+            memory,
+            has_others=self._hidden.has_others(partition),
+            skips_damage=skips,
+            rollups=rollups,
+            hides_gaps=rollups and not self._hidden.has_rollups(partition),
+        )
         one.is_busy, one.begun_us = True, self._context.now.elapsed_us
         self._running += 1
 
         def done(error: Exception | None) -> None:
             one.query, self._running = None, self._running - 1
             if error is None and self._is_current(one):
-                self._mark(one, query, limit)
+                found = query.hidden, query.pieces
+                self._mark(one, query, Decision(query.decided_end, *found, limit, rollups, query.is_rollup))
             else:
                 self._retry(one, error)
             self._run_more()
 
         self._outbox.work(Lane.READ, query.run, done)
 
-    def _mark(self, one: _Deciding, query: DecideRows, limit: int) -> None:
+    def _mark(self, one: _Deciding, query: DecideRows, decision: Decision) -> None:
         partition = one.partition
         try:
-            rows = self._hidden.decision(partition, query.hidden, query.decided_end, limit, self._context.now)
+            rows = self._hidden.decision(partition, decision, self._context.now)
             self._write(partition, rows, partial(self._marked, one, is_cut=query.is_cut))
         except RemoteError as error:
             self._retry(one, error)
@@ -208,7 +221,7 @@ class SubjectLimits:
             told = as_remote_error(error)
             one.waits_for_event = told.code in _SOON
             if not one.waits_for_event:
-                text = "its limit by subject cannot be applied, so readers do not see the latest messages"
+                text = "a limit by subject or rollups cannot be applied, so readers do not see the latest messages"
                 one.partition.tell(f"{text}: {told.message}", self._outbox)
 
     def shown(self, partition: Partition) -> None:
@@ -232,7 +245,7 @@ class SubjectLimits:
             return
         user = sharer_of(call.auth.who)
         if not self._shares.fits(user, 1, limits.DECISION_WAITERS_MAX):
-            raise RemoteError(ErrorCode.OVERLOADED, "too many requests wait for a limit by subject; ask again")
+            raise RemoteError(ErrorCode.OVERLOADED, "too many requests wait for decisions on messages; ask again")
         deadline_us = self._context.now.elapsed_us + _WAIT_US
         self._shares.add(user)
         self._waiters[call.caller] = _Waiter(call.caller, user, partition, end, deadline_us, done)
@@ -283,5 +296,5 @@ class SubjectLimits:
             self.check(one.partition)
         for waiter in [one for one in self._waiters.values() if one.deadline_us <= now_us]:
             label = waiter.partition.label
-            text = f"what was committed in {label} before is not decided on yet (its limit by subject)"
+            text = f"what was committed in {label} before is not decided on yet (a limit by subject, or rollups)"
             self._fail([waiter], RemoteError(ErrorCode.NOT_YET, f"{text}; ask again in a moment"))

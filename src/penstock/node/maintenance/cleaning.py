@@ -157,8 +157,10 @@ class Cleaners:
             return  # it is visited again if it goes on
         now_us = self._context.now.wall_us
         is_surveying = self._is_any(Survey)
+        # What a row hides is decided before a survey may take the row itself.
+        knows_hidden = partition.knows_hidden and partition.is_sealed_decided
         begun = partition.log.clean(
-            now_us, may_survey=not is_surveying, may_tidy=self._may_tidy, knows_hidden=partition.knows_hidden
+            now_us, may_survey=not is_surveying, may_tidy=self._may_tidy, knows_hidden=knows_hidden
         )
         if begun is not None:
             self._under_way.append(_Task(partition, begun))

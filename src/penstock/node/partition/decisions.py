@@ -1,24 +1,36 @@
-"""Decisions on committed rows of a stream with a limit by subject, in a disk thread.
+"""Decisions on committed rows of a stream with a limit by subject, or with rollups, in a disk thread.
 
 Rules: only committed rows are decided on, so no row is hidden by one that could be truncated. Rows that are hidden
 already hide none. What the memory of the leadership does not know of a subject is found by the subject indexes.
 
-| limit  | memory         | what a row hides                                          |
-|--------|----------------|-----------------------------------------------------------|
-| 1      | `SubjectTable` | the row of its subject before it, whether it is there     |
-| 2, …   | `LastRows`     | the oldest of the last `limit` rows that are still there  |
+| limit  | memory         | what a row hides                                          | what a rollup hides            |
+|--------|----------------|-----------------------------------------------------------|--------------------------------|
+| none   |                |                                                           | all before it, by the indexes  |
+| 1      | `SubjectTable` | the row of its subject before it, whether it is there     | the same                       |
+| 2, …   | `LastRows`     | the oldest of the last `limit` rows that are still there  | all before it, by the memory   |
+
+A rollup of all hides whatever is before it. What limit and rollups hide is the sum of both: a rollup takes the oldest
+rows of a subject, so the last ones that are left are the same, whichever comes first.
+
+Rollups are found by the flags of their batches, so a stream without a limit reads only headers of the others. Rows of a
+subject are looked for from the newest to the oldest, up to its rollup before: that one has hidden what is older.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
-from penstock.commitlog import LogView, SubjectQueries, subject_rows
+from penstock.batch import codec, masking
+from penstock.batch.codec import Buffer
+from penstock.batch.header import MAY_ROLL_UP_ALL, MAY_ROLL_UP_SUBJECTS, BatchHeader
+from penstock.commitlog import LiveCounts, LogView, SubjectQueries, TooManyRowsError, subject_rows
+from penstock.hot.lifetimes import OF_ALL, OF_SUBJECT
+from penstock.hot.rows import BatchRows
 from penstock.hot.subject_table import SubjectTable, TableBudget
 from penstock.live.last_rows import LastRows
 from penstock.live.marks import ROWS_BYTES_MAX
@@ -28,7 +40,9 @@ from penstock.node.partition.log_queries import Query, QueryGivenUpError
 if TYPE_CHECKING:
     import pyarrow as pa
 
+_T = TypeVar("_T")
 _OFFSET, _SUBJECT = 0, 1  # columns of the rows
+_ROLLS_UP = MAY_ROLL_UP_SUBJECTS | MAY_ROLL_UP_ALL
 
 
 class DecisionMemory:
@@ -37,45 +51,66 @@ class DecisionMemory:
     def __init__(self, limit: int, end: int, taken: int, budget: TableBudget) -> None:
         self.limit, self.end, self.taken = limit, end, taken
         self.table = SubjectTable(limits.SUBJECT_TABLE_MAX, end, budget) if limit == 1 else None
-        self.rows = LastRows(limit, end)
+        self.rows = LastRows(limit, end) if limit > 1 else None
 
     def is_of(self, limit: int, begin: int, taken: int) -> bool:
         """True if decisions by this limit can go on with it at `begin`. A row alone may be gone: it hides none."""
-        return (self.limit, self.end) == (limit, begin) and (limit == 1 or self.taken == taken)
+        return (self.limit, self.end) == (limit, begin) and (limit <= 1 or self.taken == taken)
 
     def forget(self, rows_max: int) -> None:
         """Forget subjects that had no row for long. A table does so by itself."""
-        self.rows.forget(rows_max)
+        if self.rows is not None:
+            self.rows.forget(rows_max)
 
 
 class DecideRows(Query):
     """Decides on the rows from `begin` to `end`, or to `decided_end` if these are too many: `hidden` are to be hidden.
 
     `has_others`: rows were hidden by others than the limit. `skips_damage`: no other replica has what cannot be read,
-    so that nothing is to be decided on there.
+    so that nothing is to be decided on there. `rollups`: they take effect. `hides_gaps`: offsets that this log lacks
+    are hidden, too, as each replica's cleaner has applied rollups alone until now.
     """
 
     def __init__(
-        self, view: LogView, end: int, memory: DecisionMemory, *, has_others: bool, skips_damage: bool
+        self,
+        view: LogView,
+        end: int,
+        memory: DecisionMemory,
+        *,
+        has_others: bool,
+        skips_damage: bool,
+        rollups: bool = False,
+        hides_gaps: bool = False,
     ) -> None:
         super().__init__(view.as_stored())
         self._hidden_rows = view.hidden
         self.begin = max(memory.end, view.log_start)
         self._end = end
-        self.decided_end = min(end, self.begin + limits.DECIDED_ROWS_AT_ONCE)
+        self.decided_end = min(end, self.begin + limits.DECIDED_ROWS_AT_ONCE) if memory.limit else end
         self.hidden = NONE
+        self.pieces: list[RowSet] = []  # the same, split for marks
+        self.is_rollup = False  # a rollup hides more of these rows than the limit
         self._memory = memory
         self._has_others = has_others
         self._skips_damage = skips_damage
+        self._rollups = rollups
+        self._hides_gaps = hides_gaps
 
     def run(self) -> None:
         """Raise RemoteError, CorruptionError, OSError or QueryGivenUpError; then the memory is to be dropped."""
         hidden = array("q")
         if self._memory.table is not None:
             self._decide_by_table(self._memory.table, hidden)
-        else:
+        elif self._memory.rows is not None:
             self._decide_by_rows(self._memory.rows, hidden)
-        self.hidden = next(iter(RowSet.of(hidden).split(ROWS_BYTES_MAX)), NONE)  # one piece, and it has its bytes
+        self.hidden = RowSet.of(hidden)
+        if self._rollups:
+            by_limit = self.hidden.count
+            self.hidden |= self._roll_up(*self._last_rollups())
+            if self._hides_gaps:
+                self.hidden |= self._gaps()
+            self.is_rollup = self.hidden.count > by_limit
+        self.pieces = self.hidden.split(ROWS_BYTES_MAX)
         self._memory.end = self.decided_end
 
     @property
@@ -86,33 +121,36 @@ class DecideRows(Query):
     def _rows(self) -> Iterator[pa.RecordBatch]:
         """Yield offset and subject of the live rows to decide on; lower `decided_end` after enough bytes."""
         begin = self.begin
-        while begin < self.decided_end:
+        for rows, size_bytes in self._past_damage(begin, self.decided_end, partial(subject_rows, self._view)):
+            self._tell(size_bytes)
+            if rows.num_rows:
+                begin = rows.column(_OFFSET)[rows.num_rows - 1].as_py() + 1
+            yield self._live(rows)
+            if self.looked_bytes >= limits.DECIDED_BYTES_AT_ONCE and begin > self.begin:
+                self.decided_end = begin
+                return
+
+    def _past_damage(
+        self, begin: int, end: int, read: Callable[[int, int], Iterator[_T]], *, reverse: bool = False
+    ) -> Iterator[_T]:
+        """Yield what `read` does from `begin` to `end`, but for what is damaged in the only replica."""
+        while begin < end:
             try:
-                for rows, size_bytes in subject_rows(self._view, begin, self.decided_end):
-                    self._tell(size_bytes)
-                    if rows.num_rows:
-                        begin = rows.column(_OFFSET)[rows.num_rows - 1].as_py() + 1
-                    yield self._live(rows)
-                    if self.looked_bytes >= limits.DECIDED_BYTES_AT_ONCE and begin > self.begin:
-                        self.decided_end = begin
-                        return
+                yield from read(begin, end)
                 return
             except RemoteError as error:
-                end = error.details.get("end_offset", 0)
-                if error.code != ErrorCode.CORRUPT_RANGE or not self._skips_damage or end <= begin:
+                damage = error.details.get("base_offset", 0), error.details.get("end_offset", 0)
+                if error.code != ErrorCode.CORRUPT_RANGE or not self._skips_damage:
                     raise
-                begin = end
+                if damage[1] <= begin or damage[0] >= end:
+                    raise
+                begin, end = (begin, damage[0]) if reverse else (damage[1], end)
 
     def _live(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        hidden = self._hidden_rows
-        if hidden is None or not rows.num_rows:
+        if self._hidden_rows is None:
             return rows
-        offsets = rows.column(_OFFSET).to_pylist()
-        if not hidden.any_in(offsets[0], offsets[-1] + 1):
-            return rows
-        import pyarrow as pa
-
-        return rows.filter(pa.array([offset not in hidden for offset in offsets], pa.bool_()))
+        shown = masking.shown(rows.column("offset"), self._hidden_rows)
+        return rows if shown is None else rows.filter(shown)
 
     def _decide_by_table(self, table: SubjectTable, hidden: array[int]) -> None:
         is_whole = table.known_from <= self._view.log_start
@@ -155,10 +193,8 @@ class DecideRows(Query):
         queries = SubjectQueries(view, self.begin, self._tell)
         wanted: dict[str, list[int]] = {subject: [] for subject in subjects}
         lasts = zip(subjects, queries.last_of_many([one.encode() for one in subjects]), strict=True)
-        left = {subject for subject, last in lasts if last >= 0}
-        for begin, end in (
-            reversed(queries.ranges([one.encode() for one in sorted(left)], view.log_start, self.begin)) if left else ()
-        ):
+        left = {subject: subject.encode() for subject, last in lasts if last >= 0}
+        for begin, end in queries.ranges(left.values(), view.log_start, self.begin):
             here: dict[str, list[int]] = {}
             for rows, size_bytes in subject_rows(view, begin, end):
                 self._tell(size_bytes)
@@ -170,15 +206,101 @@ class DecideRows(Query):
             for subject, offsets in here.items():
                 wanted[subject] = (offsets + wanted[subject])[-limit:]
                 if len(wanted[subject]) == limit:
-                    left.remove(subject)
-            if not left:
-                break
+                    del left[subject]
         return wanted
+
+    # Rollups.
+
+    def _last_rollups(self) -> tuple[int, dict[str, int]]:
+        """Return the last rollup of all (or -1), and that of each subject; lower `decided_end` after enough bytes."""
+        import pyarrow.compute as pc
+
+        of_all, of_subjects = -1, dict[str, int]()
+        size_bytes = 0
+        batches = partial(self._view.batches, wants=self._may_roll_up)
+        for header, data in self._past_damage(self.begin, self.decided_end, batches):
+            self._tell(len(data))
+            rows = self._live(_with_kinds(header, data))
+            rows = rows.filter(pc.greater(rows.column("kind"), 0))
+            for offset, subject, kind in zip(*(column.to_pylist() for column in rows.columns), strict=True):
+                if not self.begin <= offset < self.decided_end:
+                    continue
+                if kind == OF_ALL:
+                    of_all = offset
+                else:
+                    of_subjects[subject] = offset
+            size_bytes += len(data)
+            if not self._memory.limit and size_bytes >= limits.DECIDED_BYTES_AT_ONCE:
+                self.decided_end = min(self.decided_end, header.end_offset)
+                break
+        return of_all, of_subjects
+
+    def _may_roll_up(self, header: BatchHeader) -> bool:
+        self._tell(0)
+        return bool(header.flags & _ROLLS_UP)
+
+    def _roll_up(self, of_all: int, of_subjects: Mapping[str, int]) -> RowSet:
+        """Return the rows before these rollups."""
+        start = self._view.log_start
+        before = RowSet.of_runs([(start, of_all)]) if of_all > start else NONE
+        later = {subject: offset for subject, offset in of_subjects.items() if offset > of_all}
+        if not self._memory.limit:
+            return before | self._earlier(later, max(start, of_all))
+        if (memory := self._memory.rows) is not None:
+            before |= RowSet.of(row for subject, offset in later.items() for row in memory.roll_up(subject, offset))
+        return before
+
+    def _earlier(self, rollups: Mapping[str, int], start: int) -> RowSet:
+        """Return the live rows from `start` on that are before the rollups of their subjects."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        found = NONE
+        left = {subject: subject.encode() for subject in rollups}
+        queries = SubjectQueries(self._view, self.decided_end, self._tell)
+        batches = partial(self._view.batches, reverse=True, wants=self._may_show)
+        for begin, end in queries.ranges(left.values(), start, max(rollups.values(), default=start)):
+            names, bounds = pa.array([*left], pa.utf8()), pa.array([rollups[one] for one in left], pa.int64())
+            for header, data in self._past_damage(begin, end, batches, reverse=True):
+                self._tell(len(data))
+                rows = self._live(_with_kinds(header, data))
+                offsets, subjects, kinds = rows.columns
+                is_before = pc.less(offsets, bounds.take(pc.index_in(subjects, value_set=names)))
+                goes = pc.and_(pc.fill_null(is_before, fill_value=False), pc.greater_equal(offsets, start))
+                found |= RowSet.of(offsets.filter(goes).to_pylist())
+                # A rollup that was decided on and is live until now has hidden all before it.
+                is_decided = pc.and_(pc.equal(kinds, OF_SUBJECT), pc.less(offsets, self.begin))
+                for subject in pc.unique(subjects.filter(pc.and_(goes, is_decided))).to_pylist():
+                    left.pop(subject, None)
+                if not left:
+                    return found
+        return found
+
+    def _may_show(self, header: BatchHeader) -> bool:
+        self._tell(0)
+        return self._hidden_rows is None or self._hidden_rows.first_absent(header.base_offset) < header.end_offset
+
+    def _gaps(self) -> RowSet:
+        while True:
+            try:
+                return LiveCounts(self._view, self._end, self._tell).gone()
+            except TooManyRowsError:  # it goes on where it has stopped
+                continue
 
     def _tell(self, size_bytes: int) -> None:
         self.looked_bytes += size_bytes
         if not self._is_wanted:
             raise QueryGivenUpError
+
+
+def _with_kinds(header: BatchHeader, data: Buffer) -> pa.RecordBatch:
+    """Return offset, subject and kind of rollup of the rows of a batch; the kind is 0 of what is none."""
+    import pyarrow as pa
+
+    rows = codec.check_rows(data)
+    kinds = BatchRows(data, codec.LAYOUT).rollups() if header.flags & _ROLLS_UP else bytes(rows.num_rows)
+    column = pa.Array.from_buffers(pa.uint8(), rows.num_rows, [None, pa.py_buffer(kinds)])
+    return pa.record_batch([rows.column("offset"), rows.column("subject"), column], ["offset", "subject", "kind"])
 
 
 def _indices(places: list[int]) -> pa.Array:

@@ -125,7 +125,7 @@ class Partition:
         self.trouble, self.fenced_told, self.damage_told = "", False, 0
         self.hiding, self.show_refusal = (NONE, NONE, 0), ""  # see `hide`
         self.taken = 0  # how often the cleaner has taken rows that were not hidden
-        self.is_limited = False  # readers are shown only the last messages of each subject
+        self.is_limited = False  # readers are shown only what a leader has decided on: limit by subject, rollups
         self._decided = (0, 0, 0)  # end of the rows on which a leader has decided, by which limit, and its epoch
         self._seen_end = 0  # readers were shown rows up to there before they were decided on
         # ends of the companion log's rows that were applied, and of those that are known: they wait for rows here
@@ -263,7 +263,8 @@ class Partition:
             self.dedup.forget_below(self.truncated_end)
             forget_purged(self.dedup, stream)
         config = stream.config
-        is_limited = config.subject_limit is not None and stream.intake is not Intake.SEALED
+        is_limited = config.subject_limit is not None or stream.decides_rollups
+        is_limited = is_limited and stream.intake is not Intake.SEALED
         self._limit_subjects(seen_end, is_limited=is_limited and not config.is_deletion_suspended)
         assert config.min_isr is not None
         is_in_memory = config.storage is Storage.MEMORY
@@ -322,6 +323,11 @@ class Partition:
         """
         end, _, leader_epoch = self._decided
         return min(end, self.log.marked_end(leader_epoch))
+
+    @property
+    def is_sealed_decided(self) -> bool:
+        """True if a leader has decided on all rows of sealed segments, or none needs a decision."""
+        return not self.is_limited or self.decided_end >= self.log.sealed_end
 
     @property
     def decided_limit(self) -> int:

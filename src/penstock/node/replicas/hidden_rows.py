@@ -10,9 +10,9 @@ it shows next is without these rows. A follower shows nothing until it has commi
 it made the last mark: before, it would hide a message of a key and not show yet the later one that is the reason. A
 mark that is not understood, or is no mark, makes the replica refuse reads: it could hide rows.
 
-A mark of a limit by subject hides rows because of later ones, up to its `decided_end`. Where these are not known to be
-committed yet, as on a follower whose data log is behind, the result waits for them: a subject whose last message is not
-shown yet must not lose the one before. Of those that wait, the first one and the newest are kept.
+A decision, by a limit by subject or a rollup, hides rows because of later ones, up to its `decided_end`. Where these
+are not known to be committed yet, as on a follower whose data log is behind, the result waits for them: a subject whose
+last message is not shown yet must not lose the one before. Of those that wait, the first one and the newest are kept.
 """
 
 from __future__ import annotations
@@ -70,6 +70,17 @@ class _Fold:
         return _Result(
             self.end, live.hidden, live.secure, live.leader_epoch, live.decided_end, live.limit, live.log_end, others
         )
+
+
+class Decision(NamedTuple):
+    """A leader's decision on the rows before `end`, by a limit by subject (0: none), and by rollups or not."""
+
+    end: int
+    hidden: RowSet
+    pieces: Sequence[RowSet]  # the same, split for marks
+    limit: int
+    rollups: bool
+    is_rollup: bool  # a rollup hides more of these rows than the limit
 
 
 class Erasure(NamedTuple):
@@ -282,29 +293,41 @@ class HiddenRows:
             marks = chain((HideRows(under, HideReason.LIMIT, RowSet.of_runs([pushed])),), marks)
         return self._rows(fold, under, marks)
 
-    def decision(self, partition: Partition, hidden: RowSet, decided_end: int, limit: int, now: Now) -> Rows:
-        """Return the rows that hide what a limit by subject does not allow, before and by the rows at `decided_end`.
+    def decision(self, partition: Partition, decided: Decision, now: Now) -> Rows:
+        """Return the rows that hide what a decision found, and say up to where it goes.
 
         RemoteError overloaded: as `marks`.
         """
-        fold = self._folds.get(partition.key)
-        if hidden and fold is not None and not fold.live.has_room:
-            text = f"a limit of {limit} messages of each subject cannot be kept, and later messages are not shown"
+        fold, hidden = self._folds.get(partition.key) or _Fold(), decided.hidden
+        if hidden and not fold.live.has_room_for(hidden):
+            text = "a limit by subject or a rollup cannot take effect, and later messages are not shown"
             raise RemoteError(ErrorCode.OVERLOADED, f"{text}: {self._no_room(partition, fold)}")
         # What is committed later says nothing about these rows: a follower need not have it to show the result.
-        under = replace(self._under(partition, hidden, now), log_end=decided_end, decided_end=decided_end, limit=limit)
-        mark = HideRows(under, HideReason.LIMIT, hidden) if hidden else Decided(under)
-        return self._rows(fold, under, (mark,))
+        under = replace(self._under(partition, hidden, now), log_end=max(decided.end, hidden.end))
+        last = replace(under, decided_end=decided.end, limit=decided.limit, rollups=decided.rollups)
+        if not hidden:
+            return self._rows(fold, last, (Decided(last),))
+        reason = HideReason.ROLLUP if decided.is_rollup else HideReason.LIMIT
+        marks = [HideRows(under, reason, one) for one in decided.pieces]
+        # The newest rows are hidden together with the end up to which is decided: no subject loses its last message.
+        marks[-1] = replace(marks[-1], under=last)
+        # Many marks and a snapshot may be too much for one append: then the next decision writes the snapshot.
+        return self._rows(fold if len(marks) == 1 else None, last, marks)
 
-    def decided(self, partition: Partition, limit: int) -> int:
-        """Return up to where the messages of a partition led here are decided on by that limit, or a stricter one.
+    def decided(self, partition: Partition, limit: int, *, rollups: bool) -> int:
+        """Return up to where the messages of a partition led here are decided on by these rules, or stricter ones.
 
-        0 if by none: it is decided anew.
+        0 if by none: all is decided anew.
         """
         fold = self._folds.get(partition.key)
-        if fold is None or not 0 < fold.live.limit <= limit:
+        if fold is None or not fold.live.covers(limit, rollups=rollups):
             return 0
         return min(fold.live.decided_end, partition.log.marked_end(fold.live.leader_epoch))
+
+    def has_rollups(self, partition: Partition) -> bool:
+        """True if rollups have been decided on in this partition."""
+        fold = self._folds.get(partition.key)
+        return fold is not None and fold.live.rollups
 
     def has_others(self, partition: Partition) -> bool:
         """True if rows were hidden that no limit by subject hides."""

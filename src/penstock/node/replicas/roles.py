@@ -307,6 +307,7 @@ class Roles:
 
     def _configure(self, partition: Partition) -> None:
         config = LogConfig.of(partition.stream.config)
+        config = replace(config, rolls_up=config.rolls_up and not partition.stream.decides_rollups)
         if partition.stream.moves_keys and partition.key.partition >= partition.stream.counts[0]:
             # else the key's old value in an older partition would reappear
             config = replace(config, keeps_tombstones=True)
@@ -326,11 +327,9 @@ class Roles:
 def leader_decides(image: ClusterImage, stream: StreamState, number: int) -> bool:
     """True if the partition's leader decides for all replicas which rows compaction and expiry remove (ADR 89).
 
-    Internal streams are read where they are led, and what one replica has alone needs no agreement. Rollups go by each
-    replica's cleaner, and with them all else of their stream.
+    Internal streams are read where they are led, and what one replica has alone needs no agreement.
     """
-    config = stream.config
-    if config.is_internal or config.allow_rollup or len(stream.partitions[number].holders) < 2:
+    if stream.config.is_internal or len(stream.partitions[number].holders) < 2:
         return False
     return image.has_feature(LEADER_DECIDES)
 

@@ -1,10 +1,12 @@
 """Applies `Nats-Rollup: all`: such a message purges everything before it in its partition.
 
 Rules: the partition's leader acts once the message is committed, not before: an uncommitted message may be truncated,
-and must not have removed anything. The purge goes through the metadata like a truncation (`node.replicas.truncations`),
-so it survives the leader, and all replicas begin there. A partition has one request under way: of messages that arrive
-meanwhile the last one counts. A leadership may end between the ack and its request, so each leadership begins with a
-backward search of the log for the last such message. Of batches without the flag only the header is read.
+and must not have removed anything. From feature level 0.4 on a decision has hidden everything before it by then
+(`node.api.subject_limits`), and the purge only raises the log start, so that whole segments are removed. The purge goes
+through the metadata like a truncation (`node.replicas.truncations`), so it survives the leader, and all replicas begin
+there. A partition has one request under way: of messages that arrive meanwhile the last one counts. A leadership may
+end between the ack and its request, so each leadership begins with a backward search of the log for the last such
+message. Of batches without the flag only the header is read.
 
 | known                 | since                                       | action                                   |
 |-----------------------|---------------------------------------------|------------------------------------------|
@@ -87,12 +89,13 @@ class Rollups:
         if partition.rollup_at == UNKNOWN_ROLLUP:
             self._search(partition, leadership)
             return
-        committed_end = partition.committed_end
+        # Readers are shown what comes before a rollup until the rollup itself.
+        shown_end = partition.visible_end
         at = self._awaited.setdefault(partition, partition.rollup_at)
-        if at >= committed_end:
+        if at >= shown_end:
             return
         del self._awaited[partition]
-        if partition.rollup_at < committed_end:
+        if partition.rollup_at < shown_end:
             at = partition.rollup_at
         if at > partition.log_start:
             self._ask(partition, leadership, at)
@@ -114,7 +117,8 @@ class Rollups:
                 self.check(partition)
                 return
             if error is not None:
-                partition.tell(f"cannot look for a rollup of all: {as_remote_error(error)}", self._outbox)
+                if partition.visible_end == partition.committed_end:  # else decisions fail, too, and tell of it
+                    partition.tell(f"cannot look for a rollup of all: {as_remote_error(error)}", self._outbox)
                 self._retry(partition)
                 return
             if partition.rollup_at == UNKNOWN_ROLLUP:

@@ -62,6 +62,7 @@ def deleted_error(state: StreamState) -> RemoteError:
 def _log_config(image: ClusterImage, state: StreamState, number: int) -> LogConfig:
     """Config of a log before its role is known."""
     config = LogConfig.of(state.config)
+    config = replace(config, rolls_up=config.rolls_up and not state.decides_rollups)
     if leader_decides(image, state, number):
         config = replace(config, deciding=Deciding.ELSEWHERE)
     return config.untouched() if state.intake is Intake.SEALED else config
@@ -282,6 +283,9 @@ class StreamLifecycle:
         level = self._context.image.feature_level
         if level != self._level:
             self._level = level
+            for state in self._context.image.streams.values():
+                if state.has_companion:  # the level may have brought it
+                    self._apply_stream(state)
             for partition in list(self.partitions.values()):
                 self._roles.update(partition)
                 self._upkeep.touch(partition)

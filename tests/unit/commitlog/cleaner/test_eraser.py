@@ -234,18 +234,6 @@ def test_a_truncation_gives_the_offsets_of_hidden_rows_to_others() -> None:
     assert 7 not in offsets_of(log.view().hiding(log.hidden))
 
 
-def test_a_hidden_rollup_takes_effect_before_it_goes() -> None:
-    log = open_log(MemoryVfs(), replace(CONFIG, rolls_up=True), now_us=NOW)
-    log.start_epoch(1)
-    append_told(log, [Told(), Told(subject=b"t"), Told({"Nats-Rollup": "sub"})], NOW)
-    log.tick(NOW + 10 * S)
-    append_told(log, [Told(subject=b"t")], NOW + 11 * S)
-    commit(log)
-    log.hide(RowSet.of([2]), RowSet.of([2]))
-    clean_all(log, NOW + 20 * S)
-    assert offsets_of(log.view()) == [1, 3]
-
-
 def test_as_many_hidden_rows_as_were_erased_below_the_log_start_are_hidden_all_the_same() -> None:
     vfs, log = sealed()
     erased = RowSet.of([1, 2, 3])
