@@ -188,6 +188,7 @@ SUM_BLOCK_BYTES = 4 * KIB  # of a segment, with a checksum each: 0.1 % of it; a 
 SUMMED_BATCH_BYTES = 64 * KIB  # average size of a segment's batches from which its blocks have checksums
 PICKED_BATCH_BYTES = 256 * KIB  # a look-up reads blocks of such a batch; a smaller one takes no longer as a whole
 READ_BATCHES_MAX = 1_024  # of a segment, batches of which rows were looked up: 4 bytes in memory for 4 KiB of each
+GONE_SUBJECTS_KEPT_MAX = 100  # subjects with hidden rows whose sums a sealed segment remembers: 10 KB
 LIVE_SUBJECTS_MAX = 1_024  # subjects with hidden rows in one segment that are corrected one by one
 SUBJECTS_COUNTED_BYTES_MAX = 64 * MIB  # looked through by one request that counts, some 1 s; the next one goes on
 SUBJECTS_LISTED_BYTES_MAX = 256 * MIB  # looked through by one request that lists

@@ -102,7 +102,19 @@ class LiveSubjectQueries(SubjectQueries):
         return parts
 
     def _gone(self, piece: Piece, hidden: RowSet) -> SubjectRows:
-        """Sum up the hidden rows of a piece that are stored with their subject."""
+        """Sum up the hidden rows of a piece that are stored with their subject; of a segment, once if they are few."""
+        if not self._has_own_index(piece):
+            return self._read_gone(piece, hidden)
+        latest, rows = piece.segment.latest, hidden.between(piece.begin, piece.end)
+        known = latest.subjects.gone
+        if known is not None and known[0] == rows:
+            return known[1]
+        found = self._read_gone(piece, hidden)
+        if len(found) <= limits.GONE_SUBJECTS_KEPT_MAX and piece.segment.latest is latest:
+            latest.subjects.gone = rows, found
+        return found
+
+    def _read_gone(self, piece: Piece, hidden: RowSet) -> SubjectRows:
         total = SubjectSum()
         offset = hidden.first_present(piece.begin)
         while offset is not None and offset < piece.end:

@@ -82,15 +82,17 @@ class SubjectMemory:
 
     `trailer`: that of its subject index, once it was compared with the segment. `begin`, `end`, `parts` of `summed`:
     sums of the rows from one offset to another, in no index file. `batches`: large ones that were read, by base offset;
-    see `single_rows`. An outdated one costs reading its batch.
+    see `single_rows`. An outdated one costs reading its batch. `gone`: a few hidden rows of it, and the sum of those
+    that its file holds.
     """
 
-    __slots__ = ("batches", "summed", "trailer")
+    __slots__ = ("batches", "gone", "summed", "trailer")
 
     def __init__(self) -> None:
         self.trailer: Trailer | None = None
         self.summed: tuple[int, int, tuple[SubjectRows, ...]] | None = None
         self.batches: tuple[ReadBatch, ...] = ()
+        self.gone: tuple[RowSet, SubjectRows] | None = None
 
     def read_batch_at(self, offset: int) -> ReadBatch | None:
         """Return the batch that holds an offset, if it is among `batches`."""

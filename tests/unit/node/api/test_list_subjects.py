@@ -16,6 +16,7 @@ from penstock.messages import (
     RaiseFeatureLevelRequest,
     RaiseFeatureLevelResponse,
 )
+from penstock.vfs.faulty import FileOperation, FileOperationKind
 from tests.unit.node.harness import Broker
 
 
@@ -87,6 +88,25 @@ def test_deleted_messages_do_not_count() -> None:
     assert ask(broker, "orders.0").messages == 18
     delete(broker, *range(0, 60, 3))
     assert listed(broker, ">", limit=1) == [("orders.1", 19, 1, 55)]
+
+
+def test_deleted_messages_are_read_once_for_all_lists() -> None:
+    broker = with_messages()
+    delete(broker, 0, 1, 3)
+    wanted = listed(broker, ">")
+    reads: list[str] = []
+
+    def count(operation: FileOperation) -> None:
+        if operation.kind is FileOperationKind.READ and operation.path.endswith("/00000000000000000000.arrows"):
+            reads.append(operation.path)
+
+    broker.vfs.plan = count
+    assert listed(broker, ">") == wanted
+    assert not reads
+    delete(broker, 2)
+    reads.clear()
+    assert listed(broker, ">")[2] == ("orders.2", 19, 5, 59)
+    assert reads
 
 
 def test_a_range_of_offsets() -> None:
