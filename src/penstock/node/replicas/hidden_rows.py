@@ -213,6 +213,7 @@ class HiddenRows:
                 break
             del fold.waiting[0]
             partition.shown_marks = result.marks_end
+            was_decided = partition.is_sealed_decided
             partition.hide(
                 # What came after its erasure is blank, and hidden already, though the result of that mark waits.
                 result.hidden | live.secure if fold.waiting else result.hidden,
@@ -225,7 +226,8 @@ class HiddenRows:
                 log_end=result.log_end,
             )
             fold.others = result.others
-            if result.secure or partition.pushed_out is not None:
+            may_survey = partition.is_sealed_decided and not was_decided  # the cleaner has waited for that
+            if result.secure or partition.pushed_out is not None or may_survey:
                 self._touch(partition)
         if partition.is_limited:
             self._events.add(PartitionEventKind.SHOWN, partition)

@@ -195,6 +195,22 @@ def test_an_expectation_about_a_subject_that_all_has_taken() -> None:
     assert broker.acked()[-1] == "r"
 
 
+def test_one_that_expires_takes_effect_before_it_goes() -> None:
+    broker = started(allow_message_ttl=True, segment_age_ms=1_000)
+    publish(broker, "a", "b")
+    assert offsets(broker) == [0, 1]
+    broker.hung = (DecideRows,)
+    short = b"orders.a", None, block("Nats-Rollup: sub", "Nats-TTL: 2s"), b"short"
+    broker.deliver([short, (b"orders.c", None, None, b"covers the offsets")])
+    go_on(broker, 30_000)
+    publish(broker, "c")
+    go_on(broker, 30_000)
+    broker.hung = ()
+    decide(broker)
+    go_on(broker, 90_000)
+    assert offsets(broker) == [1, 3, 4]
+
+
 def test_what_is_too_much_for_one_mark_is_split_and_the_newest_is_hidden_with_the_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
