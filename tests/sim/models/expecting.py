@@ -13,9 +13,9 @@
 
 Rules: writers use what they were told last: by acks, by refusals (which name the last sequence) and by answered
 deletions. Several of them write at the same time, with the same expectation. Some are late: they expect a message that
-was deleted. When another broker begins to lead, writers come at once. Two streams: one without limits, and one that
-discards new messages at a limit in messages or in bytes. The latter may stay full without a message: batches that only
-cover offsets have bytes, too.
+was deleted. When another broker begins to lead, writers come at once, and its disk may be slow. Two streams: one
+without limits, and one that discards new messages at a limit in messages or in bytes. The latter may stay full without
+a message: batches that only cover offsets have bytes, too.
 """
 
 from __future__ import annotations
@@ -64,6 +64,7 @@ _AT_ONCE_US = (1, 3_000, 40_000, 400_000, 1_500_000)  # after another broker has
 _WRONG_SEQUENCE = re.compile(r"wrong last sequence: (\d+)")
 _HOWS, _LATE, _KNOWING = 20, 0, 11  # ways to write: see `_expectation`
 _DELETING = 0.6  # of all runs: a deletion makes a broker forget what it knows of subjects
+_SLOW_US = 1_000_000  # duration of slow disk work of some new leaders
 _NONE = -1  # offset of the last message of a subject without messages
 
 
@@ -429,10 +430,21 @@ class Expecting:
             self._looks[key] = look
             if look.is_leader and look.leader_epoch > self._epochs.get(stream.stream_id, 0):
                 self._epochs[stream.stream_id] = look.leader_epoch
+                if self._drawn(3) == 0:
+                    self._slow_down(broker)
                 for after_us in _AT_ONCE_US:
                     self._around.scheduler.after(after_us, partial(self._write_at_once, stream))
             if not stream.is_excused:
                 self._check_fullness(stream, broker, look, before)
+
+    def _slow_down(self, broker: SimBroker) -> None:
+        """Have the disk work slowly for a while: what a new leader reads before it stores takes its time."""
+        broker.disk.is_slow = True
+
+        def end() -> None:
+            broker.disk.is_slow = False
+
+        self._around.scheduler.after(_SLOW_US, end)
 
     def _check_fullness(
         self, stream: _Stream, broker: SimBroker, look: inspector.FullLook, before: inspector.FullLook | None
