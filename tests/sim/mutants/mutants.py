@@ -395,12 +395,6 @@ CLUSTER_MUTANTS = (
         "return durability is Durability.FSYNC or (durability is Durability.AUTO and smallest_isr == 1)",
         "return durability is Durability.FSYNC",
     ),
-    Mutant(
-        "last messages are remembered beyond a leadership",
-        _PARTITION,
-        "        self.dedup = self.lasts = self.producers = self.published = None\n",
-        "        self.dedup = self.producers = self.published = None\n",
-    ),
 )
 """Mutants that need more than one broker.
 
@@ -814,25 +808,11 @@ MUTANTS_OF_EXPECTATIONS = (
         "",
     ),
     Mutant(
-        "a message that the disk refused stays a last message",
-        "penstock.ingest.last_sequences",
-        "        if (written := log_end - base_offset) < len(rows):\n",
-        "        if (written := log_end - base_offset) < 0:\n",
-    ),
-    Mutant(
         "a new leader answers before it knows what is deleted",
         _PARTITION,
         "            if self._awaits_marks(arrived_us, now, must=must):\n                return None\n"
         "            if not self.knows_hidden:\n",
         "            if False:\n",
-    ),
-    Mutant(
-        "a new leader stores before it has counted",
-        _PARTITION,
-        "            if not limit.is_known:\n"
-        "                return refuse_all(group, rules, acks.unavailable(UNCOUNTED), OVER_BUDGET) if must else None\n"
-        "            if limit.refuses_new:\n",
-        "            if limit.is_known and limit.refuses_new:\n",
     ),
     Mutant(
         "messages that are not committed take no room",
@@ -855,7 +835,8 @@ MUTANTS_OF_EXPECTATIONS = (
 )
 """Mutants of expectations and of streams that refuse what would exceed their limits: some seeds have such writers.
 
-One broker shows them soonest.
+One broker shows them soonest. Left out is a new leader that stores before it has counted: it counts within a read of
+its disk. `tests/unit/node/partition/test_row_limit.py` finds it.
 """
 
 
