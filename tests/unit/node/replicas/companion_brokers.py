@@ -40,7 +40,12 @@ class Taken:
         self.keys.setdefault(key, []).extend(map(_name_of, rows))
         self.ends[key] = end
 
-    def reset(self, key: PartitionKey) -> None:
+    def reset(self, key: PartitionKey, begin: int) -> None:
+        """Begin anew at that offset."""
+        self.forget(key)
+        self.ends[key] = begin
+
+    def forget(self, key: PartitionKey) -> None:
         """Begin anew."""
         self.resets += 1
         self.keys.pop(key, None)
