@@ -6,8 +6,8 @@ between the parts. A leadership that ends in between leaves a snapshot that no r
 the log start offset of the companion log rises to the end of the marks that the snapshot before it holds: so all that
 is removed is in two snapshots that the ISR has on its disks, and a replica that begins at the new start finds one of
 them behind it. Followers raise their log start as that of any log (`replication.follower`). A start after a long life
-reads two snapshots and twice MARKS_PER_SNAPSHOT_MAX marks at most, or twice SNAPSHOT_AFTER_BYTES, or twice the size of
-the hidden rows in memory, and what was written beside the snapshots.
+reads two snapshots at most, twice the marks that make one due (`LiveRows.is_snapshot_due`), and what was written beside
+the snapshots.
 
     marks applied → due → part made → written, committed, applied → next part … → whole: the log start rises
                             └─ refused, or no longer led: begun anew after the next mark
