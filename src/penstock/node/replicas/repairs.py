@@ -257,7 +257,7 @@ class Repairs:
             repair.is_busy = False
             if self._under_way is not repair:
                 return
-            if self._take(repair, mending, response, bytes(raw), leads=leads):
+            if self._take(mending, response, bytes(raw), leads=leads):
                 repair.asked.clear()
                 repair.givers.add(giver)
                 repair.giver = giver
@@ -267,9 +267,7 @@ class Repairs:
 
         self._peers.send(giver, request, done=done)
 
-    def _take(
-        self, repair: _Repair, mending: SegmentRepair, response: Response | RemoteError, raw: bytes, *, leads: bool
-    ) -> bool:
+    def _take(self, mending: SegmentRepair, response: Response | RemoteError, raw: bytes, *, leads: bool) -> bool:
         """Return True if the answer fills the hole. `leads`: by the image, its sender is the leader."""
         hole = mending.hole
         assert hole is not None
@@ -281,9 +279,7 @@ class Repairs:
             return mending.hole is None
         assert isinstance(response, RemoteError), response
         log_start = response.details.get("log_start")
-        if response.code != ErrorCode.OFFSET_OUT_OF_RANGE or not isinstance(log_start, int):
-            return False
-        if not (leads or _is_restored(repair.partition)):  # a companion begins where a leader had committed it
+        if not leads or response.code != ErrorCode.OFFSET_OUT_OF_RANGE or not isinstance(log_start, int):
             return False
         if log_start > hole.offset:
             mending.begins(log_start)

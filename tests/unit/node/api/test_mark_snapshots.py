@@ -14,7 +14,7 @@ from penstock.node.replicas.hidden_rows import HiddenRows
 from penstock.vfs.memory import MemoryVfs
 from tests.unit.node.harness import Broker
 from tests.unit.node.members import Brokers, Member, formed
-from tests.unit.node.replicas.companion_brokers import companion, key_of, target
+from tests.unit.node.replicas.companion_brokers import companion, flip_mark, key_of, of_companion, target
 
 MARKS_MAX = 4
 
@@ -225,3 +225,39 @@ def test_the_next_leader_goes_on_from_what_is_left() -> None:
     assert companion(after).log_start > start
     for one in brokers.members.values():
         assert hidden(one) == [*range(45)]
+
+
+def test_damaged_marks_that_others_have_removed_are_mended() -> None:
+    """All are damaged, so nobody leads at first; one of them below where the companion logs of the others begin."""
+    brokers = clustered()
+    leader = brokers.led("s")
+    late = next(one for one in brokers.members.values() if one is not leader)
+    deleted = 0
+    while not leader.node._replicas.hidden_rows.removable_end(key_of(leader)):
+        delete_on(leader, deleted)
+        deleted += 1
+        assert deleted < 5 * MARKS_MAX
+    assert companion(leader).log_start == 0
+    brokers.cut(leader.broker_id, late.broker_id)  # it has both snapshots, and no news of what they lead to
+    (other,) = (one for one in brokers.members.values() if one not in (leader, late))
+    for _ in range(30):
+        if companion(other).log_start:
+            break
+        brokers.run(100)
+    folders = {one: of_companion(member) for one, member in brokers.members.items()}
+    starts = {one: companion(member).log_start for one, member in brokers.members.items()}
+    assert starts.pop(late.broker_id) == 0
+    (start,) = set(starts.values())
+    assert start >= MARKS_MAX
+    assert len(brokers.partition("s").isr) == 3
+    disks = {one: brokers.kill(one) for one in list(brokers.members)}
+    for member, number in ((late, 1), (leader, start + 1), (other, start + 2)):
+        flip_mark(disks[member.broker_id], folders[member.broker_id], number)
+    for one, disk in disks.items():
+        brokers.start(one, disk)
+    brokers.join(leader.broker_id, late.broker_id)
+    brokers.run(120_000)
+    assert sorted(brokers.partition("s").isr) == [1, 2, 3]
+    for member in brokers.members.values():
+        assert companion(member).log_start == start
+        assert hidden(member) == [*range(deleted)]
