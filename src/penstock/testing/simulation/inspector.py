@@ -122,7 +122,7 @@ def _led(node: Node, look: PartitionLook) -> Partition:
 
 
 class Folded(NamedTuple):
-    """What the marks of a partition say on one broker."""
+    """Fold of the marks of a partition on one broker."""
 
     hidden: RowSet
     secure: RowSet
