@@ -45,6 +45,7 @@ class History:
         self.data_end = 10
         self.parts: Iterator[Snapshot] | None = None
         self.removals = 0
+        self.part = -1  # offset of the last part of a snapshot
         self.decision = -1  # offset of the last one
 
     def under(self, limit: int = 0) -> MadeUnder:
@@ -100,7 +101,9 @@ class History:
         self.applied = end
 
     def snapshot(self) -> None:
-        """Begin one, or write the next part of the one under way."""
+        """Begin one, or write the next part of the one under way, once the one before is applied."""
+        if self.applied <= self.part:
+            return
         if self.parts is None and self.knows_hidden and self.leader.is_snapshot_due(MARKS_MAX):
             self.parts = self.leader.snapshot(self.under(), self.applied)
         if self.parts is not None:
@@ -108,6 +111,7 @@ class History:
             if part is None:
                 self.parts = None
             else:
+                self.part = len(self.marks)
                 self.marks.append(part)
 
     def trim(self) -> None:
@@ -128,7 +132,7 @@ class History:
     def restart(self) -> None:
         """The leader begins with what the log has: applied are some of the committed marks."""
         self.leader, self.applied = LiveRows(self.start), self.start
-        self.parts, self.decision = None, -1
+        self.parts, self.decision, self.part = None, -1, -1
         self.epoch_start = len(self.marks)
         self.apply()
 

@@ -119,7 +119,9 @@ class LiveRows:
             self._parts = []
             if part.part:
                 return  # the begin of this snapshot was cut away: an earlier whole one, or marks, are still there
-        self._parts.append(part)
+        lacks_marks = bool(self.refusal) or not self.is_whole
+        # Else its rows are all hidden already: a union of large sets takes long.
+        self._parts.append(part if lacks_marks else replace(part, rows=NONE, secure_rows=NONE))
         if len(self._parts) < part.parts:
             return
         parts, self._parts = self._parts, []

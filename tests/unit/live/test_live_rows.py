@@ -34,8 +34,8 @@ def hide(*offsets: int, reason: HideReason = HideReason.DELETE, under: MadeUnder
     return HideRows(under, reason, RowSet.of(offsets))
 
 
-def folded(marks: list[Mark]) -> LiveRows:
-    live = LiveRows()
+def folded(marks: list[Mark], begin: int = 0) -> LiveRows:
+    live = LiveRows(begin)
     for mark in marks:
         live.take(decode(mark.kind, encode(mark)))
     return live
@@ -90,14 +90,16 @@ def test_after_a_mark_that_is_not_known_no_row_is_shown_until_a_snapshot() -> No
 
 
 def test_a_snapshot_counts_only_when_it_is_whole() -> None:
-    parts = [Snapshot(UNDER, number, 2, rows=RowSet.of([number])) for number in range(2)]
-    live = folded([hide(5), parts[0]])
+    parts = [Snapshot(UNDER, number, 2, rows=RowSet.of([number]), marks_end=3) for number in range(2)]
+    live = folded([hide(5), parts[0]], 3)
     assert live.hidden == RowSet.of([5])
     live.take(parts[0])  # its writer began again
     live.take(parts[1])
     assert live.hidden == RowSet.of([0, 1, 5])
-    live = folded([hide(5), parts[1], parts[0], Decided(replace(UNDER, leader_epoch=2)), parts[1]])
+    assert live.is_whole
+    live = folded([hide(5), parts[1], parts[0], Decided(replace(UNDER, leader_epoch=2)), parts[1]], 3)
     assert live.hidden == RowSet.of([5]), "neither the end of one nor one of two leaders is whole"
+    assert not live.is_whole
 
 
 def scattered(count: int) -> RowSet:
@@ -117,10 +119,10 @@ def test_a_large_set_is_split_into_marks_of_bounded_size() -> None:
     assert max(len(encode(mark)) for mark in marks) <= limits.MARK_BYTES_MAX
     live = folded([*marks])
     assert live.hidden == rows
-    parts = list(live.snapshot(under, 0))
+    parts = list(live.snapshot(under, 2))
     assert len(parts) == 2
     assert max(len(encode(part)) for part in parts) <= limits.MARK_BYTES_MAX
-    assert state_of(folded([*parts])) == state_of(live)
+    assert state_of(folded([*parts], 2)) == state_of(live)
 
 
 def test_a_snapshot_is_due_after_many_marks_or_many_bytes() -> None:
@@ -161,10 +163,10 @@ def histories(draw: st.DrawFn) -> list[Mark]:
 def test_a_snapshot_and_the_rest_are_as_all_marks(marks: list[Mark], at: int) -> None:
     before = folded(marks[:at])
     under = marks[min(at, len(marks)) - 1].under if marks[:at] else UNDER
-    snapshot = list(before.snapshot(replace(under, decided_end=before.decided_end), 0))
+    snapshot = list(before.snapshot(replace(under, decided_end=before.decided_end), at))
     first, *_ = snapshot
-    replaced: list[Mark] = [*snapshot, *marks[at:]]
-    assert state_of(folded(replaced))[:5] == state_of(folded(marks))[:5]
+    replaced: list[Mark] = [*(snapshot if at else ()), *marks[at:]]
+    assert state_of(folded(replaced, at))[:5] == state_of(folded(marks))[:5]
     assert first.part == 0
 
 
@@ -243,5 +245,5 @@ def test_a_snapshot_that_a_change_of_the_limit_has_overtaken_decides_nothing() -
     live.take(decided(10, 2))
     live.take(part)
     assert (live.decided_end, live.limit) == (10, 2)
-    fresh = folded([part])
+    fresh = folded([replace(part, marks_end=2)], 2)
     assert (fresh.decided_end, fresh.limit, fresh.hidden) == (80, 3, RowSet.of([1]))

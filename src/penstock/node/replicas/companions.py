@@ -46,10 +46,14 @@ class CompanionRow(NamedTuple):
     offset: Offset
     key: bytes | None
     value: bytes | None
+    decoded: object = None  # by the consumer, in the disk thread: a large value takes it long
 
 
 class CompanionConsumer(Protocol):
     """Takes the committed rows of companion logs. `key` is that of the partition which one belongs to."""
+
+    def decode(self, key: bytes | None, value: bytes | None) -> object:
+        """Return a row's content, for `CompanionRow.decoded`; called in a disk thread."""
 
     def take(self, key: PartitionKey, rows: Sequence[CompanionRow], end: int) -> None:
         """Take the next committed rows: all up to offset `end`."""
@@ -64,9 +68,15 @@ class CompanionConsumer(Protocol):
 class ReadCompanionRows(Query):
     """Reads committed rows from `start` on, in a disk thread."""
 
-    def __init__(self, view: LogView, start: int, end: int) -> None:
+    def __init__(
+        self,
+        view: LogView,
+        start: int,
+        end: int,
+        decode: Callable[[bytes | None, bytes | None], object] = lambda _key, _value: None,
+    ) -> None:
         super().__init__(view)
-        self._start, self.end = start, end
+        self._start, self.end, self._decode = start, end, decode
         self.rows: list[CompanionRow] = []
 
     def run(self) -> None:
@@ -81,7 +91,7 @@ class ReadCompanionRows(Query):
                 if size_bytes >= limits.COMPANION_BYTES_AT_ONCE or len(self.rows) >= limits.COMPANION_ROWS_AT_ONCE:
                     self.end = offset
                     return
-                self.rows.append(CompanionRow(Offset(offset), key, value))
+                self.rows.append(CompanionRow(Offset(offset), key, value, self._decode(key, value)))
                 size_bytes += len(value or b"")
 
 
@@ -156,13 +166,15 @@ class Companions:
             self.consumer.reset(target_key(companion.key), passed.end)
 
     def _read_on(self, companion: Partition, passed: _Passed) -> None:
-        if self.consumer is None:
+        if (consumer := self.consumer) is None:
             self._pass(companion, passed, companion.committed_end)
         if passed.end < companion.log_start:
             self._reset(companion, passed)
         if passed.reading is not None or passed.end >= companion.committed_end or companion.closed:
             return
-        reading = passed.reading = ReadCompanionRows(companion.view(), passed.end, companion.committed_end)
+        assert consumer is not None
+        end = companion.committed_end
+        reading = passed.reading = ReadCompanionRows(companion.view(), passed.end, end, consumer.decode)
 
         def done(error: Exception | None) -> None:
             if passed.reading is not reading:

@@ -142,21 +142,27 @@ class HiddenRows:
 
     # Consumer of companion logs
 
+    def decode(self, key: bytes | None, value: bytes | None) -> Mark | UnknownMarkError | CorruptionError:
+        """Return the mark of a row, or why it is none; in a disk thread."""
+        try:
+            return decode((key or b"").decode("utf-8", "replace"), value or b"")
+        except (UnknownMarkError, CorruptionError) as error:
+            return error
+
     def take(self, key: PartitionKey, rows: Sequence[CompanionRow], end: int) -> None:
         """Fold the next committed marks of a partition."""
         fold = self._folds.setdefault(key, _Fold())
         live, fold.end = fold.live, end
         was_whole, secure = live.is_whole, live.secure
         for row in rows:
-            value = row.value or b""
-            try:
-                mark = decode((row.key or b"").decode("utf-8", "replace"), value)
-            except UnknownMarkError as error:
-                live.take_unknown(error, row.offset)
-            except CorruptionError as error:
-                live.take_unknown(UnknownMarkError(f"the mark at offset {row.offset} is none: {error}"), row.offset)
+            mark = row.decoded
+            if isinstance(mark, UnknownMarkError):
+                live.take_unknown(mark, row.offset)
+            elif isinstance(mark, CorruptionError):
+                live.take_unknown(UnknownMarkError(f"the mark at offset {row.offset} is none: {mark}"), row.offset)
             else:
-                live.take(mark, len(value))
+                assert isinstance(mark, Mark), mark
+                live.take(mark, len(row.value or b""))
         if live.is_whole:
             owed = self._owed.setdefault(key, _Owed())
             owed.end = end

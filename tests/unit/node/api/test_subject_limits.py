@@ -320,7 +320,7 @@ def test_a_replica_hides_nothing_before_the_messages_that_hide_it_are_known_to_b
     def told(number: int, *rows: int, end: int) -> None:
         under = MadeUnder(leader_epoch=1, log_end=9, decided_end=end, limit=1)
         mark = HideRows(under, HideReason.LIMIT, RowSet.of(rows))
-        hidden.take(partition.key, [CompanionRow(Offset(number), b"limit", encode(mark))], number + 1)
+        hidden.take(partition.key, [CompanionRow(Offset(number), b"limit", encode(mark), mark)], number + 1)
 
     told(1, 0, end=2)
     told(2, 1, end=3)

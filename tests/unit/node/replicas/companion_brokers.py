@@ -38,6 +38,9 @@ class Taken:
         self.ends: dict[PartitionKey, int] = {}
         self.resets = 0
 
+    def decode(self, key: bytes | None, value: bytes | None) -> None:
+        """Nothing is decoded in advance."""
+
     def take(self, key: PartitionKey, rows: Sequence[CompanionRow], end: int) -> None:
         """Take the next rows, which follow those of before."""
         assert all(self.ends.get(key, 0) <= row.offset < end for row in rows)
