@@ -11,8 +11,9 @@ first mark of a later leader epoch says in `earlier_end` where the rows that ear
 | kind (subject)                                        | type         | behind the head                              |
 |-------------------------------------------------------|--------------|----------------------------------------------|
 | delete, purge, limit, rollup, expiry, compaction      | `HideRows`   | flags (1: secure), user, rows                |
-| snapshot                                              | `Snapshot`   | part, parts, counts by reason, 0 or 1 and    |
-|                                                       |              | the last time to live, secure rows, rows     |
+| snapshot                                              | `Snapshot`   | part, parts, end of the marks in it, counts  |
+|                                                       |              | by reason, 0 or 1 and the last time to live, |
+|                                                       |              | secure rows, rows                            |
 | time_to_live                                          | `TimeToLive` | time (µs), below which offset                |
 | decided                                               | `Decided`    |                                              |
 
@@ -91,7 +92,7 @@ class HideRows:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A part of the fold of the marks that were committed when its leader made it. Later ones may stand before it."""
+    """A part of the fold of the marks that its leader had applied when it made it. Later ones may stand before it."""
 
     under: MadeUnder
     part: int
@@ -100,6 +101,7 @@ class Snapshot:
     expired: tuple[int, int] | None = None  # the time (µs) and the offset of the last `TimeToLive`
     rows: RowSet = NONE
     secure_rows: RowSet = NONE
+    marks_end: int = 0  # offset in the companion log: the marks before it are all in the snapshot, and no others
 
     @property
     def kind(self) -> str:
@@ -146,7 +148,7 @@ def encode(mark: Mark) -> bytes:
             assert len(user) <= _USER_BYTES_MAX, mark.user
             out += (varint(_SECURE if mark.is_secure else 0), varint(len(user)), user, *_set(mark.rows))
         case Snapshot():
-            out += map(varint, (mark.part, mark.parts, *mark.counts))
+            out += map(varint, (mark.part, mark.parts, mark.marks_end, *mark.counts))
             expired = mark.expired
             out += map(varint, (0,) if expired is None else (1, *expired))
             out += (*_set(mark.secure_rows), *_set(mark.rows))
@@ -207,12 +209,13 @@ def _snapshot(reader: Reader, under: MadeUnder) -> Snapshot:
     parts = reader.number(limits.SNAPSHOT_PARTS_MAX)
     if part >= parts:
         raise reader.wrong(f"a part of {parts}, counted from 0", str(part))
+    marks_end = reader.number(limits.OFFSET_MAX)
     counts = tuple(reader.number(limits.OFFSET_MAX) for _ in HideReason)
     expired = None
     if reader.number(1):
         expired = reader.number(_TIME_US_MAX), reader.number(limits.OFFSET_MAX)
     secure_rows = _rows(reader)
-    return Snapshot(under, part, parts, counts, expired, _rows(reader), secure_rows)
+    return Snapshot(under, part, parts, counts, expired, _rows(reader), secure_rows, marks_end)
 
 
 def _rows(reader: Reader) -> RowSet:

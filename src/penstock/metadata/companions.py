@@ -2,8 +2,9 @@
 
 Rules: the image holds one fact, `StreamState.has_companion`; all else is derived from the target stream by
 `companion_of`, so that the two cannot diverge: partitions, replicas, observers, leaders, leader epochs and ISRs are the
-target's. A companion is written to the disks of all in-sync replicas before its rows are committed, and nothing of it
-is removed before its stream is. It takes no offsets of the target's log.
+target's. A companion is written to the disks of all in-sync replicas before its rows are committed. No retention goes
+for it: its leader removes marks that snapshots hold (`penstock.node.api.mark_snapshots`). It takes no offsets of the
+target's log.
 
 Its stream id is the target's with one bit more: no index of a metadata command is as large.
 """

@@ -125,6 +125,7 @@ class Node:
         self._decisions = self._router.decisions
         self._erasures = self._router.erasures
         self._survey_marks = self._router.survey_marks
+        self._mark_snapshots = self._router.mark_snapshots
         self._metrics_collector = NodeMetricsCollector(
             context, self._cluster, self._replicas, self._listener, self._router, self.meters
         )
@@ -540,6 +541,7 @@ class Node:
         self._decisions.tick(now.elapsed_us)
         self._erasures.tick(now.elapsed_us)
         self._survey_marks.tick()
+        self._mark_snapshots.tick()
         self._audit.write_missing(self._partitions, self._storing.append_to)
         self._listener.subscriptions.tick(now)
         self._listened.tick(now, nats_proven_us)

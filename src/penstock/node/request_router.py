@@ -57,6 +57,7 @@ from penstock.node.api.erasures import Erasures
 from penstock.node.api.fetch_api import FetchApi
 from penstock.node.api.in_flight_total import InFlightTotal
 from penstock.node.api.lookup_api import LookupApi
+from penstock.node.api.mark_snapshots import MarkSnapshots
 from penstock.node.api.metadata_api import Handler, MetadataApi
 from penstock.node.api.offsets import GroupOffsets
 from penstock.node.api.schema_checks import SchemaChecks
@@ -127,6 +128,7 @@ class RequestRouter:
             replicas.log_maintenance,
             write=self.storing.append_to_companion,
         )
+        self.mark_snapshots = MarkSnapshots(context, replicas, write=self.storing.append_to_companion)
         self.report = StatusReport(context, cluster, replicas, listener, budget.meters)
         self.in_flight = InFlightTotal(self.storing.appends, backlog, budget)
         metadata = MetadataApi(context, cluster, access, self.report, self.in_flight)

@@ -47,5 +47,6 @@ class Settings:
     scrub_bytes_per_s: int = limits.SCRUB_BYTES_PER_S_DEFAULT
     scrub_interval_ms: int = limits.SCRUB_INTERVAL_MS_DEFAULT
     staged_keep_ms: int = limits.STAGED_KEEP_MS
+    marks_per_snapshot_max: int = limits.MARKS_PER_SNAPSHOT_MAX
     encrypted: Vfs | None = None  # the data directory with encryption; None: no keys
     internal_encryption: Encryption = Encryption.NONE  # of internal streams

@@ -8,7 +8,8 @@
 | a replica that shows messages has all marks that it has ever had                | an answer to a fetch             |
 | one that says how stale it is has all marks answered before that moment         | an answer to a fetch             |
 | no deleted message is shown once that was answered, and no other one is hidden  | an answer to a fetch             |
-| replicas that have folded as many marks hide the same messages                  | every event of a broker          |
+| replicas that have folded as many marks hide, decide and erase the same         | every event of a broker          |
+| … also those that have begun behind marks that were removed                     | every event of a broker          |
 | a leader has all marks that were answered before its leadership                 | an answer to a fetch             |
 | with a limit by subject a message is hidden only by so many shown later ones    | an answer; every event           |
 | … and no more are shown, but of those that a reader saw before the limit was set| an answer; every event           |
@@ -34,7 +35,6 @@ from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import Offset, PartitionId, PartitionKey, StreamId
 from penstock.batch import codec
 from penstock.hot.message_group import MessageGroup
-from penstock.live.row_set import RowSet
 from penstock.messages import (
     AlterStreamRequest,
     AppendRequest,
@@ -96,7 +96,8 @@ class Marking:
         self._answered: dict[int, list[tuple[int, int]]] = {}  # partition → (time, end) of answered marks
         # (subject, partition) → offset → when its deletion was answered, and by which leader epoch
         self._deleted: dict[tuple[str, int], dict[int, tuple[int, int]]] = {}
-        self._hidden: dict[tuple[str, int, int], RowSet] = {}  # (subject, partition, folded marks) → hidden rows
+        # (subject, partition, end of the folded marks) → what they say
+        self._hidden: dict[tuple[str, int, int], inspector.Folded] = {}
         # (broker, its run, stream id, partition) → the limit there, its time, and what readers may have seen before it
         self._limited: dict[tuple[int, int, int, int], tuple[int | None, int, int]] = {}
         self._looked: dict[tuple[int, int, int, int], inspector.LimitLook] = {}  # the last one of each
@@ -481,21 +482,22 @@ class Marking:
     # Brokers
 
     def _check_hidden(self, broker: SimBroker, generation: StreamGeneration, number: int) -> None:
-        """Check that all replicas that have folded as many marks hide the same rows."""
+        """Check that all replicas that have folded as many marks hide, decide and erase the same."""
         assert broker.node is not None
         history = self._checks.of(generation.config.subject, number)
         if self._marks is None or history.is_damaged or history.is_given_up or history.cuts:
             return
         of_marks = self._checks.of(self._marks.subject, number)
-        found = inspector.hidden_rows(broker.node, generation.stream_id, number)
+        found = inspector.folded(broker.node, generation.stream_id, number)
         if found is None or of_marks.is_damaged or of_marks.cuts:
             return
-        end, hidden = found
+        end, folded = found
         self._check_erased(broker, history, number, end)
-        known = self._hidden.setdefault((history.config.subject, number, end), hidden)
-        if known != hidden:
-            text = f"{history.name()}: after {end} marks {broker.name} hides {hidden!r}, and others {known!r}"
+        known = self._hidden.setdefault((history.config.subject, number, end), folded)
+        if known != folded:
+            text = f"{history.name()}: after {end} marks {broker.name} has {folded!r}, and others {known!r}"
             raise ViolationError(text)
+        self._around.count("folds behind removed marks", of_marks.truncating > 0)
 
     def _note_limit(self, broker: SimBroker, generation: StreamGeneration, number: int) -> None:
         """Note a changed limit of a replica, and check what it shows its readers."""

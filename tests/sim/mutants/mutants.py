@@ -767,6 +767,26 @@ MUTANTS_OF_MARKS = (
         "            if decided_end > partition.committed_end and not live.refusal:\n",
         "            if False:\n",
     ),
+    Mutant(
+        "marks are removed behind a snapshot that is not committed",
+        "penstock.node.api.mark_snapshots",
+        "            self._write(partition, [row], partial(self._written, partition, writing))\n",
+        "            self._write(partition, [row], partial(self._written, partition, writing))\n"
+        "            end = self._hidden.marks_end(partition)\n"
+        "            self._upkeep.give_up(self._partitions[companion_key(partition.key)], end)\n",
+    ),
+    Mutant(
+        "a snapshot does not say what a limit has decided",
+        "penstock.live.live_rows",
+        "log_end=log_end, decided_end=decided_end, limit=self.limit, rollups=self.rollups)\n",
+        "log_end=log_end)\n",
+    ),
+    Mutant(
+        "what is left of the marks counts without a snapshot",
+        "penstock.live.live_rows",
+        "        self.is_whole = not begin  # all marks were taken, or a snapshot of those before `begin`\n",
+        "        self.is_whole = True\n",
+    ),
 )
 """Mutants of companion logs."""
 

@@ -74,6 +74,7 @@ _ALWAYS = (
     "deleted streams with schemas",
     "added companion logs",
     "marks",
+    "folds behind removed marks",
     "reads of marked streams",
     "reads of streams with a limit by subject",
     "decisions by a limit by subject",

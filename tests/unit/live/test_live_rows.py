@@ -34,8 +34,8 @@ def hide(*offsets: int, reason: HideReason = HideReason.DELETE, under: MadeUnder
     return HideRows(under, reason, RowSet.of(offsets))
 
 
-def folded(marks: list[Mark]) -> LiveRows:
-    live = LiveRows()
+def folded(marks: list[Mark], begin: int = 0) -> LiveRows:
+    live = LiveRows(begin)
     for mark in marks:
         live.take(decode(mark.kind, encode(mark)))
     return live
@@ -79,23 +79,27 @@ def test_after_a_mark_that_is_not_known_no_row_is_shown_until_a_snapshot() -> No
     for kind, value in (("forget", encode(Decided(UNDER))), ("delete", b"\2" + encode(hide(1))[1:])):
         with pytest.raises(UnknownMarkError, match="upgrade") as caught:
             decode(kind, value)
-        live.take_unknown(caught.value)
+        live.take_unknown(caught.value, 6)
         assert live.refusal
         live.take(hide(2))
         assert live.refusal, "it may have hidden others"
-        live.take(Snapshot(UNDER, 0, 1, rows=RowSet.of([1, 2])))
+        live.take(Snapshot(UNDER, 0, 1, rows=RowSet.of([1, 2]), marks_end=6))
+        assert live.refusal, "it was made before"
+        live.take(Snapshot(UNDER, 0, 1, rows=RowSet.of([1, 2]), marks_end=7))
         assert not live.refusal
 
 
 def test_a_snapshot_counts_only_when_it_is_whole() -> None:
-    parts = [Snapshot(UNDER, number, 2, rows=RowSet.of([number])) for number in range(2)]
-    live = folded([hide(5), parts[0]])
+    parts = [Snapshot(UNDER, number, 2, rows=RowSet.of([number]), marks_end=3) for number in range(2)]
+    live = folded([hide(5), parts[0]], 3)
     assert live.hidden == RowSet.of([5])
     live.take(parts[0])  # its writer began again
     live.take(parts[1])
     assert live.hidden == RowSet.of([0, 1, 5])
-    live = folded([hide(5), parts[1], parts[0], Decided(replace(UNDER, leader_epoch=2)), parts[1]])
+    assert live.is_whole
+    live = folded([hide(5), parts[1], parts[0], Decided(replace(UNDER, leader_epoch=2)), parts[1]], 3)
     assert live.hidden == RowSet.of([5]), "neither the end of one nor one of two leaders is whole"
+    assert not live.is_whole
 
 
 def scattered(count: int) -> RowSet:
@@ -115,24 +119,24 @@ def test_a_large_set_is_split_into_marks_of_bounded_size() -> None:
     assert max(len(encode(mark)) for mark in marks) <= limits.MARK_BYTES_MAX
     live = folded([*marks])
     assert live.hidden == rows
-    parts = list(live.snapshot(under))
+    parts = list(live.snapshot(under, 2))
     assert len(parts) == 2
     assert max(len(encode(part)) for part in parts) <= limits.MARK_BYTES_MAX
-    assert state_of(folded([*parts])) == state_of(live)
+    assert state_of(folded([*parts], 2)) == state_of(live)
 
 
 def test_a_snapshot_is_due_after_many_marks_or_many_bytes() -> None:
     live = LiveRows()
     for number in range(limits.MARKS_PER_SNAPSHOT_MAX - 1):
         live.take(hide(number), 60)
-    assert not live.is_snapshot_due
+    assert not live.is_snapshot_due()
     live.take(hide(1), 60)
-    assert live.is_snapshot_due
-    for part in live.snapshot(UNDER):
+    assert live.is_snapshot_due()
+    for part in live.snapshot(UNDER, 0):
         live.take(part, 100)
-    assert not live.is_snapshot_due
+    assert not live.is_snapshot_due()
     live.take(hide(2), limits.SNAPSHOT_AFTER_BYTES)
-    assert live.is_snapshot_due
+    assert live.is_snapshot_due()
 
 
 OFFSETS = st.lists(st.integers(0, 40) | st.integers(65_530, 65_545), min_size=1, max_size=5)
@@ -159,16 +163,16 @@ def histories(draw: st.DrawFn) -> list[Mark]:
 def test_a_snapshot_and_the_rest_are_as_all_marks(marks: list[Mark], at: int) -> None:
     before = folded(marks[:at])
     under = marks[min(at, len(marks)) - 1].under if marks[:at] else UNDER
-    snapshot = list(before.snapshot(replace(under, decided_end=before.decided_end)))
+    snapshot = list(before.snapshot(replace(under, decided_end=before.decided_end), at))
     first, *_ = snapshot
-    replaced: list[Mark] = [*snapshot, *marks[at:]]
-    assert state_of(folded(replaced))[:5] == state_of(folded(marks))[:5]
+    replaced: list[Mark] = [*(snapshot if at else ()), *marks[at:]]
+    assert state_of(folded(replaced, at))[:5] == state_of(folded(marks))[:5]
     assert first.part == 0
 
 
 def test_a_mark_that_was_not_committed_when_a_snapshot_was_made_holds_on() -> None:
     leader = folded([hide(3)])
-    marks = [hide(3), hide(7, 8), *leader.snapshot(UNDER), hide(9)]
+    marks = [hide(3), hide(7, 8), *leader.snapshot(UNDER, 0), hide(9)]
     found = folded(marks)
     assert found.hidden == RowSet.of([3, 7, 8, 9])
     assert found.counts[0] == 4
@@ -177,7 +181,7 @@ def test_a_mark_that_was_not_committed_when_a_snapshot_was_made_holds_on() -> No
 def test_a_snapshot_that_begins_an_epoch_leaves_out_what_an_election_lost() -> None:
     leader = folded([hide(3, 7, 8)])
     later = MadeUnder(leader_epoch=3, log_end=20, earlier_end=8)
-    found = folded([hide(3, 7, 8), *leader.snapshot(later)])
+    found = folded([hide(3, 7, 8), *leader.snapshot(later, 0)])
     assert found.hidden == RowSet.of([3, 7])
 
 
@@ -186,7 +190,7 @@ def test_a_snapshot_that_begins_an_epoch_leaves_out_what_an_election_lost() -> N
     [
         hide(1),
         replace(hide(1, 70_000), is_secure=True, user="ada"),
-        Snapshot(UNDER, 1, 3, (1, 2, 3, 4, 5, 6), (7, 8), RowSet.of([1]), RowSet.of([2])),
+        Snapshot(UNDER, 1, 3, (1, 2, 3, 4, 5, 6), (7, 8), RowSet.of([1]), RowSet.of([2]), 9),
         TimeToLive(UNDER, 7, 8),
         Decided(replace(UNDER, decided_end=7, earlier_end=3)),
         replace(hide(1, reason=HideReason.ROLLUP), under=replace(UNDER, decided_end=7, limit=3, rollups=True)),
@@ -219,15 +223,6 @@ def test_marks_of_the_first_version_are_read_and_written_as_they_were() -> None:
 GOLDEN = "0103ac02c8018001e8070103616461" + "08" + "0101010102017d00"
 
 
-def test_a_snapshot_of_the_largest_sets_fits_into_one_append() -> None:
-    """A leader appends all its parts at once, with the marks of one request: else no deletion could succeed again."""
-    most_of_request = 8 * limits.PURGED_ROWS_AT_ONCE
-    assert limits.HIDDEN_ROWS_BYTES_MAX + 2 * most_of_request < limits.BATCH_ROWS_BYTES_MAX
-    runs = RowSet.of_runs((number * 150, number * 150 + 130) for number in range(100_000))
-    for rows in (scattered(200), runs, RowSet.of(number << 16 for number in range(1_000))):
-        assert len(rows.encode()) <= rows.size_bytes
-
-
 def decided(end: int, limit: int, *, rollups: bool = False) -> Decided:
     return Decided(replace(UNDER, decided_end=end, limit=limit, rollups=rollups))
 
@@ -256,7 +251,7 @@ def test_rollups_that_are_new_are_decided_from_the_beginning_and_with_or_without
     assert (live.decided_end, live.limit, live.rollups) == (20, 3, True)
     live.take(decided(70, 3))
     assert (live.decided_end, live.rollups) == (70, False)
-    (part,) = folded([decided(80, 0, rollups=True)]).snapshot(UNDER)
+    (part,) = folded([decided(80, 0, rollups=True)]).snapshot(UNDER, 0)
     fresh = folded([part])
     assert (fresh.decided_end, fresh.limit, fresh.rollups) == (80, 0, True)
 
@@ -273,10 +268,10 @@ def test_there_is_room_for_what_is_hidden_already(monkeypatch: pytest.MonkeyPatc
 
 def test_a_snapshot_that_a_change_of_the_limit_has_overtaken_decides_nothing() -> None:
     live = folded([hide(1, reason=HideReason.LIMIT), decided(80, 3)])
-    (part,) = live.snapshot(UNDER)
+    (part,) = live.snapshot(UNDER, 0)
     assert (part.under.decided_end, part.under.limit) == (80, 3)
     live.take(decided(10, 2))
     live.take(part)
     assert (live.decided_end, live.limit) == (10, 2)
-    fresh = folded([part])
+    fresh = folded([replace(part, marks_end=2)], 2)
     assert (fresh.decided_end, fresh.limit, fresh.hidden) == (80, 3, RowSet.of([1]))

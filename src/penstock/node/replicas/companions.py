@@ -3,9 +3,10 @@
 A partition's companion log (`penstock.metadata.companions`) holds marks that hide rows of the partition. This module
 does not know what a mark means: it passes the committed rows on to a consumer, on the leader and on followers alike.
 
-Rules: every committed row is passed on, in the order of the log, at least once; after `reset` from the first one on,
-because the log was cut to agree with another leader's. One read is under way for each log, in a disk thread, of a
-bounded number of rows.
+Rules: every committed row is passed on, in the order of the log, at least once; after `reset` from the first one on
+that is still there, because the log was cut to agree with another leader's, or because its start was raised over rows
+that were not passed on (`node.api.mark_snapshots`). One read is under way for each log, in a disk thread, of a bounded
+number of rows.
 
 A replica shows messages only if it knows which of them are hidden. Otherwise it refuses reads:
 
@@ -56,8 +57,11 @@ class CompanionConsumer(Protocol):
     def take(self, key: PartitionKey, applied: Any, end: int) -> None:
         """Take what came of the next committed rows: all up to offset `end`."""
 
-    def reset(self, key: PartitionKey) -> None:
-        """Drop what earlier rows came to: the log was cut, or the replica has gone. The first row comes next."""
+    def reset(self, key: PartitionKey, begin: int) -> None:
+        """Drop what earlier rows came to: the log was cut, or begins later. The row at offset `begin` comes next."""
+
+    def forget(self, key: PartitionKey) -> None:
+        """Drop what the rows came to: the replica has gone."""
 
     def committed(self, partition: Partition) -> None:
         """Show what has waited for messages of a partition, if they are committed now, or known to be lost."""
@@ -141,7 +145,7 @@ class Companions:
         """Begin anew if committed rows that were passed on are not in the log any more."""
         passed = self._passed.get(partition.key)
         if passed is not None and partition.committed_end < passed.end:
-            self._reset(partition.key, passed)
+            self._reset(partition, passed)
             if self.consumer is not None and not partition.committed_end:
                 key = target_key(partition.key)
                 self.consumer.take(key, self.consumer.applying(key)(()), 0)  # no row is left: nothing is hidden
@@ -151,31 +155,40 @@ class Companions:
         """Forget a companion log that was removed from this broker."""
         passed = self._passed.pop(partition.key, None)
         if passed is not None:
-            self._reset(partition.key, passed)
+            if passed.reading is not None:
+                passed.reading.give_up()
+                passed.reading = None
+            if self.consumer is not None:
+                self.consumer.forget(target_key(partition.key))
             while passed.waiting:
                 passed.waiting.popleft()[1](error)
 
-    def _reset(self, key: PartitionKey, passed: _Passed) -> None:
+    def _reset(self, companion: Partition, passed: _Passed) -> None:
         if passed.reading is not None:
             passed.reading.give_up()
-        passed.reading, passed.end, passed.known_end, passed.kept_us = None, 0, None, None
+        passed.reading, passed.end, passed.known_end, passed.kept_us = None, companion.log_start, None, None
         if self.consumer is not None:
-            self.consumer.reset(target_key(key))
+            self.consumer.reset(target_key(companion.key), passed.end)
 
     def _read_on(self, companion: Partition, passed: _Passed) -> None:
-        if self.consumer is None:
+        if (consumer := self.consumer) is None:
             self._pass(companion, passed, companion.committed_end)
             return
+        if passed.end < companion.log_start:
+            self._reset(companion, passed)
         if passed.reading is not None or passed.end >= companion.committed_end or companion.closed:
             return
         key, end = target_key(companion.key), companion.committed_end
-        reading = passed.reading = ReadCompanionRows(companion.view(), passed.end, end, self.consumer.applying(key))
+        reading = passed.reading = ReadCompanionRows(companion.view(), passed.end, end, consumer.applying(key))
 
         def done(error: Exception | None) -> None:
             if passed.reading is not reading:
                 return  # cut or closed meanwhile
             passed.reading, passed.failure = None, None
             if isinstance(error, QueryGivenUpError):
+                return
+            if error is not None and passed.end < companion.log_start:
+                self._read_on(companion, passed)  # what it was to read was removed
                 return
             if error is not None:
                 passed.failure = companion.read_error(error)  # the next commit, or repair, tries again
@@ -253,7 +266,7 @@ class Companions:
         if self.consumer is not None and partition.shown_marks < min(partition.known_marks, needed):
             self.consumer.committed(partition)
         if partition.shown_marks < min(partition.known_marks, needed):
-            text = f"what is hidden in {partition.label} depends on messages that are not committed here yet"
+            text = f"what is hidden in {partition.label} depends on messages or marks that are not committed here yet"
             raise RemoteError(ErrorCode.NOT_YET, f"{text}; ask its leader, or again in a moment")
         if partition.lags_marks:
             text = f"this replica of {partition.label} lacks messages that are older than what hides others"

@@ -13,12 +13,15 @@ mark that is not understood, or is no mark, makes the replica refuse reads: it c
 A decision, by a limit by subject or a rollup, hides rows because of later ones, up to its `decided_end`. Where these
 are not known to be committed yet, as on a follower whose data log is behind, the result waits for them: a subject whose
 last message is not shown yet must not lose the one before. Of those that wait, the first one and the newest are kept.
+
+Where the first marks were removed from the companion log, the fold begins with later ones. Nothing of it is shown, and
+nothing told as erased, until a snapshot has given it the marks that it lacks (`LiveRows.is_whole`).
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
@@ -29,7 +32,17 @@ from penstock.base.clock import Now
 from penstock.base.errors import CorruptionError, ErrorCode, RemoteError
 from penstock.base.ids import PartitionKey
 from penstock.live.live_rows import LiveRows
-from penstock.live.marks import Decided, HideReason, HideRows, MadeUnder, Mark, UnknownMarkError, decode, encode
+from penstock.live.marks import (
+    Decided,
+    HideReason,
+    HideRows,
+    MadeUnder,
+    Mark,
+    Snapshot,
+    UnknownMarkError,
+    decode,
+    encode,
+)
 from penstock.live.row_set import NONE, RowSet
 from penstock.node.partition.partition import Partition
 from penstock.node.partition.partition_events import PartitionEventKind, PartitionEvents
@@ -125,9 +138,9 @@ def _folded(live: LiveRows, rows: Sequence[CompanionRow]) -> LiveRows:
         try:
             mark = decode((row.key or b"").decode("utf-8", "replace"), value)
         except UnknownMarkError as error:
-            live.take_unknown(error)
+            live.take_unknown(error, row.offset)
         except CorruptionError as error:
-            live.take_unknown(UnknownMarkError(f"the mark at offset {row.offset} is none: {error}"))
+            live.take_unknown(UnknownMarkError(f"the mark at offset {row.offset} is none: {error}"), row.offset)
         else:
             live.take(mark, len(value))
     return live
@@ -151,6 +164,7 @@ class HiddenRows:
         self._touch = touch
         self._folds: dict[PartitionKey, _Fold] = {}
         self._owed: dict[PartitionKey, _Owed] = {}
+        self.grown: dict[PartitionKey, None] = {}  # partitions with new marks; `MarkSnapshots` empties it
 
     # Consumer of companion logs
 
@@ -161,27 +175,39 @@ class HiddenRows:
 
     def take(self, key: PartitionKey, live: LiveRows, end: int) -> None:
         """Take the fold of the committed marks of a partition up to `end`."""
-        fold, owed = self._folds.setdefault(key, _Fold()), self._owed.setdefault(key, _Owed())
-        secure = fold.live.secure
-        live.start_raised(fold.live.log_start, fold.live.files_start)  # it may have risen meanwhile
+        fold = self._folds.setdefault(key, _Fold())
+        before = fold.live
+        live.start_raised(before.log_start, before.files_start)  # it may have risen meanwhile
         fold.live, fold.end = live, end
-        owed.end = end
-        if live.secure and live.secure is not secure:
-            owed.add(end, live.secure)
+        if live.is_whole:
+            owed = self._owed.setdefault(key, _Owed())
+            owed.end = end
+            if live.secure and not (before.is_whole and live.secure is before.secure):
+                owed.add(end, live.secure)
+        self.grown[key] = None
         self._show(key, fold)
 
-    def reset(self, key: PartitionKey) -> None:
-        """Forget a partition's marks: its companion log was cut, or has gone; the first mark comes next."""
+    def reset(self, key: PartitionKey, begin: int) -> None:
+        """Forget a partition's marks: its companion log was cut, begins later, or has gone; the mark at offset `begin`
+        comes next.
+        """
         self._folds.pop(key, None)
         self._owed.pop(key, None)
+        if begin:
+            self._folds[key] = _Fold(LiveRows(begin), begin)
         if (partition := self._partitions.get(key)) is not None:
-            partition.shown_marks = partition.known_marks = 0
+            partition.shown_marks, partition.known_marks = 0, begin
+
+    def forget(self, key: PartitionKey) -> None:
+        """Forget a partition's marks: its companion log has gone from this broker."""
+        self.reset(key, 0)
+        self.grown.pop(key, None)
 
     def opened(self, partition: Partition) -> None:
         """Hide the rows of a log that was opened, possibly after its companion log."""
         if (fold := self._folds.get(partition.key)) is not None:
-            if fold.live.secure:  # its files may be others: from a repair
-                owed = self._owed[partition.key]
+            owed = self._owed.get(partition.key)
+            if fold.live.secure and owed is not None:  # its files may be others: from a repair
                 owed.erased_end = 0
                 owed.add(owed.end, fold.live.secure)
             self._show(partition.key, fold)
@@ -201,8 +227,9 @@ class HiddenRows:
         if (partition := self._partitions.get(key)) is None:
             return
         partition.known_marks = fold.end
-        fold.waiting[1:] = [fold.result()]
-        self._show_waiting(partition, fold)
+        if fold.live.is_whole:
+            fold.waiting[1:] = [fold.result()]
+            self._show_waiting(partition, fold)
 
     def _show_waiting(self, partition: Partition, fold: _Fold) -> None:
         live = fold.live
@@ -283,9 +310,9 @@ class HiddenRows:
     ) -> Rows:
         """Return the rows for the companion log that hide the rows at these offsets, which were split for marks.
 
-        RemoteError overloaded: too many scattered rows are hidden already.
+        RemoteError overloaded: too many scattered rows are hidden already; not_yet: the marks are being read.
         """
-        fold = self._folds.get(partition.key)
+        fold = self._whole_fold(partition)
         if fold is not None and not fold.live.has_room:
             raise RemoteError(ErrorCode.OVERLOADED, f"nothing was hidden: {self._no_room(partition, fold)}")
         under = self._under(partition, pieces[-1], now)
@@ -293,14 +320,14 @@ class HiddenRows:
         if (pushed := partition.pushed_out) is not None:
             # Fewer messages are left now than the limit keeps: the next leader must not show these in their place.
             marks = chain((HideRows(under, HideReason.LIMIT, RowSet.of_runs([pushed])),), marks)
-        return self._rows(fold, under, marks)
+        return _rows(marks)
 
     def decision(self, partition: Partition, decided: Decision, now: Now) -> Rows:
         """Return the rows that hide what a decision found, and say up to where it goes.
 
         RemoteError overloaded: as `marks`.
         """
-        fold, hidden = self._folds.get(partition.key) or _Fold(), decided.hidden
+        fold, hidden = self._whole_fold(partition) or _Fold(), decided.hidden
         if hidden and not fold.live.has_room_for(hidden):
             text = "a limit by subject or a rollup cannot take effect, and later messages are not shown"
             raise RemoteError(ErrorCode.OVERLOADED, f"{text}: {self._no_room(partition, fold)}")
@@ -308,13 +335,27 @@ class HiddenRows:
         under = replace(self._under(partition, hidden, now), log_end=max(decided.end, hidden.end))
         last = replace(under, decided_end=decided.end, limit=decided.limit, rollups=decided.rollups)
         if not hidden:
-            return self._rows(fold, last, (Decided(last),))
+            return _rows((Decided(last),))
         reason = HideReason.ROLLUP if decided.is_rollup else HideReason.LIMIT
         marks = [HideRows(under, reason, one) for one in decided.pieces]
         # The newest rows are hidden together with the end up to which is decided: no subject loses its last message.
         marks[-1] = replace(marks[-1], under=last)
-        # Many marks and a snapshot may be too much for one append: then the next decision writes the snapshot.
-        return self._rows(fold if len(marks) == 1 else None, last, marks)
+        return _rows(marks)
+
+    def is_snapshot_due(self, partition: Partition, marks_max: int) -> bool:
+        """True if a snapshot of a partition's marks shall be written, after `marks_max` of them at the latest."""
+        fold = self._folds.get(partition.key)
+        return fold is not None and fold.live.is_snapshot_due(marks_max)
+
+    def snapshot(self, partition: Partition, now: Now) -> Iterator[Snapshot]:
+        """Return the parts of a snapshot of what is applied now; any thread may have them made."""
+        fold = self._folds[partition.key]
+        return fold.live.snapshot(self._under(partition, NONE, now), fold.end)
+
+    def removable_end(self, key: PartitionKey) -> int:
+        """Return the end of the marks, in the companion log, that two committed snapshots hold."""
+        fold = self._folds.get(key)
+        return 0 if fold is None else fold.live.removable_end
 
     def decided(self, partition: Partition, limit: int, *, rollups: bool) -> int:
         """Return up to where the messages of a partition led here are decided on by these rules, or stricter ones.
@@ -340,9 +381,12 @@ class HiddenRows:
         text = f"{fold.live.hidden.count} scattered messages of {partition.label} are hidden, and their offsets take"
         return f"{text} {limits.HIDDEN_ROWS_BYTES_MAX} bytes of memory; purge the beginning of the log"
 
-    def _rows(self, fold: _Fold | None, under: MadeUnder, marks: Iterable[Mark]) -> Rows:
-        parts = fold.live.snapshot(under) if fold is not None and fold.live.is_snapshot_due else ()
-        return [(one.kind.encode(), encode(one)) for one in chain(parts, marks)]
+    def _whole_fold(self, partition: Partition) -> _Fold | None:
+        fold = self._folds.get(partition.key)
+        if fold is not None and not fold.live.is_whole:
+            text = f"what is hidden in {partition.label} is being read; ask again in a moment"
+            raise RemoteError(ErrorCode.NOT_YET, f"nothing was hidden: {text}")
+        return fold
 
     def _under(self, partition: Partition, named: RowSet, now: Now) -> MadeUnder:
         leadership, fold = partition.leadership, self._folds.get(partition.key)
@@ -370,3 +414,7 @@ class HiddenRows:
     def has(self, partition: Partition, offset: int) -> bool:
         """True if the row at an offset is hidden."""
         return partition.log.hidden is not None and offset in partition.log.hidden
+
+
+def _rows(marks: Iterable[Mark]) -> Rows:
+    return [(one.kind.encode(), encode(one)) for one in marks]

@@ -16,7 +16,8 @@ from penstock.batch.header import BatchHeader
 from penstock.commitlog import Deciding, LogCutError, LogState, Slice
 from penstock.commitlog.files import files
 from penstock.hot.crc import crc32c
-from penstock.live.marks import HideReason
+from penstock.live.live_rows import LiveRows
+from penstock.live.marks import HideReason, decode
 from penstock.live.row_set import NONE, RowSet
 from penstock.messages import AddCompanionRequest, AppendResponse, Response
 from penstock.metadata import elections
@@ -25,6 +26,7 @@ from penstock.metadata.image import ClusterImage, StreamState
 from penstock.metadata.persistence.snapshot import encode_image
 from penstock.node.node import Node
 from penstock.node.partition.partition import Partition
+from penstock.node.replicas.companions import ReadCompanionRows
 from penstock.testing.simulation.checks.compacted import CompactedRow
 
 _READ_BYTES = 1 << 20  # bytes of batches read at once
@@ -119,12 +121,36 @@ def _led(node: Node, look: PartitionLook) -> Partition:
     return partition
 
 
-def hidden_rows(node: Node, stream_id: int, number: int) -> tuple[int, RowSet] | None:
-    """Return up to which offset of its companion log a partition is folded, and its hidden rows; None: no marks."""
+class Folded(NamedTuple):
+    """Fold of the marks of a partition on one broker."""
+
+    hidden: RowSet
+    secure: RowSet
+    decided: tuple[int, int]  # limit by subject, and up to where it was decided
+
+
+def folded(node: Node, stream_id: int, number: int) -> tuple[int, Folded] | None:
+    """Return up to which offset of its companion log a partition is folded, and to what; None: no marks, or not all."""
     key = PartitionKey(StreamId(stream_id), PartitionId(number))
     passed = node._replicas.companions._passed.get(companion_key(key))
     fold = node._replicas.hidden_rows._folds.get(key)
-    return None if passed is None or fold is None else (passed.end, fold.live.hidden)
+    if passed is None or fold is None or not fold.live.is_whole:
+        return None
+    live = fold.live
+    return passed.end, Folded(live.hidden, live.secure, (live.limit, live.decided_end))
+
+
+def has_all_marks(node: Node, look: PartitionLook) -> bool:
+    """True if the committed rows that a companion log still has say what is hidden. May raise errors of reading."""
+    partition = node._partitions[PartitionKey(StreamId(look.stream_id), PartitionId(look.partition))]
+    live, start = LiveRows(look.log_start), look.log_start
+    while start < look.committed_end:
+        read = ReadCompanionRows(partition.log.view(), start, look.committed_end)
+        read.run()
+        for row in read.rows:
+            live.take(decode((row.key or b"").decode(), row.value or b""))
+        start = read.end
+    return live.is_whole
 
 
 class LimitLook(NamedTuple):
@@ -226,7 +252,7 @@ def decided(node: Node, look: PartitionLook) -> Decided:
     key = PartitionKey(StreamId(look.stream_id), PartitionId(look.partition))
     log = node._partitions[key].log
     fold = node._replicas.hidden_rows._folds.get(key)
-    end, folded = (0, NONE) if fold is None else (fold.end, fold.live.hidden)
+    end, folded = (0, NONE) if fold is None or not fold.live.is_whole else (fold.end, fold.live.hidden)
     is_shown = _is_shown(node, node._partitions[key])
     return Decided(log.config.deciding is not Deciding.ALONE, log.hidden or NONE, end, folded, is_shown)
 
@@ -242,7 +268,8 @@ def _is_shown(node: Node, partition: Partition) -> bool:
     known_end = companion.committed_end if passed.known_end is None else passed.known_end
     leadership = companion.leadership
     wanted = companion.committed_end if leadership is None else max(known_end, leadership.epoch_start)
-    return companions._knows(companion) and passed.failure is None and passed.end >= wanted
+    is_whole = partition.shown_marks > 0 or not companion.log_start  # else marks are lacking that were removed
+    return companions._knows(companion) and passed.failure is None and passed.end >= wanted and is_whole
 
 
 def companion_config(node: Node, look: PartitionLook) -> StreamConfig:

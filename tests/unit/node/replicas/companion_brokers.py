@@ -6,11 +6,15 @@ from collections.abc import Callable, Sequence
 
 from penstock.base.errors import RemoteError
 from penstock.base.ids import PartitionId, PartitionKey
+from penstock.batch import codec
+from penstock.batch.schema import SCHEMA_BYTES
 from penstock.live.marks import Decided, MadeUnder, decode, encode
 from penstock.messages import AddCompanionRequest, AppendResponse, Response
 from penstock.metadata.companions import companion_key
 from penstock.node.partition.partition import Partition
 from penstock.node.replicas.companions import CompanionRow, ReadCompanionRows
+from penstock.vfs.memory import MemoryVfs
+from tests.damage import flip
 from tests.unit.node.harness import Broker
 from tests.unit.node.members import Brokers, Member
 
@@ -44,7 +48,12 @@ class Taken:
         self.keys.setdefault(key, []).extend(map(_name_of, rows))
         self.ends[key] = end
 
-    def reset(self, key: PartitionKey) -> None:
+    def reset(self, key: PartitionKey, begin: int) -> None:
+        """Begin anew at that offset."""
+        self.forget(key)
+        self.ends[key] = begin
+
+    def forget(self, key: PartitionKey) -> None:
         """Begin anew."""
         self.resets += 1
         self.keys.pop(key, None)
@@ -67,6 +76,25 @@ def companion(broker: Broker, name: str = "s") -> Partition:
 def target(broker: Broker, name: str = "s") -> Partition:
     """The stream's first partition on that broker."""
     return broker.node._partitions[key_of(broker, name)]
+
+
+def of_companion(broker: Broker) -> str:
+    """The folder of its companion log."""
+    key = companion(broker).key
+    return f"streams/{key.stream_id}-__marks-{key_of(broker).stream_id}/{key.partition}"
+
+
+def flip_mark(disk: MemoryVfs, folder: str, number: int) -> None:
+    """Flip a bit of the n-th batch of marks."""
+    (name,) = [one for one in disk.list(folder) if one.endswith(".arrows")]
+    path = f"{folder}/{name}"
+    file = disk.open(path, read_only=True)
+    position = SCHEMA_BYTES
+    for _ in range(number):
+        position += codec.read_header(file.read_at(position, codec.PREFIX_BYTES)).size_bytes
+    size_bytes = codec.read_header(file.read_at(position, codec.PREFIX_BYTES)).size_bytes
+    file.close()
+    flip(disk, path, position + size_bytes - 8)
 
 
 def consume(broker: Broker) -> Taken:

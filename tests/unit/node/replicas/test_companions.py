@@ -10,8 +10,6 @@ import pytest
 from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import Offset, PartitionId
-from penstock.batch import codec
-from penstock.batch.schema import SCHEMA_BYTES
 from penstock.messages import (
     AlterStreamRequest,
     AlterStreamResponse,
@@ -33,9 +31,11 @@ from tests.unit.node.members import Brokers, Member, formed
 from tests.unit.node.replicas.companion_brokers import (
     companion,
     consume,
+    flip_mark,
     key_of,
     mark,
     marks,
+    of_companion,
     target,
     with_companion,
 )
@@ -203,12 +203,6 @@ def refusal(broker: Member, **options: int) -> RemoteError:
     return broker.refusal(request)
 
 
-def of_companion(broker: Member) -> str:
-    """The folder of its companion log."""
-    key = companion(broker).key
-    return f"streams/{key.stream_id}-__marks-{key_of(broker).stream_id}/{key.partition}"
-
-
 def with_marks(brokers: Brokers, *marked: bytes, **config: object) -> Brokers:
     """One message, and a mark for each of these."""
     with_companion(brokers, **config)
@@ -337,19 +331,6 @@ def test_a_sole_replica_with_damaged_marks_takes_messages_and_shows_none() -> No
     (info,) = leader.stream("s").partitions
     assert info.state == PartitionHealth.FAILED
     assert path in info.state_reason
-
-
-def flip_mark(disk: MemoryVfs, folder: str, number: int) -> None:
-    """Flip a bit of the n-th batch of marks."""
-    (name,) = [one for one in disk.list(folder) if one.endswith(".arrows")]
-    path = f"{folder}/{name}"
-    file = disk.open(path, read_only=True)
-    position = SCHEMA_BYTES
-    for _ in range(number):
-        position += codec.read_header(file.read_at(position, codec.PREFIX_BYTES)).size_bytes
-    size_bytes = codec.read_header(file.read_at(position, codec.PREFIX_BYTES)).size_bytes
-    file.close()
-    flip(disk, path, position + size_bytes - 8)
 
 
 SIX = [b"%d" % number for number in range(1, 7)]

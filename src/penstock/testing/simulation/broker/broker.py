@@ -198,6 +198,7 @@ class SimBroker:
             address=self.address,
             scrub_interval_ms=15_000,
             staged_keep_ms=500,
+            marks_per_snapshot_max=8,
             encrypted=_encrypted(self.disk.vfs, self.name, self.run),
             nats_urls=self.nats_urls,
             proves_brokers=rights is not None,

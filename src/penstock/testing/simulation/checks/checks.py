@@ -43,13 +43,15 @@ corruption excuses no loss of theirs; a leader whose own log is corrupt may fail
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.base.config import Durability, StreamConfig
-from penstock.base.errors import CorruptionError
+from penstock.base.errors import CorruptionError, RemoteError
 from penstock.base.ids import PartitionId, PartitionKey, StreamId
+from penstock.commitlog import LogCutError
 from penstock.metadata.companions import is_companion, target_id
 from penstock.testing.errors import ViolationError
 from penstock.testing.simulation import inspector
@@ -402,7 +404,9 @@ class Checks:
             history.stream_id = look.stream_id
             if not look.log_start <= look.committed_end <= look.log_end:
                 raise ViolationError(f"{history.name()} on {broker.name}: {look}")
-            if not history.may_begin_at(look.log_start):
+            if is_companion(look.stream_id):
+                self._check_trimmed(history, broker, look)
+            elif not history.may_begin_at(look.log_start):
                 text = f"nobody has asked to give up more than what comes before {history.truncating}"
                 raise ViolationError(f"{history.name()} on {broker.name}: {text}: {look}")
             _check_suspended(history, broker, look)
@@ -455,6 +459,18 @@ class Checks:
                 self._look_for_loss(history)
         if history.unclean and standing.incarnation and look.is_in_sync and (look.follows or look.is_leader):
             history.unclean.discard(broker.broker_id)
+
+    @staticmethod
+    def _check_trimmed(history: PartitionHistory, broker: SimBroker, look: inspector.PartitionLook) -> None:
+        """Check that the marks which a leader has removed from a companion log are in a snapshot behind them."""
+        assert broker.node is not None
+        if look.log_start <= history.truncating or not look.is_leader or look.is_damaged:
+            return
+        with broker.disk.undisturbed(), contextlib.suppress(OSError, RemoteError, LogCutError, CorruptionError):
+            if not inspector.has_all_marks(broker.node, look):
+                text = f"it begins at {look.log_start}, and no committed snapshot holds the marks before"
+                raise ViolationError(f"{history.name()} on {broker.name}: {text}: {look}")
+            history.truncating = look.log_start
 
     def _opened(self, history: PartitionHistory, broker: SimBroker, look: inspector.PartitionLook) -> None:
         """Take in what a run has found of a log: corruption that looks like a torn tail is cut off (see `recovery`).

@@ -243,8 +243,9 @@ class Compacted:
         if replica.is_blind:
             return ""
         since = replica.alone.pop(offset, None)
-        if seen.hidden is not None and (since is None or since.leader_epoch != seen.at.leader_epoch):
-            return ""  # a leader before it has decided so
+        leader_epoch = seen.at.leader_epoch
+        if seen.hidden is not None and (since is None or since.leader_epoch != leader_epoch or not leader_epoch):
+            return ""  # a leader before it has decided so; or one elsewhere, by its clock
         at = seen.at
         if since is None:
             return f"{offset}, a tombstone, is gone together with what it ended"
