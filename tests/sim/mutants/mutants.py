@@ -231,7 +231,7 @@ CLUSTER_MUTANTS = (
     Mutant(
         "answers a truncation that nobody else knows of",
         "penstock.node.replicas.truncations",
-        "elif asked.partition.truncated_end >= asked.request.before:",
+        "elif asked.partition.truncated_end >= asked.before:",
         "elif asked.partition.truncated_end >= 0 and not self._answer(asked, None):",
     ),
     Mutant(
@@ -639,7 +639,7 @@ MUTANTS_OF_OBSERVERS = (
     Mutant(
         "who lacks what its leader has told of is taken for fresh",
         _FRESHNESS,
-        "        is_complete = is_empty or (self._mark_end == _NEVER and self._is_settled)\n",
+        "        is_complete = self.is_empty or (self._mark_end == _NEVER and self._is_settled)\n",
         "        is_complete = True\n",
     ),
 )
@@ -843,7 +843,7 @@ MUTANTS_OF_EXPECTATIONS = (
     Mutant(
         "the log takes no room",
         _ROW_LIMIT,
-        "            size_bytes = max(0, self.bytes_max - log.size_bytes - batches * _BATCH_BYTES - SCHEMA_BYTES)\n",
+        "            size_bytes = max(0, self.bytes_max - self._bytes(log) - batches * _BATCH_BYTES - SCHEMA_BYTES)\n",
         "            size_bytes = max(0, self.bytes_max - batches * _BATCH_BYTES - SCHEMA_BYTES)\n",
     ),
     Mutant(

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import pytest
 
 from penstock.base.errors import ErrorCode, RemoteError
-from penstock.base.ids import Offset, PartitionId
+from penstock.base.ids import Offset, PartitionId, PartitionKey
+from penstock.live.live_rows import LiveRows
 from penstock.live.marks import decode
 from penstock.messages import DeleteMessagesRequest, DeleteMessagesResponse, FetchRequest, FetchResponse
 from penstock.node.partition.partition import Partition
@@ -69,13 +72,18 @@ def test_a_start_reads_what_is_left_and_shows_the_same(monkeypatch: pytest.Monke
     before, start = shown(broker), companion(broker).log_start
     assert start > 20
     taken: list[int] = []
-    take = HiddenRows.take
+    applying = HiddenRows.applying
 
-    def counted(self: HiddenRows, key: object, rows: list[CompanionRow], end: int) -> None:
-        taken.extend(row.offset for row in rows)
-        take(self, key, rows, end)  # type: ignore[arg-type]
+    def counted(self: HiddenRows, key: PartitionKey) -> Callable[[Sequence[CompanionRow]], LiveRows]:
+        apply = applying(self, key)
 
-    monkeypatch.setattr(HiddenRows, "take", counted)
+        def applied(rows: Sequence[CompanionRow]) -> LiveRows:
+            taken.extend(row.offset for row in rows)
+            return apply(rows)
+
+        return applied
+
+    monkeypatch.setattr(HiddenRows, "applying", counted)
     after = broker.crash().start()
     after.tick(1_000)
     assert shown(after) == before
