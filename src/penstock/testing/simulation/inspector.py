@@ -206,7 +206,7 @@ def fullness(node: Node, stream_id: int, number: int) -> FullLook | None:
         partition.log_start,
         partition.committed_end,
         log.log_end,
-        log.size_bytes,
+        log.live_bytes,
         log.hidden or NONE,
     )
 
