@@ -30,6 +30,13 @@ _RANGES_CHARS_MAX = 30  # most characters for the offsets of several partitions,
 _TEXT_CHARS_MIN, _SUBJECT_CHARS_MIN = 10, 14
 _TEXTS = ("stream", "subject")
 _LEFT_OUT_FIRST = ("last message", "size", "subject", "offsets")
+_DROPPED_TEXTS = {
+    "refused": " (a check failed: of the size, the headers, the schema or a limit of the stream)",
+    "unmet_expectation": " (of the last sequence or message id: another publisher was first)",
+    "other_stream": " (Nats-Expected-Stream names another one)",
+    "reserved_subject": " (of NATS or of Penstock itself)",
+    "consumer_control": " (heartbeats and flow control of JetStream, which are no messages)",
+}
 _STATE_STYLES = {"online": "green", **dict.fromkeys(("paused", "read-only", "sealed"), "yellow")}  # intended states
 
 
@@ -150,7 +157,7 @@ def stream_pairs(
 ) -> dict[str, str]:
     """Return names and texts about a stream, with `is_clustered` also its replicas; some of many partitions only.
 
-    `live`: the messages of each partition, told where their number is not that of the offsets.
+    `live`: the messages of each partition; None if they are not known.
     """
     rows = None if live is None else sum(one.rows for one in live)
     shown = {
@@ -163,7 +170,7 @@ def stream_pairs(
         **({} if info.intake == Intake.OPEN else {"intake": f"{intake_text(info)} since {time_text(info.intake_us)}"}),
         **({"partitions were": moving_text(info)} if info.counts else {}),
         "offsets kept": _count_or_unknown(info),
-        **({} if rows is None or rows == info.messages else {"messages kept": _kept_text(rows, live or ())}),
+        **({} if rows is None else {"messages kept": _kept_text(rows, live or ())}),
     }
     if (empty := _empty_text(info)) is not None:
         shown["offsets"] = empty
@@ -271,9 +278,9 @@ def _severity(part: PartitionInfo) -> int:
 
 
 def _has_trouble(part: PartitionInfo) -> bool:
-    from penstock.messages.streams import CONSUMER_CONTROL
+    from penstock.messages.streams import NO_TROUBLE
 
-    is_dropping = any(count for reason, count in part.dropped.items() if reason != CONSUMER_CONTROL)
+    is_dropping = any(count for reason, count in part.dropped.items() if reason not in NO_TROUBLE)
     return bool(
         part.state_reason or part.damage or part.gaps or is_dropping or any(one.state for one in part.followers)
     )
@@ -311,4 +318,4 @@ def print_trouble(console: Console, info: StreamInfo, part: PartitionInfo) -> No
         console.print()
         console.print(cell(f"Not stored by stream {which} since the broker started", "yellow"))
         for reason, count in dropped.items():
-            console.print(cell(f"  {count_text(count)}: {reason}"))
+            console.print(cell(f"  {count_text(count)}: {reason}{_DROPPED_TEXTS.get(reason, '')}"))

@@ -138,7 +138,9 @@ class GetMessage(Query):
 
     def run(self) -> None:
         """Raise RemoteError: message_not_found, offset_out_of_range or corrupt_range."""
-        if self._offset is not None:
+        if self._offset is not None and self._subject is not None:
+            self._on_subject(self._offset, self._subject)
+        elif self._offset is not None:
             self._by_offset(self._offset)
         elif self._key is not None:
             self._last("key", self._key)
@@ -163,7 +165,24 @@ class GetMessage(Query):
                 raise
             self._last("subject", subject)  # it has just expired or been compacted away
 
-    def _by_offset(self, offset: int) -> None:
+    def _on_subject(self, offset: int, subject: str) -> None:
+        """Return the message at an offset; the error is the same whether it is deleted or on another subject.
+
+        Who asks may have no right to read the other subjects.
+        """
+        found = ""
+        try:
+            found = self._by_offset(offset)
+        except RemoteError as error:
+            if error.code != ErrorCode.MESSAGE_NOT_FOUND:
+                raise
+        if found != subject:
+            self.data = bytearray()
+            text = f"at offset {offset} is no message on the subject {subject!r}"
+            raise RemoteError(ErrorCode.MESSAGE_NOT_FOUND, text, offset=offset)
+
+    def _by_offset(self, offset: int) -> str:
+        """Take the message at an offset and return its subject."""
         start, end = self._view.log_start, self._committed_end
         if not start <= offset < end:
             holds = f"{start} to {end - 1}" if start < end else f"nothing; its next offset is {end}"
@@ -180,8 +199,7 @@ class GetMessage(Query):
             offsets = codec.offsets(data)
             row = bisect_left(offsets, offset)
             if row < len(offsets) and offsets[row] == offset:
-                self._take(header, data, row)
-                return
+                return self._take(header, data, row)
         text, hidden = f"the message at offset {offset}", self._view.hidden
         if hidden is not None and is_hidden:
             deleted_end = min(hidden.first_absent(offset), self._committed_end)
@@ -208,7 +226,8 @@ class GetMessage(Query):
                 raise RemoteError(ErrorCode.MESSAGE_NOT_FOUND, text, scanned_bytes=scanned)
         raise RemoteError(ErrorCode.MESSAGE_NOT_FOUND, f"the stream holds no message with that {column}")
 
-    def _take(self, header: BatchHeader, data: Buffer, row: int) -> None:
+    def _take(self, header: BatchHeader, data: Buffer, row: int) -> str:
+        """Encode a row as the answer and return its subject."""
         rows: pa.RecordBatch = codec.check_rows(data).slice(row, 1)
         values = {name: rows.column(name)[0].as_py() for name in ("subject", "key", "value", "headers")}
         self.found_offset = codec.offsets(data)[row]
@@ -222,6 +241,8 @@ class GetMessage(Query):
             leader_epoch=header.leader_epoch,
             flags=header.flags & OF_ROWS,
         )
+        subject: str = values["subject"]
+        return subject
 
 
 class FindOffset(Query):

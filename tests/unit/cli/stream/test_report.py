@@ -136,9 +136,9 @@ def test_on_a_narrow_terminal_columns_are_left_out_and_nothing_wraps(width: int,
     assert all("online" in line for line in lines[2:])
 
 
-def test_how_many_messages_are_left_is_told_where_offsets_do_not_tell_it() -> None:
+def test_how_many_messages_are_left_is_told_where_it_is_known() -> None:
     assert "messages kept" not in report.stream_pairs(stream())
-    assert "messages kept" not in report.stream_pairs(stream(), live=[LiveRowsInfo(rows=7, size_bytes=1)])
+    assert report.stream_pairs(stream(), live=[LiveRowsInfo(rows=7, size_bytes=1)])["messages kept"] == "7"
     found = report.stream_pairs(stream(), live=[LiveRowsInfo(rows=3, size_bytes=1, deleted=2)])
     assert (found["offsets kept"], found["messages kept"]) == ("7", "3, 2 deleted between them")
 
@@ -260,6 +260,18 @@ def test_status_a_stream_and_the_doctor_show_the_same_gaps() -> None:
         "s1: no broker subscribed for 500ms, 2s ago (no NATS)",
         "s0, s1: no broker subscribed for 1s, 8s ago (killed)",
     ]
+
+
+@pytest.mark.parametrize(
+    ("reason", "said"),
+    [("refused", "7: refused (a check failed: "), ("unmet_expectation", ""), ("consumer_control", "")],
+)
+def test_lost_races_of_publishers_are_no_trouble(reason: str, said: str) -> None:
+    info = stream(dropped={reason: 7})
+    out = io.StringIO()
+    report.print_troubles(Console(file=out, width=120), [info])
+    assert said in out.getvalue()
+    assert bool(out.getvalue()) == bool(said)
 
 
 def test_damage_is_not_pushed_off_the_page_by_dropped_messages() -> None:
