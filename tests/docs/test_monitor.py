@@ -10,6 +10,7 @@ import pytest
 from penstock.base.meters import MetricKind
 from penstock.broker.observability.metrics import METRICS as OF_BROKER
 from penstock.messages import PartitionHealth
+from penstock.messages.streams import NO_TROUBLE
 from penstock.node.metrics import METRICS as OF_NODE
 from tests.docs.reference.metrics_reference import metrics_reference
 from tests.queries import (
@@ -71,10 +72,10 @@ def test_states_that_are_asked_for_are_states() -> None:
     assert {"no_leader", "failed"} <= set(named) <= {str(state) for state in PartitionHealth}
 
 
-def test_what_a_consumer_of_jetstream_says_between_messages_alarms_nobody() -> None:
+def test_heartbeats_of_jetstream_and_lost_races_of_publishers_alarm_nobody() -> None:
     queries = [query.text for query in QUERIES if "penstock_partition_dropped_total" in query.text]
     assert len(queries) == 2
-    assert all('reason!="consumer_control"' in text for text in queries)
+    assert all(f'reason!~"{"|".join(NO_TROUBLE)}"' in text for text in queries)
 
 
 def test_alerts_say_what_is_so_and_how_bad_it_is() -> None:

@@ -97,6 +97,25 @@ async def test_each_way_to_log_in(broker, tmp_path) -> None:
 
 
 @each_change
+async def test_who_may_read_some_subjects_gets_their_last_messages(broker) -> None:
+    async with await broker.client() as admin:
+        await admin.create_stream("au", "au.>")
+        await admin.append("au", [{"subject": f"au.{number % 4}", "value": b"%d" % number} for number in range(9)])
+        await admin.users.create("carl", password_credential(PASSWORD), rules=[rule("read", subject="au.3")])
+    async with logged_in(broker, Credentials.password("carl", PASSWORD)) as carl:
+        assert (await carl.last("au", subject="au.3")).value == b"7"
+        assert [one.value for one in await carl.last_by_subjects("au", "au.3")] == [b"7"]
+        for refused in (
+            carl.last_by_subjects("au", "au.*"),
+            carl.last_by_subjects("au", ["au.3", "au.2"]),
+            carl.get("au", 7),
+            carl.get("au", 6),
+        ):
+            with pytest.raises(NotAuthorized):
+                await refused
+
+
+@each_change
 async def test_what_a_user_may_counts_from_when_the_call_returns(broker) -> None:
     async with await broker.client() as admin:
         await admin.create_stream("orders", "orders.>")

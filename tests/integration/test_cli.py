@@ -129,7 +129,7 @@ def test_wrong_use_is_told_all_at_once(run: Run) -> None:
     assert "--max-age" in result.stderr
     assert "--max-bytes" in result.stderr
     result = run("stream", "create", "no good", "a..b", code=2)
-    assert "name:" in result.stderr
+    assert "NAME:" in result.stderr
     assert "SUBJECT:" in result.stderr
     run("stream", "alter", "x", code=2)
     run("read", "x", "--from", "nonsense", code=2)

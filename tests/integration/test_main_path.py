@@ -215,7 +215,7 @@ async def test_expectations_are_checked_and_refused_in_jetstreams_words(
         await js.publish("nobody.stores.this", b"")
     assert [message.value for message in await _messages(client, "expect")] == [b"1", b"2"]
     dropped = (await client.stream("expect")).partitions[0].dropped
-    assert dropped == {"refused": 7, "other_stream": 1}
+    assert dropped == {"refused": 5, "unmet_expectation": 2, "other_stream": 1}
 
 
 async def test_a_stream_on_everything_leaves_inboxes_and_system_subjects_alone(

@@ -119,6 +119,10 @@ async def test_the_commands(client: aio.Client, broker: BrokerProcess) -> None:
     assert (json.loads(shown)["offset"], json.loads(shown)["value"].encode()) == (last.offset, last.value)
     code, shown = await asyncio.to_thread(run, "last", "c", "events.*.often")
     assert (code, shown.count("events.")) == (0, 7)
-    assert (await asyncio.to_thread(run, "last", "c", "events.none"))[0] == 1
-    assert (await asyncio.to_thread(run, "subjects", "c", "events.none"))[0] == 1
+    for words in (["last", "c", "events.none"], ["last", "c", "events.no.*"], ["subjects", "c", "events.none"]):
+        for options in ([], ["--json"]):
+            assert await asyncio.to_thread(run, *words, *options) == (1, "")
+    assert (await asyncio.to_thread(run, "find", "events.none.here", "--json"))[0] == 0
+    assert await asyncio.to_thread(run, "find", "nothing.of.it", "--json") == (1, "")
+    assert await asyncio.to_thread(run, "count", "c", "events.none") == (0, "0\n")
     await client.delete_stream("c")

@@ -326,6 +326,9 @@ def field_type_mistake(name: str, value: object) -> str | None:
     try:
         msgspec.convert(value, field_type)
     except msgspec.ValidationError as error:
+        for key, one in value.items() if isinstance(value, Mapping) else ():
+            if not (isinstance(key, str) and isinstance(one, str)):
+                return f"{name}: keys and values are str, and the key {key!r} has the value {one!r}"
         text = _NAMED.sub(_in_python, str(error))
         return f"{name}: {_choices(field_type) or text[:1].lower() + text[1:]}"
     return None
@@ -393,16 +396,16 @@ def _mistakes_of_subjects(config: StreamConfig) -> Iterator[str]:
         return
     if len(subjects := config.subjects) > limits.STREAM_SUBJECTS_MAX:
         text = f"a stream has at most {limits.STREAM_SUBJECTS_MAX} subjects, and these are {len(subjects)}"
-        yield f"more_subjects: {text}; a wildcard covers many, as 'orders.>'"
+        yield f"subject: {text}; a wildcard covers many, as 'orders.>'"
         return
     found = (subject_mistake(one, wildcards=True) for one in config.more_subjects)
-    yield from (f"more_subjects: {mistake}" for mistake in found if mistake is not None)
+    yield from (f"subject: {mistake}" for mistake in found if mistake is not None)
     if (clash := first_overlap(subjects)) is not None:
-        yield f"more_subjects: {_overlap_text(*clash)}"
+        yield f"subject: {_overlap_text(*clash)}"
     widest, reserved = next(filter(begins_with_wildcard, subjects), None), next(filter(is_reserved, subjects), None)
     if widest is not None and reserved is not None:
         text = f"{widest!r} begins with a wildcard, which takes nothing of NATS's own subjects, as {reserved!r}"
-        yield f"more_subjects: {text}; make a stream of its own for these"
+        yield f"subject: {text}; make a stream of its own for these"
 
 
 def first_overlap(subjects: Sequence[str]) -> tuple[str, str] | None:
@@ -483,7 +486,7 @@ def _consequences(config: StreamConfig) -> list[str]:
     if config.subject_limit is not None:
         mistakes += [f"max_messages_per_subject: {one}" for one in _subject_limit_mistakes(config)]
     if config.denies_purge and config.allow_rollup:
-        mistakes.append("deny_purge: a rollup purges, so allow_rollup must be false")
+        mistakes.append("deny_purge: a rollup purges; choose one of deny_purge and allow_rollup")
     mistakes += _split_mistakes(config)
     return mistakes
 
@@ -532,7 +535,7 @@ def _subject_mistakes(config: StreamConfig, split: PartitionSplit) -> list[str]:
     """Return errors where each partition has its own subject."""
     if len(config.subjects) > 1:
         text = f"with partition_by {str(split.how)!r} partition n listens on <subject>.<n>, so the stream has one"
-        return [f"more_subjects: {text} subject; choose 'key', 'token:N', 'range' or 'group', or make several streams"]
+        return [f"subject: {text} subject; choose 'key', 'token:N', 'range' or 'group', or make several streams"]
     if split.how is PartitionBy.PUBLISHER and is_wildcard(config.subject):
         token = next(n for n, one in enumerate(config.subject.split("."), start=1) if one in ("*", ">"))
         text = f"a stream on a subject with wildcards, as {config.subject!r}, has more than one only with partition_by"

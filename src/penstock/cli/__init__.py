@@ -7,7 +7,8 @@ shows the traceback. The command that needs a slow module imports it, so that `-
 | exit code | meaning                                                                  |
 |-----------|--------------------------------------------------------------------------|
 | 0         | success; also if the reader of stdout closed the pipe early (`| head`)    |
-| 1         | the broker, NATS, the disk or the network refused or failed              |
+| 1         | the broker, NATS, the disk or the network refused or failed; or what the |
+|           | command looks for is not there, with --json too; a count of 0 is there   |
 | 2         | usage error: options, values, an invalid config                          |
 | 130       | Ctrl-C                                                                   |
 | 143, 129  | bench and demo: SIGTERM, SIGHUP (the terminal was closed)                |

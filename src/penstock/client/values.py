@@ -267,8 +267,9 @@ class Erasure(NamedTuple):
 
 
 class Deletion(NamedTuple):
-    """The number of messages that were deleted now, and before; and the offsets at which there never was one, or that
-    were compacted or have expired. `erasure`: of a secure deletion.
+    """The number of messages that were deleted now, and of those that were gone already: deleted before, or hidden by a
+    limit by subject or a rollup. `missing`: other offsets without a message: purged, or not stored yet. `erasure`: of a
+    secure deletion.
     """
 
     deleted: int

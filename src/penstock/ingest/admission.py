@@ -69,7 +69,7 @@ from penstock.hot.message_ids import MessageIds
 from penstock.ingest import acks
 from penstock.ingest.last_sequences import LastSequences
 from penstock.ingest.value_check import UNDECIDED, ValueCheck
-from penstock.messages.streams import CONSUMER_CONTROL
+from penstock.messages.streams import CONSUMER_CONTROL, UNMET_EXPECTATION
 
 BodyOf = Callable[[int, bytes | None], bytes]
 """Returns the error body for a verdict; see hot.refusals."""
@@ -87,12 +87,14 @@ _OF_THIS_LEADER = frozenset(
 _UNDECIDED = b"%d" % UNDECIDED
 _RESERVED = tuple(prefix.encode() for prefix in RESERVED_PREFIXES)
 
+_UNMET = (classification.WRONG_SEQUENCE, classification.WRONG_LAST_ID)
+
 OTHER_STREAM = "other_stream"
 """Drop reason: Nats-Expected-Stream names another stream."""
 RESERVED_SUBJECT = "reserved_subject"
 """Drop reason: only a stream whose subject names the first token would store the message."""
 REFUSED = "refused"
-"""Drop reason: the message fails a check."""
+"""Drop reason: the message fails a check, other than that of an expectation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,7 +284,11 @@ def _admission(
     if found.flow_replies is not None:
         out.errors.append(bytes(found.flow_replies))
     if found.refused:
-        out.drop(reason, len(found.refused))
+        unmet = sum(one.verdict in _UNMET for one in found.refused) if reason == REFUSED else 0
+        if unmet:
+            out.drop(UNMET_EXPECTATION, unmet)
+        if unmet < len(found.refused):
+            out.drop(reason, len(found.refused) - unmet)
         for one in found.undelivered:
             kind = body_of(one.verdict, None)
             if kind not in out.undelivered:

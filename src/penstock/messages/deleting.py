@@ -39,15 +39,17 @@ class DeleteMessagesRequest(Request, frozen=True, kw_only=True):
 
 
 class DeleteMessagesResponse(Response, frozen=True, kw_only=True):
-    """The number of messages that this request deleted, and of those that were deleted before.
+    """The number of messages that this request deleted, and of those that no reader was shown any more.
 
-    `missing`: offsets without a message: never stored, compacted or expired.
+    The latter were deleted, or hidden by a limit by subject, a rollup, an expiry or compaction. `missing`: other
+    offsets without a message, which is purged, or not stored yet at `committed_end` and beyond.
     """
 
     deleted: Int64Field
     already_deleted: Int64Field = 0
     missing: OffsetsField = ()
     marks_end: OffsetField = 0  # type: ignore[assignment]
+    committed_end: OffsetField = 0  # type: ignore[assignment]
 
 
 class PurgeSubjectRequest(Request, frozen=True, kw_only=True):

@@ -219,6 +219,7 @@ class RecordDeletionRequest(Request, frozen=True, kw_only=True):
     ranges: Annotated[tuple[tuple[OffsetField, OffsetField], ...], msgspec.Meta(max_length=limits.AUDITED_RANGES_MAX)]
     subject: str = ""
     keep: Int64Field = 0
+    is_secure: bool = False
 
 
 class RecordDeletionResponse(Response, frozen=True, kw_only=True):

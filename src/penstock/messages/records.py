@@ -98,7 +98,10 @@ class FetchResponse(Response, frozen=True, kw_only=True):
 
 
 class GetRequest(Request, frozen=True, kw_only=True):
-    """Get one committed message by exactly one of `offset`, `key` (its latest) and `subject` (its latest)."""
+    """Get one committed message by `offset`, `key` (its latest) or `subject` (its latest).
+
+    With `offset` and `subject`: the message at that offset, if it is on that subject; for users who may read only some.
+    """
 
     stream_id: StreamIdField
     partition: PartitionField = PartitionId(0)

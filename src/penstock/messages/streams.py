@@ -41,6 +41,12 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 CONSUMER_CONTROL = "consumer_control"
 """Reason in `PartitionInfo.dropped`: heartbeats and flow control of JetStream push consumers, which are no messages."""
 
+UNMET_EXPECTATION = "unmet_expectation"
+"""Reason in `PartitionInfo.dropped`: another publisher was first, so the expected last sequence or id was not there."""
+
+NO_TROUBLE = (CONSUMER_CONTROL, UNMET_EXPECTATION)
+"""Reasons that a healthy stream has, too."""
+
 
 BROKER_STOPPED = "the broker was stopped"
 LEADER_CHANGED = "the leader changed"

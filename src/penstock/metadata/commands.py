@@ -113,6 +113,7 @@ class RecordDeletion(_Asked, frozen=True, kw_only=True, omit_defaults=True, tag=
     ranges: tuple[tuple[Offset, Offset], ...]  # their offsets, half-open; the first ones only
     subject: str = ""  # of a purge; empty: single messages
     keep: int = 0  # of a purge
+    is_secure: bool = False
 
 
 class MarkKeys(_Command, frozen=True, kw_only=True, tag="mark_keys"):

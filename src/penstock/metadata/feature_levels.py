@@ -38,9 +38,9 @@ class Feature(NamedTuple):
 
 SCHEMA_REGISTRY = Feature("the registry of schemas", (0, 4))
 
-DELETION = Feature("the deletion of single messages, and of those of a subject", (0, 4))
+DELETION = Feature("the deletion of single messages and by subject", (0, 4))
 
-SUBJECT_INDEX = Feature("indexes of subjects", (0, 4))
+SUBJECT_INDEX = Feature("the index of subjects", (0, 4))
 
 LEADER_DECIDES = Feature("compaction, expiry and rollups that the leader decides for all replicas", (0, 4))
 

@@ -139,11 +139,11 @@ def common_level(brokers: Iterable[BrokerState], own: FeatureLevel) -> FeatureLe
 def features_of(level: FeatureLevel) -> list[str]:
     """Return the names of the features that a level brings, for users; sorted."""
     named: list[tuple[str, Version]] = [
-        *((f"the option {name} of a stream", since) for name, since in CONFIG_FIELDS.items()),
+        *((_option_words(name), since) for name, since in CONFIG_FIELDS.items()),
         *((f"the permission {operation}", since) for operation, since in OPERATIONS.items()),
         *FEATURES,
     ]
-    return sorted(name for name, since in named if since == level)
+    return sorted({name for name, since in named if since == level})
 
 
 def _older_than(needed: Version, brokers: Iterable[BrokerState]) -> list[BrokerState]:
@@ -166,7 +166,7 @@ def _new_in(command: Command) -> Iterator[tuple[Version, str]]:
         yield version, f"the command {tag}"
     for name, version in COMMAND_FIELDS.get(kind, {}).items():
         if getattr(command, name) != _default(kind, name):
-            yield version, f"{name} of the command {tag}"
+            yield version, _IN_WORDS.get(name, f"{name} of the command {tag}")
     if isinstance(command, CreateStream):
         used: set[str] = {
             name for name in CONFIG_FIELDS if getattr(command.config, name) != _default(StreamConfig, name)
@@ -177,7 +177,17 @@ def _new_in(command: Command) -> Iterator[tuple[Version, str]]:
     rules = command.add if isinstance(command, ChangeRules) else rules
     for operation in {rule.operation for rule in rules} & OPERATIONS.keys():
         yield OPERATIONS[operation], f"the operation {operation} of a rule"
-    yield from ((version, f"the field {name}") for name, version in CONFIG_FIELDS.items() if name in used)
+    yield from ((version, _option_words(name)) for name, version in CONFIG_FIELDS.items() if name in used)
+
+
+_IN_WORDS = {
+    "more_subjects": "a second subject of a stream",
+    **dict.fromkeys(("former_subjects", "add_subjects", "remove_subjects"), "a change of a stream's subjects"),
+}
+
+
+def _option_words(name: str) -> str:
+    return _IN_WORDS.get(name, f"the option {name} of a stream")
 
 
 def _default(kind: Any, name: str) -> object:

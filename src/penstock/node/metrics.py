@@ -110,7 +110,8 @@ GROUP_LAG = Metric(
 _PLACE = ("stream", "partition")
 DROPPED = Metric(
     "penstock_partition_dropped_total", _COUNTER, "Messages from NATS that were refused or dropped, by reason. "
-    "consumer_control: heartbeats and flow control of JetStream, which are no messages.",
+    "consumer_control: heartbeats and flow control of JetStream, which are no messages. "
+    "unmet_expectation: another publisher was first.",
     (*_PLACE, "reason"),
 )  # fmt: skip
 

@@ -35,6 +35,7 @@ from penstock.wire.bodies import decode_response, encode_checked_request, encode
 from penstock.wire.encryption import FrameCipher
 from penstock.wire.frames import Buffer, Frame, FrameDecoder
 
+_UNKNOWN_FIELD = "Object contains unknown field"  # how a broker refuses a field of a later version (msgspec's words)
 _FRAME_OVERHEAD_BYTES = 1 * limits.MIB  # head and body around the largest raw part
 
 
@@ -149,13 +150,17 @@ class Session:
         spec = API_OF_REQUEST[type(request)]
         version = self._versions.get(spec.api)
         if version is None or version < request.version_needed():
-            known = "that this client knows" if version is None else f"from {request.version_needed()} on"
-            raise RemoteError(
-                ErrorCode.UNSUPPORTED_VERSION,
-                f"the broker supports no version of {spec.api.name.lower()} {known}; upgrade the older of the two",
-                api=int(spec.api),
-            )
+            assert self.hello_response is not None
+            offered = self.hello_response.api_versions
+            is_newer = any(one.api == spec.api and one.version_min > spec.version_max for one in offered)
+            which, what = ("newer", "client") if is_newer else ("older", "broker")
+            text = f"the {which} broker does not know this request ({spec.api.name.lower()}): upgrade the {what}"
+            raise RemoteError(ErrorCode.UNSUPPORTED_VERSION, f"{self._versions_text()}; {text}", api=int(spec.api))
         return self._put_in_flight(request, now_s, deadline_s, version, raw)
+
+    def _versions_text(self) -> str:
+        assert self.hello_response is not None
+        return f"the broker has version {self.hello_response.broker_version}, and this client {self._client_version}"
 
     @property
     def missing_raw_bytes(self) -> int:
@@ -267,6 +272,9 @@ class Session:
         except RemoteError as error:
             if error.code == ErrorCode.BAD_FRAME or self.state is SessionState.HELLO_SENT:
                 return self._broken_with(frame.correlation_id, entry, error)
+            if error.code == ErrorCode.BAD_REQUEST and _UNKNOWN_FIELD in error.message:
+                text = f"{error.message}; {self._versions_text()}: the older one does not know that field, upgrade it"
+                error = RemoteError(error.code, text, **error.details)
             return Refused(frame.correlation_id, error) if entry.waited_for else None
         if isinstance(response, HelloResponse):
             return self._ready(response)

@@ -34,7 +34,8 @@ the connection options in one line.
 | exit code | meaning |
 |---|---|
 | 0 | Success; also if the reader of the output closed the pipe early (`penstock read orders \\| head`). |
-| 1 | The broker, NATS, the disk or the network refused or failed: one clear line on stderr says what, and what to do. |
+| 1 | The broker, NATS, the disk or the network refused or failed: one clear line on stderr says what, and what to do. \
+Also if `stream find`, `subjects` or `last` finds nothing, with `--json` too; a count of 0 is a result. |
 | 2 | Usage error: options, values, an invalid config. |
 | 3 | `penstock status`: the cluster is degraded; 0: it is healthy, 1: it is down, or no broker answers. |
 | 130 | Ended by Ctrl-C. |

@@ -511,8 +511,8 @@ class Marking:
         limit, _, seen_end = self._limited.get(key, (None, 0, 0))
         if key not in self._limited or look.limit != limit:
             is_stricter = look.limit is not None and (limit is None or look.limit < limit)
-            # What readers may have seen without the limit: a replica that catches up may pass through a time without one
-            # between two looks.
+            # What readers may have seen without the limit: a replica that catches up may pass through a time without
+            # one between two looks.
             seen_end = max(seen_end, look.visible_end) if is_stricter else seen_end
             self._limited[key] = look.limit, self._now_us, seen_end
         history = self._checks.of(generation.config.subject, number)

@@ -144,6 +144,20 @@ async def test_a_number_beyond_64_bits_is_refused_by_name(
     assert (await client.get("a", 1)).offset == 1, "the connection serves on"
 
 
+async def test_arguments_of_deletions_and_lists_are_told_by_name(client: aio.Client) -> None:
+    offsets: Any
+    for offsets in (1.5, "7", None, [1, 1.5]):
+        with pytest.raises(TypeError, match=r"the offset .* is .*; give an int"):
+            await client.delete("a", offsets)
+    for after in (None, 5):
+        with pytest.raises(TypeError, match=r"after is .*; give a subject"):
+            await client.subjects("a", after=after)  # type: ignore[arg-type]
+    with pytest.raises(InvalidConfig, match="metadata: keys and values are str, and the key 'b' has the value 1"):
+        await client.create_stream("new", "new", metadata={"a": "x", "b": 1})  # type: ignore[dict-item]
+    with pytest.raises(InvalidConfig, match=r"^subject: 'a.x' is given twice"):
+        await client.create_stream("new", ["a.x", "a.x"])
+
+
 @pytest.mark.parametrize("subject", [5, ["a", "b"], None])
 async def test_a_subject_to_purge_is_one_str(client: aio.Client, subject: Any) -> None:
     with pytest.raises(TypeError, match=r"the subject .*; give one as str"):

@@ -11,6 +11,7 @@ from penstock.base.config import Acks, StreamConfig
 from penstock.hot import envelope_acks
 from penstock.ingest import acks
 from penstock.ingest.admission import OTHER_STREAM, REFUSED, Admission, AdmissionRules, admit, refuse_all
+from penstock.messages.streams import UNMET_EXPECTATION
 from tests import groups
 from tests.envelopes import INCORRECT_OFFSET, TOO_LARGE, UNKNOWN, bytes_field, enveloped, message
 from tests.unit.node.harness import Ack, parse_acks
@@ -53,8 +54,8 @@ def stored(admission: Admission) -> tuple[bytes | None, bytes | None, bytes | No
 
 def refusal(admission: Admission) -> Ack:
     assert groups.values(admission.rows) == [b"v"]
-    assert admission.dropped == {REFUSED: 1}
     (ack,) = [ack for error in (*admission.errors, admission.denials) for ack in parse_acks(error)]
+    assert admission.dropped == {UNMET_EXPECTATION if ack.err_code in (10070, 10071) else REFUSED: 1}
     return ack
 
 
@@ -298,7 +299,7 @@ def test_the_expected_offset_counts_what_was_stored_before_it_in_the_same_read()
     group = groups.group_of([(b"orders.a", b"r", None, value) for value in values])
     admission = admit(group, RULES, log_end=5)
     assert len(admission.rows) == 3
-    assert admission.dropped == {REFUSED: 1}
+    assert admission.dropped == {UNMET_EXPECTATION: 1}
 
 
 def test_sizes_count_what_is_stored() -> None:

@@ -102,7 +102,9 @@ def test_suspended_deletion_waits_for_the_last_broker_which_would_delete(choice:
     command = AlterStream(stream_id=StreamId(1), changes={"suspend_deletion": choice})
     error = feature_versions.unsupported_reason(brokers("0.3.0", "0.2.0"), command)
     assert error is not None
-    assert error.message.startswith("the field suspend_deletion is known since version 0.3, and there is an earlier")
+    assert error.message.startswith(
+        "the option suspend_deletion of a stream is known since version 0.3, and there is an earlier"
+    )
     assert feature_versions.unsupported_reason(brokers("0.3.0", "0.3.1"), command) is None
 
 
@@ -111,24 +113,24 @@ def test_suspended_deletion_waits_for_the_last_broker_which_would_delete(choice:
     [
         (
             AlterStream(stream_id=StreamId(1), changes={}, add_subjects=("b",)),
-            "add_subjects of the command alter stream",
+            "a change of a stream's subjects",
         ),
         (
             AlterStream(stream_id=StreamId(1), changes={}, remove_subjects=("b",)),
-            "remove_subjects of the command alter stream",
+            "a change of a stream's subjects",
         ),
-        (AlterStream(stream_id=StreamId(1), changes={"metadata": {"k": "v"}}), "the field metadata"),
+        (AlterStream(stream_id=StreamId(1), changes={"metadata": {"k": "v"}}), "the option metadata of a stream"),
         (
             CreateStream(config=StreamConfig(name="a", subject="a", more_subjects=("b",)), created_us=0),
-            "the field more_subjects",
+            "a second subject of a stream",
         ),
         (
             CreateStream(config=StreamConfig(name="a", subject="a", schema_check="refuse"), created_us=0),
-            "the field schema_check",
+            "the option schema_check of a stream",
         ),
-        (AlterStream(stream_id=StreamId(1), changes={"schema_check": "count"}), "the field schema_check"),
-        (AlterStream(stream_id=StreamId(1), changes={"discard": "new"}), "the field discard"),
-        (AlterStream(stream_id=StreamId(1), changes={"deny_purge": True}), "the field deny_purge"),
+        (AlterStream(stream_id=StreamId(1), changes={"schema_check": "count"}), "the option schema_check of a stream"),
+        (AlterStream(stream_id=StreamId(1), changes={"discard": "new"}), "the option discard of a stream"),
+        (AlterStream(stream_id=StreamId(1), changes={"deny_purge": True}), "the option deny_purge of a stream"),
         (
             ChangeRules(name="ann", changed_us=0, add=(Rule(Operation.REGISTER, stream="a"), Rule(Operation.MONITOR))),
             "the operation register of a rule",
@@ -185,6 +187,7 @@ def test_what_is_new_is_listed_with_a_level_that_there_is() -> None:
     ]
     assert {since for since in new if since > FIRST_LEVEL} <= set(LEVELS)
     assert feature_versions.features_of((0, 4)) == sorted(feature_versions.features_of((0, 4)))
+    assert "a second subject of a stream" in feature_versions.features_of((0, 4))
     assert {"the registry of schemas", "the option schema_check of a stream", "the permission register"} <= {
         *feature_versions.features_of((0, 4))
     }

@@ -181,18 +181,31 @@ def test_requests_in_flight_are_bounded_by_the_smaller_limit() -> None:
     assert not session.is_full
 
 
-def test_a_request_that_the_broker_does_not_speak_is_refused_here() -> None:
-    hello = HelloResponse(
-        broker_id=1,
-        broker_version="1",
-        cluster_id="c",
-        format_version=1,
-        api_versions=(ApiVersions(api=Api.FETCH, version_min=7, version_max=9),),
-    )
+@pytest.mark.parametrize(
+    ("offered", "older"),
+    [
+        ((ApiVersions(api=Api.FETCH, version_min=7, version_max=9),), "upgrade the client"),
+        ((ApiVersions(api=Api.FETCH, version_min=0, version_max=0),), "upgrade the broker"),
+        ((), "upgrade the broker"),
+    ],
+)
+def test_a_request_that_the_broker_does_not_speak_is_refused_here(offered: tuple[ApiVersions, ...], older: str) -> None:
+    hello = HelloResponse(broker_id=1, broker_version="0.7.1", cluster_id="c", format_version=1, api_versions=offered)
     session = ready(hello)
-    with pytest.raises(RemoteError) as caught:
+    with pytest.raises(RemoteError, match=f"broker has version 0.7.1, and this client 1; .*fetch.*: {older}") as caught:
         session.request(FETCH, 1.0, NEVER_S)
     assert caught.value.code == ErrorCode.UNSUPPORTED_VERSION
+
+
+def test_a_field_that_the_broker_does_not_know_is_told_with_both_versions() -> None:
+    session = ready()
+    number, _ = session.request(FETCH, 1.0, NEVER_S)
+    text = "create_stream: Object contains unknown field `discard` - at `$.config`"
+    answer = checked(encode_error(Api.FETCH, 1, number, RemoteError(ErrorCode.BAD_REQUEST, text, api=1)))
+    (refused,) = session.receive(answer, 2.0)
+    assert isinstance(refused, Refused)
+    assert refused.error.message.startswith(f"{text}; the broker has version ")
+    assert refused.error.details["api"] == 1
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -25,8 +24,6 @@ from penstock.cli.terminal.standard_streams import need_stdout
 
 if TYPE_CHECKING:
     from penstock.messages import StatusResponse
-
-_LEVEL = re.compile(r"\d+\.\d+")
 
 app = typer.Typer(
     cls=Group,
@@ -64,11 +61,12 @@ def features(
 
 
 def level_rows(state: StatusResponse) -> list[tuple[str, str, str]]:
-    """Return each level, its state, and what it brings."""
-    return [
-        (one["level"], _state_text(one), ", ".join(one["features"]) or "what there was before")
-        for one in _levels(state)
-    ]
+    """Return each level, its state, and the first feature that it brings; below it a row for each other feature."""
+    rows = []
+    for one in _levels(state):
+        first, *others = one["features"] or ["what there was before"]
+        rows += [(one["level"], _state_text(one), first), *(("", "", other) for other in others)]
+    return rows
 
 
 def _levels(state: StatusResponse) -> list[dict[str, Any]]:
@@ -120,14 +118,14 @@ def upgrade(
     Refused while a broker is older, also one that is away: a broker cannot be removed from a cluster. Raising it to the
     present level changes nothing. A user needs the right `admin`.
     """
-    from penstock.metadata.feature_levels import NEWEST_LEVEL, level_text
+    from penstock.metadata.feature_levels import LEVELS, NEWEST_LEVEL, level_text
 
     if as_json:
         need_stdout()
     wanted = to or level_text(NEWEST_LEVEL)
-    if not _LEVEL.fullmatch(wanted):
-        known = "`penstock cluster features` shows the levels"
-        raise typer.BadParameter(f"--to: {wanted!r} is no level, which has a form such as 0.4: {known}")
+    if wanted not in (known := [level_text(level) for level in LEVELS]):
+        text = f"--to: {wanted!r} is no feature level that this program knows"
+        raise typer.BadParameter(f"{text}: {', '.join(known)}; `penstock cluster features` shows them")
     if not yes:
         question = "It is never lowered: brokers of earlier versions do not start any more."
         confirm(f"Raise the feature level of the cluster to {wanted}? {question}", "the level stays as it is")

@@ -65,7 +65,8 @@ def audit(
     checksums of the log and the archive are compared wherever both have offsets; where they differ, the command counts
     the rows that are missing in the archive, changed, repeated, or only in the archive. The exit code is 1 if they
     differ, if the archive has nothing of a partition that holds messages, so that nothing could be compared, or if
-    offsets are missing that retention, compaction, a time to live or a rollup cannot have removed.
+    offsets are missing that nothing of the stream can have removed: no retention, compaction, time to live, rollup or
+    limit by subject, and no deletion.
 
     json: one object, with [bold]good, equal, messages, spans, groups, gaps, repeated, differences, sums[/bold].
     """

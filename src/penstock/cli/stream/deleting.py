@@ -81,13 +81,22 @@ def delete_message(
     if as_json:
         output.print_json(_as_json(done))
     else:
-        before = f", {done.already_deleted} before" if done.already_deleted else ""
+        gone = f"{output.count_text(done.already_deleted)} gone already (deleted, or beyond a limit by subject)"
+        before = f", {gone}" if done.already_deleted else ""
         say(f"stream {info.name}: {output.counted(done.deleted, 'message')} deleted{before}{_erased(done.erasure)}")
         if done.missing:
-            where = ", ".join(map(str, done.missing[:10])) + (", …" if len(done.missing) > 10 else "")
-            say_note(f"no message at {where}: expired, compacted, or never stored")
+            end = info.partitions[partition or 0].committed_end
+            later = [offset for offset in done.missing if end is not None and offset >= end]
+            _note_missing([one for one in done.missing if one not in later], "expired, purged or compacted")
+            _note_missing(later, f"not stored yet, the next message gets offset {end}")
     if done.missing and not done.deleted:
         raise typer.Exit(1)
+
+
+def _note_missing(offsets: Sequence[int], why: str) -> None:
+    if offsets:
+        where = ", ".join(map(str, offsets[:10])) + (", …" if len(offsets) > 10 else "")
+        say_note(f"no message at {where}: {why}")
 
 
 def purge_subject(

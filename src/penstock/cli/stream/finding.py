@@ -8,7 +8,7 @@ import typer
 
 from penstock.cli.stream import report
 from penstock.cli.terminal import output
-from penstock.cli.terminal.failure import clearly, say
+from penstock.cli.terminal.failure import FAILED, clearly, say
 from penstock.cli.terminal.options import DEFAULT_TIMEOUT, Debug, Json, Server, Timeout, connected
 from penstock.cli.terminal.standard_streams import need_stdout
 
@@ -26,13 +26,13 @@ def find(
     need_stdout()
     with connected(ctx, server, timeout) as (client, seconds):
         infos = client.streams_for(subject, timeout=seconds)
+    if not infos:
+        say(f"no stream stores {subject}", err=True)
+        raise typer.Exit(FAILED)
     if as_json:
         for info in infos:
             output.print_json(report.with_subjects(info))
         return
-    if not infos:
-        say(f"no stream stores {subject}", err=True)
-        raise typer.Exit(1)
     table = output.table("stream", "subject", "acks")
     for info in infos:
         table.add_row(output.cell(info.name), output.cell(", ".join(info.subjects)), output.cell(info.config.acks))

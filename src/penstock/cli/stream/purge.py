@@ -113,6 +113,7 @@ def purge(
         end = None if before is None else _place(before)
         with connected(ctx, server, timeout) as (client, seconds):
             info = client.stream(stream, timeout=seconds)
+            _check_partition(info, end, partition)
             purge_subject(
                 client,
                 info,
@@ -135,9 +136,7 @@ def purge(
     in_range = advising(ErrorCode.OFFSET_OUT_OF_RANGE, "give --before an offset in that range")
     with in_range, connected(ctx, server, timeout) as (client, seconds):
         info = client.stream(stream, timeout=seconds)
-        if isinstance(place, int) and partition is None and len(info.partitions) > 1:
-            text = f"an offset is a place in one partition, and stream {info.name} has {len(info.partitions)}"
-            raise typer.BadParameter(f"{text}: say which with --partition")
+        _check_partition(info, place, partition)
         found = client.truncate_stream(info, place, keep=keep or 0, partition=partition, dry_run=True, timeout=seconds)
         if dry_run:
             _say(info.name, found, "would go", as_json=as_json)
@@ -151,6 +150,12 @@ def purge(
         for one in found:  # the confirmed offsets, even if a time or the end resolves to others by now
             done += client.truncate_stream(info, one.log_start, partition=one.partition, timeout=seconds)
         _say(info.name, done, "gone", as_json=as_json, freed=None if as_json else _freed(client, info, sizes, seconds))
+
+
+def _check_partition(info: StreamInfo, place: Start | None, partition: int | None) -> None:
+    if isinstance(place, int) and partition is None and len(info.partitions) > 1:
+        text = f"an offset is a place in one partition, and stream {info.name} has {len(info.partitions)}"
+        raise typer.BadParameter(f"{text}: say which with --partition, or give a time")
 
 
 def _sizes(client: Client, info: StreamInfo, timeout: float) -> dict[int, int]:

@@ -30,6 +30,13 @@ _RANGES_CHARS_MAX = 30  # most characters for the offsets of several partitions,
 _TEXT_CHARS_MIN, _SUBJECT_CHARS_MIN = 10, 14
 _TEXTS = ("stream", "subject")
 _LEFT_OUT_FIRST = ("last message", "size", "subject", "messages")
+_DROPPED_TEXTS = {
+    "refused": " (a check failed: of the size, the headers, the schema or a limit of the stream)",
+    "unmet_expectation": " (of the last sequence or message id: another publisher was first)",
+    "other_stream": " (Nats-Expected-Stream names another one)",
+    "reserved_subject": " (of NATS or of Penstock itself)",
+    "consumer_control": " (heartbeats and flow control of JetStream, which are no messages)",
+}
 _STATE_STYLES = {"online": "green", **dict.fromkeys(("paused", "read-only", "sealed"), "yellow")}  # intended states
 
 
@@ -274,9 +281,9 @@ def _severity(part: PartitionInfo) -> int:
 
 
 def _has_trouble(part: PartitionInfo) -> bool:
-    from penstock.messages.streams import CONSUMER_CONTROL
+    from penstock.messages.streams import NO_TROUBLE
 
-    is_dropping = any(count for reason, count in part.dropped.items() if reason != CONSUMER_CONTROL)
+    is_dropping = any(count for reason, count in part.dropped.items() if reason not in NO_TROUBLE)
     return bool(
         part.state_reason or part.damage or part.gaps or is_dropping or any(one.state for one in part.followers)
     )
@@ -314,4 +321,4 @@ def print_trouble(console: Console, info: StreamInfo, part: PartitionInfo) -> No
         console.print()
         console.print(cell(f"Not stored by stream {which} since the broker started", "yellow"))
         for reason, count in dropped.items():
-            console.print(cell(f"  {count_text(count)}: {reason}"))
+            console.print(cell(f"  {count_text(count)}: {reason}{_DROPPED_TEXTS.get(reason, '')}"))

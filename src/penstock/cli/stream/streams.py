@@ -20,7 +20,7 @@ from penstock.cli.terminal import output
 from penstock.cli.terminal.confirming import confirm
 from penstock.cli.terminal.failure import clearly, say, say_note
 from penstock.cli.terminal.help import Command, Group
-from penstock.cli.terminal.names import stream_name
+from penstock.cli.terminal.names import new_stream_name
 from penstock.cli.terminal.options import (
     DEFAULT_TIMEOUT,
     Debug,
@@ -110,22 +110,27 @@ _LOOK_S = 0.1  # poll interval while keys move to other partitions
 _LONG_NAMES = [field.name for field in FIELDS if "_" in field.name]  # names that cannot be ordinary words in a text
 _MISTAKE = re.compile(r"(\w+): (.*)", re.DOTALL)
 _FIELD_NAMED = re.compile(rf"`({'|'.join(field.name for field in FIELDS)})`|\b({'|'.join(_LONG_NAMES)})\b")
+_OPTION_NAMED = re.compile(r"the option (\w+) of")
 _OUT_OF_BOUNDS = re.compile(r"(-?\d+) is not between (\d+) and (\d+)")
 
 
-_OF_SUBJECTS = {
+_ARGUMENTS = {
+    "name": "NAME",
     "subject": "SUBJECT",
-    "more_subjects": "SUBJECT",
     "add_subjects": "--add-subject",
     "remove_subjects": "--remove-subject",
 }
 
 
-def as_typed(mistake: str) -> str:
-    """Translate an error about a config field into options: `--max-age: 0s is below 1ms, the least`."""
+def as_typed(mistake: str, *, subscribing: bool = False) -> str:
+    """Translate an error about a config field into options: `--max-age: 0s is below 1ms, the least`.
+
+    `subscribing`: subjects of a stream change.
+    """
     found = _MISTAKE.fullmatch(mistake)
-    if found is not None and found[1] in _OF_SUBJECTS:
-        return f"{_OF_SUBJECTS[found[1]]}: {found[2]}"
+    if found is not None and found[1] in _ARGUMENTS:
+        name = "add_subjects" if subscribing and found[1] == "subject" else found[1]
+        return f"{_ARGUMENTS[name]}: {found[2]}"
     field = next((one for one in FIELDS if found is not None and one.name == found[1]), None)
     if found is None or field is None:
         return _with_flags(mistake)
@@ -152,13 +157,14 @@ def _with_flags(text: str) -> str:
 @contextmanager
 def _said_as_typed(name: str, *, creating: bool = False, subscribing: bool = False) -> Iterator[None]:
     """Translate the broker's errors into options, and add advice to a time-out; `subscribing`: subjects change."""
+    from penstock.base.errors import ErrorCode, RemoteError
     from penstock.client.errors import InvalidConfig, NotEnoughReplicas, StreamExists, TimedOut
 
     try:
         yield
     except InvalidConfig as error:
         told = error.details.get("mistakes") or error.message.splitlines()
-        mistakes = [as_typed(str(mistake)) for mistake in told]
+        mistakes = [as_typed(str(mistake), subscribing=subscribing) for mistake in told]
         raise InvalidConfig(error.code, "\n".join(mistakes), mistakes=mistakes) from None
     except StreamExists as error:
         differences = error.details.get("differences")
@@ -181,6 +187,11 @@ def _said_as_typed(name: str, *, creating: bool = False, subscribing: bool = Fal
                 "brokers are not connected to it"
             )
         raise
+    except RemoteError as error:
+        if error.code != ErrorCode.UNSUPPORTED_VERSION:
+            raise
+        text = _OPTION_NAMED.sub(lambda found: f"the option {flag_of(found[1])} of", error.message)
+        raise RemoteError(error.code, text, **error.details) from None
 
 
 def shown_config(info: StreamInfo) -> dict[str, str]:
@@ -203,7 +214,9 @@ def warnings(subject: str) -> Iterator[str]:
 
 def _create(
     ctx: typer.Context,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Letters, digits, '-' and '_'.", callback=stream_name)],
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="Letters, digits, '-' and '_'.", callback=new_stream_name)
+    ],
     subjects: Annotated[
         list[str],
         typer.Argument(

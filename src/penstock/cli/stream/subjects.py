@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.base.subjects import is_reserved
+from penstock.base.subjects import is_reserved, is_wildcard
 from penstock.cli.terminal import output
-from penstock.cli.terminal.failure import clearly, say, say_note
+from penstock.cli.terminal.failure import FAILED, clearly, say, say_note
 from penstock.cli.terminal.options import (
     DEFAULT_TIMEOUT,
     Debug,
@@ -20,6 +21,11 @@ from penstock.cli.terminal.options import (
     examples,
 )
 from penstock.cli.terminal.standard_streams import need_stdout
+
+if TYPE_CHECKING:
+    from penstock.client.blocking.client import Client
+    from penstock.client.values import Message
+    from penstock.messages import StreamInfo
 
 SUBJECTS_EXAMPLES = examples(
     "penstock stream subjects orders",
@@ -70,13 +76,12 @@ def subjects(
         info = client.stream(stream, timeout=seconds)
         patterns = wanted or [">", *filter(is_reserved, info.subjects)]
         found = client.subjects(info, patterns, after=after, limit=limit, partition=partition, timeout=seconds)
+    if not found:
+        raise _nothing(info, wanted or ["any subject"])
     if as_json:
         for one in found:
             output.print_json(one._asdict())
         return
-    if not found:
-        say(f"stream {info.name} has no message on {', '.join(wanted or ['any subject'])}", err=True)
-        raise typer.Exit(1)
     columns = ["subject", "messages", "first", "last"]
     if is_split := len(info.partitions) > 1:
         columns.insert(1, "partition")
@@ -124,20 +129,50 @@ def last(
     timeout: Timeout = DEFAULT_TIMEOUT,
     debug: Debug = False,
 ) -> None:
-    """Show the last message of a subject, or of each subject that matches."""
+    """Show the last message of a subject, or of each subject that matches.
+
+    With wildcards or several subjects, it is the last one in each partition.
+    """
     from penstock.cli.messages import rows
     from penstock.client.read.gathering import table_of
 
     need_stdout()
     with connected(ctx, server, timeout) as (client, seconds):
         info = client.stream(stream, timeout=seconds)
-        found = client.last_by_subjects(info, wanted, after=after, limit=limit, partition=partition, timeout=seconds)
+        if len(wanted) == 1 and not after and not is_wildcard(wanted[0]):
+            found = _last_of_one(client, info, wanted[0], partition, seconds)
+        else:
+            found = client.last_by_subjects(
+                info, wanted, after=after, limit=limit, partition=partition, timeout=seconds
+            )
+    if not found:
+        raise _nothing(info, wanted)
     if as_json:
         for one in found:
             output.print_json(rows.json_row(one))
-    elif found:
-        table = table_of(found, has_partition=len(info.partitions) > 1)
-        rows.print_table(iter(table.to_batches()), rows.Look(headers=True))
-    if not found:
-        say(f"stream {info.name} has no message on {', '.join(wanted)}", err=True)
-        raise typer.Exit(1)
+        return
+    table = table_of(found, has_partition=len(info.partitions) > 1)
+    rows.print_table(iter(table.to_batches()), rows.Look(headers=True))
+
+
+def _last_of_one(
+    client: Client, info: StreamInfo, subject: str, partition: int | None, seconds: float
+) -> list[Message]:
+    """Return the last message of a plain subject; it works below feature level 0.4, too.
+
+    MessageNotFound: not all was searched.
+    """
+    from penstock.client.errors import MessageNotFound
+
+    try:
+        return [client.last(info, subject=subject, partition=partition, timeout=seconds)]
+    except MessageNotFound as error:
+        if "scanned_bytes" in error.details:
+            raise
+        return []
+
+
+def _nothing(info: StreamInfo, wanted: Sequence[str]) -> typer.Exit:
+    """Say that there is no message, with `--json` too, and return the exit code."""
+    say(f"stream {info.name} has no message on {', '.join(wanted)}", err=True)
+    return typer.Exit(FAILED)

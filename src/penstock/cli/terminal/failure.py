@@ -45,7 +45,6 @@ _ADVICE: dict[str, str] = {
     ErrorCode.TIMED_OUT: "raise the time-out with --timeout",
     ErrorCode.NATS_UNAVAILABLE: "`penstock status` shows the broker's connection to NATS",
     ErrorCode.NATS_REFUSED: "the broker's NATS user needs the permission to subscribe there",
-    ErrorCode.UNSUPPORTED_VERSION: "client and broker do not know each other's version: upgrade the older one",
 }
 
 _NOT_FOR_DUMP = (".parquet", ".json", ".db", "/_delta_log", "/metadata")  # of lakes and backups

@@ -105,7 +105,12 @@ class Group(_Help, TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return the named command, and its own name, which errors then show. Raise UsageError if there is none."""
-        return super().resolve_command(ctx, called_here(args, self.commands))
+        args = called_here(args, self.commands)
+        groups = [name for name, one in self.commands.items() if args and args[0] in getattr(one, "commands", ())]
+        if groups and args[0] not in self.commands:
+            meant = " or ".join(f"'{ctx.command_path} {name} {args[0]}'" for name in groups)
+            raise _UsageError(f"No such command '{args[0]}'. Did you mean {meant}?", ctx=ctx)
+        return super().resolve_command(ctx, args)
 
 
 @contextmanager

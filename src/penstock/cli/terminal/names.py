@@ -10,11 +10,23 @@ import re
 
 import typer
 
+from penstock.base.subjects import stream_name_mistake, subject_mistake
+
 _JETSTREAM = re.compile(r"[^\s.*>/\\\x00-\x1f\x7f]+")
 
 
 def stream_name(name: str | None) -> str | None:
-    """Return the stream name. Raise BadParameter if it is empty."""
+    """Return the stream name. Raise BadParameter if it is empty, or cannot be the name of any stream."""
+    mistake = None if name is None else stream_name_mistake(name)
+    if name and mistake is not None and {*name} & {*".*>"} and subject_mistake(name, wildcards=True) is None:
+        mistake = (
+            f"{mistake}; this is a subject: the stream comes first, and `penstock stream find` says which stores it"
+        )
+    return _checked(name, mistake)
+
+
+def new_stream_name(name: str | None) -> str | None:
+    """Return the stream name. Raise BadParameter if it is empty: other mistakes are told with those of the config."""
     return _checked(name, "a stream needs a name" if name == "" else None)
 
 
@@ -56,8 +68,8 @@ def jetstream_name(name: str | None) -> str | None:
 
 def each_stream_name(names: list[str] | None) -> list[str] | None:
     """Return the stream names. Raise BadParameter if one is empty."""
-    for name in names or ():
-        stream_name(name)
+    for name in names or ():  # of `penstock verify` they may be paths
+        new_stream_name(name)
     return names
 
 

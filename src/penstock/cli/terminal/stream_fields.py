@@ -27,7 +27,8 @@ UNLIMITED = "none"
 def _count(text: str) -> int:
     digits = text.replace("_", "").replace(",", "")
     if not (digits.isascii() and digits.isdigit()):
-        raise ValueError(f"{text!r} is not a whole number")
+        is_negative = digits.removeprefix("-").isdigit() and digits.isascii()
+        raise ValueError(f"{text!r} is negative" if is_negative else f"{text!r} is not a whole number")
     return int(digits)
 
 
@@ -75,7 +76,12 @@ def _pairs(texts: list[str]) -> dict[str, str]:
         return {}
     if bad := [text for text in texts if not text.partition("=")[0] or "=" not in text]:
         raise ValueError(f"{bad[0]!r} is not KEY=VALUE")
-    return {key: value for key, _, value in (text.partition("=") for text in texts)}
+    found: dict[str, str] = {}
+    for key, _, value in (text.partition("=") for text in texts):
+        if key in found:
+            raise ValueError(f"the key {key!r} is given twice")
+        found[key] = value
+    return found
 
 
 FIELDS = (

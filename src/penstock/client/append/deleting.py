@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from typing import SupportsIndex
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, SupportsIndex
 
 import msgspec
 
@@ -47,8 +47,8 @@ async def delete_messages(
     """Delete the messages at these offsets. ValueError; MessageNotFound if a single offset has no message; TimedOut if
     they are deleted, and not erased in time.
     """
-    is_one = isinstance(offsets, SupportsIndex)
-    wanted = [offsets] if isinstance(offsets, SupportsIndex) else list(offsets)
+    is_one = isinstance(offsets, str) or not isinstance(offsets, Iterable)
+    wanted: list[Any] = [offsets] if is_one else list(offsets)  # type: ignore[arg-type]
     numbers = sorted({whole_number("offset", one) for one in wanted})
     if not numbers:
         return Deletion(0)
@@ -58,7 +58,7 @@ async def delete_messages(
         text = f"an offset is a place in one partition, and stream {info.name} has {len(info.partitions)}"
         raise ValueError(f"{text}: say which with partition=")
     number = partition_number(info, partition)
-    done, marks_end = Deletion(0), Offset(0)
+    done, marks_end, committed_end = Deletion(0), Offset(0), 0
     for begin in range(0, len(numbers), limits.DELETED_OFFSETS_MAX):
         asked = tuple(map(Offset, numbers[begin : begin + limits.DELETED_OFFSETS_MAX]))
         request = DeleteMessagesRequest(stream_id=info.stream_id, partition=number, offsets=asked, is_secure=is_secure)
@@ -68,9 +68,11 @@ async def delete_messages(
             done.already_deleted + answer.already_deleted,
             (*done.missing, *answer.missing),
         )
-        marks_end = answer.marks_end
+        marks_end, committed_end = answer.marks_end, answer.committed_end
     if is_one and done.missing:
-        text = f"the message at offset {numbers[0]} is not there: it has expired, was compacted or never stored"
+        text = f"there is no message at offset {numbers[0]}: it has expired, or was purged or compacted"
+        if numbers[0] >= committed_end:
+            text = f"there is no message at offset {numbers[0]} yet: the next one gets offset {committed_end}"
         raise MessageNotFound(ErrorCode.MESSAGE_NOT_FOUND, text, offset=numbers[0])
     if not is_secure:
         return done

@@ -62,7 +62,9 @@ ERROR_CODES: dict[Code, CodeMeaning] = {
         "a frame, a row or a list is over a limit, which the message names", _NO, _TELLS, _CORRECT
     ),
     Code.BAD_REQUEST: CodeMeaning("a field is wrong; the message names it", _NO, _TELLS, _CORRECT),
-    Code.UNSUPPORTED_VERSION: CodeMeaning("the broker is older than this call", _NO, _TELLS, "no: update the broker"),
+    Code.UNSUPPORTED_VERSION: CodeMeaning(
+        "the broker, or the feature level of the cluster, is older than this call", _NO, _TELLS, "no: upgrade it"
+    ),
     Code.TLS_REQUIRED: CodeMeaning("the connection is plain, and the broker speaks TLS", _NO, _TELLS, "no: give tls="),
     Code.CERTIFICATE_REFUSED: CodeMeaning(
         "the client certificate is missing or not valid here", _NO, _TELLS, "no: give another"

@@ -51,6 +51,8 @@ async def list_subjects(
     """Return the first `limit` matching subjects behind `after`."""
     if (limit := whole_number("limit", limit)) < 1:
         raise ValueError(f"the limit {limit} is not positive")
+    if not isinstance(after, str):
+        raise TypeError(f"after is {a_kind(after)}; give a subject, '' to begin with the first one")
     found: list[SubjectState] = []
     while limit:
         page = min(limit, limits.SUBJECTS_LISTED_MAX)
@@ -114,11 +116,14 @@ _AT_ONCE = 16  # messages asked for at the same time
 
 
 async def lasts(found: Sequence[SubjectState], get: Callable[[dict[str, Any], int], Awaitable[Got]]) -> list[Message]:
-    """Return the last message of each subject, found by `get` as an `offset` or a `subject` of a partition."""
+    """Return the last message of each subject, found by `get` in its partition.
+
+    Each request names the subject: the user may have the right to read only some.
+    """
 
     async def last_of(one: SubjectState) -> Message | None:
         with suppress(MessageNotFound):
-            return (await get({"offset": one.last}, one.partition)).message
+            return (await get({"offset": one.last, "subject": one.subject}, one.partition)).message
         with suppress(MessageNotFound):  # that one was deleted meanwhile
             return (await get({"subject": one.subject}, one.partition)).message
         return None

@@ -207,6 +207,7 @@ class Deletions:
             ranges=ranges,
             subject="" if purge is None else purge.subject,
             keep=0 if purge is None else purge.keep,
+            is_secure=request.is_secure,
         )
         asked.awaits_record = True
         self._cluster.link.ask(record, partial(self._recorded, asked))
@@ -302,6 +303,7 @@ class Deletions:
             already_deleted=len(offsets) - query.deleted - len(missing),
             missing=missing,
             marks_end=marks_end,
+            committed_end=Offset(asked.partition.visible_end),
         )
         self._outbox.reply(asked.call.caller, deleted)
 

@@ -100,8 +100,8 @@ class LookupApi:
 
     def get(self, call: Call, partition: Partition, request: GetRequest) -> None:
         """Return one message. Raise RemoteError (not_yet) until this replica knows the latest high watermark."""
-        if sum(wanted is not None for wanted in (request.offset, request.key, request.subject)) != 1:
-            raise RemoteError(ErrorCode.BAD_REQUEST, "get: give exactly one of offset, key and subject")
+        if (request.key is None) == (request.offset is None and request.subject is None):
+            raise RemoteError(ErrorCode.BAD_REQUEST, "get: give one of offset, key and subject, or offset and subject")
 
         epoch = partition.leader_epoch  # of the result: the leader may change before the disk answers
 

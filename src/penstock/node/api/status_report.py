@@ -175,7 +175,8 @@ class StatusReport:
         health, reason = self._health(partition.key)
         number = partition.key.partition
         known = state.partitions[number]
-        _, to_erase, to_erase_reason = self._replicas.hidden_rows.erasure(partition)
+        hidden = self._replicas.hidden_rows
+        _, to_erase, to_erase_reason = hidden.erasure(partition) if hidden.has_marks(partition) else (0, 0, "")
         return PartitionInfo(
             partition=number,
             leader=self._address(known.leader),

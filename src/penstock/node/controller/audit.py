@@ -130,6 +130,7 @@ def _told(command: Command, outcome: CommandOutcome) -> dict[str, Any] | None:
             return {"act": "truncate", "stream": stream, "partition": command.partition, "before": command.before}
         case RecordDeletion():
             place = {"stream": stream, "partition": command.partition, "messages": command.messages}
+            place |= {"secure": True} if command.is_secure else {}
             offsets = [format_offsets(*one) for one in command.ranges]
             if not command.subject:
                 return {"act": "delete_messages", **place, "offsets": offsets}

@@ -527,6 +527,7 @@ class StreamAdmin:
             ranges=request.ranges,
             subject=request.subject,
             keep=request.keep,
+            is_secure=request.is_secure,
             by=request.by,
             at_us=self._context.now.wall_us,
         )

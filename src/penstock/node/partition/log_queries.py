@@ -147,7 +147,9 @@ class GetMessage(Query):
 
     def run(self) -> None:
         """Raise RemoteError: message_not_found, offset_out_of_range or corrupt_range."""
-        if self._offset is not None:
+        if self._offset is not None and self._subject is not None:
+            self._on_subject(self._offset, self._subject)
+        elif self._offset is not None:
             self._by_offset(self._offset)
         elif self._key is not None:
             self._last("key", self._key)
@@ -196,7 +198,24 @@ class GetMessage(Query):
         else:
             self._last("subject", subject)  # it has just expired or been compacted away, or the index is wrong
 
-    def _by_offset(self, offset: int) -> None:
+    def _on_subject(self, offset: int, subject: str) -> None:
+        """Return the message at an offset; the error is the same whether it is deleted or on another subject.
+
+        Who asks may have no right to read the other subjects.
+        """
+        found = ""
+        try:
+            found = self._by_offset(offset)
+        except RemoteError as error:
+            if error.code != ErrorCode.MESSAGE_NOT_FOUND:
+                raise
+        if found != subject:
+            self.data = bytearray()
+            text = f"at offset {offset} is no message on the subject {subject!r}"
+            raise RemoteError(ErrorCode.MESSAGE_NOT_FOUND, text, offset=offset)
+
+    def _by_offset(self, offset: int) -> str:
+        """Take the message at an offset and return its subject."""
         start, end = self._view.log_start, self._committed_end
         if not start <= offset < end:
             holds = f"{start} to {end - 1}" if start < end else f"nothing; its next offset is {end}"
@@ -207,8 +226,7 @@ class GetMessage(Query):
                 committed_end=end,
             )
         if (found := row_at(self._view, offset, self._looked)) is not None:
-            self._take(found)
-            return
+            return self._take(found)
         text, hidden = f"the message at offset {offset}", self._view.hidden
         if hidden is not None and offset in hidden:
             deleted_end = min(hidden.first_absent(offset), self._committed_end)
@@ -235,7 +253,8 @@ class GetMessage(Query):
                 raise RemoteError(ErrorCode.MESSAGE_NOT_FOUND, text, scanned_bytes=scanned)
         raise RemoteError(ErrorCode.MESSAGE_NOT_FOUND, f"the stream holds no message with that {column}")
 
-    def _take(self, found: FoundRow) -> None:
+    def _take(self, found: FoundRow) -> str:
+        """Encode a row as the answer and return its subject."""
         row, self.found_offset = found.row, found.row.offset
         assert row.subject is not None
         self.data, _ = codec.encode(
@@ -247,6 +266,7 @@ class GetMessage(Query):
             leader_epoch=found.header.leader_epoch,
             flags=found.header.flags & OF_ROWS,
         )
+        return row.subject.decode()
 
 
 class FindOffset(Query):

@@ -261,6 +261,10 @@ class HiddenRows:
 
     # Erasing
 
+    def has_marks(self, partition: Partition) -> bool:
+        """True if marks of the partition are known here: without any, nothing is known to be erased."""
+        return partition.key in self._owed
+
     def erasure(self, partition: Partition) -> Erasure:
         """Return how far the secure rows of a partition are erased on this broker."""
         if (owed := self._owed.get(partition.key)) is None:

@@ -268,6 +268,18 @@ def test_status_a_stream_and_the_doctor_show_the_same_gaps() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("reason", "said"),
+    [("refused", "7: refused (a check failed: "), ("unmet_expectation", ""), ("consumer_control", "")],
+)
+def test_lost_races_of_publishers_are_no_trouble(reason: str, said: str) -> None:
+    info = stream(dropped={reason: 7})
+    out = io.StringIO()
+    report.print_troubles(Console(file=out, width=120), [info])
+    assert said in out.getvalue()
+    assert bool(out.getvalue()) == bool(said)
+
+
 def test_damage_is_not_pushed_off_the_page_by_dropped_messages() -> None:
     damage = DamageInfo(file="0.arrows", position=4096, expected="crc 1", found="crc 2")
     parts = tuple(

@@ -6,7 +6,7 @@ import pytest
 
 from penstock.base import limits
 from penstock.base.config import StreamConfig, stream_config_mistakes
-from penstock.base.errors import ErrorCode
+from penstock.base.errors import ErrorCode, RemoteError
 from penstock.cli.stream import streams
 from penstock.cli.stream.streams import as_typed, warnings
 from penstock.cli.terminal import failure
@@ -26,12 +26,44 @@ from penstock.client.errors import NotEnoughReplicas, StreamExists, TimedOut
             "SUBJECT: 'b' is given twice: a message on both would be stored twice; keep the wider one",
         ),
         ({"subject": "a..b"}, "SUBJECT: the subject 'a..b' has an empty token"),
-        ({"name": "no good"}, "name: the name 'no good' may hold only letters, digits, '-' and '_'"),
+        (
+            {"deny_purge": True, "allow_rollup": True},
+            "--deny-purge: a rollup purges; choose one of --deny-purge and --allow-rollup",
+        ),
+        ({"name": "no good"}, "NAME: the name 'no good' may hold only letters, digits, '-' and '_'"),
     ],
 )
 def test_mistakes_are_told_in_the_words_of_the_options(fields: dict[str, object], said: str) -> None:
     config = StreamConfig(**({"name": "a", "subject": "a"} | fields))
     assert [as_typed(mistake) for mistake in stream_config_mistakes(config)] == [said]
+
+
+def test_an_added_subject_is_told_by_its_option() -> None:
+    assert as_typed("subject: it has an empty token", subscribing=True) == "--add-subject: it has an empty token"
+
+
+@pytest.mark.parametrize(
+    ("option", "text", "said"),
+    [
+        ("--max-messages-per-subject", "-1", "'-1' is negative"),
+        ("--max-messages-per-subject", "x", "'x' is not a whole number"),
+        ("--metadata", ["a=1", "b=2", "a=3"], "the key 'a' is given twice"),
+    ],
+)
+def test_values_that_are_none(option: str, text: object, said: str) -> None:
+    (field,) = (one for one in FIELDS if one.flag == option)
+    with pytest.raises(ValueError, match=f"^{said}$"):
+        field.parse(text)
+
+
+def test_a_level_that_is_too_low_is_told_with_the_option() -> None:
+    text = "the option discard of a stream needs feature level 0.4; the cluster is at 0.3"
+    with (
+        pytest.raises(RemoteError, match=r"^the option --discard of a stream needs") as caught,
+        streams._said_as_typed("a"),
+    ):
+        raise RemoteError(ErrorCode.UNSUPPORTED_VERSION, text, feature_level="0.3")
+    assert caught.value.details["feature_level"] == "0.3"
 
 
 def test_a_mistake_of_tomorrow_stays_as_it_is() -> None:

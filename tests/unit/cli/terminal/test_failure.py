@@ -38,6 +38,11 @@ def raised(error: BaseException) -> int:
             1,
             "Error: no such key\n  a new key does not decrypt existing data; docs/how-to/encryption.md says where",
         ),
+        (
+            RemoteError(ErrorCode.UNSUPPORTED_VERSION, "x needs feature level 0.4", feature_level="0.3"),
+            1,
+            "Error: x needs feature level 0.4\n",
+        ),
         (RemoteError("a_code_of_tomorrow", "what now"), 1, "Error: what now\n"),
         (OperationalError("one\ntwo"), 1, "Error: one\n  two\n"),
         (Unavailable("nobody there"), 1, "Error: nobody there\n  start a broker"),

@@ -53,6 +53,15 @@ def test_what_no_user_can_be_called_is_told_before_anything_is_asked(name: str) 
     assert re.search("a user needs a name|may hold only letters|characters long; the limit is", said), said
 
 
+@pytest.mark.parametrize(("name", "is_subject"), [(">", True), ("a.*", True), ("a b", False), ("bad/2", False)])
+def test_what_no_stream_can_be_called_is_told_before_anything_is_asked(name: str, is_subject: bool) -> None:
+    result = CliRunner().invoke(app, ["stream", "count", name, "big1", "--server", "127.0.0.1:1"])
+    assert result.exit_code == 2
+    said = " ".join(result.stderr.replace("│", " ").split())
+    assert f"the name {name!r} may hold only letters" in said
+    assert ("the stream comes first" in said) == is_subject
+
+
 @pytest.mark.parametrize("name", ["", "a b", "a.b", "a>", "a/b", "a\\b", "a\n"])
 def test_what_no_stream_of_jetstream_can_be_called_is_told_before_nats_is_asked(name: str) -> None:
     result = CliRunner().invoke(app, ["import", "--from-jetstream", name])

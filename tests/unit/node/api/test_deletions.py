@@ -169,7 +169,7 @@ def test_what_a_stream_denies_is_refused_and_the_rest_is_not() -> None:
 def test_what_is_not_there_is_told(offset: int) -> None:
     broker = with_messages()
     answer = done(broker, delete(broker, offset))
-    assert (answer.deleted, answer.missing) == (0, (offset,))
+    assert (answer.deleted, answer.missing, answer.committed_end) == (0, (offset,), 12)
 
 
 def test_internal_streams_are_not_for_users() -> None:

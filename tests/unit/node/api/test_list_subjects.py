@@ -168,7 +168,7 @@ def test_below_the_feature_level_there_are_no_indexes_and_above_the_cleaner_make
     broker.tick(60_000)
     refused = broker.refusal(request(broker, ">"))
     assert refused.code == ErrorCode.UNSUPPORTED_VERSION
-    assert "indexes of subjects needs feature level 0.4" in refused.message
+    assert "the index of subjects needs feature level 0.4" in refused.message
     assert not index_files(broker)
     broker.settings["broker_version"] = "0.4.0"
     broker = broker.crash().start()

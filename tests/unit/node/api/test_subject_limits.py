@@ -60,6 +60,14 @@ def offsets(broker: Broker) -> list[int]:
     return [row.offset for row in broker.read("orders")]
 
 
+def test_a_limit_without_a_message_says_nothing_of_an_erasure() -> None:
+    broker = Broker().start()
+    broker.create("orders", max_messages_per_subject=1)
+    broker.tick(1_000)
+    (part,) = broker.stream("orders").partitions
+    assert (part.to_erase, part.to_erase_reason) == (0, "")
+
+
 def shown(broker: Broker) -> tuple[list[int], int]:
     """Offsets of the messages that a reader gets, and the end that it is told."""
     found: list[int] = []

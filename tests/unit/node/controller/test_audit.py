@@ -107,10 +107,15 @@ def test_deletions_are_told_with_what_they_delete_and_dry_runs_are_not(broker) -
         broker.request(PurgeSubjectRequest(stream_id=stream_id, subject="orders.>", keep=5))
         broker.tick(1_000)
         assert [row.offset for row in broker.read("orders")] == [95, 96, 97, 98, 99]
+        broker.request(DeleteMessagesRequest(stream_id=stream_id, offsets=(96,), is_secure=True))
+        broker.tick(1_000)
+        broker.request(PurgeSubjectRequest(stream_id=stream_id, subject="orders.>", keep=3, is_secure=True))
+        broker.tick(1_000)
     passes(broker)
-    few, many, purge = told(broker)[2:]
+    few, many, purge, one_erased, all_erased = told(broker)[2:]
     place = {"by": "ann", "stream": "orders", "partition": 0}
-    for one in (few, many, purge):
+    assert [one.get("secure") for one in (few, many, purge, one_erased, all_erased)] == [None, None, None, True, True]
+    for one in (few, many, purge, one_erased, all_erased):
         assert {name: one[name] for name in place} == place
         assert one["time"]
     assert (few["act"], few["messages"], few["offsets"]) == ("delete_messages", 4, ["3", "5 to 7"])

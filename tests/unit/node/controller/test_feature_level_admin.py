@@ -193,6 +193,6 @@ def test_an_option_of_0_4_waits_for_the_level() -> None:
     broker = broker.crash().start()
     caller = broker.create("orders", schema_check="refuse")
     error = broker.replies[caller].response
-    assert "the field schema_check needs feature level 0.4" in str(error)
+    assert "the option schema_check of a stream needs feature level 0.4" in str(error)
     raised(broker)
     broker.answer(broker.create("orders", schema_check="refuse"), CreateStreamResponse)

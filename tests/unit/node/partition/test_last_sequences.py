@@ -59,7 +59,7 @@ def test_only_what_follows_the_last_message_on_its_subject_is_stored() -> None:
     broker.publish("orders.a", b"without", b"headers")
     assert told(broker, "orders.a", 1) == "wrong last sequence: 4"
     assert told(broker, "orders.a", 4) == "stored as 5"
-    assert broker.stream("orders").partitions[0].dropped == {"refused": 3}
+    assert broker.stream("orders").partitions[0].dropped == {"unmet_expectation": 3}
     broker = broker.crash().start()
     assert told(broker, "orders.b", 0) == "wrong last sequence: 2"
     assert told(broker, "orders.b", 2) == "stored as 6"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import pytest
@@ -43,6 +43,7 @@ from penstock.messages import (
     FindStreamsResponse,
     ForgetSchemasRequest,
     GetRequest,
+    GetResponse,
     GetSchemaTextRequest,
     GroupHeartbeatRequest,
     HelloRequest,
@@ -542,6 +543,39 @@ def test_a_rule_about_subjects_allows_a_fetch_of_these(broker) -> None:
                 ErrorCode.NOT_AUTHORIZED
             )
         broker.ask(FetchRequest(stream_id=number, offset=0, subjects=("orders.eu.a",)), FetchResponse)
+
+
+def test_a_rule_about_subjects_allows_a_message_by_offset_on_these_and_tells_nothing_of_others(broker) -> None:
+    with asking(broker, "ann"):
+        broker.append("orders", b"2", subject="orders.eu")
+        broker.append("orders", b"3", subject="orders.us")
+        broker.append("orders", b"4", subject="orders.us")
+        broker.request(DeleteMessagesRequest(stream_id=stream_id(broker), offsets=(3,)))
+        broker.tick(1_000)
+    allow(broker, Rule(READ, subject="orders.eu"))
+
+    number = stream_id(broker)
+
+    def get(**which: Any) -> Any:
+        with asking(broker, "bob"):
+            asked = broker.request(GetRequest(stream_id=number, **which))
+            broker.settle()
+        answer = broker.replies[asked].response
+        assert not (isinstance(answer, RemoteError) and broker.payloads.get(asked))
+        return (answer.code, answer.message, answer.details) if isinstance(answer, RemoteError) else answer
+
+    found = get(offset=1, subject="orders.eu")
+    assert isinstance(found, GetResponse)
+    assert found.offset == 1
+    for other in ("orders.us", "orders.x"):
+        assert get(offset=0, subject=other)[0] == ErrorCode.NOT_AUTHORIZED
+    assert get(offset=1)[0] == ErrorCode.NOT_AUTHORIZED
+    assert get(offset=1, key=b"k")[0] == ErrorCode.NOT_AUTHORIZED
+    told = [get(offset=offset, subject="orders.eu") for offset in (2, 3)]  # one on another subject, one deleted
+    assert {code for code, _, _ in told} == {ErrorCode.MESSAGE_NOT_FOUND}
+    assert [(text.replace("2", "N"), {**details, "offset": "N"}) for _, text, details in told[:1]] == [
+        (text.replace("3", "N"), {**details, "offset": "N"}) for _, text, details in told[1:]
+    ]
 
 
 def test_what_penstock_keeps_for_itself_is_not_read_with_a_wildcard(broker) -> None:
