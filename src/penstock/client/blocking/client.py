@@ -999,7 +999,7 @@ class Groups:
     def all(self, *, lag: bool = False, timeout: float = 10.0) -> list[Group]:
         """Return all groups and the streams in which they have committed offsets, in order.
 
-        `lag`: with their lag, which costs a request for each of them.
+        `lag`: with their lag, which costs a request for each of them, and one for each partition in which they lag.
         """
         return self._thread.run(self._groups.all(lag=lag, timeout=timeout))
 
