@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.base.errors import CorruptionError
-from penstock.batch import codec, projecting
+from penstock.batch import codec, layout, projecting
 from penstock.batch.picking import RowPicker
 from penstock.batch.projecting import Projection
 from penstock.batch.schema import arrow_schema
@@ -80,3 +81,11 @@ def test_bytes_that_are_no_batch_are_refused(rows: list[Row], changes: list[tupl
     except CorruptionError:
         return
     found.validate(full=True)
+
+
+@pytest.mark.parametrize("number", range(layout.BUFFER_COUNT))
+def test_a_buffer_before_the_batch_is_refused(number: int) -> None:
+    message = bytearray(message_of([Row(b"s", b"k", b"v", b"h")], base_offset=100, leader_epoch=3))
+    layout.INT64.pack_into(message, layout.BUFFERS_POSITION + 16 * number, -8)
+    with pytest.raises(CorruptionError):
+        opened(bytes(message))

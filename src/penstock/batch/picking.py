@@ -55,7 +55,7 @@ class RowPicker:
             (layout.BODY_POSITION + begin, size) for begin, size in zip(places[::2], places[1::2], strict=True)
         ]
         for position, size in self._buffers:
-            if size < 0 or position + size > size_bytes:
+            if position < layout.BODY_POSITION or size < 0 or position + size > size_bytes:
                 raise CorruptionError("", 0, "buffers within the batch", "others")
 
     @classmethod
