@@ -58,6 +58,7 @@ from penstock.replication.leader import Leadership
 
 _RANGES_MAX = limits.AUDITED_RANGES_MAX
 _TIMEOUT_US = limits.DELETION_TIMEOUT_MS * 1_000
+_ERASED_SUBJECT = "?"  # recorded in place of the subject of a secure purge, which is to leave all files
 
 
 @dataclass(slots=True, eq=False)
@@ -205,7 +206,7 @@ class Deletions:
             by=by,
             messages=len(asked.query.found),
             ranges=ranges,
-            subject="" if purge is None else purge.subject,
+            subject="" if purge is None else _ERASED_SUBJECT if purge.is_secure else purge.subject,
             keep=0 if purge is None else purge.keep,
             is_secure=request.is_secure,
         )

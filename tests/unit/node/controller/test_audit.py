@@ -114,6 +114,7 @@ def test_deletions_are_told_with_what_they_delete_and_dry_runs_are_not(broker) -
     passes(broker)
     few, many, purge, one_erased, all_erased = told(broker)[2:]
     place = {"by": "ann", "stream": "orders", "partition": 0}
+    assert all_erased["subject"] == "?", "the subject is to be in no file"
     assert [one.get("secure") for one in (few, many, purge, one_erased, all_erased)] == [None, None, None, True, True]
     for one in (few, many, purge, one_erased, all_erased):
         assert {name: one[name] for name in place} == place
