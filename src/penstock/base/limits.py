@@ -614,6 +614,7 @@ BENCH_LONG_MESSAGES_MAX = 200_000_000
 BENCH_IDLE_SECONDS_MAX = 600.0
 BENCH_STALL_S = 30.0  # a round without an ack or a message for so long has failed
 BENCH_START_S = 30.0  # time-out for the start of a server or child process
+BENCH_RECOVERY_S = 1_800.0  # time-out for a server that recovers large streams
 BENCH_STOP_S = 10.0
 BENCH_POLL_S = 0.5  # interval of checks that all measured processes still run
 BENCH_END_S = 2.0  # time-out for the exit of a process whose connections are closed

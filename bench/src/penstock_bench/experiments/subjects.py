@@ -31,6 +31,7 @@ import nats
 import nats.js.errors
 
 import penstock.aio
+from penstock.base import limits
 from penstock.base.addresses import Address
 from penstock.base.limits import GIB
 from penstock.client.blocking import client as blocking
@@ -130,7 +131,8 @@ class JetStream(Server):
     def start(self) -> None:
         """Start it; JetStream recovers its streams before the server is ready."""
         text = f'jetstream {{ store_dir: "{self._folder / "store"}" }}\n'
-        started = self._running.enter_context(nats_server_that_may_end(self._folder, text))
+        running = nats_server_that_may_end(self._folder, text, start_s=limits.BENCH_RECOVERY_S)
+        started = self._running.enter_context(running)
         self.nats, self.process_id = started
         self._socket = self._running.enter_context(NatsSocket(self.nats, timeout_s=TIMEOUT_S))
         self._socket.request("$JS.API.INFO", {})

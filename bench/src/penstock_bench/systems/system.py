@@ -33,7 +33,7 @@ from typing import NamedTuple
 from penstock.base.addresses import Address, parse_address
 from penstock.base.config import Encryption
 from penstock.base.errors import OperationalError
-from penstock.base.limits import BENCH_POOL_BYTES_MAX, BENCH_STALL_S
+from penstock.base.limits import BENCH_POOL_BYTES_MAX, BENCH_STALL_S, BENCH_START_S
 from penstock.broker.nats.server import find_nats_server
 from penstock.broker.supervision.child import OnEnd, serving
 from penstock.client.blocking import client as blocking
@@ -241,16 +241,19 @@ def nats_server(folder: Path, config: str = "") -> Iterator[tuple[Address, int]]
 
 @contextmanager
 def nats_server_that_may_end(
-    folder: Path, config: str = "", *, on_end: OnEnd | None = None
+    folder: Path, config: str = "", *, on_end: OnEnd | None = None, start_s: float = BENCH_START_S
 ) -> Iterator[tuple[Address, int]]:
-    """As `nats_server`, but the benchmark goes on if it ends; `on_end` is called from a thread then."""
+    """As `nats_server`, but the benchmark goes on if it ends; `on_end` is called from a thread then.
+
+    `start_s`: how long it may take to be ready, in seconds.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / "nats-server.conf"
     file.write_text(config)
     command = [str(find_nats_server()), "-c", str(file), "-a", "127.0.0.1", "-p", "-1"]
     with child("nats-server", command, on_end=on_end) as process:
-        port = int(process.wait_for(_LISTENING)[1])
-        process.wait_for(_READY)
+        port = int(process.wait_for(_LISTENING, start_s)[1])
+        process.wait_for(_READY, start_s)
         yield Address("127.0.0.1", port), process.process_id
 
 
