@@ -18,6 +18,7 @@ from penstock.messages import (
     FetchRequest,
     FetchResponse,
     PartitionHealth,
+    TruncateRequest,
 )
 from penstock.metadata.companions import companion_key
 from penstock.metadata.image import ClusterImage
@@ -331,6 +332,21 @@ def test_a_sole_replica_with_damaged_marks_takes_messages_and_shows_none() -> No
     (info,) = leader.stream("s").partitions
     assert info.state == PartitionHealth.FAILED
     assert path in info.state_reason
+
+
+def test_a_purge_that_keeps_the_last_messages_needs_to_know_which_are_deleted() -> None:
+    """Deleted messages would be kept in place of others, which would go for good."""
+    brokers = with_marks(formed(), b"one", replicas=1)
+    leader = brokers.led("s")
+    path = damaged(leader.memory, of_companion(leader))
+    with pytest.raises(RemoteError, match="damaged"):
+        list(companion(leader).view().batches(0, 1))
+    leader.tick(1_000)
+    brokers.publish("s", b"another")
+    error = leader.refusal(TruncateRequest(stream_id=key_of(leader).stream_id, before=Offset(2), keep=1))
+    assert error.code == ErrorCode.CORRUPT_RANGE
+    assert path in error.message
+    assert target(leader).log_start == 0
 
 
 SIX = [b"%d" % number for number in range(1, 7)]
