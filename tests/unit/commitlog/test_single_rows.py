@@ -195,6 +195,16 @@ def test_so_many_batches_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None
     assert looked.get(701)[1] < BATCH_BYTES // 10
 
 
+def test_batches_of_a_segment_with_checksums_are_not_remembered() -> None:
+    looked = Looked()
+    assert looked.get(700)
+    segment = looked.log.view().segments[0].latest
+    assert segment.subjects.batches
+    looked.index()
+    assert looked.get(700)
+    assert not segment.subjects.batches
+
+
 def test_an_index_that_names_the_row_of_another_subject_is_not_believed(looked: Looked) -> None:
     view = looked.log.view()
     segment = view.segments[0]
