@@ -17,6 +17,8 @@ from penstock.messages import (
     AppendResponse,
     FetchRequest,
     FetchResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
     PartitionHealth,
     TruncateRequest,
 )
@@ -468,8 +470,12 @@ def test_a_new_leader_shows_messages_only_once_its_consumer_has_all_marks() -> N
     error = refusal(leader)
     assert error.code == ErrorCode.NOT_YET
     assert "is being read" in error.message
+    request = ListOffsetsRequest(stream_id=key_of(leader).stream_id, at="latest", counts_rows=True, rows_from=Offset(0))
+    uncounted = leader.ask(request, ListOffsetsResponse)
+    assert (uncounted.offset, uncounted.live, uncounted.rows) == (1, None, None)
     leader.hung = ()
     brokers.run(100)
+    assert leader.ask(request, ListOffsetsResponse).rows == 1
     assert read(leader).committed_end == 1
     assert taken[leader.broker_id].keys[key_of(leader)] == [b"one", b"two"]
 
