@@ -97,9 +97,10 @@ def _of_indexed(view: LogView, segment: Segment, extent: BatchExtent, offset: in
     with picking(view, segment, extent) as opened:
         if opened is not None:
             batch, blocks = opened
-            found = _row_of(batch, offset)
-            view.check_not_cut(extent.end_offset)
+            row = _row_of(batch, offset)
             tell(blocks.read_bytes)
+            view.check_not_cut(extent.end_offset)  # ends the block: the row may be another log's
+            found = row
     return found
 
 

@@ -237,6 +237,8 @@ def has_index(view: LogView, segment: Segment) -> bool:
         view.vfs.remove(path)
         return False
     segment.subjects.trailer = trailer
+    if trailer.sum_pages:  # it has checksums of all blocks
+        segment.subjects.batches = ()
     return True
 
 

@@ -23,7 +23,7 @@ from typing import NamedTuple, TypeVar
 from penstock.base import limits
 from penstock.base.errors import CorruptionError, ErrorCode, RemoteError
 from penstock.base.units import format_offsets
-from penstock.batch import codec, masking
+from penstock.batch import codec, compression, masking
 from penstock.batch.header import BatchHeader
 from penstock.commitlog.errors import FileMistake, IndexDamagedError, IndexShortError, LogCutError, mistake_of
 from penstock.commitlog.files import files, index
@@ -41,6 +41,7 @@ from penstock.commitlog.segment.segment_scan import (
 )
 from penstock.live.row_set import NONE, RowSet
 from penstock.vfs import Buffer, File, Vfs
+from penstock.vfs.page_cache import CachedVfs, ColdError
 
 _T = TypeVar("_T")
 Wants = Callable[[BatchHeader], bool]
@@ -584,6 +585,8 @@ class LogView:
                     segment.path, extent.position, f"offset {extent.base_offset}", str(header.base_offset)
                 )
             self.check_not_cut(extent.end_offset)  # after a truncation, other batches may be there
+            if isinstance(self._vfs, CachedVfs) and compression.is_compressed(data):
+                raise ColdError("a batch is unpacked by a disk thread, as that may take long")
             plain = codec.uncompressed(data, file=segment.path, position=extent.position)
         except CorruptionError as error:
             self.check_not_cut(extent.end_offset)

@@ -247,7 +247,7 @@ class RowSet:
         low, high = begin - base, end - base
         if isinstance(box, bytes):
             return _ones_below(int.from_bytes(box[low >> 3 : (high + 7) >> 3], "little") >> (low & 7), high - low)
-        return _ones_below(_int_of(box) >> low, high - low)
+        return _members_below(box, high) - _members_below(box, low)
 
     def runs(self, begin: int = 0, end: int = OFFSET_MAX) -> Iterator[tuple[int, int]]:
         """Yield the longest runs of members in this range, as half-open ranges, in order."""
@@ -594,6 +594,13 @@ def _next_absent(box: Partial, low: int) -> int:
 
 def _ones_below(bits: int, end: int) -> int:
     return (bits & ((1 << end) - 1)).bit_count()
+
+
+def _members_below(runs: array[int], end: int) -> int:
+    """Return the number of members before `end`. No bitmap is made: counting is done for each segment of a log."""
+    place = bisect_left(runs, end)
+    found = sum(runs[1:place:2]) - sum(runs[: place & ~1 : 2]) + (place >> 1)
+    return found + end - runs[place - 1] if place & 1 else found
 
 
 def _count(box: Partial) -> int:

@@ -158,9 +158,9 @@ class LiveRowsInfo(msgspec.Struct, frozen=True, kw_only=True):
 class ListOffsetsResponse(Response, frozen=True, kw_only=True):
     """`timestamp_us` is None if no message lies at or after `offset`, which then is `committed_end`.
 
-    `live`: the messages from `log_start` to `committed_end`; None if they were not to be counted, or if that needs more
-    reading than one request may do: the next one goes on from there. `rows`: the number of those from `rows_from` on;
-    None as `live`.
+    `live`: the messages from `log_start` to `committed_end`; None if they were not to be counted, if a new leader does
+    not know yet which are deleted, or if that needs more reading than one request may do: the next one goes on from
+    there. `rows`: the number of those from `rows_from` on; None as `live`.
     """
 
     offset: OffsetField

@@ -13,6 +13,7 @@ from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import Offset
 from penstock.client.read.batches import one_message
 from penstock.commitlog import Log, LogConfig, LogView, SubjectQueries
+from penstock.commitlog.errors import LogCutError
 from penstock.commitlog.files import files
 from penstock.commitlog.subject_queries import identity_of
 from penstock.commitlog.subjects import writing
@@ -163,6 +164,18 @@ def test_what_another_log_has_put_in_the_place_of_a_batch_is_read(monkeypatch: p
         assert one_message(query.data, PER_BATCH + 1, 0, source="test").subject == "new.2"
 
 
+@pytest.mark.parametrize("is_sealed", [True, False])
+def test_a_row_of_a_log_that_is_being_cut_is_not_served(is_sealed: bool) -> None:
+    looked = Looked(6 if is_sealed else 2)
+    if is_sealed:
+        looked.index()
+    assert looked.get(700)
+    query = get(looked.log.view(), offset=700)
+    looked.log.truncate(Offset(100))
+    with pytest.raises(LogCutError):
+        query.run()
+
+
 @pytest.mark.parametrize("compression", [Compression.ZSTD, Compression.LZ4])
 def test_compressed_batches_are_read_as_a_whole(compression: Compression) -> None:
     looked = Looked(config=LogConfig(segment_bytes=4 * BATCH_BYTES, compression=compression))
@@ -180,6 +193,16 @@ def test_so_many_batches_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None
     assert looked.get(PER_BATCH)
     assert looked.get(PER_BATCH)[1] > BATCH_BYTES
     assert looked.get(701)[1] < BATCH_BYTES // 10
+
+
+def test_batches_of_a_segment_with_checksums_are_not_remembered() -> None:
+    looked = Looked()
+    assert looked.get(700)
+    segment = looked.log.view().segments[0].latest
+    assert segment.subjects.batches
+    looked.index()
+    assert looked.get(700)
+    assert not segment.subjects.batches
 
 
 def test_an_index_that_names_the_row_of_another_subject_is_not_believed(looked: Looked) -> None:
@@ -246,6 +269,18 @@ def test_a_subject_is_looked_for_in_few_segments_on_the_event_loop(real: Log, mo
     monkeypatch.setattr(limits, "CACHED_SEGMENTS_MAX", len(real.view().segments) - 1)
     assert not get(real.view(), subject="s.7").run_if_cached()
     assert get(real.view(), offset=7).run_if_cached()  # is in one segment
+
+
+def test_a_batch_is_not_unpacked_on_the_event_loop(tmp_path: Path) -> None:
+    log = filled(RealVfs(tmp_path), 6, LogConfig(segment_bytes=4 * BATCH_BYTES, compression=Compression.ZSTD))
+    clean_all(log)
+    for which in ({"offset": 7}, {"subject": "s.7"}):
+        get(log.view(), **which).run()
+        query = get(log.view(), **which)
+        assert not query.run_if_cached()
+        query.run()
+        assert message_of(query) == (7, "s.7")
+    log.close()
 
 
 def test_damage_is_left_to_a_disk_thread(real: Log, tmp_path: Path) -> None:

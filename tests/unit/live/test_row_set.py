@@ -62,6 +62,16 @@ def test_bytes_that_are_no_set_are_refused_with_the_place(data: str, expected: s
     assert str(caught.value.expected).startswith(expected), caught.value
 
 
+@pytest.mark.parametrize("share", [2, 40, 2_000])
+def test_members_between_two_offsets_are_counted(share: int) -> None:
+    chance = Random(share)
+    members = {at for begin in chance.sample(range(1 << 18), (1 << 18) // share) for at in (begin, begin + 1)}
+    found = RowSet.of(sorted(members))
+    for _ in range(100):
+        begin, end = sorted(chance.choices(range(1 << 18), k=2))
+        assert found.count_in(begin, end) == sum(begin <= at < end for at in members)
+
+
 def test_the_first_absent_offset_behind_several_full_chunks() -> None:
     """A purge of 200,000 messages: each later read searched without end from the second chunk on."""
     some = RowSet.of_runs([(5, 200_000)])

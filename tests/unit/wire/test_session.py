@@ -17,6 +17,7 @@ from penstock.messages import (
     HelloRequest,
     HelloResponse,
     StatusRequest,
+    TruncateRequest,
     api_versions,
 )
 from penstock.wire import FrameDecoder, decode_request, encode_error, encode_head, encode_response_head
@@ -195,6 +196,21 @@ def test_a_request_that_the_broker_does_not_speak_is_refused_here(offered: tuple
     with pytest.raises(RemoteError, match=f"broker has version 0.7.1, and this client 1; .*fetch.*: {older}") as caught:
         session.request(FETCH, 1.0, NEVER_S)
     assert caught.value.code == ErrorCode.UNSUPPORTED_VERSION
+
+
+def test_a_purge_that_keeps_messages_is_not_sent_to_a_broker_that_would_delete_them() -> None:
+    """A broker of 0.3.0 skips fields that it does not know: it would delete everything before the offset."""
+    hello = HelloResponse(
+        broker_id=1,
+        broker_version="0.3.0",
+        cluster_id="c",
+        format_version=1,
+        api_versions=(ApiVersions(api=Api.TRUNCATE, version_min=1, version_max=1),),
+    )
+    session = ready(hello)
+    with pytest.raises(RemoteError, match="upgrade the broker"):
+        session.request(TruncateRequest(stream_id=1, before=5_000, keep=1_000), 1.0, NEVER_S)
+    session.request(TruncateRequest(stream_id=1, before=4_000), 1.0, NEVER_S)
 
 
 def test_a_field_that_the_broker_does_not_know_is_told_with_both_versions() -> None:

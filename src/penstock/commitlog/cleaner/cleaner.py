@@ -398,7 +398,7 @@ class Cleaner:
 
     def _written(self, task: Cleaning, now_us: int, *, has_replaced: bool) -> None:
         if task.found is not None:
-            task.segment.erased = task.found
+            self._segments.looked_at(task.segment, task.found)
         if has_replaced or task.found is not None:
             self._eraser.looked()
         if has_replaced:

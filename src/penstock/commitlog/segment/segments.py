@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from penstock.batch.header import BatchHeader
 from penstock.commitlog.config import LogConfig
 from penstock.commitlog.segment.damage import Damage
-from penstock.commitlog.segment.segment import ActiveSegment, Segment, SubjectMemory, live_bytes
+from penstock.commitlog.segment.segment import ActiveSegment, Erased, Segment, SubjectMemory, live_bytes
 from penstock.live.row_set import RowSet
 
 NEVER_US = 2**63 - 1
@@ -109,6 +109,11 @@ class Segments:
         """Replace a segment by its rewrite."""
         self.sealed = tuple(new if one is old else one for one in self.sealed)
         self._sealed_bytes += new.size_bytes - old.size_bytes
+
+    def looked_at(self, segment: Segment, lacking: Erased) -> None:
+        """Note what a sealed segment's file lacks."""
+        segment.erased = lacking
+        self._live = None
 
     def replace(self, sealed: Iterable[Segment], active: ActiveSegment) -> None:
         """Replace all segments after a truncation."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable
 from typing import TypeVar
 
+import msgspec
+
 from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import Offset, TimestampUs
@@ -72,8 +74,13 @@ class LookupApi:
         self._when_decided(call, partition, lambda later: self.get(later, partition, request))
 
     def ask_offsets(self, find: PartitionLookup, call: Call, request: ListOffsetsRequest) -> None:
-        """Find the led partition and call `list_offsets`."""
+        """Find the led partition and call `list_offsets`; without counts while it is unknown which rows are hidden."""
         partition = find.led(request.stream_id, request.partition)
+        if request.counts_rows or request.rows_from is not None:
+            try:
+                find.readable(request.stream_id, request.partition)
+            except RemoteError:
+                request = msgspec.structs.replace(request, counts_rows=False, rows_from=None)
         self._when_decided(call, partition, lambda later: self.list_offsets(later, partition, request))
 
     def _when_decided(self, call: Call, partition: Partition, go_on: Callable[[Call], None]) -> None:

@@ -69,8 +69,9 @@ class Truncations:
         self._waiting: dict[Hashable, _Asked] = {}
 
     def ask_for(self, find: PartitionLookup, call: Call, request: TruncateRequest) -> None:
-        """Find the led partition and call `ask`."""
-        self.ask(call, users_own(find.led(request.stream_id, request.partition)), request)
+        """Find the led partition and call `ask`. What is kept is known only to who knows which messages are hidden."""
+        which = find.readable if request.keep else find.led
+        self.ask(call, users_own(which(request.stream_id, request.partition)), request)
 
     def ask(self, call: Call, partition: Partition, request: TruncateRequest) -> None:
         """Answer the caller once it is done. Raise RemoteError: offset_out_of_range, not_yet, read_only, overloaded."""

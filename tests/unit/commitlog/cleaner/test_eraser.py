@@ -125,6 +125,20 @@ def test_after_a_restart_a_look_finds_that_all_has_gone() -> None:
     assert LiveCounts(view, 101).rows() == 1
 
 
+def test_once_a_look_has_found_that_all_has_gone_the_file_counts_as_a_whole() -> None:
+    vfs, log = sealed()
+    hidden = RowSet.of(range(50))
+    log.hide(hidden)
+    assert clean_all(log, NOW + 20 * S) == 1
+    assert log.live_bytes == log.size_bytes
+    log = open_log(vfs, CONFIG, now_us=NOW + 20 * S, must_exist=True)
+    log.note_committed(log.log_end)
+    log.hide(hidden)
+    assert log.live_bytes < log.size_bytes  # nobody has looked
+    assert clean_all(log, NOW + 20 * S) == 0
+    assert log.live_bytes == log.size_bytes
+
+
 @pytest.mark.parametrize("producer", [None, BatchProducer(9, 1, 1)])
 def test_where_all_rows_are_hidden_a_cover_has_only_offset_and_timestamp(producer: BatchProducer | None) -> None:
     vfs = MemoryVfs()

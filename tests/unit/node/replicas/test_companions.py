@@ -17,7 +17,10 @@ from penstock.messages import (
     AppendResponse,
     FetchRequest,
     FetchResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
     PartitionHealth,
+    TruncateRequest,
 )
 from penstock.metadata.companions import companion_key
 from penstock.metadata.image import ClusterImage
@@ -333,6 +336,21 @@ def test_a_sole_replica_with_damaged_marks_takes_messages_and_shows_none() -> No
     assert path in info.state_reason
 
 
+def test_a_purge_that_keeps_the_last_messages_needs_to_know_which_are_deleted() -> None:
+    """Deleted messages would be kept in place of others, which would go for good."""
+    brokers = with_marks(formed(), b"one", replicas=1)
+    leader = brokers.led("s")
+    path = damaged(leader.memory, of_companion(leader))
+    with pytest.raises(RemoteError, match="damaged"):
+        list(companion(leader).view().batches(0, 1))
+    leader.tick(1_000)
+    brokers.publish("s", b"another")
+    error = leader.refusal(TruncateRequest(stream_id=key_of(leader).stream_id, before=Offset(2), keep=1))
+    assert error.code == ErrorCode.CORRUPT_RANGE
+    assert path in error.message
+    assert target(leader).log_start == 0
+
+
 SIX = [b"%d" % number for number in range(1, 7)]
 
 
@@ -452,8 +470,12 @@ def test_a_new_leader_shows_messages_only_once_its_consumer_has_all_marks() -> N
     error = refusal(leader)
     assert error.code == ErrorCode.NOT_YET
     assert "is being read" in error.message
+    request = ListOffsetsRequest(stream_id=key_of(leader).stream_id, at="latest", counts_rows=True, rows_from=Offset(0))
+    uncounted = leader.ask(request, ListOffsetsResponse)
+    assert (uncounted.offset, uncounted.live, uncounted.rows) == (1, None, None)
     leader.hung = ()
     brokers.run(100)
+    assert leader.ask(request, ListOffsetsResponse).rows == 1
     assert read(leader).committed_end == 1
     assert taken[leader.broker_id].keys[key_of(leader)] == [b"one", b"two"]
 
