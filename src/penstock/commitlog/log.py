@@ -251,8 +251,14 @@ class Log:
 
     @property
     def live_bytes(self) -> int:
-        """Total size of all segment files in bytes, less the share of the hidden rows that they hold still."""
-        return self.size_bytes if self.hidden is None else self._segments.live_bytes(self.hidden, self.log_end)
+        """Total size of all segment files in bytes, less the share of the hidden rows that the cleaner will erase."""
+        erasable = self._erasable
+        return self._segments.live_bytes(erasable, self.log_end) if erasable else self.size_bytes
+
+    @property
+    def _erasable(self) -> RowSet:
+        """Hidden rows that do not count for `max_bytes`; none if they cannot be erased, as it bounds the disk."""
+        return NONE if self.hidden is None or self._cleaner.fails_to_erase else self.hidden
 
     @property
     def files_start(self) -> int:
@@ -601,7 +607,7 @@ class Log:
             return None
         end = self.flushed_end if committed_end is None else min(self.flushed_end, committed_end)
         retention = Retention(
-            self._config, self.view(), hidden=self.hidden, size_bytes=self.size_bytes, now_us=now_us, end=end
+            self._config, self.view(), hidden=self._erasable, size_bytes=self.size_bytes, now_us=now_us, end=end
         )
         return self._retention_tracker.begin(retention, now_us)
 

@@ -27,7 +27,7 @@ from penstock.commitlog.config import LogConfig
 from penstock.commitlog.files import files
 from penstock.commitlog.files.files import LogFolder
 from penstock.commitlog.view import LogView
-from penstock.live.row_set import NONE, RowSet
+from penstock.live.row_set import RowSet
 
 _INTERVAL_US = limits.RETENTION_INTERVAL_MS * 1000
 _RETRY_US = limits.MAINTENANCE_RETRY_MS * 1000
@@ -42,14 +42,14 @@ class Retention:
     __slots__ = ("_end", "_hidden", "_now_us", "_size_bytes", "_view", "config", "log_start", "oldest_us")
 
     def __init__(
-        self, config: LogConfig, view: LogView, *, hidden: RowSet | None, size_bytes: int, now_us: int, end: int
+        self, config: LogConfig, view: LogView, *, hidden: RowSet, size_bytes: int, now_us: int, end: int
     ) -> None:
-        """`end`: the most that log_start may become."""
+        """`end`: the most that log_start may become. `hidden`: rows that take no bytes of the limit."""
         self.config = config
         self.log_start: int | None = None  # None: unknown
         self.oldest_us: int | None = None  # lower bound of timestamps from log_start on; None: unknown, or no message
         self._view = view
-        self._hidden = NONE if hidden is None else hidden
+        self._hidden = hidden
         self._size_bytes = size_bytes
         self._now_us = now_us
         self._end = end

@@ -427,6 +427,11 @@ class Cleaner:
             self._done_end = min(self._done_end, segment.base_offset)
         self._not_before_us = now_us + growing(_RETRY_US, self._failures, _RETRY_US_MAX)
 
+    @property
+    def fails_to_erase(self) -> bool:
+        """True if hidden rows stay in their files, as rewrites fail again and again."""
+        return self._eraser.is_failing
+
     # Removing replaced files.
 
     def dispose(self, young: int) -> Disposal | None:

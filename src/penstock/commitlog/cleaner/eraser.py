@@ -131,6 +131,11 @@ class Eraser:
         rows = (self.hidden if is_over else self.secure).between(segment.base_offset, segment.end_offset)
         return rows or None
 
+    @property
+    def is_failing(self) -> bool:
+        """True if rewrites have failed again and again, as on a full disk."""
+        return self._failures >= limits.ERASURES_FAILED_MAX
+
     def looked(self) -> None:
         """Take what a rewrite found, or that there was nothing to remove."""
         self._key = None

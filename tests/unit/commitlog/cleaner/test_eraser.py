@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 
 import pytest
@@ -379,3 +379,30 @@ def test_a_sweep_leaves_the_rewrite_that_is_under_way() -> None:
     assert log.unerased(secure) is None
     assert offsets_of(log.view())[0] == 20
     assert not left(vfs, ".cleaned")
+
+
+def test_hidden_rows_count_for_the_limit_in_bytes_while_they_cannot_be_erased() -> None:
+    """A full disk has no room for a rewrite: retention, which needs none, makes some."""
+    vfs = FaultyVfs(MemoryVfs(), no_faults)
+    log = open_log(vfs, replace(CONFIG, segment_bytes=20_000, max_bytes=60_000), now_us=NOW)
+    log.start_epoch(1)
+    for at in range(0, 400, 20):
+        append_told(log, [Told(value=b"." * 900, subject=b"s.%d" % row) for row in range(at, at + 20)], NOW)
+    commit(log)
+    log.hide(RowSet.of(range(390)))
+    assert retain(log, NOW + 20 * S) is None
+    assert (log.log_start, log.live_bytes < 60_000 < log.size_bytes) == (0, True)
+    vfs.plan = fails(FileOperationKind.WRITE, path_end=".cleaned")
+    for second in range(20, 920, 60):
+        while (cleaning := log.clean(NOW + second * S)) is not None:
+            with suppress(OSError):
+                finished(cleaning)
+            log.cleaned(cleaning, NOW + second * S)
+        if (removal := retain(log, NOW + second * S)) is not None:
+            removal.run()
+            log.removed(removal)
+    assert log.live_bytes == log.size_bytes < 90_000
+    assert log.log_start > 300
+    vfs.plan = no_faults
+    clean_all(log, NOW + 20_000 * S)
+    assert log.live_bytes < 20_000
