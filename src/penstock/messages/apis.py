@@ -259,7 +259,7 @@ _TABLE = (
     ApiSpec(Api.LIST_OFFSETS, ListOffsetsRequest, ListOffsetsResponse, 1, 1, True, Target.LEADER),
     ApiSpec(Api.APPEND, AppendRequest, AppendResponse, 1, 1, False, Target.LEADER, QuotaKind.APPEND),
     ApiSpec(Api.STATUS, StatusRequest, StatusResponse, 1, 1, True),
-    ApiSpec(Api.TRUNCATE, TruncateRequest, TruncateResponse, 1, 1, True, Target.LEADER),
+    ApiSpec(Api.TRUNCATE, TruncateRequest, TruncateResponse, 1, 2, True, Target.LEADER),
     ApiSpec(Api.SET_INTAKE, SetIntakeRequest, SetIntakeResponse, 1, 1, True),
     ApiSpec(Api.APPEND_ONCE, AppendOnceRequest, AppendOnceResponse, 1, 1, True, Target.LEADER, QuotaKind.APPEND),
     ApiSpec(Api.LIST_PRODUCERS, ListProducersRequest, ListProducersResponse, 1, 1, True, Target.LEADER),

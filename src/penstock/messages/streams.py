@@ -392,8 +392,8 @@ class SetIntakeResponse(Response, frozen=True, kw_only=True):
 class TruncateRequest(Request, frozen=True, kw_only=True):
     """Truncate a partition before an offset, which is at most its committed end.
 
-    Goes to the partition's leader, which forwards it to the metadata leader with its `leader_epoch`. `keep`: the last
-    messages before the offset stay; earlier versions do not know it.
+    Goes to the partition's leader, which forwards it to the metadata leader with its `leader_epoch`. `keep` (from
+    version 2 on): the last messages before the offset stay.
     """
 
     stream_id: StreamIdField
@@ -402,6 +402,10 @@ class TruncateRequest(Request, frozen=True, kw_only=True):
     is_dry_run: bool = False  # report only what would be removed
     keep: Int64Field = 0
     leader_epoch: LeaderEpochField | None = None
+
+    def version_needed(self) -> int:
+        """2 with `keep`: an older broker would remove what is to stay."""
+        return 2 if self.keep else 1
 
 
 class TruncateResponse(Response, frozen=True, kw_only=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
 import pytest
 
 from penstock.base import limits
@@ -17,6 +18,7 @@ from penstock.messages import (
     HelloRequest,
     HelloResponse,
     StatusRequest,
+    TruncateRequest,
     api_versions,
 )
 from penstock.wire import FrameDecoder, decode_request, encode_error, encode_head, encode_response_head
@@ -195,6 +197,16 @@ def test_a_request_that_the_broker_does_not_speak_is_refused_here(offered: tuple
     with pytest.raises(RemoteError, match=f"broker has version 0.7.1, and this client 1; .*fetch.*: {older}") as caught:
         session.request(FETCH, 1.0, NEVER_S)
     assert caught.value.code == ErrorCode.UNSUPPORTED_VERSION
+
+
+def test_a_broker_that_would_remove_what_is_to_stay_is_not_asked() -> None:
+    offered = (ApiVersions(api=Api.TRUNCATE, version_min=1, version_max=1),)
+    hello = HelloResponse(broker_id=1, broker_version="0.3.0", cluster_id="c", format_version=1, api_versions=offered)
+    session = ready(hello)
+    request = TruncateRequest(stream_id=1, before=10)
+    session.request(request, 1.0, NEVER_S)
+    with pytest.raises(RemoteError, match="upgrade the broker"):
+        session.request(msgspec.structs.replace(request, keep=3), 1.0, NEVER_S)
 
 
 def test_a_field_that_the_broker_does_not_know_is_told_with_both_versions() -> None:
