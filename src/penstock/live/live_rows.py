@@ -8,7 +8,7 @@ adds to what is hidden, and takes nothing away. The marks before the `marks_end`
 removed (`removable_end`): with the last one alone, a replica that is late by a few marks would have to begin anew.
 
 The first mark that is there may be a later one, at `begin`, as those before were removed. Then the fold says nothing
-(`is_whole`) until it has taken a snapshot of all that it lacks.
+(`is_whole`) until it has taken a snapshot of all that it lacks, or its leader knows that there is none any more.
 
 `decided_end` belongs to `limit` and `rollups`, by which the leader has decided up to there. A stricter limit, or
 rollups that had no effect before, are decided from the beginning of the log on, so they set the end back; a wider limit
@@ -116,6 +116,11 @@ class LiveRows:
         """Take a mark, at that offset, that cannot be understood: from now on no row may be shown."""
         self.refusal = str(error)
         self._lacked_end = max(self._lacked_end, offset + 1)
+
+    def accept_loss(self) -> None:
+        """Go on without the marks that were removed: no snapshot of them is left. One is due, for other replicas."""
+        assert not self.refusal
+        self.is_whole, self._since_marks = True, limits.OFFSET_MAX
 
     def _hide(self, mark: HideRows) -> int:
         rows = mark.rows.between(self.log_start, limits.OFFSET_MAX)

@@ -332,8 +332,9 @@ class Sessions:
         # otherwise it was told nothing of this leadership
         if before is not None and before.leader_epoch == named.leader_epoch:
             position.is_refused = before.log_end == named.log_end and before.agrees and not before.is_owed
-            position.told_committed_end, position.told_start = before.told_committed_end, before.told_start
-            position.told_settled = before.told_settled
+            if named.log_end:  # a follower without news takes an empty log for all that there is: see `freshness`
+                position.told_committed_end, position.told_start = before.told_committed_end, before.told_start
+                position.told_settled = before.told_settled
         advanced = leadership.fetched(
             session.broker_id,
             session.incarnation,

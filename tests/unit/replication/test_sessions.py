@@ -289,6 +289,19 @@ def test_what_is_not_in_memory_holds_up_nobody() -> None:
     assert leader.news()[0] == (1, 200)
 
 
+def test_a_log_that_is_still_empty_is_told_again_what_is_committed() -> None:
+    """It could not store what it got, and takes an answer without news for that of an empty log (`freshness`)."""
+    leader = Leader(isr=(1,))
+    leader.append(1)
+    leader.fetch((1, 0), broker=3, first=True)
+    assert leader.news() == [(1, 100)]
+    leader.fetch((1, 0), broker=3)
+    leader.now_us += 500_000
+    (answer,) = leader.answers()
+    told = [(n.stream_id, n.committed_end, n.size_bytes) for n in answer.response.partitions]
+    assert told == [(1, 1, 0)], "a disk thread looks for the batch meanwhile"
+
+
 def test_what_was_looked_up_for_another_position_is_not_used() -> None:
     leader = Leader()
     leader.append(1)

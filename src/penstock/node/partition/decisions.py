@@ -19,7 +19,7 @@ subject are looked for from the newest to the oldest, up to its rollup before: t
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
@@ -259,7 +259,7 @@ class DecideRows(Query):
         left = {subject: subject.encode() for subject in rollups}
         queries = SubjectQueries(self._view, self.decided_end, self._tell)
         batches = partial(self._view.batches, reverse=True, wants=self._may_show)
-        for begin, end in queries.ranges(left.values(), start, max(rollups.values(), default=start)):
+        for begin, end in self._ranges(queries, left.values(), start, max(rollups.values(), default=start)):
             names, bounds = pa.array([*left], pa.utf8()), pa.array([rollups[one] for one in left], pa.int64())
             for header, data in self._past_damage(begin, end, batches, reverse=True):
                 self._tell(len(data))
@@ -276,6 +276,17 @@ class DecideRows(Query):
                     return found
         return found
 
+    def _ranges(
+        self, queries: SubjectQueries, subjects: Collection[bytes], start: int, end: int
+    ) -> Iterator[tuple[int, int]]:
+        """Yield ranges of the log with all rows of some subjects, the newest first; all of it if indexes cannot say."""
+        try:
+            yield from queries.ranges(subjects, start, end)
+        except RemoteError as error:
+            if error.code != ErrorCode.CORRUPT_RANGE or not self._skips_damage:
+                raise
+            yield start, end
+
     def _may_show(self, header: BatchHeader) -> bool:
         self._tell(0)
         return self._hidden_rows is None or self._hidden_rows.first_absent(header.base_offset) < header.end_offset
@@ -286,6 +297,10 @@ class DecideRows(Query):
                 return LiveCounts(self._view, self._end, self._tell).gone()
             except TooManyRowsError:  # it goes on where it has stopped
                 continue
+            except RemoteError as error:
+                if error.code != ErrorCode.CORRUPT_RANGE or not self._skips_damage:
+                    raise
+                return NONE  # no other replica may lead, and show the rows that are missing here
 
     def _tell(self, size_bytes: int) -> None:
         self.looked_bytes += size_bytes

@@ -320,9 +320,10 @@ class Partition:
         """End of the rows on which a leader has decided, by a limit by subject: what they hide is hidden here.
 
         Also by a wider limit than the stream has now: all is decided anew, but no subject may lose its last message.
+        What is below the log start needs no decision: no mark may ever say that there was one.
         """
         end, _, leader_epoch = self._decided
-        return min(end, self.log.marked_end(leader_epoch))
+        return max(self.log_start, min(end, self.log.marked_end(leader_epoch)))
 
     @property
     def is_sealed_decided(self) -> bool:

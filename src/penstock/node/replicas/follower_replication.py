@@ -294,11 +294,17 @@ class FollowerReplication:
         assert following is not None
         ends = following.ends()
         if ends.log_start is not None:
-            with contextlib.suppress(OperationalError):  # retried with the next response
-                partition.log.raise_start(ends.log_start)
+            self._raise_start(partition, ends.log_start)
         if ends.committed_end is not None:
             partition.follow_committed(ends.committed_end)
             self._events.add(PartitionEventKind.COMMITTED, partition)
+
+    def _raise_start(self, partition: Partition, log_start: int) -> None:
+        before = partition.log.log_start
+        with contextlib.suppress(OperationalError):  # retried with the next response
+            partition.log.raise_start(log_start)
+        if partition.log.log_start != before:
+            self._events.add(PartitionEventKind.LOG_START_RAISED, partition)
 
     def _refill(self, partition: Partition, following: Following, data: bytes) -> None:
         """Append the overlapping batches in place of what was truncated, before any read: readers saw some of them."""
@@ -312,8 +318,7 @@ class FollowerReplication:
             return
         ends = following.refilled()
         if ends.log_start is not None:
-            with contextlib.suppress(OperationalError):
-                partition.log.raise_start(ends.log_start)
+            self._raise_start(partition, ends.log_start)
         assert ends.committed_end is not None
         partition.follow_committed(ends.committed_end)
         self._upkeep.note_progress(partition, committed_end)

@@ -15,7 +15,8 @@ are not known to be committed yet, as on a follower whose data log is behind, th
 last message is not shown yet must not lose the one before. Of those that wait, the first one and the newest are kept.
 
 Where the first marks were removed from the companion log, the fold begins with later ones. Nothing of it is shown, and
-nothing told as erased, until a snapshot has given it the marks that it lacks (`LiveRows.is_whole`).
+nothing told as erased, until a snapshot has given it the marks that it lacks (`LiveRows.is_whole`). An unclean election
+may lose that snapshot, too: a leader that has read all that is left goes on without these marks.
 """
 
 from __future__ import annotations
@@ -179,6 +180,7 @@ class HiddenRows:
         before = fold.live
         live.start_raised(before.log_start, before.files_start)  # it may have risen meanwhile
         fold.live, fold.end = live, end
+        self._accept_loss(key, fold)
         if live.is_whole:
             owed = self._owed.setdefault(key, _Owed())
             owed.end = end
@@ -220,8 +222,25 @@ class HiddenRows:
 
     def committed(self, partition: Partition) -> None:
         """Show what has waited for rows that are committed now, or are known to be lost."""
-        if (fold := self._folds.get(partition.key)) is not None and fold.waiting:
+        fold = self._folds.get(partition.key)
+        if fold is not None and self._accept_loss(partition.key, fold):
+            self._owed.setdefault(partition.key, _Owed()).end = fold.end
+            self._show(partition.key, fold)
+        elif fold is not None and fold.waiting:
             self._show_waiting(partition, fold)
+
+    def _accept_loss(self, key: PartitionKey, fold: _Fold) -> bool:
+        """Go on without marks that no replica of the ISR has. Return True if it lacked some until now."""
+        partition = self._partitions.get(key)
+        leadership = None if partition is None else partition.leadership
+        companion = None if leadership is None else leadership.companion
+        if fold.live.is_whole or fold.live.refusal or companion is None or not companion.knows_latest:
+            return False
+        if fold.end < companion.epoch_start:
+            return False  # it is being read
+        fold.live.accept_loss()
+        self.grown[key] = None
+        return True
 
     def _show(self, key: PartitionKey, fold: _Fold) -> None:
         if (partition := self._partitions.get(key)) is None:

@@ -228,7 +228,8 @@ class Replicas:
         self.rollups.check(partition)
         self.staged_retention.watch(partition)
         self.companions.advanced(partition)
-        self.hidden_rows.committed(partition)
+        if (target := self.partitions.get(target_key(partition.key))) is not None:
+            self.hidden_rows.committed(target)
 
     def ended(self, partition: Partition, error: RemoteError) -> None:
         """End what only a leader does; `error` is for callers that wait."""

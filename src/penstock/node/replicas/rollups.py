@@ -91,13 +91,15 @@ class Rollups:
             return
         # Readers are shown what comes before a rollup until the rollup itself.
         shown_end = partition.visible_end
+        if partition.stream.decides_rollups:
+            shown_end = min(shown_end, partition.decided_end)
         at = self._awaited.setdefault(partition, partition.rollup_at)
         if at >= shown_end:
             return
         del self._awaited[partition]
         if partition.rollup_at < shown_end:
             at = partition.rollup_at
-        if at > partition.log_start:
+        if at > partition.log_start and _has_taken_effect(partition, at):
             self._ask(partition, leadership, at)
         else:
             self._settled(partition, at)
@@ -167,3 +169,11 @@ class Rollups:
     @property
     def next_deadline_us(self) -> int | None:
         return min(self._retries.values()) if self._retries else None
+
+
+def _has_taken_effect(partition: Partition, at: int) -> bool:
+    """True unless a decision has left rows before a rollup: it was hidden before it was decided on."""
+    if not partition.stream.decides_rollups:
+        return True
+    hidden = partition.log.hidden
+    return hidden is not None and hidden.first_absent(partition.log_start) >= at

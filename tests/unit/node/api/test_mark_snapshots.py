@@ -10,7 +10,14 @@ from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import Offset, PartitionId, PartitionKey
 from penstock.live.live_rows import LiveRows
 from penstock.live.marks import decode
-from penstock.messages import DeleteMessagesRequest, DeleteMessagesResponse, FetchRequest, FetchResponse
+from penstock.messages import (
+    DeleteMessagesRequest,
+    DeleteMessagesResponse,
+    FetchRequest,
+    FetchResponse,
+    TruncateRequest,
+    TruncateResponse,
+)
 from penstock.node.partition.partition import Partition
 from penstock.node.replicas.companions import CompanionRow, ReadCompanionRows
 from penstock.node.replicas.hidden_rows import HiddenRows
@@ -132,6 +139,25 @@ def test_a_crash_while_a_snapshot_is_written_loses_no_mark() -> None:
         broker.tick(1_000)
         assert shown(broker) == before
     assert companion(broker).log_start > 0
+
+
+def test_a_leader_without_a_snapshot_of_what_was_removed_goes_on_without_it() -> None:
+    broker = alone()
+    for offset in range(30):
+        delete(broker, offset)
+    log = companion(broker)
+    assert log.log_start > 20
+    task = log.log.truncate(log.log_start)  # as one that an unclean election has made the leader
+    assert task is not None
+    task.run()
+    log.log.truncated(task)
+    log.log.note_committed(log.log_start)
+    after = broker.crash().start()
+    after.tick(1_000)
+    assert shown(after) == [*range(100)], "an unclean election may lose marks"
+    delete(after, 50)
+    assert "snapshot" in kinds(companion(after)), "replicas that come later need it"
+    assert shown(after.crash().start()) == [*range(50), *range(51, 100)]
 
 
 def clustered() -> Brokers:
@@ -269,3 +295,16 @@ def test_damaged_marks_that_others_have_removed_are_mended() -> None:
     for member in brokers.members.values():
         assert companion(member).log_start == start
         assert hidden(member) == [*range(deleted)]
+
+
+def test_followers_forget_what_was_hidden_below_the_log_start() -> None:
+    brokers = clustered()
+    leader = brokers.led("s")
+    delete_on(leader, 1, 3, 99)
+    key = key_of(leader)
+    caller = leader.request(TruncateRequest(stream_id=key.stream_id, partition=PartitionId(0), before=Offset(50)))
+    brokers.run(3_000)
+    assert leader.answer(caller, TruncateResponse).log_start == 50
+    for member in brokers.members.values():
+        live = member.node._replicas.hidden_rows._folds[key].live
+        assert [*live.hidden.runs()] == [(99, 100)]

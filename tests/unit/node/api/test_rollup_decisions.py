@@ -31,6 +31,7 @@ from penstock.node.replicas.hidden_rows import Decision
 from tests.unit.node.harness import Broker
 from tests.unit.node.members import Brokers, Member, formed
 from tests.unit.node.test_expiry import block, go_on
+from tests.unit.node.test_node import overwrite
 
 SUB, ALL = "sub", "all"
 CONFIG = {"allow_rollup": True, "segment_bytes": 4096, "dedup_window_ms": None}
@@ -139,6 +140,34 @@ def test_one_that_was_deleted_before_it_could_take_effect_takes_none() -> None:
     assert offsets(broker) == [0, 2, 3]
     alter(broker, suspend_deletion="no")
     assert offsets(broker) == [0, 3]
+
+
+def test_all_that_was_deleted_before_it_could_take_effect_takes_none() -> None:
+    broker = started(suspend_deletion="yes")
+    publish(broker, "a", "b all", "b")
+    delete(broker, 1)
+    assert offsets(broker) == [0, 2]
+    alter(broker, suspend_deletion="no")
+    go_on(broker, 20_000)
+    assert offsets(broker) == [0, 2]
+
+
+def test_damage_that_no_replica_can_mend_does_not_hide_the_rest_of_the_log() -> None:
+    broker = started(suspend_deletion="yes", segment_bytes=1 << 20)
+    publish(broker, "a")
+    (segment,) = partition_of(broker).log.view().segments
+    end = broker.memory.open(segment.path).size()
+    publish(broker, "b", "a", "b", "a sub")
+    broker.stop()
+    overwrite(broker.memory, segment.path, end + 750, b"\xff")
+    damaged = broker.crash().start()
+    assert [one.base_offset for one in partition_of(damaged).log.damage] == [1]
+    alter(damaged, suspend_deletion="no")
+    after = damaged.crash().start()
+    decide(after)
+    partition = partition_of(after)
+    assert partition.visible_end == 5
+    assert partition.log.hidden == RowSet.of([0, 2])
 
 
 def test_those_of_before_count_once_rollups_are_allowed_again() -> None:

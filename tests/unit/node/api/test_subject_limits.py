@@ -10,7 +10,7 @@ import pytest
 
 from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
-from penstock.base.ids import Offset
+from penstock.base.ids import Offset, PartitionId
 from penstock.live.marks import Decided, HideReason, HideRows, MadeUnder, Mark, encode
 from penstock.live.row_set import RowSet
 from penstock.messages import (
@@ -25,6 +25,8 @@ from penstock.messages import (
     ListOffsetsResponse,
     ListSubjectsRequest,
     ListSubjectsResponse,
+    TruncateRequest,
+    TruncateResponse,
 )
 from penstock.node.partition.decisions import DecideRows
 from penstock.node.partition.partition import Partition
@@ -421,3 +423,43 @@ def test_what_a_power_loss_leaves_of_a_log_is_read_though_marks_outlive_their_me
     expected = [0, 3, 4] if limit == 1 else [0, 2, 3, 4]
     assert offsets(after) == expected
     assert offsets(after.crash(Keep.ALL).start()) == expected
+
+
+def truncate(broker: Broker, before: int) -> None:
+    request = TruncateRequest(stream_id=broker.stream_id("orders"), partition=PartitionId(0), before=Offset(before))
+    caller = broker.request(request)
+    for _ in range(20):
+        broker.tick(100)
+        broker.turn()
+    assert broker.answer(caller, TruncateResponse).log_start == before
+
+
+def answered_at_once(broker: Broker) -> ErrorCode:
+    """The answer to a request that waits for decisions, of a log without a message."""
+    caller = get_last(broker, "a")
+    broker.turn()
+    response = broker.replies[caller].response
+    assert isinstance(response, RemoteError), response
+    return ErrorCode(response.code)
+
+
+def test_a_log_without_a_message_waits_for_no_decision_though_its_limit_is_new() -> None:
+    broker = limited(None)
+    publish(broker, *"abc")
+    truncate(broker, 3)
+    alter(broker, max_messages_per_subject=1)
+    after = broker.crash().start()
+    partition = partition_of(after)
+    assert (partition.log_start, partition.visible_end, partition.committed_end) == (3, 3, 3)
+    assert answered_at_once(after) == ErrorCode.MESSAGE_NOT_FOUND
+    publish(after, *"aa")
+    assert offsets(after) == [4]
+
+
+def test_what_is_truncated_before_it_was_decided_on_needs_no_decision() -> None:
+    broker = undecided()
+    truncate(broker, 4)
+    decide(broker)
+    partition = partition_of(broker)
+    assert (partition.log_start, partition.visible_end, partition.committed_end) == (4, 4, 4)
+    assert answered_at_once(broker) == ErrorCode.MESSAGE_NOT_FOUND
