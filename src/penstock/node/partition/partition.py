@@ -590,9 +590,53 @@ class Partition:
         begin, end = self.log.log_start, min(self.limit_start, self.committed_end)
         return (begin, end) if begin < end else None
 
-    def full_error(self, count: int, size_bytes: int) -> RemoteError | None:
+    @property
+    def refuses_new(self) -> bool:
+        """True if a message that would exceed a limit is refused."""
+        return self.stream.config.refuses_new
+
+    def looks_up_subjects(self, message: bytearray, step: Step) -> bool:
+        """True if it is being looked up whether the subjects of a client's batch have messages already.
+
+        `lasts.waiting` is called then. False: `full_error` tells.
+        """
+        if not self._rules.one_per_subject or not self.knows_hidden or self.unavailable_reason() is not None:
+            return False
+        lasts = self.lasts
+        if lasts is None:
+            lasts = self.lasts = LastSequences(self.log.log_end, self.budget.tables)
+        if lasts.is_searching:
+            return True
+        _, unknown = lasts.check_first(message, self.log.log_end, self.log_start)
+        if not unknown or lasts.failure:
+            return False
+        view, is_indexed = self.view().hiding(self.log.hidden), self.log.config.indexes_subjects
+        return not search(lasts, unknown, view, step, is_indexed=is_indexed)
+
+    def _full_subject_error(self, message: bytearray, step: Step) -> RemoteError | None:
+        """Return the error for a batch if one of its subjects has a message already, or has two in it."""
+        if not self.knows_hidden:
+            return RemoteError(ErrorCode.NOT_YET, f"nothing was stored: {_MARKS_UNKNOWN}; ask again in a moment")
+        if self.looks_up_subjects(message, step):
+            text = f"nothing was stored: {self.label} looks up the last messages of the subjects"
+            return RemoteError(ErrorCode.NOT_YET, f"{text}; ask again in a moment")
+        lasts = self.lasts
+        assert lasts is not None
+        is_first, unknown = lasts.check_first(message, self.log.log_end, self.log_start)
+        if unknown:
+            why = lasts.failure
+            self.lasts = None  # the next one has them read again
+            return RemoteError(ErrorCode.STORAGE_FAILED, f"nothing was stored: {why}")
+        if is_first:
+            return None
+        text = f"nothing was stored: maximum {acks.PER_SUBJECT} exceeded: {self.label} refuses a second message of a"
+        return RemoteError(ErrorCode.STREAM_FULL, f"{text} subject (discard_new_per_subject); delete the first one")
+
+    def full_error(self, message: bytearray, count: int, step: Step) -> RemoteError | None:
         """Return the error for a batch of rows that would exceed a limit; None if it may be stored."""
-        limit = self.row_limit
+        if self._rules.one_per_subject and (refused := self._full_subject_error(message, step)) is not None:
+            return refused
+        limit, size_bytes = self.row_limit, len(message)
         if limit is None or not limit.refuses_new:
             return None
         if limit.failure:
