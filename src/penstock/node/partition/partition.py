@@ -600,7 +600,7 @@ class Partition:
 
         `lasts.waiting` is called then. False: `full_error` tells.
         """
-        if not self._rules.one_per_subject or not self.knows_hidden or self.unavailable_reason() is not None:
+        if not self._rules.one_per_subject or self.leadership is None or not self.knows_hidden:
             return False
         lasts = self.lasts
         if lasts is None:
