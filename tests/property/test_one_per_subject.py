@@ -1,4 +1,4 @@
-"""A stream that refuses a second message of a subject, against a list: reads, batches, deletions, failures, restarts."""
+"""A stream that refuses a second message of a subject, against a list: reads, batches, deletions and restarts."""
 
 from __future__ import annotations
 
@@ -52,9 +52,8 @@ def run(acts: list[tuple[str, list[str], int]]) -> None:
             sent = [(f"orders.{name}".encode(), b"r.%d" % n, None, b"." * 300) for n, name in enumerate(names)]
             broker.deliver(sent)  # type: ignore[arg-type]
             broker.vfs.plan = no_faults
-            stored = []
-            for ack in sorted(broker.acks, key=lambda ack: int(ack.reply.partition(".")[2])):
-                stored.append(not ack.err_code)
+            acks = sorted(broker.acks, key=lambda ack: int(ack.reply.partition(".")[2]))
+            stored = [not ack.err_code for ack in acks]
             for name, is_stored in zip(names, stored, strict=True):
                 assert is_stored == (name not in live and act == "read"), (name, live)
                 if is_stored:

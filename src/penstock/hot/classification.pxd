@@ -77,7 +77,7 @@ cdef class Classified:
     cdef bytes _mistyped
     cdef int64_t _room_rows
     cdef int64_t _room_bytes
-    cdef bint _one_per_subject
+    cdef int64_t _one_from
     cdef Py_ssize_t _noted
     cdef Py_ssize_t _key
     cdef Py_ssize_t _key_end
@@ -216,7 +216,7 @@ cpdef Classified classify(
     bint is_added = *,
     int64_t room_rows = *,
     int64_t room_bytes = *,
-    bint one_per_subject = *,
+    int64_t one_from = *,
 )
 
 @cython.locals(out=Classified, opened=OpenedEnvelopes)

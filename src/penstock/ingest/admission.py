@@ -114,7 +114,7 @@ class AdmissionRules:
     allows_ttls: bool
     allows_rollups: bool
     competes: bool = False
-    one_per_subject: bool = False  # a message is refused if its subject has one
+    one_per_subject: bool = False  # a message is refused if its subject has one, unless it is a rollup
     refuses_misfits: bool = False  # if values are checked at all; else they are counted
 
     @property
@@ -206,17 +206,18 @@ def admit(
     values: ValueCheck | None = None,
     mistyped: bytes | None = None,
     room: Room = ANY_ROOM,
+    one_from: int = -1,
 ) -> Admission:
     """Return the rows of `group` for a log from `log_start` to `log_end`. Pure, except that `ids` and `lasts` record
     the rows. `is_added`: an older partition may have earlier messages of a subject. `values`: has made the marks
     `mistyped` (`marks_of`), or counts misfits; None: values are not checked. `room`: of a
-    stream that refuses what does not fit.
+    stream that refuses what does not fit. `one_from`: offset from which on a subject has one message at most, or -1.
     """
     table, found_lasts = (None, None) if lasts is None else (lasts.table, lasts.found)
     found = classify(
         group, rules.name, rules.acks_replies, rules.message_bytes_max, rules.skips_reserved, log_end,
         rules.acks_envelopes, ids, rules.dedup_window_us is not None, table, log_start, rules.allows_ttls,
-        rules.allows_rollups, rules.competes, mistyped, found_lasts, is_added, *room, rules.one_per_subject,
+        rules.allows_rollups, rules.competes, mistyped, found_lasts, is_added, *room, one_from,
     )  # fmt: skip
     if found.needs_ids or found.needs_lasts:
         unknown = [*dict.fromkeys(found.unknown)]

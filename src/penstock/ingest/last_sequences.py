@@ -81,8 +81,8 @@ class LastSequences:
         if self.failure or (self._found is not None and len(self._found) > limits.FOUND_SUBJECTS_KEPT_MAX):
             self._found, self.failure = None, ""
 
-    def check_first(self, message: bytearray, base_offset: int, log_start: int) -> tuple[bool, list[bytes]]:
-        """Return if a batch that would be at `base_offset` has the first message, and no second one, of each subject.
+    def check_first(self, message: bytearray, base_offset: int, begin: int) -> tuple[bool, list[bytes]]:
+        """Return if a batch at `base_offset` has the first message from `begin` on, and no second one, of each subject.
 
         Also those subjects for which that has to be searched first.
         """
@@ -91,14 +91,14 @@ class LastSequences:
         offsets = array("q", range(base_offset, base_offset + count))
         before = self.table.take(ends, text, memoryview(offsets), 0, count)
         self.table.take_back()
-        if max(before, default=-1) >= log_start:
+        if max(before, default=-1) >= begin:
             return False, []
-        if self.table.known_from <= log_start:
+        if self.table.known_from <= begin:
             return True, []
         places = memoryview(ends).cast("B").cast("i")
         asked = {bytes(text[places[row] : places[row + 1]]) for row, last in enumerate(before) if last < 0}
         found = self.found or {}
-        if any(found.get(subject, -1) >= log_start for subject in asked):
+        if any(found.get(subject, -1) >= begin for subject in asked):
             return False, []
         return True, [subject for subject in asked if found.get(subject, UNREADABLE) == UNREADABLE]
 

@@ -42,7 +42,9 @@ def append(
         step.reply(caller, RemoteError(CODES[reason], error.description))
         return
     if partition.refuses_new:
-        full = partition.full_error(message, codec.read_header(message).count, step)
+        count = codec.read_header(message).count
+        is_rollup = count == 1 and asked is not None and (asked.has_rollups or asked.rollup_row >= 0)
+        full = partition.full_error(message, count, step, is_rollup=is_rollup)
         if full is not None:
             step.reply(caller, full)
             return

@@ -595,6 +595,11 @@ class Partition:
         """True if a message that would exceed a limit is refused."""
         return self.stream.config.refuses_new
 
+    @property
+    def _one_from(self) -> int:
+        """Offset from which on a stream has one message of each subject: a rollup of all may not be applied yet."""
+        return max(self.log_start, self.rollup_at)
+
     def looks_up_subjects(self, message: bytearray, step: Step) -> bool:
         """True if it is being looked up whether the subjects of a client's batch have messages already.
 
@@ -607,7 +612,7 @@ class Partition:
             lasts = self.lasts = LastSequences(self.log.log_end, self.budget.tables)
         if lasts.is_searching:
             return True
-        _, unknown = lasts.check_first(message, self.log.log_end, self.log_start)
+        _, unknown = lasts.check_first(message, self.log.log_end, self._one_from)
         if not unknown or lasts.failure:
             return False
         view, is_indexed = self.view().hiding(self.log.hidden), self.log.config.indexes_subjects
@@ -622,7 +627,7 @@ class Partition:
             return RemoteError(ErrorCode.NOT_YET, f"{text}; ask again in a moment")
         lasts = self.lasts
         assert lasts is not None
-        is_first, unknown = lasts.check_first(message, self.log.log_end, self.log_start)
+        is_first, unknown = lasts.check_first(message, self.log.log_end, self._one_from)
         if unknown:
             why = lasts.failure
             self.lasts = None  # the next one has them read again
@@ -632,9 +637,16 @@ class Partition:
         text = f"nothing was stored: maximum {acks.PER_SUBJECT} exceeded: {self.label} refuses a second message of a"
         return RemoteError(ErrorCode.STREAM_FULL, f"{text} subject (discard_new_per_subject); delete the first one")
 
-    def full_error(self, message: bytearray, count: int, step: Step) -> RemoteError | None:
-        """Return the error for a batch of rows that would exceed a limit; None if it may be stored."""
-        if self._rules.one_per_subject and (refused := self._full_subject_error(message, step)) is not None:
+    def full_error(self, message: bytearray, count: int, step: Step, *, is_rollup: bool = False) -> RemoteError | None:
+        """Return the error for a batch of rows that would exceed a limit; None if it may be stored.
+
+        `is_rollup`: it is a single message that takes the place of what there is on its subject.
+        """
+        if (
+            self._rules.one_per_subject
+            and not is_rollup
+            and (refused := self._full_subject_error(message, step)) is not None
+        ):
             return refused
         limit, size_bytes = self.row_limit, len(message)
         if limit is None or not limit.refuses_new:
@@ -736,7 +748,7 @@ class Partition:
         is_added = self.keys is not None and self.key.partition >= self.stream.counts[0]
         admission = admit(
             group, rules, log_start=log_start, log_end=self.log.log_end, ids=ids, lasts=lasts, is_added=is_added,
-            values=values, mistyped=marks, room=room,
+            values=values, mistyped=marks, room=room, one_from=self._one_from if rules.one_per_subject else -1,
         )  # fmt: skip
         if admission.needs_lasts and lasts is None:
             if self._awaits_marks(arrived_us, now, must=must):

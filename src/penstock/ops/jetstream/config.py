@@ -119,10 +119,13 @@ def _limits(config: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
     if config.get("discard") == "new":
         fields["discard"] = Discard.NEW
     if config.get("discard_new_per_subject"):
-        if (most := fields.get("max_messages_per_subject")) == 1:
+        most = fields.get("max_messages_per_subject")
+        if most == 1 and "discard" in fields:
             fields["discard_new_per_subject"] = True
-        else:
-            text = f"JetStream refuses more than {most} messages of a subject: here the newest {most} stay, and the older"
+        elif most is not None:
+            text = (
+                f"JetStream refuses more than {most} messages of a subject: here the newest {most} stay, and the older"
+            )
             notes.append(f"{text} ones go; only with a limit of 1 it can refuse")
     for name in ("deny_delete", "deny_purge"):
         if config.get(name):

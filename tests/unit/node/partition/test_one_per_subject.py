@@ -24,6 +24,7 @@ from penstock.messages import (
     TruncateRequest,
     TruncateResponse,
 )
+from penstock.node.partition.decisions import DecideRows
 from penstock.node.partition.last_sequences import FindLasts
 from penstock.vfs.faulty import FileFault, FileOperationKind, no_faults, nth
 from tests.unit.node.harness import Broker, batch_of
@@ -41,9 +42,10 @@ def limited(**config: object) -> Broker:
 
 
 def publish(broker: Broker, subjects: str, headers: bytes | None = None) -> list[str]:
-    """Publish one message for each letter, in one read; return what each publisher hears: its sequence, or the error."""
+    """Publish one message for each letter, in one read; return what each publisher hears: sequence or error."""
     broker.acks.clear()
-    broker.deliver([(b"orders.%c" % name, b"r.%d" % n, headers, b"v" * 100) for n, name in enumerate(subjects.encode())])
+    names = enumerate(subjects.encode())
+    broker.deliver([(b"orders.%c" % name, b"r.%d" % number, headers, b"v" * 100) for number, name in names])
     return heard(broker)
 
 
@@ -98,15 +100,15 @@ def test_what_goes_makes_room_at_once() -> None:
     assert shown(broker) == "cebda"
 
 
-def test_expired_messages_make_room() -> None:
+def test_expired_messages_make_room_once_a_pass_of_the_cleaner_is_over() -> None:
     broker = limited(allow_message_ttl=True, dedup_window_ms=1)
     assert publish(broker, "ab", b"NATS/1.0\r\nNats-TTL: 10s\r\n\r\n") == ["1", "2"]
-    for number in range(20):
+    for number in range(4):
         broker.publish(f"orders.{number}", b"." * 400)
     assert publish(broker, "a") == [FULL]
-    for _ in range(6):
+    for _ in range(12):
         broker.tick(3_600_000)
-    assert publish(broker, "aab") == ["23", FULL, "24"]
+    assert publish(broker, "aab") == ["7", FULL, "8"]
 
 
 def test_a_write_that_fails_takes_no_room() -> None:
@@ -174,16 +176,17 @@ def test_messages_and_batches_wait_for_look_ups_in_turn() -> None:
     assert not any(one in broker.replies for one in appends)
     broker.hung = ()
     broker.settle()
-    assert [ErrorCode.STREAM_FULL == getattr(broker.replies[one].response, "code", "") for one in appends] == [
-        False, True, False,
-    ]  # fmt: skip
+    assert [getattr(broker.replies[one].response, "code", "") for one in appends] == ["", ErrorCode.STREAM_FULL, ""]
     assert heard(broker)[0] == FULL
     assert sorted(shown(broker)) == list("abcde")
 
 
 @pytest.mark.parametrize(
     ("act", "failed", "full"),
-    [(append, "storage_failed", "stream_full"), (lambda broker, name: publish(broker, name)[0], "cannot be read", FULL)],
+    [
+        (append, "storage_failed", "stream_full"),
+        (lambda broker, name: publish(broker, name)[0], "cannot be read", FULL),
+    ],
 )
 def test_a_look_up_that_fails_is_made_again(act: Callable[[Broker, str], str], failed: str, full: str) -> None:
     broker = limited()
@@ -227,17 +230,54 @@ def test_expectations_and_ids_beside_it() -> None:
     assert publish(broker, "ac", other) == [FULL, "3"], "the id of what was refused is not known"
 
 
-def test_a_rollup_of_a_subject_with_a_message_is_refused() -> None:
+def rollup(kind: str) -> bytes:
+    return f"NATS/1.0\r\nNats-Rollup: {kind}\r\n\r\n".encode()
+
+
+def test_a_rollup_takes_the_place_of_what_there_is_as_in_jetstream() -> None:
+    broker = limited(allow_rollup=True)
+    assert publish(broker, "ab") == ["1", "2"]
+    assert publish(broker, "aac", rollup("sub")) == ["3", "4", "5"]
+    assert publish(broker, "abc") == [FULL, FULL, FULL]
+    for _ in range(2):
+        broker.tick(1_000)
+    assert shown(broker) == "bac"
+    assert publish(broker, "abc") == [FULL, FULL, FULL]
+
+
+def test_what_a_rollup_of_all_is_about_to_take_is_no_message_any_more() -> None:
+    """That it is decided and hidden takes a moment: its publisher may go on at once."""
+    broker = limited(allow_rollup=True)
+    publish(broker, "abc")
+    broker.hung = (DecideRows,)
+    broker.acks.clear()
+    broker.deliver([
+        (b"orders.a", b"r.0", None, b"v"), (b"orders.b", b"r.1", rollup("all"), b"v"),
+        (b"orders.a", b"r.2", None, b"v"), (b"orders.b", b"r.3", None, b"v"), (b"orders.a", b"r.4", None, b"v"),
+    ])  # fmt: skip
+    assert heard(broker) == [FULL, "4", "5", FULL, FULL]
+    assert append(broker, "cd") == "5"
+    assert publish(broker, "abcde") == [FULL] * 4 + ["8"]
+    broker.hung = ()
+    for _ in range(3):
+        broker.settle()
+        broker.tick(1_000)
+    assert shown(broker) == "bacde"
+    assert publish(broker, "abcde") == [FULL] * 5
+
+
+def test_a_rollup_that_a_client_appends() -> None:
     broker = limited(allow_rollup=True)
     publish(broker, "ab")
-    for kind in (b"sub", b"all"):
-        assert publish(broker, "a", b"NATS/1.0\r\nNats-Rollup: %s\r\n\r\n" % kind) == [FULL]
-    assert publish(broker, "c", b"NATS/1.0\r\nNats-Rollup: all\r\n\r\n") == ["3"]
-    for _ in range(3):
-        broker.tick(1_000)
-    assert publish(broker, "a") == ["4"]
+    request = AppendRequest(stream_id=broker.stream_id("orders"), partition=PartitionId(0))
+    one = broker.request(request, batch_of([("orders.a", None, b"v", rollup("sub"))]))
+    assert broker.answer(one, AppendResponse).base_offset == 2
+    two = broker.request(request, batch_of([(f"orders.{name}", None, b"v", rollup("sub")) for name in "ab"]))
+    refused = broker.replies[two].response
+    assert isinstance(refused, RemoteError), "several rows are stored as a whole, or not"
+    assert refused.code == ErrorCode.STREAM_FULL
     broker.tick(1_000)
-    assert shown(broker) == "ca"
+    assert shown(broker) == "ba"
 
 
 def test_beside_a_limit_of_all_messages() -> None:
