@@ -491,6 +491,8 @@ class Expecting:
                     continue
                 if stream.config.max_bytes is not None and not stream.live:
                     continue  # what only covers offsets has bytes, too
+                if stream.config.refuses_new_per_subject and not stream.live:
+                    continue  # what was stored without an answer may have each of the subjects
                 if history.acks <= acks:
                     if stream.stream_id and stream.config.refuses_new and (live := stream.live):
                         self._ask_to_delete(stream, tuple(live[:3]), is_secure=True)
