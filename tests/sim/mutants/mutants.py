@@ -861,8 +861,8 @@ MUTANTS_OF_EXPECTATIONS = (
     Mutant(
         "a client's batch may have a second message of a subject",
         _PARTITION,
-        "        if self._rules.one_per_subject and not is_rollup and (",
-        "        if False and (",
+        " if self._rules.one_per_subject and not is_rollup else None\n",
+        " if False else None\n",
     ),
 )
 """Mutants of expectations and of streams that refuse what would exceed their limits: some seeds have such writers.

@@ -642,11 +642,8 @@ class Partition:
 
         `is_rollup`: it is a single message that takes the place of what there is on its subject.
         """
-        if (
-            self._rules.one_per_subject
-            and not is_rollup
-            and (refused := self._full_subject_error(message, step)) is not None
-        ):
+        refused = self._full_subject_error(message, step) if self._rules.one_per_subject and not is_rollup else None
+        if refused is not None:
             return refused
         limit, size_bytes = self.row_limit, len(message)
         if limit is None or not limit.refuses_new:
