@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
 import pytest
+from nats.js import JetStreamContext
+from nats.js.api import StreamConfig
+from nats.js.errors import APIError, NotFoundError
 from typer.testing import CliRunner
 
 from penstock import aio
-from tests.broker_process import running_broker
+from tests.broker_process import running_broker, running_nats
 from tests.cli_app import app
 from tests.extent import each_change, extent, needs_time
 from tests.integration.clusters import running_cluster
+from tests.integration.publishers import connected_to
 
 ROUNDS = extent(2, 6)
 
@@ -67,6 +72,70 @@ async def test_the_option_of_the_command_line_sets_shows_and_lifts_the_limit(tmp
             assert done.exit_code == 0, done.output
             await client.publish("state.a", b"3")
             assert await offsets_of(client, "state") == [1, 2, 3]
+
+
+async def heard(js: JetStreamContext, subject: str, headers: dict[str, str]) -> tuple[object, ...]:
+    """What a publisher hears: the sequence, or the error."""
+    try:
+        ack = await js.publish(subject, b"v" * 100, headers=headers)
+    except APIError as error:
+        return error.code, error.err_code, error.description
+    return ack.seq, bool(ack.duplicate)
+
+
+async def has(js: JetStreamContext, sequence: int) -> bool:
+    try:
+        await js.get_msg("state", sequence)
+    except NotFoundError:
+        return False
+    return True
+
+
+@each_change
+async def test_what_has_a_message_refuses_another_as_jetstream_does(tmp_path: Path) -> None:
+    """Also after messages were deleted and the broker was started anew."""
+    headers: tuple[dict[str, str], ...] = (
+        {},
+        {},
+        {"Nats-Msg-Id": "1"},
+        {"Nats-Expected-Last-Subject-Sequence": "0"},
+        {"Nats-Rollup": "sub"},
+        {"Nats-Msg-Id": "2"},
+    )
+    with (
+        running_nats(tmp_path / "real", f'jetstream {{ store_dir: "{tmp_path}/real/js" }}') as real,
+        running_broker(tmp_path / "data") as broker,
+    ):
+        async with connected_to(real.url) as beside:
+            js = beside.jetstream()
+            made = StreamConfig(name="state", subjects=["state.>"], max_msgs_per_subject=1)
+            more = {"discard": "new", "discard_new_per_subject": True, "allow_rollup_hdrs": True}
+            await js._api_request(f"{js._prefix}.STREAM.CREATE.state", json.dumps(made.as_dict() | more).encode())
+            run, options = CliRunner(), ["--server", broker.client_address]
+            create = ["stream", "create", "state", "state.>", "--max-messages-per-subject", "1", "--discard", "new"]
+            create += ["--discard-new-per-subject", "yes", "--allow-rollup", "yes", "--segment-bytes", "4096"]
+            done = run.invoke(app, [*create, *options])
+            assert done.exit_code == 0, done.output
+            shown = run.invoke(app, ["stream", "show", "state", *options]).output
+            assert re.search(r"discard-new-per-subject +yes\b", shown), shown
+            told = set()
+            for round_ in range(3):
+                async with await broker.client() as client, connected_to(broker.nats_url) as connection:
+                    ours = connection.jetstream()
+                    for number in range(40):
+                        subject = f"state.{(number * 7 + round_) % (15 + 5 * round_)}"
+                        said = headers[(number + round_) % len(headers)]
+                        one, other = [await heard(each, subject, said) for each in (js, ours)]
+                        assert one == other, (subject, said)
+                        told.add(one[1:])
+                    left = await offsets_of(client, "state")
+                    end = (await js.stream_info("state")).state.last_seq
+                    assert left == [one - 1 for one in range(1, end + 1) if await has(js, one)]
+                    for offset in left[round_::3]:
+                        await client.delete("state", offset)
+                        await js.delete_msg("state", offset + 1)
+                broker.restart()
+            assert {(10077, "maximum messages per subject exceeded"), (True,), (False,)} <= told
 
 
 @needs_time

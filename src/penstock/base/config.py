@@ -161,6 +161,8 @@ class StreamConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     # In each partition: readers are shown the last ones of each subject only. UNSET: all; so is None, in changes.
     max_messages_per_subject: int | msgspec.UnsetType | None = msgspec.UNSET
     discard: Discard | msgspec.UnsetType = msgspec.UNSET  # at max_messages and max_bytes; UNSET: old
+    # At max_messages_per_subject, too, what is beyond is refused, and nothing is hidden. UNSET: no
+    discard_new_per_subject: bool | msgspec.UnsetType = msgspec.UNSET
     deny_delete: bool | msgspec.UnsetType = msgspec.UNSET  # no single message can be deleted, for ever; UNSET: no
     deny_purge: bool | msgspec.UnsetType = msgspec.UNSET  # nothing can be purged, for ever; UNSET: no
 
@@ -218,7 +220,10 @@ class StreamConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             msgspec.structs.force_setattr(self, "max_messages_per_subject", msgspec.UNSET)
         if self.discard is Discard.OLD:
             msgspec.structs.force_setattr(self, "discard", msgspec.UNSET)
-        for name in ("more_subjects", "former_subjects", "description", "metadata", "deny_delete", "deny_purge"):
+        for name in (
+            "more_subjects", "former_subjects", "description", "metadata", "deny_delete", "deny_purge",
+            "discard_new_per_subject",
+        ):  # fmt: skip
             if not getattr(self, name):  # UNSET is false, too
                 msgspec.structs.force_setattr(self, name, msgspec.UNSET)
 
@@ -234,9 +239,9 @@ class StreamConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     @property
     def subject_limit(self) -> int | None:
-        """Number of messages of each subject that readers are shown of a partition; None: no limit."""
+        """Number of messages of each subject that readers are shown of a partition; None: no limit hides any."""
         most = self.max_messages_per_subject
-        return None if most is msgspec.UNSET else most
+        return None if most is msgspec.UNSET or self.discard_new_per_subject is not msgspec.UNSET else most
 
     @property
     def denies_deletion(self) -> bool:
@@ -252,6 +257,11 @@ class StreamConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     def refuses_new(self) -> bool:
         """True if what would exceed a limit of size is refused; not while a copy of other rows is placed into it."""
         return self.discard is Discard.NEW and self.suspend_deletion is not SuspendDeletion.COPYING
+
+    @property
+    def refuses_new_per_subject(self) -> bool:
+        """True if a message on a subject that already has one in its partition is refused."""
+        return self.discard_new_per_subject is not msgspec.UNSET and self.refuses_new
 
     @property
     def checks_schemas(self) -> bool:
@@ -292,6 +302,7 @@ ALTERABLE = frozenset(
         "description",
         "metadata",
         "discard",
+        "discard_new_per_subject",
         "deny_delete",
         "deny_purge",
         "partitions",  # can only increase, alone or with
@@ -361,7 +372,12 @@ def stream_config_mistakes(config: StreamConfig) -> list[str]:
         ("max_age_ms", config.max_age_ms, 1, 2**53),
         ("max_messages", config.max_messages, 1, 2**53),
         ("max_bytes", config.max_bytes, 1, 2**53),
-        ("max_messages_per_subject", config.subject_limit, 1, limits.MESSAGES_PER_SUBJECT_MAX),
+        (
+            "max_messages_per_subject",
+            None if config.max_messages_per_subject is msgspec.UNSET else config.max_messages_per_subject,
+            1,
+            limits.MESSAGES_PER_SUBJECT_MAX,
+        ),
         ("max_message_bytes", config.max_message_bytes, 1, limits.MESSAGE_BYTES_MAX),
         ("segment_bytes", config.segment_bytes, limits.SEGMENT_BYTES_MIN, limits.SEGMENT_BYTES_MAX),
         ("segment_age_ms", config.segment_age_ms, 1, 2**53),
@@ -483,8 +499,10 @@ def _consequences(config: StreamConfig) -> list[str]:
         )
     if config.storage is Storage.MEMORY and config.is_encrypted:
         mistakes.append("encryption: nothing of a stream in memory is on the disk; choose 'none', or storage 'file'")
-    if config.subject_limit is not None:
+    if config.max_messages_per_subject is not msgspec.UNSET:
         mistakes += [f"max_messages_per_subject: {one}" for one in _subject_limit_mistakes(config)]
+    if config.discard_new_per_subject is not msgspec.UNSET:
+        mistakes += [f"discard_new_per_subject: {one}" for one in _new_per_subject_mistakes(config)]
     if config.denies_purge and config.allow_rollup:
         mistakes.append("deny_purge: a rollup purges; choose one of deny_purge and allow_rollup")
     mistakes += _split_mistakes(config)
@@ -500,6 +518,17 @@ def _subject_limit_mistakes(config: StreamConfig) -> Iterator[str]:
     if config.competes and (config.partitions > 1 or config.group is not None):
         text = "messages of a subject go to random partitions or streams of a group, and each would keep its own last"
         yield f"{text} ones; choose a partition_by that keeps a subject together, as 'token:N'"
+
+
+def _new_per_subject_mistakes(config: StreamConfig) -> Iterator[str]:
+    """Yield what is missing for the limit by subject to refuse messages."""
+    if config.discard is not Discard.NEW:
+        yield "it needs discard 'new'"
+    if config.max_messages_per_subject is msgspec.UNSET:
+        yield "it needs max_messages_per_subject 1"
+    elif config.max_messages_per_subject != 1:
+        text = f"max_messages_per_subject is {config.max_messages_per_subject}: messages beyond a limit by subject can"
+        yield f"{text} be refused only if it is 1"
 
 
 def _split_mistakes(config: StreamConfig) -> list[str]:

@@ -95,7 +95,7 @@ class ErrorCode(StrEnum):
     INCOMPATIBLE_SCHEMA = "incompatible_schema"  # with a version before it; `reasons` lists why
     SCHEMA_NOT_FOUND = "schema_not_found"
     SCHEMA_MISMATCH = "schema_mismatch"  # a value does not fit the schema of its subject; `row` and `reason` say which
-    STREAM_FULL = "stream_full"  # it discards new messages: this one would exceed max_messages or max_bytes
+    STREAM_FULL = "stream_full"  # it discards new messages: this one would exceed one of its limits
     CHANGE_REFUSED = "change_refused"  # of the cluster's members: unsafe, or unsafe at present
 
 

@@ -47,6 +47,7 @@ SUBJECT_TABLE_MAX = 3_000_000  # subjects per partition whose last message is kn
 SUBJECT_TABLE_SLOTS_MAX = 12_582_912  # of all such tables of a broker, 24 bytes each: 300 MB
 SUBJECT_TABLE_SLOTS_FREE = 4_096  # that a table may have in any case
 INGEST_BACKLOG_PASSED_MAX = 256  # partitions whose messages wait, and are passed over for those of others
+FOUND_SUBJECTS_KEPT_MAX = 10_000  # results of searches below that table that are kept for what comes next: 1 MB
 LAST_SEARCH_BYTES_MAX = 64 * MIB  # read among other reads to find older ones; what needs more goes on among queries
 PRODUCERS_MAX = 10_000  # known per partition: some 10 MB; the one idle for longest is dropped first
 PRODUCER_BATCHES_KEPT = 5  # per producer, as in Kafka: so many may be in flight at once

@@ -77,6 +77,7 @@ cdef class Classified:
     cdef bytes _mistyped
     cdef int64_t _room_rows
     cdef int64_t _room_bytes
+    cdef int64_t _one_from
     cdef Py_ssize_t _noted
     cdef Py_ssize_t _key
     cdef Py_ssize_t _key_end
@@ -157,8 +158,14 @@ cdef class Classified:
     @cython.locals(fields=HeaderFields)
     cdef int _of_rollup(self, const unsigned char* text) except? -3
 
-    @cython.locals(group=MessageGroup, fields=HeaderFields, at=Py_ssize_t, last=int64_t, is_met=bint)
+    @cython.locals(fields=HeaderFields, last=int64_t)
     cdef int _of_subject(self, const unsigned char* text, Py_ssize_t row, int64_t offset) except? -3
+
+    @cython.locals(last=int64_t)
+    cdef int _of_subject_limit(self, const unsigned char* text, Py_ssize_t row, int64_t offset) except? -3
+
+    @cython.locals(group=MessageGroup, at=Py_ssize_t, last=int64_t)
+    cdef int64_t _last(self, const unsigned char* text, Py_ssize_t row, int64_t offset) except? -3
 
     cdef int note_rows(self, int64_t log_end) except -1
 
@@ -209,6 +216,7 @@ cpdef Classified classify(
     bint is_added = *,
     int64_t room_rows = *,
     int64_t room_bytes = *,
+    int64_t one_from = *,
 )
 
 @cython.locals(out=Classified, opened=OpenedEnvelopes)

@@ -24,6 +24,9 @@ the offset of the first; the id of a message that becomes a row is known from th
 | BAD_TOMBSTONE   | is a tombstone with a value, or has an invalid mark        |                        |
 | COMPETING       | needs one log's state, in a group of competing streams     |                        |
 | MISTYPED        | has a value that does not fit the schema of its subject    | its mark in `mistyped` |
+| FULL_ROWS       | would exceed the limit in messages                         |                        |
+| FULL_BYTES      | would exceed the limit in bytes                            |                        |
+| FULL_SUBJECT    | is on a subject that already has a message                 |                        |
 | CLOSED          | came while nothing is stored                               |                        |
 | ELSEWHERE       | is a duplicate of a message in another partition           | sequence of the first  |
 
@@ -85,7 +88,8 @@ ELSEWHERE = 23
 MISTYPED = 24
 FULL_ROWS = 25
 FULL_BYTES = 26
-LAST = FULL_BYTES
+FULL_SUBJECT = 27
+LAST = FULL_SUBJECT
 
 _DUPLICATE = -1
 _UNDECIDED = -2
@@ -150,9 +154,9 @@ class Classified:
     """
 
     __slots__ = ("_fields", "_found_lasts", "_has_envelopes", "_ids", "_is_added", "_key", "_key_end", "_lasts",
-                 "_log_start", "_mistyped", "_noted", "_number", "_opened", "_partition", "_room_bytes", "_room_rows",
-                 "_tracks_ids", "allows_rollups", "allows_ttls", "competes", "controls", "duplicates", "elsewhere",
-                 "flow_replies", "group", "has_ids", "has_rollups", "has_ttls", "needs_ids", "needs_lasts",
+                 "_log_start", "_mistyped", "_noted", "_number", "_one_from", "_opened", "_partition", "_room_bytes",
+                 "_room_rows", "_tracks_ids", "allows_rollups", "allows_ttls", "competes", "controls", "duplicates",
+                 "elsewhere", "flow_replies", "group", "has_ids", "has_rollups", "has_ttls", "needs_ids", "needs_lasts",
                  "other_stream", "refused", "reserved", "rollup_row", "rows", "undelivered", "unknown")  # fmt: skip
 
     _opened: Any  # None if `_has_envelopes` is False
@@ -179,6 +183,7 @@ class Classified:
         self._is_added = False
         self._mistyped: bytes | None = None
         self._room_rows = self._room_bytes = -1  # for further rows; -1: any number
+        self._one_from = -1  # a message is refused if its subject has one from there on; -1: none is
         self._noted = 0  # number of rows that `lasts` includes
         self.needs_lasts = False
         self.unknown: list[bytes] = []
@@ -246,6 +251,8 @@ class Classified:
                 verdict = self._of_tombstone(text, value_end - value)
             if verdict == 0 and self._mistyped is not None:
                 verdict = self._of_value(row)
+            if verdict == 0 and self._one_from >= 0 and (fields.rollup < 0 or fields.rollup_end == fields.rollup):
+                verdict = self._of_subject_limit(text, row, log_end + out.count)
             if verdict == 0 and (self._room_rows >= 0 or self._room_bytes >= 0):
                 verdict = self._of_room(subject_end - subject + headers_end - headers + value_end - value)
             if verdict != 0:
@@ -439,6 +446,34 @@ class Classified:
 
         An empty expectation counts as none, as in JetStream.
         """
+        last = self._last(text, row, offset)
+        if last == _UNREAD:
+            return _UNREAD
+        if last < -1:
+            return UNKNOWN_LAST
+        if last < self._log_start and self._is_added:
+            return UNKNOWN_LAST
+        self._number = last + 1 if last >= self._log_start else 0
+        fields = self._fields
+        return 0 if _says(text, fields.subject_sequence, fields.subject_sequence_end, self._number) else WRONG_SEQUENCE
+
+    def _of_subject_limit(self, text: bytes, row: int, offset: int) -> int:
+        """Return a verdict if the message's subject has a message already; `offset` would be its own.
+
+        A rollup is not asked about: it takes the place of that one.
+        """
+        last = self._last(text, row, offset)
+        if last == _UNREAD:
+            return _UNREAD
+        if last < -1:
+            return UNKNOWN_LAST
+        return FULL_SUBJECT if last >= self._one_from else 0
+
+    def _last(self, text: bytes, row: int, offset: int) -> int:
+        """Return the last offset of the message's subject below `offset`; below the log start: there is no message.
+
+        -2: the search for it failed; _UNREAD: it is to be searched first.
+        """
         if self._lasts is None:
             return _UNREAD
         self.note_rows(offset - self.rows.count)
@@ -451,13 +486,7 @@ class Classified:
                 self.unknown.append(subject)
                 return _UNREAD
             last = self._found_lasts[subject]
-            if last < -1:
-                return UNKNOWN_LAST
-        if last < self._log_start and self._is_added:
-            return UNKNOWN_LAST
-        self._number = last + 1 if last >= self._log_start else 0
-        fields = self._fields
-        return 0 if _says(text, fields.subject_sequence, fields.subject_sequence_end, self._number) else WRONG_SEQUENCE
+        return last
 
     def note_rows(self, log_end: int) -> None:
         """Add the rows so far to `lasts`; the log ends at `log_end` before them."""
@@ -495,6 +524,8 @@ class Classified:
             self.has_rollups = self.has_rollups or found == _OF_SUBJECT
             if found == _OF_ALL:
                 self.rollup_row = self.rows.count
+                if self._one_from >= 0:
+                    self._one_from = offset
         if fields.id >= 0 and fields.id_end > fields.id:
             self.has_ids = True
             if self._ids is not None:
@@ -634,6 +665,7 @@ def classify(
     is_added: bool = False,
     room_rows: int = -1,
     room_bytes: int = -1,
+    one_from: int = -1,
 ) -> Classified:
     """Check `group` for a log from `log_start` to `log_end`, of a stream with this name and these rules.
 
@@ -643,12 +675,17 @@ def classify(
     subjects that have none here. `mistyped`: a byte for each message, 0 if its value, without an envelope, fits; None:
     all fit. IndexError: it has another length.
     `room_rows`, `room_bytes`: no more is stored, in the order of arrival, where each row takes ROW_BYTES beside its
-    content; -1: any number.
+    content; -1: any number. `one_from`: a message is refused if its subject has one from that offset on; -1: none is.
     """
     has_room = (room_rows < 0 or group.count <= room_rows) and (
         room_bytes < 0 or len(group.data) + _ROW_BYTES * group.count <= room_bytes
     )
-    if mistyped is None and has_room and _all_pass(group, acks_replies, message_bytes_max, skips_reserved):
+    if (
+        mistyped is None
+        and has_room
+        and one_from < 0
+        and _all_pass(group, acks_replies, message_bytes_max, skips_reserved)
+    ):
         out = Classified(group, group, None, None, False, lasts, log_start)
         out.note_rows(log_end)
         return out
@@ -662,6 +699,7 @@ def classify(
         raise IndexError(f"{len(mistyped)} marks for {group.count} messages")
     out._mistyped = mistyped  # noqa: SLF001 (of its own module)
     out._room_rows, out._room_bytes = room_rows, room_bytes  # noqa: SLF001
+    out._one_from = one_from  # noqa: SLF001
     out.take(name, acks_replies, message_bytes_max, skips_reserved, log_end, False, acks_envelopes)
     out.note_rows(log_end)
     if out.needs_ids or out.needs_lasts:

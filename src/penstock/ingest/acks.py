@@ -109,6 +109,10 @@ def store_failed(reason: str) -> AckError:
     return AckError(503, 10077, f"store failed: {reason}")
 
 
+PER_SUBJECT = "messages per subject"
+"""The limit by subject, as JetStream calls it."""
+
+
 def full(limit: str) -> AckError:
     """The message would exceed a limit of a stream that discards new ones; the text is JetStream's."""
     return AckError(503, 10077, f"maximum {limit} exceeded", ErrorCode.STREAM_FULL)

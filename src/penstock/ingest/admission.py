@@ -31,7 +31,8 @@ sequence, message id, last id, rollup, size.
 | every other `Penstock-` name              | refused: it requests something of a later version                    |
 
 With a schema check, a message whose value does not fit is refused after all of these, or counted (`value_check`).
-Last, a stream that discards new messages refuses each one that would exceed a limit (`Room`).
+Last, a stream that discards new messages refuses each one that would exceed a limit (`Room`), or whose subject already
+has a message, if it does so by subject.
 
 A subject is also refused if the socket API would refuse it: nats-server lets `orders.*` and control characters pass.
 
@@ -82,6 +83,7 @@ _OF_THIS_LEADER = frozenset(
         classification.CLOSED,
         classification.FULL_ROWS,
         classification.FULL_BYTES,
+        classification.FULL_SUBJECT,
     }
 )
 _UNDECIDED = b"%d" % UNDECIDED
@@ -112,6 +114,7 @@ class AdmissionRules:
     allows_ttls: bool
     allows_rollups: bool
     competes: bool = False
+    one_per_subject: bool = False  # a message is refused if its subject has one, unless it is a rollup
     refuses_misfits: bool = False  # if values are checked at all; else they are counted
 
     @property
@@ -136,6 +139,7 @@ class AdmissionRules:
             allows_rollups=config.allow_rollup,
             competes=config.competes,
             refuses_misfits=config.schema_check is SchemaCheck.REFUSE,
+            one_per_subject=config.refuses_new_per_subject,
         )
 
 
@@ -202,17 +206,18 @@ def admit(
     values: ValueCheck | None = None,
     mistyped: bytes | None = None,
     room: Room = ANY_ROOM,
+    one_from: int = -1,
 ) -> Admission:
     """Return the rows of `group` for a log from `log_start` to `log_end`. Pure, except that `ids` and `lasts` record
     the rows. `is_added`: an older partition may have earlier messages of a subject. `values`: has made the marks
     `mistyped` (`marks_of`), or counts misfits; None: values are not checked. `room`: of a
-    stream that refuses what does not fit.
+    stream that refuses what does not fit. `one_from`: offset from which on a subject has one message at most, or -1.
     """
     table, found_lasts = (None, None) if lasts is None else (lasts.table, lasts.found)
     found = classify(
         group, rules.name, rules.acks_replies, rules.message_bytes_max, rules.skips_reserved, log_end,
         rules.acks_envelopes, ids, rules.dedup_window_us is not None, table, log_start, rules.allows_ttls,
-        rules.allows_rollups, rules.competes, mistyped, found_lasts, is_added, *room,
+        rules.allows_rollups, rules.competes, mistyped, found_lasts, is_added, *room, one_from,
     )  # fmt: skip
     if found.needs_ids or found.needs_lasts:
         unknown = [*dict.fromkeys(found.unknown)]
@@ -394,6 +399,8 @@ def _body(verdict: int, quoted: bytes | None, rules: AdmissionRules) -> bytes:
             return acks.error_body(rules.name, acks.full("messages"))
         case classification.FULL_BYTES:
             return acks.error_body(rules.name, acks.full("bytes"))
+        case classification.FULL_SUBJECT:
+            return acks.error_body(rules.name, acks.full(acks.PER_SUBJECT))
         case classification.WRONG_SEQUENCE:
             error = acks.wrong_last_sequence(acks.NUMBER)
         case classification.TOO_LARGE:

@@ -5,7 +5,8 @@ For the search see `node.partition.last_sequences`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from array import array
+from collections.abc import Callable, Sequence
 
 from penstock.base import limits
 from penstock.batch.codec import LAYOUT
@@ -22,21 +23,24 @@ class LastSequences:
     """Last offsets by subject. `is_searching`: a search is under way; `failure`: why the last one failed.
 
     `searches_long`: the next search may read for long. `is_compacted`: a subject's last message may be missing.
+    `waiting`: called at the end of the search.
     """
 
-    __slots__ = ("_found", "_found_from", "failure", "is_compacted", "is_searching", "older", "searches_long", "table")
+    __slots__ = ("_found", "_found_from", "failure", "is_compacted", "is_searching", "older", "searches_long", "table",
+                 "waiting")  # fmt: skip
 
     def __init__(self, log_end: int, budget: TableBudget | None = None) -> None:
         self.table = SubjectTable(limits.SUBJECT_TABLE_MAX, log_end, budget)
         self.is_searching = self.searches_long = self.is_compacted = False
         self.failure = ""
+        self.waiting: list[Callable[[], None]] = []
         self.older: SubjectTable | None = None  # of all that lies below the table, where there are no indexes
         self._found: dict[bytes, int] | None = None
         self._found_from = log_end
 
     @property
     def found(self) -> dict[bytes, int] | None:
-        """Results of searches below the table for the messages that wait; -1: there is none.
+        """Results of searches below the table, at least for the messages that wait; -1: there is none.
 
         None: nothing was searched, or the table knows less by now than it did then.
         """
@@ -55,13 +59,48 @@ class LastSequences:
             self._found, self._found_from = {}, known_from
         self._found.update(zip(subjects, lasts, strict=True))
 
+    def go_on(self) -> None:
+        """Call what waits."""
+        waiting, self.waiting = self.waiting, []
+        for one in waiting:
+            one()
+
     def stored(self, rows: MessageGroup, base_offset: int, log_end: int) -> None:
         """Record that those of the last looked-up rows that are below `log_end` were written."""
         if (written := log_end - base_offset) < len(rows):
             self.table.take_back()
             self.table.note(rows, 0, written, base_offset)
         self.table.written()
-        self._found, self.failure = None, ""
+        self._forget_found()
+
+    def _forget_found(self) -> None:
+        """Forget a failure, so that the next message has them read again, and the results if they are many.
+
+        Few stay, for batches that have to ask again. What came after the search is in the table.
+        """
+        if self.failure or (self._found is not None and len(self._found) > limits.FOUND_SUBJECTS_KEPT_MAX):
+            self._found, self.failure = None, ""
+
+    def check_first(self, message: bytearray, base_offset: int, begin: int) -> tuple[bool, list[bytes]]:
+        """Return if a batch at `base_offset` has the first message from `begin` on, and no second one, of each subject.
+
+        Also those subjects for which that has to be searched first.
+        """
+        ends, text = BatchRows(message, LAYOUT).subjects()
+        count = len(ends) // 4 - 1
+        offsets = array("q", range(base_offset, base_offset + count))
+        before = self.table.take(ends, text, memoryview(offsets), 0, count)
+        self.table.take_back()
+        if max(before, default=-1) >= begin:
+            return False, []
+        if self.table.known_from <= begin:
+            return True, []
+        places = memoryview(ends).cast("B").cast("i")
+        asked = {bytes(text[places[row] : places[row + 1]]) for row, last in enumerate(before) if last < 0}
+        found = self.found or {}
+        if any(found.get(subject, -1) >= begin for subject in asked):
+            return False, []
+        return True, [subject for subject in asked if found.get(subject, UNREADABLE) == UNREADABLE]
 
     def appended(self, message: bytearray, base_offset: int) -> None:
         """Record a batch that was appended over the socket."""
@@ -69,3 +108,4 @@ class LastSequences:
         ends, text = rows.subjects()
         self.table.note_column(ends, text, len(ends) // 4 - 1, base_offset)
         self.table.written()
+        self._forget_found()

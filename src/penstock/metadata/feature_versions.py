@@ -84,6 +84,7 @@ CONFIG_FIELDS: Mapping[str, Version] = {
     "metadata": (0, 4),
     "max_messages_per_subject": (0, 4),
     "discard": (0, 4),
+    "discard_new_per_subject": (0, 4),
     "deny_delete": (0, 4),
     "deny_purge": (0, 4),
 }

@@ -9,13 +9,14 @@
 | a refusal names as the last message neither such a one nor the one that it expects | an error                      |
 | a leader's log never has more live rows than max_messages, or bytes than max_bytes | every event of a broker       |
 | … nor does any replica, up to its committed_end                                    | every event of a broker       |
+| with discard_new_per_subject every stored message is the only one of its subject   | as the first                  |
 | a message whose expectation is true is stored, also after all failovers            | the end: see `waits_for`      |
 
 Rules: writers use what they were told last: by acks, by refusals (which name the last sequence) and by answered
 deletions. Several of them write at the same time, with the same expectation. Some are late: they expect a message that
 was deleted. When another broker begins to lead, writers come at once, and its disk may be slow. Two streams: one
-without limits, and one that discards new messages at a limit in messages or in bytes. The latter may stay full without
-a message: batches that only cover offsets have bytes, too.
+without limits, and one that discards new messages at a limit in messages, in bytes or of one for each subject. With one
+in bytes it may stay full without a message: batches that only cover offsets have bytes, too.
 """
 
 from __future__ import annotations
@@ -170,9 +171,12 @@ class Expecting:
 
     def create(self) -> None:
         """Create both streams; retried until it is answered."""
-        limit = {"max_messages": _ROWS_MIN + self._drawn(_ROWS_MAX - _ROWS_MIN)}
-        if self._drawn(3) == 0:
+        limit: dict[str, Any] = {"max_messages": _ROWS_MIN + self._drawn(_ROWS_MAX - _ROWS_MIN)}
+        kind = self._drawn(6)
+        if kind < 2:
             limit = {"max_bytes": _BYTES_MAX}
+        elif kind == 2:
+            limit = {"max_messages_per_subject": 1, "discard_new_per_subject": True}
         of_names: dict[str, dict[str, Any]] = {"expected": {}, "full": {"discard": "new", **limit}}
         for name, more in of_names.items():
             fields = {
@@ -259,6 +263,8 @@ class Expecting:
             fields += b"Nats-Msg-Id: %b\r\n" % message.name.rstrip(b".")
         if fields:
             message = message._replace(headers=b"NATS/1.0\r\n%b\r\n" % fields)
+        if wanted.last is None and stream.config.refuses_new_per_subject:
+            wanted = wanted._replace(last=_NONE)
         stream.wanted[message.name] = wanted
         tries = TRIES_MAX if has_id and self._drawn(2) else 0
         self._sender.send((stream.history,), message, tries, told=partial(self._told, stream, message, bool(tries)))
@@ -287,6 +293,7 @@ class Expecting:
             wants = stream.wanted[message.name]
             is_expecting = (wants.last, wants.log_end, wants.last_id) != (None, None, None)
             self._around.count("messages as expected", is_expecting)
+            self._around.count("messages that are alone", stream.config.refuses_new_per_subject)
             stream.lasts[subject] = max(offset, stream.lasts.get(subject, _NONE))
             if offset >= stream.log_end:
                 has_id = b"Nats-Msg-Id" in message.headers
@@ -356,6 +363,8 @@ class Expecting:
         history = stream.history
         messages = [self._named(stream, self._subject(stream, self._drawn(_SUBJECTS))) for _ in range(count)]
         names = [one.name for one in messages]
+        if stream.config.refuses_new_per_subject:
+            stream.wanted |= {name: _Wanted(self._now_us, last=_NONE) for name in names}
         group = MessageGroup.of([one.subject for one in messages], names)
         data, _ = codec.encode(group, 0, count, base_offset=0, timestamp_us=0, leader_epoch=0)
 
@@ -401,7 +410,7 @@ class Expecting:
             if stream.is_deleted(wants.last, wants.sent_us):
                 at_us = deletions[wants.last].answered_us
                 return f"expects {wants.last}, whose deletion was answered at {at_us} us, before it came"
-        for one in range(wants.last + 1, offset):
+        for one in range(0 if stream.config.refuses_new_per_subject else wants.last + 1, offset):
             if one not in known or told[known[one]] != subject:
                 continue
             if (deletion := deletions.get(one)) is None or (acked_us is not None and deletion.asked_us > acked_us):
@@ -483,6 +492,8 @@ class Expecting:
                     continue
                 if stream.config.max_bytes is not None and not stream.live:
                     continue  # what only covers offsets has bytes, too
+                if stream.config.refuses_new_per_subject and not stream.live:
+                    continue  # what was stored without an answer may have each of the subjects
                 if history.acks <= acks:
                     if stream.stream_id and stream.config.refuses_new and (live := stream.live):
                         self._ask_to_delete(stream, tuple(live[:3]), is_secure=True)

@@ -852,6 +852,18 @@ MUTANTS_OF_EXPECTATIONS = (
         "        if limit is None or not limit.refuses_new:\n            return None\n",
         "        if True:\n            return None\n",
     ),
+    Mutant(
+        "a subject may get a second message",
+        _PARTITION,
+        "one_from=self._one_from if rules.one_per_subject else -1",
+        "one_from=-1",
+    ),
+    Mutant(
+        "a client's batch may have a second message of a subject",
+        _PARTITION,
+        " if self._rules.one_per_subject and not is_rollup else None\n",
+        " if False else None\n",
+    ),
 )
 """Mutants of expectations and of streams that refuse what would exceed their limits: some seeds have such writers.
 

@@ -82,6 +82,7 @@ _ALWAYS = (
     "deleted streams with marks",
     "messages as expected",
     "messages not as expected",
+    "messages that are alone",
     "messages beyond a limit",
     "appends beyond a limit",
     "times that a log was full",

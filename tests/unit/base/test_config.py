@@ -134,6 +134,30 @@ def test_what_0_4_added_is_not_stored_where_it_says_nothing() -> None:
     assert mistake.startswith("deny_purge: a rollup purges")
 
 
+@pytest.mark.parametrize(
+    ("fields", "mistake"),
+    [
+        ({"discard": Discard.NEW, "max_messages_per_subject": 1}, None),
+        ({"max_messages_per_subject": 1}, "it needs discard 'new'"),
+        ({"discard": Discard.NEW}, "it needs max_messages_per_subject 1"),
+        ({"discard": Discard.NEW, "max_messages_per_subject": 2}, "max_messages_per_subject is 2: messages beyond"),
+    ],
+)
+def test_what_discard_new_per_subject_needs(fields: dict[str, Any], mistake: str | None) -> None:
+    config = StreamConfig(name="a", subject="a.>", discard_new_per_subject=True, **fields)
+    assert [one.startswith(f"discard_new_per_subject: {mistake}") for one in stream_config_mistakes(config)] == (
+        [] if mistake is None else [True]
+    )
+    assert config.subject_limit is None, "nothing is hidden"
+    assert config.refuses_new_per_subject is ("discard" in fields)
+    copying = msgspec.structs.replace(config, suspend_deletion=SuspendDeletion.COPYING)
+    assert not copying.refuses_new_per_subject
+    plain = StreamConfig(name="a", subject="a.>", **fields)
+    off = msgspec.structs.replace(config, discard_new_per_subject=False)
+    assert (off, off.subject_limit) == (plain, fields.get("max_messages_per_subject"))
+    assert "discard_new_per_subject" not in msgspec.to_builtins(off)
+
+
 def test_partitions_need_a_plain_subject() -> None:
     assert stream_config_mistakes(StreamConfig(name="a", subject="a.b", partitions=2)) == []
     for subject in ("a.*", "a.>"):

@@ -130,6 +130,10 @@ def test_suspended_deletion_waits_for_the_last_broker_which_would_delete(choice:
         ),
         (AlterStream(stream_id=StreamId(1), changes={"schema_check": "count"}), "the option schema_check of a stream"),
         (AlterStream(stream_id=StreamId(1), changes={"discard": "new"}), "the option discard of a stream"),
+        (
+            AlterStream(stream_id=StreamId(1), changes={"discard_new_per_subject": True}),
+            "the option discard_new_per_subject of a stream",
+        ),
         (AlterStream(stream_id=StreamId(1), changes={"deny_purge": True}), "the option deny_purge of a stream"),
         (
             ChangeRules(name="ann", changed_us=0, add=(Rule(Operation.REGISTER, stream="a"), Rule(Operation.MONITOR))),

@@ -126,6 +126,12 @@ FIELDS = (
         "At --max-messages and --max-bytes: 'old' stores a message and deletes the oldest ones, 'new' refuses it.",
         _one_of(*Discard),
     ),
+    _switch(
+        "discard_new_per_subject",
+        "--discard-new-per-subject",
+        "Whether a message is refused if its subject already has one. It needs --discard new and "
+        "--max-messages-per-subject 1. If not, the newer message takes the place of the older one.",
+    ),
     Field(
         "retain",
         "--retain",

@@ -109,7 +109,10 @@ ERROR_CODES: dict[Code, CodeMeaning] = {
         "the log is corrupted, or the stream is paused, read-only or sealed", _NO, _TELLS, "once it is not"
     ),
     Code.STREAM_FULL: CodeMeaning(
-        "the stream discards new messages, and is at max_messages or max_bytes", _NO, _TELLS, "once it has room"
+        "the stream discards new messages, and is at max_messages or max_bytes, or has a message of the subject",
+        _NO,
+        _TELLS,
+        "once it has room",
     ),
     Code.NO_ENCRYPTION_KEY: CodeMeaning(
         "a broker lacks the key of an encrypted stream; `details`: `key_id`", _NO, _OTHERS, "once it has the key"

@@ -55,6 +55,7 @@ class StreamChanges(TypedDict, total=False):
     description: str
     metadata: Mapping[str, str]
     discard: Discard | Literal["old", "new"]
+    discard_new_per_subject: bool
     deny_delete: bool
     deny_purge: bool
     partitions: int

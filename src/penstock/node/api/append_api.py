@@ -141,6 +141,10 @@ class AppendApi:
             limit.waiting.append(partial(self.appends.go_on, key))
             partition.read_gaps(self._outbox.step)
             return False
+        if partition.looks_up_subjects(check.message, self._outbox.step):
+            assert partition.lasts is not None
+            partition.lasts.waiting.append(partial(self.appends.go_on, key))
+            return False
         if check.keeps_numbers:
             self._put(partition, lambda: append_at(partition, caller, check, self._context.now, self._outbox.step))
             return True

@@ -41,8 +41,10 @@ def append(
         error, reason = closed
         step.reply(caller, RemoteError(CODES[reason], error.description))
         return
-    if partition.row_limit is not None:
-        full = partition.full_error(codec.read_header(message).count, len(message))
+    if partition.refuses_new:
+        count = codec.read_header(message).count
+        is_rollup = count == 1 and asked is not None and (asked.has_rollups or asked.rollup_row >= 0)
+        full = partition.full_error(message, count, step, is_rollup=is_rollup)
         if full is not None:
             step.reply(caller, full)
             return
@@ -74,7 +76,7 @@ def append(
 def append_at(partition: Partition, caller: Hashable, check: CheckAppend, now: Now, step: Step) -> None:
     """Append a checked message with its own offsets and timestamps; answer `caller` once it is committed."""
     refusal = partition.append_at_refusal() or _misplaced(partition, check, now)
-    refusal = refusal or partition.full_error(check.count, len(check.message))
+    refusal = refusal or partition.full_error(check.message, check.count, step)
     if refusal is not None:
         step.reply(caller, refusal)
         return

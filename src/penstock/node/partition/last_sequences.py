@@ -12,6 +12,8 @@ without such messages does no work for it.
 | that is not, and there are older messages | waits with its read: all such subjects of it are searched at once   |
 | whose search failed                       | is refused with the reason                                          |
 
+In a stream with discard_new_per_subject each message expects that there is none on its subject, also those of clients.
+
 The search asks the subject indexes, and what has none: it makes them where they are missing, unless the feature level
 forbids it. It runs among reads, and goes on among queries if it has to read for long. What it finds holds for the read
 that waits, as long as nothing that came after it has left the table. Without indexes the first search learns the last
@@ -107,6 +109,7 @@ def search(lasts: LastSequences, subjects: Sequence[bytes], view: LogView, step:
             lasts.older = work.older
         elif not work.is_given_up:
             lasts.searched(subjects, work.lasts, known_from)
+        lasts.go_on()
 
     lasts.is_searching = True
     step.disk.append(DiskWork(Lane.QUERY if is_long else Lane.READ, work.run, done))

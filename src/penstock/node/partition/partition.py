@@ -591,9 +591,62 @@ class Partition:
         begin, end = self.log.log_start, min(self.limit_start, self.committed_end)
         return (begin, end) if begin < end else None
 
-    def full_error(self, count: int, size_bytes: int) -> RemoteError | None:
-        """Return the error for a batch of rows that would exceed a limit; None if it may be stored."""
-        limit = self.row_limit
+    @property
+    def refuses_new(self) -> bool:
+        """True if a message that would exceed a limit is refused."""
+        return self.stream.config.refuses_new
+
+    @property
+    def _one_from(self) -> int:
+        """Offset from which on a stream has one message of each subject: a rollup of all may not be applied yet."""
+        return max(self.log_start, self.rollup_at)
+
+    def looks_up_subjects(self, message: bytearray, step: Step) -> bool:
+        """True if it is being looked up whether the subjects of a client's batch have messages already.
+
+        `lasts.waiting` is called then. False: `full_error` tells.
+        """
+        if not self._rules.one_per_subject or self.leadership is None or not self.knows_hidden:
+            return False
+        lasts = self.lasts
+        if lasts is None:
+            lasts = self.lasts = LastSequences(self.log.log_end, self.budget.tables)
+        if lasts.is_searching:
+            return True
+        _, unknown = lasts.check_first(message, self.log.log_end, self._one_from)
+        if not unknown or lasts.failure:
+            return False
+        view, is_indexed = self.view().hiding(self.log.hidden), self.log.config.indexes_subjects
+        return not search(lasts, unknown, view, step, is_indexed=is_indexed)
+
+    def _full_subject_error(self, message: bytearray, step: Step) -> RemoteError | None:
+        """Return the error for a batch if one of its subjects has a message already, or has two in it."""
+        if not self.knows_hidden:
+            return RemoteError(ErrorCode.NOT_YET, f"nothing was stored: {_MARKS_UNKNOWN}; ask again in a moment")
+        if self.looks_up_subjects(message, step):
+            text = f"nothing was stored: {self.label} looks up the last messages of the subjects"
+            return RemoteError(ErrorCode.NOT_YET, f"{text}; ask again in a moment")
+        lasts = self.lasts
+        assert lasts is not None
+        is_first, unknown = lasts.check_first(message, self.log.log_end, self._one_from)
+        if unknown:
+            why = lasts.failure
+            self.lasts = None  # the next one has them read again
+            return RemoteError(ErrorCode.STORAGE_FAILED, f"nothing was stored: {why}")
+        if is_first:
+            return None
+        text = f"nothing was stored: maximum {acks.PER_SUBJECT} exceeded: {self.label} refuses a second message of a"
+        return RemoteError(ErrorCode.STREAM_FULL, f"{text} subject (discard_new_per_subject); delete the first one")
+
+    def full_error(self, message: bytearray, count: int, step: Step, *, is_rollup: bool = False) -> RemoteError | None:
+        """Return the error for a batch of rows that would exceed a limit; None if it may be stored.
+
+        `is_rollup`: it is a single message that takes the place of what there is on its subject.
+        """
+        refused = self._full_subject_error(message, step) if self._rules.one_per_subject and not is_rollup else None
+        if refused is not None:
+            return refused
+        limit, size_bytes = self.row_limit, len(message)
         if limit is None or not limit.refuses_new:
             return None
         if limit.failure:
@@ -693,7 +746,7 @@ class Partition:
         is_added = self.keys is not None and self.key.partition >= self.stream.counts[0]
         admission = admit(
             group, rules, log_start=log_start, log_end=self.log.log_end, ids=ids, lasts=lasts, is_added=is_added,
-            values=values, mistyped=marks, room=room,
+            values=values, mistyped=marks, room=room, one_from=self._one_from if rules.one_per_subject else -1,
         )  # fmt: skip
         if admission.needs_lasts and lasts is None:
             if self._awaits_marks(arrived_us, now, must=must):

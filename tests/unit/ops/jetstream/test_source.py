@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from penstock.base import limits
-from penstock.base.config import Acks, Compression, Discard, Storage
+from penstock.base.config import Acks, Compression, Discard, Storage, stream_config_mistakes
 from penstock.batch.schema import arrow_schema
 from penstock.client.errors import InvalidConfig
 from penstock.ops.jetstream.config import mapped
@@ -100,6 +100,15 @@ def test_limits_come_along() -> None:
     assert (made.discard, made.denies_deletion, made.denies_purge) == (Discard.NEW, True, False)
     assert [note for note in found.notes if "3 replicas" in note]
     assert mapped(config, name="o", subject=None, replicas=3, brokers=2).config().replicas == 3
+
+
+@pytest.mark.parametrize("most", [-1, 1, 3])
+def test_a_limit_by_subject_that_refuses(most: int) -> None:
+    config = {**PLAIN, "discard": "new", "discard_new_per_subject": True, "max_msgs_per_subject": most}
+    found = mapped(config, name="o", subject=None, replicas=None, brokers=1)
+    assert stream_config_mistakes(found.config()) == []
+    assert found.config().refuses_new_per_subject is (most == 1)
+    assert [note for note in found.notes if "refuses more than 3" in note] == ([] if most < 3 else list(found.notes))
 
 
 def test_what_has_no_equal_is_said() -> None:
