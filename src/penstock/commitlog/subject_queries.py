@@ -287,11 +287,15 @@ def _check_index(view: LogView, segment: Segment) -> Generator[int, None, None]:
 
 @contextlib.contextmanager
 def _opened(view: LogView, segment: Segment) -> Iterator[SubjectIndex]:
-    """Open an index whose trailer is known. OSError."""
+    """Open an index whose trailer is known. OSError; CorruptionError: it is another file by now."""
     trailer = segment.subjects.trailer
     file = view.vfs.open(files.subjects_path(segment.path), read_only=True)
     try:
-        yield SubjectIndex(file, reading.read_trailer(file) if trailer is None else trailer)
+        if trailer is None:
+            trailer = reading.read_trailer(file)
+        else:
+            reading.check_trailer(file, trailer)
+        yield SubjectIndex(file, trailer)
     finally:
         file.close()
 
@@ -311,6 +315,10 @@ def open_index(view: LogView, segment: Segment) -> Iterator[SubjectIndex | None]
             index = stack.enter_context(_opened(view, segment))
         except FileNotFoundError:  # with its segment, or by hand
             segment.subjects.trailer = None
+            yield None
+            return
+        except CorruptionError as error:
+            _discard(view, segment, error)
             yield None
             return
         try:

@@ -444,3 +444,19 @@ def test_rows_come_once_though_the_cleaner_merges_batches_between_two_reads(monk
         if not number:
             assert clean_all(log)
     assert found == list(range(view.log_end))
+
+
+def test_an_index_that_is_exchanged_for_that_of_another_segment_is_not_believed() -> None:
+    """Each page and block of it is valid: what was read of the trailer before is compared with the file."""
+    vfs = MemoryVfs()
+    log = filled(vfs)
+    assert queries(log).last("own.0") == 1
+    first, second = sealed_indexes(log)[:2]
+    data = content(vfs, f"{DIRECTORY}/{second}")
+    vfs.open(f"{DIRECTORY}/{first}").truncate(0)
+    write(vfs, f"{DIRECTORY}/{first}", 0, data)
+    view = log.view()
+    asked = SubjectQueries(view, view.log_end)
+    assert asked.last("own.0") == 1
+    assert [one.position > 0 for one in view.wrong_indexes] == [True]
+    assert queries(log).of("common") == SubjectRow("common", 40, 0, 59)

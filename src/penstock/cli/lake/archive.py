@@ -28,7 +28,7 @@ from penstock.cli.terminal.options import (
     Debug,
     Json,
     Server,
-    StreamArgument,
+    StreamsArgument,
     Timeout,
     connected,
     examples,
@@ -57,7 +57,7 @@ _Schema = Annotated[
 @clearly
 def archive(
     ctx: typer.Context,
-    stream: StreamArgument,
+    stream: StreamsArgument,
     to: Annotated[str, typer.Option("--to", metavar="DIR", help="The lake's folder.")],
     every: EveryOption = None,
     format: Format = "parquet",  # noqa: A002

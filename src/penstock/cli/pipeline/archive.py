@@ -24,7 +24,7 @@ from penstock.cli.lake.progress import progress
 from penstock.cli.pipeline.options import Config, Master, Once, Trigger, config_of, servers_of
 from penstock.cli.pipeline.spark_session import spark_session
 from penstock.cli.terminal.failure import clearly
-from penstock.cli.terminal.options import Debug, Json, Server, StreamArgument, examples
+from penstock.cli.terminal.options import Debug, Json, Server, StreamsArgument, examples
 
 EXAMPLES = examples(
     "# all messages so far",
@@ -64,7 +64,7 @@ _MinBatch = Annotated[
 @clearly
 def archive(
     ctx: typer.Context,
-    stream: StreamArgument,
+    stream: StreamsArgument,
     to: Annotated[
         str, typer.Option("--to", metavar="DIR", help="The lake's folder, which the workers can reach, too.")
     ],

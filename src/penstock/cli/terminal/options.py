@@ -15,7 +15,7 @@ from penstock.base.units import parse_duration_us
 from penstock.cli.terminal.completing import complete_stream, stream_names
 from penstock.cli.terminal.connection_options import CONNECTION_PANEL as CONNECTION_PANEL
 from penstock.cli.terminal.failure import show_tracebacks
-from penstock.cli.terminal.names import stream_name
+from penstock.cli.terminal.names import new_stream_name, stream_name
 from penstock.ops.errors import ArgumentError
 from penstock.ops.placed_rows import FutureTimes
 
@@ -191,6 +191,15 @@ StreamArgument = Annotated[
     str,
     typer.Argument(metavar="STREAM", help="The stream's name.", callback=stream_name, autocompletion=complete_stream),
 ]
+
+
+StreamsArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="STREAM", help="The stream's name.", callback=new_stream_name, autocompletion=complete_stream
+    ),
+]
+"""A name, several, or a pattern."""
 
 
 def examples(*lines: str) -> str:

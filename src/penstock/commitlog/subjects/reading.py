@@ -41,6 +41,13 @@ def read_trailer(file: File) -> Trailer:
     return layout.unpack_trailer(file.read_at(position, TRAILER_BYTES), size, file=file.path)
 
 
+def check_trailer(file: File, trailer: Trailer) -> None:
+    """Raise CorruptionError if the file has another trailer by now: parts of any index are valid by themselves."""
+    position = trailer.file_bytes - TRAILER_BYTES
+    if file.read_at(position, TRAILER_BYTES) != layout.pack_trailer(trailer):
+        raise CorruptionError(file.path, position, "the trailer of the segment's index", "another one")
+
+
 class SubjectIndex:
     """An open index with its trailer. Every method may raise CorruptionError or OSError."""
 
