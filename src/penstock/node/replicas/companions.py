@@ -301,7 +301,9 @@ class Companions:
     def _damaged(self, partition: Partition, companion: Partition) -> RemoteError:
         one = companion.log.damage[0]
         text = f"{partition.label} cannot be read: the log of what is hidden in it is damaged in {one.file} at byte"
-        mend = "it is mended from another replica that has it whole" if companion.is_replicated else "no other replica"
+        mend = "it is mended from another replica that has it whole"
+        if not companion.is_replicated:
+            mend = "there is no other replica"
         error = RemoteError(
             ErrorCode.CORRUPT_RANGE,
             f"{text} {one.position}; {mend}",
