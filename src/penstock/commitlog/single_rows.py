@@ -2,8 +2,8 @@
 
 Rules: what is read was verified. Of a large batch in a segment whose blocks have checksums (`block_sums`) only the
 blocks of the row are read, and so of one that was read before, where the segment has no such checksums; any other batch
-is read as a whole. What does not fit there is no error: the batch is read
-as a whole, whose own checksum decides. Files are read: run it in a disk thread.
+is read as a whole. What does not fit there is no error: the batch is read as a whole, whose own checksum decides. Files
+are read: run it in a disk thread, or with a file system that reads only what is cached (`vfs.page_cache`).
 """
 
 from __future__ import annotations

@@ -196,10 +196,12 @@ StreamArgument = Annotated[
 StreamsArgument = Annotated[
     str,
     typer.Argument(
-        metavar="STREAM", help="The stream's name.", callback=new_stream_name, autocompletion=complete_stream
+        metavar="STREAM",
+        help="The stream's name, several with commas between, or a pattern.",
+        callback=new_stream_name,
+        autocompletion=complete_stream,
     ),
 ]
-"""A name, several, or a pattern."""
 
 
 def examples(*lines: str) -> str:

@@ -317,13 +317,19 @@ def test_a_leader_that_finds_its_marks_damaged_hands_over() -> None:
     assert read(leader).committed_end == 1
 
 
-def test_a_sole_replica_with_damaged_marks_takes_messages_and_shows_none() -> None:
+def sole_with_damaged_marks() -> tuple[Brokers, Member, str]:
+    """A stream of one replica whose marks are damaged, as its leader has found; and their file."""
     brokers = with_marks(formed(), b"one", replicas=1)
     leader = brokers.led("s")
     path = damaged(leader.memory, of_companion(leader))
     with pytest.raises(RemoteError, match="damaged"):
         list(companion(leader).view().batches(0, 1))
     leader.tick(1_000)
+    return brokers, leader, path
+
+
+def test_a_sole_replica_with_damaged_marks_takes_messages_and_shows_none() -> None:
+    brokers, leader, path = sole_with_damaged_marks()
     leader.publish("s", b"another", reply="r")
     brokers.run(500)
     assert len(leader.acks) == 1
@@ -338,12 +344,7 @@ def test_a_sole_replica_with_damaged_marks_takes_messages_and_shows_none() -> No
 
 def test_a_purge_that_keeps_the_last_messages_needs_to_know_which_are_deleted() -> None:
     """Deleted messages would be kept in place of others, which would go for good."""
-    brokers = with_marks(formed(), b"one", replicas=1)
-    leader = brokers.led("s")
-    path = damaged(leader.memory, of_companion(leader))
-    with pytest.raises(RemoteError, match="damaged"):
-        list(companion(leader).view().batches(0, 1))
-    leader.tick(1_000)
+    brokers, leader, path = sole_with_damaged_marks()
     brokers.publish("s", b"another")
     error = leader.refusal(TruncateRequest(stream_id=key_of(leader).stream_id, before=Offset(2), keep=1))
     assert error.code == ErrorCode.CORRUPT_RANGE
