@@ -28,6 +28,9 @@ INTERNAL_SUBJECT_PREFIX = "$PENSTOCK."
 RESERVED_PREFIXES = ("$SYS.", "$JS.", "_INBOX.", "$PENSTOCK.")
 """Prefixes that a leading wildcard never captures: NATS's own subjects, request/reply inboxes, and Penstock's."""
 
+DOMAIN_SUBJECT_PREFIXES = ("$KV.", "$O.")
+"""Prefixes of subjects to which clients of a JetStream domain publish behind the prefix of its API."""
+
 
 def stream_name_mistake(name: str) -> str | None:
     """Return why `name` is not a valid stream name, or None if it is."""

@@ -479,6 +479,7 @@ def _settings(
         catch_up_bytes_per_s=config.catch_up_rate,
         scrub_bytes_per_s=config.scrub_rate,
         scrub_interval_ms=config.scrub_interval,
+        domain_prefix="" if config.jetstream_api == OFF else f"$JS.{config.jetstream_domain}.API.",
         encrypted=encrypted(vfs, config, asyncio.get_running_loop(), running.keys_read),
         internal_encryption=Encryption.AES_256_GCM if config.encrypt_internal_streams else Encryption.NONE,
     )

@@ -4,6 +4,7 @@ from penstock.hot cimport memory, places
 
 cdef Py_ssize_t _ROOM_MIN
 cdef Py_ssize_t _PLACE_MAX
+cdef unsigned char _DOLLAR
 
 @cython.final
 cdef class MessageGroup:
@@ -43,6 +44,12 @@ cdef class MessageGroup:
 
     @cython.locals(last=Py_ssize_t, size=Py_ssize_t, row=Py_ssize_t, at=Py_ssize_t, numbers="int32_t*")
     cpdef Py_ssize_t batch_end(self, Py_ssize_t start, Py_ssize_t rows_max, Py_ssize_t bytes_max) except -1
+
+    @cython.locals(
+        size=Py_ssize_t, text="const unsigned char*", numbers="int32_t*", row=Py_ssize_t, at=Py_ssize_t,
+        begin=Py_ssize_t, end=Py_ssize_t,
+    )
+    cpdef drop_subject_prefix(self, bytes prefix)
 
     @cython.locals(begin=Py_ssize_t, end=Py_ssize_t)
     cdef bytes _part(self, Py_ssize_t row, Py_ssize_t place)

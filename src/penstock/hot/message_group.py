@@ -24,6 +24,7 @@ from penstock.hot import memory, places
 
 _ROOM_MIN = 8
 _PLACE_MAX = 2**31 - 1  # an int32
+_DOLLAR = ord("$")
 
 
 class TooLarge(NamedTuple):
@@ -186,6 +187,20 @@ class MessageGroup:
             if size > bytes_max and row > start:
                 return row
         return last
+
+    def drop_subject_prefix(self, prefix: bytes) -> None:
+        """Take `prefix` off the subjects that begin with it and go on with a `$`."""
+        size = len(prefix)
+        text, numbers = self.data, self.numbers
+        for row in range(self.count):
+            at = row * places.STRIDE + places.SUBJECT
+            begin, end = numbers[at], numbers[at + 1]
+            if end - begin > size and memory.begins(text, begin, end, prefix) and text[begin + size] == _DOLLAR:
+                numbers[at] = begin + size
+        self.too_large = [
+            one._replace(subject=one.subject[size:]) if one.subject.startswith(prefix + b"$") else one
+            for one in self.too_large
+        ]
 
     def subject(self, row: int) -> bytes:
         subject = self._part(row, places.SUBJECT)

@@ -83,7 +83,7 @@ class Node:
         self._budget = InFlightBudget(settings.partition_in_flight_bytes_max)
         self.meters = self._budget.meters
         self._ingest_backlog = IngestBacklog()
-        self._listener = NatsListener(vfs, self._outbox, self._events)
+        self._listener = NatsListener(vfs, self._outbox, self._events, domain_prefix=settings.domain_prefix.encode())
         session = ClusterSession(context)
         markers = AuthMarkers(context, session, self._peers)
         self.access = Access(context, session, markers)

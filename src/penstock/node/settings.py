@@ -48,5 +48,6 @@ class Settings:
     scrub_interval_ms: int = limits.SCRUB_INTERVAL_MS_DEFAULT
     staged_keep_ms: int = limits.STAGED_KEEP_MS
     marks_per_snapshot_max: int = limits.MARKS_PER_SNAPSHOT_MAX
+    domain_prefix: str = ""  # of the API of the JetStream domain that is served: `$JS.<domain>.API.`
     encrypted: Vfs | None = None  # the data directory with encryption; None: no keys
     internal_encryption: Encryption = Encryption.NONE  # of internal streams

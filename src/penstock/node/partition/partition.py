@@ -26,6 +26,7 @@ from penstock.base.clock import Now
 from penstock.base.config import Durability, Intake, Retain, SchemaCheck, Storage
 from penstock.base.errors import ErrorCode, OperationalError, RemoteError
 from penstock.base.ids import PartitionKey, StreamId
+from penstock.base.subjects import DOMAIN_SUBJECT_PREFIXES
 from penstock.batch import codec
 from penstock.batch.header import MAY_HOLD_IDS
 from penstock.commitlog import Log, LogState, LogView, ShortageError, StorageFullError
@@ -76,14 +77,14 @@ class Partition:
 
     __slots__ = (
         "_decided", "_followed", "_marked", "_recovered_end", "_rules", "_sample", "_seen_end", "_shown_us",
-        "_visible_bytes", "budget", "cannot_lead", "closed", "committed_bytes", "committed_end", "counters",
-        "cutting", "damage_told", "dedup", "dropped", "fenced_told", "flush_us", "flushing", "following", "fresh_us",
-        "hiding", "impediment", "in_flight", "is_limited", "is_mute", "key", "keys", "known_marks", "lasts",
-        "leader_epoch", "leadership", "leads", "led_epoch", "limit_start", "listened_us", "log", "marked_log_end",
-        "mending", "mending_fails", "meters", "names_checked_us", "owes_name_check", "producers", "published",
-        "refusal", "rollup_at", "row_limit", "show_refusal", "shown_marks", "sid", "stall", "stream", "subscribed",
-        "taken", "terms", "traffic", "trouble", "truncated", "undelivered_told", "unheard", "unheard_told_us",
-        "unmarked", "values", "vfs", "visit_us", "when_idle",
+        "_visible_bytes", "budget", "cannot_lead", "closed", "committed_bytes", "committed_end", "counters", "cutting",
+        "damage_told", "dedup", "domain_prefix", "dropped", "fenced_told", "flush_us", "flushing", "following",
+        "fresh_us", "hiding", "impediment", "in_flight", "is_limited", "is_mute", "key", "keys", "known_marks",
+        "lasts", "leader_epoch", "leadership", "leads", "led_epoch", "limit_start", "listened_us", "log",
+        "marked_log_end", "mending", "mending_fails", "meters", "names_checked_us", "owes_name_check", "producers",
+        "published", "refusal", "rollup_at", "row_limit", "show_refusal", "shown_marks", "sid", "stall", "stream",
+        "subscribed", "taken", "terms", "traffic", "trouble", "truncated", "undelivered_told", "unheard",
+        "unheard_told_us", "unmarked", "values", "vfs", "visit_us", "when_idle",
     )  # fmt: skip
 
     def __init__(self, stream: StreamState, key: PartitionKey, log: Log, vfs: Vfs, budget: InFlightBudget) -> None:
@@ -140,6 +141,7 @@ class Partition:
         self.in_flight = InFlight(budget)
         self.committed_bytes = 0  # committed since the start of the broker; only grows
         self._recovered_end = log.log_end
+        self.domain_prefix = ""  # see `subjects`
         self.sid, self.subscribed = 0, False  # id of its NATS subscription; 0 if there is none
         self.refusal = ""  # why NATS refused the subscription
         # Wall-clock time until which a leader was subscribed, as far as this broker knows.
@@ -160,8 +162,16 @@ class Partition:
 
     @property
     def subjects(self) -> tuple[str, ...]:
-        """NATS subjects of its messages."""
-        return self.stream.config.subjects_of(self.key.partition)
+        """NATS subjects of its messages.
+
+        Clients of a JetStream domain publish values of a key-value bucket, and pieces of an object, behind the prefix
+        of the domain's API.
+        """
+        subjects = self.stream.config.subjects_of(self.key.partition)
+        if not self.domain_prefix:
+            return subjects
+        mapped = (f"{self.domain_prefix}{one}" for one in subjects if one.startswith(DOMAIN_SUBJECT_PREFIXES))
+        return (*subjects, *mapped)
 
     @property
     def queue(self) -> str | None:

@@ -217,6 +217,7 @@ class StreamLifecycle:
             self._events.is_heartbeat_due = True
             return
         partition = Partition(state, key, log, self._vfs_of(state), self._budget)
+        partition.domain_prefix = self._context.settings.domain_prefix
         partition.listened_us = max(
             partition.listened_us, self._listened.until(key, is_replicated=partition.is_replicated)
         )

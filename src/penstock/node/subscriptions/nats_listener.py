@@ -64,7 +64,10 @@ class NatsListener:
         vfs: Vfs,
         outbox: Outbox,
         events: PartitionEvents,
+        *,
+        domain_prefix: bytes = b"",
     ) -> None:
+        self._domain_prefix = domain_prefix
         self.gaps = Gaps(vfs)
         self.subscriptions: Subscriptions[Partition] = Subscriptions(
             outbox, SubscriptionListener(self._confirmed, self._refused, self._partly, self._settled)
@@ -199,6 +202,8 @@ class NatsListener:
         """Assign the messages of one read, by the id that their subscriptions have in common, to partitions."""
         subscriptions = self.subscriptions
         for sid, group in groups.items():
+            if self._domain_prefix:
+                group.drop_subject_prefix(self._domain_prefix)
             if (partition := subscriptions.by_sid.get(sid)) is not None:
                 yield from (
                     ((partition, group),) if partition.keys is None else owned_messages(partition, group, self._outbox)
