@@ -483,6 +483,7 @@ NATS_FRAME_BYTES_MAX = MESSAGE_BYTES_MAX  # payload and headers of one accepted 
 NATS_PAYLOAD_BYTES_MAX = 2**31 - 1  # nats-server's max_payload is an int32: a larger number is invalid
 REFUSALS_GROWTH_MAX = 32  # maximum ratio of refusals to bytes read, for the shortest messages
 REFUSAL_NAMES_CHARS_MAX = 256  # header names quoted in one refusal
+MISADDRESSED_ANSWERED_MAX = 64  # messages of one read that name another stream: each takes a look-up
 REFUSALS_QUOTED_MAX = 64  # messages of one kind and read that are quoted in answers
 UNDELIVERED_KINDS_TOLD_MAX = 32  # per partition: reasons why messages delivered by JetStream are not stored
 NATS_ERROR_BYTES_MAX = 4 * KIB  # kept of a -ERR text, which repeats subjects and is otherwise unbounded

@@ -50,6 +50,7 @@ cdef class Classified:
     cdef readonly list refused
     cdef readonly list undelivered
     cdef readonly Py_ssize_t other_stream
+    cdef readonly list misaddressed
     cdef readonly Py_ssize_t reserved
     cdef readonly Py_ssize_t controls
     cdef readonly bytearray flow_replies

@@ -148,7 +148,8 @@ class Classified:
     stored already: here at the offset that is their number, or in another partition. `has_ids`, `has_ttls`,
     `has_rollups`: some of the rows may have message ids, times to live, subject rollups. `undelivered`: those of
     `refused` that a JetStream consumer delivers: they are not answered, so it redelivers them. `controls`: the number
-    of JetStream heartbeats and flow control requests. `flow_replies`: the answers to the latter, as NATS commands, or
+    of JetStream heartbeats and flow control requests. `misaddressed`: the first rows that name another stream and ask
+    for an ack. `flow_replies`: the answers to the latter, as NATS commands, or
     None. `rollup_row`: the last row that rolls up the whole partition, or -1. With `needs_ids` or `needs_lasts` nothing
     is decided: the caller must first load the log's message ids, or search the last offsets of the subjects `unknown`.
     """
@@ -156,8 +157,9 @@ class Classified:
     __slots__ = ("_fields", "_found_lasts", "_has_envelopes", "_ids", "_is_added", "_key", "_key_end", "_lasts",
                  "_log_start", "_mistyped", "_noted", "_number", "_one_from", "_opened", "_partition", "_room_bytes",
                  "_room_rows", "_tracks_ids", "allows_rollups", "allows_ttls", "competes", "controls", "duplicates",
-                 "elsewhere", "flow_replies", "group", "has_ids", "has_rollups", "has_ttls", "needs_ids", "needs_lasts",
-                 "other_stream", "refused", "reserved", "rollup_row", "rows", "undelivered", "unknown")  # fmt: skip
+                 "elsewhere", "flow_replies", "group", "has_ids", "has_rollups", "has_ttls", "misaddressed",
+                 "needs_ids", "needs_lasts", "other_stream", "refused", "reserved", "rollup_row", "rows",
+                 "undelivered", "unknown")  # fmt: skip
 
     _opened: Any  # None if `_has_envelopes` is False
 
@@ -193,6 +195,7 @@ class Classified:
         self.allows_ttls = self.allows_rollups = self.competes = False
         self.refused: list[RefusedMessage] = []
         self.undelivered: list[RefusedMessage] = []
+        self.misaddressed: list[int] = []
         self.other_stream = self.reserved = self.controls = 0
         self.flow_replies: bytearray | None = None
         self.rollup_row = self._key = self._key_end = -1  # the latter two: of the last row checked
@@ -233,6 +236,8 @@ class Classified:
             self._read_fields(headers, headers_end, is_delivery)
             if fields.stream >= 0 and self._is_for_another(text, name):
                 self.other_stream += 1
+                if len(self.misaddressed) < limits.MISADDRESSED_ANSWERED_MAX and reply >= 0 and fields.ack < 0:
+                    self.misaddressed.append(row)
                 continue
             in_envelope = self._has_envelopes and not is_delivery and self._opened.holds(row)
             level = _LEVEL_ALL if fields.ack < 0 and not in_envelope else self._level(text, row)

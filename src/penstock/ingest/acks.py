@@ -54,6 +54,11 @@ def wrong_last_sequence(last: int | str) -> AckError:
     return AckError(400, 10071, f"wrong last sequence: {last}")
 
 
+def wrong_stream() -> AckError:
+    """Nats-Expected-Stream names another stream than the only one on the subject."""
+    return AckError(400, 10060, "expected stream does not match")
+
+
 def wrong_last_msg_id() -> AckError:
     """Nats-Expected-Last-Msg-Id differs from the id of the last message."""
     return AckError(400, 10070, "wrong last msg ID: the last message has another one, or none")

@@ -17,7 +17,8 @@ sequence, message id, last id, rollup, size.
 | `Penstock-Key-Base64`                     | the row's key, for keys that are not text                            |
 | `Penstock-Tombstone: 1`                   | the row's value is null; refused with a payload                      |
 | `Penstock-Ack: none|leader|all`           | no ack; ack once written; ack once as durable as the stream promises |
-| `Nats-Expected-Stream`                    | a stream of another name neither stores nor answers                  |
+| `Nats-Expected-Stream`                    | a stream of another name does not store it; it answers 10060 if no   |
+|                                           | other stream is on the subject, and else is silent                   |
 | `Nats-Expected-Last-Sequence`             | stored only if the last sequence is that one                         |
 | `Nats-Expected-Last-Subject-Sequence`     | the same for the last sequence of its subject, 0 if it has none      |
 | `Nats-Msg-Id`                             | not stored again in the deduplication window: acked as a duplicate   |
@@ -180,6 +181,7 @@ class Admission(msgspec.Struct):
     needs_lasts: bool = False
     unknown: list[bytes] = []
     undelivered: dict[bytes, str] = {}
+    misaddressed: list[tuple[bytes, bytes]] = []  # subject and reply of messages that name another stream
     misfits: int = 0  # rows that are stored though their values do not fit the schema
     mistyped: int = 0  # refused messages whose values do not fit it
 
@@ -285,6 +287,9 @@ def _admission(
         out.drop(CONSUMER_CONTROL, found.controls)
     if found.other_stream:
         out.drop(OTHER_STREAM, found.other_stream)
+        if rules.acks_replies:
+            asked = ((found.group.subject(row), found.group.reply(row)) for row in found.misaddressed)
+            out.misaddressed = [(subject, reply) for subject, reply in asked if reply is not None]
     quotes_max = limits.REFUSALS_QUOTED_MAX
     if found.flow_replies is not None:
         out.errors.append(bytes(found.flow_replies))

@@ -427,9 +427,17 @@ class Node:
         while not partition.ingest(group, now, step, arrived_us=arrived_us, must=must):
             if not (self._schema_checks.knows(partition) or self._replicas.remote_dedup.request_missing(partition)):
                 return False
+        if misaddressed := partition.take_misaddressed():
+            self._refuse_misaddressed(partition, misaddressed)
         if not self._is_stopped:  # else the log is about to be closed, and synced with that
             self._stored.append((partition, committed_end))
         return True
+
+    def _refuse_misaddressed(self, partition: Partition, messages: list[tuple[bytes, bytes]]) -> None:
+        """Refuse messages that name another stream than the only one that stores their subject."""
+        index, image = self._router.stream_index, self._context.image
+        alone = (reply for subject, reply in messages if len(index.covering(image, _text(subject))) == 1)
+        partition.refuse_misaddressed(alone, self._outbox.step)
 
     def nats_up(self) -> None:
         """Handle a connection to NATS with all subscriptions renewed; a barrier shows which of them NATS granted."""
@@ -659,3 +667,7 @@ class Node:
         self._survey_marks.ended(partition)
         self._offsets.ended(partition)
         self._schemas.ended(partition)
+
+
+def _text(subject: bytes) -> str:
+    return subject.decode(errors="replace")

@@ -64,6 +64,7 @@ from penstock.node.api.schema_checks import SchemaChecks
 from penstock.node.api.schema_registry import SchemaRegistry
 from penstock.node.api.staged_publishing import StagedPublisher
 from penstock.node.api.status_report import StatusReport
+from penstock.node.api.stream_index import StreamIndex
 from penstock.node.api.subject_limits import SubjectLimits
 from penstock.node.api.survey_marks import SurveyMarks
 from penstock.node.api.user_api import UserApi
@@ -131,7 +132,8 @@ class RequestRouter:
         self.mark_snapshots = MarkSnapshots(context, replicas, write=self.storing.append_to_companion)
         self.report = StatusReport(context, cluster, replicas, listener, budget.meters)
         self.in_flight = InFlightTotal(self.storing.appends, backlog, budget)
-        metadata = MetadataApi(context, cluster, access, self.report, self.in_flight)
+        self.stream_index = StreamIndex()
+        metadata = MetadataApi(context, cluster, access, self.report, self.in_flight, self.stream_index)
         self.handlers: Mapping[type[Request], Handler] = {
             CreateStreamRequest: self._administer,
             AlterStreamRequest: self._administer,

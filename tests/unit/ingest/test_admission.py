@@ -144,6 +144,8 @@ def test_another_stream_is_silent() -> None:
     assert len(admission.rows) == 0
     assert not errors(admission)
     assert admission.dropped == {OTHER_STREAM: 1}
+    assert admission.misaddressed == [(b"orders.a", b"r")]
+    assert not admit(one("Nats-Expected-Stream: other", "Penstock-Ack: none"), RULES, log_end=0).misaddressed
     for name in ("orders", ""):  # an empty one is none, as in JetStream
         assert len(admit(one(f"Nats-Expected-Stream: {name}"), RULES, log_end=0).rows) == 1
 

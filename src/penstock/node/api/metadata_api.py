@@ -45,6 +45,7 @@ class MetadataApi:
         access: Access,
         report: StatusReport,
         in_flight: InFlightTotal,
+        stream_index: StreamIndex,
     ) -> None:
         self._settings = context.settings
         self._outbox = context.outbox
@@ -52,7 +53,7 @@ class MetadataApi:
         self._access = access
         self._report = report
         self._in_flight = in_flight
-        self._stream_index = StreamIndex()
+        self._stream_index = stream_index
         self.handlers: Mapping[type[Request], Handler] = {
             HelloRequest: self._hello,
             MetadataRequest: self._metadata,

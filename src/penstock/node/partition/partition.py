@@ -18,7 +18,7 @@ for all or for none.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from types import MappingProxyType
 
 from penstock.base import limits
@@ -67,6 +67,7 @@ from penstock.vfs import Vfs
 
 _MARKS_UNKNOWN = "the new leader does not know yet which messages are deleted"
 _WRITTEN = CommitStatus(1, fsynced=False)
+_NO_MESSAGES: list[tuple[bytes, bytes]] = []
 _NOTHING: Mapping[str, int] = MappingProxyType({})
 NO_ROLLUP = -1  # no rollup message (one that purges everything before it) is waiting to be applied
 UNKNOWN_ROLLUP = -2  # the log may hold such a message
@@ -81,9 +82,9 @@ class Partition:
         "damage_told", "dedup", "domain_prefix", "dropped", "fenced_told", "flush_us", "flushing", "following",
         "fresh_us", "hiding", "impediment", "in_flight", "is_limited", "is_mute", "key", "keys", "known_marks",
         "lasts", "leader_epoch", "leadership", "leads", "led_epoch", "limit_start", "listened_us", "log",
-        "marked_log_end", "mending", "mending_fails", "meters", "names_checked_us", "owes_name_check", "producers",
-        "published", "refusal", "rollup_at", "row_limit", "show_refusal", "shown_marks", "sid", "stall", "stream",
-        "subscribed", "taken", "terms", "traffic", "trouble", "truncated", "undelivered_told", "unheard",
+        "marked_log_end", "mending", "mending_fails", "meters", "misaddressed", "names_checked_us", "owes_name_check",
+        "producers", "published", "refusal", "rollup_at", "row_limit", "show_refusal", "shown_marks", "sid", "stall",
+        "stream", "subscribed", "taken", "terms", "traffic", "trouble", "truncated", "undelivered_told", "unheard",
         "unheard_told_us", "unmarked", "values", "vfs", "visit_us", "when_idle",
     )  # fmt: skip
 
@@ -151,6 +152,7 @@ class Partition:
         self.dropped: Mapping[str, int] = _NOTHING  # number of dropped messages by reason
         # kinds of refusals reported since the stream's config changed
         self.undelivered_told: frozenset[bytes] = frozenset()
+        self.misaddressed = _NO_MESSAGES
         # refusals without a reply since the last notice; when the next may be logged
         self.unheard, self.unheard_told_us = 0, 0
         self.budget, self.meters, self.counters = budget, budget.meters, budget.counters
@@ -921,6 +923,18 @@ class Partition:
             step.publish.append(NatsAnswers(self.sid, b"".join(admission.errors)))
         if admission.denials:
             self._deny(admission.denials, step)
+        self.misaddressed = admission.misaddressed
+
+    def take_misaddressed(self) -> list[tuple[bytes, bytes]]:
+        """Return subject and reply of the last messages that named another stream, and forget them."""
+        found, self.misaddressed = self.misaddressed, _NO_MESSAGES
+        return found
+
+    def refuse_misaddressed(self, replies: Iterable[bytes], step: Step) -> None:
+        """Refuse messages that no other stream stores."""
+        for reply in replies:
+            refusal = acks.error_ack(self._rules.name, reply, acks.wrong_stream())
+            step.publish.append(NatsAnswers(self.sid, refusal))
 
     def _tell_undelivered(self, found: Mapping[bytes, str], step: Step) -> None:
         """Log, once per kind, messages that are not stored and that a JetStream consumer will deliver again."""
