@@ -10,6 +10,8 @@ asked through its own typed requests; its answers come back through `answered`, 
 | requests from NATS                     | `messages_received` |
 | requests that another broker passed on | `passed_on`         |
 | the node has answered                  | `answered`          |
+| the connection to NATS is up           | `connected`         |
+| NATS refused a subscription            | `refused`           |
 | time has passed                        | `tick`              |
 """
 
@@ -30,20 +32,20 @@ from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import BrokerId
 from penstock.hot.message_group import MessageGroup
 from penstock.hot.scan import GROUP_BITS
-from penstock.jetstream.answers import error_answer, publish_command
+from penstock.jetstream.answers import answer_headers, error_answer, json_answer, publish_command
 from penstock.jetstream.api_call import ApiCall, ApiSubject, parse_api_subject
 from penstock.jetstream.conversations import Answered, Asked, Conversation, Question
 from penstock.jetstream.errors import ApiError, api_error, not_allowed, unavailable
 from penstock.jetstream.node_access import GatewayCaller, GatewayNode, Heard
+from penstock.jetstream.ownership import CLUSTER_HEADER, PROBE_HEADER, PrefixOwnership, PrefixState
 from penstock.jetstream.stream_config import API_LEVEL
 from penstock.messages import PassApiCallsRequest, Request, Response
 from penstock.metadata.image import StreamState
 from penstock.node.security.access import Authorization
-from penstock.node.step import NatsAnswers, Payload, Subscribe
+from penstock.node.step import NatsAnswers, Payload
 
 GATEWAY_GROUP = (1 << GROUP_BITS) - 1
 """The lower bits of its subscriptions' ids: all requests of one read are one group. Partitions count from 1."""
-QUEUE_GROUP = "penstock-api"
 HOPS_MAX = 2
 """Brokers that may pass on one request: the leader may change while it is on its way."""
 CONVERSATIONS_MAX = 1_000
@@ -99,26 +101,43 @@ class Gateway:
         # by operation; of requests without a stream, and of those about a stream that is led here
         self.handlers: dict[str, Handler] = {}
         self._prefixes = prefixes
+        self._owners = {
+            prefix: PrefixOwnership(prefix, number, GATEWAY_GROUP, GROUP_BITS, node.outbox)
+            for number, prefix in enumerate(prefixes)
+        }
         self._rights = rights
         self._waiting: dict[GatewayCaller, Heard] = {}  # requests to the node without an answer
         self._last_number = 0
         self._to_pass_on: dict[BrokerId, list[ApiCall]] = {}
         self._open: dict[_Open, None] = {}
 
-    def start(self) -> None:
-        """Subscribe to the API."""
-        for number, prefix in enumerate(self._prefixes):
-            sid = number << GROUP_BITS | GATEWAY_GROUP
-            self.node.outbox.step.nats.append(Subscribe(sid, f"{prefix}>", QUEUE_GROUP))
-
     # Events
+
+    def connected(self, payload_max: int, has_jetstream: bool, now: Now) -> None:
+        """Note a connection to NATS, and what its server says of itself."""
+        self.payload_max = payload_max
+        for owner in self._owners.values():
+            owner.connected(has_jetstream, now)
+
+    def refused(self, sid: int, reason: str) -> None:
+        """Note that NATS refused one of its subscriptions."""
+        for owner in self._owners.values():
+            owner.refused(sid, reason)
+
+    @property
+    def is_decided(self) -> bool:
+        """True once it is known which prefixes this broker serves."""
+        return all(owner.state is not PrefixState.PROBING for owner in self._owners.values())
 
     def messages_received(self, group: MessageGroup, now: Now) -> None:
         """Take the API requests of one read of the NATS connection."""
         for row in range(len(group)):
             reply = group.reply(row) or group.early(row)
-            if reply is not None:
-                subject = group.subject(row).decode(errors="replace")
+            subject = group.subject(row).decode(errors="replace")
+            if self._is_probed(subject, group.headers(row)) or reply is None:
+                continue
+            owner = self._owners.get(self._parsed(subject).prefix)
+            if owner is not None and owner.state is PrefixState.TAKEN:
                 self._take(ApiCall(subject, reply, group.headers(row), group.value(row) or b""), now)
         self._send_passed_on()
 
@@ -141,6 +160,9 @@ class Gateway:
 
     def tick(self, now: Now) -> None:
         """Ask again what could not be answered yet, and refuse what has waited for too long."""
+        if self.node.cluster_id:
+            for owner in self._owners.values():
+                owner.tick(now, self.node.process)
         for one in list(self._open):
             if now.elapsed_us >= one.deadline_us:
                 self._end(one, unavailable("no answer in time; ask again in a moment"))
@@ -152,6 +174,7 @@ class Gateway:
     def next_deadline_us(self) -> int | None:
         """Latest time at which `tick` must run."""
         dues = [one.deadline_us if one.retry_us is None else one.retry_us for one in self._open]
+        dues += [due for owner in self._owners.values() if (due := owner.next_deadline_us) is not None]
         return min(dues, default=None)
 
     # What handlers use
@@ -177,7 +200,7 @@ class Gateway:
         """Answer a call on its reply subject."""
         size = len(payload) + len(headers or b"")
         if size > self.payload_max:
-            operation = self._parsed(call).operation
+            operation = self._parsed(call.subject).operation
             text = f"the answer has {size} bytes, and nats-server's max_payload is {self.payload_max}; ask for less"
             headers, payload = None, error_answer(operation, 500, 10008, text)
             self.errors[operation] += 1
@@ -216,11 +239,18 @@ class Gateway:
         user = None if self._rights.user is None else self.node.image.users.get(self._rights.user)
         return None if user is None else Principal(user.name, user.made_index)
 
-    def _parsed(self, call: ApiCall) -> ApiSubject:
-        return parse_api_subject(call.subject, self._prefixes) or ApiSubject("", "")
+    def _is_probed(self, subject: str, headers: bytes | None) -> bool:
+        """Take the answer to a probe; False if it is none."""
+        return any(owner.hears(subject, headers, self.node.cluster_id) for owner in self._owners.values())
+
+    def _parsed(self, subject: str) -> ApiSubject:
+        return parse_api_subject(subject, self._prefixes) or ApiSubject("", "")
 
     def _take(self, call: ApiCall, now: Now) -> None:
-        subject = self._parsed(call)
+        subject = self._parsed(call.subject)
+        if subject.operation == "INFO" and call.headers is not None and PROBE_HEADER.encode() in call.headers:
+            self.answer(call, json_answer("INFO"), answer_headers({CLUSTER_HEADER: self.node.cluster_id}))
+            return
         handler = self.handlers.get(subject.operation)
         if handler is None:
             return  # as a nats-server without that operation: silence
@@ -253,7 +283,9 @@ class Gateway:
             if self.node.send_to_peer(leader, PassApiCallsRequest(), msgspec.msgpack.encode(calls)):
                 continue
             for call in calls:
-                self.refuse(call, self._parsed(call), unavailable("no connection to the stream's leader; ask again"))
+                self.refuse(
+                    call, self._parsed(call.subject), unavailable("no connection to the stream's leader; ask again")
+                )
         self._to_pass_on.clear()
 
     # Conversations

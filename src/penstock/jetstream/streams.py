@@ -155,6 +155,8 @@ class _Streams:
         state = self._named(subject.stream)
         old, new = shown_config(state), completed(wanted)
         self._check_replicas(new)
+        if not wanted.config.get("duplicate_window") and not old["duplicate_window"]:
+            new["duplicate_window"] = 0  # a stream of Penstock may have none
         altered = changes(old, new)
         add = tuple(one for one in new["subjects"] if one not in old["subjects"])
         remove = tuple(one for one in old["subjects"] if one not in new["subjects"])
