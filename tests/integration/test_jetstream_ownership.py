@@ -11,9 +11,10 @@ from nats.errors import NoRespondersError
 
 from penstock import Credentials
 from penstock.access import Operation, Rule
+from penstock.client.users import password_credential
 from tests.broker_process import eventually, running_broker, running_nats
 from tests.extent import each_change
-from tests.integration.guarded import logged_in
+from tests.integration.guarded import PASSWORD, logged_in
 from tests.integration.test_jetstream_streams import MANAGE, api_options, connected, said
 
 TIMEOUT_S = 20
@@ -116,7 +117,7 @@ async def test_with_authentication_the_rules_of_the_apis_user_hold_stream_by_str
             await admin.create_stream("hidden", "hidden.>")
             error = (await said(connection, "STREAM.INFO.seen"))["error"]
             assert (error["code"], "jetstream_user" in error["description"]) == (403, True)
-            await admin.users.create("api", rules=[Rule(Operation.READ, "seen")])
+            await admin.users.create("api", password_credential(PASSWORD), rules=[Rule(Operation.READ, "seen")])
             assert (await said(connection, "STREAM.INFO.seen"))["config"]["name"] == "seen"
             assert (await said(connection, "STREAM.INFO.hidden"))["error"]["err_code"] == 10059
             assert (await said(connection, "STREAM.NAMES"))["streams"] == ["seen"]

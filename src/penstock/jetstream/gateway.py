@@ -171,6 +171,11 @@ class Gateway:
                 self._ask_missing(one, now)
 
     @property
+    def under_way(self) -> int:
+        """Number of requests that wait for the node."""
+        return len(self._open)
+
+    @property
     def next_deadline_us(self) -> int | None:
         """Latest time at which `tick` must run."""
         dues = [one.deadline_us if one.retry_us is None else one.retry_us for one in self._open]
