@@ -142,6 +142,7 @@ class Driver:
         self.unanswerable = 0
         self.last_complaint = ""
         self._link_since_us: int | None = None  # wall clock, since when NATS is connected
+        self.api_decided = asyncio.Event()  # which prefixes of JetStream's API are served
         self._stopping = False  # requests are refused
         self._stopped = False
 
@@ -193,7 +194,10 @@ class Driver:
             return  # the drain timed out: these messages are neither stored nor acked
         now = self.now()
         if self.gateway is not None and (calls := groups.pop(GATEWAY_GROUP, None)) is not None:
-            self.gateway.messages_received(calls, now)
+            try:
+                self.gateway.messages_received(calls, now)
+            except Exception:  # noqa: BLE001 (reported; the callers get no answer, and the messages of streams go on)
+                _log.exception("internal error (bug) in a request to JetStream's API")
         self._node.messages_received(groups, now)
         self._carry_out_messages()
         self._watch_budget()
@@ -202,6 +206,8 @@ class Driver:
         now = self.now()
         if isinstance(event, LinkUp):
             self._link_since_us = event.at_us
+            if self.gateway is not None and self.link.info is not None:
+                self.gateway.connected(self.link.info.max_payload, self.link.info.jetstream, now)
             self._node.nats_up()
             self.carry_out()  # at once: a barrier requested from now on comes after the node's own
         elif isinstance(event, LinkDown):
@@ -213,7 +219,9 @@ class Driver:
             if (token := self._barriers.pop(event.token, None)) is not None:
                 self._node.barrier_reached(token, now)
         elif isinstance(event, SubscriptionRefused):
-            if event.sid is not None or not event.subject:  # otherwise the subscription has been ended meanwhile
+            if event.sid is not None and event.sid & GATEWAY_GROUP == GATEWAY_GROUP and self.gateway is not None:
+                self.gateway.refused(event.sid, event.reason)
+            elif event.sid is not None or not event.subject:  # otherwise the subscription has been ended meanwhile
                 self._node.subscription_refused(event.sid, event.reason, now)
         elif isinstance(event, ServerComplaint):
             self._complain(event, now)
@@ -345,6 +353,8 @@ class Driver:
     def _take_steps(self) -> None:
         while (step := self._node.take()) is not None:
             self.do(step)
+        if self.gateway is not None and not self.api_decided.is_set() and self.gateway.is_decided:
+            self.api_decided.set()
         if self.tracing is not None:  # requests without a waiting client make no step
             self.tracing.record()
             self.tracing.answered()
@@ -397,7 +407,10 @@ class Driver:
         caller = reply.caller
         if isinstance(caller, GatewayCaller):
             assert self.gateway is not None
-            self.gateway.answered(caller, reply.response, reply.payload)
+            try:
+                self.gateway.answered(caller, reply.response, reply.payload)
+            except Exception:  # noqa: BLE001 (reported; the other answers must get out)
+                _log.exception("internal error (bug) in an answer of JetStream's API")
             return
         assert isinstance(caller, Caller)
         try:
@@ -585,6 +598,8 @@ class Driver:
         self._cancel_plan()
         # An earlier timer stays and sets the next one when it fires: a batch needs no timer of its own.
         wake_us = min(self._node.next_wake_us, self._next_sweep_us)
+        if self.gateway is not None and (due_us := self.gateway.next_deadline_us) is not None:
+            wake_us = min(wake_us, due_us)
         if wake_us >= self._timer_us:
             return
         self._cancel_timer()
