@@ -36,7 +36,7 @@ class InterestTable:
         self._watched_max = watched_max
         self._is_known = False  # True from the first full snapshot of a connection on
         self.scanned = InterestKeys(keys_max, size_bytes_max)
-        """Where `hot.interest` puts what the current connection tells."""
+        """What the current connection tells, filled by `hot.interest`."""
         self._holders: dict[bytes, bytes] = {}  # watched subject → key; b"" while it is unseen
         self._unseen: dict[bytes, int] = {}  # watched subject → when it counts as lost; in that order
 

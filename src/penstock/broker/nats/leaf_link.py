@@ -3,8 +3,8 @@ subject than that of its subscription (ADR 93).
 
 Rules: it only delivers; requests, acks and messages come over the client link. It is *up* only once a message to an own
 inbox has come back over the client link with another visible subject: that proves the port, the login, the account,
-the permissions and the convention. While it is not up, deliveries are dropped: nobody waits for them, and readers start
-anew. A slow nats-server is noticed by `pending_bytes` and LeafWritable: readers then stop; nothing else waits for it.
+the permissions and the convention. While it is not up, deliveries are dropped: no caller waits for them, and readers
+start anew. A slow nats-server shows in `pending_bytes` and LeafWritable: readers then stop, and nothing else waits.
 
 nats-server never holds up a leaf for the sake of a slow subscriber: it queues what that one does not take, and cuts it
 off beyond `max_pending`. So a reader bounds what it sends ahead to each inbox; this link cannot.
