@@ -64,7 +64,7 @@ async def test_the_page_does_what_it_says(tmp_path: Path) -> None:
                 assert "p-leaf" not in str(status)
         url = {"PENSTOCK_NATS_LEAF": f"nats://leaf:wrong@127.0.0.1:{leaf_port}"}
         with running_broker(tmp_path / "data", *arguments, nats=server.url, environment=url) as broker:
-            broker.logged("subscribers get no deliveries: .* refuses the leaf's credentials")
+            broker.logged("no leaf connection to .* refuses the leaf's credentials")
             _, findings = await examine(broker.client_address)
             [(result, found)] = told(findings, "deliveries")
             assert (result, "has no leaf connection" in found) == ("fail", True)

@@ -202,6 +202,20 @@ async def test_a_queue_group_shares_what_is_delivered_to_it(tmp_path: Path) -> N
                 await connection.close()
 
 
+OF_LEAFNODES = """
+accounts { APP { users: [ { user: app, password: p } ] } }
+leafnodes { listen: "127.0.0.1:-1", authorization { user: leaf, password: p, account: APP } }
+"""
+
+
+async def test_a_login_of_the_leaf_port_itself(tmp_path: Path) -> None:
+    async with running_nats(tmp_path, OF_LEAFNODES) as server:
+        app = f"nats://app:p@127.0.0.1:{server.port}"
+        async with delivering(app, f"leaf:p@127.0.0.1:{server.leaf_port}") as (deliverer, _):
+            await _gets(app, deliverer)
+            assert deliverer.link.allowed == (">",)
+
+
 RESTRICTED = """
 accounts { APP { users: [
   { user: broker, password: p, permissions: { subscribe: ["orders.>", "_INBOX.penstock-leaf.>"], publish: "_INBOX.>" } }

@@ -505,6 +505,7 @@ INTEREST_KEYS_MAX = 250_000  # subjects with interest in the account, as the lea
 INTEREST_BYTES_MAX = 32 * MIB  # of their text; beyond either, the interest in further ones is unknown
 INTEREST_SHAPES_MAX = 64  # kinds of wildcards in use: a look-up tries each
 INTEREST_WATCHED_MAX = 100_000  # inboxes whose loss of interest is told
+INTEREST_LOOKS_MAX = 1_000  # watched inboxes looked at in one turn of the event loop: some 2 ms
 INTEREST_SETTLE_MS = 2_000  # an inbox may get its first message before nats-server has told of its subscription
 LEAF_READ_BUFFER_BYTES = 128 * KIB  # one read: some 4,000 changes of interest, which take the event loop 1 ms
 LEAF_WRITE_BUFFER_BYTES_MAX = 4 * MIB  # unsent deliveries; beyond it readers stop

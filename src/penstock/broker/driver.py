@@ -21,7 +21,7 @@ from penstock.base.clock import Now
 from penstock.base.errors import ErrorCode, OperationalError, RemoteError
 from penstock.base.ids import BrokerId, TimestampUs
 from penstock.base.meters import Families
-from penstock.broker.nats.leaf_link import LEAF_GROUP, LeafDown, LeafEvent, LeafLink
+from penstock.broker.nats.leaf_link import LEAF_GROUP, LeafEvent, LeafLink
 from penstock.broker.nats.link import LinkDown, LinkEvent, LinkUp, NatsLink
 from penstock.broker.peers.peers import PeerConnections
 from penstock.broker.process.disk_threads import DiskThreads, TimedWork
@@ -218,9 +218,7 @@ class Driver:
         self.schedule()
 
     def leaf_event(self, event: LeafEvent) -> None:
-        """Log why nothing is delivered."""
-        if isinstance(event, LeafDown):
-            _log.warning("subscribers get no deliveries: %s", event.reason)
+        """Take an event of the leaf connection, which logs by itself; no part of the node delivers yet."""
 
     def _complain(self, event: ServerComplaint, now: Now) -> None:
         self.complained += 1
