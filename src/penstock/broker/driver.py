@@ -21,6 +21,7 @@ from penstock.base.clock import Now
 from penstock.base.errors import ErrorCode, OperationalError, RemoteError
 from penstock.base.ids import BrokerId, TimestampUs
 from penstock.base.meters import Families
+from penstock.broker.nats.leaf_link import LEAF_GROUP, LeafEvent, LeafLink
 from penstock.broker.nats.link import LinkDown, LinkEvent, LinkUp, NatsLink
 from penstock.broker.peers.peers import PeerConnections
 from penstock.broker.process.disk_threads import DiskThreads, TimedWork
@@ -85,10 +86,11 @@ def _raise(error: BaseException) -> None:
 
 class Driver:
     """Joins the node, disk threads, NATS link, server and peers of one broker. The caller sets the last three before
-    the node starts.
+    the node starts, and `leaf` if messages are to be delivered over NATS.
     """
 
     link: NatsLink
+    leaf: LeafLink | None = None
     server: Server
     peers: PeerConnections
     tls: ServerTls | None = None
@@ -198,6 +200,8 @@ class Driver:
                 self.gateway.messages_received(calls, now)
             except Exception:  # noqa: BLE001 (reported; the callers get no answer, and the messages of streams go on)
                 _log.exception("internal error (bug) in a request to JetStream's API")
+        if self.leaf is not None and (trial := groups.pop(LEAF_GROUP, None)) is not None:
+            self.leaf.trial_received(trial)
         self._node.messages_received(groups, now)
         self._carry_out_messages()
         self._watch_budget()
@@ -221,6 +225,8 @@ class Driver:
         elif isinstance(event, SubscriptionRefused):
             if event.sid is not None and event.sid & GATEWAY_GROUP == GATEWAY_GROUP and self.gateway is not None:
                 self.gateway.refused(event.sid, event.reason)
+            elif event.sid == LEAF_GROUP:
+                pass  # the leaf's trial tells it
             elif event.sid is not None or not event.subject:  # otherwise the subscription has been ended meanwhile
                 self._node.subscription_refused(event.sid, event.reason, now)
         elif isinstance(event, ServerComplaint):
@@ -234,6 +240,9 @@ class Driver:
             text = "a publisher gets no ack: its reply subject is over %d bytes long or has a carriage return in it"
             self._warn("unanswerable", text % limits.NATS_REPLY_BYTES_MAX, now)
         self.schedule()
+
+    def leaf_event(self, event: LeafEvent) -> None:
+        """Take an event of the leaf connection, which logs by itself; no part of the node delivers yet."""
 
     def _complain(self, event: ServerComplaint, now: Now) -> None:
         self.complained += 1
@@ -381,6 +390,8 @@ class Driver:
         if step.publish:
             self.link.answer(step.publish)
             self._node.meters.acked(step.publish, self.elapsed_us())
+        if step.deliver and self.leaf is not None:
+            self.leaf.deliver(step.deliver)
         if self.tracing is not None:
             self.tracing.answered()
         for reply in step.replies:
@@ -444,6 +455,16 @@ class Driver:
             announced=tuple(map(str, link.announced)),
             gaps=status.nats.gaps,
         )
+        if (leaf := self.leaf) is not None:
+            nats = msgspec.structs.replace(
+                nats,
+                leaf_state="connected" if leaf.is_up else "connecting",
+                leaf_url=str(leaf.server or ""),
+                leaf_error=leaf.last_failure,
+                leaf_allowed=leaf.allowed,
+                leaf_subjects=len(leaf.interest),
+                undelivered=leaf.undelivered,
+            )
         damaged_frames = server.damaged_frames + self.peers.damaged_frames
         free_bytes, size_bytes = self._disk_bytes or (None, None)
         disk_wait_us = 0 if self._disk_asked_us is None else self.elapsed_us() - self._disk_asked_us
@@ -699,6 +720,8 @@ class Driver:
         self._cancel_plan()
         await self.peers.stop()
         await self.server.finish(patience.remaining_s() / 2)
+        if self.leaf is not None:
+            self.leaf.stop()
         await self.link.stop(int(patience.remaining_s() * 500))
         self._threads.close()
         return disk_answers
