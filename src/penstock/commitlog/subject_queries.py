@@ -2,6 +2,8 @@
 
 Rules: queries are about rows as they are stored, but for the last message of a subject: there a hidden row is none. A
 sealed segment answers from its subject index, which is built on the way if it is missing, of other messages or damaged.
+A query that looks for the last messages of subjects asks the kept filters of all segments first (`kept_filters`), and
+opens the indexes of those only that may hold one.
 What has no index, the active segment and a part of a sealed one, is read once and remembered as sums by
 subject; later queries read only what was appended since. So memory does not grow with the subjects of the log, only
 with those of the active segment that is asked about. All of it reads files: run it in a disk thread. At most one index
@@ -28,7 +30,7 @@ from penstock.batch.schema import SCHEMA_BYTES, check_schema_message
 from penstock.batch.subject_patterns import SubjectPatterns
 from penstock.commitlog.errors import LogCutError, mistake_of
 from penstock.commitlog.files import files
-from penstock.commitlog.segment.segment import Segment
+from penstock.commitlog.segment.segment import Segment, SubjectMemory
 from penstock.commitlog.subjects import layout, reading, writing
 from penstock.commitlog.subjects.block_sums import BlockSums
 from penstock.commitlog.subjects.blocks import OffsetSpan, SubjectRow, SubjectRows
@@ -36,6 +38,8 @@ from penstock.commitlog.subjects.layout import SegmentIdentity
 from penstock.commitlog.subjects.reading import SubjectIndex, WantedSubjects
 from penstock.commitlog.subjects.summing import SubjectSum, sum_of
 from penstock.commitlog.view import LogView
+from penstock.hot import subject_filter
+from penstock.vfs.page_cache import ColdError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -245,7 +249,7 @@ def has_index(view: LogView, segment: Segment) -> bool:
 def _discard(view: LogView, segment: Segment, error: CorruptionError) -> None:
     """Report an index in error and put it out of the way; one of an unknown version is kept aside."""
     path = files.subjects_path(segment.path)
-    segment.subjects.trailer = None
+    segment.subjects.forget_index()
     if not view.is_still(segment):
         return
     view.wrong_indexes.append(mistake_of(error))
@@ -295,7 +299,7 @@ def _opened(view: LogView, segment: Segment) -> Iterator[SubjectIndex]:
             trailer = reading.read_trailer(file)
         else:
             reading.check_trailer(file, trailer)
-        yield SubjectIndex(file, trailer)
+        yield SubjectIndex(file, trailer, segment.subjects.filter)
     finally:
         file.close()
 
@@ -314,7 +318,7 @@ def open_index(view: LogView, segment: Segment) -> Iterator[SubjectIndex | None]
         try:
             index = stack.enter_context(_opened(view, segment))
         except FileNotFoundError:  # with its segment, or by hand
-            segment.subjects.trailer = None
+            segment.subjects.forget_index()
             yield None
             return
         except CorruptionError as error:
@@ -327,6 +331,15 @@ def open_index(view: LogView, segment: Segment) -> Iterator[SubjectIndex | None]
             if error.file != files.subjects_path(segment.path):
                 raise
             _discard(view, segment, error)
+
+
+def _keep_filter(view: LogView, segment: Segment, index: SubjectIndex) -> None:
+    """Keep the filter of a segment in memory. CorruptionError, OSError."""
+    memory, filters = segment.subjects, view.filters
+    is_kept = memory.filter is not None and memory.filter.pages is not None
+    if is_kept or view.is_cached or memory.trailer is not index.trailer or not filters.may_have_room:
+        return
+    memory.filter = filters.keep(segment.base_offset, index.filter_bytes, index.read_filter)
 
 
 # Filters.
@@ -437,7 +450,7 @@ class SubjectQueries:
         """
         found = dict.fromkeys(subjects, -1)
         wanted = WantedSubjects([*found])
-        for piece in reversed(self._pieces()):
+        for piece in self._pieces_with(wanted):
             if not wanted.names:
                 break
             if lasts := self._lasts_in(piece, wanted):
@@ -542,7 +555,7 @@ class SubjectQueries:
         message from `begin` to `end` is on one of these subjects. The caller may take subjects out meanwhile.
         """
         wanted = WantedSubjects([*subjects])
-        for piece in reversed(self._pieces()):
+        for piece in self._pieces_with(wanted):
             low, high = max(begin, piece.begin), min(end, piece.end)
             if low >= high:
                 continue
@@ -559,12 +572,35 @@ class SubjectQueries:
     # Sources of the answers.
 
     def _pieces(self) -> list[Piece]:
-        view, pieces = self._view, []
-        for segment in view.segments:
-            begin, end = max(self._begin, segment.base_offset), min(self._end, segment.end_offset)
-            if begin < end:
-                pieces.append(Piece(segment, begin, end, segment is not view.segments[-1]))
-        return pieces
+        return [piece for segment in self._view.segments if (piece := self._piece(segment)) is not None]
+
+    def _piece(self, segment: Segment) -> Piece | None:
+        begin, end = max(self._begin, segment.base_offset), min(self._end, segment.end_offset)
+        return Piece(segment, begin, end, segment is not self._view.segments[-1]) if begin < end else None
+
+    def _pieces_with(self, wanted: WantedSubjects) -> Iterator[Piece]:
+        """Yield the pieces that may hold one of these subjects by the kept filters, from the newest to the oldest."""
+        view = self._view
+        newest_first = view.segments[::-1]
+        numbers: Sequence[int] = range(len(newest_first))
+        if self._makes_indexes:
+            memories = [(one if one.successor is None else one.latest).subjects for one in newest_first]
+            # Of the active segment, which has none, the sums are asked.
+            filters = [None if (kept := one.filter) is None else kept.pages for one in memories]
+            view.filters.look_up()
+            if view.is_cached and len(filters) > 1:
+                self._check_kept(memories[1:], filters[1:])
+            numbers = subject_filter.holding(filters, wanted.hashes)
+        for number in numbers:
+            if (piece := self._piece(newest_first[number])) is not None:
+                yield piece
+
+    def _check_kept(self, sealed: Sequence[SubjectMemory], filters: Sequence[bytes | None]) -> None:
+        """Raise ColdError if filters of sealed segments are to be read first, or too many are not kept."""
+        missing = filters.count(None)
+        is_long = missing > limits.CACHED_SEGMENTS_MAX or len(filters) > limits.CACHED_FILTERS_MAX
+        if is_long or (missing and (self._view.filters.may_have_room or any(one.trailer is None for one in sealed))):
+            raise ColdError("the filters of segments are read by a disk thread")
 
     def _use(
         self, piece: Piece, use: Callable[[SubjectSource], _T], *, is_last: bool = False, may_exceed: bool = False
@@ -582,10 +618,11 @@ class SubjectQueries:
             for _ in range(_TRIES):
                 segment = segment.latest
                 with contextlib.suppress(SegmentReplacedError):
-                    return self._with_index(segment, use)
+                    return self._with_index(segment, use, keeps=may_exceed)
         return [use(one) for one in self._summed(piece, may_exceed=may_exceed)]
 
-    def _with_index(self, segment: Segment, use: Callable[[SubjectSource], _T]) -> list[_T]:
+    def _with_index(self, segment: Segment, use: Callable[[SubjectSource], _T], *, keeps: bool) -> list[_T]:
+        """`keeps`: its filter is kept in memory, if there is room, as the next query will ask it again."""
         for _ in range(_TRIES):
             if segment.subjects.trailer is None and not has_index(self._view, segment):
                 try:
@@ -597,9 +634,11 @@ class SubjectQueries:
                     break  # it has no row
             try:
                 with _opened(self._view, segment) as index:
+                    if keeps:
+                        _keep_filter(self._view, segment, index)
                     return [use(index)]
             except FileNotFoundError:  # with its segment, or by hand
-                segment.subjects.trailer = None
+                segment.subjects.forget_index()
                 _check_still(self._view, segment)
             except CorruptionError as error:
                 if error.file != files.subjects_path(segment.path):

@@ -212,7 +212,7 @@ def test_an_index_that_names_the_row_of_another_subject_is_not_believed(looked: 
     total.add(rows_on(["s.5", "s.4", "s.3"], 3))
     for _ in writing.write(looked.disk.open(files.subjects_path(segment.path)), total, identity_of(view, segment)):
         pass
-    segment.subjects.trailer = None
+    segment.subjects.forget_index()
     query = get(looked.log.view(), subject="s.5")
     query.run()
     assert message_of(query) == (5, "s.5")

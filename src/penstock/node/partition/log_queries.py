@@ -162,8 +162,6 @@ class GetMessage(Query):
         """A message by its offset, or by its subject if the indexes are there: see `Query.run_if_cached`."""
         if self._offset is None and not (self._is_indexed and self._subject is not None):
             return False
-        if self._offset is None and len(self._view.segments) > limits.CACHED_SEGMENTS_MAX:
-            return False
         reads_max, bytes_max = limits.CACHED_READS_MAX, limits.CACHED_BYTES_MAX
         view, vfs = self._view, self._view.vfs.cached(reads_max=reads_max, bytes_max=bytes_max)
         if vfs is None:

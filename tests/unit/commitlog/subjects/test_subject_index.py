@@ -91,7 +91,7 @@ def test_polars_reads_the_table() -> None:
 def test_the_schema_message_and_the_metadata_are_what_arrow_writes() -> None:
     sink = pa.BufferOutputStream()
     batch = pa.record_batch([[f"{n}" * 99 for n in range(9)], range(9), range(9), range(9)], schema=blocks.schema())
-    with pa.ipc.new_stream(sink, batch.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
+    with pa.ipc.new_stream(sink, batch.schema, options=pa.ipc.IpcWriteOptions(compression="lz4")) as writer:
         writer.write_batch(batch)
     raw = sink.getvalue().to_pybytes()
     assert raw.startswith(layout.SCHEMA)
@@ -155,11 +155,11 @@ def test_a_later_version_is_told_apart() -> None:
 
 
 def test_nothing_large_is_unpacked() -> None:
-    """A block says that its buffers unpack to gigabytes, and its checksum is right."""
-    rows = opened(written(many(300))).block(0)
+    """A block says that its buffers unpack to gigabytes, or to a byte more or less, and its checksum is right."""
+    rows = opened(written([f"s.{number:06}" for number in range(1_000)])).block(0)
     count = len(rows)
     data = bytearray(blocks.encode(rows, 0, count))
-    for unpacked in (4 * (count + 1), len(rows.text(0, count)[1]), 8 * count):
+    for unpacked in (len(rows.text(0, count)[1]), 8 * count):  # LZ4 does not make the ends of the subjects smaller
         at = data.index(unpacked.to_bytes(8, "little"), blocks.BODY_POSITION)
         for length in (2**40, -2, 0, unpacked - 1, unpacked + 1):
             wrong = bytearray(data)
