@@ -30,7 +30,7 @@ from penstock.batch.schema import SCHEMA_BYTES, check_schema_message
 from penstock.batch.subject_patterns import SubjectPatterns
 from penstock.commitlog.errors import LogCutError, mistake_of
 from penstock.commitlog.files import files
-from penstock.commitlog.segment.segment import Segment, SubjectMemory
+from penstock.commitlog.segment.segment import Segment
 from penstock.commitlog.subjects import layout, reading, writing
 from penstock.commitlog.subjects.block_sums import BlockSums
 from penstock.commitlog.subjects.blocks import OffsetSpan, SubjectRow, SubjectRows
@@ -333,6 +333,12 @@ def open_index(view: LogView, segment: Segment) -> Iterator[SubjectIndex | None]
             _discard(view, segment, error)
 
 
+def _may_hold(segment: Segment, wanted: WantedSubjects) -> bool:
+    """False if the kept filter of a segment says that it holds none of these subjects."""
+    pages = None if (kept := segment.subjects.filter) is None else kept.pages
+    return bool(subject_filter.holding([pages], wanted.hashes))
+
+
 def _keep_filter(view: LogView, segment: Segment, index: SubjectIndex) -> None:
     """Keep the filter of a segment in memory. CorruptionError, OSError."""
     memory, filters = segment.subjects, view.filters
@@ -450,12 +456,15 @@ class SubjectQueries:
         """
         found = dict.fromkeys(subjects, -1)
         wanted = WantedSubjects([*found])
-        for piece in self._pieces_with(wanted):
-            if not wanted.names:
-                break
+        first_wanted = wanted
+        for piece in self._pieces_with(wanted) if found else ():
+            if wanted is not first_wanted and not _may_hold(piece.segment.latest, wanted):
+                continue
             if lasts := self._lasts_in(piece, wanted):
                 found.update(lasts)
                 wanted = WantedSubjects([one for one in wanted.names if one not in lasts])
+                if not wanted.names:
+                    break
         return [found[one] for one in subjects]
 
     def _lasts_in(self, piece: Piece, wanted: WantedSubjects) -> dict[bytes, int]:
@@ -579,28 +588,31 @@ class SubjectQueries:
         return Piece(segment, begin, end, segment is not self._view.segments[-1]) if begin < end else None
 
     def _pieces_with(self, wanted: WantedSubjects) -> Iterator[Piece]:
-        """Yield the pieces that may hold one of these subjects by the kept filters, from the newest to the oldest."""
+        """Yield the pieces that may hold one of these subjects by the kept filters, from the newest to the oldest.
+
+        ColdError on an event loop, if filters are to be kept first, or many are to be read.
+        """
         view = self._view
         newest_first = view.segments[::-1]
+        filters: list[bytes | None] = [None] * len(newest_first)
         numbers: Sequence[int] = range(len(newest_first))
         if self._makes_indexes:
             memories = [(one if one.successor is None else one.latest).subjects for one in newest_first]
-            # Of the active segment, which has none, the sums are asked.
+            # The active segment has none: its sums are asked.
             filters = [None if (kept := one.filter) is None else kept.pages for one in memories]
+            if view.is_cached and len(filters) > limits.CACHED_FILTERS_MAX:
+                raise ColdError(f"{len(filters)} filters are asked by a disk thread")
             view.filters.look_up()
-            if view.is_cached and len(filters) > 1:
-                self._check_kept(memories[1:], filters[1:])
             numbers = subject_filter.holding(filters, wanted.hashes)
+        missing = 0
         for number in numbers:
-            if (piece := self._piece(newest_first[number])) is not None:
-                yield piece
-
-    def _check_kept(self, sealed: Sequence[SubjectMemory], filters: Sequence[bytes | None]) -> None:
-        """Raise ColdError if filters of sealed segments are to be read first, or too many are not kept."""
-        missing = filters.count(None)
-        is_long = missing > limits.CACHED_SEGMENTS_MAX or len(filters) > limits.CACHED_FILTERS_MAX
-        if is_long or (missing and (self._view.filters.may_have_room or any(one.trailer is None for one in sealed))):
-            raise ColdError("the filters of segments are read by a disk thread")
+            if (piece := self._piece(newest_first[number])) is None:
+                continue
+            if view.is_cached and piece.is_sealed and filters[number] is None:
+                missing += 1
+                if view.filters.may_have_room or missing > limits.CACHED_SEGMENTS_MAX:
+                    raise ColdError("the filters of segments are read by a disk thread")
+            yield piece
 
     def _use(
         self, piece: Piece, use: Callable[[SubjectSource], _T], *, is_last: bool = False, may_exceed: bool = False

@@ -81,10 +81,10 @@ def _base_offset(read: ReadBatch) -> int:
 class SubjectMemory:
     """Knowledge of readers by subject about a segment; see `subject_queries`. Each value is replaced as a whole.
 
-    `trailer`: that of its subject index, once it was compared with the segment; `filter`: kept of it. `begin`, `end`, `parts` of `summed`:
-    sums of the rows from one offset to another, in no index file. `batches`: large ones that were read, by base offset;
-    see `single_rows`. An outdated one costs reading its batch. `gone`: a few hidden rows of it, and the sum of those
-    that its file holds.
+    `trailer`: that of its subject index, once it was compared with the segment. `filter`: what is kept of that index.
+    `begin`, `end`, `parts` of `summed`: sums of the rows from one offset to another, in no index file. `batches`: large
+    ones that were read, by base offset; see `single_rows`. An outdated one costs reading its batch. `gone`: a few
+    hidden rows of it, and the sum of those that its file holds.
     """
 
     __slots__ = ("batches", "filter", "gone", "summed", "trailer")

@@ -70,13 +70,13 @@ class FilterBudget:
 class LogFilters:
     """The kept filters of one log."""
 
-    __slots__ = ("__weakref__", "_budget", "_filters", "_numbers", "_refused_at", "_used_at")
+    __slots__ = ("__weakref__", "_budget", "_filters", "_numbers", "_refused_at", "used_at")
 
     def __init__(self, budget: FilterBudget) -> None:
         self._budget = budget
         self._numbers = itertools.count()
         self._filters: dict[int, weakref.ref[KeptFilter]] = {}
-        self._used_at = budget.look_ups
+        self.used_at = budget.look_ups
         self._refused_at = -limits.FILTERS_RETRY_LOOK_UPS
         budget.add(self)
 
@@ -93,7 +93,7 @@ class LogFilters:
     def look_up(self) -> None:
         """Record a look-up in this log."""
         self._budget.look_ups += 1
-        self._used_at = self._budget.look_ups
+        self.used_at = self._budget.look_ups
 
     def keep(self, base_offset: int, size_bytes: int, read: Callable[[], KeptFilter]) -> KeptFilter | None:
         """Read the filter of the segment that begins at `base_offset`, if there is room for so much; raise its errors.
@@ -117,19 +117,19 @@ class LogFilters:
         lacking = sum(sizes.values()) + size_bytes - budget.bytes_max
         share = budget.bytes_max // len(sizes)
         own = sizes.pop(self)
-        for log in sorted(sizes, key=lambda one: one._used_at):
+        for log in sorted(sizes, key=lambda one: one.used_at):
             if lacking <= 0:
                 return True
-            if budget.look_ups - log._used_at > limits.FILTERS_IDLE_LOOK_UPS:
-                lacking -= log._drop(lacking)
+            if budget.look_ups - log.used_at > limits.FILTERS_IDLE_LOOK_UPS:
+                lacking -= log.drop(lacking)
             elif own + size_bytes <= share:
-                lacking -= log._drop(min(lacking, sizes[log] - share))
+                lacking -= log.drop(min(lacking, sizes[log] - share))
         if lacking > sum(one.size_bytes for one in self._kept() if one.base_offset < base_offset):
             return False
-        self._drop(lacking, below=base_offset)
+        self.drop(lacking, below=base_offset)
         return True
 
-    def _drop(self, size_bytes: int, below: int = limits.OFFSET_MAX) -> int:
+    def drop(self, size_bytes: int, below: int = limits.OFFSET_MAX) -> int:
         """Drop the filters of the oldest segments, of at least so many bytes; return the bytes that are free then.
 
         `below`: only of segments that begin before it.

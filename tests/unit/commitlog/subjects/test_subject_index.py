@@ -275,6 +275,41 @@ def test_the_compiled_filter_is_probed_as_the_plain_one() -> None:
 
 
 @hot_modes.needs_compiled
+def test_the_compiled_search_of_filters_finds_what_the_plain_one_finds() -> None:
+    filters: list[bytes | None] = [None]
+    for number in range(20):
+        bits = layout.FilterBits(1 + number % 3)
+        for subject in (b"of.%d" % number, b"common", b"", b"x" * 300):
+            bits.add(1, memoryview(b"\0\0\0\0" + len(subject).to_bytes(4, "little")), memoryview(subject))
+        filters.append(b"".join(bits.page(page) for page in range(1 + number % 3)))
+    found = []
+    for module in (hot_modes.plain("subject_filter"), hot_modes.running("subject_filter")):
+        for one in filters:
+            if one is not None:
+                module.check_pages(one)
+                at = len(one) - PAGE_BYTES + 9
+                with pytest.raises(module.WrongPageError, match=f"page {len(one) // PAGE_BYTES - 1} "):
+                    module.check_pages(one[:at] + bytes([one[at] ^ 4]) + one[at + 1 :])
+        for wanted, numbers in (
+            ([b"common"], [*range(21)]),
+            ([b"of.7"], [0, 8]),
+            ([b"of.7", b"absent", b"of.19"], [0, 8, 20]),
+            ([b""], [*range(21)]),
+            ([], [0]),
+        ):
+            assert module.holding(filters, module.hashes(wanted)) == numbers
+        found.append([module.holding(filters, module.hashes([b"absent.%d" % number])) for number in range(2_000)])
+        for wrong in (b"", b"\0" * (PAGE_BYTES - 1), b"\0" * (PAGE_BYTES + 1)):
+            with pytest.raises(IndexError):
+                module.check_pages(wrong)
+        with pytest.raises(IndexError):
+            module.holding([b""], module.hashes([b"a"]))
+        with pytest.raises(IndexError):
+            module.holding([None], bytearray(7))
+    assert found[0] == found[1]
+
+
+@hot_modes.needs_compiled
 def test_a_row_is_found_by_the_compiled_search_as_by_the_plain_one() -> None:
     subjects = sorted({one.encode() for one in many(300)} | {b"", b"a", b"aa", b"orders", b"\xff"})
     column = pa.array(subjects, pa.binary()).buffers()

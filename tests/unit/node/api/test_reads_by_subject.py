@@ -122,7 +122,7 @@ def test_a_filter_that_matches_few_rows_reads_few_bytes() -> None:
     log = Counted(on_own(), 50)
     found, share = log.read("u.77.*")
     assert found == list(range(77, log.end, ROWS // 10))
-    assert share <= 0.06  # of each ten batches in a thousand and an index of small segments
+    assert share <= 0.065  # of each ten batches in a thousand and an index of small segments
     assert log.read("u.no.*")[1] <= 0.01
     assert log.read("absent")[1] <= 0.001
 
