@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 from penstock.base import limits
 from penstock.base.errors import CorruptionError, RemoteError
 from penstock.base.subjects import is_wildcard
-from penstock.batch import codec, compression, joining
+from penstock.batch import codec, compression, joining, masking
 from penstock.batch.projecting import Projection
 from penstock.batch.schema import SCHEMA_BYTES, check_schema_message
 from penstock.batch.subject_patterns import SubjectPatterns
@@ -39,6 +39,7 @@ from penstock.commitlog.subjects.reading import SubjectIndex, WantedSubjects
 from penstock.commitlog.subjects.summing import SubjectSum, sum_of
 from penstock.commitlog.view import LogView
 from penstock.hot import subject_filter
+from penstock.live.row_set import NONE
 from penstock.vfs.page_cache import ColdError
 
 if TYPE_CHECKING:
@@ -434,15 +435,19 @@ class SubjectQueries:
         tell: Callable[[int], None] = lambda _: None,
         *,
         makes_indexes: bool = True,
+        reads_first: bool = False,
         begin: int = 0,
     ) -> None:
-        """`begin`: messages before it are left out."""
+        """`begin`: messages before it are left out. `reads_first`: `last` does not wait for the index or the sum of a
+        large segment that has none. Its rows are read, until that has taken about as long as making one.
+        """
         self._begin = max(begin, view.log_start)
         self._view = view.as_stored()
         self._live_view = view
         self._end = min(end, view.log_end)
         self._tell = tell
         self._makes_indexes = makes_indexes
+        self._reads_first = reads_first
 
     def last(self, subject: str) -> int | None:
         """Return the offset of the last message of a subject; None: there is none."""
@@ -469,6 +474,8 @@ class SubjectQueries:
 
     def _lasts_in(self, piece: Piece, wanted: WantedSubjects) -> dict[bytes, int]:
         """Return the last messages of the subjects that have one in this piece."""
+        if self._reads_first and len(wanted.names) == 1 and self._is_unknown(piece):
+            return self._read_piece(piece, wanted.names[0])
         spans: dict[bytes, OffsetSpan] = {}
         for part in self._use(piece, lambda source: source.find_each(wanted), may_exceed=True):
             for subject, (first, last) in part.items():
@@ -487,6 +494,36 @@ class SubjectQueries:
             begin = max(piece.begin, min(span.first for span in doubtful.values()))
             end = min(piece.end, max(span.last for span in doubtful.values()))
             lasts.update(self._read_lasts(set(doubtful), begin, end))
+        return lasts
+
+    def _is_unknown(self, piece: Piece) -> bool:
+        """True if a large segment has neither index nor sum, and was not read often."""
+        segment = piece.segment.latest
+        memory = segment.subjects
+        if segment.size_bytes < limits.READ_FIRST_BYTES_MIN or memory.reads >= limits.READ_FIRST_MAX:
+            return False
+        if not piece.is_sealed:
+            return memory.summed is None
+        if memory.trailer is not None:
+            return False
+        with contextlib.suppress(SegmentReplacedError, CorruptionError, OSError):
+            return not has_index(self._view, segment)
+        return False  # what asks the index reports it
+
+    def _read_piece(self, piece: Piece, subject: bytes) -> dict[bytes, int]:
+        """Return the last message of a subject, if there is one in this piece, whose rows are all read."""
+        import pyarrow.compute as pc
+
+        lasts: dict[bytes, int] = {}
+        hidden, name = self._live_view.hidden or NONE, subject.decode()
+        for rows, size_bytes in subject_rows(self._view, piece.begin, piece.end):
+            self._tell(size_bytes)
+            offsets = rows.column(0).filter(pc.equal(rows.column(_SUBJECT), name))
+            if (shown := masking.shown(offsets, hidden)) is not None:
+                offsets = offsets.filter(shown)
+            if len(offsets):
+                lasts[subject] = offsets[-1].as_py()
+        piece.segment.latest.subjects.reads += 1
         return lasts
 
     def _read_lasts(self, subjects: set[bytes], begin: int, end: int) -> dict[bytes, int]:

@@ -84,14 +84,16 @@ class SubjectMemory:
     `trailer`: that of its subject index, once it was compared with the segment. `filter`: what is kept of that index.
     `begin`, `end`, `parts` of `summed`: sums of the rows from one offset to another, in no index file. `batches`: large
     ones that were read, by base offset; see `single_rows`. An outdated one costs reading its batch. `gone`: a few
-    hidden rows of it, and the sum of those that its file holds.
+    hidden rows of it, and the sum of those that its file holds. `reads`: how often its rows were read for want of an
+    index.
     """
 
-    __slots__ = ("batches", "filter", "gone", "summed", "trailer")
+    __slots__ = ("batches", "filter", "gone", "reads", "summed", "trailer")
 
     def __init__(self) -> None:
         self.trailer: Trailer | None = None
         self.filter: KeptFilter | None = None
+        self.reads = 0
         self.summed: tuple[int, int, tuple[SubjectRows, ...]] | None = None
         self.batches: tuple[ReadBatch, ...] = ()
         self.gone: tuple[RowSet, SubjectRows] | None = None

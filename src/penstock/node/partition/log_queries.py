@@ -187,7 +187,8 @@ class GetMessage(Query):
         self._looked(size_bytes)
 
     def _last_of_subject(self, subject: str) -> None:
-        offset = SubjectQueries(self._view, self._committed_end, self._summing).last(subject)
+        queries = SubjectQueries(self._view, self._committed_end, self._summing, reads_first=True)
+        offset = queries.last(subject)
         if offset is None:
             raise RemoteError(ErrorCode.MESSAGE_NOT_FOUND, "the stream holds no message with that subject")
         found = row_at(self._view, offset, self._looked)
