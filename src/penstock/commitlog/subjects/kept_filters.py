@@ -1,9 +1,9 @@
 """Filters of subject indexes in memory, under one budget of the broker: so an absent subject costs no read.
 
-Rules: a filter is kept with its segment, and goes with it: the budget only refers to it. Its pages and its directory
-were checked, and are of the index that was compared with the segment. Disk threads keep filters, without locks: each
-value is replaced as a whole, and each sum is of what is there. If several threads keep one at once, the budget is
-exceeded by as many filters, until the next one is kept.
+Rules: a filter is kept with its segment, and goes with it: the budget only refers to it. Its pages, its directory and
+the checksums of the segment's blocks were checked, and are of the index that was compared with the segment. Disk
+threads keep filters, without locks: each value is replaced as a whole, and each sum is of what is there. If several
+threads keep one at once, the budget is exceeded by as many filters, until the next one is kept.
 
 Theory: a look-up asks the segments of a log from the newest to the oldest. So a log that has more filters than it may
 keep, keeps those of its newest segments; least recently used ones would all be gone before they are used again.
@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import itertools
 import weakref
+from array import array
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -29,19 +30,21 @@ _T = TypeVar("_T")
 
 
 class KeptFilter:
-    """Filter and directory of the index of one segment. `pages` None: it had to go."""
+    """Filter, directory and checksums of blocks of the index of one segment. `pages` None: they had to go."""
 
-    __slots__ = ("__weakref__", "base_offset", "directory", "pages", "size_bytes")
+    __slots__ = ("__weakref__", "base_offset", "directory", "pages", "size_bytes", "sums")
 
-    def __init__(self, base_offset: int, pages: bytes, directory: Directory) -> None:
+    def __init__(self, base_offset: int, pages: bytes, directory: Directory, sums: array[int]) -> None:
+        """`sums`: of each block of the segment; empty if the index has none."""
         self.base_offset = base_offset
-        self.size_bytes = len(pages) + directory.size_bytes
+        self.size_bytes = len(pages) + directory.size_bytes + sums.itemsize * len(sums)
         self.directory: Directory | None = directory
         self.pages: bytes | None = pages
+        self.sums: array[int] | None = sums
 
     def drop(self) -> None:
         """Give the memory back."""
-        self.pages = self.directory = None
+        self.pages = self.directory = self.sums = None
 
 
 class FilterBudget:

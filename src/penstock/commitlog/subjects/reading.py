@@ -6,6 +6,8 @@ opened for one look-up and closed again by the caller; the trailer may be kept.
 
 from __future__ import annotations
 
+import sys
+from array import array
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -15,7 +17,7 @@ from penstock.commitlog.subjects.blocks import OffsetSpan, SubjectRow, SubjectRo
 from penstock.commitlog.subjects.kept_filters import KeptFilter
 from penstock.commitlog.subjects.layout import TRAILER_BYTES, Directory, FilterBits, Trailer
 from penstock.hot import subject_filter
-from penstock.hot.subject_filter import PAGE_BYTES
+from penstock.hot.subject_filter import BITS_BYTES, PAGE_BYTES
 from penstock.vfs import File
 
 if TYPE_CHECKING:
@@ -62,7 +64,8 @@ class SubjectIndex:
     @property
     def filter_bytes(self) -> int:
         """Size of what `read_filter` returns."""
-        return self.trailer.pages * PAGE_BYTES + self.trailer.directory_bytes
+        trailer = self.trailer
+        return trailer.pages * PAGE_BYTES + trailer.directory_bytes + trailer.sum_pages * BITS_BYTES
 
     def read_filter(self) -> KeptFilter:
         """Read all that `kept` is, and use it."""
@@ -72,7 +75,12 @@ class SubjectIndex:
             subject_filter.check_pages(self._pages)
         except subject_filter.WrongPageError as error:
             raise self._wrong_page(error) from None
-        return KeptFilter(trailer.segment.base_offset, self._pages, self.directory)
+        sums = array("I")
+        for number in range(trailer.sum_pages):
+            sums.frombytes(self.sum_page(number)[:BITS_BYTES])
+        if sys.byteorder == "big":
+            sums.byteswap()
+        return KeptFilter(trailer.segment.base_offset, self._pages, self.directory, sums)
 
     def _read_pages(self) -> bytes:
         trailer = self.trailer

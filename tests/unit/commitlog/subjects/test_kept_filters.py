@@ -38,7 +38,8 @@ def _read(base_offset: int) -> KeptFilter:
     found = index.read_filter()
     assert found.pages is not None
     assert found.directory is not None
-    return KeptFilter(base_offset, found.pages, found.directory)
+    assert found.sums is not None
+    return KeptFilter(base_offset, found.pages, found.directory, found.sums)
 
 
 def test_a_kept_filter_has_the_size_that_was_asked_for() -> None:
