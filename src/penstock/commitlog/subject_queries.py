@@ -334,7 +334,7 @@ def open_index(view: LogView, segment: Segment) -> Iterator[SubjectIndex | None]
             _discard(view, segment, error)
 
 
-def _may_hold(segment: Segment, wanted: WantedSubjects) -> bool:
+def may_hold(segment: Segment, wanted: WantedSubjects) -> bool:
     """False if the kept filter of a segment says that it holds none of these subjects."""
     pages = None if (kept := segment.subjects.filter) is None else kept.pages
     return bool(subject_filter.holding([pages], wanted.hashes))
@@ -463,7 +463,7 @@ class SubjectQueries:
         wanted = WantedSubjects([*found])
         first_wanted = wanted
         for piece in self._pieces_with(wanted) if found else ():
-            if wanted is not first_wanted and not _may_hold(piece.segment.latest, wanted):
+            if wanted is not first_wanted and not may_hold(piece.segment.latest, wanted):
                 continue
             if lasts := self._lasts_in(piece, wanted):
                 found.update(lasts)

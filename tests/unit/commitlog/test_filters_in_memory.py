@@ -10,6 +10,7 @@ import pytest
 
 from penstock.commitlog import FilterBudget, Log, LogConfig, SubjectQueries
 from penstock.commitlog.files import files
+from penstock.commitlog.subject_reads import SubjectRanges
 from penstock.commitlog.subjects import layout
 from penstock.vfs import Vfs
 from penstock.vfs.faulty import FaultyVfs, FileFault, FileOperation
@@ -76,6 +77,20 @@ def test_an_absent_subject_reads_nothing_and_a_present_one_the_index_of_its_segm
     assert counted.looked_at() == {files.subjects_path(first.path)}
     assert counted.last("common", "own.59", "own.1", "absent") == [118, 119, 3, -1]
     assert counted.looked_at() == {files.subjects_path(first.path)}
+
+
+def test_a_read_of_one_subject_opens_no_index_of_segments_without_it() -> None:
+    counted = Counted()
+    assert counted.last("absent") == [-1]
+    view = counted.log.view()
+    counted.operations.clear()
+    ranges, offset, found = SubjectRanges(view, ["own.7"]), 0, []
+    while offset < view.segments[-1].base_offset:
+        low, offset = ranges.at(offset)
+        found += [(low, offset)] if low < offset else []
+    assert found == [(15, 16)]
+    assert counted.looked_at() == {files.subjects_path(view.segment_of(15).path)}
+    assert ranges.looked_segments == 1
 
 
 def test_without_room_the_answers_are_the_same() -> None:
