@@ -12,7 +12,7 @@ from penstock.base.config import Compression
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import Offset, StreamId
 from penstock.batch.codec import BatchProducer
-from penstock.commitlog import Log, LogConfig, SubjectQueries
+from penstock.commitlog import FilterBudget, Log, LogConfig, SubjectQueries
 from penstock.commitlog.subjects import reading
 from penstock.hot.subject_filter import PAGE_BYTES
 from penstock.live.row_set import RowSet
@@ -46,7 +46,8 @@ class Counted:
         self.read_bytes = 0
         self.disk = MemoryVfs()
         self.vfs = FaultyVfs(self.disk, self._count)
-        self.log: Log = open_log(self.vfs, LogConfig(segment_bytes=segment_bytes, compression=compression))
+        config, nothing = LogConfig(segment_bytes=segment_bytes, compression=compression), FilterBudget(0)
+        self.log: Log = open_log(self.vfs, config, filters=nothing)  # filters are read from the files
         self.log.start_epoch(1)
         for first in range(0, len(subjects), per_batch):
             append_on(self.log, subjects[first : first + per_batch], size_bytes)
