@@ -3,11 +3,10 @@
 Rules: queries are about rows as they are stored, but for the last message of a subject: there a hidden row is none. A
 sealed segment answers from its subject index, which is built on the way if it is missing, of other messages or damaged.
 A query that looks for the last messages of subjects asks the kept filters of all segments first (`kept_filters`), and
-opens the indexes of those only that may hold one.
-What has no index, the active segment and a part of a sealed one, is read once and remembered as sums by
-subject; later queries read only what was appended since. So memory does not grow with the subjects of the log, only
-with those of the active segment that is asked about. All of it reads files: run it in a disk thread. At most one index
-is open at a time.
+opens the indexes of those only that may hold one. What has no index, the active segment and a part of a sealed one, is
+read once and remembered as sums by subject; later queries read only what was appended since. So memory grows with the
+subjects of the active segment that is asked about, and with the kept filters, which have a limit; not with the subjects
+of the log. All of it reads files: run it in a disk thread. At most one index is open at a time.
 
     sealed ··· sealed  | cut by log_start: summed | sealed: index, index, index | active: summed |
 

@@ -53,6 +53,7 @@ class FilterBudget:
     def __init__(self, bytes_max: int = limits.KEPT_FILTERS_BYTES_MAX) -> None:
         self.bytes_max = bytes_max
         self.look_ups = 0
+        self.bytes_at_most = 0  # of what was kept since all was counted, and of what was there then
         self._numbers = itertools.count()  # never used again: what refers to a log that is gone can be dropped
         self._logs: dict[int, weakref.ref[LogFilters]] = {}
 
@@ -116,21 +117,25 @@ class LogFilters:
     def _make_room(self, base_offset: int, size_bytes: int) -> bool:
         """Drop filters until there is room for one of so many bytes; False: there is none."""
         budget = self._budget
-        sizes = {log: held for log in budget.logs() if (held := log.size_bytes) or log is self}
+        if budget.bytes_at_most + size_bytes <= budget.bytes_max:  # counting takes a look at each filter of the broker
+            budget.bytes_at_most += size_bytes
+            return True
+        sizes = {log: size for log in budget.logs() if (size := log.size_bytes) or log is self}
         lacking = sum(sizes.values()) + size_bytes - budget.bytes_max
         share = budget.bytes_max // len(sizes)
         own = sizes.pop(self)
         for log in sorted(sizes, key=lambda one: one.used_at):
             if lacking <= 0:
-                return True
+                break
             if budget.look_ups - log.used_at > limits.FILTERS_IDLE_LOOK_UPS:
                 lacking -= log.drop(lacking)
             elif own + size_bytes <= share:
                 lacking -= log.drop(min(lacking, sizes[log] - share))
-        if lacking > sum(one.size_bytes for one in self._kept() if one.base_offset < base_offset):
-            return False
-        self.drop(lacking, below=base_offset)
-        return True
+        has_room = lacking <= sum(one.size_bytes for one in self._kept() if one.base_offset < base_offset)
+        if has_room:
+            lacking -= self.drop(lacking, below=base_offset)
+        budget.bytes_at_most = budget.bytes_max + lacking - (0 if has_room else size_bytes)
+        return has_room
 
     def drop(self, size_bytes: int, below: int = limits.OFFSET_MAX) -> int:
         """Drop the filters of the oldest segments, of at least so many bytes; return the bytes that are free then.
