@@ -96,6 +96,8 @@ from penstock.messages.records import (
     ListSubjectsResponse,
 )
 from penstock.messages.replicas import (
+    LeaseRequest,
+    LeaseResponse,
     PeerHelloRequest,
     PeerHelloResponse,
     RaftRequest,
@@ -218,6 +220,7 @@ class Api(IntEnum):
     ADD_COMPANION = 79
     ERASED = 80
     RECORD_DELETION = 81
+    LEASE = 82
 
 
 class QuotaKind(Enum):
@@ -311,6 +314,7 @@ _TABLE = (
     ApiSpec(Api.ADD_COMPANION, AddCompanionRequest, AddCompanionResponse, 1, 1, True),
     ApiSpec(Api.ERASED, ErasedRequest, ErasedResponse, 1, 1, True),
     ApiSpec(Api.RECORD_DELETION, RecordDeletionRequest, RecordDeletionResponse, 1, 1, True),
+    ApiSpec(Api.LEASE, LeaseRequest, LeaseResponse, 1, 1, True),
 )
 
 APIS: dict[int, ApiSpec] = {int(spec.api): spec for spec in _TABLE}

@@ -135,6 +135,7 @@ class Node:
     def start(self, now: Now) -> Step:
         """Recover everything from disk; blocks. Raise PenstockError or OSError if the broker cannot start on it."""
         self._context.now = now
+        self._replicas.leases.started(now)
         cluster = self._cluster
         self._router.report.started_us = now.wall_us
         cluster.open(self._replicas, self._router.report)
