@@ -618,6 +618,7 @@ class Node:
 
     def _closed(self, partition: Partition, error: RemoteError) -> None:
         self._replicas.closed(partition, error)
+        self._replicas.leases.ended(partition, error)
         self._fetches.refuse(partition.key, error)
         self._storing.appends.refuse(partition.key, error)
         self._publishing.refuse(partition.key, error)
@@ -636,6 +637,7 @@ class Node:
         self._replicas.ended(partition, RemoteError(ErrorCode.FENCED_EPOCH, text))
         # Refer pending requests to the new leader.
         error = not_leader(self._context.image, partition.stream, partition.key.partition)
+        self._replicas.leases.ended(partition, error)
         self._fetches.refuse(partition.key, error)
         self._publishing.refuse(partition.key, error)
         self._deletions.refuse(partition, error)

@@ -239,7 +239,6 @@ class Replicas:
     def ended(self, partition: Partition, error: RemoteError) -> None:
         """End what only a leader does; `error` is for callers that wait."""
         self.truncations.refuse(partition, error)
-        self.leases.ended(partition, error)
         self.rollups.ended(partition)
         self.staged_retention.ended(partition)
 
