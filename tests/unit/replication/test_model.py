@@ -200,7 +200,7 @@ def test_a_look_up_under_a_lease_shows_all_that_was_committed_before() -> None:
         queries += cluster.queries
         epochs += cluster.metadata.now.partition.leader_epoch
     assert queries > 500
-    assert epochs > 100
+    assert epochs > 50
 
 
 # Each rule, broken

@@ -152,7 +152,7 @@ def test_a_deposed_leader_answers_no_look_up() -> None:
         answered_ms += 50 * is_answered
         brokers.run(50)
         if not is_answered and asked in led.replies:
-            led.answer(asked, RemoteError)
+            led.answer(asked, RemoteError)  # type: ignore[type-var]
     assert 0 < answered_ms <= limits.LEADER_LEASE_MS
     assert brokers.led("s").acks
 
@@ -201,7 +201,7 @@ def test_a_new_leader_truncates_nothing_that_an_earlier_one_may_show() -> None:
     brokers.run(2 * limits.LEADER_LEASE_MS)
     caller = successor.request(request)
     brokers.run(200)
-    assert not isinstance(successor.replies[caller].response, RemoteError)
+    assert not isinstance(successor.replies[caller].response, RemoteError)  # type: ignore[type-var]
 
 
 def test_a_controlled_shutdown_is_as_quick_with_a_lease() -> None:
@@ -273,7 +273,7 @@ def test_what_nobody_confirms_is_to_be_asked_again() -> None:
             brokers.cut(led.broker_id, other)
     caller = led.request(latest(led))
     brokers.run(limits.COMMIT_REFUSAL_WAIT_MS + 100)
-    error = led.answer(caller, RemoteError)
+    error = led.answer(caller, RemoteError)  # type: ignore[type-var]
     assert error.code == ErrorCode.NOT_YET
     assert "still leads" in error.message
 
@@ -286,7 +286,7 @@ def test_a_look_up_that_waits_when_another_broker_leads_is_sent_there() -> None:
     brokers.settle()
     led.node._resigned(next(iter(led.node._partitions.values())))
     led.turn()
-    assert led.answer(caller, RemoteError).code == ErrorCode.NOT_LEADER
+    assert led.answer(caller, RemoteError).code == ErrorCode.NOT_LEADER  # type: ignore[type-var]
 
 
 def test_where_no_other_broker_may_lead_it_is_answered_at_once() -> None:
@@ -314,7 +314,7 @@ def test_a_stop_and_a_lost_connection_end_the_wait() -> None:
     led.open_requests.discard(gone)
     led.stop()
     assert gone not in led.replies
-    assert led.answer(stays, RemoteError).code == ErrorCode.STOPPING
+    assert led.answer(stays, RemoteError).code == ErrorCode.STOPPING  # type: ignore[type-var]
 
 
 def test_look_ups_that_wait_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -322,7 +322,7 @@ def test_look_ups_that_wait_are_limited(monkeypatch: pytest.MonkeyPatch) -> None
     brokers = with_messages(b"one")
     led = brokers.led("s")
     callers = [led.request(latest(led)) for _ in range(3)]
-    assert led.answer(callers[2], RemoteError).code == ErrorCode.OVERLOADED
+    assert led.answer(callers[2], RemoteError).code == ErrorCode.OVERLOADED  # type: ignore[type-var]
     brokers.settle()
     assert end_of(led, callers[0]) == end_of(led, callers[1]) == 1
     assert end_of(led, led.request(latest(led))) == 1  # their shares are free again
