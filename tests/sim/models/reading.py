@@ -8,7 +8,6 @@ than an ack given before it was asked, from feature level 0.4 on.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import Offset, PartitionId, StreamId
@@ -29,8 +28,6 @@ from tests.sim.checks.observing import CommitPromises
 from tests.sim.models.client_state import ConsumerModel, StreamGeneration, kind_of
 from tests.sim.models.requests import SimClient
 from tests.sim.plan.plan import Act, PlannedOperation
-
-_REPEATED, _REPEATED_US = 12, 20_000
 
 
 class Readers:
@@ -186,23 +183,15 @@ class Readers:
         partition = operation.number % generation.config.partitions
         history = self._history(generation, partition)
         self._latest(generation, partition, history)
-        self._latest_of_all(generation, partition, history, _REPEATED)
 
-    def _latest_of_all(
-        self, generation: StreamGeneration, partition: int, history: PartitionHistory, left: int
-    ) -> None:
-        """Ask all brokers that lead by their own account, and again a moment later: so a lease goes on."""
-        if self._is_alone or history.is_deleted:
-            return
+    def latest_of_all(self, generation: StreamGeneration, partition: int) -> None:
+        """Ask all brokers that lead by their own account for the end of the log."""
         for broker in self._around.brokers.values():
             if broker.node is None:
                 continue
             look = inspector.partition(broker.node, generation.stream_id, partition)
             if look is not None and look.is_leader:
-                self._latest(generation, partition, history, broker.broker_id)
-        if left:
-            again = partial(self._latest_of_all, generation, partition, history, left - 1)
-            self._around.scheduler.after(_REPEATED_US, again)
+                self._latest(generation, partition, self._history(generation, partition), broker.broker_id)
 
     def _are_leased(self) -> bool:
         nodes = (broker.node for broker in self._around.brokers.values())
@@ -222,7 +211,7 @@ class Readers:
             if response.leader_epoch < epoch:
                 if not is_leased:
                     return  # a deposed leader that does not know its successor
-                self._around.count("look-ups that a deposed leader answered in time")
+                self._around.count("look-ups answered by deposed leaders")
             end = min(promised_end, history.promised_end)  # excludes messages that were permissibly lost meanwhile
             if response.offset < end and not (history.is_damaged or history.may_lose):
                 text = f"{history.name()}: latest is {response.offset} in epoch {response.leader_epoch}"
