@@ -71,13 +71,17 @@ _DISK_US = 5_000_000  # Interval of measurements of the disk's space.
 _LEAVE_SHARE = 0.2  # Share of the stop time-out for each of the two hand-overs to other brokers.
 
 
+# Counts while the machine is suspended, too: sessions and leases end meanwhile for the other brokers.
+_ELAPSED = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
 def wall_clock() -> Now:
-    return Now(time.time_ns() // 1_000, time.monotonic_ns() // 1_000)
+    return Now(time.time_ns() // 1_000, _elapsed_us())
 
 
-def _monotonic_us() -> int:
+def _elapsed_us() -> int:
     """Elapsed time of `wall_clock` without the wall time: cheaper, because every read and batch calls it."""
-    return time.monotonic_ns() // 1_000
+    return time.clock_gettime_ns(_ELAPSED) // 1_000
 
 
 def _raise(error: BaseException) -> None:
@@ -122,7 +126,7 @@ class Driver:
         self.tracing: Tracing | None = None
         self._loop = loop
         self._clock = clock
-        self.elapsed_us = _monotonic_us if clock is wall_clock else lambda: clock().elapsed_us  # for measuring waits
+        self.elapsed_us = _elapsed_us if clock is wall_clock else lambda: clock().elapsed_us  # for measuring waits
         self._threads = disk
         disk.taken = self._disk_work_taken
         self._complaints = RateLimitedLog()

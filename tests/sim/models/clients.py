@@ -23,6 +23,7 @@ With more than three brokers the streams have read replicas (observers); those o
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -74,6 +75,7 @@ _RECREATED_SLOT = 3
 _DURABILITIES = tuple(Durability)
 _REPLICAS = 3
 _OF_A_SUBJECT = 40  # consecutive messages, so that look-ups find them in older segments, too
+_LOOK_UPS, _LOOK_UP_EVERY_US = 20, 15_000
 _WINDOW_MS = 10**12  # longer than any clock change
 _CONFIGS: tuple[dict[str, Any], ...] = (
     {"segment_bytes": 16_384},
@@ -131,6 +133,7 @@ class Clients:
         self._messages = self._keyed_messages = 0
         self._acts: dict[Act, Callable[[PlannedOperation], None]] = {
             Act.PUBLISH: self._publish,
+            Act.LATEST: lambda operation: self._look_up_often(operation, _LOOK_UPS),
             Act.APPEND: self._append,
             Act.METADATA: self._metadata,
             Act.STATUS: self._status,
@@ -358,6 +361,17 @@ class Clients:
         for number in range(1 + operation.number % 5):
             size_bytes = 0 if (operation.number + number) % 7 else 700
             self.publish(operation.slot, operation.number // 5, size_bytes)
+
+    def _look_up_often(self, operation: PlannedOperation, left: int) -> None:
+        """Publish, and look up the end of the log at all that lead by their own account; a moment later again."""
+        generation = self.generations[operation.slot]
+        if generation is None or not generation.stream_id:
+            return
+        self.publish(operation.slot, 0, 0)
+        self.readers.latest_of_all(generation, operation.number % generation.config.partitions)
+        if left:
+            again = partial(self._look_up_often, operation, left - 1)
+            self._around.scheduler.after(_LOOK_UP_EVERY_US, again)
 
     def publish_split(self) -> None:
         """Publish one message to each partition of the split stream, without retries."""

@@ -32,6 +32,8 @@ LEVEL_OPERATIONS = 80
 DURABILITY_OPERATIONS = 6
 SUBJECT_OPERATIONS = 12
 LAST_OPERATIONS = 100  # of each slot
+LATEST_OPERATIONS = 60
+LEASE_FAULTS = 6
 INDEX_FAULTS = 12
 REST_US = 14_000_000  # longer than a follower may lag before it leaves the ISR
 DURABILITY_SLOT = 1  # its promises are those of `os`, the weakest durability
@@ -67,6 +69,7 @@ class Act(StrEnum):
     LEVEL = "level"  # a broker becomes another version, the feature level is raised, or what is new is tried
     SUBJECTS = "subjects"  # of a stream are added or removed
     LAST = "last"  # message of a subject is looked up
+    LATEST = "latest"  # messages are published, and the end of the log is looked up, again and again for a moment
     IMPORT = "import"  # a program imports rows with their offsets and timestamps, is killed, or checks what is stored
 
 
@@ -99,6 +102,8 @@ _DURABILITY_ACTS = ((Act.DURABILITY, 1),)
 _SUBJECT_ACTS = ((Act.SUBJECTS, 1),)
 
 _LAST_ACTS = ((Act.LAST, 1),)
+
+_LATEST_ACTS = ((Act.LATEST, 1),)
 
 _USER_ACTS = (
     (Act.ASK, 9),
@@ -269,6 +274,9 @@ def make_plan(seed: int, brokers: int, slots: int) -> RunPlan:
         faults += _faults_drawn_apart(seed, Ill.FULL_AND_DEPOSED, end_us, brokers)
         if _is_drawn(seed, "with damaged ends"):
             faults += _faults_drawn_apart(seed, Ill.DAMAGED_END, end_us, brokers)
+        if _is_drawn(seed, "with leases"):
+            operations += _drawn_apart(seed, "leases", end_us, 0, _LATEST_ACTS, LATEST_OPERATIONS)
+            faults += _faults_drawn_apart(seed, Ill.DEPOSED_AND_ASKED, end_us, brokers, LEASE_FAULTS)
     return RunPlan(seed, brokers, end_us, tuple(sorted(operations)), tuple(sorted(faults)))
 
 

@@ -42,6 +42,7 @@ class Ill(StrEnum):
     DEPOSED_AND_BACK = "deposed and back"
     JOINER_BEHIND = "joiner behind"
     FULL_AND_DEPOSED = "full and deposed"
+    DEPOSED_AND_ASKED = "deposed and asked"
 
 
 AIMED = frozenset(
@@ -54,6 +55,7 @@ AIMED = frozenset(
         Ill.DEPOSED_AND_BACK,
         Ill.JOINER_BEHIND,
         Ill.FULL_AND_DEPOSED,
+        Ill.DEPOSED_AND_ASKED,
     }
 )
 

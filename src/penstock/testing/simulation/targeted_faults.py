@@ -7,6 +7,8 @@ each of its events without changing anything, and strikes when its condition hol
 |--------------------|-------------------------------------------|-----------------------------------------------------|
 | shrink in doubt    | a leader proposes an ISR without a        | the metadata leader crashes; if that is the leader  |
 |                    | follower that was cut off from it         | itself, it is cut off from all                      |
+| deposed and asked  | a leader answers look-ups under a lease,  | its connections to the other brokers break, and it  |
+|                    | and does not lead the metadata            | does not hear of its successor; clients reach both  |
 | join of a past run | a leader proposes to add a follower to    | the follower loses its power and restarts, cut off  |
 |                    | the ISR                                   | from the leader; only then the proposal arrives     |
 | changes cross      | a leader proposes to add a follower to    | the connection breaks, and the follower's disk has  |
@@ -67,6 +69,7 @@ class TargetedFaults:
             Ill.DEPOSED_AND_BACK: self._deposed_and_back,
             Ill.JOINER_BEHIND: self._joiner_behind,
             Ill.FULL_AND_DEPOSED: self._full_and_deposed,
+            Ill.DEPOSED_AND_ASKED: self._deposed_and_asked,
         }
 
     def arm(self, fault: PlannedFault) -> None:
@@ -266,6 +269,22 @@ class TargetedFaults:
         assert own is not None
         successor = self._brokers[own.leader or 0]
         self._strike(fault, f"{leader.name} is back, {successor.name} stops", successor.stop)
+
+    def _deposed_and_asked(self, fault: PlannedFault) -> _Aim:
+        while True:
+            leader = yield
+            lead = self._lead_of(leader, fault, in_sync=3)
+            if lead is None or self._metadata_leader(leader) in (None, leader):
+                continue
+            assert leader.node is not None
+            if inspector.holds_promises(leader.node):
+                break
+        others, network = self._others(leader), self._around.network
+        for other in others:
+            for connection in network.between(leader.name, other.name):
+                connection.cut()
+        self._cut_off(leader, others, 400_000 + fault.number % 3_000_000)
+        self._strike(fault, f"{leader.name} answers look-ups, and does not hear of its successor")
 
     def _joiner_behind(self, fault: PlannedFault) -> _Aim:
         found = None
