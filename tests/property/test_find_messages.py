@@ -151,6 +151,7 @@ def check(
         assert answer.begin <= answer.next_offset <= answer.end_offset <= end
         if request.which == "last_of_each":
             assert answer.subjects == len(lasts)
+            assert answer.messages == len(wanted) - len(found) + len(page)
         if len(found) >= len(wanted) or request.which == "last" or answer.next_offset >= answer.end_offset:
             break
         options |= {"begin": answer.next_offset, "end": answer.end_offset}

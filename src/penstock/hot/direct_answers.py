@@ -10,11 +10,6 @@ a larger payload would cost the connection.
 
 from __future__ import annotations
 
-try:
-    import cython
-except ImportError:
-    from penstock.hot import cython
-
 from penstock.hot import load, memory
 from penstock.hot.message import MessageLayout
 
@@ -216,7 +211,7 @@ def _put_digits(out: bytearray, at: _int, value: _int, digits: _int) -> None:
         value //= 10
 
 
-def _put(out: bytearray, at: _int, text: bytes, begin: _int, end: _int) -> int:
+def _put(out: bytearray, at: _int, text: bytes | bytearray, begin: _int, end: _int) -> int:
     memory.put(out, at, text, begin, end)
     return at + end - begin
 
@@ -233,9 +228,7 @@ def _put_head(out: bytearray, at: _int, reply: bytes, reply_bytes: _int, header_
     return _put(out, at, _END, 0, 2)
 
 
-def _put_status(
-    out: bytearray, at: _int, reply: bytes, reply_bytes: _int, status: bytes, status_bytes: _int
-) -> int:
+def _put_status(out: bytearray, at: _int, reply: bytes, reply_bytes: _int, status: bytes, status_bytes: _int) -> int:
     at = _put_head(out, at, reply, reply_bytes, status_bytes, 0)
     at = _put(out, at, status, 0, status_bytes)
     return _put(out, at, _END, 0, 2)

@@ -27,6 +27,7 @@ from penstock.hot.message_group import MessageGroup
 from penstock.hot.scan import GROUP_BITS
 from penstock.jetstream.answers import error_answer, json_answer, publish_command
 from penstock.jetstream.api_call import ApiCall, ApiSubject, parse_api_subject
+from penstock.jetstream.lookups import Lookups
 from penstock.jetstream.node_access import GatewayCaller, GatewayNode, Heard
 from penstock.messages import PassApiCallsRequest, Request, Response
 from penstock.metadata.image import StreamState
@@ -47,19 +48,22 @@ class Gateway:
 
     def __init__(self, node: GatewayNode, *, prefixes: tuple[str, ...]) -> None:
         """`prefixes` are API prefixes with their last dot, such as `$JS.API.`."""
-        self._node = node
+        self.node = node
+        self.payload_max = 1 << 20  # nats-server's max_payload: a larger answer would cost the connection
         self._prefixes = prefixes
         self._waiting: dict[GatewayCaller, Heard] = {}  # requests to the node without an answer
         self._last_number = 0
         self._to_pass_on: dict[BrokerId, list[ApiCall]] = {}
         # by operation; of requests without a stream, and of those about a stream that is led here
         self.handlers: dict[str, Handler] = {"INFO": self._account_info}
+        self._lookups = Lookups(self)
+        self.handlers |= self._lookups.handlers
 
     def start(self) -> None:
         """Subscribe to the API."""
         for number, prefix in enumerate(self._prefixes):
             sid = number << GROUP_BITS | GATEWAY_GROUP
-            self._node.outbox.step.nats.append(Subscribe(sid, f"{prefix}>", QUEUE_GROUP))
+            self.node.outbox.step.nats.append(Subscribe(sid, f"{prefix}>", QUEUE_GROUP))
 
     # Events
 
@@ -70,6 +74,7 @@ class Gateway:
             if reply is not None:
                 subject = group.subject(row).decode(errors="replace")
                 self._take(ApiCall(subject, reply, group.headers(row), group.value(row) or b""), now)
+        self._lookups.ask_gets(now)
         self._send_passed_on()
 
     def passed_on(self, raw: bytes | memoryview, now: Now) -> None:
@@ -82,6 +87,7 @@ class Gateway:
             raise RemoteError(ErrorCode.BAD_REQUEST, f"API calls: {error}") from None
         for call in calls:
             self._take(call, now)
+        self._lookups.ask_gets(now)
         self._send_passed_on()
 
     def answered(self, caller: GatewayCaller, response: Response | RemoteError, payload: Payload) -> None:
@@ -90,7 +96,13 @@ class Gateway:
             heard(response, payload)
 
     def tick(self, now: Now) -> None:
-        """Give up what has waited for too long."""
+        """Ask again what could not be answered yet, and give up what has waited for too long."""
+        self._lookups.tick(now)
+
+    @property
+    def next_deadline_us(self) -> int | None:
+        """Latest time at which `tick` must run."""
+        return self._lookups.next_deadline_us
 
     # What handlers use
 
@@ -99,12 +111,15 @@ class Gateway:
         self._last_number += 1
         caller = GatewayCaller(self._last_number)
         self._waiting[caller] = heard
-        self._node.request(caller, request, raw, now, who)
+        self.node.request(caller, request, raw, now, who)
 
     def answer(self, call: ApiCall, payload: bytes, headers: bytes | None = None) -> None:
         """Answer a call on its reply subject."""
-        command = publish_command(call.reply, payload, headers)
-        self._node.outbox.step.publish.append(NatsAnswers(GATEWAY_GROUP, command, is_single=True))
+        self.send(publish_command(call.reply, payload, headers))
+
+    def send(self, commands: bytes) -> None:
+        """Send ready commands, in one piece: several answers of the same read."""
+        self.node.outbox.step.publish.append(NatsAnswers(GATEWAY_GROUP, commands, is_single=True))
 
     # Inside
 
@@ -113,8 +128,8 @@ class Gateway:
         handler = None if subject is None else self.handlers.get(subject.operation)
         if subject is None or handler is None:
             return  # as a nats-server without that operation: silence
-        stream = self._stream(subject.stream)
-        if stream is None or (leader := stream.partitions[0].leader) == self._node.broker_id:
+        stream = self.stream(subject.stream)
+        if stream is None or (leader := stream.partitions[0].leader) == self.node.broker_id:
             handler(call, subject, now)
         elif leader is not None and call.hops < HOPS_MAX:
             self._to_pass_on.setdefault(leader, []).append(msgspec.structs.replace(call, hops=call.hops + 1))
@@ -122,7 +137,7 @@ class Gateway:
             self.answer(call, error_answer(subject.operation, 503, 10008, "the stream has no leader at the moment"))
 
     def _account_info(self, call: ApiCall, subject: ApiSubject, now: Now) -> None:
-        streams = sum(not state.config.is_internal for state in self._node.image.streams.values())
+        streams = sum(not state.config.is_internal for state in self.node.image.streams.values())
         names = ("max_memory", "max_storage", "max_streams", "max_consumers", "max_ack_pending")
         limits = dict.fromkeys((*names, "memory_max_stream_bytes", "storage_max_stream_bytes"), -1)
         limits["max_bytes_required"] = False
@@ -130,13 +145,13 @@ class Gateway:
         fields = {"memory": 0, "storage": 0, "streams": streams, "consumers": 0, "limits": limits, "api": api}
         self.answer(call, json_answer(subject.operation, **fields))
 
-    def _stream(self, name: str) -> StreamState | None:
-        image = self._node.image
+    def stream(self, name: str) -> StreamState | None:
+        image = self.node.image
         if not name or name.startswith("__") or name not in image.names:
             return None
         return image.by_name(name)
 
     def _send_passed_on(self) -> None:
         for leader, calls in self._to_pass_on.items():
-            self._node.send_to_peer(leader, PassApiCallsRequest(), msgspec.msgpack.encode(calls))
+            self.node.send_to_peer(leader, PassApiCallsRequest(), msgspec.msgpack.encode(calls))
         self._to_pass_on.clear()

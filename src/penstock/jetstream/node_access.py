@@ -36,6 +36,10 @@ class GatewayNode(Protocol):
     def broker_id(self) -> BrokerId: ...
 
     @property
+    def now(self) -> Now:
+        """The time of the current event."""
+
+    @property
     def outbox(self) -> Outbox:
         """Collects what the driver must do: answers on NATS, deliveries, disk work."""
 

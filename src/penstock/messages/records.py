@@ -238,14 +238,15 @@ class FindMessagesResponse(Response, frozen=True, kw_only=True):
     """The messages are the rows of the raw batch; without a raw part there are none.
 
     `[begin, end_offset)` is the range that was asked about. `next_offset`: where to go on, with `end` = `end_offset`;
-    all is answered once they are equal. `subjects`: with `last_of_each`, the number of subjects with a message before
-    `end_offset`.
+    all is answered once they are equal. With `last_of_each`, `subjects` is the number of subjects with a message before
+    `end_offset`, and `messages` how many of the last ones are at or behind `begin`.
     """
 
     begin: OffsetField
     end_offset: OffsetField
     next_offset: OffsetField
     subjects: Int64Field = 0
+    messages: Int64Field = 0
     log_start: OffsetField
     committed_end: OffsetField
     format_version: Int32Field

@@ -376,6 +376,11 @@ class Node:
         """Collects the effects of the next step; for the parts of the broker that share it."""
         return self._outbox
 
+    @property
+    def now(self) -> Now:
+        """The time of the current event."""
+        return self._context.now
+
     def send_to_peer(self, to: BrokerId, request: Request, payload: bytes) -> bool:
         """Send a request whose answer is ignored. False if that broker is not connected."""
         if not self._peers.is_up(to):

@@ -80,9 +80,7 @@ def test_the_answers_to_gets(
         counted += len(subject) + len(value) + len(own or b"")
         if counted >= bytes_max:
             break
-    found = direct_answers(
-        raw, codec.LAYOUT, b"s", replies, asked, pending, 7, bytes_max, payload_max, has_headers
-    )
+    found = direct_answers(raw, codec.LAYOUT, b"s", replies, asked, pending, 7, bytes_max, payload_max, has_headers)
     assert found == (b"".join(wanted), sent, counted)
 
 

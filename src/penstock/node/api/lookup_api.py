@@ -217,6 +217,7 @@ class LookupApi:
                 end_offset=Offset(query.end),
                 next_offset=Offset(query.next_offset),
                 subjects=query.subjects,
+                messages=query.messages,
                 log_start=Offset(partition.log_start),
                 committed_end=Offset(end),
                 format_version=self._format_version,

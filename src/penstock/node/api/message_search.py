@@ -38,7 +38,8 @@ _ALL = ">"
 class FindMessages(Query):
     """Runs `request` on a log up to `visible_end`; the result is `data`, a batch, or empty without a message.
 
-    `begin` and `end` are the range, `next_offset` is where the next request goes on; `subjects`: see the response.
+    `begin` and `end` are the range, `next_offset` is where the next request goes on; `subjects` and
+    `messages`: see the response.
     """
 
     def __init__(self, view: LogView, visible_end: int, request: FindMessagesRequest) -> None:
@@ -51,7 +52,7 @@ class FindMessages(Query):
         self._is_cached = False  # True while it runs on the event loop
         self._project: Project | None = None
         self.data = bytearray()
-        self.subjects = 0
+        self.subjects = self.messages = 0
         self.begin = max(view.log_start, request.begin)
         self.end = visible_end if request.end is None else min(request.end, visible_end)
         self.next_offset = self.begin
@@ -165,7 +166,7 @@ class FindMessages(Query):
             self._take(self._rows_at([last]))
 
     def _find_each(self) -> None:
-        queries, most = self._queries(), limits.FOUND_MESSAGES_MAX
+        queries, most = self._queries(), limits.FOUND_SUBJECTS_MAX
         if self._is_plain:
             lasts = [one for one in queries.last_of_many([one.encode() for one in self._patterns]) if one >= 0]
         else:
@@ -174,6 +175,7 @@ class FindMessages(Query):
             raise RemoteError(ErrorCode.TOO_LARGE, f"find_messages: more than {most} subjects match", limit=most)
         self.subjects = len(lasts)
         wanted = sorted(one for one in lasts if one >= self.begin)
+        self.messages = len(wanted)
         found = self._rows_at(wanted[: self._request.limit])
         self._take(found)
         is_all = len(found) == len(wanted)
