@@ -42,7 +42,7 @@ class RawNats:
         size = len(headers) + len(payload)
         head = f"HPUB {subject} {inbox} {len(headers)} {size}" if headers else f"PUB {subject} {inbox} {size}"
         self._writer.write(f"SUB {inbox} 1\r\n{head}\r\n".encode() + headers + payload + b"\r\n")
-        found = []
+        found: list[bytes] = []
         async with asyncio.timeout(TIMEOUT_S):
             while not found or (is_batch and not _END.match(found[-1])):
                 found.append(await self._message())
@@ -67,7 +67,13 @@ async def raw_nats(url: str) -> AsyncIterator[RawNats]:
     reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
     try:
         await reader.readline()
-        options = {"verbose": False, "pedantic": False, "headers": True, "no_responders": True, "protocol": 1}
+        options: dict[str, object] = {
+            "verbose": False,
+            "pedantic": False,
+            "headers": True,
+            "no_responders": True,
+            "protocol": 1,
+        }
         if parts.username:
             options |= {"user": parts.username, "pass": parts.password}
         writer.write(b"CONNECT %b\r\n" % json.dumps(options).encode())

@@ -60,25 +60,44 @@ class Stored(NamedTuple):
     value: bytes
 
 
-@given(ACTS, ASKED, st.sampled_from([0, limits.FOUND_ON_LOOP_MAX]))
+@given(
+    ACTS,
+    ASKED,
+    st.sampled_from([0, limits.FOUND_ON_LOOP_MAX]),
+    st.sampled_from([2, limits.SUBJECT_TABLE_MAX]),
+    st.sampled_from([2_500, limits.LAST_ROWS_BYTES_MAX]),
+    st.sampled_from([0, 1, 2]),
+)
 @settings(max_examples=examples(120), deadline=None)
 def test_what_is_found_is_in_the_list(
-    acts: list[tuple[str, str, int]], asked: list[dict[str, Any]], on_loop_max: int
+    acts: list[tuple[str, str, int]],
+    asked: list[dict[str, Any]],
+    on_loop_max: int,
+    table_max: int,
+    kept_bytes_max: int,
+    history: int,
 ) -> None:
-    with patch.object(limits, "FOUND_ON_LOOP_MAX", on_loop_max):
+    with (
+        patch.object(limits, "FOUND_ON_LOOP_MAX", on_loop_max),
+        patch.object(limits, "SUBJECT_TABLE_MAX", table_max),
+        patch.object(limits, "LAST_ROWS_BYTES_MAX", kept_bytes_max),
+    ):
         broker = Broker().start()
-        broker.create("orders", segment_bytes=4096)
-        start_us, live, end, times = broker.clock.wall_us, dict[int, Stored](), 0, list[tuple[int, int]]()
+        limit = {"max_messages_per_subject": history} if history else {}
+        broker.create("orders", segment_bytes=4096, **limit)
+        start_us, live, end = broker.clock.wall_us, dict[int, Stored](), 0
         for number, (act, name, place) in enumerate(acts):
-            broker, end = run(broker, live, end, act, name, place, times)
+            broker, end = run(broker, live, end, act, name, place, history)
+            if number % 2:
+                check(broker, live, end, {"which": "last_of_each", "subjects": NAMES[place % 4 :]}, start_us)
             if number % 8 == 7:
-                check(broker, live, end, times, asked[number // 8 % len(asked)], start_us)
+                check(broker, live, end, asked[number // 8 % len(asked)], start_us)
         for one in asked:
-            check(broker, live, end, times, one, start_us)
+            check(broker, live, end, one, start_us)
 
 
 def run(
-    broker: Broker, live: dict[int, Stored], end: int, act: str, name: str, place: int, times: list[tuple[int, int]]
+    broker: Broker, live: dict[int, Stored], end: int, act: str, name: str, place: int, history: int
 ) -> tuple[Broker, int]:
     """Do one thing to the stream and to the list."""
     stream_id = broker.stream_id("orders")
@@ -88,6 +107,9 @@ def run(
             broker.publish(OF_STREAM + name, value)
             broker.tick(1)
             live[end] = Stored(end, OF_STREAM + name, broker.clock.wall_us - 1_000, value)
+            if history:
+                for one in [one for one in live.values() if one.subject == OF_STREAM + name][:-history]:
+                    del live[one.offset]
             return broker, end + 1
         case "delete" if place in live:
             broker.request(DeleteMessagesRequest(stream_id=stream_id, offsets=(place,)))  # type: ignore[arg-type]
@@ -111,7 +133,6 @@ def check(
     broker: Broker,
     live: dict[int, Stored],
     end: int,
-    times: list[tuple[int, int]],
     asked: dict[str, Any],
     start_us: int,
 ) -> None:

@@ -12,7 +12,7 @@ yet is asked again until its caller has given up; a leader that is none any more
 | DIRECT.GET.<s> with `seq`, …       | one message                                                                   |
 | the same with `batch`              | messages from a sequence or a time on, then the status 204                    |
 | the same with `multi_last`         | the last messages of subjects, then 204                                       |
-| DIRECT.GET of any other stream     | the status 503, which nats-server sends if nobody listens                     |
+| DIRECT.GET of any other stream     | the status 503, which nats-server sends without a subscriber                 |
 """
 
 from __future__ import annotations

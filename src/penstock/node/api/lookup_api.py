@@ -25,7 +25,8 @@ from penstock.messages import (
 )
 from penstock.metadata import feature_versions
 from penstock.metadata.feature_levels import SUBJECT_INDEX
-from penstock.node.api.message_search import FindMessages
+from penstock.node.api.last_rows import LastRows
+from penstock.node.api.message_search import FindMessages, plain_lasts
 from penstock.node.api.subject_limits import SubjectLimits
 from penstock.node.context import Context
 from penstock.node.partition.log_queries import FindOffset, GetMessage, ListSubjects, Query, QueryGivenUpError
@@ -57,6 +58,7 @@ class LookupApi:
         self._executor = QueryExecutor(
             context.outbox, running_max=limits.QUERIES_RUNNING_MAX, waiting_max=limits.QUERIES_WAITING_MAX
         )
+        self._last_rows = LastRows()
         self._open: set[Hashable] = set()  # callers without an answer
 
     def callers_disconnected(self, callers: Iterable[Hashable]) -> None:
@@ -211,7 +213,14 @@ class LookupApi:
         partition.require_high_watermark()
         epoch, end = partition.leader_epoch, partition.visible_end
 
+        def ask() -> FindMessages:
+            subjects = plain_lasts(request)
+            known = None if subjects is None else self._last_rows.known(partition, subjects, end)
+            return FindMessages(partition.live_view(), end, request, known)
+
         def answer(query: FindMessages) -> None:
+            if query.known is not None:
+                self._last_rows.keep(partition, query.known.lasts, query.end, query.fresh)
             response = FindMessagesResponse(
                 begin=Offset(query.begin),
                 end_offset=Offset(query.end),
@@ -225,7 +234,7 @@ class LookupApi:
             )
             self._outbox.reply(call.caller, response, query.data or None, looked_bytes=_searched_bytes(query))
 
-        self._ask(call, partition, request, lambda: FindMessages(partition.live_view(), end, request), answer)
+        self._ask(call, partition, request, ask, answer)
 
     def _check_subjects(self, request: ListSubjectsRequest | FindMessagesRequest, what: str) -> None:
         for subject in request.subjects:

@@ -15,6 +15,7 @@ what is left is asked for again, from `next_offset` on. Hidden rows are no messa
 from __future__ import annotations
 
 from array import array
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from penstock.base import limits
@@ -25,6 +26,7 @@ from penstock.batch.schema import arrow_schema
 from penstock.commitlog import FoundRow, LiveSubjectQueries, LogView, row_at
 from penstock.hot.message_group import MessageGroup
 from penstock.messages import FetchRequest, FindMessagesRequest
+from penstock.node.api.last_rows import KnownRows
 from penstock.node.api.projections import Project
 from penstock.node.partition.log_queries import Query
 from penstock.vfs.page_cache import ColdError
@@ -33,6 +35,15 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _ALL = ">"
+NO_ROWS: Mapping[int, FoundRow] = {}
+
+
+def plain_lasts(request: FindMessagesRequest) -> tuple[str, ...] | None:
+    """Return the subjects of a request for their last messages, if that is all it is about; None: it is not."""
+    is_all = request.which == "last_of_each" and not request.begin and request.end is None and request.limit > 0
+    if not is_all or request.begin_us is not None or request.end_us is not None:
+        return None
+    return None if any(map(is_wildcard, request.subjects)) else request.subjects
 
 
 class FindMessages(Query):
@@ -42,8 +53,13 @@ class FindMessages(Query):
     `messages`: see the response.
     """
 
-    def __init__(self, view: LogView, visible_end: int, request: FindMessagesRequest) -> None:
+    def __init__(
+        self, view: LogView, visible_end: int, request: FindMessagesRequest, known: KnownRows | None = None
+    ) -> None:
+        """`known`: of the subjects of `plain_lasts`; `fresh`: what was found of others."""
         super().__init__(view)
+        self.known = known
+        self.fresh: dict[str, FoundRow | None] = {}
         self._request = request
         self._patterns = list(dict.fromkeys(request.subjects))
         self._is_plain = not any(map(is_wildcard, self._patterns))
@@ -81,8 +97,12 @@ class FindMessages(Query):
         is_timed = request.begin_us is not None or request.end_us is not None
         if self.is_search or is_timed or len(view.segments) > limits.CACHED_SEGMENTS_MAX:
             return False
-        if len(self._patterns) > limits.FOUND_ON_LOOP_MAX:
+        known = {} if self.known is None else self.known.rows
+        if len(self._patterns) - len(known) > limits.FOUND_ON_LOOP_MAX:
             return False
+        if len(self._patterns) == len(known):
+            self.run()
+            return True
         vfs = view.vfs.cached(reads_max=limits.CACHED_READS_MAX, bytes_max=limits.CACHED_BYTES_MAX)
         if vfs is None:
             return False
@@ -166,6 +186,9 @@ class FindMessages(Query):
             self._take(self._rows_at([last]))
 
     def _find_each(self) -> None:
+        if self.known is not None:
+            self._find_subjects(self.known)
+            return
         queries, most = self._queries(), limits.FOUND_SUBJECTS_MAX
         if self._is_plain:
             lasts = [one for one in queries.last_of_many([one.encode() for one in self._patterns]) if one >= 0]
@@ -178,6 +201,24 @@ class FindMessages(Query):
         self.messages = len(wanted)
         found = self._rows_at(wanted[: self._request.limit])
         self._take(found)
+        is_all = len(found) == len(wanted)
+        self.next_offset = self.end if is_all else found[-1].row.offset + 1
+
+    def _find_subjects(self, known: KnownRows) -> None:
+        """Find the last messages of plain subjects by what is known of them."""
+        rows = dict(known.rows)
+        places = {subject: offset for subject, offset in known.offsets.items() if offset < self.end}
+        unknown = [one for one in self._patterns if one not in rows and one not in places]
+        if unknown:
+            lasts = self._queries().last_of_many([one.encode() for one in unknown])
+            places.update((subject, last) for subject, last in zip(unknown, lasts, strict=True) if last >= 0)
+            self.fresh = {subject: None for subject, last in zip(unknown, lasts, strict=True) if last < 0}
+        self.subjects = self.messages = len(places) + sum(one is not None for one in rows.values())
+        ready = {one.row.offset: one for one in rows.values() if one is not None}
+        wanted = sorted([*places.values(), *ready])
+        found = self._rows_at(wanted[: self._request.limit], ready)
+        self._take(found)
+        self.fresh |= {(one.row.subject or b"").decode(): one for one in found if one.row.offset not in ready}
         is_all = len(found) == len(wanted)
         self.next_offset = self.end if is_all else found[-1].row.offset + 1
 
@@ -197,12 +238,13 @@ class FindMessages(Query):
             advice = "name more of the subject in front of its first wildcard, or set begin and end"
             raise RemoteError(ErrorCode.TOO_LARGE, f"find_messages: {text}; subjects: {advice}")
 
-    def _rows_at(self, offsets: list[int]) -> list[FoundRow]:
-        """Return the rows at these offsets, as many as one answer takes."""
+    def _rows_at(self, offsets: list[int], ready: Mapping[int, FoundRow] = NO_ROWS) -> list[FoundRow]:
+        """Return the rows at these offsets, as many as one answer takes; those that are ready are not read."""
         found: list[FoundRow] = []
         size_bytes = 0
         for offset in offsets:
-            if (one := row_at(self._view, offset, self._looked)) is None:
+            one = ready.get(offset) or row_at(self._view, offset, self._looked)
+            if one is None:
                 raise RemoteError(ErrorCode.NOT_YET, "find_messages: a message was deleted meanwhile; ask again")
             found.append(one)
             size_bytes += len(one.row.value or b"") + len(one.row.headers or b"")
