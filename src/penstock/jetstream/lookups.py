@@ -32,7 +32,7 @@ from penstock.base.clock import Now
 from penstock.base.config import StreamConfig
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import Offset, StreamId
-from penstock.base.subjects import is_wildcard, subject_mistake
+from penstock.base.subjects import are_plain, is_wildcard, subject_mistake
 from penstock.batch import codec
 from penstock.batch.picking import RowPicker
 from penstock.hot.direct_answers import direct_answers, time_text
@@ -77,6 +77,7 @@ _TOO_MANY = b"NATS/1.0 413 Too Many Results\r\n\r\n"
 _BUSY = b"NATS/1.0 503 Too Many Batch Reads\r\n\r\n"
 _LEVEL = b"NATS/1.0 412 Required Api Level\r\n\r\n"
 _REQUIRED_LEVEL = re.compile(rb"\r\nNats-Required-Api-Level: *([^\r]*?) *\r\n", re.IGNORECASE)
+_WILDCARDS = re.compile("[*>]")
 _MADE_BY_API = "_jetstream"  # in a stream's metadata: what its config cannot say
 _SILENT = frozenset(
     {ErrorCode.NOT_YET, ErrorCode.NOT_LEADER, ErrorCode.STOPPING, ErrorCode.STREAM_CHANGED, ErrorCode.STREAM_NOT_FOUND}
@@ -91,9 +92,9 @@ Failed = Callable[[RemoteError], None]
 
 def allows_direct(config: StreamConfig) -> bool:
     """Return the stream's `allow_direct`: streams that were not made by the API allow it."""
-    kept = {} if isinstance(config.metadata, msgspec.UnsetType) else config.metadata
+    kept = None if isinstance(config.metadata, msgspec.UnsetType) else config.metadata.get(_MADE_BY_API)
     try:
-        return json.loads(kept.get(_MADE_BY_API, "{}")).get("allow_direct") is not False
+        return kept is None or json.loads(kept).get("allow_direct") is not False
     except (ValueError, AttributeError):
         return True
 
@@ -197,7 +198,9 @@ class Lookups:
             self._gateway.answer(call, b"", _LEVEL)
         else:
             try:
-                if subject.rest:
+                if subject.rest and not call.payload:
+                    query = MessageQuery(last_by_subj=subject.rest)
+                elif subject.rest:
                     query = parse_last_of_subject(call.payload, subject.rest)
                 else:
                     query = parse_direct(call.payload)
@@ -209,11 +212,8 @@ class Lookups:
     def _look_up(self, call: ApiCall, state: StreamState, query: MessageQuery, now: Now) -> None:
         if query.multi_last or query.batch:
             self._begin(call, state, query, now)
-        elif query.last_by_subj and not is_wildcard(query.last_by_subj):
-            if subject_mistake(query.last_by_subj) is not None:
-                self._gateway.answer(call, b"", _NOT_FOUND)
-            else:
-                self._gets.setdefault(state.stream_id, []).append(_Get(call, query.last_by_subj, not query.no_hdr))
+        elif query.last_by_subj and not (_WILDCARDS.search(query.last_by_subj) and is_wildcard(query.last_by_subj)):
+            self._gets.setdefault(state.stream_id, []).append(_Get(call, query.last_by_subj, not query.no_hdr))
         elif (request := _one(state, query)) is None:
             self._gateway.answer(call, b"", _NOT_FOUND)
         else:
@@ -238,6 +238,13 @@ class Lookups:
                     self._get(state, gets[begin : begin + limits.FOUND_SUBJECTS_MAX], now)
 
     def _get(self, state: StreamState, gets: list[_Get], now: Now) -> None:
+        if not are_plain([one.subject.encode(errors="replace") for one in gets]):
+            wrong = [one for one in gets if subject_mistake(one.subject) is not None]
+            for one in wrong:
+                self._gateway.answer(one.call, b"", _NOT_FOUND)
+            if len(wrong) == len(gets):
+                return
+            gets = [one for one in gets if one not in wrong]
         request = FindMessagesRequest(
             stream_id=state.stream_id,
             subjects=tuple({one.subject for one in gets}),

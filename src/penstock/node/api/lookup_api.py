@@ -10,7 +10,7 @@ import msgspec
 from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import Offset, TimestampUs
-from penstock.base.subjects import subject_mistake
+from penstock.base.subjects import are_plain, subject_mistake
 from penstock.messages import (
     FindMessagesRequest,
     FindMessagesResponse,
@@ -237,9 +237,10 @@ class LookupApi:
         self._ask(call, partition, request, ask, answer)
 
     def _check_subjects(self, request: ListSubjectsRequest | FindMessagesRequest, what: str) -> None:
-        for subject in request.subjects:
-            if (mistake := subject_mistake(subject, wildcards=True)) is not None:
-                raise RemoteError(ErrorCode.BAD_REQUEST, f"{what}: {mistake}")
+        if not are_plain([subject.encode(errors="replace") for subject in request.subjects]):
+            for subject in request.subjects:
+                if (mistake := subject_mistake(subject, wildcards=True)) is not None:
+                    raise RemoteError(ErrorCode.BAD_REQUEST, f"{what}: {mistake}")
         if (error := feature_versions.missing(self._context.image, SUBJECT_INDEX)) is not None:
             raise error
 
