@@ -13,6 +13,7 @@ import msgspec
 
 from penstock.base.errors import PenstockError
 from penstock.base.ids import TimestampUs
+from penstock.jetstream.errors import bad_request, invalid_json
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _US = timedelta(microseconds=1)
@@ -21,13 +22,11 @@ _TIME = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:[.,](\d+))?(Z|[+-]\d\d:\
 
 
 class RefusedRequestError(PenstockError):
-    """The request is refused: `text` after the code 408 of DIRECT.GET; error codes of STREAM.MSG.GET."""
+    """A request of DIRECT.GET is refused: `text` follows the code 408."""
 
-    def __init__(self, text: str, code: int = 400, err_code: int = 10003) -> None:
+    def __init__(self, text: str) -> None:
         super().__init__(text)
         self.text = text
-        self.code = code
-        self.err_code = err_code
 
 
 class _Fields(msgspec.Struct):
@@ -88,16 +87,16 @@ def parse_last_of_subject(payload: bytes, subject: str) -> MessageQuery:
 
 
 def parse_message_get(payload: bytes) -> MessageQuery:
-    """Return the request of STREAM.MSG.GET.<s>. RefusedRequestError."""
+    """Return the request of STREAM.MSG.GET.<s>. ApiError."""
     if payload.strip() in (b"", b"{}"):
-        raise RefusedRequestError("bad request")
+        raise bad_request()
     try:
         query = _parsed(payload, is_strict=True)
     except RefusedRequestError as error:
-        raise RefusedRequestError(f"invalid JSON: {error.__cause__ or error}", 400, 10025) from None
+        raise invalid_json(str(error.__cause__)) from None
     is_given = query.seq or query.last_by_subj or query.next_by_subj or query.start_us is not None
     if query.batch > 0 or query.max_bytes > 0 or not is_given or _is_contradictory(query):
-        raise RefusedRequestError("bad request")
+        raise bad_request()
     return query
 
 

@@ -37,7 +37,7 @@ from penstock.batch import codec
 from penstock.batch.picking import RowPicker
 from penstock.hot.direct_answers import direct_answers, time_text
 from penstock.hot.rows import BatchRows
-from penstock.jetstream.answers import error_answer, json_answer
+from penstock.jetstream.answers import json_answer, status
 from penstock.jetstream.api_call import ApiCall, ApiSubject
 from penstock.jetstream.direct_requests import (
     MessageQuery,
@@ -46,6 +46,8 @@ from penstock.jetstream.direct_requests import (
     parse_last_of_subject,
     parse_message_get,
 )
+from penstock.jetstream.errors import ApiError, api_error, no_message_found, several_partitions, stream_not_found
+from penstock.jetstream.stream_config import KEPT
 from penstock.messages import (
     FindMessagesRequest,
     FindMessagesResponse,
@@ -60,8 +62,6 @@ from penstock.node.step import Payload
 if TYPE_CHECKING:
     from penstock.jetstream.gateway import Gateway
 
-API_LEVEL = 1
-"""The level that clients may ask for by a header."""
 BATCH_BYTES_MAX = 8 * limits.MIB
 """Of one batch read, whatever its `max_bytes`: its end status says how many messages are left."""
 BATCHES_RUNNING_MAX = 2
@@ -75,10 +75,7 @@ _NOT_FOUND = b"NATS/1.0 404 Message Not Found\r\n\r\n"
 _NO_RESULTS = b"NATS/1.0 404 No Results\r\n\r\n"
 _TOO_MANY = b"NATS/1.0 413 Too Many Results\r\n\r\n"
 _BUSY = b"NATS/1.0 503 Too Many Batch Reads\r\n\r\n"
-_LEVEL = b"NATS/1.0 412 Required Api Level\r\n\r\n"
-_REQUIRED_LEVEL = re.compile(rb"\r\nNats-Required-Api-Level: *([^\r]*?) *\r\n", re.IGNORECASE)
 _WILDCARDS = re.compile("[*>]")
-_MADE_BY_API = "_jetstream"  # in a stream's metadata: what its config cannot say
 _SILENT = frozenset(
     {ErrorCode.NOT_YET, ErrorCode.NOT_LEADER, ErrorCode.STOPPING, ErrorCode.STREAM_CHANGED, ErrorCode.STREAM_NOT_FOUND}
 )
@@ -92,7 +89,7 @@ Failed = Callable[[RemoteError], None]
 
 def allows_direct(config: StreamConfig) -> bool:
     """Return the stream's `allow_direct`: streams that were not made by the API allow it."""
-    kept = None if isinstance(config.metadata, msgspec.UnsetType) else config.metadata.get(_MADE_BY_API)
+    kept = None if isinstance(config.metadata, msgspec.UnsetType) else config.metadata.get(KEPT)
     try:
         return kept is None or json.loads(kept).get("allow_direct") is not False
     except (ValueError, AttributeError):
@@ -151,23 +148,20 @@ class Lookups:
     # Handlers
 
     def _message_get(self, call: ApiCall, subject: ApiSubject, now: Now) -> None:
-        operation, state = subject.operation, self._gateway.stream(subject.stream)
+        state = self._gateway.stream(subject.stream)
         try:
             query = parse_message_get(call.payload)
-        except RefusedRequestError as error:
-            self._gateway.answer(call, error_answer(operation, error.code, error.err_code, error.text))
-            return
-        if state is None:
-            self._gateway.answer(call, error_answer(operation, 404, 10059, "stream not found"))
-            return
-        if (count := len(state.partitions)) > 1:
-            text = f"stream {state.name} has {count} partitions; JetStream's API reads streams of one partition"
-            self._gateway.answer(call, error_answer(operation, 400, 10052, text))
+            if state is None:
+                raise stream_not_found()
+            if (count := len(state.partitions)) > 1:
+                raise several_partitions(state.name, count)
+        except ApiError as refusal:
+            self._gateway.refuse(call, subject, refusal)
             return
 
         def found(_: FindMessagesResponse, data: bytes) -> None:
             if not data:
-                self._gateway.answer(call, error_answer(operation, 404, 10037, "no message found"))
+                self._gateway.refuse(call, subject, no_message_found())
                 return
             row = RowPicker.of(data).row(0)
             message = {"subject": (row.subject or b"").decode(), "seq": row.offset + 1}
@@ -176,26 +170,24 @@ class Lookups:
             if row.value:
                 message["data"] = row.value
             message["time"] = time_text(row.timestamp_us).decode()
-            self._gateway.answer(call, json_answer(operation, message=message))
+            self._gateway.answer(call, json_answer(subject.operation, message=message))
 
         def failed(error: RemoteError) -> None:
             if error.code not in _SILENT:
-                self._gateway.answer(call, error_answer(operation, 500, 10008, error.message))
+                self._gateway.refuse(call, subject, api_error(error))
 
         if (request := _one(state, query)) is None:
-            self._gateway.answer(call, error_answer(operation, 404, 10037, "no message found"))
+            self._gateway.refuse(call, subject, no_message_found())
         else:
             self._find(request, now, found, failed)
 
     def _direct_get(self, call: ApiCall, subject: ApiSubject, now: Now) -> None:
         state = self._gateway.stream(subject.stream)
         if state is None or not allows_direct(state.config):
-            status = b"NATS/1.0 503\r\nNats-Subject: %b\r\n\r\n" % call.subject.encode()
-            self._gateway.answer(call, b"", status)
+            no_subscriber = b"NATS/1.0 503\r\nNats-Subject: %b\r\n\r\n" % call.subject.encode()
+            self._gateway.answer(call, b"", no_subscriber)
         elif len(state.partitions) > 1:
-            self._gateway.answer(call, b"", b"NATS/1.0 400 Stream Has Several Partitions\r\n\r\n")
-        elif _asks_for_too_much(call.headers):
-            self._gateway.answer(call, b"", _LEVEL)
+            self._gateway.refuse(call, subject, several_partitions(state.name, len(state.partitions)))
         else:
             try:
                 if subject.rest and not call.payload:
@@ -205,7 +197,7 @@ class Lookups:
                 else:
                     query = parse_direct(call.payload)
             except RefusedRequestError as error:
-                self._gateway.answer(call, b"", b"NATS/1.0 408 %b\r\n\r\n" % error.text.encode())
+                self._gateway.answer(call, b"", status(408, error.text))
             else:
                 self._look_up(call, state, query, now)
 
@@ -465,9 +457,8 @@ class Lookups:
     def _refuse(self, calls: Sequence[ApiCall], error: RemoteError) -> None:
         """Tell the callers, unless another broker may answer them."""
         if error.code not in _SILENT:
-            text = re.sub(r"[^\x20-\x7e]+", " ", error.message)[: limits.REFUSAL_NAMES_CHARS_MAX]
             for call in calls:
-                self._gateway.answer(call, b"", b"NATS/1.0 500 %b\r\n\r\n" % text.encode())
+                self._gateway.answer(call, b"", status(500, error.message))
 
 
 def _one(state: StreamState, query: MessageQuery) -> FindMessagesRequest | None:
@@ -492,12 +483,6 @@ def _offset(sequence: int) -> Offset:
 def _legal(patterns: Sequence[str]) -> tuple[str, ...]:
     """Return the legal ones: on others is no message."""
     return tuple(one for one in dict.fromkeys(patterns) if subject_mistake(one, wildcards=True) is None)
-
-
-def _asks_for_too_much(headers: bytes | None) -> bool:
-    if headers is None or (found := _REQUIRED_LEVEL.search(headers)) is None:
-        return False
-    return not re.fullmatch(rb"[+-]?\d{1,9}", found[1]) or int(found[1]) > API_LEVEL
 
 
 def _end_status(batch: _Batch) -> bytes:

@@ -258,7 +258,7 @@ _TABLE = (
     ApiSpec(Api.METADATA, MetadataRequest, MetadataResponse, 1, 1, True),
     ApiSpec(Api.CREATE_STREAM, CreateStreamRequest, CreateStreamResponse, 1, 2, True),
     ApiSpec(Api.ALTER_STREAM, AlterStreamRequest, AlterStreamResponse, 1, 3, True),
-    ApiSpec(Api.DELETE_STREAM, DeleteStreamRequest, DeleteStreamResponse, 1, 1, True),
+    ApiSpec(Api.DELETE_STREAM, DeleteStreamRequest, DeleteStreamResponse, 1, 2, True),
     ApiSpec(Api.FIND_STREAMS, FindStreamsRequest, FindStreamsResponse, 1, 1, True),
     ApiSpec(Api.FETCH, FetchRequest, FetchResponse, 1, 3, True, Target.LEADER, QuotaKind.FETCH),
     ApiSpec(Api.GET, GetRequest, GetResponse, 1, 1, True, Target.LEADER, QuotaKind.FETCH),
@@ -328,8 +328,10 @@ API_OF_REQUEST: dict[type[Request], ApiSpec] = {spec.request: spec for spec in _
 """By type, for requests to send."""
 
 
-_OF_BOTH = frozenset({Api.HELLO, Api.LIST_OFFSETS, Api.LIST_SCHEMAS, Api.GET_SCHEMA_TEXT, Api.PEER_HELLO})
-"""Requests of clients and of brokers: hello, the log end at a partition's leader, the schemas of a stream."""
+_OF_BOTH = frozenset(
+    {Api.HELLO, Api.LIST_OFFSETS, Api.LIST_SUBJECTS, Api.LIST_SCHEMAS, Api.GET_SCHEMA_TEXT, Api.PEER_HELLO}
+)
+"""Requests of clients and of brokers: hello, log end and subjects at a partition's leader, schemas of a stream."""
 
 
 def is_asked_by_clients(api: int) -> bool:
