@@ -100,6 +100,8 @@ from penstock.messages.records import (
     ListSubjectsResponse,
 )
 from penstock.messages.replicas import (
+    LeaseRequest,
+    LeaseResponse,
     PeerHelloRequest,
     PeerHelloResponse,
     RaftRequest,
@@ -224,6 +226,7 @@ class Api(IntEnum):
     ERASED = 80
     RECORD_DELETION = 81
     PASS_API_CALLS = 82
+    LEASE = 83
 
 
 class QuotaKind(Enum):
@@ -319,6 +322,7 @@ _TABLE = (
     ApiSpec(Api.ERASED, ErasedRequest, ErasedResponse, 1, 1, True),
     ApiSpec(Api.RECORD_DELETION, RecordDeletionRequest, RecordDeletionResponse, 1, 1, True),
     ApiSpec(Api.PASS_API_CALLS, PassApiCallsRequest, PassApiCallsResponse, 1, 1, True),
+    ApiSpec(Api.LEASE, LeaseRequest, LeaseResponse, 1, 1, True),
 )
 
 APIS: dict[int, ApiSpec] = {int(spec.api): spec for spec in _TABLE}

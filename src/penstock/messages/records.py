@@ -102,6 +102,7 @@ class GetRequest(Request, frozen=True, kw_only=True):
     """Get one committed message by `offset`, `key` (its latest) or `subject` (its latest).
 
     With `offset` and `subject`: the message at that offset, if it is on that subject; for users who may read only some.
+    `is_latest`: with an offset, too, only the leader answers, so that every deletion that was acked before counts.
     """
 
     stream_id: StreamIdField
@@ -109,6 +110,7 @@ class GetRequest(Request, frozen=True, kw_only=True):
     offset: OffsetField | None = None
     key: bytes | None = None
     subject: str | None = None
+    is_latest: bool = False
 
 
 class GetResponse(Response, frozen=True, kw_only=True):

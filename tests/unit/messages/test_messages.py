@@ -101,6 +101,7 @@ def test_the_numbers_of_the_requests_are_fixed_for_ever() -> None:
         "ERASED": 80,
         "RECORD_DELETION": 81,
         "PASS_API_CALLS": 82,
+        "LEASE": 83,
     }
 
 

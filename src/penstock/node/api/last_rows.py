@@ -28,7 +28,7 @@ _ENTRY_BYTES = 700  # of an entry beside the bytes of its message
 
 
 class KnownRows(NamedTuple):
-    """Last messages of some subjects, as far as they are known: the messages, None where there is none, and places of other ones."""
+    """Last messages of some subjects, None where there is none; of others the offsets, or neither."""
 
     lasts: LastSequences
     rows: dict[str, FoundRow | None]

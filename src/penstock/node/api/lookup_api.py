@@ -32,6 +32,7 @@ from penstock.node.context import Context
 from penstock.node.partition.log_queries import FindOffset, GetMessage, ListSubjects, Query, QueryGivenUpError
 from penstock.node.partition.partition import Partition
 from penstock.node.partition.query_executor import QueryExecutor
+from penstock.node.replicas.leader_leases import LeaderLeases
 from penstock.node.replicas.partition_lookup import PartitionLookup
 from penstock.node.replicas.stream_lifecycle import deleted_error
 from penstock.node.security.access import Call
@@ -46,10 +47,12 @@ class LookupApi:
         self,
         context: Context,
         decisions: SubjectLimits,
+        leases: LeaderLeases,
         *,
         stopping: RemoteError,
     ) -> None:
         self._decisions = decisions
+        self._leases = leases
         self._outbox = context.outbox
         self._context = context
         self._format_version = context.settings.format_version
@@ -74,9 +77,12 @@ class LookupApi:
 
     def ask_get(self, find: PartitionLookup, call: Call, request: GetRequest) -> None:
         """Find the partition and call `get`. The last message of a key or subject is known only to the leader."""
-        which = find.readable if request.offset is None else find.held
-        partition = which(request.stream_id, request.partition)
-        self._when_decided(call, partition, lambda later: self.get(later, partition, request))
+        is_known = request.offset is not None and not request.is_latest  # any replica that shows it may answer
+        partition = (find.held if is_known else find.readable)(request.stream_id, request.partition)
+        if is_known and request.offset is not None and request.offset < partition.visible_end:
+            self._when_decided(call, partition, lambda later: self.get(later, partition, request))
+        else:
+            self._when_latest(call, partition, lambda later: self.get(later, partition, request))
 
     def ask_offsets(self, find: PartitionLookup, call: Call, request: ListOffsetsRequest) -> None:
         """Find the led partition and call `list_offsets`; without counts while it is unknown which rows are hidden."""
@@ -86,13 +92,26 @@ class LookupApi:
                 find.readable(request.stream_id, request.partition)
             except RemoteError:
                 request = msgspec.structs.replace(request, counts_rows=False, rows_from=None)
-        self._when_decided(call, partition, lambda later: self.list_offsets(later, partition, request))
+        self._when_latest(call, partition, lambda later: self.list_offsets(later, partition, request))
+
+    def _when_latest(self, call: Call, partition: Partition, go_on: Callable[[Call], None]) -> None:
+        """Go on once no other broker can have acked what this leader lacks, and the leader shows all that it has."""
+        call = call.without_raw()
+        confirmed = self._going_on(call, lambda later: self._when_decided(later, partition, go_on))
+        self._leases.confirm(call, partition, confirmed)
 
     def _when_decided(self, call: Call, partition: Partition, go_on: Callable[[Call], None]) -> None:
         """Go on once the leader shows all that is committed now: what was acked before must be found."""
-        call = call.without_raw()
+        if partition.is_limited:
+            call = call.without_raw()
+            self._decisions.when_decided(call, partition, self._going_on(call, go_on))
+        else:
+            go_on(call)
 
-        def decided(error: RemoteError | None) -> None:
+    def _going_on(self, call: Call, go_on: Callable[[Call], None]) -> Callable[[RemoteError | None], None]:
+        """Return a callback that goes on, or answers with the error."""
+
+        def done(error: RemoteError | None) -> None:
             try:
                 if error is not None:
                     raise error
@@ -100,15 +119,12 @@ class LookupApi:
             except RemoteError as refusal:
                 self._outbox.reply(call.caller, refusal)
 
-        if partition.is_limited:
-            self._decisions.when_decided(call, partition, decided)
-        else:
-            go_on(call)
+        return done
 
     def ask_subjects(self, find: PartitionLookup, call: Call, request: ListSubjectsRequest) -> None:
         """Find the led partition and call `list_subjects`."""
         partition = find.readable(request.stream_id, request.partition)
-        self._when_decided(call, partition, lambda later: self.list_subjects(later, partition, request))
+        self._when_latest(call, partition, lambda later: self.list_subjects(later, partition, request))
 
     def get(self, call: Call, partition: Partition, request: GetRequest) -> None:
         """Return one message. Raise RemoteError (not_yet) until this replica knows the latest high watermark."""
@@ -118,7 +134,7 @@ class LookupApi:
         epoch = partition.leader_epoch  # of the result: the leader may change before the disk answers
 
         def ask() -> GetMessage:
-            if request.offset is None or request.offset >= partition.visible_end:
+            if request.offset is None or request.is_latest or request.offset >= partition.visible_end:
                 partition.require_high_watermark()
             return GetMessage(
                 partition.live_view(),
@@ -205,7 +221,7 @@ class LookupApi:
     def ask_messages(self, find: PartitionLookup, call: Call, request: FindMessagesRequest) -> None:
         """Find the led partition and call `find_messages`."""
         partition = find.readable(request.stream_id, request.partition)
-        self._when_decided(call, partition, lambda later: self.find_messages(later, partition, request))
+        self._when_latest(call, partition, lambda later: self.find_messages(later, partition, request))
 
     def find_messages(self, call: Call, partition: Partition, request: FindMessagesRequest) -> None:
         """Return messages by subject. RemoteError bad_request, not_yet; unsupported_version below level 0.4."""
