@@ -16,6 +16,7 @@ from nats.js.api import StreamConfig
 from penstock import aio
 from tests.broker_process import eventually, running_broker, running_nats
 from tests.extent import each_change
+from tests.integration.clusters import running_cluster
 
 TIMEOUT_S = 60
 _HMSG = re.compile(rb"HMSG \S+ 1 (\d+) (\d+)\r\n")
@@ -229,6 +230,31 @@ async def test_answers_are_those_of_jetstream(tmp_path: Path) -> None:
                 if answers[0] != answers[1]:
                     different.append(f"{subject} {payload} {headers!r}\n  {answers[0]}\n  {answers[1]}")
             assert not different, "\n".join(different)
+        await connection.close()
+
+
+@each_change
+async def test_a_get_sees_each_ack_whichever_broker_takes_it(tmp_path: Path) -> None:
+    with running_cluster(tmp_path, 3, "--jetstream-api", "domain") as cluster:
+        await cluster.all_live()
+        connection = await nats.connect(cluster.nats.url)
+        async with cluster.client(1) as client:
+            await client.create_stream("orders", "orders.>")
+            js = connection.jetstream()
+
+            async def publish_and_get(name: str) -> None:
+                for number in range(100):
+                    ack = await js.publish(f"orders.{name}", b"%d" % number, timeout=TIMEOUT_S)
+                    found = await connection.request(
+                        f"$JS.penstock.API.DIRECT.GET.orders.orders.{name}", b"", timeout=TIMEOUT_S
+                    )
+                    assert found.data == b"%d" % number
+                    assert found.headers is not None
+                    assert found.headers["Nats-Sequence"] == str(ack.seq)
+
+            async with asyncio.TaskGroup() as tasks:
+                for name in "abcd":
+                    tasks.create_task(publish_and_get(name))
         await connection.close()
 
 
