@@ -72,19 +72,32 @@ def picking(view: LogView, segment: Segment, extent: BatchExtent) -> Iterator[tu
     is_open = False
     with (
         contextlib.suppress(SegmentReplacedError, LogCutError, RemoteError, CorruptionError, FileNotFoundError),
-        open_index(view, segment) as index,
-        contextlib.ExitStack() as stack,
+        _blocks_of(view, segment) as blocks,
     ):
-        if index is not None:
-            file = view.vfs.open(segment.path, read_only=True)
-            stack.callback(file.close)
-            blocks = IndexedBlocks(file, index)
+        if blocks is not None:
             batch = RowPicker(lambda begin, length: blocks.read(extent.position + begin, length), extent.size_bytes)
             if _fits(batch, extent):
                 is_open = True
                 yield batch, blocks
     if not is_open:
         yield None
+
+
+@contextlib.contextmanager
+def _blocks_of(view: LogView, segment: Segment) -> Iterator[VerifiedBlocks | None]:
+    """Open a segment whose blocks have checksums in memory, or in its index; None: they have none."""
+    sums = None if (kept := segment.subjects.filter) is None else kept.sums
+    with contextlib.ExitStack() as stack:
+        index = None if sums else stack.enter_context(open_index(view, segment))
+        if not sums and index is None:
+            yield None
+            return
+        file = view.vfs.open(segment.path, read_only=True)
+        stack.callback(file.close)
+        if index is not None:
+            yield IndexedBlocks(file, index)
+        elif sums:
+            yield VerifiedBlocks(file, 0, segment.size_bytes, sums.__getitem__)
 
 
 def _fits(batch: RowPicker, extent: BatchExtent) -> bool:

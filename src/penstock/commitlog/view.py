@@ -39,6 +39,7 @@ from penstock.commitlog.segment.segment_scan import (
     rebuild_index,
     write_while,
 )
+from penstock.commitlog.subjects.kept_filters import LogFilters
 from penstock.live.row_set import NONE, RowSet
 from penstock.vfs import Buffer, File, Vfs
 from penstock.vfs.page_cache import CachedVfs, ColdError
@@ -151,6 +152,7 @@ class LogView:
         "_rebuilt_indexes",
         "_validity",
         "_vfs",
+        "filters",
         "hidden",
         "log_end",
         "log_start",
@@ -168,9 +170,11 @@ class LogView:
         on_damage: Callable[[Damage], None],
         rebuilt_indexes: RebuiltIndexes,
         validity: ViewValidity,
+        filters: LogFilters,
         hidden: RowSet | None = None,
     ) -> None:
         self._vfs = vfs
+        self.filters = filters
         self.hidden = hidden  # rows that readers are not shown; None: the view is not for readers, but as stored
         self._rebuilt_indexes = rebuilt_indexes
         self._validity = validity
@@ -184,6 +188,11 @@ class LogView:
     def vfs(self) -> Vfs:
         """The file system of the log."""
         return self._vfs
+
+    @property
+    def is_cached(self) -> bool:
+        """True if it reads what is in the page cache only, for an event loop."""
+        return isinstance(self._vfs, CachedVfs)
 
     def starting_at(self, log_start: int) -> LogView:
         """Return the same view with this log_start."""
@@ -203,7 +212,8 @@ class LogView:
 
     def _with(self, log_start: int, hidden: RowSet | None, vfs: Vfs | None = None) -> LogView:
         vfs, on_damage, rebuilt = vfs or self._vfs, self.on_damage, self._rebuilt_indexes
-        return LogView(vfs, self.segments, log_start, self.log_end, on_damage, rebuilt, self._validity, hidden)
+        own = self._validity, self.filters
+        return LogView(vfs, self.segments, log_start, self.log_end, on_damage, rebuilt, *own, hidden)
 
     def bytes_between(self, start: int, end: int) -> int:
         """Return the number of bytes between the batches that hold these offsets. RemoteError as in `slice`."""
@@ -585,7 +595,7 @@ class LogView:
                     segment.path, extent.position, f"offset {extent.base_offset}", str(header.base_offset)
                 )
             self.check_not_cut(extent.end_offset)  # after a truncation, other batches may be there
-            if isinstance(self._vfs, CachedVfs) and compression.is_compressed(data):
+            if self.is_cached and compression.is_compressed(data):
                 raise ColdError("a batch is unpacked by a disk thread, as that may take long")
             plain = codec.uncompressed(data, file=segment.path, position=extent.position)
         except CorruptionError as error:
