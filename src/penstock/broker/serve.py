@@ -445,6 +445,8 @@ def _gateway(node: Node, config: BrokerConfig) -> Gateway:
     )
     rights = ApiRights(may_manage=manages, user=config.jetstream_user)
     return jetstream_gateway(node, prefixes=prefixes, domain=config.jetstream_domain, rights=rights)
+
+
 def _leaf_servers(config: BrokerConfig, running: _Running, servers: tuple[NatsServer, ...]) -> tuple[NatsServer, ...]:
     """Return the leaf ports to deliver over; empty: nothing is delivered."""
     if not any(one.is_embedded for one in servers):

@@ -18,4 +18,5 @@ def jetstream_gateway(
     gateway = Gateway(node, prefixes=prefixes, domain=domain, rights=rights)
     for handlers in _HANDLERS:
         gateway.handlers.update(handlers(gateway))
+    gateway.handlers.update(gateway.lookups.handlers)
     return gateway

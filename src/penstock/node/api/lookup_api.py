@@ -10,8 +10,10 @@ import msgspec
 from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import Offset, TimestampUs
-from penstock.base.subjects import subject_mistake
+from penstock.base.subjects import are_plain, subject_mistake
 from penstock.messages import (
+    FindMessagesRequest,
+    FindMessagesResponse,
     GetRequest,
     GetResponse,
     ListedSubject,
@@ -23,6 +25,8 @@ from penstock.messages import (
 )
 from penstock.metadata import feature_versions
 from penstock.metadata.feature_levels import SUBJECT_INDEX
+from penstock.node.api.last_rows import LastRows
+from penstock.node.api.message_search import FindMessages, plain_lasts
 from penstock.node.api.subject_limits import SubjectLimits
 from penstock.node.context import Context
 from penstock.node.partition.log_queries import FindOffset, GetMessage, ListSubjects, Query, QueryGivenUpError
@@ -33,7 +37,7 @@ from penstock.node.replicas.partition_lookup import PartitionLookup
 from penstock.node.replicas.stream_lifecycle import deleted_error
 from penstock.node.security.access import Call
 
-_Query = TypeVar("_Query", GetMessage, FindOffset, ListSubjects)
+_Query = TypeVar("_Query", GetMessage, FindOffset, ListSubjects, FindMessages)
 
 
 class LookupApi:
@@ -57,6 +61,7 @@ class LookupApi:
         self._executor = QueryExecutor(
             context.outbox, running_max=limits.QUERIES_RUNNING_MAX, waiting_max=limits.QUERIES_WAITING_MAX
         )
+        self._last_rows = LastRows()
         self._open: set[Hashable] = set()  # callers without an answer
 
     def callers_disconnected(self, callers: Iterable[Hashable]) -> None:
@@ -186,11 +191,7 @@ class LookupApi:
 
     def list_subjects(self, call: Call, partition: Partition, request: ListSubjectsRequest) -> None:
         """Return subjects, or a count. RemoteError bad_request, not_yet; unsupported_version below level 0.4."""
-        for subject in request.subjects:
-            if (mistake := subject_mistake(subject, wildcards=True)) is not None:
-                raise RemoteError(ErrorCode.BAD_REQUEST, f"list_subjects: {mistake}")
-        if (error := feature_versions.missing(self._context.image, SUBJECT_INDEX)) is not None:
-            raise error
+        self._check_subjects(request, "list_subjects")
         partition.require_high_watermark()
         epoch = partition.leader_epoch
         end = partition.visible_end
@@ -217,11 +218,53 @@ class LookupApi:
 
         self._ask(call, partition, request, lambda: ListSubjects(partition.live_view(), end, request), answer)
 
+    def ask_messages(self, find: PartitionLookup, call: Call, request: FindMessagesRequest) -> None:
+        """Find the led partition and call `find_messages`."""
+        partition = find.readable(request.stream_id, request.partition)
+        self._when_latest(call, partition, lambda later: self.find_messages(later, partition, request))
+
+    def find_messages(self, call: Call, partition: Partition, request: FindMessagesRequest) -> None:
+        """Return messages by subject. RemoteError bad_request, not_yet; unsupported_version below level 0.4."""
+        self._check_subjects(request, "find_messages")
+        partition.require_high_watermark()
+        epoch, end = partition.leader_epoch, partition.visible_end
+
+        def ask() -> FindMessages:
+            subjects = plain_lasts(request)
+            known = None if subjects is None else self._last_rows.known(partition, subjects, end)
+            return FindMessages(partition.live_view(), end, request, known)
+
+        def answer(query: FindMessages) -> None:
+            if query.known is not None:
+                self._last_rows.keep(partition, query.known.lasts, query.end, query.fresh)
+            response = FindMessagesResponse(
+                begin=Offset(query.begin),
+                end_offset=Offset(query.end),
+                next_offset=Offset(query.next_offset),
+                subjects=query.subjects,
+                messages=query.messages,
+                log_start=Offset(partition.log_start),
+                committed_end=Offset(end),
+                format_version=self._format_version,
+                leader_epoch=epoch,
+            )
+            self._outbox.reply(call.caller, response, query.data or None, looked_bytes=_searched_bytes(query))
+
+        self._ask(call, partition, request, ask, answer)
+
+    def _check_subjects(self, request: ListSubjectsRequest | FindMessagesRequest, what: str) -> None:
+        if not are_plain([subject.encode(errors="replace") for subject in request.subjects]):
+            for subject in request.subjects:
+                if (mistake := subject_mistake(subject, wildcards=True)) is not None:
+                    raise RemoteError(ErrorCode.BAD_REQUEST, f"{what}: {mistake}")
+        if (error := feature_versions.missing(self._context.image, SUBJECT_INDEX)) is not None:
+            raise error
+
     def _ask(
         self,
         call: Call,
         partition: Partition,
-        request: GetRequest | ListOffsetsRequest | ListSubjectsRequest,
+        request: GetRequest | ListOffsetsRequest | ListSubjectsRequest | FindMessagesRequest,
         ask: Callable[[], _Query],
         answer: Callable[[_Query], None],
     ) -> None:

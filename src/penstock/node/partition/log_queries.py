@@ -339,7 +339,12 @@ class ListSubjects(Query):
         if request.limit:
             self.subjects = queries.matching(request.subjects, after=request.after, limit=request.limit)
             return
-        self.end_offset = min(begin, self._end)
+        self.end_offset = begin = min(begin, self._end)
+        if ">" in request.subjects:
+            with contextlib.suppress(TooManyRowsError):
+                self.messages = LiveCounts(self._view.starting_at(begin), self._end, self._looked).rows()
+                self.end_offset = self._end
+                return
         for messages, end in queries.count_from(request.subjects, begin):
             self.messages += messages
             self.end_offset = end
