@@ -202,6 +202,8 @@ class Driver:
         now = self.now()
         if isinstance(event, LinkUp):
             self._link_since_us = event.at_us
+            if self.gateway is not None and self.link.info is not None:
+                self.gateway.payload_max = self.link.info.max_payload
             self._node.nats_up()
             self.carry_out()  # at once: a barrier requested from now on comes after the node's own
         elif isinstance(event, LinkDown):
@@ -585,6 +587,8 @@ class Driver:
         self._cancel_plan()
         # An earlier timer stays and sets the next one when it fires: a batch needs no timer of its own.
         wake_us = min(self._node.next_wake_us, self._next_sweep_us)
+        if self.gateway is not None and (due_us := self.gateway.next_deadline_us) is not None:
+            wake_us = min(wake_us, due_us)
         if wake_us >= self._timer_us:
             return
         self._cancel_timer()

@@ -62,6 +62,7 @@ from penstock.broker.security.nats_credentials import NatsAccess, NatsServer
 from penstock.broker.socket_api.acceptor import bind
 from penstock.broker.socket_api.server import Server
 from penstock.broker.transport.tls import ServerTls
+from penstock.jetstream.api import jetstream_gateway
 from penstock.jetstream.gateway import Gateway
 from penstock.messages import PeerHelloRequest
 from penstock.node.data_dir.known_brokers import KnownBrokers, read_known_brokers
@@ -424,7 +425,7 @@ def _nats_link(driver: Driver, config: BrokerConfig, servers: tuple[NatsServer, 
 
 def _gateway(node: Node, config: BrokerConfig) -> Gateway:
     prefixes = (f"$JS.{config.jetstream_domain}.API.", *(("$JS.API.",) if config.jetstream_api == "auto" else ()))
-    gateway = Gateway(node, prefixes=prefixes)
+    gateway = jetstream_gateway(node, prefixes=prefixes, domain=config.jetstream_domain)
     gateway.start()
     return gateway
 

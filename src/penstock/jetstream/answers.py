@@ -8,6 +8,14 @@ import msgspec
 
 _TYPE = "io.nats.jetstream.api.v1."
 _encode = msgspec.json.Encoder().encode
+_EMPTY_PAGE = {"total": 0, "offset": 0, "limit": 0}
+_BESIDE_ERRORS: dict[str, dict[str, Any]] = {
+    "STREAM.INFO": _EMPTY_PAGE,
+    "STREAM.NAMES": {**_EMPTY_PAGE, "streams": None},
+    "STREAM.LIST": {**_EMPTY_PAGE, "streams": []},
+    "STREAM.PURGE": {"purged": 0},
+}
+"""Fields that nats-server never leaves out."""
 
 
 def publish_command(reply: bytes, payload: bytes, headers: bytes | None = None) -> bytes:
@@ -26,7 +34,7 @@ def answer_type(operation: str) -> str:
 def error_answer(operation: str, code: int, err_code: int, description: str) -> bytes:
     """Return the JSON of a refusal."""
     error = {"code": code, "err_code": err_code, "description": description}
-    return _encode({"type": answer_type(operation), "error": error})
+    return _encode({"type": answer_type(operation), "error": error, **_BESIDE_ERRORS.get(operation, {})})
 
 
 def json_answer(operation: str, **fields: Any) -> bytes:

@@ -1,9 +1,9 @@
 """The gateway of one broker: takes requests to JetStream's API, and answers them on their reply subjects.
 
 Rules: all brokers share one queue group, so each request reaches one of them. That broker answers what no leader is
-needed for, and passes on what is about a stream to the broker that leads the stream; it keeps nothing of it. The
-executing broker answers on its own connection to NATS. A request without a reply subject is dropped. The node is asked
-through its own typed requests; its answers come back through `answered`, in a later turn.
+needed for, and passes on what is about a stream's messages to the broker that leads the stream; it keeps nothing of it.
+The executing broker answers on its own connection to NATS. A request without a reply subject is dropped. The node is
+asked through its own typed requests; its answers come back through `answered`, in a later turn.
 
 | event                                  | method              |
 |----------------------------------------|---------------------|
@@ -15,7 +15,12 @@ through its own typed requests; its answers come back through `answered`, in a l
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import NamedTuple
 
 import msgspec
 
@@ -25,11 +30,15 @@ from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import BrokerId
 from penstock.hot.message_group import MessageGroup
 from penstock.hot.scan import GROUP_BITS
-from penstock.jetstream.answers import error_answer, json_answer, publish_command
+from penstock.jetstream.answers import error_answer, publish_command
 from penstock.jetstream.api_call import ApiCall, ApiSubject, parse_api_subject
+from penstock.jetstream.conversations import Answered, Asked, Conversation, Question
+from penstock.jetstream.errors import ApiError, api_error, not_allowed, unavailable
 from penstock.jetstream.node_access import GatewayCaller, GatewayNode, Heard
+from penstock.jetstream.stream_config import API_LEVEL
 from penstock.messages import PassApiCallsRequest, Request, Response
 from penstock.metadata.image import StreamState
+from penstock.node.security.access import Authorization
 from penstock.node.step import NatsAnswers, Payload, Subscribe
 
 GATEWAY_GROUP = (1 << GROUP_BITS) - 1
@@ -37,29 +46,70 @@ GATEWAY_GROUP = (1 << GROUP_BITS) - 1
 QUEUE_GROUP = "penstock-api"
 HOPS_MAX = 2
 """Brokers that may pass on one request: the leader may change while it is on its way."""
+CONVERSATIONS_MAX = 1_000
+"""Requests under way at one broker, each with its payload of at most nats-server's max_payload."""
 _CALLS = msgspec.msgpack.Decoder(list[ApiCall])
+_TIMEOUT_US = 4_500_000  # clients wait for 5 s
+_RETRY_US = 50_000
+_REQUIRED_LEVEL = re.compile(rb"\r\nNats-Required-Api-Level: *(\d{1,9}) *\r\n", re.IGNORECASE)
+_MANAGING = frozenset({"STREAM.CREATE", "STREAM.UPDATE", "STREAM.DELETE", "STREAM.PURGE", "STREAM.MSG.DELETE"})
+"""Operations that change streams or messages."""
+_ANYWHERE = frozenset({"STREAM.CREATE", "STREAM.UPDATE", "STREAM.DELETE"})
+"""Operations about a stream for which any broker asks the metadata leader: they need no partition leader."""
 
 Handler = Callable[[ApiCall, ApiSubject, Now], None]
+
+
+class ApiRights(NamedTuple):
+    """What callers of the API may do. All act as one user."""
+
+    may_manage: bool = True  # create, change and delete streams, and delete messages
+    user: str | None = None  # with authentication: the user whose rules hold; None: none, so nothing is allowed
+
+
+ALL_RIGHTS = ApiRights()
+
+
+@dataclass(slots=True, eq=False)
+class _Open:
+    """A conversation without an answer."""
+
+    call: ApiCall
+    subject: ApiSubject
+    conversation: Conversation
+    deadline_us: int
+    questions: Asked = ()
+    answers: list[Answered | None] = field(default_factory=list)
+    retry_us: int | None = None  # when the questions without an answer are asked again
 
 
 class Gateway:
     """JetStream's API at one broker."""
 
-    def __init__(self, node: GatewayNode, *, prefixes: tuple[str, ...]) -> None:
+    def __init__(
+        self, node: GatewayNode, *, prefixes: tuple[str, ...], domain: str = "", rights: ApiRights = ALL_RIGHTS
+    ) -> None:
         """`prefixes` are API prefixes with their last dot, such as `$JS.API.`."""
-        self._node = node
+        self.node = node
+        self.domain = domain
+        self.payload_max = 1 << 20  # nats-server's max_payload: a larger answer would cost the connection
+        self.requests: Counter[str] = Counter()  # by operation
+        self.errors: Counter[str] = Counter()
+        self.count_consumers: Callable[[StreamState], int] = lambda state: 0
+        # by operation; of requests without a stream, and of those about a stream that is led here
+        self.handlers: dict[str, Handler] = {}
         self._prefixes = prefixes
+        self._rights = rights
         self._waiting: dict[GatewayCaller, Heard] = {}  # requests to the node without an answer
         self._last_number = 0
         self._to_pass_on: dict[BrokerId, list[ApiCall]] = {}
-        # by operation; of requests without a stream, and of those about a stream that is led here
-        self.handlers: dict[str, Handler] = {"INFO": self._account_info}
+        self._open: dict[_Open, None] = {}
 
     def start(self) -> None:
         """Subscribe to the API."""
         for number, prefix in enumerate(self._prefixes):
             sid = number << GROUP_BITS | GATEWAY_GROUP
-            self._node.outbox.step.nats.append(Subscribe(sid, f"{prefix}>", QUEUE_GROUP))
+            self.node.outbox.step.nats.append(Subscribe(sid, f"{prefix}>", QUEUE_GROUP))
 
     # Events
 
@@ -90,53 +140,181 @@ class Gateway:
             heard(response, payload)
 
     def tick(self, now: Now) -> None:
-        """Give up what has waited for too long."""
+        """Ask again what could not be answered yet, and refuse what has waited for too long."""
+        for one in list(self._open):
+            if now.elapsed_us >= one.deadline_us:
+                self._end(one, unavailable("no answer in time; ask again in a moment"))
+            elif one.retry_us is not None and now.elapsed_us >= one.retry_us:
+                one.retry_us = None
+                self._ask_missing(one, now)
+
+    @property
+    def next_deadline_us(self) -> int | None:
+        """Latest time at which `tick` must run."""
+        dues = [one.deadline_us if one.retry_us is None else one.retry_us for one in self._open]
+        return min(dues, default=None)
 
     # What handlers use
 
-    def ask(self, request: Request, now: Now, heard: Heard, *, raw: bytes = b"", who: Principal | None = None) -> None:
-        """Ask the node; `heard` gets its answer in a later turn."""
+    def ask(self, request: Request, now: Now, heard: Heard, *, raw: bytes = b"") -> None:
+        """Ask the node as the API's user; `heard` gets its answer in a later turn."""
         self._last_number += 1
         caller = GatewayCaller(self._last_number)
         self._waiting[caller] = heard
-        self._node.request(caller, request, raw, now, who)
+        self.node.request(caller, request, raw, now, self._user())
+
+    def converse(self, call: ApiCall, subject: ApiSubject, now: Now, conversation: Conversation) -> None:
+        """Answer a call with what the conversation returns, or with its refusal."""
+        if len(self._open) >= CONVERSATIONS_MAX:
+            conversation.close()
+            self.refuse(call, subject, unavailable("too many requests at once; ask again in a moment"))
+            return
+        one = _Open(call, subject, conversation, now.elapsed_us + _TIMEOUT_US)
+        self._open[one] = None
+        self._go_on(one, None)
 
     def answer(self, call: ApiCall, payload: bytes, headers: bytes | None = None) -> None:
         """Answer a call on its reply subject."""
+        size = len(payload) + len(headers or b"")
+        if size > self.payload_max:
+            operation = self._parsed(call).operation
+            text = f"the answer has {size} bytes, and nats-server's max_payload is {self.payload_max}; ask for less"
+            headers, payload = None, error_answer(operation, 500, 10008, text)
+            self.errors[operation] += 1
         command = publish_command(call.reply, payload, headers)
-        self._node.outbox.step.publish.append(NatsAnswers(GATEWAY_GROUP, command, is_single=True))
+        self.node.outbox.step.publish.append(NatsAnswers(GATEWAY_GROUP, command, is_single=True))
+
+    def refuse(self, call: ApiCall, subject: ApiSubject, error: ApiError) -> None:
+        """Answer a call with an error."""
+        self.errors[subject.operation] += 1
+        self.answer(call, error_answer(subject.operation, error.code, error.err_code, error.description))
+
+    def stream(self, name: str) -> StreamState | None:
+        """Return a stream that the API's user may see; never one of Penstock's own."""
+        image = self.node.image
+        if not name or name.startswith("__") or name not in image.names:
+            return None
+        state = image.by_name(name)
+        return None if state.config.is_internal or not self.authorization.may_see(state) else state
+
+    def streams(self) -> list[StreamState]:
+        """Return all streams that the API's user may see, by name; none of Penstock's own."""
+        image = self.node.image
+        names = sorted(name for name in image.names if not name.startswith("__"))
+        seen = (image.by_name(name) for name in self.authorization.seen_names(names))
+        return [state for state in seen if not state.config.is_internal]
+
+    @property
+    def authorization(self) -> Authorization:
+        """What the API's user may do."""
+        return self.node.access.of(self._user())
 
     # Inside
 
+    def _user(self) -> Principal | None:
+        """Return the user that all callers act as; None: nobody, who may do everything without authentication."""
+        user = None if self._rights.user is None else self.node.image.users.get(self._rights.user)
+        return None if user is None else Principal(user.name, user.made_index)
+
+    def _parsed(self, call: ApiCall) -> ApiSubject:
+        return parse_api_subject(call.subject, self._prefixes) or ApiSubject("", "")
+
     def _take(self, call: ApiCall, now: Now) -> None:
-        subject = parse_api_subject(call.subject, self._prefixes)
-        handler = None if subject is None else self.handlers.get(subject.operation)
-        if subject is None or handler is None:
+        subject = self._parsed(call)
+        handler = self.handlers.get(subject.operation)
+        if handler is None:
             return  # as a nats-server without that operation: silence
-        stream = self._stream(subject.stream)
-        if stream is None or (leader := stream.partitions[0].leader) == self._node.broker_id:
+        self.requests[subject.operation] += call.hops == 0
+        if (refusal := self._refusal(call, subject)) is not None:
+            self.refuse(call, subject, refusal)
+            return
+        stream = self.stream(subject.stream)
+        is_here = stream is None or subject.operation in _ANYWHERE
+        if stream is None or is_here or (leader := stream.partitions[0].leader) == self.node.broker_id:
             handler(call, subject, now)
         elif leader is not None and call.hops < HOPS_MAX:
             self._to_pass_on.setdefault(leader, []).append(msgspec.structs.replace(call, hops=call.hops + 1))
         else:
-            self.answer(call, error_answer(subject.operation, 503, 10008, "the stream has no leader at the moment"))
+            self.refuse(call, subject, unavailable("the stream has no leader at the moment; ask again"))
 
-    def _account_info(self, call: ApiCall, subject: ApiSubject, now: Now) -> None:
-        streams = sum(not state.config.is_internal for state in self._node.image.streams.values())
-        names = ("max_memory", "max_storage", "max_streams", "max_consumers", "max_ack_pending")
-        limits = dict.fromkeys((*names, "memory_max_stream_bytes", "storage_max_stream_bytes"), -1)
-        limits["max_bytes_required"] = False
-        api = {"level": 1, "total": 0, "errors": 0}
-        fields = {"memory": 0, "storage": 0, "streams": streams, "consumers": 0, "limits": limits, "api": api}
-        self.answer(call, json_answer(subject.operation, **fields))
-
-    def _stream(self, name: str) -> StreamState | None:
-        image = self._node.image
-        if not name or name.startswith("__") or name not in image.names:
-            return None
-        return image.by_name(name)
+    def _refusal(self, call: ApiCall, subject: ApiSubject) -> ApiError | None:
+        """Return why the call is not even tried."""
+        if subject.operation in _MANAGING and not self._rights.may_manage:
+            return not_allowed("the API only reads here: the broker's setting jetstream_rights is `read`")
+        if self.node.access.is_guarded and self._user() is None:
+            return not_allowed("the API has no user here: see the broker's setting jetstream_user")
+        required = None if call.headers is None else _REQUIRED_LEVEL.search(call.headers)
+        if required is not None and int(required[1]) > API_LEVEL:
+            return ApiError(412, 10185, "JetStream minimum api level required")
+        return None
 
     def _send_passed_on(self) -> None:
         for leader, calls in self._to_pass_on.items():
-            self._node.send_to_peer(leader, PassApiCallsRequest(), msgspec.msgpack.encode(calls))
+            if self.node.send_to_peer(leader, PassApiCallsRequest(), msgspec.msgpack.encode(calls)):
+                continue
+            for call in calls:
+                self.refuse(call, self._parsed(call), unavailable("no connection to the stream's leader; ask again"))
         self._to_pass_on.clear()
+
+    # Conversations
+
+    def _go_on(self, one: _Open, answers: list[Answered] | None) -> None:
+        """Pass the answers to the conversation, and ask what it asks next, or answer the call."""
+        try:
+            questions = next(one.conversation) if answers is None else one.conversation.send(answers)
+        except StopIteration as end:
+            self._end(one, end.value)
+        except ApiError as refusal:
+            self._end(one, refusal)
+        except RemoteError as refusal:
+            self._end(one, api_error(refusal))
+        else:
+            one.questions, one.answers = questions, [None] * len(questions)
+            self._ask_missing(one, self.node.now)
+
+    def _ask_missing(self, one: _Open, now: Now) -> None:
+        for number, question in enumerate(one.questions):
+            if one.answers[number] is None:
+                heard = partial(self._heard, one, number, question, one.questions)
+                if question.of is None or question.of == self.node.broker_id:
+                    self.ask(question.request, now, heard)
+                else:
+                    self._ask_other(question, heard)
+
+    def _ask_other(self, question: Question, heard: Heard) -> None:
+        """Ask another broker; the rights are checked here, for brokers may do everything there."""
+        assert question.of is not None
+        try:
+            self.authorization.check(question.request)
+        except RemoteError as refusal:
+            heard(refusal, None)
+        else:
+            self.node.ask_peer(question.of, question.request, lambda response, raw: heard(response, bytes(raw)))
+
+    def _heard(
+        self,
+        one: _Open,
+        number: int,
+        question: Question,
+        questions: Asked,
+        response: Response | RemoteError,
+        payload: Payload,
+    ) -> None:
+        if one not in self._open or one.questions is not questions:
+            return
+        is_early = isinstance(response, RemoteError) and response.code == ErrorCode.NOT_YET
+        if is_early or (question.until is not None and not question.until(response)):
+            one.retry_us = self.node.now.elapsed_us + _RETRY_US
+            return
+        one.answers[number] = Answered(response, payload)
+        if all(answer is not None for answer in one.answers):
+            one.retry_us = None
+            self._go_on(one, [answer for answer in one.answers if answer is not None])
+
+    def _end(self, one: _Open, end: bytes | ApiError) -> None:
+        del self._open[one]
+        one.conversation.close()
+        if isinstance(end, ApiError):
+            self.refuse(one.call, one.subject, end)
+        else:
+            self.answer(one.call, end)

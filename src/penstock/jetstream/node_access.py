@@ -12,6 +12,7 @@ from penstock.base.errors import RemoteError
 from penstock.base.ids import BrokerId
 from penstock.messages import Request, Response
 from penstock.metadata.image import ClusterImage
+from penstock.node.security.access import Access
 from penstock.node.step import Outbox, Payload
 
 Heard = Callable[[Response | RemoteError, Payload], None]
@@ -36,6 +37,13 @@ class GatewayNode(Protocol):
     def broker_id(self) -> BrokerId: ...
 
     @property
+    def now(self) -> Now:
+        """The time of the current event."""
+
+    @property
+    def access(self) -> Access: ...
+
+    @property
     def outbox(self) -> Outbox:
         """Collects what the driver must do: answers on NATS, deliveries, disk work."""
 
@@ -46,6 +54,11 @@ class GatewayNode(Protocol):
 
     def callers_disconnected(self, callers: Iterable[GatewayCaller]) -> None:
         """Forget these requests."""
+
+    def ask_peer(
+        self, to: BrokerId, request: Request, done: Callable[[Response | RemoteError, bytes | memoryview], None]
+    ) -> None:
+        """Ask another broker, as this broker; `done` is called once, perhaps before this returns."""
 
     def send_to_peer(self, to: BrokerId, request: Request, payload: bytes) -> bool:
         """Send a request whose answer is ignored. False if that broker is not connected."""

@@ -324,8 +324,10 @@ API_OF_REQUEST: dict[type[Request], ApiSpec] = {spec.request: spec for spec in _
 """By type, for requests to send."""
 
 
-_OF_BOTH = frozenset({Api.HELLO, Api.LIST_OFFSETS, Api.LIST_SCHEMAS, Api.GET_SCHEMA_TEXT, Api.PEER_HELLO})
-"""Requests of clients and of brokers: hello, the log end at a partition's leader, the schemas of a stream."""
+_OF_BOTH = frozenset(
+    {Api.HELLO, Api.LIST_OFFSETS, Api.LIST_SUBJECTS, Api.LIST_SCHEMAS, Api.GET_SCHEMA_TEXT, Api.PEER_HELLO}
+)
+"""Requests of clients and of brokers: hello, log end and subjects at a partition's leader, schemas of a stream."""
 
 
 def is_asked_by_clients(api: int) -> bool:

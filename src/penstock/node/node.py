@@ -376,6 +376,17 @@ class Node:
         """Collects the effects of the next step; for the parts of the broker that share it."""
         return self._outbox
 
+    @property
+    def now(self) -> Now:
+        """The time of the current event."""
+        return self._context.now
+
+    def ask_peer(
+        self, to: BrokerId, request: Request, done: Callable[[Response | RemoteError, bytes | memoryview], None]
+    ) -> None:
+        """Ask another broker, as this broker; `done` is called once, perhaps before this returns."""
+        self._peers.send(to, request, done=done)
+
     def send_to_peer(self, to: BrokerId, request: Request, payload: bytes) -> bool:
         """Send a request whose answer is ignored. False if that broker is not connected."""
         if not self._peers.is_up(to):

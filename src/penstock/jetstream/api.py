@@ -1,0 +1,21 @@
+"""All operations of JetStream's API that this gateway serves."""
+
+from __future__ import annotations
+
+from penstock.jetstream.account import account_handlers
+from penstock.jetstream.gateway import ALL_RIGHTS, ApiRights, Gateway
+from penstock.jetstream.node_access import GatewayNode
+from penstock.jetstream.removals import removal_handlers
+from penstock.jetstream.streams import stream_handlers
+
+_HANDLERS = (account_handlers, stream_handlers, removal_handlers)
+
+
+def jetstream_gateway(
+    node: GatewayNode, *, prefixes: tuple[str, ...], domain: str = "", rights: ApiRights = ALL_RIGHTS
+) -> Gateway:
+    """Return the gateway with the handlers of every operation."""
+    gateway = Gateway(node, prefixes=prefixes, domain=domain, rights=rights)
+    for handlers in _HANDLERS:
+        gateway.handlers.update(handlers(gateway))
+    return gateway

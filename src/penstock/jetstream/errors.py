@@ -1,0 +1,100 @@
+"""Refusals by JetStream's API: HTTP-like code, error code and text, as nats-server's `server/errors.json`."""
+
+from __future__ import annotations
+
+from penstock.base.errors import ErrorCode, PenstockError, RemoteError
+
+
+class ApiError(PenstockError):
+    """A refused API request."""
+
+    def __init__(self, code: int, err_code: int, description: str) -> None:
+        super().__init__(code, err_code, description)
+        self.code = code
+        self.err_code = err_code
+        self.description = description
+
+
+def bad_request() -> ApiError:
+    return ApiError(400, 10003, "bad request")
+
+
+def unavailable(description: str) -> ApiError:
+    """It may work in a moment: no leader, overloaded, no answer in time."""
+    return ApiError(503, 10008, description)
+
+
+def invalid_json(text: str) -> ApiError:
+    return ApiError(400, 10025, f"invalid JSON: {text}")
+
+
+def not_empty() -> ApiError:
+    return ApiError(400, 10038, "expected an empty request payload")
+
+
+def invalid_config(text: str) -> ApiError:
+    return ApiError(500, 10052, text)
+
+
+def name_mismatch() -> ApiError:
+    return ApiError(400, 10056, "stream name in subject does not match request")
+
+
+def delete_failed(text: str) -> ApiError:
+    return ApiError(500, 10057, text)
+
+
+def name_in_use() -> ApiError:
+    return ApiError(400, 10058, "stream name already in use with a different configuration")
+
+
+def stream_not_found() -> ApiError:
+    return ApiError(404, 10059, "stream not found")
+
+
+def subjects_overlap() -> ApiError:
+    return ApiError(400, 10065, "subjects overlap with an existing stream")
+
+
+def too_many_replicas(brokers: int) -> ApiError:
+    if brokers == 1:
+        return ApiError(500, 10074, "replicas > 1 not supported in non-clustered mode")
+    return ApiError(400, 10005, "no suitable peers for placement")
+
+
+def sealed() -> ApiError:
+    return ApiError(400, 10109, "invalid operation on sealed stream")
+
+
+def several_partitions(name: str, count: int) -> ApiError:
+    """Offsets of several partitions are no sequence."""
+    text = f"stream {name} has {count} partitions; JetStream's API reads and changes streams of one partition"
+    return ApiError(400, 10052, text)
+
+
+def not_allowed(text: str) -> ApiError:
+    return ApiError(403, 10003, text)
+
+
+def api_error(error: RemoteError) -> ApiError:
+    """Return the refusal for one of the node's."""
+    match error.code:
+        case ErrorCode.STREAM_NOT_FOUND | ErrorCode.STREAM_CHANGED:
+            return stream_not_found()
+        case ErrorCode.STREAM_EXISTS:
+            return name_in_use()
+        case ErrorCode.INVALID_CONFIG | ErrorCode.NATS_REFUSED | ErrorCode.UNSUPPORTED_VERSION:
+            return invalid_config(error.message)
+        case ErrorCode.NOT_ENOUGH_REPLICAS:
+            brokers = error.details.get("brokers")
+            return too_many_replicas(brokers if isinstance(brokers, int) else 0)
+        case ErrorCode.QUOTA_EXCEEDED | ErrorCode.TOO_LARGE:
+            return ApiError(400, 10027, error.message)
+        case ErrorCode.NOT_AUTHORIZED | ErrorCode.UNAUTHENTICATED:
+            return not_allowed(error.message)
+        case ErrorCode.BAD_REQUEST:
+            return ApiError(400, 10003, error.message)
+        case ErrorCode.READ_ONLY:
+            return ApiError(400, 10109, error.message)
+        case _:
+            return unavailable(error.message)

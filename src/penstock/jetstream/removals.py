@@ -1,0 +1,135 @@
+"""Removal of messages: STREAM.PURGE and STREAM.MSG.DELETE.
+
+Rules: a purge of everything, before a sequence or down to the last messages truncates the log; one by subject hides
+rows. A deletion without `no_erase` is secure: replicas erase the bytes. Nothing is tried again by itself: a repetition
+would tell that there is nothing to delete.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping
+from typing import Annotated
+
+import msgspec
+
+from penstock.base.clock import Now
+from penstock.base.config import Intake
+from penstock.base.ids import Offset
+from penstock.base.subjects import is_within, subject_mistake
+from penstock.jetstream.answers import json_answer
+from penstock.jetstream.api_call import ApiCall, ApiSubject
+from penstock.jetstream.conversations import Answered, Asked, Conversation, ask
+from penstock.jetstream.errors import ApiError, bad_request, delete_failed, sealed, stream_not_found
+from penstock.jetstream.gateway import Gateway, Handler
+from penstock.jetstream.stream_state import need_one_partition
+from penstock.jetstream.streams import decoded
+from penstock.messages import (
+    DeleteMessagesRequest,
+    DeleteMessagesResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    PurgeSubjectRequest,
+    PurgeSubjectResponse,
+    TruncateRequest,
+    TruncateResponse,
+)
+from penstock.metadata.image import StreamState
+
+_Sequence = Annotated[int, msgspec.Meta(ge=0, le=2**64 - 1)]
+
+
+class _PurgeRequest(msgspec.Struct, forbid_unknown_fields=True):
+    filter: str | None = None
+    seq: _Sequence | None = None
+    keep: _Sequence | None = None
+
+
+class _DeleteRequest(msgspec.Struct, forbid_unknown_fields=True):
+    seq: _Sequence | None = None
+    no_erase: bool | None = None
+
+
+def removal_handlers(gateway: Gateway) -> Mapping[str, Handler]:
+    """Return the handlers of requests that remove messages."""
+
+    def named(subject: ApiSubject) -> StreamState:
+        state = gateway.stream(subject.stream)
+        if state is None:
+            raise stream_not_found()
+        need_one_partition(state)
+        if state.intake is Intake.SEALED:
+            raise sealed()
+        return state
+
+    def purge(call: ApiCall, subject: ApiSubject) -> Conversation:
+        options = decoded(call.payload, _PurgeRequest)
+        if options.seq and options.keep:
+            raise bad_request()
+        state = named(subject)
+        if state.config.denies_purge:
+            raise ApiError(500, 10110, "stream purge not permitted")
+        offsets = yield from ask(ListOffsetsRequest(stream_id=state.stream_id, at="latest"), ListOffsetsResponse)
+        end = int(offsets.committed_end)
+        before = min(options.seq - 1, end) if options.seq else end
+        keep = min(options.keep or 0, end)
+        wanted = options.filter
+        if not wanted or all(is_within(one, wanted) for one in state.config.held_subjects):
+            removed = yield from _truncate(state, before, keep, int(offsets.log_start))
+        elif subject_mistake(wanted, wildcards=True) is not None:
+            removed = 0
+        else:
+            removed = yield from _purge_subject(state, wanted, before, keep)
+        return json_answer(subject.operation, success=True, purged=removed)
+
+    def delete(call: ApiCall, subject: ApiSubject) -> Conversation:
+        if not call.payload:
+            raise bad_request()
+        options = decoded(call.payload, _DeleteRequest)
+        state = named(subject)
+        if state.config.denies_deletion:
+            raise delete_failed("message delete not permitted")
+        sequence = options.seq or 0
+        if not sequence:
+            raise delete_failed("no message found")
+        if sequence > 2**63:
+            raise delete_failed("stream store EOF")
+        request = DeleteMessagesRequest(
+            stream_id=state.stream_id, offsets=(Offset(sequence - 1),), is_secure=not options.no_erase
+        )
+        found = yield from ask(request, DeleteMessagesResponse)
+        if found.missing:
+            raise delete_failed("stream store EOF" if sequence > found.committed_end else "no message found")
+        if not found.deleted:
+            raise ApiError(400, 10043, f"sequence {sequence} not found")
+        return json_answer(subject.operation, success=True)
+
+    def conversing(begin: Callable[[ApiCall, ApiSubject], Conversation]) -> Handler:
+        def handle(call: ApiCall, subject: ApiSubject, now: Now) -> None:
+            if subject.stream and not subject.rest:
+                gateway.converse(call, subject, now, begin(call, subject))
+
+        return handle
+
+    return {"STREAM.PURGE": conversing(purge), "STREAM.MSG.DELETE": conversing(delete)}
+
+
+def _truncate(state: StreamState, before: int, keep: int, log_start: int) -> Generator[Asked, list[Answered], int]:
+    """Remove all messages before an offset, but the last `keep` of them; return their number."""
+    if before <= log_start:
+        return 0
+    request = TruncateRequest(stream_id=state.stream_id, before=Offset(before), keep=keep)
+    return (yield from ask(request, TruncateResponse)).messages
+
+
+def _purge_subject(state: StreamState, wanted: str, before: int, keep: int) -> Generator[Asked, list[Answered], int]:
+    """Hide the messages on the subjects that match; return their number."""
+    removed, start = 0, 0
+    while True:
+        request = PurgeSubjectRequest(
+            stream_id=state.stream_id, subject=wanted, start=Offset(start), before=Offset(before), keep=keep
+        )
+        found = yield from ask(request, PurgeSubjectResponse)
+        removed += found.messages
+        if found.next_offset is None:
+            return removed
+        start, before, keep = found.next_offset, found.before, found.keep

@@ -1,0 +1,307 @@
+"""Streams: create, update, delete, info, names and list.
+
+Rules: a change goes to the metadata leader, and is answered once every live broker has it: whichever broker is asked
+next knows it. Subjects that overlap another stream's are refused, only through this API.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+
+from penstock.base.clock import Now
+from penstock.base.config import Intake
+from penstock.base.errors import RemoteError
+from penstock.base.subjects import overlap, subject_mistake
+from penstock.jetstream.answers import json_answer
+from penstock.jetstream.api_call import ApiCall, ApiSubject
+from penstock.jetstream.conversations import Answered, Asked, Conversation, Question, ask
+from penstock.jetstream.errors import (
+    invalid_config,
+    invalid_json,
+    name_in_use,
+    name_mismatch,
+    not_empty,
+    stream_not_found,
+    subjects_overlap,
+)
+from penstock.jetstream.gateway import Gateway, Handler
+from penstock.jetstream.stream_config import (
+    REQUEST_BYTES_MAX,
+    Config,
+    changes,
+    completed,
+    is_same,
+    json_config,
+    parsed_config,
+    shown_config,
+    to_penstock,
+)
+from penstock.jetstream.stream_state import (
+    api_time,
+    cluster_fields,
+    deleted_sequences,
+    need_one_partition,
+    number_of_subjects,
+    offsets_of,
+    state_fields,
+    subject_counts,
+)
+from penstock.messages import (
+    AlterStreamRequest,
+    AlterStreamResponse,
+    CreateStreamRequest,
+    CreateStreamResponse,
+    DeleteStreamRequest,
+    DeleteStreamResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    SetIntakeRequest,
+    SetIntakeResponse,
+)
+from penstock.metadata.image import StreamState
+from penstock.node.security.subscription_permissions import overlapping
+
+NAMES_PAGE = 1_024
+LIST_PAGE = 256
+SUBJECTS_PAGE = 100_000
+_CREATE_TIMEOUT_MS = 4_000
+_T = TypeVar("_T", bound=msgspec.Struct)
+_Number = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+
+
+class _InfoRequest(msgspec.Struct, forbid_unknown_fields=True):
+    offset: _Number | None = None
+    deleted_details: bool | None = None
+    subjects_filter: str | None = None
+
+
+class _PageRequest(msgspec.Struct, forbid_unknown_fields=True):
+    offset: _Number | None = None
+    subject: str | None = None
+
+
+def decoded(payload: bytes, kind: type[_T]) -> _T:
+    """Return a request's options; without a JSON object the defaults. Raise ApiError (10025)."""
+    if payload.lstrip()[:1] not in (b"{", b"["):
+        return kind()
+    if len(payload) > REQUEST_BYTES_MAX:
+        raise invalid_json(f"it has {len(payload)} bytes; the limit is {REQUEST_BYTES_MAX}")
+    try:
+        return msgspec.json.decode(payload, type=kind)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        text = str(error)
+        raise invalid_json("unexpected EOF" if "truncated" in text else text) from None
+
+
+def stream_handlers(gateway: Gateway) -> Mapping[str, Handler]:
+    """Return the handlers of requests about streams."""
+    api = _Streams(gateway)
+
+    def conversing(begin: Callable[[ApiCall, ApiSubject], Conversation]) -> Handler:
+        def handle(call: ApiCall, subject: ApiSubject, now: Now) -> None:
+            if bool(subject.stream) == (subject.operation in ("STREAM.NAMES", "STREAM.LIST")) or subject.rest:
+                return  # no subject of JetStream's: silence
+            gateway.converse(call, subject, now, begin(call, subject))
+
+        return handle
+
+    return {
+        "STREAM.CREATE": conversing(api.create),
+        "STREAM.UPDATE": conversing(api.update),
+        "STREAM.DELETE": conversing(api.delete),
+        "STREAM.INFO": conversing(api.info),
+        "STREAM.NAMES": conversing(api.names),
+        "STREAM.LIST": conversing(api.list_),
+    }
+
+
+class _Streams:
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self._node = gateway.node
+
+    # Changes
+
+    def create(self, call: ApiCall, subject: ApiSubject) -> Conversation:
+        wanted = parsed_config(call.payload)
+        if wanted.config.get("name", "") != subject.stream:
+            raise name_mismatch()
+        config = completed(wanted)
+        if config["sealed"]:
+            raise invalid_config("stream configuration for create can not be sealed")
+        if (existing := self._gateway.stream(subject.stream)) is not None:
+            if not is_same(shown_config(existing), config):
+                raise name_in_use()
+            return (yield from self._changed(subject, existing, did_create=True))
+        here = to_penstock(config)
+        if next(overlapping(self._node.image, here), None) is not None:
+            raise subjects_overlap()
+        request = CreateStreamRequest(config=here, timeout_ms=_CREATE_TIMEOUT_MS)
+        yield from ask(request, CreateStreamResponse)
+        return (yield from self._changed(subject, self._named(subject.stream), did_create=True))
+
+    def update(self, call: ApiCall, subject: ApiSubject) -> Conversation:
+        wanted = parsed_config(call.payload)
+        name = wanted.config.get("name", "")
+        if not name:
+            raise invalid_config("stream name is required and can not contain '.', '*', '>', '\\', '/'")
+        if name != subject.stream:
+            raise name_mismatch()
+        state = self._named(subject.stream)
+        old, new = shown_config(state), completed(wanted)
+        altered = changes(old, new)
+        add = tuple(one for one in new["subjects"] if one not in old["subjects"])
+        remove = tuple(one for one in old["subjects"] if one not in new["subjects"])
+        if add:
+            here = to_penstock(new | {"sealed": False})
+            if next(overlapping(self._node.image, here), None) is not None:
+                raise subjects_overlap()
+        if altered or add or remove:
+            request = AlterStreamRequest(
+                name=state.name, stream_id=state.stream_id, changes=altered, add_subjects=add, remove_subjects=remove
+            )
+            yield from ask(request, AlterStreamResponse)
+        if new["sealed"] and not old["sealed"]:
+            seal = SetIntakeRequest(name=state.name, stream_id=state.stream_id, intake=Intake.SEALED)
+            yield from ask(seal, SetIntakeResponse)
+        return (yield from self._changed(subject, self._named(subject.stream)))
+
+    def delete(self, call: ApiCall, subject: ApiSubject) -> Conversation:
+        if call.payload:
+            raise not_empty()
+        state = self._named(subject.stream)
+        yield from ask(DeleteStreamRequest(name=state.name, stream_id=state.stream_id), DeleteStreamResponse)
+        return json_answer(subject.operation, success=True)
+
+    def _changed(self, subject: ApiSubject, state: StreamState, **more: Any) -> Generator[Asked, list[Answered], bytes]:
+        """Return the answer to a change: the stream's info."""
+        need_one_partition(state)
+        found = yield from offsets_of(state)
+        fields = self._info(state, found)
+        if (subjects := (yield from number_of_subjects(state, found))) and found.committed_end:
+            fields["state"]["num_subjects"] = subjects
+        if self._is_cluster:
+            fields["cluster"] = cluster_fields(state, self._node.image.cluster_id)
+        return json_answer(subject.operation, **fields, **more)
+
+    # Info
+
+    def info(self, call: ApiCall, subject: ApiSubject) -> Conversation:
+        options = decoded(call.payload, _InfoRequest)
+        state = self._named(subject.stream)
+        need_one_partition(state)
+        found = yield from offsets_of(state)
+        page: dict[str, Any] = {"total": 0, "offset": 0, "limit": 0}
+        fields = self._info(state, found)
+        subjects: dict[str, int] | None = None
+        if options.subjects_filter:
+            subjects = yield from subject_counts(state, options.subjects_filter, found.committed_end)
+        if options.subjects_filter == ">" and subjects is not None:
+            count: int | None = len(subjects)
+        else:
+            count = yield from number_of_subjects(state, found)
+        if count:
+            fields["state"]["num_subjects"] = count
+        fields["cluster"] = cluster_fields(state, self._node.image.cluster_id)
+        if options.deleted_details and fields["state"].get("num_deleted"):
+            fields["state"]["deleted"] = yield from deleted_sequences(state, found)
+        if subjects:
+            offset = max(0, options.offset or 0)
+            names = list(subjects)[offset : offset + SUBJECTS_PAGE]
+            page = {"total": len(subjects), "offset": offset, "limit": SUBJECTS_PAGE}
+
+            def answer_with(count: int) -> bytes:
+                if count < len(names):
+                    page["limit"] = count
+                if count:
+                    fields["state"]["subjects"] = {name: subjects[name] for name in names[:count]}
+                return json_answer(subject.operation, **page, **fields)
+
+            return self._fitting(len(names), answer_with)
+        return json_answer(subject.operation, **page, **fields)
+
+    def names(self, call: ApiCall, subject: ApiSubject) -> Conversation:
+        options = decoded(call.payload, _PageRequest)
+        names = [state.name for state in self._matching(options)]
+        yield from ()
+        offset = min(max(0, options.offset or 0), len(names))
+        page = names[offset : offset + NAMES_PAGE] or None
+        return json_answer(subject.operation, total=len(names), offset=offset, limit=NAMES_PAGE, streams=page)
+
+    def list_(self, call: ApiCall, subject: ApiSubject) -> Conversation:
+        options = decoded(call.payload, _PageRequest)
+        states = self._matching(options)
+        offset = min(max(0, options.offset or 0), len(states))
+        readable, missing, offline = [], [], {}
+        for state in states[offset : offset + LIST_PAGE]:
+            if len(state.partitions) > 1:
+                offline[state.name] = f"{len(state.partitions)} partitions; JetStream's API reads streams of one"
+            elif state.partitions[0].leader is None:
+                missing.append(state.name)
+            else:
+                readable.append(state)
+        answers = yield tuple(map(_count_of, readable))
+        streams = []
+        for state, (response, _) in zip(readable, answers, strict=True):
+            if isinstance(response, ListOffsetsResponse) and response.live is not None:
+                streams.append(self._info(state, response))
+            elif state.stream_id in self._node.image.streams:
+                missing.append(state.name)
+        beside = {name: found for name, found in (("missing", missing), ("offline", offline)) if found}
+
+        def answer_with(count: int) -> bytes:
+            limit = LIST_PAGE if count == len(streams) else count
+            page = {"total": len(states), "offset": offset, "limit": limit, "streams": streams[:count]}
+            return json_answer(subject.operation, **page, **beside)
+
+        return self._fitting(len(streams), answer_with)
+
+    # Inside
+
+    def _fitting(self, count: int, answer_with: Callable[[int], bytes]) -> bytes:
+        """Return the answer with as many of `count` elements as nats-server takes; clients ask for the rest."""
+        answer = answer_with(count)
+        while count > 1 and len(answer) > self._gateway.payload_max:
+            count = max(1, min(count - 1, count * self._gateway.payload_max * 9 // (len(answer) * 10)))
+            answer = answer_with(count)
+        return answer
+
+    @property
+    def _is_cluster(self) -> bool:
+        return len(self._node.image.brokers) > 1
+
+    def _named(self, name: str) -> StreamState:
+        if (state := self._gateway.stream(name)) is None:
+            raise stream_not_found()
+        return state
+
+    def _matching(self, options: _PageRequest) -> list[StreamState]:
+        """Return the streams with a subject that overlaps the wanted one."""
+        states = self._gateway.streams()
+        if not options.subject:
+            return states
+        if subject_mistake(options.subject, wildcards=True) is not None:
+            return []
+        wanted = options.subject
+        return [state for state in states if any(overlap(one, wanted) for one in state.config.listening_patterns)]
+
+    def _info(self, state: StreamState, found: ListOffsetsResponse) -> dict[str, Any]:
+        """Return the fields of a stream's info that all answers have."""
+        config: Config = shown_config(state)
+        return {
+            "config": json_config(config),
+            "created": api_time(state.created_us),
+            "state": state_fields(found, self._gateway.count_consumers(state)),
+            "ts": api_time(self._node.now.wall_us),
+        }
+
+
+def _count_of(state: StreamState) -> Question:
+    def is_enough(response: Any) -> bool:
+        return isinstance(response, RemoteError) or response.live is not None
+
+    request = ListOffsetsRequest(stream_id=state.stream_id, at="latest", counts_rows=True)
+    return Question(request, state.partitions[0].leader, is_enough)
