@@ -46,6 +46,7 @@ COMPILED = (
     "penstock.hot.message_group",
     "penstock.hot.header_codes",
     "penstock.hot.headers",
+    "penstock.hot.interest",
     "penstock.hot.join",
     "penstock.hot.json_columns",
     "penstock.hot.keyhash",

@@ -490,8 +490,8 @@ def _numbers(taken: bytes, stream_id: int) -> list[int]:
 async def test_a_server_that_takes_nothing_stops_the_reading_for_a_moment_only() -> None:
     async with _server_that_takes_nothing() as (url, take, _), listening(url) as listener:
         link = listener.link
-        assert link._connection is not None
-        transport = link._connection.transport
+        assert link._reconnector.connection is not None
+        transport = link._reconnector.connection.transport
         assert transport is not None
         for _ in range(2 * limits.NATS_WRITE_BUFFER_BYTES_MAX // limits.MIB + 10):  # the kernel takes some
             link.answer([_acks(1, 0, 1000)])

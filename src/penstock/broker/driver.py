@@ -21,6 +21,7 @@ from penstock.base.clock import Now
 from penstock.base.errors import ErrorCode, OperationalError, RemoteError
 from penstock.base.ids import BrokerId, TimestampUs
 from penstock.base.meters import Families
+from penstock.broker.nats.leaf_link import LEAF_GROUP, LeafDown, LeafEvent, LeafLink
 from penstock.broker.nats.link import LinkDown, LinkEvent, LinkUp, NatsLink
 from penstock.broker.peers.peers import PeerConnections
 from penstock.broker.process.disk_threads import DiskThreads, TimedWork
@@ -85,10 +86,11 @@ def _raise(error: BaseException) -> None:
 
 class Driver:
     """Joins the node, disk threads, NATS link, server and peers of one broker. The caller sets the last three before
-    the node starts.
+    the node starts, and `leaf` if messages are to be delivered over NATS.
     """
 
     link: NatsLink
+    leaf: LeafLink | None = None
     server: Server
     peers: PeerConnections
     tls: ServerTls | None = None
@@ -192,6 +194,8 @@ class Driver:
         if self._stopping:
             return  # the drain timed out: these messages are neither stored nor acked
         now = self.now()
+        if self.leaf is not None and (trial := groups.pop(LEAF_GROUP, None)) is not None:
+            self.leaf.trial_received(trial)
         if self.gateway is not None and (calls := groups.pop(GATEWAY_GROUP, None)) is not None:
             self.gateway.messages_received(calls, now)
         self._node.messages_received(groups, now)
@@ -215,7 +219,9 @@ class Driver:
             if (token := self._barriers.pop(event.token, None)) is not None:
                 self._node.barrier_reached(token, now)
         elif isinstance(event, SubscriptionRefused):
-            if event.sid is not None or not event.subject:  # otherwise the subscription has been ended meanwhile
+            if event.sid == LEAF_GROUP:
+                pass  # the leaf's trial tells it
+            elif event.sid is not None or not event.subject:  # otherwise the subscription has been ended meanwhile
                 self._node.subscription_refused(event.sid, event.reason, now)
         elif isinstance(event, ServerComplaint):
             self._complain(event, now)
@@ -228,6 +234,11 @@ class Driver:
             text = "a publisher gets no ack: its reply subject is over %d bytes long or has a carriage return in it"
             self._warn("unanswerable", text % limits.NATS_REPLY_BYTES_MAX, now)
         self.schedule()
+
+    def leaf_event(self, event: LeafEvent) -> None:
+        """Log why nothing is delivered."""
+        if isinstance(event, LeafDown):
+            _log.warning("subscribers get no deliveries: %s", event.reason)
 
     def _complain(self, event: ServerComplaint, now: Now) -> None:
         self.complained += 1
@@ -373,6 +384,8 @@ class Driver:
         if step.publish:
             self.link.answer(step.publish)
             self._node.meters.acked(step.publish, self.elapsed_us())
+        if step.deliver and self.leaf is not None:
+            self.leaf.deliver(step.deliver)
         if self.tracing is not None:
             self.tracing.answered()
         for reply in step.replies:
@@ -688,6 +701,8 @@ class Driver:
         self._cancel_plan()
         await self.peers.stop()
         await self.server.finish(patience.remaining_s() / 2)
+        if self.leaf is not None:
+            self.leaf.stop()
         await self.link.stop(int(patience.remaining_s() * 500))
         self._threads.close()
         return disk_answers

@@ -25,6 +25,19 @@ import msgspec
 
 from penstock.base import limits
 from penstock.base.errors import OperationalError
+from penstock.base.subjects import is_within
+
+
+class SubjectPermission(msgspec.Struct, frozen=True):
+    """Subjects that a user may use; `allow` None: all that `deny` does not name."""
+
+    allow: tuple[str, ...] | None = None
+    deny: tuple[str, ...] | None = None
+
+    def allows(self, subject: str) -> bool:
+        """True if a message on the plain subject is allowed."""
+        is_allowed = not self.allow or any(is_within(subject, pattern) for pattern in self.allow)
+        return is_allowed and not any(is_within(subject, pattern) for pattern in self.deny or ())
 
 
 class ServerInfo(msgspec.Struct, frozen=True):
@@ -41,16 +54,20 @@ class ServerInfo(msgspec.Struct, frozen=True):
     nonce: str = ""
     ldm: bool = False
     connect_urls: tuple[str, ...] = ()  # host:port of the servers of its cluster
+    # To a leaf only:
+    leafnode_urls: tuple[str, ...] = ()  # host:port of the leaf ports of its cluster
+    export: SubjectPermission | None = None  # what the leaf may publish; None: everything
 
 
 def parse_info(line: bytes) -> ServerInfo:
     """Parse the INFO line (without CR LF); raise OperationalError if it is invalid."""
     try:
         told = msgspec.json.decode(line[len(b"INFO") :].strip(), type=dict[str, object])
-        urls = told.get("connect_urls")  # from other servers: invalid entries are skipped without an error
-        told["connect_urls"] = [url for url in (urls if isinstance(urls, list) else []) if isinstance(url, str)][
-            : limits.NATS_ANNOUNCED_MAX
-        ]
+        for name in ("connect_urls", "leafnode_urls"):  # from other servers: invalid entries are skipped
+            urls = told.get(name)
+            told[name] = [url for url in (urls if isinstance(urls, list) else []) if isinstance(url, str)][
+                : limits.NATS_ANNOUNCED_MAX
+            ]
         info = msgspec.convert({name: value for name, value in told.items() if value is not None}, ServerInfo)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise OperationalError(f"the INFO line of nats-server cannot be read ({error})") from None
@@ -73,6 +90,9 @@ class Authentication:
 
 ANONYMOUS = Authentication()
 
+LEAF_ACCOUNT = "penstock"
+"""Name that a leaf gives to its own account."""
+
 
 def connect_line(info: ServerInfo, authentication: Authentication, *, name: str, version: str, tls: bool) -> bytes:
     """Return the CONNECT line, with CR LF."""
@@ -88,6 +108,29 @@ def connect_line(info: ServerInfo, authentication: Authentication, *, name: str,
         "headers": info.headers,
         "no_responders": info.headers,
     }
+    return _connect(info, authentication, options)
+
+
+def leaf_connect_line(info: ServerInfo, authentication: Authentication, *, name: str, tls: bool) -> bytes:
+    """Return the CONNECT line of a leaf, with CR LF. nats-server closes an older leaf of the same name.
+
+    It takes a line with `lang` for a client's. `remote_account` must be there for it to compare names. `version` is
+    compared with the setting `min_version` only.
+    """
+    options: dict[str, object] = {
+        "verbose": False,
+        "tls_required": tls,
+        "server_id": name,
+        "name": name,
+        "remote_account": LEAF_ACCOUNT,
+        "version": info.version,
+        "protocol": 1,
+        "headers": info.headers,
+    }
+    return _connect(info, authentication, options)
+
+
+def _connect(info: ServerInfo, authentication: Authentication, options: dict[str, object]) -> bytes:
     secrets = {
         "user": authentication.user,
         "pass": authentication.password,
@@ -118,6 +161,7 @@ class ErrorKind(StrEnum):
     TLS_REQUIRED = "tls_required"
     PROTOCOL = "protocol"
     SERVER_STOPPING = "server_stopping"
+    DUPLICATE_LEAF = "duplicate_leaf"  # another leaf of the same name has connected
     OTHER = "other"
 
 
@@ -160,6 +204,7 @@ _ERROR_TABLE: tuple[tuple[str, ErrorKind, bool], ...] = (
     ("invalid client protocol", ErrorKind.PROTOCOL, True),
     ("attempted to connect", ErrorKind.PROTOCOL, True),
     ("server shutdown", ErrorKind.SERVER_STOPPING, True),
+    ("duplicate remote leafnode", ErrorKind.DUPLICATE_LEAF, True),
 )
 _QUOTED = re.compile(r'"((?:[^"\\]|\\.)*+)"')  # possessive, and matched at the first quote only: no backtracking
 _ESCAPE = re.compile(r"\\(.)")

@@ -125,6 +125,13 @@ class RepliesUnanswerable:
 
 
 @dataclass(frozen=True, slots=True)
+class InterestLost:
+    """No subscription gets messages on these watched subjects any more. A leaf's event."""
+
+    subjects: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class SessionClosed:
     """The session has ended. Close the connection."""
 
@@ -142,6 +149,7 @@ SessionEvent = (
     | ServerComplaint
     | MessagesSkipped
     | RepliesUnanswerable
+    | InterestLost
     | SessionClosed
 )
 
@@ -165,14 +173,15 @@ class Subscription(NamedTuple):
     queue: str | None
 
 
-class NatsSession:
-    """The client's side of one NATS connection."""
+class ServerSession:
+    """Our side of one connection to nats-server: INFO, TLS, CONNECT, PING and errors. What else comes and goes is for
+    its subclasses: a client's session (`NatsSession`) and a leaf's (`ingest.leaf`).
+    """
 
     def __init__(
         self,
         *,
         name: str,
-        version: str,
         authentication: Authentication = ANONYMOUS,
         tls_wanted: bool = False,
         ping_interval_ms: int = limits.NATS_PING_INTERVAL_MS,
@@ -182,12 +191,10 @@ class NatsSession:
         self.state = NatsSessionState.CONNECTING_INFO
         self.info = ServerInfo()
         self._name = name
-        self._version = version
         self._authentication = authentication
         self._tls_wanted = tls_wanted
         self._tls = False
         self._output = bytearray()
-        self._subscriptions: dict[int, Subscription] = {}
         # (token of the barrier or None, time of sending), in order
         self._pings: deque[tuple[int | None, int]] = deque()
         self._now_ms = now_ms
@@ -197,7 +204,6 @@ class NatsSession:
         self._next_ping_ms = now_ms + ping_interval_ms
         self._silent_pings = 0
         self._lame_duck = False
-        self._skip_bytes = 0  # see Frames
 
     @property
     def has_tls(self) -> bool:
@@ -206,36 +212,7 @@ class NatsSession:
 
     def receive(self, buffer: bytes | bytearray | memoryview, start: int, end: int, now_ms: int) -> Received:
         """Parse buffer[start:end]. Never raises: invalid input becomes SessionClosed, after the events before it."""
-        if self.state is NatsSessionState.CLOSED:
-            return Received(end, {}, [], 0)
-        self.data_arrived(now_ms)
-        frames = Frames(self._skip_bytes)
-        events: list[SessionEvent] = []
-        mistake: OperationalError | None = None
-        was_ready = self.state is NatsSessionState.READY
-        position = end
-        try:
-            position = scan(buffer, start, end, frames)
-            self._skip_bytes = frames.skip_bytes
-        except ProtocolError as error:
-            mistake = error
-        if frames.lines or not was_ready:  # otherwise messages only, the common case
-            try:
-                if (frames.groups or frames.skipped) and not was_ready:
-                    raise OperationalError("not NATS protocol: a message before any subscription")
-                for line in frames.lines:
-                    self._line(line, events)
-                if self.state is NatsSessionState.TLS and position < end:
-                    raise OperationalError("nats-server sent plain bytes after asking for TLS")
-            except OperationalError as error:
-                mistake = error
-        if frames.skipped:
-            events.append(MessagesSkipped(frames.skipped, frames.skipped_line.decode("utf-8", "replace")))
-        if frames.unanswerable:
-            events.append(RepliesUnanswerable(frames.unanswerable))
-        if mistake is not None:
-            self._close(ErrorKind.PROTOCOL, str(mistake), events)
-        return Received(position, frames.groups if was_ready else {}, events, frames.needed_bytes)
+        raise NotImplementedError
 
     def data_arrived(self, now_ms: int) -> None:
         """Bytes have arrived that are not parsed yet: the server is alive."""
@@ -248,22 +225,6 @@ class NatsSession:
         self._tls = True
         if self.state is NatsSessionState.TLS:
             self._connect()
-
-    def subscribe(self, sid: int, subject: str, queue: str | None = None) -> None:
-        """Subscribe with the new id `sid`. A later barrier confirms it."""
-        assert self.state is NatsSessionState.READY
-        assert sid > 0
-        assert sid not in self._subscriptions
-        assert subject_mistake(subject, wildcards=True) is None
-        assert queue is None or subject_mistake(queue) is None
-        self._subscriptions[sid] = Subscription(subject, queue)
-        self._output += b"SUB %b %b%d\r\n" % (subject.encode(), f"{queue} ".encode() if queue else b"", sid)
-
-    def unsubscribe(self, sid: int) -> None:
-        """End a subscription; messages in flight still arrive. Unknown ids are ignored."""
-        assert self.state is NatsSessionState.READY
-        if self._subscriptions.pop(sid, None) is not None:
-            self._output += b"UNSUB %d\r\n" % sid
 
     def barrier(self) -> int:
         """Request a BarrierReached with the returned token."""
@@ -347,10 +308,11 @@ class NatsSession:
 
     def _connect(self) -> None:
         self.state = NatsSessionState.CONNECT_SENT
-        self._output += connect_line(
-            self.info, self._authentication, name=self._name, version=self._version, tls=self._tls
-        )
+        self._output += self._connect_line()
         self._ping(None)
+
+    def _connect_line(self) -> bytes:
+        raise NotImplementedError
 
     def _ping(self, token: int | None) -> None:
         self._pings.append((token, self._now_ms))
@@ -375,13 +337,102 @@ class NatsSession:
             else:
                 text = f"nats-server says: {error.text}"
             self._close(kind, text, events)
+        else:
+            events.append(ServerComplaint(error.kind, error.text, error.subject))
+
+    def _close(self, kind: ErrorKind, reason: str, events: list[SessionEvent]) -> None:
+        if self.state is not NatsSessionState.CLOSED:
+            self.state = NatsSessionState.CLOSED
+            events.append(SessionClosed(kind, reason))
+
+
+class NatsSession(ServerSession):
+    """A client's session."""
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        version: str,
+        authentication: Authentication = ANONYMOUS,
+        tls_wanted: bool = False,
+        ping_interval_ms: int = limits.NATS_PING_INTERVAL_MS,
+        now_ms: int = 0,
+    ) -> None:
+        """`tls_wanted`: refuse a server without TLS."""
+        super().__init__(
+            name=name,
+            authentication=authentication,
+            tls_wanted=tls_wanted,
+            ping_interval_ms=ping_interval_ms,
+            now_ms=now_ms,
+        )
+        self._version = version
+        self._subscriptions: dict[int, Subscription] = {}
+        self._skip_bytes = 0  # see Frames
+
+    def receive(self, buffer: bytes | bytearray | memoryview, start: int, end: int, now_ms: int) -> Received:
+        """Parse buffer[start:end]. Never raises: invalid input becomes SessionClosed, after the events before it."""
+        if self.state is NatsSessionState.CLOSED:
+            return Received(end, {}, [], 0)
+        self.data_arrived(now_ms)
+        frames = Frames(self._skip_bytes)
+        events: list[SessionEvent] = []
+        mistake: OperationalError | None = None
+        was_ready = self.state is NatsSessionState.READY
+        position = end
+        try:
+            position = scan(buffer, start, end, frames)
+            self._skip_bytes = frames.skip_bytes
+        except ProtocolError as error:
+            mistake = error
+        if frames.lines or not was_ready:  # otherwise messages only, the common case
+            try:
+                if (frames.groups or frames.skipped) and not was_ready:
+                    raise OperationalError("not NATS protocol: a message before any subscription")
+                for line in frames.lines:
+                    self._line(line, events)
+                if self.state is NatsSessionState.TLS and position < end:
+                    raise OperationalError("nats-server sent plain bytes after asking for TLS")
+            except OperationalError as error:
+                mistake = error
+        if frames.skipped:
+            events.append(MessagesSkipped(frames.skipped, frames.skipped_line.decode("utf-8", "replace")))
+        if frames.unanswerable:
+            events.append(RepliesUnanswerable(frames.unanswerable))
+        if mistake is not None:
+            self._close(ErrorKind.PROTOCOL, str(mistake), events)
+        return Received(position, frames.groups if was_ready else {}, events, frames.needed_bytes)
+
+    def subscribe(self, sid: int, subject: str, queue: str | None = None) -> None:
+        """Subscribe with the new id `sid`. A later barrier confirms it."""
+        assert self.state is NatsSessionState.READY
+        assert sid > 0
+        assert sid not in self._subscriptions
+        assert subject_mistake(subject, wildcards=True) is None
+        assert queue is None or subject_mistake(queue) is None
+        self._subscriptions[sid] = Subscription(subject, queue)
+        self._output += b"SUB %b %b%d\r\n" % (subject.encode(), f"{queue} ".encode() if queue else b"", sid)
+
+    def unsubscribe(self, sid: int) -> None:
+        """End a subscription; messages in flight still arrive. Unknown ids are ignored."""
+        assert self.state is NatsSessionState.READY
+        if self._subscriptions.pop(sid, None) is not None:
+            self._output += b"UNSUB %d\r\n" % sid
+
+    def _connect_line(self) -> bytes:
+        return connect_line(self.info, self._authentication, name=self._name, version=self._version, tls=self._tls)
+
+    def _error(self, error: ErrorLine, events: list[SessionEvent]) -> None:
+        if error.closes or self.state is not NatsSessionState.READY:
+            super()._error(error, events)
         elif error.kind is ErrorKind.PERMISSION_SUBSCRIBE and error.subject is not None:
             sid = self._refused_sid(error.subject)
             events.append(SubscriptionRefused(sid, error.subject, error.text))
         elif error.kind is ErrorKind.MAX_SUBSCRIPTIONS:
             events.append(SubscriptionRefused(None, "", error.text))
         else:
-            events.append(ServerComplaint(error.kind, error.text, error.subject))
+            super()._error(error, events)
 
     def _refused_sid(self, subject: str) -> int | None:
         # nats-server processes SUBs in order: of several on one subject it means the oldest one not refused yet.
@@ -390,8 +441,3 @@ class NatsSession:
                 del self._subscriptions[sid]
                 return sid
         return None
-
-    def _close(self, kind: ErrorKind, reason: str, events: list[SessionEvent]) -> None:
-        if self.state is not NatsSessionState.CLOSED:
-            self.state = NatsSessionState.CLOSED
-            events.append(SessionClosed(kind, reason))

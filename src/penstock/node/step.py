@@ -146,17 +146,18 @@ class Step(msgspec.Struct):
     """The work of the driver, top to bottom in execution order."""
 
     publish: list[NatsAnswers] = []  # 1. to publishers; msgspec makes a list for each step
-    replies: list[Reply] = []  # 2. to clients and peers
-    peers: list[PeerRequest] = []  # 3. to other brokers, in this order; dropped if the broker is not connected any more
-    peer_addresses: list[tuple[BrokerId, str]] = []  # 4. new address of a peer (see Peers); "": no longer a peer
-    cluster_id: str = ""  # 5. if not empty: the cluster id, to be recorded for good and sent to every peer
-    join: JoinAttempt | None = None  # 6. join a cluster
-    nats: list[Subscribe | Unsubscribe | Barrier] = []  # 7. to NATS, in this order
-    notes: list[Callable[[], None]] = []  # 8. checkpoints, which nothing waits for
-    disk: list[DiskWork] = []  # 9. to the disk threads
-    notices: list[str] = []  # 10. log lines for the operator
-    news: list[ClusterLogLine] = []  # 11. cluster events, for the log
-    failure: str = ""  # 12. if not empty: why this broker cannot go on; the driver stops it with a failure
+    deliver: list[bytes] = []  # 2. LMSG and HMSG frames to subscribers, over the leaf connection; dropped without one
+    replies: list[Reply] = []  # 3. to clients and peers
+    peers: list[PeerRequest] = []  # 4. to other brokers, in this order; dropped if the broker is not connected any more
+    peer_addresses: list[tuple[BrokerId, str]] = []  # 5. new address of a peer (see Peers); "": no longer a peer
+    cluster_id: str = ""  # 6. if not empty: the cluster id, to be recorded for good and sent to every peer
+    join: JoinAttempt | None = None  # 7. join a cluster
+    nats: list[Subscribe | Unsubscribe | Barrier] = []  # 8. to NATS, in this order
+    notes: list[Callable[[], None]] = []  # 9. checkpoints, which nothing waits for
+    disk: list[DiskWork] = []  # 10. to the disk threads
+    notices: list[str] = []  # 11. log lines for the operator
+    news: list[ClusterLogLine] = []  # 12. cluster events, for the log
+    failure: str = ""  # 13. if not empty: why this broker cannot go on; the driver stops it with a failure
 
     def reply(
         self, caller: Hashable, response: Response | RemoteError, payload: Payload = None, *, looked_bytes: int = 0
@@ -168,7 +169,7 @@ class Step(msgspec.Struct):
             self.replies.append(Reply(caller, response, payload, looked_bytes))
 
     def __bool__(self) -> bool:
-        return self != _NOTHING  # compared by msgspec: quicker than twelve looks
+        return self != _NOTHING  # compared by msgspec: quicker than thirteen looks
 
 
 _NOTHING = Step()

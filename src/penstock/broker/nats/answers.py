@@ -32,6 +32,7 @@ from typing import NamedTuple
 from penstock.base import limits
 from penstock.broker.nats.connection import NatsConnection
 from penstock.broker.rate_limited_log import RateLimitedLog
+from penstock.ingest.nats import NatsSession
 from penstock.node.step import NatsAnswers
 
 _log = logging.getLogger("penstock.nats")
@@ -190,8 +191,8 @@ class AnswerOutput:
         self._pause_reading = pause_reading
         self._subject_of = subject_of
         self._state = _State.AWAY
-        self._connection: NatsConnection | None = None
-        self._direct: NatsConnection | None = None  # the connection while TAKING, else None
+        self._connection: NatsConnection[NatsSession] | None = None
+        self._direct: NatsConnection[NatsSession] | None = None  # the connection while TAKING, else None
         self._waiting = WaitingAnswers()
         self._timer: asyncio.TimerHandle | None = None
         self._untaken_bytes = 0  # at the last check, and what was written since
@@ -219,7 +220,7 @@ class AnswerOutput:
                 self._drop(one.sid, dropped)
         self._write_on()
 
-    def opened(self, connection: NatsConnection) -> None:
+    def opened(self, connection: NatsConnection[NatsSession]) -> None:
         """nats-server takes commands on `connection`; re-subscribing may already fill its buffer."""
         self._connection = connection
         is_free = connection.is_writable and not self._waiting.size_bytes

@@ -1,4 +1,4 @@
-"""One connection to one nats-server: TCP, TLS if needed, CONNECT; then bytes between its socket and a NatsSession.
+"""One connection to one nats-server: TCP, TLS if needed, CONNECT; then bytes between its socket and a session.
 
 Rules: everything that one socket read delivered is handed over in one call. The buffer grows only with bytes actually
 received, never because the server announces a size, and shrinks back. A connection ends once, with one reason (`end`).
@@ -22,14 +22,16 @@ import os
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, cast
+from typing import Generic, Protocol, TypeVar, cast
 
 from penstock.base import limits
 from penstock.base.errors import OperationalError
 from penstock.broker.security.nats_credentials import NatsServer, TlsFiles
 from penstock.hot.message_group import MessageGroup
 from penstock.ingest.connect import ErrorKind
-from penstock.ingest.nats import NatsSession, NatsSessionState, SessionClosed, SessionEvent, SessionReady, TlsWanted
+from penstock.ingest.nats import NatsSessionState, ServerSession, SessionClosed, SessionEvent, SessionReady, TlsWanted
+
+SessionT = TypeVar("SessionT", bound=ServerSession)
 
 _TLS_FIRST = "if it speaks TLS first (handshake_first: true), write tls:// in place of nats://"
 # nats-server does not tell a slow consumer why it is disconnected.
@@ -61,17 +63,18 @@ class NatsConnectionOwner(Protocol):
         """True if nats-server takes our output."""
 
 
-class NatsConnection(asyncio.BufferedProtocol):
+class NatsConnection(asyncio.BufferedProtocol, Generic[SessionT]):
     """The protocol object of one connection. An exception of its owner ends it, and is kept as `failure`."""
 
     def __init__(
         self,
         server: NatsServer,
-        session: NatsSession,
+        session: SessionT,
         owner: NatsConnectionOwner,
         now_ms: Callable[[], int],
         *,
         served_before: bool = False,
+        read_buffer_bytes: int = limits.READ_BUFFER_BYTES,
     ) -> None:
         self.server = server
         self._served_before = served_before  # so it is a NATS server, and the URL fits
@@ -84,7 +87,8 @@ class NatsConnection(asyncio.BufferedProtocol):
         self._owner = owner
         self._now_ms = now_ms
         self._transport: asyncio.Transport | None = None
-        self._buffer = bytearray(limits.READ_BUFFER_BYTES)
+        self._read_buffer_bytes = read_buffer_bytes
+        self._buffer = bytearray(read_buffer_bytes)
         self._view = memoryview(self._buffer)
         self._used = 0  # bytes of the buffer in use
         self._needed = 0  # do not parse before this many bytes are there
@@ -128,7 +132,7 @@ class NatsConnection(asyncio.BufferedProtocol):
         if not self._used:
             return self._view
         if self._used == len(self._buffer):
-            size = min(2 * len(self._buffer), max(self._needed, self._used + limits.READ_BUFFER_BYTES))
+            size = min(2 * len(self._buffer), max(self._needed, self._used + self._read_buffer_bytes))
             self._replace_buffer(size, self._view)
         return self._view[self._used :]
 
@@ -240,6 +244,12 @@ class NatsConnection(asyncio.BufferedProtocol):
         else:
             self._transport.pause_reading()
 
+    def end_for(self, reason: str) -> None:
+        """End the connection at once, for a reason that its session does not know."""
+        if self._transport is not None and self._closed is None:
+            self._closed = SessionClosed(ErrorKind.OTHER, reason)
+            self._transport.abort()
+
     def close(self) -> None:
         """Write the queued output, then close."""
         if self._transport is not None:
@@ -337,8 +347,8 @@ class NatsConnection(asyncio.BufferedProtocol):
 
     def _keep_from(self, position: int) -> None:
         rest = self._used - position
-        if len(self._buffer) > limits.READ_BUFFER_BYTES >= 2 * rest:
-            self._replace_buffer(limits.READ_BUFFER_BYTES, self._view[position : self._used])
+        if len(self._buffer) > self._read_buffer_bytes >= 2 * rest:
+            self._replace_buffer(self._read_buffer_bytes, self._view[position : self._used])
         elif position and rest:
             self._buffer[:rest] = self._buffer[position : self._used]
         self._used = rest

@@ -16,31 +16,29 @@ socket read delivered.
 | SubscriptionRefused, ServerComplaint, LameDuck, InfoChanged,  | passed on from the session             |
 | MessagesSkipped, RepliesUnanswerable                          |                                        |
 
-Servers are tried in turn (see `pool`). When none answers, the backoff before the next round grows from 250 ms to 5
-s, doubling each time, less a random jitter so that brokers do not reconnect simultaneously. A connection with broken
-framing is replaced at once; if that happens again within a few seconds, after 250 ms, and never later.
+`reconnecting` says when which server is tried.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from penstock.base import limits
-from penstock.base.errors import ConfigError, OperationalError
+from penstock.base.errors import OperationalError
 from penstock.broker.nats.answers import AnswerOutput
 from penstock.broker.nats.connection import LinkTiming, NatsConnection
-from penstock.broker.nats.pool import NatsPool
+from penstock.broker.nats.reconnecting import Reconnector, now_ms
 from penstock.broker.security.nats_credentials import NatsAccess, NatsServer
 from penstock.hot.message_group import MessageGroup
 from penstock.ingest.connect import ErrorKind, ServerInfo
 from penstock.ingest.nats import (
     BarrierReached,
     InfoChanged,
+    InterestLost,
     LameDuck,
     MessagesSkipped,
     NatsSession,
@@ -56,11 +54,9 @@ from penstock.node.step import NatsAnswers
 
 _log = logging.getLogger("penstock.nats")
 
-_NATS_ROUND_MS = 2_000  # after it, announced servers wait for the next round, which starts with the configured ones
 # Reasons for pausing the reading.
 _CALLER = "caller"
 _WRITING = "writing"  # backpressure: until nats-server takes our output
-_KNOWN_FAILURES_MAX = 16  # bounds servers that give a different reason each time
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,34 +108,6 @@ LinkEvent = (
 )
 
 
-class NatsFailureLog:
-    """Log lines for the failures of one outage: new ones at once, repeated ones once a minute. Times are monotonic.
-
-    An outage is retried several times a second, and its log must stay readable.
-    """
-
-    def __init__(self) -> None:
-        self._known: set[tuple[NatsServer, str]] = set()
-        self._count = 0
-        self._told_ms = 0
-
-    def line(self, server: NatsServer, reason: str, now_ms: int) -> str | None:
-        """Return the log line for one more failure, or None."""
-        self._count += 1
-        is_new = (server, reason) not in self._known and len(self._known) < _KNOWN_FAILURES_MAX
-        if not is_new and now_ms - self._told_ms < limits.NATS_OUTAGE_LOG_MS:
-            return None
-        self._known.add((server, reason))
-        self._told_ms = now_ms
-        so_far = f" (tried {self._count} times so far)" if self._count > 1 else ""
-        return f"no connection to {server}: {reason}{so_far}"
-
-    def over(self) -> None:
-        """The link is up: log the next failure at once."""
-        self._known.clear()
-        self._count = 0
-
-
 class LinkOwner(Protocol):
     """Receives what the link delivers. All calls are on the event loop; none may block."""
 
@@ -148,10 +116,6 @@ class LinkOwner(Protocol):
 
     def link_event(self, event: LinkEvent) -> None:
         """An event of the table in the module's docstring."""
-
-
-def _now_ms() -> int:
-    return time.monotonic_ns() // 1_000_000
 
 
 class NatsLink:
@@ -169,16 +133,11 @@ class NatsLink:
         """Create a link; `random` returns numbers in [0, 1). Raise ConfigError if credentials or certificates cannot
         work.
         """
-        if mistakes := access.mistakes():
-            raise ConfigError(mistakes)
         self._owner = owner
         self._access = access
-        self._pool = NatsPool(access.servers, uses_announced=access.uses_announced, random=random)
         self._clock_us = clock_us
-        self._random = random
         self._timing = timing or LinkTiming()
-        self._connection: NatsConnection | None = None  # up or being established
-        self._connection_up_ms: int | None = None  # when it came up
+        self._reconnector: Reconnector[NatsSession] = Reconnector(self, access, random=random, timing=self._timing)
         # of its barriers: session token → link token; None for the one behind the re-subscribing
         self._tokens: dict[int, int | None] = {}
         self._subscriptions: dict[int, tuple[str, str | None]] = {}
@@ -190,13 +149,7 @@ class NatsLink:
         )
         self._pauses: set[str] = set()
         self._gap_start_us: int | None = None
-        self._framing_lost_ms: int | None = None  # time of the last framing error
-        self._tls_first: set[NatsServer] = set()
-        self._served: set[NatsServer] = set()  # at some time of this run
-        self._stopping = asyncio.Event()
         self._up = asyncio.Event()
-        self._last_failure = ""
-        self._failures = NatsFailureLog()
 
     # State
 
@@ -208,27 +161,28 @@ class NatsLink:
     @property
     def server(self) -> NatsServer | None:
         """The server of the current connection."""
-        return None if self._connection is None else self._connection.server
+        return None if self._reconnector.connection is None else self._reconnector.connection.server
 
     @property
     def info(self) -> ServerInfo | None:
         """The INFO of the current connection's server."""
-        return None if self._connection is None else self._connection.session.info
+        return None if self._reconnector.connection is None else self._reconnector.connection.session.info
 
     @property
     def announced(self) -> tuple[NatsServer, ...]:
         """The servers that NATS announces besides the configured ones."""
-        return self._pool.announced
+        return self._reconnector.announced
 
     @property
     def last_failure(self) -> str:
         """The reason why the link is, or last was, down; empty if nothing has failed."""
-        return self._last_failure
+        return self._reconnector.last_failure
 
     @property
     def proven_us(self) -> int | None:
         """Wall-clock time up to which all published messages have been received, from the last PONG. None if down."""
-        return self._proven_us(self._connection) if self._connection is not None and self.is_up else None
+        connection = self._reconnector.connection
+        return self._proven_us(connection) if connection is not None and self.is_up else None
 
     @property
     def gap_start_us(self) -> int | None:
@@ -238,7 +192,7 @@ class NatsLink:
     @property
     def write_buffer_bytes(self) -> int:
         """Bytes written that nats-server has not taken yet."""
-        waiting = 0 if self._connection is None else self._connection.write_buffer_bytes
+        waiting = 0 if self._reconnector.connection is None else self._reconnector.connection.write_buffer_bytes
         return waiting + self._answers.waiting_bytes
 
     @property
@@ -252,9 +206,9 @@ class NatsLink:
             async with asyncio.timeout(timeout_ms / 1000):
                 await self._up.wait()
         except TimeoutError:
-            connection = self._connection
+            connection = self._reconnector.connection
             so_far = "none has been tried yet" if connection is None else f"{connection.server}: {connection.silence}"
-            reason = self._last_failure or so_far
+            reason = self._reconnector.last_failure or so_far
             raise OperationalError(f"no connection to NATS within {timeout_ms} ms: {reason}") from None
 
     # Commands
@@ -263,14 +217,14 @@ class NatsLink:
         """Subscribe now and after every reconnect. `sid` must be new. A later barrier confirms it."""
         assert sid not in self._subscriptions
         self._subscriptions[sid] = (subject, queue)
-        if (connection := self._ready_connection()) is not None:
+        if (connection := self._reconnector.ready_connection) is not None:
             connection.session.subscribe(sid, subject, queue)
             connection.send_output()
 
     def unsubscribe(self, sid: int) -> None:
         """End a subscription; messages in flight still arrive until a barrier. Unknown ids are ignored."""
         self._subscriptions.pop(sid, None)
-        if (connection := self._ready_connection()) is not None:
+        if (connection := self._reconnector.ready_connection) is not None:
             connection.session.unsubscribe(sid)
             connection.send_output()
 
@@ -286,7 +240,7 @@ class NatsLink:
             async with asyncio.timeout(timeout_ms / 1000):
                 await future
         except TimeoutError:
-            reason = "it does not answer" if self.is_up else self._last_failure
+            reason = "it does not answer" if self.is_up else self._reconnector.last_failure
             raise OperationalError(f"no confirmation from NATS within {timeout_ms} ms: {reason}") from None
         finally:
             self._waiting.pop(token, None)
@@ -317,136 +271,50 @@ class NatsLink:
 
         Idempotent; a second call returns False.
         """
-        if self._stopping.is_set():
+        if self._reconnector.is_stopping:
             return False
         drained = await self.drain(timeout_ms)
         flushed = await self._flush(timeout_ms) if drained else False
-        self._stopping.set()
+        self._reconnector.stop()
         return flushed
 
     async def run(self) -> None:
         """Keep the link up until `stop`. Raises only what its owner raised."""
-        rounds = 0
         try:
-            while not self._stopping.is_set():
-                rounds = await self._round(rounds + 1)
-                if rounds:
-                    await self._wait_before_round(rounds)
+            await self._reconnector.run()
         finally:
-            self._leave()
             for future in self._waiting.values():
                 if future is not None and not future.done():
                     future.set_exception(OperationalError("the link to NATS has stopped"))
 
-    # Inside: connecting
+    # What the reconnector calls
 
-    async def _round(self, number: int) -> int:
-        """Try servers until one has served for a while. Return the backoff step before the next round; 0 is no wait."""
-        started_ms = _now_ms()
-        wait = number
-        for server in self._pool.round(lambda: _now_ms() - started_ms < _NATS_ROUND_MS):
-            up_ms, kind = await self._connect_and_serve(server)
-            if self._stopping.is_set() or up_ms >= self._timing.steady_ms:
-                return 0
-            if up_ms and kind is ErrorKind.PROTOCOL:
-                last_ms, self._framing_lost_ms = self._framing_lost_ms, _now_ms()
-                if last_ms is None or _now_ms() - last_ms >= self._timing.steady_ms:
-                    return 0
-                wait = 1
-        return wait
-
-    async def _wait_before_round(self, rounds: int) -> None:
-        longest_ms = min(self._timing.reconnect_ms_min * 2 ** min(rounds - 1, 16), self._timing.reconnect_ms_max)
-        await self._unless_stopped(asyncio.sleep(longest_ms * (0.5 + 0.5 * self._random()) / 1000))
-
-    async def _unless_stopped(self, work: Coroutine[None, None, None]) -> None:
-        """Run `work`; cancel it when the link is stopped."""
-        task = asyncio.ensure_future(work)
-        stop = asyncio.ensure_future(self._stopping.wait())
-        try:
-            await asyncio.wait((task, stop), return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            stop.cancel()
-            task.cancel()
-            await asyncio.wait((task,))
-        if not task.cancelled():
-            task.result()
-
-    async def _connect_and_serve(self, server: NatsServer) -> tuple[int, ErrorKind]:
-        """Connect to `server` and serve until the connection ends. Return how many ms the link was up, and why it
-        ended.
-        """
-        kind, reason = ErrorKind.OTHER, "stopped"
-        connection: NatsConnection | None = None
-        try:
-            connection = self._connection = self._new_connection(server)
-            tls_first = server in self._tls_first
-            self._tls_first.discard(server)
-            await self._unless_stopped(connection.connect(self._access.tls, self._timing, tls_first=tls_first))
-            if connection.tls_came_first:
-                self._tls_first.add(server)
-            if connection.was_ready:
-                self._served.add(server)
-                await self._unless_stopped(connection.ended())
-            if self._stopping.is_set():
-                await self._close(connection)
-        except OperationalError as error:
-            reason = str(error)
-        if connection is not None and connection.end is not None and not self._stopping.is_set():
-            kind, reason = connection.end
-        lived_ms = self._leave()
-        if connection is not None and connection.failure is not None:
-            raise connection.failure
-        self._report_end(server, kind, reason, was_ready=connection is not None and connection.was_ready)
-        return lived_ms, kind
-
-    def _new_connection(self, server: NatsServer) -> NatsConnection:
-        session = NatsSession(
+    def new_session(self, server: NatsServer) -> NatsSession:
+        return NatsSession(
             name=self._access.name,
             version=self._access.version,
             authentication=self._access.credentials.authentication(server),
             tls_wanted=server.tls or bool(self._access.tls),
             ping_interval_ms=self._timing.ping_interval_ms,
-            now_ms=_now_ms(),
+            now_ms=now_ms(),
         )
-        return NatsConnection(server, session, self, _now_ms, served_before=server in self._served)
 
-    async def _close(self, connection: NatsConnection) -> None:
-        connection.close()  # after the queued output
-        try:
-            async with asyncio.timeout(self._timing.connect_timeout_ms / 1000):
-                if connection.transport is not None:
-                    await connection.ended()
-        except TimeoutError:
-            _log.warning("%s takes nothing more; its connection is cut", connection.server)
-
-    def _leave(self) -> int:
-        """Drop the current connection; return how many ms the link was up."""
-        up_ms = self._connection_up_ms
-        if self._connection is not None:
-            if up_ms is not None and self._gap_start_us is None:
-                self._gap_start_us = self._proven_us(self._connection)
-            self._connection.discard()
-        self._connection = None
-        self._connection_up_ms = None
+    def connection_left(self, connection: NatsConnection[NatsSession]) -> None:
+        if self._reconnector.is_up and self._gap_start_us is None:
+            self._gap_start_us = self._proven_us(connection)
         self._tokens.clear()
         self._up.clear()
         self._answers.closed()
-        return 0 if up_ms is None else max(1, _now_ms() - up_ms)
 
-    def _proven_us(self, connection: NatsConnection) -> int:
-        # One more millisecond, because both times are rounded.
-        return self._clock_us() - 1000 * (_now_ms() - connection.session.proven_ms + 1)
-
-    def _report_end(self, server: NatsServer, kind: ErrorKind, reason: str, *, was_ready: bool) -> None:
-        if not self._stopping.is_set():
-            self._last_failure = f"{server}: {reason}"
-            if (line := self._failures.line(server, reason, _now_ms())) is not None:
-                _log.warning("%s", line)
+    def connection_ended(self, server: NatsServer, kind: ErrorKind, reason: str, *, was_ready: bool) -> None:
         if was_ready:
             self._owner.link_event(LinkDown(self._clock_us(), self._gap_start_us, server, kind, reason))
-        elif not self._stopping.is_set():
+        elif not self._reconnector.is_stopping:
             self._owner.link_event(ConnectFailed(self._clock_us(), server, kind, reason))
+
+    def _proven_us(self, connection: NatsConnection[NatsSession]) -> int:
+        # One more millisecond, because both times are rounded.
+        return self._clock_us() - 1000 * (now_ms() - connection.session.proven_ms + 1)
 
     # What the connection calls
 
@@ -459,9 +327,7 @@ class NatsLink:
     def session_event(self, event: SessionEvent) -> None:
         """Keep the subscriptions and barriers in step with the session; pass on all other events."""
         if isinstance(event, (SessionReady, InfoChanged)):
-            assert self._connection is not None
-            has_tls = self._connection.session.has_tls
-            self._pool.announce(event.info.connect_urls, self._connection.server, has_tls=has_tls)
+            self._reconnector.announce(event.info.connect_urls)
         if isinstance(event, SessionReady):
             self._subscribe_again()
         elif isinstance(event, BarrierReached):
@@ -470,28 +336,27 @@ class NatsLink:
                 self._confirmed()
             else:
                 self._reached(token)
-        elif not isinstance(event, (TlsWanted, SessionClosed)):  # handled by the connection
+        elif not isinstance(event, (TlsWanted, SessionClosed, InterestLost)):  # the connection's; a leaf's
             self._owner.link_event(event)
 
     def _subscribe_again(self) -> None:
-        assert self._connection is not None
-        if not self._connection.is_ready:
+        assert self._reconnector.connection is not None
+        if not self._reconnector.connection.is_ready:
             return  # bytes behind the PONG have ended the session already
-        session = self._connection.session
+        session = self._reconnector.connection.session
         for sid, (subject, queue) in self._subscriptions.items():
             session.subscribe(sid, subject, queue)
         self._tokens[session.barrier()] = None
-        self._connection.send_output()
-        self._answers.opened(self._connection)
+        self._reconnector.connection.send_output()
+        self._answers.opened(self._reconnector.connection)
 
     def _confirmed(self) -> None:
-        assert self._connection is not None
-        self._connection_up_ms = _now_ms()
+        assert self._reconnector.connection is not None
         gap_start_us, self._gap_start_us = self._gap_start_us, None
         self._up.set()
-        self._failures.over()
-        self._connection.set_reading(not self._pauses)
-        server = self._connection.server
+        self._reconnector.came_up()
+        self._reconnector.connection.set_reading(not self._pauses)
+        server = self._reconnector.connection.server
         if gap_start_us is not None or not server.is_embedded:  # the start of the embedded one has told its address
             _log.info("connected to %s", server)
         self._owner.link_event(LinkUp(self._clock_us(), server, gap_start_us))
@@ -513,24 +378,20 @@ class NatsLink:
         if len(self._waiting) >= limits.NATS_BARRIERS_MAX:
             raise OperationalError(f"{limits.NATS_BARRIERS_MAX} confirmations from NATS are awaited already")
         self._last_token += 1
-        if (connection := self._ready_connection()) is not None:
+        if (connection := self._reconnector.ready_connection) is not None:
             self._tokens[connection.session.barrier()] = self._last_token
             connection.send_output()
         self._waiting[self._last_token] = future
         return self._last_token
 
     async def _flush(self, timeout_ms: int) -> bool:
-        if self._ready_connection() is None:
+        if self._reconnector.ready_connection is None:
             return False
         try:
             await self.wait_barrier(timeout_ms)
         except OperationalError:
             return False
         return True
-
-    def _ready_connection(self) -> NatsConnection | None:
-        connection = self._connection
-        return connection if connection is not None and connection.is_ready else None
 
     def _writing_pauses(self, paused: bool) -> None:
         self._pause(_WRITING, paused)
@@ -541,5 +402,5 @@ class NatsLink:
         else:
             self._pauses.discard(reason)
         # Before the link is up it reads in any case: it waits for nats-server's answers.
-        if self._connection is not None and self._connection_up_ms is not None:
-            self._connection.set_reading(not self._pauses)
+        if self._reconnector.connection is not None and self._reconnector.is_up:
+            self._reconnector.connection.set_reading(not self._pauses)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.base import limits
-from penstock.broker.nats.link import NatsFailureLog
+from penstock.broker.nats.reconnecting import NatsFailureLog
 from penstock.broker.security.nats_credentials import parse_nats_urls
 
 ONE, OTHER = parse_nats_urls("nats://a:1,nats://b:1")
