@@ -16,7 +16,7 @@ from __future__ import annotations
 try:
     import cython
 except ImportError:
-    from penstock.hot import cython
+    pass
 
 from penstock.hot import load, memory, subjects
 
@@ -296,7 +296,9 @@ class Cursor:
             pending = self.pending + self.filter.seen - 1
             if pending < 0:
                 pending = 0
-            reply_size = len(self.prefix) + memory.decimal_digits(offset + 1) + memory.decimal_digits(self.delivered + 1)
+            reply_size = (
+                len(self.prefix) + memory.decimal_digits(offset + 1) + memory.decimal_digits(self.delivered + 1)
+            )
             reply_size += memory.decimal_digits(1000 * time_us) + memory.decimal_digits(pending) + 3
             size = subject_size + reply_size + block_size + value_size
             if size > self.bytes_left:

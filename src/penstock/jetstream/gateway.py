@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import msgspec
 
@@ -58,6 +58,27 @@ _ANYWHERE = frozenset({"STREAM.CREATE", "STREAM.UPDATE", "STREAM.DELETE"})
 """Operations about a stream for which any broker asks the metadata leader: they need no partition leader."""
 
 Handler = Callable[[ApiCall, ApiSubject, Now], None]
+
+
+class Part(Protocol):
+    """A part of the gateway that goes on by itself."""
+
+    def heard(self, subject: str, now: Now) -> None:
+        """A message without a reply subject has come."""
+
+    def tick(self, now: Now) -> None:
+        """Time has passed, or the image has changed."""
+
+    def turn(self, now: Now) -> None:
+        """Do some of the work that waits for its turn."""
+
+    @property
+    def has_next_turn(self) -> bool:
+        """True if `turn` has something to do."""
+
+    @property
+    def next_deadline_us(self) -> int | None:
+        """Latest time at which `tick` must run."""
 
 
 class ApiRights(NamedTuple):
@@ -98,6 +119,7 @@ class Gateway:
         self.count_consumers: Callable[[StreamState], int] = lambda state: 0
         # by operation; of requests without a stream, and of those about a stream that is led here
         self.handlers: dict[str, Handler] = {}
+        self.parts: list[Part] = []
         self._prefixes = prefixes
         self._rights = rights
         self._waiting: dict[GatewayCaller, Heard] = {}  # requests to the node without an answer
@@ -117,8 +139,11 @@ class Gateway:
         """Take the API requests of one read of the NATS connection."""
         for row in range(len(group)):
             reply = group.reply(row) or group.early(row)
-            if reply is not None:
-                subject = group.subject(row).decode(errors="replace")
+            subject = group.subject(row).decode(errors="replace")
+            if reply is None:
+                for part in self.parts:
+                    part.heard(subject, now)
+            else:
                 self._take(ApiCall(subject, reply, group.headers(row), group.value(row) or b""), now)
         self._send_passed_on()
 
@@ -147,11 +172,24 @@ class Gateway:
             elif one.retry_us is not None and now.elapsed_us >= one.retry_us:
                 one.retry_us = None
                 self._ask_missing(one, now)
+        for part in self.parts:
+            part.tick(now)
+
+    def turn(self, now: Now) -> None:
+        """Do some of the work that waits for its turn."""
+        for part in self.parts:
+            part.turn(now)
+
+    @property
+    def has_next_turn(self) -> bool:
+        """True if `turn` has something to do."""
+        return any(part.has_next_turn for part in self.parts)
 
     @property
     def next_deadline_us(self) -> int | None:
         """Latest time at which `tick` must run."""
         dues = [one.deadline_us if one.retry_us is None else one.retry_us for one in self._open]
+        dues += [due_us for part in self.parts if (due_us := part.next_deadline_us) is not None]
         return min(dues, default=None)
 
     # What handlers use

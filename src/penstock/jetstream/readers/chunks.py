@@ -143,9 +143,7 @@ def _rows(batch: pa.RecordBatch, begin: int) -> Rows:
     headers = batch.column("headers")
     blocks = (b"", b"") if headers.null_count == len(headers) else _texts(headers)
     times = _numbers(batch.column("timestamp"))
-    return Rows(
-        begin, end, offsets, times, *_texts(batch.column("subject")), *_texts(batch.column("value")), *blocks
-    )
+    return Rows(begin, end, offsets, times, *_texts(batch.column("subject")), *_texts(batch.column("value")), *blocks)
 
 
 def _numbers(column: pa.Array) -> bytes:

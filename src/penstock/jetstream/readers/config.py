@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from penstock.base import limits
-from penstock.base.subjects import is_within, is_wildcard, matches, subject_mistake
+from penstock.base.subjects import is_wildcard, is_within, matches, subject_mistake
 from penstock.jetstream.errors import ApiError, invalid_config, invalid_json, name_mismatch
 from penstock.jetstream.stream_config import API_LEVEL, API_VERSION, Config, ConfigField, json_object, typed
 from penstock.jetstream.stream_state import NO_TIME, api_time
@@ -253,9 +253,7 @@ def _value(config: ReaderConfig, name: str) -> Any:
 
 
 def _told(config: Config) -> Config:
-    told = {
-        name: value for name, value in config.items() if value != _BY_NAME[name].default or name in _ALWAYS_TOLD
-    }
+    told = {name: value for name, value in config.items() if value != _BY_NAME[name].default or name in _ALWAYS_TOLD}
     if "pause_until" in told:
         told["pause_until"] = api_time(parsed_time_us(told["pause_until"]))
     return _in_order(told)
@@ -309,8 +307,7 @@ def _check(state: StreamState, config: Config) -> None:
     if sampled and not re.fullmatch(r"\+?\d{1,18}", sampled):
         raise refusal(
             10095,
-            "failed to parse consumer sampling configuration: "
-            f'strconv.Atoi: parsing "{sampled[:64]}": invalid syntax',
+            f'failed to parse consumer sampling configuration: strconv.Atoi: parsing "{sampled[:64]}": invalid syntax',
         )
     if config["flow_control"] and not config["idle_heartbeat"]:
         raise refusal(10108, "consumer with flow control also needs heartbeats")

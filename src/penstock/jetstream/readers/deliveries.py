@@ -6,17 +6,18 @@ from typing import Protocol
 
 
 class Deliveries(Protocol):
-    """Delivers frames. `pending_bytes` are those that nats-server has not taken yet."""
+    """Delivers frames."""
 
     @property
     def is_up(self) -> bool:
         """False: what is delivered now is lost."""
 
     @property
-    def pending_bytes(self) -> int: ...
+    def is_writable(self) -> bool:
+        """False: nats-server takes less than is delivered, and readers should wait."""
 
-    def has_interest(self, subject: bytes) -> bool | None:
-        """True if somebody subscribes to it; None: unknown."""
+    def has_interest(self, subject: bytes, queue: bytes = b"") -> bool | None:
+        """True if somebody subscribes to it, in that queue group if one is given; None: unknown."""
 
     def mistake(self, subject: str, size_bytes: int = 0) -> str | None:
         """Return why nothing may be delivered there, or None."""

@@ -18,8 +18,8 @@ from penstock.base import limits
 from penstock.hot.deliveries import Cursor, Filter
 from penstock.jetstream.readers.chunks import Chunk
 from penstock.jetstream.readers.reader import Reader
-from penstock.live.row_set import RowSet
 from penstock.metadata.image import StreamState
+from penstock.node.partition.partition import Shown
 
 TAIL_WAIT_MS = 30_000  # long poll at the tail
 READ_BYTES = 1 * limits.MIB  # read at once: some 2 ms of a disk thread
@@ -28,13 +28,11 @@ CACHE_BYTES_MAX = 64 * limits.MIB  # decoded rows for readers that catch up, of 
 CACHED_CHUNKS_MAX = 256
 
 
-class Shown(NamedTuple):
-    """What readers are shown of a log. `taken`: how often the cleaner has taken rows that were not hidden."""
+class Pending(NamedTuple):
+    """Messages that a reader wants, up to `end`."""
 
-    hidden: RowSet | None
-    log_start: int
+    count: int
     end: int
-    taken: int
 
 
 class RowCache:
@@ -58,9 +56,7 @@ class RowCache:
     def add(self, stream_id: int, chunk: Chunk) -> None:
         self._chunks.append((stream_id, chunk))
         self.size_bytes += chunk.size_bytes
-        while len(self._chunks) > 1 and (
-            self.size_bytes > CACHE_BYTES_MAX or len(self._chunks) > CACHED_CHUNKS_MAX
-        ):
+        while len(self._chunks) > 1 and (self.size_bytes > CACHE_BYTES_MAX or len(self._chunks) > CACHED_CHUNKS_MAX):
             self.size_bytes -= self._chunks.popleft()[1].size_bytes
 
     def forget(self, stream_id: int) -> None:
@@ -83,6 +79,9 @@ class Feed:
         self.tail_end = end
         self.is_polling = False
         self.is_closed = False
+        self.opening = 0  # readers that are being created
+        self.behind: list[Reader] = []  # wait for rows that are on the way, or do not exist yet
+        self.unsettled: list[tuple[Reader, Pending]] = []  # counted beyond the tail
         self.retry_us: int | None = None  # when the tail is asked for again, after an error
         self.fetching: dict[tuple[tuple[str, ...] | None, int], list[Reader]] = {}
         self.flow_sid: int | None = None  # of the subscription to the answers of flow-control messages
@@ -159,6 +158,16 @@ class Feed:
                 chunk.mask(self._shown.hidden)
                 count += sum(wanted.count(rows, offset) for rows in chunk.rows)
         return count
+
+    def take_unsettled(self) -> list[tuple[Reader, Pending]]:
+        """Remove and return the counts that the tail has reached."""
+        found = [one for one in self.unsettled if one[1].end <= self.tail_end]
+        self.unsettled = [one for one in self.unsettled if one[1].end > self.tail_end]
+        return found
+
+    def has_recent(self, offset: int) -> bool:
+        """True if the rows from this offset on are in memory."""
+        return bool(self._recent) and self._recent[0].begin <= offset
 
     # Rows for one reader
 

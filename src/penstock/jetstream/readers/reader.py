@@ -51,7 +51,7 @@ class Place(Enum):
 class Bucket:
     """Bytes that may be sent by now, at a rate."""
 
-    __slots__ = ("at_us", "bytes_per_s", "burst", "tokens")
+    __slots__ = ("at_us", "burst", "bytes_per_s", "tokens")
 
     def __init__(self, bytes_per_s: int, burst: int, now_us: int) -> None:
         self.bytes_per_s = bytes_per_s
@@ -77,8 +77,8 @@ class Reader:
 
     __slots__ = (
         "_blind", "_flow_number", "_granted", "_rate", "_told", "ahead_bytes", "beat_us", "config", "counted_under",
-        "created_us", "cursor", "delivered_wall_us", "flow_bytes", "flow_reply", "inactive_us", "inbox", "is_fresh",
-        "is_paced", "looked_us", "name", "place", "pulls", "stream_id", "wake_us", "window_bytes",
+        "created_us", "cursor", "delivered_wall_us", "flow_bytes", "flow_reply", "inactive_us", "inbox", "is_asleep", "is_fresh",
+        "is_paced", "looked_us", "name", "place", "pulls", "stream_id", "told_pending", "wake_us", "window_bytes",
     )  # fmt: skip
 
     def __init__(
@@ -109,6 +109,8 @@ class Reader:
         self.wake_us = _NEVER_US
         self.counted_under: object = None  # for which state of the log its count of pending messages holds
         self.is_fresh = False  # it was counted, and has been served nothing since
+        self.told_pending: int | None = None  # counted for the answer that is being made
+        self.is_asleep = False  # it waits for a time
         self.is_paced = config.is_original_pace  # until it has all that was there when it began
         self.configure(config, now_us)
 
@@ -123,6 +125,13 @@ class Reader:
             self.cursor.to(self.inbox, config.deliver_group.encode())
         else:
             self.inactive_us = now_us
+
+    def restart(self, offset: int) -> None:
+        """Begin anew at an offset."""
+        cursor = self.cursor
+        cursor.next_offset, cursor.last_offset = offset, offset - 1
+        cursor.delivered = self._told = 0
+        self.delivered_wall_us = 0
 
     # What it may be sent
 
