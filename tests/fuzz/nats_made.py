@@ -30,8 +30,12 @@ _ERRORS = (
 )  # fmt: skip
 
 
+_INFO_NAMES = (
+    "headers", "max_payload", "tls_required", "tls_available", "nonce", "ldm", "version", "connect_urls", "x", "export",
+)  # fmt: skip
 _INFO_VALUES: tuple[object, ...] = (
     None, True, False, 0, -1, 2**63, 2**64, 1.5, "", "n" * 40, [], {}, "\ud7ff", ["a:1"], ["a:1", 7, "x" * 999],
+    {"allow": ["_INBOX.>", "a.*"]}, {"allow": ["a.b"], "deny": ["a.>"]}, {"deny": 7},
 )  # fmt: skip
 
 
@@ -75,7 +79,18 @@ def made_info(chance: Random) -> bytes:
     said: dict[str, object] = {"server_name": "n", "version": "2.10.0", "headers": True, "max_payload": 1_048_576}
     for _ in range(int(chance.random() * 3)):
         name = chance.choice(
-            ("headers", "max_payload", "tls_required", "tls_available", "nonce", "ldm", "version", "connect_urls", "x")
+            (
+                "headers",
+                "max_payload",
+                "tls_required",
+                "tls_available",
+                "nonce",
+                "ldm",
+                "version",
+                "connect_urls",
+                "x",
+                "export",
+            )
         )
         said[name] = chance.choice(_INFO_VALUES)
     text = json.dumps(said).encode()

@@ -5,6 +5,8 @@ from __future__ import annotations
 from random import Random
 
 from penstock.ingest.connect import Authentication
+from penstock.ingest.interest import InterestTable
+from penstock.ingest.leaf import LeafSession, delivery_mistake
 from penstock.ingest.nats import (
     MessagesSkipped,
     NatsSession,
@@ -14,7 +16,7 @@ from penstock.ingest.nats import (
     TlsWanted,
 )
 from tests import groups
-from tests.fuzz.nats_made import made_info, made_line, made_protocol
+from tests.fuzz.nats_made import made_info, made_leaf_frame, made_line, made_protocol
 from tests.fuzz.target import Cover, Modules, Target
 from tests.fuzz.targets_hot import made_envelope
 
@@ -107,7 +109,107 @@ def made_nats(chance: Random) -> bytes:
     return bytes((flags,)) + begin + rest
 
 
+def leaf_session(modules: Modules, data: bytes) -> object:
+    """However it is cut, the same interest, and an end with one reason."""
+    if not data:
+        return "empty"
+    flags, said = data[0], data[1:]
+    whole = _leaf_fed(said, flags, max(1, len(said)))
+    split = _leaf_fed(said, flags, max(1 + said[-1] % 37 if said else 1, len(said) // 50))
+    if whole[0] is NatsSessionState.TLS or split[0] is NatsSessionState.TLS or flags & 1:
+        return f"{whole[0]}"  # what comes with the INFO, or before the PONG, is not told apart by reads
+    assert whole[0] is split[0], (whole, split)
+    if whole[0] is NatsSessionState.CLOSED:
+        return "closed"  # the interest that it told before is void
+    assert whole == split, (whole, split)
+    return f"{whole[0]} {len(whole[1])} {whole[2]}"
+
+
+def _leaf_fed(data: bytes, flags: int, step: int) -> tuple[NatsSessionState, set[bytes], int]:
+    table = InterestTable(keys_max=8)
+    session = LeafSession(table, name="n", tls_wanted=bool(flags & 2))
+    if not flags & 1:
+        hello = b'INFO {"headers":true,"tls_available":true}\r\n'
+        session.receive(hello, 0, len(hello), 1)
+        if session.state is NatsSessionState.TLS:
+            session.tls_established()
+        session.receive(b"PONG\r\n", 0, 6, 2)
+        table.watch(b"a.b", 2)
+    buffer, position = bytearray(), 0
+    for begin in range(0, len(data), step):
+        buffer += data[begin : begin + step]
+        received = session.receive(buffer, position, len(buffer), 5)
+        assert position <= received.position <= len(buffer)
+        position = received.position
+        if session.state is NatsSessionState.TLS:
+            session.tls_established()
+        if session.state is NatsSessionState.CLOSED:
+            assert sum(isinstance(event, SessionClosed) for event in received.events) == 1
+            break
+    assert len(table) <= 8
+    assert table.scanned.size_bytes == sum(map(len, table.scanned.keys))
+    assert sum(table.scanned.shapes.values()) <= len(table)
+    for subject in (b"a.b", b"orders.x", b"a..b", b"x" * 300):
+        table.has_interest(subject)
+        table.has_interest(subject, b"q")
+    for subject in ("a.b", "_GR_.a"):
+        delivery_mistake(session.info, subject, 1 << 20)
+        delivery_mistake(session.info, subject, 1)
+    table.lost(10_000)
+    return session.state, table.scanned.keys, table.scanned.untracked
+
+
+_KEYS = (
+    b"a.b", b"a.b", b"a.*", b"a.>", b">", b"*.b", b"*.*", b"a.b q", b"a.* q", b"orders.x", b"a\rb", b"a..b", b"",
+    b"a." * 26 + b"*", b"_INBOX.x.*",
+)  # fmt: skip
+
+
+def _made_interest(chance: Random) -> bytes:
+    key = chance.choice(_KEYS)
+    if (odd := chance.random()) < 0.02:
+        key = b"x" * 70_000
+    if odd < 0.5:
+        return b"LS- %b\r\n" % key
+    return b"LS+ %b%b\r\n" % (key, b" 1" if b" " in key else b"")
+
+
+def made_leaf(chance: Random) -> bytes:
+    """What comes over a leaf connection, from its beginning or later."""
+    flags = chance.choice((0, 0, 0, 2, 1))
+    begin = made_info(chance) + b"PONG\r\n" if flags & 1 else b""
+    makers = (_made_interest, _made_interest, _made_interest, made_leaf_frame, made_leaf_frame, made_line)
+    rest = b"".join(chance.choice(makers)(chance) for _ in range(1 + int(chance.random() * 20)))
+    return bytes((flags,)) + begin + rest
+
+
 TARGETS: tuple[Target, ...] = (
+    Target(
+        "leaf_session",
+        leaf_session,
+        made_leaf,
+        (
+            Cover("penstock.ingest.leaf", (), {"LeafSession.tick": _NONE, "LeafSession.next_tick_ms": _NONE}),
+            Cover("penstock.hot.interest"),
+            Cover(
+                "penstock.ingest.interest",
+                (),
+                {"InterestTable.ended": _NONE, "InterestTable.unwatch": _NONE, "InterestTable._release": _NONE},
+            ),
+        ),
+        pieces=(
+            b"\r\n",
+            b"LS+ ",
+            b"LS- ",
+            b"LS+ a.* q 1\r\n",
+            b"LMSG a 2\r\n\r\n\r\n",
+            b"-ERR ",
+            b"INFO {}\r\n",
+            b"*",
+            b">",
+        ),
+        memory_bytes=8 * 1024 * 1024,
+    ),
     Target(
         "nats_session",
         nats_session,
@@ -116,12 +218,14 @@ TARGETS: tuple[Target, ...] = (
             Cover("penstock.ingest.connect"),
             Cover(
                 "penstock.ingest.nats",
-                ("NatsSession",),
+                ("NatsSession", "ServerSession"),
                 {
-                    "NatsSession.tick": _NONE,
-                    "NatsSession.next_tick_ms": _NONE,
+                    "ServerSession.tick": _NONE,
+                    "ServerSession.next_tick_ms": _NONE,
+                    "ServerSession.receive": "its subclasses have their own",
+                    "ServerSession._connect_line": "its subclasses have their own",
                     "NatsSession.unsubscribe": _NONE,
-                    "NatsSession.barrier": _NONE,
+                    "ServerSession.barrier": _NONE,
                 },
             ),
         ),

@@ -458,6 +458,16 @@ class Driver:
             announced=tuple(map(str, link.announced)),
             gaps=status.nats.gaps,
         )
+        if (leaf := self.leaf) is not None:
+            nats = msgspec.structs.replace(
+                nats,
+                leaf_state="connected" if leaf.is_up else "connecting",
+                leaf_url=str(leaf.server or ""),
+                leaf_error=leaf.last_failure,
+                leaf_allowed=leaf.allowed,
+                leaf_subjects=len(leaf.interest),
+                undelivered=leaf.undelivered,
+            )
         damaged_frames = server.damaged_frames + self.peers.damaged_frames
         free_bytes, size_bytes = self._disk_bytes or (None, None)
         disk_wait_us = 0 if self._disk_asked_us is None else self.elapsed_us() - self._disk_asked_us

@@ -45,6 +45,8 @@ from penstock.broker.config.data_dir import (
 from penstock.broker.config.encryption import encrypted
 from penstock.broker.config.settings import OFF, SYNC_BY_AUTO
 from penstock.broker.driver import Driver, wall_clock
+from penstock.broker.nats.deliveries import LeafDeliveries
+from penstock.broker.nats.leaf_link import LeafLink
 from penstock.broker.nats.link import NatsLink
 from penstock.broker.nats.server import EmbeddedNats
 from penstock.broker.observability.http_server import bind_http
@@ -79,6 +81,7 @@ _READY_POLL_MS = 50  # interval of checks whether a starting broker is ready in 
 _READY_LOG_MS = 1_000  # interval of log lines about what it waits for
 FREED_BYTES_MAX = 64 * limits.MIB  # freed memory kept by the C library: a few reads, their batches and their answers
 _FREED_PIECE_BYTES_MAX = 32 * limits.MIB  # larger blocks are returned to the kernel at once; glibc takes no more
+_DELIVERS = False  # what delivers over the embedded nats-server is not there yet
 FIRST_LINK_TIMEOUT_MS = 5_000
 """Milliseconds that a start waits for NATS before it serves reads without it."""
 STOP_TIMEOUT_S = 8.0  # bounds a hanging NATS or disk, and clients that take nothing; `docker stop` kills after 10 s
@@ -105,7 +108,7 @@ class _Running:
     known: KnownBrokers | None = None  # the brokers recorded in the data directory
     driver: Driver | None = None
     embedded: EmbeddedNats | None = None
-    link_task: asyncio.Task[None] | None = None
+    link_tasks: list[asyncio.Task[None]] = field(default_factory=list)
     observability: Observability | None = None
     failed: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -326,8 +329,9 @@ async def _start(config: BrokerConfig, open_files_max: int, running: _Running) -
     server = driver.server
     guarding.count(server.connections_of.__getitem__, server.make_room, server.has_share)
     driver.link = _nats_link(driver, config, servers)
+    driver.leaf = _leaf_link(driver, config, _leaf_servers(config, running, servers), node)
     if config.jetstream_api != OFF:
-        driver.gateway = _gateway(node, config)
+        driver.gateway = _gateway(node, driver, config)
     step = _started(node, driver, running.data_dir)
     driver.peers = PeerConnections(
         driver,
@@ -344,8 +348,11 @@ async def _start(config: BrokerConfig, open_files_max: int, running: _Running) -
     driver.server.start()
     running.observability = Observability(driver, config, http, exporter)
     await running.observability.start()
-    running.link_task = asyncio.create_task(driver.link.run(), name="NATS link")
-    running.link_task.add_done_callback(lambda task: _link_ended(task, running))
+    running.link_tasks.append(asyncio.create_task(driver.link.run(), name="NATS link"))
+    if driver.leaf is not None:
+        running.link_tasks.append(asyncio.create_task(driver.leaf.run(), name="leaf link"))
+    for link_task in running.link_tasks:
+        link_task.add_done_callback(lambda task: _link_ended(task, running))
     await _first_connected(driver, is_guarded=node.access.is_guarded)
     if cluster := cluster_text(config):
         _log.info("broker of a cluster: %s", cluster)
@@ -412,22 +419,53 @@ def _guarding(
     )
 
 
-def _nats_link(driver: Driver, config: BrokerConfig, servers: tuple[NatsServer, ...]) -> NatsLink:
-    access = NatsAccess(
+def _nats_access(config: BrokerConfig, servers: tuple[NatsServer, ...]) -> NatsAccess:
+    return NatsAccess(
         servers,
         config.nats_credentials,
         config.nats_tls,
         uses_announced=not config.nats_ignore_announced,
         version=__version__,
     )
+
+
+def _nats_link(driver: Driver, config: BrokerConfig, servers: tuple[NatsServer, ...]) -> NatsLink:
+    access = _nats_access(config, servers)
     return NatsLink(driver, access, clock_us=lambda: wall_clock().wall_us, random=random.random)
 
 
-def _gateway(node: Node, config: BrokerConfig) -> Gateway:
+def _gateway(node: Node, driver: Driver, config: BrokerConfig) -> Gateway:
     prefixes = (f"$JS.{config.jetstream_domain}.API.", *(("$JS.API.",) if config.jetstream_api == "auto" else ()))
-    gateway = jetstream_gateway(node, prefixes=prefixes, domain=config.jetstream_domain)
+    gateway = jetstream_gateway(
+        node,
+        prefixes=prefixes,
+        deliveries=LeafDeliveries(driver.leaf, node.outbox),
+        new_name=lambda: secrets.token_hex(6),
+        domain=config.jetstream_domain,
+    )
     gateway.start()
     return gateway
+
+
+def _leaf_servers(config: BrokerConfig, running: _Running, servers: tuple[NatsServer, ...]) -> tuple[NatsServer, ...]:
+    """Return the leaf ports to deliver over; empty: nothing is delivered."""
+    if not any(one.is_embedded for one in servers):
+        return config.nats_leaf
+    if config.jetstream_api == OFF:
+        return ()
+    return config.nats_leaf if running.embedded is None else (running.embedded.leaf_server,)
+
+
+def _leaf_link(driver: Driver, config: BrokerConfig, servers: tuple[NatsServer, ...], node: Node) -> LeafLink | None:
+    if not servers:
+        return None
+
+    def name() -> str:
+        if not node.cluster_id:
+            raise OperationalError("this broker has not joined its cluster yet")
+        return f"penstock-{node.cluster_id}-{config.broker_id}"
+
+    return LeafLink(driver, _nats_access(config, servers), driver.link, name=name, random=random.random)
 
 
 def _introduction(settings: Settings, node: Node) -> PeerHelloRequest:
@@ -534,9 +572,10 @@ async def _stop_within(running: _Running, patience: RunningTimeout) -> bool:
     try:
         if running.driver is not None:
             is_clean = await running.driver.stop(STOP_TIMEOUT_S * 0.9)
-        if running.link_task is not None:
-            running.link_task.cancel()
-            await patience.waits_for(asyncio.wait((running.link_task,)))
+        for link_task in running.link_tasks:
+            link_task.cancel()
+        if running.link_tasks:
+            await patience.waits_for(asyncio.wait(running.link_tasks))
     finally:
         if running.observability is not None:
             await running.observability.stop()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
+from penstock.base.subjects import is_within
 from penstock.base.units import counted, format_duration_ms
 from penstock.doctor.asking import Asked
 from penstock.doctor.findings import Finding, Result, bounded, fail, listed, ok, unknown, warn
@@ -28,6 +29,7 @@ def judge_brokers(home: StatusResponse, asked: Sequence[Asked], own_version: str
     yield from _nats_versions(asked)
     yield from _clocks(asked)
     yield from _nats(asked)
+    yield from _deliveries(asked)
     yield from _overload(asked)
 
 
@@ -124,6 +126,32 @@ def _feature_level(home: StatusResponse) -> Iterator[Finding]:
     text = f"{level}, and all brokers can {higher}" if higher else level
     advice = "once you will not go back to the version before: penstock cluster upgrade" if higher else ""
     yield Finding(check, Result.OK, text, advice)
+
+
+def _deliveries(asked: Sequence[Asked]) -> Iterator[Finding]:
+    """Judge the leaf connections, if brokers have some."""
+    check, page = "deliveries", "docs/how-to/deliver-over-leaf.md"
+    statuses = [one.status for one in asked if one.status is not None]
+    if not any(one.nats.leaf_state for one in statuses):
+        return
+
+    def wrong() -> Iterator[Finding]:
+        for one in statuses:
+            who, nats = f"broker {one.broker_id}", one.nats
+            if not nats.leaf_state:
+                text = f"{who} has no leaf connection: subscribers get nothing of the streams that it leads"
+                yield fail(check, text, f"start it with --nats-leaf, as the others ({page})")
+            elif nats.leaf_state != "connected":
+                text = f"{who} has no leaf connection: {nats.leaf_error or 'none has been tried yet'}"
+                yield fail(check, text, f"{page} has the settings and permissions")
+            elif not any(is_within("_INBOX.>", one) for one in nats.leaf_allowed):
+                text = f"{who} may not deliver to inboxes: its leaf's user may publish on {listed(nats.leaf_allowed)}"
+                yield warn(check, text, f"allow it to publish on _INBOX.> ({page})")
+            elif ">" in nats.leaf_allowed and not nats.embedded:
+                text = f"the leaf's user of {who} may publish on every subject"
+                yield warn(check, text, f"allow it to publish on _INBOX.> and deliver subjects only ({page})")
+
+    yield from bounded(wrong(), ok(check, f"{counted(len(statuses), 'broker')} with a leaf connection"))
 
 
 def _nats_versions(asked: Sequence[Asked]) -> Iterator[Finding]:

@@ -92,7 +92,9 @@ class LeafSession(ServerSession):
         try:
             for line in lines:
                 self._line(line, events)
-            if self.state is NatsSessionState.TLS and position < end:
+            if self.state is NatsSessionState.CONNECTING_INFO and (scanned.keys or scanned.untracked):
+                raise OperationalError("not the leaf protocol: interest before INFO")
+            if self.state is NatsSessionState.TLS and (position < end or scanned.keys or scanned.untracked):
                 raise OperationalError("nats-server sent plain bytes after asking for TLS")
         except OperationalError as error:
             mistake = error

@@ -93,6 +93,12 @@ class NatsStatus(msgspec.Struct, frozen=True, kw_only=True):
     unanswerable: Int64Field = 0  # messages with a reply subject to which nats-server would not let the broker publish
     announced: tuple[str, ...] = ()  # URLs of further nats-servers announced by NATS
     gaps: tuple[GapInfo, ...] = ()  # the latest ones, oldest first
+    leaf_state: str = ""  # of the leaf connection, which delivers: "connected", "connecting"; empty: there is none
+    leaf_url: str = ""  # without credentials
+    leaf_error: str = ""  # of the last failure; kept after a reconnect
+    leaf_allowed: tuple[str, ...] = ()  # subjects on which its user may publish
+    leaf_subjects: Int64Field = 0  # subjects with interest that nats-server has told of
+    undelivered: Int64Field = 0  # batches of deliveries that were dropped
 
 
 class CertificateInfo(msgspec.Struct, frozen=True, kw_only=True):

@@ -31,6 +31,9 @@ _SECRET_FILE_BYTES_MAX = 64 * 1024
 NATS_PLACES = ("nats_port", "nats_monitor_port", "nats_ignore_announced")
 """NATS settings that are about the server, not about the login."""
 
+_URLS = ("nats", "nats_leaf")
+"""NATS settings whose URLs may hold a login."""
+
 _EMBEDDED_PORTS = {"nats_port": "the port", "nats_monitor_port": "the monitoring port"}
 
 SECRET_FILES = {
@@ -299,17 +302,20 @@ def exposed_secrets(given: GivenSettings) -> tuple[str, ...]:
         if setting.secret and setting.name in given and given[setting.name].origin == setting.flag:
             text = f"{setting.flag}: every user of this machine can read it in the list of processes"
             warnings.append(f"{text}; give {setting.flag}-file FILE, or set {setting.variable}")
-    nats = given.get("nats")
-    if nats is not None and nats.origin == SETTINGS["nats"].flag and any("@" in url for url in nats.value):
-        text = "--nats: every user of this machine can read the password in its URL in the list of processes"
-        warnings.append(f"{text}; give --nats-password-file FILE, --nats-creds FILE, or set PENSTOCK_NATS")
+    for setting in (SETTINGS[name] for name in _URLS):
+        at = given.get(setting.name)
+        if at is not None and at.origin == setting.flag and any("@" in url for url in at.value):
+            text = (
+                f"{setting.flag}: every user of this machine can read the password in its URL in the list of processes"
+            )
+            warnings.append(f"{text}; give --nats-password-file FILE, --nats-creds FILE, or set {setting.variable}")
     return tuple(warnings)
 
 
 def _holds_secret(given: GivenSettings, file: Path) -> bool:
     """True if the config file itself has a secret, or a password in a URL."""
     for name, at in given.items():
-        is_secret = SETTINGS[name].secret or (name == "nats" and any("@" in url for url in at.value))
+        is_secret = SETTINGS[name].secret or (name in _URLS and any("@" in url for url in at.value))
         if is_secret and at.origin == f"{file}: {name}":
             return True
     return False

@@ -103,6 +103,7 @@ class BrokerConfig:
     nats_ignore_announced: bool
     jetstream_api: str  # `off`, `domain` or `auto`
     jetstream_domain: str
+    nats_leaf: tuple[NatsServer, ...]  # empty: none
     nats_credentials: NatsCredentials
     nats_tls: TlsFiles
     tls: BrokerTls  # for clients and brokers
@@ -265,12 +266,8 @@ def _meant(name: str, known: Iterable[str]) -> str:
 def _build(given: GivenSettings, exposed: tuple[str, ...]) -> BrokerConfig | None:
     """Return the config, or None if a part of it cannot be made."""
     value = {name: given.value(name) for name in SETTINGS}
-    servers = None
-    if value["nats"]:
-        try:
-            servers = parse_nats_urls(",".join(value["nats"]))
-        except ConfigError as error:
-            given.mistakes += [f"{given['nats'].origin}: {text.removeprefix('nats: ')}" for text in error.mistakes]
+    servers = _servers(given, "nats") or None
+    leaf = _servers(given, "nats_leaf")
     credentials = NatsCredentials(
         user=value["nats_user"],
         password=value["nats_password"],
@@ -293,16 +290,28 @@ def _build(given: GivenSettings, exposed: tuple[str, ...]) -> BrokerConfig | Non
         "join": value["join"] or (),
         "ports": value["ports"] or (),
         "nats": servers,
+        "nats_leaf": leaf,
         "nats_credentials": credentials,
         "nats_tls": tls,
         "tls": own_tls,
         "exposed": exposed,
         "http": None if value["http"] == OFF else value["http"],
         "origins": MappingProxyType({name: at.origin for name, at in given.items()}),
-        "shown": MappingProxyType(_shown(value, servers)),
+        "shown": MappingProxyType(_shown(value, servers, leaf)),
     }
     as_given = {one.name: value[one.name] for one in fields(BrokerConfig) if one.name not in made}
     return BrokerConfig(**as_given, **made)
+
+
+def _servers(given: GivenSettings, name: str) -> tuple[NatsServer, ...]:
+    """Return the servers of a setting of URLs; add its mistakes."""
+    if not (urls := given.value(name)):
+        return ()
+    try:
+        return parse_nats_urls(",".join(urls))
+    except ConfigError as error:
+        given.mistakes += [f"{given[name].origin}: {text.removeprefix('nats: ')}" for text in error.mistakes]
+        return ()
 
 
 def _own_tls(value: Mapping[str, Any]) -> BrokerTls:
@@ -317,7 +326,9 @@ def _own_tls(value: Mapping[str, Any]) -> BrokerTls:
     )
 
 
-def _shown(value: Mapping[str, Any], servers: tuple[NatsServer, ...] | None) -> dict[str, Any]:
+def _shown(
+    value: Mapping[str, Any], servers: tuple[NatsServer, ...] | None, leaf: tuple[NatsServer, ...]
+) -> dict[str, Any]:
     """Return the settings with secrets replaced by `***`."""
     without_secrets = {name: "***" if SETTINGS[name].secret and one is not None else one for name, one in value.items()}
     for name in ("cluster", "join"):
@@ -325,7 +336,8 @@ def _shown(value: Mapping[str, Any], servers: tuple[NatsServer, ...] | None) -> 
             without_secrets[name] = [str(one) for one in value[name]]
     if value["ports"] is not None:
         without_secrets["ports"] = list(value["ports"])
-    return {**without_secrets, "nats": [str(server) for server in servers or ()] or EMBEDDED}
+    urls = {"nats": list(map(str, servers or ())) or EMBEDDED, "nats_leaf": list(map(str, leaf)) or OFF}
+    return without_secrets | urls
 
 
 def _with_origins(given: GivenSettings, texts: list[str], prefix: str, but_not: str = " ") -> list[str]:

@@ -218,6 +218,19 @@ def read_urls(value: object) -> tuple[str, ...]:
     return () if urls == (EMBEDDED,) else urls
 
 
+def read_leaf_urls(value: object) -> tuple[str, ...]:
+    """Parse URLs of leaf ports; empty: OFF."""
+    expected = "a URL such as nats://localhost:7422, with the port of `leafnodes`"
+    if not (urls := _parts(value, expected)):
+        raise ValueError(f"no URL given; expected {expected}, or {OFF}")
+    if urls == (OFF,):
+        return ()
+    for url in urls:
+        if not url.rpartition("@")[2].rpartition(":")[2].rstrip("/").isdecimal():
+            raise ValueError(f"the port is missing; expected {expected}")  # not repeated: it may hold a password
+    return urls
+
+
 def read_names(value: object) -> tuple[str, ...]:
     """Parse several names."""
     if not (names := _parts(value, "names separated by commas")):
@@ -347,7 +360,7 @@ class Setting:
         if self.default is None:
             return ""
         if self.default == ():
-            return EMBEDDED
+            return OFF if self.name == "nats_leaf" else EMBEDDED
         if isinstance(self.default, bool):
             return str(self.default).lower()
         if self.metavar == "TIME":
@@ -589,6 +602,15 @@ _TABLE = (
         "`$JS.API`.",
     ),
     Setting("jetstream_domain", read_jetstream_domain, "penstock", "NAME", "Name of the JetStream domain."),
+    Setting(
+        "nats_leaf",
+        read_leaf_urls,
+        (),
+        "URL",
+        "The leaf port of that nats-server (`leafnodes`), over which subscribers get deliveries: nats://host:port or "
+        "tls://host:port, several separated by commas. The login is that of the URL, else the one for NATS. "
+        f"`{OFF}`: no deliveries. The embedded nats-server has its own.",
+    ),
     Setting("nats_user", read_text, None, "NAME", "User name for NATS."),
     Setting("nats_password", read_text, None, "TEXT", "Password for NATS.", secret=True),
     Setting("nats_password_file", read_path, None, "FILE", "File that holds the password for NATS.", names_file=True),

@@ -95,11 +95,10 @@ class LeafLink:
         name: Callable[[], str],
         random: Callable[[], float],
         timing: LinkTiming | None = None,
-        servers: Callable[[], Sequence[NatsServer]] | None = None,
         trial_timeout_ms: int = limits.LEAF_TRIAL_TIMEOUT_MS,
     ) -> None:
-        """`client`: the link over which trial deliveries come back. `name`: see `LeafSession`; asked for each connection,
-        and stable. `servers`: see `Reconnector`. Raise ConfigError if credentials or certificates cannot work.
+        """`client`: the link over which trial deliveries come back. `name`: see `LeafSession`; asked at each connect.
+        Raise ConfigError if credentials or certificates cannot work.
         """
         self._owner = owner
         self._access = access
@@ -115,7 +114,6 @@ class LeafLink:
             random=random,
             timing=self._timing,
             what="leaf connection",
-            servers=servers,
             read_buffer_bytes=limits.LEAF_READ_BUFFER_BYTES,
         )
         self._inbox = b""  # of the trial deliveries; empty before the first connection
@@ -157,6 +155,12 @@ class LeafLink:
         """The INFO of the current connection; defaults without one."""
         connection = self._reconnector.connection
         return ServerInfo() if connection is None else connection.session.info
+
+    @property
+    def allowed(self) -> tuple[str, ...]:
+        """The patterns of subjects on which its user may publish; empty while it is not up."""
+        export = self.info.export
+        return () if not self.is_up else (export.allow if export is not None and export.allow else (">",))
 
     @property
     def last_failure(self) -> str:
@@ -205,9 +209,9 @@ class LeafLink:
 
     def new_session(self, server: NatsServer) -> LeafSession:
         name = self._name()
-        if not self._inbox:
-            self._inbox = f"{TRIAL_PREFIX}{name}".encode()
-            self._client.subscribe(LEAF_GROUP, self._inbox.decode())
+        self._inbox = f"{TRIAL_PREFIX}{name}".encode()
+        self._client.unsubscribe(LEAF_GROUP)  # again: it may have been refused
+        self._client.subscribe(LEAF_GROUP, self._inbox.decode())
         return LeafSession(
             self.interest,
             name=name,
@@ -279,8 +283,8 @@ class LeafLink:
         inbox = self._inbox.decode()
         if not self._trial_sent:
             return (
-                f"nats-server knows of no subscription on {inbox}, which the broker's client connection makes: allow its "
-                "user to subscribe there, and let both users belong to the same account"
+                f"nats-server tells the leaf of no subscription on {inbox}, which the client connection makes: let its "
+                f"user subscribe on {TRIAL_PREFIX}>, and both users belong to the same account"
             )
         return f"a trial delivery to {inbox} has not come back over the client connection"
 

@@ -42,10 +42,6 @@ class NatsPool:
         """The servers that NATS announces and that are not configured."""
         return tuple(sorted(self._announced, key=str))
 
-    def rename(self, named: Sequence[NatsServer]) -> None:
-        """Take other configured servers."""
-        self._named = tuple(named)
-
     def announce(self, addresses: Sequence[str], by: NatsServer, *, has_tls: bool) -> None:
         """Take the addresses that the server `by` announces, on a connection with or without TLS."""
         if not self._uses_announced:

@@ -84,19 +84,14 @@ class Reconnector(Generic[SessionT]):
         random: Callable[[], float],
         timing: LinkTiming,
         what: str = "connection",
-        servers: Callable[[], Sequence[NatsServer]] | None = None,
         read_buffer_bytes: int = limits.READ_BUFFER_BYTES,
     ) -> None:
-        """`random` returns numbers in [0, 1). `servers`: asked before each round, in place of those of `access`.
-
-        Raise ConfigError if credentials or certificates cannot work.
-        """
+        """`random` returns numbers in [0, 1). Raise ConfigError if credentials or certificates cannot work."""
         if mistakes := access.mistakes():
             raise ConfigError(mistakes)
         self._owner = owner
         self._access = access
         self._pool = NatsPool(access.servers, uses_announced=access.uses_announced, random=random)
-        self._servers = servers
         self._random = random
         self._timing = timing
         self._read_buffer_bytes = read_buffer_bytes
@@ -161,8 +156,6 @@ class Reconnector(Generic[SessionT]):
 
     async def _round(self, number: int) -> int:
         """Try servers until one has served for a while. Return the backoff step before the next round; 0 is no wait."""
-        if self._servers is not None:
-            self._pool.rename(self._servers())
         started_ms = now_ms()
         wait = number
         for server in self._pool.round(lambda: now_ms() - started_ms < _NATS_ROUND_MS):

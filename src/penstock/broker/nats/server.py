@@ -15,6 +15,7 @@ to send.
 | max_payload    | 8 MiB   | a stream's default limit                                                             |
 | max_pending    | 256 MiB | a burst waits in nats-server until the log has taken it; beyond it we are cut off    |
 | write_deadline | 60 s    | the same, as a time                                                                  |
+| leafnodes      | a port  | for deliveries (see `leaf_link`); any free one, for this machine only, same login    |
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ import stat
 import sysconfig
 from asyncio.subprocess import Process
 from collections import deque
+from dataclasses import replace
 from pathlib import Path
 
 from penstock.base import limits
@@ -54,6 +56,7 @@ _CONFIG = """\
 max_payload: {max_payload}
 max_pending: {max_pending}
 write_deadline: "{write_deadline_s}s"
+leafnodes {{ host: "{host}", port: $PENSTOCK_LEAF_PORT, compression: off }}
 """
 _LOGIN = """\
 authorization {{ user: {user}, password: "{password}" }}
@@ -61,6 +64,9 @@ authorization {{ user: {user}, password: "{password}" }}
 _PLAINTEXT = b"Plaintext passwords detected"
 """Expected warning of nats-server: the password is random, and only the broker's user can read the file."""
 _LEVELS = {b"[WRN]": logging.WARNING, b"[ERR]": logging.ERROR, b"[FTL]": logging.ERROR}
+_LEAF_PORT = "PENSTOCK_LEAF_PORT"
+"""Variable of the config file: the port is another one at each start, and the file stays as it is."""
+_LEAF_LISTENING = re.compile(rb"Listening for leafnode connections on \S*:(\d+)\s*$")
 _LISTENING = re.compile(rb"Listening for client connections on \S*:(\d+)\s*$")
 _OF_DOCTOR = (b"_R_.penstock-doctor.", b"$PENSTOCK.doctor.", b"_INBOX.penstock-doctor.")
 """Permission errors caused by `penstock doctor`, which tries out permissions: not a problem."""
@@ -68,6 +74,7 @@ _EXPECTED = (*_OF_DOCTOR, _PLAINTEXT)
 _NOT_LET_IN = b"authentication error"
 _TAKEN = b"address already in use"
 _MONITOR_FAILS = b"monitor"
+_LEAF_FAILS = b"leafnode port"
 _LAST_LINES = 5
 _GO_FAILS = (b"fatal error:", b"runtime:", b"panic:")  # first lines of a Go program's crash
 _EXCERPT_BYTES = 2000
@@ -102,6 +109,7 @@ class EmbeddedNats:
     ) -> None:
         self.host = host
         self.port = 0
+        self.leaf_port = 0  # any free one at the start, and the same after a restart
         self._monitor_port = monitor_port
         self.restarts = 0
         self._program = program
@@ -157,6 +165,11 @@ class EmbeddedNats:
         return NatsServer(self.host, self.port, user=user, password=self._password, is_embedded=True)
 
     @property
+    def leaf_server(self) -> NatsServer:
+        """Its leaf port, and the login there, which is the same."""
+        return replace(self.server, port=self.leaf_port)
+
+    @property
     def process_id(self) -> int | None:
         """Process id of the child while it runs."""
         return None if self._process is None else self._process.pid
@@ -189,6 +202,7 @@ class EmbeddedNats:
             max_payload=limits.MESSAGE_BYTES_DEFAULT,
             max_pending=_NATS_SERVER_PENDING_BYTES_MAX,
             write_deadline_s=_NATS_SERVER_WRITE_DEADLINE_MS // 1000,
+            host=self.host,
         )
         if self._password is not None:
             text += _LOGIN.format(user=NATS_USER, password=self._password)
@@ -223,6 +237,7 @@ class EmbeddedNats:
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.PIPE,
             start_new_session=True,
+            env={**os.environ, _LEAF_PORT: str(self.leaf_port or -1)},
         )
         self._log_reader = asyncio.create_task(self._read_log(self._process, port), name="nats-server log")
         try:
@@ -245,6 +260,12 @@ class EmbeddedNats:
             raise OperationalError(
                 f"port {self._monitor_port} is in use by another program: give the embedded nats-server another one "
                 "for its monitoring pages (nats_monitor_port, --nats-monitor-port)"
+            )
+        if any(_LEAF_FAILS in line and _TAKEN in line for line in self._last_lines):
+            taken, self.leaf_port = self.leaf_port, 0
+            raise OperationalError(
+                f"its leaf port {taken} is in use by another program: it takes another one, and subscribers get no "
+                "deliveries until the broker is restarted"
             )
         if port and any(_TAKEN in line for line in self._last_lines):
             return False
@@ -284,6 +305,8 @@ class EmbeddedNats:
                 text = self._refusals.line("login", f"a login was refused: {text}", now_us)
             if text is not None:
                 _log.log(level, "%s", text)
+            if (found := _LEAF_LISTENING.search(line)) is not None:
+                self.leaf_port = int(found.group(1))
             found = _LISTENING.search(line)
             if found is not None and self._listening is not None and not self._listening.done():
                 self._listening.set_result(int(found.group(1)))

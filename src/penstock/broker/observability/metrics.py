@@ -43,6 +43,20 @@ NATS_PAUSED = Metric(
     "penstock_nats_reading_paused", _GAUGE, "1 if reading is paused (backpressure): too many bytes are in flight."
 )
 NATS_WRITE_BYTES = Metric("penstock_nats_write_buffer_bytes", _GAUGE, "Bytes that nats-server has not taken yet.")
+LEAF_UP = Metric(
+    "penstock_leaf_up", _GAUGE, "1 if subscribers get deliveries over the leaf connection; if there is one."
+)
+LEAF_PENDING_BYTES = Metric(
+    "penstock_leaf_pending_bytes", _GAUGE, "Bytes of deliveries that nats-server has not taken yet."
+)
+LEAF_UNDELIVERED = Metric(
+    "penstock_leaf_undelivered_total", _COUNTER, "Batches of deliveries that the leaf connection did not take."
+)
+LEAF_SUBJECTS = Metric(
+    "penstock_leaf_interest_subjects",
+    _GAUGE,
+    "Subjects with interest that nats-server has told the leaf connection of.",
+)
 CONNECTIONS = Metric("penstock_connections", _GAUGE, "Connections over the socket API.", ("of",))
 CONNECTIONS_MAX = Metric("penstock_connections_max", _GAUGE, "Maximum number of client connections.")
 BUFFER_BYTES = Metric("penstock_buffer_bytes", _GAUGE, "Memory of half-received requests and of answers.", ("of",))

@@ -187,6 +187,11 @@ class BrokerMetricsCollector:
         yield single(metrics.NATS_UNANSWERABLE, driver.unanswerable)
         yield single(metrics.NATS_PAUSED, int(driver.reading_paused))
         yield single(metrics.NATS_WRITE_BYTES, link.write_buffer_bytes)
+        if (leaf := driver.leaf) is not None:
+            yield single(metrics.LEAF_UP, int(leaf.is_up))
+            yield single(metrics.LEAF_PENDING_BYTES, leaf.pending_bytes)
+            yield single(metrics.LEAF_UNDELIVERED, leaf.undelivered)
+            yield single(metrics.LEAF_SUBJECTS, len(leaf.interest))
 
     def _clients(self) -> Families:
         server = self._driver.server

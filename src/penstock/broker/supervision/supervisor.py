@@ -91,7 +91,7 @@ class _Supervisor:
                     monitor_port=self.config.nats_monitor_port,
                     password=password,
                 )
-                configs = [replace(one, nats=(embedded.server,)) for one in configs]
+                configs = [replace(one, nats=(embedded.server,), nats_leaf=(embedded.leaf_server,)) for one in configs]
             return await self._keep(configs, notifier)
         finally:
             if embedded is not None:

@@ -345,6 +345,12 @@ def broker_pairs(state: StatusResponse) -> dict[str, str]:
         shown["reading"] = "paused: the limit of bytes in flight is reached"
     if nats.reconnects or nats.last_error:
         shown["NATS trouble"] = f"{nats.reconnects} reconnects; last: {nats.last_error or '-'}"
+    if nats.leaf_state:
+        subjects = output.counted(nats.leaf_subjects, "subject")
+        up = f"over {nats.leaf_url}; {subjects} with interest"
+        shown["deliveries"] = up if nats.leaf_state == "connected" else f"none: {nats.leaf_error or 'connecting'}"
+    if nats.undelivered:
+        shown["not delivered"] = f"{output.count_text(nats.undelivered)} batches: the leaf connection did not take them"
     if nats.answers_dropped:
         count = output.count_text(nats.answers_dropped)
         shown["answers dropped"] = f"{count} of the acks and refusals made: nats-server did not take them in time"
