@@ -81,7 +81,6 @@ _READY_POLL_MS = 50  # interval of checks whether a starting broker is ready in 
 _READY_LOG_MS = 1_000  # interval of log lines about what it waits for
 FREED_BYTES_MAX = 64 * limits.MIB  # freed memory kept by the C library: a few reads, their batches and their answers
 _FREED_PIECE_BYTES_MAX = 32 * limits.MIB  # larger blocks are returned to the kernel at once; glibc takes no more
-_DELIVERS = False  # what delivers over the embedded nats-server is not there yet
 FIRST_LINK_TIMEOUT_MS = 5_000
 """Milliseconds that a start waits for NATS before it serves reads without it."""
 STOP_TIMEOUT_S = 8.0  # bounds a hanging NATS or disk, and clients that take nothing; `docker stop` kills after 10 s

@@ -13,11 +13,6 @@ inbox is followed by `+`, and the reply subject by the group.
 
 from __future__ import annotations
 
-try:
-    import cython
-except ImportError:
-    pass
-
 from penstock.hot import load, memory, subjects
 
 TOOK_ALL = 0
@@ -177,11 +172,9 @@ class Cursor:
         "wanted", "wanted_at", "wanted_count",
     )  # fmt: skip
 
-    def __init__(self, filter: Filter, prefix: bytes, next_offset: _int) -> None:
+    def __init__(self, wanted: Filter, prefix: bytes, next_offset: _int) -> None:
         """`prefix`: of the reply subjects, up to the delivery count and its dot."""
-        if filter is None or prefix is None:
-            raise TypeError("a cursor has a filter and a prefix")
-        self.filter = filter
+        self.filter = wanted
         self.prefix = prefix
         self.head = b""
         self.tail = b" "
@@ -205,7 +198,7 @@ class Cursor:
 
     def want(self, wanted: bytes, resume_offset: _int) -> None:
         """Deliver only these offsets below `resume_offset`, and from there on what the filter says."""
-        if wanted is None or len(wanted) % 8:
+        if len(wanted) % 8:
             raise ValueError("offsets have 8 bytes")
         self.wanted = wanted
         self.wanted_at = 0
@@ -258,6 +251,7 @@ class Cursor:
         while row < count:
             offset = offsets[row]
             if offset < self.resume_offset:
+                self.next_offset = offset
                 if self.next_wanted() > offset:
                     row += 1
                     self.next_offset = offset + 1

@@ -48,7 +48,7 @@ from penstock.node.data_dir.clean_stop import mark_if_synced
 from penstock.node.metrics_collector import NodeMetricsCollector
 from penstock.node.partition.in_flight import InFlightBudget
 from penstock.node.partition.leader_hints import not_leader
-from penstock.node.partition.partition import Partition
+from penstock.node.partition.partition import Partition, Shown
 from penstock.node.partition.partition_events import PartitionEventKind, PartitionEvents
 from penstock.node.quorum.peer_client import PeerClient
 from penstock.node.quorum.session import ClusterSession

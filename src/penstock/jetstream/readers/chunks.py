@@ -7,7 +7,7 @@ joined, so that a tail of single messages costs one object, not one for each.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from penstock.base.errors import CorruptionError
 from penstock.batch import codec, joining, masking, projecting
@@ -19,7 +19,13 @@ from penstock.node.step import FileRange, Payload
 if TYPE_CHECKING:
     import pyarrow as pa
 
-COLUMNS = ("offset", "timestamp", "subject", "value", "headers")
+COLUMNS: tuple[Literal["offset", "timestamp", "subject", "value", "headers"], ...] = (
+    "offset",
+    "timestamp",
+    "subject",
+    "value",
+    "headers",
+)
 """Columns of a fetch with a filter."""
 _ROWS_MAX = 16_384
 _CHUNK_BYTES = 200  # of the objects of one chunk
@@ -83,7 +89,9 @@ def decoded(begin: int, response: FetchResponse, payload: Payload, filters: tupl
         batches = _batches(raw, int(response.base_offset), (begin, end))
     else:
         schema = projecting.schema_of(COLUMNS)
-        batches = iter(()) if not raw else projecting.from_stream(raw, response.raw_crc, schema, source="the log")
+        batches = (
+            iter(()) if not raw else projecting.from_stream(memoryview(raw), response.raw_crc, schema, source="the log")
+        )
     rows, position = [], begin
     for batch in batches:
         if batch.num_rows:

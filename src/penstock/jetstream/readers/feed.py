@@ -31,7 +31,7 @@ CACHED_CHUNKS_MAX = 256
 class Pending(NamedTuple):
     """Messages that a reader wants, up to `end`."""
 
-    count: int
+    messages: int
     end: int
 
 

@@ -148,7 +148,7 @@ class ConsumerApi:
         cursor = new_cursor(feed.filter_of(config.filters), state.name, name, start.offset)
         cursor.want(start.wanted, start.resume)
         reader = Reader(state.stream_id, name, config, cursor, created_us=now.wall_us, now_us=now.elapsed_us)
-        reader.told_pending = pending.count
+        reader.told_pending = pending.messages
         readers.add(feed, reader, pending, now)
         return reader
 
@@ -189,7 +189,7 @@ class ConsumerApi:
                 raise consumer_not_found()
             reader.cursor.filter = feed.filter_of(config.filters)
             reader.configure(config, now.elapsed_us)
-            reader.told_pending = pending.count
+            reader.told_pending = pending.messages
             self._readers.move(reader, Start(reader.cursor.next_offset), pending, now)
             feed.drop_unused_filters()
         else:
@@ -209,7 +209,7 @@ class ConsumerApi:
         told = reader.told_pending
         reader.told_pending = None
         if told is None and (told := self._readers.told_pending(reader)) is None:
-            told = (yield from self._readers.counting(reader)).count
+            told = (yield from self._readers.counting(reader)).messages
         return self._told(reader, told)
 
     def _told(self, reader: Reader, pending: int) -> dict[str, Any]:
@@ -248,12 +248,13 @@ class ConsumerApi:
 
     def _list(self, call: ApiCall, subject: ApiSubject, now: Now) -> Conversation:
         readers, offset = self._page(call, subject)
-        infos = []
+        infos: list[dict[str, Any]] = []
         for reader in readers[offset : offset + INFOS_PER_ANSWER]:
             if self._readers.is_here(reader):
-                infos.append((yield from self._fields(reader)))
-        fields = {"total": len(readers), "offset": offset, "limit": INFOS_PER_ANSWER, "consumers": infos}
-        return json_answer(subject.operation, **fields)
+                fields = yield from self._fields(reader)
+                infos += (fields,)
+        told = {"total": len(readers), "offset": offset, "limit": INFOS_PER_ANSWER, "consumers": infos}
+        return json_answer(subject.operation, **told)
 
     def _page(self, call: ApiCall, subject: ApiSubject) -> tuple[list[Reader], int]:
         offset = 0
@@ -323,7 +324,7 @@ class ConsumerApi:
         if not self._readers.is_here(reader):
             raise consumer_not_found()
         reader.restart(start.offset)
-        reader.told_pending = pending.count
+        reader.told_pending = pending.messages
         self._readers.move(reader, start, pending, now)
         fields = yield from self._fields(reader)
         return json_answer(subject.operation, **fields, reset_seq=sequence)

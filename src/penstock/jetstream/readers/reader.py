@@ -1,7 +1,8 @@
 """One consumer without acks: where it is, what it may be sent, and what is due for it.
 
-Rules: a push reader is sent messages while its inbox has a subscriber, a pull reader while pull requests wait. The bytes
-on the way to an inbox are bounded: by the answers to flow-control messages if the consumer has them, else by a rate.
+Rules: a push reader is sent messages while its inbox has a subscriber, a pull reader while pull requests wait. The
+bytes on the way to an inbox are bounded: by the answers to flow-control messages if the consumer has them, else by a
+rate.
 
 | place     | it waits for                                                        | then      |
 |-----------|---------------------------------------------------------------------|-----------|
@@ -25,8 +26,8 @@ from penstock.jetstream.readers.pulls import Pull, frame, status
 
 WINDOW_BYTES_FIRST = 1 * limits.MIB
 WINDOW_BYTES_MAX = 4 * limits.MIB
-"""On the way to an inbox without an answer. nats-server cuts a client off whose output makes no way for 10 s: with 4 MiB
-ahead one that takes 0.5 MB/s is never cut off."""
+"""On the way to an inbox without an answer. nats-server cuts a client off whose output is not taken within 10 s: with
+4 MiB ahead one that takes 0.5 MB/s is never cut off."""
 BLIND_BYTES_PER_S = 64 * limits.MIB
 """Rate to an inbox that answers nothing: without flow control nobody says how fast it takes."""
 BLIND_BURST_BYTES = 4 * limits.MIB
@@ -77,8 +78,9 @@ class Reader:
 
     __slots__ = (
         "_blind", "_flow_number", "_granted", "_rate", "_told", "ahead_bytes", "beat_us", "config", "counted_under",
-        "created_us", "cursor", "delivered_wall_us", "flow_bytes", "flow_reply", "inactive_us", "inbox", "is_asleep", "is_fresh",
-        "is_paced", "looked_us", "name", "place", "pulls", "stream_id", "told_pending", "wake_us", "window_bytes",
+        "created_us", "cursor", "delivered_wall_us", "flow_bytes", "flow_reply", "inactive_us", "inbox", "is_asleep",
+        "is_fresh", "is_paced", "looked_us", "name", "place", "pulls", "stream_id", "told_pending", "wake_us",
+        "window_bytes",
     )  # fmt: skip
 
     def __init__(
@@ -231,7 +233,10 @@ class Reader:
 
     def heartbeat(self) -> bytes:
         """Return an idle heartbeat, as a header block."""
-        told = {"Nats_Last_Consumer": self.cursor.delivered, "Nats_Last_Stream": self.cursor.next_offset}
+        told: dict[str, int | str] = {
+            "Nats_Last_Consumer": self.cursor.delivered,
+            "Nats_Last_Stream": self.cursor.next_offset,
+        }
         if self.flow_reply:
             told["Nats_Consumer_Stalled"] = self.flow_reply.decode()
         return status(100, "Idle Heartbeat", **told)

@@ -11,7 +11,7 @@ from collections.abc import Generator
 from typing import NamedTuple
 
 from penstock.base import limits
-from penstock.base.ids import Offset
+from penstock.base.ids import Offset, StreamId
 from penstock.jetstream.conversations import Answered, Asked, ask
 from penstock.jetstream.errors import unavailable
 from penstock.jetstream.readers.chunks import without_hidden
@@ -91,7 +91,7 @@ def _listed(state: StreamState, patterns: tuple[str, ...]) -> Generator[Asked, l
 
 
 def pending_of(
-    stream_id: int, filters: tuple[str, ...], start: Start, shown: Shown
+    stream_id: StreamId, filters: tuple[str, ...], start: Start, shown: Shown
 ) -> Generator[Asked, list[Answered], Pending]:
     """Return how many messages a reader at `start` wants, up to the present end of the log. Raise RemoteError."""
     offset, wanted = start.offset, 0

@@ -376,7 +376,7 @@ class Readers:
             return
         feed.is_polling = True
         request = FetchRequest(
-            stream_id=feed.stream_id,  # type: ignore[arg-type]
+            stream_id=feed.stream_id,
             offset=Offset(feed.tail_end),
             bytes_max=READ_BYTES,
             wait_ms_max=TAIL_WAIT_MS,
@@ -501,11 +501,11 @@ class Readers:
     def _read(self, feed: Feed, filters: tuple[str, ...] | None, begin: int) -> None:
         self._fetching += 1
         request = FetchRequest(
-            stream_id=feed.stream_id,  # type: ignore[arg-type]
+            stream_id=feed.stream_id,
             offset=Offset(begin),
             bytes_max=READ_BYTES,
             columns=None if filters is None else COLUMNS,
-            subjects=filters,  # type: ignore[arg-type]
+            subjects=filters,
         )
 
         def heard(response: Response | RemoteError, payload: Payload) -> None:
@@ -601,7 +601,7 @@ class Readers:
         later = feed.count_recent(cursor.filter, max(pending.end, cursor.next_offset))
         reader.is_fresh = True
         reader.counted_under = None if later is None else feed.version
-        cursor.pending = pending.count + (later or 0) - cursor.filter.seen
+        cursor.pending = pending.messages + (later or 0) - cursor.filter.seen
         return True
 
     # Times
@@ -660,7 +660,7 @@ class Readers:
         """End the readers of streams that are deleted, or led by another broker."""
         image = self._node.image
         for feed in list(self._feeds.values()):
-            state = image.streams.get(feed.stream_id)  # type: ignore[call-overload]
+            state = image.streams.get(feed.stream_id)
             if state is None:
                 self._lose(feed, "Consumer Deleted")
             elif (
