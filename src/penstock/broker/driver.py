@@ -34,6 +34,7 @@ from penstock.broker.transport.tls import ServerTls
 from penstock.hot.message_group import MessageGroup
 from penstock.ingest.nats import (
     BarrierReached,
+    InterestLost,
     MessagesSkipped,
     RepliesUnanswerable,
     ServerComplaint,
@@ -240,6 +241,8 @@ class Driver:
         """Log why nothing is delivered; readers go on once something is again."""
         if isinstance(event, LeafDown):
             _log.warning("subscribers get no deliveries: %s", event.reason)
+        elif isinstance(event, InterestLost) and self.gateway is not None:
+            self.gateway.interest_lost(event.subjects, self.now())
         self.schedule()
 
     def _complain(self, event: ServerComplaint, now: Now) -> None:

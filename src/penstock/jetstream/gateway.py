@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple, Protocol
@@ -65,6 +65,9 @@ class Part(Protocol):
 
     def heard(self, subject: str, now: Now) -> None:
         """A message without a reply subject has come."""
+
+    def interest_lost(self, subjects: Sequence[bytes], now: Now) -> None:
+        """Watched subjects have no subscriber any more."""
 
     def tick(self, now: Now) -> None:
         """Time has passed, or the image has changed."""
@@ -174,6 +177,11 @@ class Gateway:
                 self._ask_missing(one, now)
         for part in self.parts:
             part.tick(now)
+
+    def interest_lost(self, subjects: Sequence[bytes], now: Now) -> None:
+        """Watched subjects have no subscriber any more."""
+        for part in self.parts:
+            part.interest_lost(subjects, now)
 
     def turn(self, now: Now) -> None:
         """Do some of the work that waits for its turn."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from penstock.broker.nats.leaf_link import LeafLink
+from penstock.broker.nats.reconnecting import now_ms
 from penstock.node.step import Outbox
 
 
@@ -23,6 +24,14 @@ class LeafDeliveries:
 
     def has_interest(self, subject: bytes, queue: bytes = b"") -> bool | None:
         return None if self._leaf is None else self._leaf.interest.has_interest(subject, queue)
+
+    def watch(self, subject: bytes) -> None:
+        if self._leaf is not None:
+            self._leaf.interest.watch(subject, now_ms())
+
+    def unwatch(self, subject: bytes) -> None:
+        if self._leaf is not None:
+            self._leaf.interest.unwatch(subject)
 
     def mistake(self, subject: str, size_bytes: int = 0) -> str | None:
         return "there is no leaf connection" if self._leaf is None else self._leaf.mistake(subject, size_bytes)

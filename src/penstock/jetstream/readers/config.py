@@ -134,7 +134,11 @@ def parsed_request(payload: bytes, stream: str) -> ConsumerRequest:
         field = _BY_NAME.get(name)
         if field is None:
             raise invalid_json(f'json: unknown field "{name[:64]}"')
-        config[name] = typed(field, value)
+        try:
+            config[name] = typed(field, value)
+        except ApiError as error:
+            where = error.description.replace("StreamConfigRequest.", "CreateConsumerRequest.config.")
+            raise ApiError(error.code, error.err_code, where) from None
     for name in ("opt_start_time", "pause_until"):
         if config.get(name):
             parsed_time_us(config[name])

@@ -19,6 +19,11 @@ class Deliveries(Protocol):
     def has_interest(self, subject: bytes, queue: bytes = b"") -> bool | None:
         """True if somebody subscribes to it, in that queue group if one is given; None: unknown."""
 
+    def watch(self, subject: bytes) -> None:
+        """Have the gateway told once the subject has no subscriber any more."""
+
+    def unwatch(self, subject: bytes) -> None: ...
+
     def mistake(self, subject: str, size_bytes: int = 0) -> str | None:
         """Return why nothing may be delivered there, or None."""
 

@@ -168,7 +168,8 @@ class ConsumerApi:
     def _update(
         self, state: StreamState, reader: Reader, config: ReaderConfig, request: ConsumerRequest, now: Now
     ) -> Generator[Asked, list[Answered], None]:
-        if request.action == "create" and config != reader.config:
+        is_same = config == reader.config and "inactive_threshold" in request.config  # it is told with its default
+        if request.action == "create" and not is_same:
             raise refusal(10148, "consumer already exists")
         check_update(reader.config, config)
         if config.is_push and config.deliver_subject != reader.config.deliver_subject:
@@ -188,13 +189,12 @@ class ConsumerApi:
             if reader.name not in feed.readers:
                 raise consumer_not_found()
             reader.cursor.filter = feed.filter_of(config.filters)
-            reader.configure(config, now.elapsed_us)
             reader.told_pending = pending.messages
+            self._readers.reconfigure(reader, config, now)
             self._readers.move(reader, Start(reader.cursor.next_offset), pending, now)
             feed.drop_unused_filters()
         else:
-            reader.configure(config, now.elapsed_us)
-            self._readers.changed(reader, now)
+            self._readers.reconfigure(reader, config, now)
 
     # About one or all
 
@@ -283,8 +283,7 @@ class ConsumerApi:
             until = found
         reader = self._reader(subject)
         config = paused_until(reader.config, "" if until == NO_TIME else until)
-        reader.configure(config, now.elapsed_us)
-        self._readers.changed(reader, now)
+        self._readers.reconfigure(reader, config, now)
         is_paused = reader.is_paused(now.wall_us)
         fields: dict[str, Any] = {"paused": is_paused, "pause_until": until or NO_TIME}
         if until:

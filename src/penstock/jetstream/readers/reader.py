@@ -32,9 +32,11 @@ BLIND_BYTES_PER_S = 64 * limits.MIB
 """Rate to an inbox that answers nothing: without flow control nobody says how fast it takes."""
 BLIND_BURST_BYTES = 4 * limits.MIB
 RATE_BURST_BYTES = 1 * limits.MIB  # of `rate_limit_bps`, as nats-server's: one message of max_payload
-GRACE_US = 2_000_000
-"""Interest in the inbox of a new reader or request may be told over the leaf later than the request came."""
+GRACE_US = 100_000
+"""The interest in the inbox of a request may be told over the leaf later than the request came."""
 LOOK_US = 1_000_000  # interval of looks at the interest in an inbox
+LOOK_US_MIN = 2_000  # of looks for the interest in the inbox of a push reader that has none; it grows up to the next
+LOOK_US_MAX = 100_000
 _NEVER_US = 2**63 - 1
 _NO_LOW = -(2**62)
 
@@ -107,7 +109,7 @@ class Reader:
         self._rate: Bucket | None = None
         self.beat_us = now_us  # the last heartbeat, message or the beginning
         self.inactive_us: int | None = None  # since when nobody has wanted its messages
-        self.looked_us = now_us + GRACE_US - LOOK_US  # when its inbox was looked for
+        self.looked_us = now_us - LOOK_US  # when its inbox was looked for
         self.wake_us = _NEVER_US
         self.counted_under: object = None  # for which state of the log its count of pending messages holds
         self.is_fresh = False  # it was counted, and has been served nothing since
@@ -241,6 +243,12 @@ class Reader:
             told["Nats_Consumer_Stalled"] = self.flow_reply.decode()
         return status(100, "Idle Heartbeat", **told)
 
+    def look_us(self, now_us: int) -> int:
+        """Return the interval of looks at the interest in its inbox."""
+        if not self.config.is_push or self.inactive_us is None:
+            return LOOK_US
+        return min(max(LOOK_US_MIN, (now_us - self.inactive_us) // 2), LOOK_US_MAX)
+
     def frames_due(self, now_us: int) -> Iterator[bytes]:
         """Yield what is due by time: heartbeats, and the ends of pull requests, which are removed."""
         if self.config.is_push:
@@ -274,7 +282,7 @@ class Reader:
 
     def due_us(self, wall_us: int, now_us: int) -> int:
         """When `frames_due`, or another look at it, is due."""
-        due = now_us + LOOK_US
+        due = now_us + self.look_us(now_us)
         if self.config.is_push:
             if self.config.heartbeat_us and self.wants:
                 due = min(due, self.beat_us + self.config.heartbeat_us)

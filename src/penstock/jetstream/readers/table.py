@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Sequence
 from functools import partial
 from itertools import count
 
@@ -28,10 +28,11 @@ from penstock.jetstream.conversations import Answered, Asked
 from penstock.jetstream.errors import ApiError
 from penstock.jetstream.gateway import GATEWAY_GROUP, Gateway
 from penstock.jetstream.readers.chunks import COLUMNS, Chunk, decoded
+from penstock.jetstream.readers.config import ReaderConfig
 from penstock.jetstream.readers.deliveries import Deliveries
 from penstock.jetstream.readers.feed import READ_BYTES, TAIL_WAIT_MS, Feed, Pending, RowCache
 from penstock.jetstream.readers.pulls import Pull, frame, status
-from penstock.jetstream.readers.reader import Place, Reader, ended
+from penstock.jetstream.readers.reader import GRACE_US, Place, Reader, ended
 from penstock.jetstream.readers.starting import Start, pending_of
 from penstock.messages import FetchRequest, FetchResponse, Response
 from penstock.metadata.image import ClusterImage, StreamState
@@ -73,6 +74,7 @@ class Readers:
         self._to_fetch: deque[Reader] = deque()
         self._counting = 0
         self._to_count: deque[Reader] = deque()
+        self._inboxes: dict[bytes, set[Reader]] = {}  # of push readers
         self._turn_bytes = 0  # left in this turn
         self.total = 0
         self.delivered_bytes = 0
@@ -124,6 +126,9 @@ class Readers:
             self._last_sid += 1
             feed.flow_sid = self._last_sid << GROUP_BITS | GATEWAY_GROUP
             self._node.outbox.step.nats.append(Subscribe(feed.flow_sid, f"$JS.FC.{feed.name}.*.*"))
+        if reader.config.is_push:
+            self._inboxes.setdefault(reader.inbox, set()).add(reader)
+        self._look_for_inboxes(reader, now)
         if self._settle(feed, reader, pending):
             self.ready(reader)
         self.wake(reader, reader.due_us(now.wall_us, now.elapsed_us))
@@ -138,6 +143,7 @@ class Readers:
         for pull in reader.pulls:
             self._send(frame(pull.reply, status(409, why)))
         reader.pulls.clear()
+        self._forget_inbox(reader, reader.inbox)
         del feed.readers[reader.name]
         del feed.reader_of[reader.cursor]
         self.total -= 1
@@ -145,6 +151,22 @@ class Readers:
         if not feed.readers and feed.flow_sid is not None:
             self._node.outbox.step.nats.append(Unsubscribe(feed.flow_sid))
             feed.flow_sid = None
+
+    def _forget_inbox(self, reader: Reader, inbox: bytes) -> None:
+        if (using := self._inboxes.get(inbox)) is not None:
+            using.discard(reader)
+            if not using:
+                del self._inboxes[inbox]
+                self.deliveries.unwatch(inbox)
+
+    def reconfigure(self, reader: Reader, config: ReaderConfig, now: Now) -> None:
+        """Take another config with the same filters."""
+        self._forget_inbox(reader, reader.inbox)
+        reader.configure(config, now.elapsed_us)
+        if config.is_push:
+            self._inboxes.setdefault(reader.inbox, set()).add(reader)
+        self._look_for_inboxes(reader, now)
+        self.changed(reader, now)
 
     def changed(self, reader: Reader, now: Now) -> None:
         """Something has changed that lets it go on, or stops it: another config, request, position."""
@@ -219,6 +241,13 @@ class Readers:
         if len(tokens) == 5 and tokens[:2] == ["$JS", "FC"]:
             self.flow_answered(tokens[2], tokens[3], subject.encode(), now)
 
+    def interest_lost(self, subjects: Sequence[bytes], now: Now) -> None:
+        """These inboxes have no subscriber any more."""
+        for subject in subjects:
+            for reader in self._inboxes.get(subject, ()):
+                reader.inactive_us = now.elapsed_us
+                self.changed(reader, now)
+
     def tick(self, now: Now) -> None:
         """Do what is due."""
         if self._node.image is not self._image:
@@ -287,6 +316,8 @@ class Readers:
             self._lose(feed)
             return
         reader.place = Place.IDLE
+        if reader.pulls and not self._is_wanted(reader, now):
+            return
         if not reader.wants or reader.is_paused(now.wall_us):
             return
         cursor.next_offset = max(cursor.next_offset, shown.log_start)
@@ -317,6 +348,15 @@ class Readers:
         self._stopped(feed, reader, stop, now)
         if reader.place is Place.READY and cursor.next_offset < feed.tail_end:
             self._read_ahead(feed, reader, chunk)
+
+    def _is_wanted(self, reader: Reader, now: Now) -> bool:
+        """Drop requests at the front that nobody waits for any more; False: it is not sure yet."""
+        while reader.pulls and self.deliveries.has_interest(reader.pulls[0].reply) is False:
+            if now.elapsed_us < reader.pulls[0].received_us + GRACE_US:
+                self._sleep(reader, now.elapsed_us + 2_000)
+                return False
+            reader.pulls.popleft()
+        return True
 
     def _stopped(self, feed: Feed, reader: Reader, stop: int, now: Now) -> None:
         """Go on after the cursor has stopped."""
@@ -612,8 +652,7 @@ class Readers:
         was_first = reader.pulls[0] if reader.pulls else None
         if reader.place is Place.FOLLOWING:
             reader.take_back((now.wall_us, now.elapsed_us))
-        if now.elapsed_us >= reader.looked_us + 1_000_000:
-            reader.looked_us = now.elapsed_us
+        if now.elapsed_us >= reader.looked_us + reader.look_us(now.elapsed_us):
             self._look_for_inboxes(reader, now)
         for one in reader.frames_due(now.elapsed_us):
             self._send(one)
@@ -631,16 +670,20 @@ class Readers:
         self.wake(reader, max(now.elapsed_us + 1_000, reader.due_us(now.wall_us, now.elapsed_us)))
 
     def _look_for_inboxes(self, reader: Reader, now: Now) -> None:
+        reader.looked_us = now.elapsed_us
         if not self.deliveries.is_up:
             return
         if reader.config.is_push:
             group = reader.config.deliver_group.encode()
-            if self.deliveries.has_interest(reader.inbox, group) is not False:
+            if self.deliveries.has_interest(reader.inbox, group) is False:
+                if reader.inactive_us is None:
+                    reader.inactive_us = now.elapsed_us
+                self.deliveries.unwatch(reader.inbox)
+            else:
                 reader.inactive_us = None
-            elif reader.inactive_us is None:
-                reader.inactive_us = now.elapsed_us
+                self.deliveries.watch(reader.inbox)
             return
-        grace_us = now.elapsed_us - 2_000_000
+        grace_us = now.elapsed_us - GRACE_US
         kept = [
             pull
             for pull in reader.pulls
