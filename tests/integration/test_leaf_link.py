@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import nats
+import nkeys
 import pytest
 
 from penstock.base import limits
@@ -22,7 +23,9 @@ from penstock.broker.security.nats_credentials import NatsAccess, NatsCredential
 from penstock.ingest.nats import InterestLost
 from tests.broker_process import eventually
 from tests.extent import each_change
+from tests.integration.test_nats_auth import Certificates, _key_pair, _seed, operator_mode
 from tests.nats_servers import QUICK, TIMEOUT_S, Listener, RunningNats, running_nats
+from tests.ports import free_ports
 
 Event = TypeVar("Event")
 LEAFNODES = 'leafnodes { listen: "127.0.0.1:-1" }\n'
@@ -255,7 +258,7 @@ async def test_what_is_wrong_is_told(tmp_path: Path, client: str, leaf: str, tol
 async def test_a_client_port_is_no_leaf_port(tmp_path: Path) -> None:
     async with running_nats(tmp_path, LEAFNODES) as server:
         async with delivering(server.url, f"127.0.0.1:{server.port}", wait_up=False) as (deliverer, _):
-            assert (await deliverer.event(LeafDown)).reason
+            assert "this is no leaf port" in (await deliverer.event(LeafDown)).reason
 
 
 async def test_the_older_leaf_of_a_name_is_closed(tmp_path: Path) -> None:
@@ -310,8 +313,6 @@ async def _cluster(folder: Path, stack: AsyncExitStack) -> tuple[RunningNats, Ru
 
 
 async def test_tls(tmp_path: Path) -> None:
-    from tests.integration.test_nats_auth import Certificates
-
     certificates = Certificates(tmp_path)
     tls = f'tls {{ cert_file: "{certificates.server}", key_file: "{certificates.server.with_suffix(".key")}" }}'
     config = f'{tls}\nleafnodes {{ listen: "127.0.0.1:-1", {tls} }}\n'
@@ -324,10 +325,6 @@ async def test_tls(tmp_path: Path) -> None:
 
 
 async def test_nkeys(tmp_path: Path) -> None:
-    import nkeys
-
-    from tests.integration.test_nats_auth import _key_pair, _seed
-
     user, user_key = _key_pair(nkeys.PREFIX_BYTE_USER)
     (tmp_path / "user.nk").write_text(_seed(user))
     async with running_nats(tmp_path, f"authorization {{ users: [ {{ nkey: {user_key} }} ] }}\n{LEAFNODES}") as server:
@@ -380,3 +377,75 @@ async def test_backpressure_is_told_and_what_is_too_much_is_dropped(tmp_path: Pa
                 server.process.send_signal(signal.SIGCONT)
             assert (await deliverer.event(LeafWritable, after=deliverer.events.index(LeafWritable(False)) + 1)).writable
             await _gets(server.url, deliverer)
+
+
+async def _gets_by_request(app_url: str, deliverer: Deliverer, client: Listener) -> bool | None:
+    """A client's request comes over the client link, and its reply subject gets deliveries. Return the interest."""
+    client.link.subscribe(7, "api.next")
+    await client.link.wait_barrier(5_000)
+    connection = await nats.connect(app_url, allow_reconnect=False)
+    inbox = connection.new_inbox()
+    subscription = await connection.subscribe(inbox)
+    await connection.flush()
+
+    async def asked() -> bool:
+        await connection.publish("api.next", b"", reply=inbox)
+        await connection.flush()
+        return bool(client.rows.get(7))
+
+    await eventually(asked, "a request arrives")
+    reply = client.rows[7][-1][1]
+    assert reply is not None
+    told = deliverer.link.interest.has_interest(reply)
+    assert deliverer.link.mistake(reply.decode()) is None
+    deliverer.link.deliver([frame(reply.decode())])
+    while not (message := await subscription.next_msg(TIMEOUT_S)).data:
+        pass  # no responders: the request came before the subscription was known there
+    assert (message.subject, message.data) == ("orders.eu.42", b"hello")
+    await connection.close()
+    return told
+
+
+@each_change
+async def test_a_subscriber_behind_another_leaf(tmp_path: Path) -> None:
+    (tmp_path / "far").mkdir()
+    async with running_nats(tmp_path, LEAFNODES) as server:
+        remote = f'leafnodes {{ remotes: [ {{ url: "nats://127.0.0.1:{server.leaf_port}" }} ] }}\n'
+        async with running_nats(tmp_path / "far", remote) as far:
+            async with delivering(server.url, f"127.0.0.1:{server.leaf_port}") as (deliverer, client):
+                assert await _gets_by_request(far.url, deliverer, client) is True
+                await _gets(far.url, deliverer)
+
+
+@each_change
+async def test_a_subscriber_behind_a_gateway(tmp_path: Path) -> None:
+    near_port, far_port = free_ports(2)
+    for folder in ("near", "far"):
+        (tmp_path / folder).mkdir()
+
+    def config(name: str, port: int, other: str, other_port: int) -> str:
+        there = f'{{ name: {other}, url: "nats://127.0.0.1:{other_port}" }}'
+        listen = f'cluster {{ name: {name}, listen: "127.0.0.1:-1" }}\n'
+        users = "APP { users: [ { user: app, password: p } ] }, SYS { users: [ { user: s, password: s } ] }"
+        listen += f"accounts {{ {users} }}\nsystem_account: SYS\n"  # as nats-server asks for with leafs and gateways
+        return f'{listen}{LEAFNODES}gateway {{ name: {name}, listen: "127.0.0.1:{port}", gateways: [ {there} ] }}\n'
+
+    async with (
+        running_nats(tmp_path / "near", config("near", near_port, "far", far_port)) as near,
+        running_nats(tmp_path / "far", config("far", far_port, "near", near_port)) as far,
+        delivering(f"app:p@127.0.0.1:{near.port}", f"app:p@127.0.0.1:{near.leaf_port}") as (deliverer, client),
+    ):
+        app = f"nats://app:p@127.0.0.1:{far.port}"
+        assert await _gets_by_request(app, deliverer, client) is True
+        await _gets(app, deliverer)
+
+
+@each_change
+async def test_accounts_of_an_operator(tmp_path: Path) -> None:
+    config, creds = operator_mode(tmp_path)
+    async with running_nats(tmp_path, config + LEAFNODES) as server:
+        leaf = f"127.0.0.1:{server.leaf_port}"
+        async with delivering(server.url, leaf, credentials=NatsCredentials(creds_file=creds)) as (deliverer, _):
+            await _gets(server.url, deliverer, user_credentials=str(creds))
+        async with delivering(server.url, leaf, wait_up=False) as (deliverer, _):
+            assert "refuses the leaf's credentials" in (await deliverer.event(LeafDown)).reason

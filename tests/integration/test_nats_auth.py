@@ -106,7 +106,8 @@ async def test_nkey(tmp_path: Path) -> None:
         assert failed.kind is ErrorKind.AUTHORIZATION
 
 
-async def test_credentials_file(tmp_path: Path) -> None:
+def operator_mode(tmp_path: Path) -> tuple[str, Path]:
+    """The config of a nats-server with an operator's account, and the credentials file of a user of it."""
     operator, operator_key = _key_pair(nkeys.PREFIX_BYTE_OPERATOR)
     account, account_key = _key_pair(nkeys.PREFIX_BYTE_ACCOUNT)
     user, user_key = _key_pair(nkeys.PREFIX_BYTE_USER)
@@ -121,6 +122,11 @@ async def test_credentials_file(tmp_path: Path) -> None:
         f"-----BEGIN USER NKEY SEED-----\n{_seed(user)}\n------END USER NKEY SEED------\n"
     )
     config = f'operator: "{operator_jwt}"\nresolver: MEMORY\nresolver_preload: {{ {account_key}: "{account_jwt}" }}\n'
+    return config, creds
+
+
+async def test_credentials_file(tmp_path: Path) -> None:
+    config, creds = operator_mode(tmp_path)
     async with running_nats(tmp_path, config) as server:
         async with listening(server.url, credentials=NatsCredentials(creds_file=creds)) as listener:
             await _hears_itself(listener)

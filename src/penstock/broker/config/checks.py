@@ -98,7 +98,7 @@ def check_combinations(given: GivenSettings) -> None:
     given.mistakes += [
         f"{at.origin}: the embedded nats-server takes no such setting; set nats to the URL of another"
         for name, at in given.items()
-        if name.startswith("nats_") and name not in NATS_PLACES and name not in SECRET_FILES.values()
+        if name.startswith("nats_") and name not in NATS_PLACES and name not in SECRET_FILES.values() and at.value != ()
     ]
     given.mistakes += [
         f"{given[name].origin}: the embedded nats-server takes no such setting; set nats to the URL of another"

@@ -336,7 +336,7 @@ def _shown(
             without_secrets[name] = [str(one) for one in value[name]]
     if value["ports"] is not None:
         without_secrets["ports"] = list(value["ports"])
-    urls = {"nats": list(map(str, servers or ())) or EMBEDDED, "nats_leaf": list(map(str, leaf)) or OFF}
+    urls = {"nats": list(map(str, servers or ())) or EMBEDDED, "nats_leaf": list(map(str, leaf)) or None}
     return without_secrets | urls
 
 

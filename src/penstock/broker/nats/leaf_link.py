@@ -253,6 +253,9 @@ class LeafLink:
 
     def _begin_trial(self) -> None:
         assert self._reconnector.connection is not None
+        if not len(self.interest):  # a leaf is told at least of the subject by which nats-server detects loops
+            self._give_up("this is no leaf port: give the one of `leafnodes` in the configuration of nats-server")
+            return
         self._reconnector.connection.set_write_buffer(limits.LEAF_WRITE_BUFFER_BYTES_MAX)
         self._trial_number += 1
         self._trial_sent = False
