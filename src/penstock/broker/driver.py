@@ -199,7 +199,10 @@ class Driver:
         if self.leaf is not None and (trial := groups.pop(LEAF_GROUP, None)) is not None:
             self.leaf.trial_received(trial)
         if self.gateway is not None and (calls := groups.pop(GATEWAY_GROUP, None)) is not None:
-            self.gateway.messages_received(calls, now)
+            try:
+                self.gateway.messages_received(calls, now)
+            except Exception:  # noqa: BLE001 (reported; the callers get no answer, and the messages of streams go on)
+                _log.exception("internal error (bug) in a request to JetStream's API")
         self._node.messages_received(groups, now)
         self._carry_out_messages()
         self._watch_budget()
@@ -427,7 +430,10 @@ class Driver:
         caller = reply.caller
         if isinstance(caller, GatewayCaller):
             assert self.gateway is not None
-            self.gateway.answered(caller, reply.response, reply.payload)
+            try:
+                self.gateway.answered(caller, reply.response, reply.payload)
+            except Exception:  # noqa: BLE001 (reported; the other answers must get out)
+                _log.exception("internal error (bug) in an answer of JetStream's API")
             return
         assert isinstance(caller, Caller)
         try:

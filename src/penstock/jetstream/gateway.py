@@ -308,12 +308,17 @@ class Gateway:
         """Pass the answers to the conversation, and ask what it asks next, or answer the call."""
         try:
             questions = next(one.conversation) if answers is None else one.conversation.send(answers)
+            while not questions:
+                questions = one.conversation.send([])
         except StopIteration as end:
             self._end(one, end.value)
         except ApiError as refusal:
             self._end(one, refusal)
         except RemoteError as refusal:
             self._end(one, api_error(refusal))
+        except Exception:
+            del self._open[one]  # a bug: nothing waits for its end
+            raise
         else:
             one.questions, one.answers = questions, [None] * len(questions)
             self._ask_missing(one, self.node.now)

@@ -35,7 +35,7 @@ from penstock.messages import (
 )
 from penstock.metadata.image import StreamState
 
-_Sequence = Annotated[int, msgspec.Meta(ge=0, le=2**64 - 1)]
+_Sequence = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 
 
 class _PurgeRequest(msgspec.Struct, forbid_unknown_fields=True):
@@ -91,8 +91,6 @@ def removal_handlers(gateway: Gateway) -> Mapping[str, Handler]:
         sequence = options.seq or 0
         if not sequence:
             raise delete_failed("no message found")
-        if sequence > 2**63:
-            raise delete_failed("stream store EOF")
         request = DeleteMessagesRequest(
             stream_id=state.stream_id, offsets=(Offset(sequence - 1),), is_secure=not options.no_erase
         )

@@ -146,6 +146,8 @@ def json_object(payload: bytes, go_type: str) -> dict[str, Any]:
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         text = str(error)
         raise invalid_json("unexpected EOF" if "truncated" in text else text) from None
+    if found is None:
+        return {}
     if not isinstance(found, dict):
         raise invalid_json(f"json: cannot unmarshal {_kind(found)} into Go value of type server.{go_type}")
     return found
@@ -366,10 +368,9 @@ _SOURCES = {
 _UPDATE_REFUSALS: tuple[tuple[Callable[[Config, Config], bool], str], ...] = (
     (lambda old, new: old["sealed"] and not new["sealed"], "unseal a sealed stream"),
     (lambda old, new: old["storage"] != new["storage"], "change storage type"),
-    (lambda old, new: old["retention"] != new["retention"], "change retention policy"),
-    (lambda old, new: old["persist_mode"] != new["persist_mode"], "change persist mode"),
     (lambda old, new: old["deny_delete"] and not new["deny_delete"], "cancel deny message deletes"),
     (lambda old, new: old["deny_purge"] and not new["deny_purge"], "cancel deny purge"),
+    (lambda old, new: old["persist_mode"] != new["persist_mode"], "change persist mode"),
 )
 
 

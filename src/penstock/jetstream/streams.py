@@ -26,6 +26,7 @@ from penstock.jetstream.errors import (
     not_empty,
     stream_not_found,
     subjects_overlap,
+    too_many_replicas,
 )
 from penstock.jetstream.gateway import Gateway, Handler
 from penstock.jetstream.stream_config import (
@@ -132,6 +133,7 @@ class _Streams:
         config = completed(wanted)
         if config["sealed"]:
             raise invalid_config("stream configuration for create can not be sealed")
+        self._check_replicas(config)
         if (existing := self._gateway.stream(subject.stream)) is not None:
             if not is_same(shown_config(existing), config):
                 raise name_in_use()
@@ -152,6 +154,7 @@ class _Streams:
             raise name_mismatch()
         state = self._named(subject.stream)
         old, new = shown_config(state), completed(wanted)
+        self._check_replicas(new)
         altered = changes(old, new)
         add = tuple(one for one in new["subjects"] if one not in old["subjects"])
         remove = tuple(one for one in old["subjects"] if one not in new["subjects"])
@@ -161,7 +164,12 @@ class _Streams:
                 raise subjects_overlap()
         if altered or add or remove:
             request = AlterStreamRequest(
-                name=state.name, stream_id=state.stream_id, changes=altered, add_subjects=add, remove_subjects=remove
+                name=state.name,
+                stream_id=state.stream_id,
+                changes=altered,
+                add_subjects=add,
+                remove_subjects=remove,
+                everywhere=True,
             )
             yield from ask(request, AlterStreamResponse)
         if new["sealed"] and not old["sealed"]:
@@ -173,7 +181,9 @@ class _Streams:
         if call.payload:
             raise not_empty()
         state = self._named(subject.stream)
-        yield from ask(DeleteStreamRequest(name=state.name, stream_id=state.stream_id), DeleteStreamResponse)
+        yield from ask(
+            DeleteStreamRequest(name=state.name, stream_id=state.stream_id, everywhere=True), DeleteStreamResponse
+        )
         return json_answer(subject.operation, success=True)
 
     def _changed(self, subject: ApiSubject, state: StreamState, **more: Any) -> Generator[Asked, list[Answered], bytes]:
@@ -272,6 +282,11 @@ class _Streams:
     @property
     def _is_cluster(self) -> bool:
         return len(self._node.image.brokers) > 1
+
+    def _check_replicas(self, config: Config) -> None:
+        brokers = len(self._node.image.brokers)
+        if config["num_replicas"] > brokers:
+            raise too_many_replicas(brokers)
 
     def _named(self, name: str) -> StreamState:
         if (state := self._gateway.stream(name)) is None:

@@ -255,7 +255,7 @@ _TABLE = (
     ApiSpec(Api.METADATA, MetadataRequest, MetadataResponse, 1, 1, True),
     ApiSpec(Api.CREATE_STREAM, CreateStreamRequest, CreateStreamResponse, 1, 2, True),
     ApiSpec(Api.ALTER_STREAM, AlterStreamRequest, AlterStreamResponse, 1, 3, True),
-    ApiSpec(Api.DELETE_STREAM, DeleteStreamRequest, DeleteStreamResponse, 1, 1, True),
+    ApiSpec(Api.DELETE_STREAM, DeleteStreamRequest, DeleteStreamResponse, 1, 2, True),
     ApiSpec(Api.FIND_STREAMS, FindStreamsRequest, FindStreamsResponse, 1, 1, True),
     ApiSpec(Api.FETCH, FetchRequest, FetchResponse, 1, 3, True, Target.LEADER, QuotaKind.FETCH),
     ApiSpec(Api.GET, GetRequest, GetResponse, 1, 1, True, Target.LEADER, QuotaKind.FETCH),

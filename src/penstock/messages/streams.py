@@ -353,7 +353,8 @@ _SINCE_3 = frozenset(
 class AlterStreamRequest(Request, frozen=True, kw_only=True):
     """Change fields of a stream's config (`base.config.ALTERABLE`) and its subjects, atomically.
 
-    With other subjects it is answered once the leaders' subscriptions are confirmed.
+    With other subjects it is answered once the leaders' subscriptions are confirmed; with `everywhere` (from version 3
+    on) not before all live brokers have the change.
     """
 
     name: str
@@ -362,10 +363,11 @@ class AlterStreamRequest(Request, frozen=True, kw_only=True):
     keep_suspended: bool = False  # leave `suspend_deletion` as it is if it is `yes`, which only a user sets
     add_subjects: tuple[str, ...] = ()
     remove_subjects: tuple[str, ...] = ()
+    everywhere: bool = False
 
     def version_needed(self) -> int:
-        """3 for subjects and the fields of _SINCE_3, 2 for `suspend_deletion`, which older brokers do not know."""
-        if self.add_subjects or self.remove_subjects or self.changes.keys() & _SINCE_3:
+        """3 for `everywhere`, subjects and the fields of _SINCE_3, 2 for `suspend_deletion`, which older brokers do not know."""
+        if self.everywhere or self.add_subjects or self.remove_subjects or self.changes.keys() & _SINCE_3:
             return 3
         return 2 if self.keep_suspended or "suspend_deletion" in self.changes else 1
 
@@ -443,10 +445,15 @@ class ReportArchivedResponse(Response, frozen=True, kw_only=True):
 
 
 class DeleteStreamRequest(Request, frozen=True, kw_only=True):
-    """Delete a stream and its data."""
+    """Delete a stream and its data. With `everywhere` (from version 2 on) answered once all live brokers know it."""
 
     name: str
     stream_id: StreamIdField | None = None  # None: the stream that has the name now
+    everywhere: bool = False
+
+    def version_needed(self) -> int:
+        """2 with `everywhere`: an older broker would answer before."""
+        return 2 if self.everywhere else 1
 
 
 class DeleteStreamResponse(Response, frozen=True, kw_only=True):

@@ -402,7 +402,7 @@ class StreamAdmin:
             state = outcome.stream
             is_listening_anew = bool(request.add_subjects or request.remove_subjects)
             is_suspended = "suspend_deletion" in request.changes and state.config.is_deletion_suspended
-            if not (is_suspended or is_listening_anew):
+            if not (is_suspended or is_listening_anew or request.everywhere):
                 done(AlterStreamResponse(stream=self._info(state)))
                 return
 
@@ -573,8 +573,18 @@ class StreamAdmin:
     def _delete(self, request: DeleteStreamRequest, auth: Authorization, done: Done) -> None:
         state = self._named(request.name, request.stream_id)
 
+        deadline_us = self._context.now.elapsed_us + limits.FORWARD_TIMEOUT_MS * 1_000
+
+        def applied(error: RemoteError | None) -> None:
+            done(DeleteStreamResponse(stream_id=state.stream_id) if error is None else error)
+
         def deleted(outcome: CommandOutcome | RemoteError) -> None:
-            done(outcome if isinstance(outcome, RemoteError) else DeleteStreamResponse(stream_id=state.stream_id))
+            if isinstance(outcome, RemoteError):
+                done(outcome)
+            elif request.everywhere:
+                self._applications.wait(self._image.index, deadline_us, applied)
+            else:
+                applied(None)
 
         self._propose(DeleteStream(stream_id=state.stream_id), auth, deleted)
 

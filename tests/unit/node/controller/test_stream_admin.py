@@ -215,6 +215,21 @@ def test_alter_and_delete_are_answered_with_what_came_of_them(world: World) -> N
     assert world.codes[1::2] == [ErrorCode.STREAM_CHANGED, ErrorCode.STREAM_NOT_FOUND]
 
 
+def test_what_must_be_known_everywhere_is_answered_once_all_live_brokers_have_it(world: World) -> None:
+    world.ask(CREATE)
+    for number, request in enumerate(
+        (
+            AlterStreamRequest(name="orders", changes={"max_messages": 5}, everywhere=True),
+            DeleteStreamRequest(name="orders", everywhere=True),
+        )
+    ):
+        (asked,) = world.ask(request)
+        assert isinstance(asked.request, AwaitMetadataRequest)
+        assert len(world.heard) == number
+        world.peers.answered(TWO, asked.token, AwaitMetadataResponse(), b"")
+    assert world.codes == ["AlterStreamResponse", "DeleteStreamResponse"]
+
+
 def test_where_no_broker_is_there_no_stream_is_made() -> None:
     world = World()
     world.ask(CREATE)
