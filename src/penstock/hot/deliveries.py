@@ -139,7 +139,7 @@ class Filter:
         """Return the number of matching rows from an offset on that are not deleted."""
         found = 0
         skipped = rows.skipped
-        is_masked = len(skipped) > 0
+        is_masked = len(rows.skipped) > 0
         ends = load.int32s(memoryview(rows.subject_ends), 0, rows.count + 1)
         for row in range(rows.row_of(offset), rows.count):
             if is_masked and skipped[row]:
@@ -238,7 +238,7 @@ class Cursor:
         value_text = rows.values
         header_text = rows.headers
         skipped = rows.skipped
-        is_masked = len(skipped) > 0
+        is_masked = len(rows.skipped) > 0
         head = self.head
         tail = self.tail
         prefix = self.prefix

@@ -112,7 +112,7 @@ class Reader:
         self.looked_us = now_us - LOOK_US  # when its inbox was looked for
         self.wake_us = _NEVER_US
         self.counted_under: object = None  # for which state of the log its count of pending messages holds
-        self.is_fresh = False  # it was counted, and has been served nothing since
+        self.is_fresh = False  # it was counted just now: it is served even if the log has changed meanwhile
         self.told_pending: int | None = None  # counted for the answer that is being made
         self.is_asleep = False  # it waits for a time
         self.is_paced = config.is_original_pace  # until it has all that was there when it began
@@ -185,9 +185,8 @@ class Reader:
         self._granted = cursor.room
         if not sent:
             return 0
-        self.is_fresh = False
-        self.delivered_wall_us = now[0]
-        self.beat_us = now[1]
+        self.beat_us = cursor.delivered_us
+        self.delivered_wall_us = now[0] - now[1] + cursor.delivered_us
         self._blind.tokens -= sent
         self.ahead_bytes += sent
         if self._rate is not None:
@@ -200,7 +199,7 @@ class Reader:
             if pull.bytes_left > 0:
                 pull.bytes_left = cursor.bytes_left
                 pull.batch = pull.batch if pull.bytes_left else 0
-            pull.beat_us = self.inactive_us = now[1]
+            pull.beat_us = self.inactive_us = cursor.delivered_us
         self._told = cursor.delivered
         return sent
 

@@ -316,6 +316,7 @@ class Readers:
             self._lose(feed)
             return
         reader.place = Place.IDLE
+        was_counted, reader.is_fresh = reader.is_fresh, False
         if reader.pulls and not self._is_wanted(reader, now):
             return
         if not reader.wants or reader.is_paused(now.wall_us):
@@ -326,7 +327,7 @@ class Readers:
         if cursor.next_offset >= feed.tail_end:
             self._at_tail(feed, reader, shown, now)
             return
-        if not self._is_counted(feed, reader):
+        if not was_counted and not self._is_counted(feed, reader):
             self._count(reader)
             return
         chunk = feed.find(reader)
@@ -577,7 +578,7 @@ class Readers:
 
     def _is_counted(self, feed: Feed, reader: Reader) -> bool:
         """True if the count of pending messages holds; if all that is pending is in memory, it is counted now."""
-        if reader.counted_under is feed.version or reader.is_fresh:
+        if reader.counted_under is feed.version:
             return True
         cursor = reader.cursor
         if cursor.next_offset >= cursor.resume_offset:
@@ -712,7 +713,10 @@ class Readers:
             ):
                 self._lose(feed)
 
-    def _lose(self, feed: Feed, why: str = "Leadership Change") -> None:
+    def _lose(self, feed: Feed) -> None:
+        """End the readers of a stream."""
+        is_led_elsewhere = feed.stream_id in self._node.image.streams
+        why = "Leadership Change" if is_led_elsewhere else "Consumer Deleted"
         for reader in list(feed.readers.values()):
             self.remove(reader, why=why)
         self._close(feed)
