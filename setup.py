@@ -38,6 +38,7 @@ COMPILED = (
     "penstock.hot.avro_columns",
     "penstock.hot.columns",
     "penstock.hot.crc",
+    "penstock.hot.deliveries",
     "penstock.hot.direct_answers",
     "penstock.hot.encode",
     "penstock.hot.envelope",

@@ -34,6 +34,7 @@ from penstock.broker.transport.tls import ServerTls
 from penstock.hot.message_group import MessageGroup
 from penstock.ingest.nats import (
     BarrierReached,
+    InterestLost,
     MessagesSkipped,
     RepliesUnanswerable,
     ServerComplaint,
@@ -133,6 +134,7 @@ class Driver:
         self._in_flight_bytes_max = in_flight_bytes_max
         self._has_embedded_nats = embedded_nats
         self._scheduled = False
+        self._gateway_turn_due = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_us = _NEVER_US  # when the timer is due
         self._plan: asyncio.TimerHandle | None = None  # pending re-planning of the timer
@@ -246,7 +248,12 @@ class Driver:
         self.schedule()
 
     def leaf_event(self, event: LeafEvent) -> None:
-        """Take an event of the leaf connection, which logs by itself; no part of the node delivers yet."""
+        """Log why nothing is delivered; readers go on once something is again."""
+        if isinstance(event, LeafDown):
+            _log.warning("subscribers get no deliveries: %s", event.reason)
+        elif isinstance(event, InterestLost) and self.gateway is not None:
+            self.gateway.interest_lost(event.subjects, self.now())
+        self.schedule()
 
     def _complain(self, event: ServerComplaint, now: Now) -> None:
         self.complained += 1
@@ -371,6 +378,16 @@ class Driver:
         if self.tracing is not None:  # requests without a waiting client make no step
             self.tracing.record()
             self.tracing.answered()
+        if self.gateway is not None and self.gateway.has_next_turn and not self._gateway_turn_due:
+            self._gateway_turn_due = True
+            self._loop.call_soon(self._gateway_turn)
+
+    def _gateway_turn(self) -> None:
+        """Let readers of JetStream's API go on, between all that has come meanwhile."""
+        self._gateway_turn_due = False
+        if self.gateway is not None and not self._stopped:
+            self.gateway.turn(self.now())
+            self.carry_out()
 
     def do(self, step: Step) -> None:
         """Carry out one step, top to bottom, but begin the kernel's syncs first: the disk is at work meanwhile."""

@@ -45,6 +45,7 @@ from penstock.broker.config.data_dir import (
 from penstock.broker.config.encryption import encrypted
 from penstock.broker.config.settings import OFF, SYNC_BY_AUTO
 from penstock.broker.driver import Driver, wall_clock
+from penstock.broker.nats.deliveries import LeafDeliveries
 from penstock.broker.nats.leaf_link import LeafLink
 from penstock.broker.nats.link import NatsLink
 from penstock.broker.nats.server import EmbeddedNats
@@ -81,7 +82,6 @@ _READY_POLL_MS = 50  # interval of checks whether a starting broker is ready in 
 _READY_LOG_MS = 1_000  # interval of log lines about what it waits for
 FREED_BYTES_MAX = 64 * limits.MIB  # freed memory kept by the C library: a few reads, their batches and their answers
 _FREED_PIECE_BYTES_MAX = 32 * limits.MIB  # larger blocks are returned to the kernel at once; glibc takes no more
-_DELIVERS = False  # what delivers over the embedded nats-server is not there yet
 FIRST_LINK_TIMEOUT_MS = 5_000
 """Milliseconds that a start waits for NATS before it serves reads without it."""
 STOP_TIMEOUT_S = 8.0  # bounds a hanging NATS or disk, and clients that take nothing; `docker stop` kills after 10 s
@@ -329,9 +329,9 @@ async def _start(config: BrokerConfig, open_files_max: int, running: _Running) -
     server = driver.server
     guarding.count(server.connections_of.__getitem__, server.make_room, server.has_share)
     driver.link = _nats_link(driver, config, servers)
-    if config.jetstream_api != OFF:
-        driver.gateway = _gateway(node, config)
     driver.leaf = _leaf_link(driver, config, _leaf_servers(config, running, servers), node)
+    if config.jetstream_api != OFF:
+        driver.gateway = _gateway(node, driver, config)
     step = _started(node, driver, running.data_dir)
     driver.peers = PeerConnections(
         driver,
@@ -438,20 +438,26 @@ def _nats_link(driver: Driver, config: BrokerConfig, servers: tuple[NatsServer, 
     return NatsLink(driver, access, clock_us=lambda: wall_clock().wall_us, random=random.random)
 
 
-def _gateway(node: Node, config: BrokerConfig) -> Gateway:
+def _gateway(node: Node, driver: Driver, config: BrokerConfig) -> Gateway:
     prefixes = (f"$JS.{config.jetstream_domain}.API.", *((PUBLIC_PREFIX,) if config.jetstream_api == "auto" else ()))
     manages = config.jetstream_rights == "manage" or (
         config.jetstream_rights is None and (config.auth or not config.nats)
     )
-    rights = ApiRights(may_manage=manages, user=config.jetstream_user)
-    return jetstream_gateway(node, prefixes=prefixes, domain=config.jetstream_domain, rights=rights)
+    return jetstream_gateway(
+        node,
+        prefixes=prefixes,
+        deliveries=LeafDeliveries(driver.leaf, node.outbox),
+        new_name=lambda: secrets.token_hex(6),
+        domain=config.jetstream_domain,
+        rights=ApiRights(may_manage=manages, user=config.jetstream_user),
+    )
 
 
 def _leaf_servers(config: BrokerConfig, running: _Running, servers: tuple[NatsServer, ...]) -> tuple[NatsServer, ...]:
     """Return the leaf ports to deliver over; empty: nothing is delivered."""
     if not any(one.is_embedded for one in servers):
         return config.nats_leaf
-    if not _DELIVERS:
+    if config.jetstream_api == OFF:
         return ()
     return config.nats_leaf if running.embedded is None else (running.embedded.leaf_server,)
 

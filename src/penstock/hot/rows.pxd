@@ -108,8 +108,3 @@ cpdef object put_numbers(bytearray message, Py_ssize_t at, int64_t first, int64_
 
 @cython.locals(one=bytes, pattern="const unsigned char*", size=Py_ssize_t, names_first=bint)
 cdef bint _is_taken(const unsigned char* text, Py_ssize_t begin, Py_ssize_t end, list patterns) except -1
-
-@cython.locals(at=Py_ssize_t, place=Py_ssize_t)
-cdef bint _covers(
-    const unsigned char* pattern, Py_ssize_t size, const unsigned char* text, Py_ssize_t begin, Py_ssize_t end
-) noexcept

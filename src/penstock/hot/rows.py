@@ -309,34 +309,8 @@ def _is_taken(text: bytes, begin: _int, end: _int, patterns: list[bytes]) -> boo
     for one in patterns:
         pattern = one
         size = len(one)
-        if _covers(pattern, size, text, begin, end):
+        if subjects.covers(pattern, size, text, begin, end):
             names_first = pattern[0] != _GREATER and (pattern[0] != _STAR or (size > 1 and pattern[1] != _DOT))
             if names_first or not subjects.is_reserved(text, begin, end):
                 return True
     return False
-
-
-def _covers(pattern: bytes, size: _int, text: bytes, begin: _int, end: _int) -> bool:
-    """True if the pattern covers the plain subject text[begin:end]; compares token by token."""
-    at = begin
-    place = 0
-    while True:
-        # Both are at the beginning of a token; the subject's is not empty.
-        if pattern[place] == _GREATER and place + 1 == size:
-            return True
-        if pattern[place] == _STAR and (place + 1 == size or pattern[place + 1] == _DOT):
-            place += 1
-            while at < end and text[at] != _DOT:
-                at += 1
-        else:
-            while place < size and pattern[place] != _DOT:
-                if at == end or text[at] != pattern[place]:
-                    return False
-                at += 1
-                place += 1
-        if place == size or at == end:
-            return place == size and at == end
-        if text[at] != _DOT:
-            return False
-        at += 1
-        place += 1

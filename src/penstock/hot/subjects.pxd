@@ -24,3 +24,8 @@ cdef bint is_text(const unsigned char* text, Py_ssize_t begin, Py_ssize_t end) e
 cdef bint is_reserved(const unsigned char* text, Py_ssize_t begin, Py_ssize_t end) except -1
 
 cpdef bint is_jetstream_ack(const unsigned char* text, Py_ssize_t begin, Py_ssize_t end) noexcept
+
+@cython.locals(at=Py_ssize_t, place=Py_ssize_t)
+cdef bint covers(
+    const unsigned char* pattern, Py_ssize_t size, const unsigned char* text, Py_ssize_t begin, Py_ssize_t end
+) noexcept

@@ -102,3 +102,29 @@ def is_reserved(text: bytes, begin: int, end: int) -> bool:
 def is_jetstream_ack(text: bytes, begin: int, end: int) -> bool:
     """True if text[begin:end] is the reply subject of a JetStream consumer's delivery; begin -1: there is none."""
     return begin >= 0 and memory.begins(text, begin, end, _JETSTREAM_ACK)
+
+
+def covers(pattern: bytes, size: int, text: bytes, begin: int, end: int) -> bool:
+    """True if the pattern covers the plain subject text[begin:end]; compares token by token."""
+    at = begin
+    place = 0
+    while True:
+        # Both are at the beginning of a token; the subject's is not empty.
+        if pattern[place] == _GREATER and place + 1 == size:
+            return True
+        if pattern[place] == _STAR and (place + 1 == size or pattern[place + 1] == _DOT):
+            place += 1
+            while at < end and text[at] != _DOT:
+                at += 1
+        else:
+            while place < size and pattern[place] != _DOT:
+                if at == end or text[at] != pattern[place]:
+                    return False
+                at += 1
+                place += 1
+        if place == size or at == end:
+            return place == size and at == end
+        if text[at] != _DOT:
+            return False
+        at += 1
+        place += 1

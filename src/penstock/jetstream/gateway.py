@@ -19,10 +19,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import msgspec
 
@@ -61,6 +61,30 @@ _ANYWHERE = frozenset({"STREAM.CREATE", "STREAM.UPDATE", "STREAM.DELETE"})
 """Operations about a stream for which any broker asks the metadata leader: they need no partition leader."""
 
 Handler = Callable[[ApiCall, ApiSubject, Now], None]
+
+
+class Part(Protocol):
+    """A part of the gateway that goes on by itself."""
+
+    def heard(self, subject: str, now: Now) -> None:
+        """A message without a reply subject has come."""
+
+    def interest_lost(self, subjects: Sequence[bytes], now: Now) -> None:
+        """Watched subjects have no subscriber any more."""
+
+    def tick(self, now: Now) -> None:
+        """Time has passed, or the image has changed."""
+
+    def turn(self, now: Now) -> None:
+        """Do some of the work that waits for its turn."""
+
+    @property
+    def has_next_turn(self) -> bool:
+        """True if `turn` has something to do."""
+
+    @property
+    def next_deadline_us(self) -> int | None:
+        """Latest time at which `tick` must run."""
 
 
 class ApiRights(NamedTuple):
@@ -102,6 +126,7 @@ class Gateway:
         # by operation; of requests without a stream, and of those about a stream that is led here
         self.handlers: dict[str, Handler] = {}
         self.lookups = Lookups(self)
+        self.parts: list[Part] = []
         self._prefixes = prefixes
         self._owners = {
             prefix: PrefixOwnership(prefix, number, GATEWAY_GROUP, GROUP_BITS, node.outbox)
@@ -136,7 +161,11 @@ class Gateway:
         for row in range(len(group)):
             reply = group.reply(row) or group.early(row)
             subject = group.subject(row).decode(errors="replace")
-            if self._is_probed(subject, group.headers(row)) or reply is None:
+            if self._is_probed(subject, group.headers(row)):
+                continue
+            if reply is None:
+                for part in self.parts:
+                    part.heard(subject, now)
                 continue
             owner = self._owners.get(self._parsed(subject).prefix)
             if owner is not None and owner.state is PrefixState.TAKEN:
@@ -174,11 +203,28 @@ class Gateway:
                 one.retry_us = None
                 self._ask_missing(one, now)
         self.lookups.tick(now)
+        for part in self.parts:
+            part.tick(now)
 
     @property
     def under_way(self) -> int:
         """Number of requests that wait for the node."""
         return len(self._open)
+
+    def interest_lost(self, subjects: Sequence[bytes], now: Now) -> None:
+        """Watched subjects have no subscriber any more."""
+        for part in self.parts:
+            part.interest_lost(subjects, now)
+
+    def turn(self, now: Now) -> None:
+        """Do some of the work that waits for its turn."""
+        for part in self.parts:
+            part.turn(now)
+
+    @property
+    def has_next_turn(self) -> bool:
+        """True if `turn` has something to do."""
+        return any(part.has_next_turn for part in self.parts)
 
     @property
     def next_deadline_us(self) -> int | None:
@@ -187,6 +233,7 @@ class Gateway:
         dues += [due for owner in self._owners.values() if (due := owner.next_deadline_us) is not None]
         if (due_us := self.lookups.next_deadline_us) is not None:
             dues.append(due_us)
+        dues += [due_us for part in self.parts if (due_us := part.next_deadline_us) is not None]
         return min(dues, default=None)
 
     # What handlers use

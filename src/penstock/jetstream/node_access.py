@@ -9,9 +9,10 @@ from typing import Protocol
 from penstock.access.handshake import Principal
 from penstock.base.clock import Now
 from penstock.base.errors import RemoteError
-from penstock.base.ids import BrokerId
+from penstock.base.ids import BrokerId, StreamId
 from penstock.messages import Request, Response
 from penstock.metadata.image import ClusterImage
+from penstock.node.partition.partition import Shown
 from penstock.node.security.access import Access
 from penstock.node.step import Outbox, Payload
 
@@ -54,6 +55,9 @@ class GatewayNode(Protocol):
     @property
     def outbox(self) -> Outbox:
         """Collects what the driver must do: answers on NATS, deliveries, disk work."""
+
+    def shown(self, stream_id: StreamId) -> Shown | None:
+        """Return what readers are shown of a stream of one partition that this broker leads; None: it does not."""
 
     def request(
         self, caller: GatewayCaller, request: Request, raw: bytes, now: Now, who: Principal | None = None

@@ -137,7 +137,7 @@ def parsed_config(payload: bytes) -> WantedConfig:
     for name, value in wanted.items():
         field = _BY_NAME.get(name)
         if field is not None:
-            config[name] = _typed(field, value)
+            config[name] = typed(field, value)
         elif value not in (None, False, 0, "", [], {}):
             raise invalid_json(f'json: unknown field "{name}"')
     return WantedConfig(config, bool(is_pedantic))
@@ -159,7 +159,7 @@ def json_object(payload: bytes, go_type: str) -> dict[str, Any]:
     return found
 
 
-def _typed(field: ConfigField, value: Any) -> Any:
+def typed(field: ConfigField, value: Any) -> Any:
     """Return the value, or a copy of the default for null. Raise ApiError (10025) if its type is another one."""
     if value is None:
         return field.default
@@ -172,6 +172,8 @@ def _typed(field: ConfigField, value: Any) -> Any:
             low = 0 if field.go_type == "uint64" else -(2**31) if field.go_type == "int32" else -(2**63)
             high = 2**31 if field.go_type == "int32" else 2**63
             is_right = isinstance(value, int) and not isinstance(value, bool) and low <= value < high
+        case "[]time.Duration":
+            is_right = isinstance(value, list) and all(type(one) is int for one in value)
         case "[]string":
             is_right = isinstance(value, list) and all(isinstance(one, str) for one in value)
         case "map[string]string":

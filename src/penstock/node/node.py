@@ -31,7 +31,7 @@ from penstock.access.handshake import Principal
 from penstock.base import limits
 from penstock.base.clock import Now
 from penstock.base.errors import ErrorCode, RemoteError
-from penstock.base.ids import BrokerId
+from penstock.base.ids import BrokerId, PartitionId, PartitionKey, StreamId
 from penstock.base.meters import Families
 from penstock.hot.message_group import MessageGroup
 from penstock.messages import (
@@ -48,7 +48,7 @@ from penstock.node.data_dir.clean_stop import mark_if_synced
 from penstock.node.metrics_collector import NodeMetricsCollector
 from penstock.node.partition.in_flight import InFlightBudget
 from penstock.node.partition.leader_hints import not_leader
-from penstock.node.partition.partition import Partition
+from penstock.node.partition.partition import Partition, Shown
 from penstock.node.partition.partition_events import PartitionEventKind, PartitionEvents
 from penstock.node.quorum.peer_client import PeerClient
 from penstock.node.quorum.session import ClusterSession
@@ -381,6 +381,13 @@ class Node:
     def now(self) -> Now:
         """The time of the current event."""
         return self._context.now
+
+    def shown(self, stream_id: StreamId) -> Shown | None:
+        """Return what readers are shown of a stream of one partition that this broker leads; None: it does not."""
+        partition = self._partitions.get(PartitionKey(stream_id, PartitionId(0)))
+        if partition is None or partition.leadership is None:
+            return None
+        return partition.shown
 
     def ask_peer(
         self, to: BrokerId, request: Request, done: Callable[[Response | RemoteError, bytes | memoryview], None]

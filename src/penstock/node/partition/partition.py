@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from types import MappingProxyType
+from typing import NamedTuple
 
 from penstock.base import limits
 from penstock.base.clock import Now
@@ -71,6 +72,15 @@ _NO_MESSAGES: list[tuple[bytes, bytes]] = []
 _NOTHING: Mapping[str, int] = MappingProxyType({})
 NO_ROLLUP = -1  # no rollup message (one that purges everything before it) is waiting to be applied
 UNKNOWN_ROLLUP = -2  # the log may hold such a message
+
+
+class Shown(NamedTuple):
+    """What readers are shown of a log. `taken`: how often the cleaner has taken rows that were not hidden."""
+
+    hidden: RowSet | None
+    log_start: int
+    end: int
+    taken: int
 
 
 class Partition:
@@ -353,6 +363,10 @@ class Partition:
         if not self.is_limited:
             return self.committed_end
         return min(self.committed_end, max(self._seen_end, self.decided_end))
+
+    @property
+    def shown(self) -> Shown:
+        return Shown(self.log.hidden, self.log_start, self.visible_end, self.taken)
 
     def messages_from(self, offset: int) -> int:
         """Return the number of messages that readers are shown from an offset on, by what is in memory.

@@ -1,0 +1,408 @@
+"""The config of a consumer: JetStream's fields, those that are refused, and how it is told.
+
+Rules: a field that is absent, null or at JetStream's default is accepted; what cannot be honoured is refused with 10052
+and the field's name. What only acks would use (`ack_wait`, `max_deliver`, …) has no effect without them, here as in
+JetStream, and is told as it was given. Errors come in the order of nats-server's checks.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+import msgspec
+
+from penstock.base import limits
+from penstock.base.subjects import is_wildcard, is_within, matches, subject_mistake
+from penstock.jetstream.errors import ApiError, invalid_config, invalid_json, name_mismatch
+from penstock.jetstream.stream_config import API_LEVEL, API_VERSION, Config, ConfigField, json_object, typed
+from penstock.jetstream.stream_state import NO_TIME, api_time
+from penstock.metadata.image import StreamState
+
+FILTERS_MAX = limits.FETCH_SUBJECTS_MAX
+"""Filter subjects of one consumer: as many as one fetch takes."""
+NAME_CHARS_MAX = 255  # as JetStream
+DESCRIPTION_BYTES_MAX = 4 * limits.KIB  # as JetStream
+METADATA_BYTES_MAX = 16 * limits.KIB  # JetStream: 128 KiB; it is held in memory as long as the consumer lives
+MAX_WAITING_MAX = 4_096  # pull requests that wait at one consumer
+MAX_WAITING_DEFAULT = 512  # as JetStream
+INACTIVE_NS_DEFAULT = 5_000_000_000  # as JetStream
+
+_MS = 1_000_000  # ns
+_INT = "int"
+_DURATION = "time.Duration"
+_FIELDS = (
+    ConfigField("durable_name", "string", "", ""),
+    ConfigField("name", "string", "", "name"),
+    ConfigField("description", "string", "", "description"),
+    ConfigField(
+        "deliver_policy",
+        "DeliverPolicy",
+        "all",
+        "start",
+        choices=("all", "last", "new", "by_start_sequence", "by_start_time", "last_per_subject"),
+    ),
+    ConfigField("opt_start_seq", "uint64", 0, "start"),
+    ConfigField("opt_start_time", "string", "", "start"),
+    ConfigField("ack_policy", "AckPolicy", "none", "", choices=("none", "all", "explicit", "flow_control")),
+    ConfigField("ack_wait", _DURATION, 0, "no effect without acks"),
+    ConfigField("max_deliver", _INT, -1, "no effect without acks"),
+    ConfigField("backoff", "[]time.Duration", [], ""),
+    ConfigField("filter_subject", "string", "", "filter"),
+    ConfigField("filter_subjects", "[]string", [], "filter"),
+    ConfigField("replay_policy", "ReplayPolicy", "instant", "replay", choices=("instant", "original")),
+    ConfigField("rate_limit_bps", "uint64", 0, "rate"),
+    ConfigField("sample_freq", "string", "", "no effect without acks"),
+    ConfigField("max_waiting", _INT, 0, "max_waiting"),
+    ConfigField("max_ack_pending", _INT, 0, "no effect without acks"),
+    ConfigField("flow_control", "bool", False, "flow_control"),
+    ConfigField("headers_only", "bool", False, "headers_only"),
+    ConfigField("max_batch", _INT, 0, "max_batch"),
+    ConfigField("max_expires", _DURATION, 0, "max_expires"),
+    ConfigField("max_bytes", _INT, 0, "max_bytes"),
+    ConfigField("deliver_subject", "string", "", "deliver_subject"),
+    ConfigField("deliver_group", "string", "", "deliver_group"),
+    ConfigField("idle_heartbeat", _DURATION, 0, "idle_heartbeat"),
+    ConfigField("inactive_threshold", _DURATION, 0, "inactive_threshold"),
+    ConfigField("num_replicas", _INT, 0, "0 and 1: readers live in memory"),
+    ConfigField("mem_storage", "bool", False, "either: readers live in memory"),
+    ConfigField("direct", "bool", False, ""),
+    ConfigField("sourcing", "bool", False, ""),
+    ConfigField("metadata", "map[string]string", {}, "metadata"),
+    ConfigField("pause_until", "string", "", "pause_until"),
+    ConfigField("priority_groups", "[]string", [], ""),
+    ConfigField(
+        "priority_policy", "PriorityPolicy", "none", "", choices=("none", "overflow", "pinned_client", "prioritized")
+    ),
+    ConfigField("priority_timeout", _DURATION, 0, ""),
+)
+_BY_NAME = {field.name: field for field in _FIELDS}
+_REFUSED = ("durable_name", "ack_policy", "backoff", "direct", "sourcing", "priority_policy")
+_WHY = {
+    "durable_name": "durable consumers are not supported yet: leave it out, and set `inactive_threshold`",
+    "ack_policy": "consumers with acks are not supported yet; only `none` is",
+    "num_replicas": "consumers without acks live in memory at the leader; only 0 and 1 are supported",
+}
+_ALWAYS_TOLD = ("deliver_policy", "ack_policy", "replay_policy", "max_deliver", "num_replicas")
+_NOT_UPDATED = {  # as nats-server words it
+    "deliver_policy": "deliver policy",
+    "mem_storage": "storage type",
+    "opt_start_seq": "start sequence",
+    "opt_start_time": "start time",
+    "replay_policy": "replay policy",
+    "idle_heartbeat": "heart beats",
+    "flow_control": "flow control",
+    "max_waiting": "max waiting",
+}
+_TIME = re.compile(r"(\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d)(?:[.,](\d{1,9})\d*)?([Zz]|[+-]\d\d:\d\d)")
+_ACTIONS = ("", "create", "update")
+
+
+class ConsumerRequest(NamedTuple):
+    """A request to create or update a consumer."""
+
+    config: Config
+    action: str
+    is_pedantic: bool
+
+
+def refusal(err_code: int, text: str, code: int = 400) -> ApiError:
+    """Return one of nats-server's refusals of consumers."""
+    return ApiError(code, err_code, text)
+
+
+def consumer_not_found() -> ApiError:
+    return ApiError(404, 10014, "consumer not found")
+
+
+def parsed_request(payload: bytes, stream: str) -> ConsumerRequest:
+    """Return a request as it was given. Raise ApiError for what is none."""
+    found = json_object(payload, "CreateConsumerRequest") if payload.strip() else {}
+    for name in found:
+        if name not in ("stream_name", "config", "action", "pedantic"):
+            raise invalid_json(f'json: unknown field "{name[:64]}"')
+    action, is_pedantic = found.get("action") or "", found.get("pedantic") or False
+    if action not in _ACTIONS or not isinstance(action, str) or not isinstance(is_pedantic, bool):
+        raise invalid_json("json: `action` is none of create and update, or `pedantic` is no bool")
+    given = found.get("config")
+    if not isinstance(given, dict | None):
+        raise invalid_json("json: cannot unmarshal config into Go value of type server.ConsumerConfig")
+    config: Config = {}
+    for name, value in (given or {}).items():
+        field = _BY_NAME.get(name)
+        if field is None:
+            raise invalid_json(f'json: unknown field "{name[:64]}"')
+        try:
+            config[name] = typed(field, value)
+        except ApiError as error:
+            where = error.description.replace("StreamConfigRequest.", "CreateConsumerRequest.config.")
+            raise ApiError(error.code, error.err_code, where) from None
+    for name in ("opt_start_time", "pause_until"):
+        if config.get(name):
+            parsed_time_us(config[name])
+    if found.get("stream_name") != stream:
+        raise name_mismatch()
+    return ConsumerRequest(config, action, is_pedantic)
+
+
+def parsed_time_us(text: str) -> int:
+    """Return a time of RFC 3339 in µs, rounded up: the first message at or after it is the same. ApiError (10025)."""
+    found = _TIME.fullmatch(text)
+    try:
+        if found is None:
+            raise ValueError(text)
+        moment = datetime.fromisoformat(f"{found[1].upper()}{'+00:00' if found[3] in 'Zz' else found[3]}")
+        whole_s = (moment - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds()
+    except (ValueError, OverflowError):
+        layout = "2006-01-02T15:04:05Z07:00"
+        raise invalid_json(f'parsing time "{text[:64]}" as "{layout}": cannot parse "{text[:64]}" as "2006"') from None
+    return int(whole_s) * 1_000_000 + -(-int((found[2] or "0").ljust(9, "0")) // 1_000)
+
+
+class ReaderConfig(msgspec.Struct, frozen=True):
+    """A consumer without acks. Times are µs, sizes bytes; 0: none, unless another is said."""
+
+    told: Config  # as it is told: in nats-server's order, without what is at its default
+    filters: tuple[str, ...] = ()  # empty: all
+    policy: str = "all"
+    start_seq: int = 0
+    start_us: int = 0
+    is_original_pace: bool = False
+    rate_bytes_per_s: int = 0
+    max_waiting: int = 0
+    has_flow_control: bool = False
+    headers_only: bool = False
+    batch_max: int = 0
+    expires_us_max: int = 0
+    request_bytes_max: int = 0
+    deliver_subject: str = ""
+    deliver_group: str = ""
+    heartbeat_us: int = 0
+    inactive_us: int = INACTIVE_NS_DEFAULT // 1_000
+    pause_us: int = 0  # wall time
+
+    @property
+    def is_push(self) -> bool:
+        return bool(self.deliver_subject)
+
+    def told_as(self) -> Config:
+        """Return `config` of a consumer's info."""
+        metadata = self.told.get("metadata", {})
+        level = "1" if self.pause_us else "0"
+        added = {"_nats.level": str(API_LEVEL), "_nats.req.level": level, "_nats.ver": API_VERSION}
+        return {**self.told, "metadata": {**added, **metadata}}
+
+
+def reader_config(state: StreamState, given: Config, *, pedantic: bool = False) -> ReaderConfig:
+    """Return a checked config, completed as nats-server does. Raise ApiError."""
+    config = {field.name: given.get(field.name, field.default) for field in _FIELDS}
+    _complete(config, is_pedantic=pedantic)
+    _check(state, config)
+    _refuse(config)
+    filters = (config["filter_subject"],) if config["filter_subject"] else tuple(config["filter_subjects"])
+    return ReaderConfig(
+        told=_told(config),
+        filters=() if any(_covers_all(one, state.config.subjects) for one in filters) else filters,
+        policy=config["deliver_policy"],
+        start_seq=config["opt_start_seq"],
+        start_us=parsed_time_us(config["opt_start_time"]) if config["opt_start_time"] else 0,
+        is_original_pace=config["replay_policy"] == "original",
+        rate_bytes_per_s=config["rate_limit_bps"] // 8 if config["rate_limit_bps"] >= 8 else config["rate_limit_bps"],
+        max_waiting=config["max_waiting"],
+        has_flow_control=config["flow_control"],
+        headers_only=config["headers_only"],
+        batch_max=config["max_batch"],
+        expires_us_max=config["max_expires"] // 1_000,
+        request_bytes_max=config["max_bytes"],
+        deliver_subject=config["deliver_subject"],
+        deliver_group=config["deliver_group"],
+        heartbeat_us=config["idle_heartbeat"] // 1_000,
+        inactive_us=config["inactive_threshold"] // 1_000,
+        pause_us=_pause_us(config["pause_until"]),
+    )
+
+
+def _covers_all(pattern: str, subjects: Sequence[str]) -> bool:
+    """True if it takes all messages of the stream: then nothing has to be filtered, and counting is quick."""
+    return pattern == ">" or all(is_within(one, pattern) for one in subjects)
+
+
+def _pause_us(text: str) -> int:
+    return max(0, parsed_time_us(text)) if text else 0
+
+
+def paused_until(config: ReaderConfig, until: str) -> ReaderConfig:
+    """Return the config with another end of the pause; empty: none. Raise ApiError."""
+    pause_us = _pause_us(until)
+    told = {name: value for name, value in config.told.items() if name != "pause_until"}
+    if pause_us:
+        told["pause_until"] = api_time(pause_us)
+    return msgspec.structs.replace(config, told=_in_order(told), pause_us=pause_us)
+
+
+def check_update(old: ReaderConfig, new: ReaderConfig) -> None:
+    """Raise ApiError (10012) if the change is none that nats-server makes."""
+    for name, words in _NOT_UPDATED.items():
+        if _value(old, name) != _value(new, name):
+            raise refusal(10012, f"{words} can not be updated", 500)
+    if old.is_push != new.is_push:
+        kinds = ("pull", "push") if new.is_push else ("push", "pull")
+        raise refusal(10012, f"can not update {kinds[0]} consumer to {kinds[1]} based", 500)
+
+
+def _value(config: ReaderConfig, name: str) -> Any:
+    return config.told.get(name, _BY_NAME[name].default)
+
+
+def _told(config: Config) -> Config:
+    told = {name: value for name, value in config.items() if value != _BY_NAME[name].default or name in _ALWAYS_TOLD}
+    if "pause_until" in told:
+        told["pause_until"] = api_time(parsed_time_us(told["pause_until"]))
+    return _in_order(told)
+
+
+def _in_order(config: Config) -> Config:
+    return {name: config[name] for name in _BY_NAME if name in config}
+
+
+def _complete(config: Config, *, is_pedantic: bool) -> None:
+    if config["max_deliver"] == 0 or config["max_deliver"] < -1:
+        if is_pedantic and config["max_deliver"] < -1:
+            raise refusal(10157, "pedantic mode: max_deliver must be set to -1")
+        config["max_deliver"] = -1
+    if config["max_ack_pending"] < -1:
+        config["max_ack_pending"] = -1
+    for name in ("max_waiting", "max_batch", "max_expires", "max_bytes", "idle_heartbeat", "inactive_threshold"):
+        if config[name] < 0:
+            if is_pedantic:
+                raise refusal(10157, f"pedantic mode: {name} must not be negative")
+            config[name] = 0
+    if config["pause_until"] in (NO_TIME, None):
+        config["pause_until"] = ""
+    if not config["deliver_subject"] and not config["max_waiting"]:
+        config["max_waiting"] = MAX_WAITING_DEFAULT
+    if not config["inactive_threshold"]:
+        config["inactive_threshold"] = INACTIVE_NS_DEFAULT
+
+
+def _check(state: StreamState, config: Config) -> None:
+    """Raise ApiError as nats-server's checkConsumerCfg does."""
+    bad_name = "can not contain '.', '*', '>', '\\', '/'"
+    for name, words in (("name", "consumer name"), ("durable_name", "consumer durable name")):
+        if config[name] and not is_name(config[name]):
+            raise invalid_config(f"{words} {bad_name}")
+    if config["num_replicas"] < 0:
+        raise refusal(10133, "replicas count cannot be negative")
+    if config["num_replicas"] > max(1, state.config.replicas or 1):
+        raise refusal(10126, "consumer config replica count exceeds parent stream")
+    if config["ack_wait"] < 0:
+        raise refusal(10183, "consumer ack wait needs to be positive")
+    if len(config["description"].encode()) > DESCRIPTION_BYTES_MAX:
+        raise refusal(10107, f"consumer description is too long, maximum allowed is {DESCRIPTION_BYTES_MAX}")
+    if config["deliver_subject"]:
+        _check_push(state, config)
+    else:
+        _check_pull(config)
+    _check_filters(config)
+    _check_start(config)
+    sampled = config["sample_freq"].removesuffix("%")
+    if sampled and not re.fullmatch(r"\+?\d{1,18}", sampled):
+        raise refusal(
+            10095,
+            f'failed to parse consumer sampling configuration: strconv.Atoi: parsing "{sampled[:64]}": invalid syntax',
+        )
+    if config["flow_control"] and not config["idle_heartbeat"]:
+        raise refusal(10108, "consumer with flow control also needs heartbeats")
+    if config["durable_name"] and config["name"] and config["name"] != config["durable_name"]:
+        raise refusal(10132, "Consumer Durable and Name have to be equal if both are provided")
+    if sum(len(one.encode()) + len(other.encode()) for one, other in config["metadata"].items()) > METADATA_BYTES_MAX:
+        size = f"{METADATA_BYTES_MAX // limits.KIB}KB"
+        raise refusal(10135, f"consumer metadata exceeds maximum size of {size}")
+    if config["priority_policy"] == "none" and config["priority_groups"]:
+        raise refusal(10196, "consumer can not have priority groups when policy is none")
+    if config["priority_policy"] == "none" and config["priority_timeout"] > 0:
+        raise refusal(10197, "PinnedTTL cannot be set when PriorityPolicy is none")
+
+
+def _check_push(state: StreamState, config: Config) -> None:
+    subject = config["deliver_subject"]
+    if is_wildcard(subject):
+        raise refusal(10079, "consumer deliver subject has wildcards")
+    if subject_mistake(subject) is not None or subject_mistake(config["deliver_group"] or "x") is not None:
+        raise refusal(10112, "invalid push consumer deliver subject")
+    if any(matches(one, subject) for one in state.config.subjects):
+        raise delivery_cycle()
+    if config["max_waiting"]:
+        raise refusal(10080, "consumer in push mode can not set max waiting")
+    if config["max_ack_pending"] > 0 and config["ack_policy"] == "none":
+        raise refusal(10082, "consumer requires ack policy for max ack pending")
+    if 0 < config["idle_heartbeat"] < 100 * _MS:
+        raise refusal(10083, "consumer idle heartbeat needs to be >= 100ms")
+
+
+def delivery_cycle() -> ApiError:
+    return ApiError(400, 10081, "consumer deliver subject forms a cycle")
+
+
+def _check_pull(config: Config) -> None:
+    if config["rate_limit_bps"]:
+        raise refusal(10086, "consumer in pull mode can not have rate limit set")
+    if config["idle_heartbeat"]:
+        raise refusal(10088, "consumer idle heartbeat requires a push based consumer")
+    if config["flow_control"]:
+        raise refusal(10089, "consumer flow control requires a push based consumer")
+    if 0 < config["max_expires"] < _MS:
+        raise refusal(10115, "consumer max request expires needs to be >= 1ms")
+
+
+def _check_filters(config: Config) -> None:
+    one, several = config["filter_subject"], config["filter_subjects"]
+    if one and several:
+        raise refusal(10136, "consumer cannot have both FilterSubject and FilterSubjects specified")
+    if "" in several:
+        raise refusal(10139, "consumer filter in FilterSubjects cannot be empty")
+    if len(several) > FILTERS_MAX:
+        raise invalid_config(f"filter_subjects: {len(several)} subjects; the limit is {FILTERS_MAX}")
+    filters = [one] if one else several
+    for number, subject in enumerate(filters):
+        if subject_mistake(subject, wildcards=True) is not None:
+            raise invalid_config("nats: invalid subject")  # as nats-server's ErrBadSubject
+        for other_number, other in enumerate(filters):
+            if other_number != number and is_within(subject, other):
+                raise refusal(10138, "consumer subject filters cannot overlap")
+
+
+def _check_start(config: Config) -> None:
+    policy = config["deliver_policy"]
+    words = policy.replace("_", " ").removeprefix("by ")
+    says = f"consumer delivery policy is deliver {'by ' if policy.startswith('by') else ''}{words}, but optional"
+    has_seq, has_time = bool(config["opt_start_seq"]), bool(config["opt_start_time"])
+    if policy == "by_start_sequence" and not has_seq:
+        raise refusal(10094, f"{says} start sequence is not set")
+    if policy == "by_start_time" and not has_time:
+        raise refusal(10094, f"{says} start time is not set")
+    if has_seq and policy != "by_start_sequence":
+        raise refusal(10094, f"{says} start sequence is also set")
+    if has_time and policy != "by_start_time":
+        raise refusal(10094, f"{says} start time is also set")
+    if policy == "last_per_subject" and not (config["filter_subject"] or config["filter_subjects"]):
+        raise refusal(10094, f"{says} filter subject is not set")
+
+
+def _refuse(config: Config) -> None:
+    """Raise ApiError (10052) for what is not supported."""
+    refused = [name for name in _REFUSED if config[name] != _BY_NAME[name].default]
+    if config["num_replicas"] > 1:
+        refused.append("num_replicas")
+    if config["max_waiting"] > MAX_WAITING_MAX:
+        raise invalid_config(f"max_waiting: {config['max_waiting']} is above the limit of {MAX_WAITING_MAX}")
+    if refused:
+        name = refused[0]
+        raise invalid_config(f"{name}: {_WHY.get(name, 'this is not supported; leave it out')}")
+
+
+def is_name(name: str) -> bool:
+    """True if a consumer may have this name: it is one token of a subject, and no path."""
+    return len(name) <= NAME_CHARS_MAX and subject_mistake(name) is None and not set(name) & set(".*>\\/")

@@ -1,0 +1,31 @@
+"""What readers use to deliver: the leaf connection to nats-server, as far as they see it."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class Deliveries(Protocol):
+    """Delivers frames."""
+
+    @property
+    def is_up(self) -> bool:
+        """False: what is delivered now is lost."""
+
+    @property
+    def is_writable(self) -> bool:
+        """False: nats-server takes less than is delivered, and readers should wait."""
+
+    def has_interest(self, subject: bytes, queue: bytes = b"") -> bool | None:
+        """True if somebody subscribes to it, in that queue group if one is given; None: unknown."""
+
+    def watch(self, subject: bytes) -> None:
+        """Have the gateway told once the subject has no subscriber any more."""
+
+    def unwatch(self, subject: bytes) -> None: ...
+
+    def mistake(self, subject: str, size_bytes: int = 0) -> str | None:
+        """Return why nothing may be delivered there, or None."""
+
+    def deliver(self, frames: bytes | bytearray) -> None:
+        """Deliver whole frames with the present step."""

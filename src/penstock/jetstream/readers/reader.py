@@ -1,0 +1,307 @@
+"""One consumer without acks: where it is, what it may be sent, and what is due for it.
+
+Rules: a push reader is sent messages while its inbox has a subscriber, a pull reader while pull requests wait. The
+bytes on the way to an inbox are bounded: by the answers to flow-control messages if the consumer has them, else by a
+rate.
+
+| place     | it waits for                                                        | then      |
+|-----------|---------------------------------------------------------------------|-----------|
+| READY     | its turn                                                            | served    |
+| FOLLOWING | new messages: it has all that are there                             | served    |
+| WAITING   | rows from the log, or a count of them                               | READY     |
+| IDLE      | a request, a subscriber, room, or a time                            | READY     |
+| GONE      | nothing: it is deleted                                              |           |
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from enum import Enum
+
+from penstock.base import limits
+from penstock.hot.deliveries import UNLIMITED, Cursor, Filter
+from penstock.jetstream.readers.config import ReaderConfig
+from penstock.jetstream.readers.pulls import Pull, frame, status
+
+WINDOW_BYTES_FIRST = 1 * limits.MIB
+WINDOW_BYTES_MAX = 4 * limits.MIB
+"""On the way to an inbox without an answer. nats-server cuts a client off whose output is not taken within 10 s: with
+4 MiB ahead one that takes 0.5 MB/s is never cut off."""
+BLIND_BYTES_PER_S = 64 * limits.MIB
+"""Rate to an inbox that answers nothing: without flow control nobody says how fast it takes."""
+BLIND_BURST_BYTES = 4 * limits.MIB
+RATE_BURST_BYTES = 1 * limits.MIB  # of `rate_limit_bps`, as nats-server's: one message of max_payload
+GRACE_US = 100_000
+"""The interest in the inbox of a request may be told over the leaf later than the request came."""
+LOOK_US = 1_000_000  # interval of looks at the interest in an inbox
+LOOK_US_MIN = 2_000  # of looks for the interest in the inbox of a push reader that has none; it grows up to the next
+LOOK_US_MAX = 100_000
+_NEVER_US = 2**63 - 1
+_NO_LOW = -(2**62)
+
+
+class Place(Enum):
+    """Where a reader is; see the table."""
+
+    READY = "ready"
+    FOLLOWING = "following"
+    WAITING = "waiting"
+    IDLE = "idle"
+    GONE = "gone"
+
+
+class Bucket:
+    """Bytes that may be sent by now, at a rate."""
+
+    __slots__ = ("at_us", "burst", "bytes_per_s", "tokens")
+
+    def __init__(self, bytes_per_s: int, burst: int, now_us: int) -> None:
+        self.bytes_per_s = bytes_per_s
+        self.burst = burst
+        self.tokens = burst
+        self.at_us = now_us
+
+    def refill(self, now_us: int) -> None:
+        more = (now_us - self.at_us) * self.bytes_per_s // 1_000_000
+        if more > 0:
+            self.tokens = min(self.burst, self.tokens + more)
+            self.at_us = now_us
+
+    @property
+    def ready_us(self) -> int:
+        """When there is room for a quarter of the burst, so that few wakes are needed."""
+        missing = self.burst // 4 - self.tokens
+        return self.at_us + max(0, -(-missing * 1_000_000 // max(1, self.bytes_per_s)))
+
+
+class Reader:
+    """A consumer. Times are elapsed µs, unless they are called wall times."""
+
+    __slots__ = (
+        "_blind", "_flow_number", "_granted", "_rate", "_told", "ahead_bytes", "beat_us", "config", "counted_under",
+        "created_us", "cursor", "delivered_wall_us", "flow_bytes", "flow_reply", "inactive_us", "inbox", "is_asleep",
+        "is_fresh", "is_paced", "looked_us", "name", "place", "pulls", "stream_id", "told_pending", "wake_us",
+        "window_bytes",
+    )  # fmt: skip
+
+    def __init__(
+        self, stream_id: int, name: str, config: ReaderConfig, cursor: Cursor, *, created_us: int, now_us: int
+    ) -> None:
+        """`created_us` is wall time."""
+        self.stream_id = stream_id
+        self.name = name
+        self.config = config
+        self.cursor = cursor
+        self.created_us = created_us
+        self.delivered_wall_us = 0
+        self.place = Place.IDLE
+        self.pulls: deque[Pull] = deque()
+        self.inbox = config.deliver_subject.encode()
+        self.window_bytes = WINDOW_BYTES_FIRST
+        self.ahead_bytes = 0  # sent, and not known to have been taken
+        self.flow_reply = b""  # of the flow-control message without an answer
+        self.flow_bytes = 0  # that it stands behind
+        self._flow_number = 0
+        self._granted = 0
+        self._told = 0  # messages that are accounted for
+        self._blind = Bucket(BLIND_BYTES_PER_S, BLIND_BURST_BYTES, now_us)
+        self._rate: Bucket | None = None
+        self.beat_us = now_us  # the last heartbeat, message or the beginning
+        self.inactive_us: int | None = None  # since when nobody has wanted its messages
+        self.looked_us = now_us - LOOK_US  # when its inbox was looked for
+        self.wake_us = _NEVER_US
+        self.counted_under: object = None  # for which state of the log its count of pending messages holds
+        self.is_fresh = False  # it was counted just now: it is served even if the log has changed meanwhile
+        self.told_pending: int | None = None  # counted for the answer that is being made
+        self.is_asleep = False  # it waits for a time
+        self.is_paced = config.is_original_pace  # until it has all that was there when it began
+        self.configure(config, now_us)
+
+    def configure(self, config: ReaderConfig, now_us: int) -> None:
+        """Take another config."""
+        self.config = config
+        self.inbox = config.deliver_subject.encode()
+        rate = config.rate_bytes_per_s
+        self._rate = Bucket(rate, RATE_BURST_BYTES, now_us) if rate else None
+        self.cursor.headers_only = config.headers_only
+        if config.is_push:
+            self.cursor.to(self.inbox, config.deliver_group.encode())
+        else:
+            self.inactive_us = now_us
+
+    def restart(self, offset: int) -> None:
+        """Begin anew at an offset."""
+        cursor = self.cursor
+        cursor.next_offset, cursor.last_offset = offset, offset - 1
+        cursor.delivered = self._told = 0
+        self.delivered_wall_us = 0
+
+    # What it may be sent
+
+    def is_paused(self, wall_us: int) -> bool:
+        return wall_us < self.config.pause_us
+
+    @property
+    def wants(self) -> bool:
+        """True if there is somebody to send messages to."""
+        return self.inactive_us is None if self.config.is_push else bool(self.pulls)
+
+    def grant(self, now_us: int) -> None:
+        """Set what the cursor may send now: see `take_back`."""
+        cursor = self.cursor
+        self._blind.refill(now_us)
+        room, cursor.low_room = self._blind.tokens, _NO_LOW
+        if self.config.has_flow_control:
+            room = self.window_bytes - self.ahead_bytes
+            if not self.flow_reply:
+                cursor.low_room = self.window_bytes // 2
+        if self._rate is not None:
+            self._rate.refill(now_us)
+            room = min(room, self._rate.tokens)
+        cursor.room = self._granted = room
+        if self.config.is_push:
+            cursor.messages_left = UNLIMITED
+        elif self.pulls:
+            pull = self.pulls[0]
+            cursor.to(pull.reply, b"")
+            cursor.messages_left, cursor.bytes_left = max(1, pull.batch), pull.cursor_bytes
+        cursor.due_us = UNLIMITED
+        if self.is_paced:
+            self._pace(now_us)
+
+    def _pace(self, now_us: int) -> None:
+        """Let messages out as they once came: one at first, then those within the time since the last one."""
+        cursor = self.cursor
+        if cursor.delivered:
+            cursor.due_us = cursor.last_us + max(1_000, now_us - cursor.delivered_us)
+        else:
+            cursor.messages_left = min(cursor.messages_left, 1)
+
+    def take_back(self, now: tuple[int, int]) -> int:
+        """Note what the cursor has sent since `grant`; return its bytes. `now`: wall and elapsed time."""
+        cursor = self.cursor
+        sent = self._granted - cursor.room
+        self._granted = cursor.room
+        if not sent:
+            return 0
+        self.beat_us = cursor.delivered_us
+        self.delivered_wall_us = now[0] - now[1] + cursor.delivered_us
+        self._blind.tokens -= sent
+        self.ahead_bytes += sent
+        if self._rate is not None:
+            self._rate.tokens -= sent
+        if self.pulls and not self.config.is_push:
+            pull = self.pulls[0]
+            count = cursor.delivered - self._told
+            pull.delivered += count
+            pull.batch = max(1, pull.batch) - count
+            if pull.bytes_left > 0:
+                pull.bytes_left = cursor.bytes_left
+                pull.batch = pull.batch if pull.bytes_left else 0
+            pull.beat_us = self.inactive_us = cursor.delivered_us
+        self._told = cursor.delivered
+        return sent
+
+    def room_us(self) -> int | None:
+        """When there is room again; None: when a flow-control message is answered."""
+        if self._rate is not None and self._rate.tokens <= 0:
+            return self._rate.ready_us
+        return None if self.config.has_flow_control else self._blind.ready_us
+
+    # Flow control
+
+    def flow_frame(self, stream: str) -> bytes:
+        """Return the flow-control message that is due; empty: none is."""
+        if not self.config.has_flow_control or self.flow_reply or self.ahead_bytes <= self.window_bytes // 2:
+            return b""
+        self._flow_number += 1
+        self.flow_reply = f"$JS.FC.{stream}.{self.name}.{self._flow_number}".encode()
+        self.flow_bytes = self.ahead_bytes
+        block = status(100, "FlowControl Request")
+        return frame(self.inbox, block, self.flow_reply, self.config.deliver_group.encode())
+
+    def flow_answered(self, reply: bytes) -> bool:
+        """Take the answer to a flow-control message; False: it is none of ours, or an old one."""
+        if not self.flow_reply or reply != self.flow_reply:
+            return False
+        self.window_bytes = min(2 * self.window_bytes, WINDOW_BYTES_MAX)
+        self.ahead_bytes = max(0, self.ahead_bytes - self.flow_bytes)
+        self.flow_reply, self.flow_bytes = b"", 0
+        return True
+
+    # Times
+
+    def heartbeat(self) -> bytes:
+        """Return an idle heartbeat, as a header block."""
+        told: dict[str, int | str] = {
+            "Nats_Last_Consumer": self.cursor.delivered,
+            "Nats_Last_Stream": self.cursor.next_offset,
+        }
+        if self.flow_reply:
+            told["Nats_Consumer_Stalled"] = self.flow_reply.decode()
+        return status(100, "Idle Heartbeat", **told)
+
+    def look_us(self, now_us: int) -> int:
+        """Return the interval of looks at the interest in its inbox."""
+        if not self.config.is_push or self.inactive_us is None:
+            return LOOK_US
+        return min(max(LOOK_US_MIN, (now_us - self.inactive_us) // 2), LOOK_US_MAX)
+
+    def frames_due(self, now_us: int) -> Iterator[bytes]:
+        """Yield what is due by time: heartbeats, and the ends of pull requests, which are removed."""
+        if self.config.is_push:
+            if self.config.heartbeat_us and self.wants and now_us >= self.beat_us + self.config.heartbeat_us:
+                self.beat_us = now_us
+                yield frame(self.inbox, self.heartbeat(), group=self.config.deliver_group.encode())
+            return
+        kept: deque[Pull] = deque()
+        for pull in self.pulls:
+            if pull.expires_us is not None and now_us >= pull.expires_us:
+                self.inactive_us = now_us
+                yield frame(pull.reply, ended(pull, 408, "Request Timeout"))
+                continue
+            if pull.heartbeat_us and now_us >= pull.beat_us + pull.heartbeat_us:
+                pull.beat_us = now_us
+                yield frame(pull.reply, self.heartbeat())
+            kept.append(pull)
+        self.pulls = kept
+
+    def at_end(self, now_us: int) -> Iterator[bytes]:
+        """Yield the ends of requests that do not wait for new messages; they are removed."""
+        self.is_paced = False
+        kept: deque[Pull] = deque()
+        for pull in self.pulls:
+            if pull.no_wait and (pull.expires_us is None or pull.delivered):
+                self.inactive_us = now_us
+                yield frame(pull.reply, status(404, "No Messages"))
+            else:
+                kept.append(pull)
+        self.pulls = kept
+
+    def due_us(self, wall_us: int, now_us: int) -> int:
+        """When `frames_due`, or another look at it, is due."""
+        due = now_us + self.look_us(now_us)
+        if self.config.is_push:
+            if self.config.heartbeat_us and self.wants:
+                due = min(due, self.beat_us + self.config.heartbeat_us)
+        else:
+            due = min([due, *[pull.due_us for pull in self.pulls if pull.due_us is not None]])
+        if self.is_paused(wall_us):
+            due = min(due, now_us + self.config.pause_us - wall_us)
+        return due
+
+
+def ended(pull: Pull, code: int, text: str) -> bytes:
+    """Return the status that ends a pull request, with what it did not get."""
+    return status(code, text, Nats_Pending_Messages=pull.batch, Nats_Pending_Bytes=pull.bytes_left)
+
+
+def prefix_of(stream: str, name: str) -> bytes:
+    """Return the beginning of the reply subjects of a reader's messages."""
+    return f"$JS.ACK.{stream}.{name}.1.".encode()
+
+
+def new_cursor(wanted: Filter, stream: str, name: str, offset: int) -> Cursor:
+    """Return a cursor that begins at an offset."""
+    return Cursor(wanted, prefix_of(stream, name), offset)

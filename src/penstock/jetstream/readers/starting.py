@@ -1,0 +1,119 @@
+"""Where a new reader begins, and how many messages are pending: the node is asked, in steps.
+
+Rules: counts are of messages that are not deleted. A list of subjects is bounded; a stream with more is refused.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from collections.abc import Generator
+from typing import NamedTuple
+
+from penstock.base import limits
+from penstock.base.ids import Offset, StreamId
+from penstock.jetstream.conversations import Answered, Asked, ask
+from penstock.jetstream.errors import unavailable
+from penstock.jetstream.readers.chunks import without_hidden
+from penstock.jetstream.readers.config import ReaderConfig
+from penstock.jetstream.readers.feed import Pending
+from penstock.messages import (
+    ListedSubject,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListSubjectsRequest,
+    ListSubjectsResponse,
+)
+from penstock.metadata.image import StreamState
+from penstock.node.partition.partition import Shown
+
+SUBJECTS_MAX = 1_000_000
+"""Subjects of a reader that begins with the last message of each: 8 MB of offsets."""
+
+
+class Start(NamedTuple):
+    """Where a reader begins: at `offset`, or with the `wanted` offsets (8 bytes each) below `resume` first."""
+
+    offset: int
+    wanted: bytes = b""
+    resume: int = 0
+
+
+def start_of(state: StreamState, config: ReaderConfig, shown: Shown) -> Generator[Asked, list[Answered], Start]:
+    """Return where a reader with this config begins. Raise RemoteError, ApiError."""
+    begin, end = shown.log_start, shown.end
+    match config.policy:
+        case "new":
+            return Start(end)
+        case "by_start_sequence":
+            return Start(max(begin, config.start_seq - 1))
+        case "by_start_time":
+            request = ListOffsetsRequest(stream_id=state.stream_id, at=config.start_us)
+            found = yield from ask(request, ListOffsetsResponse)
+            return Start(max(begin, int(found.offset)))
+        case "last":
+            return (yield from _last(state, config, end))
+        case "last_per_subject":
+            if state.config.subject_limit == 1:
+                return Start(begin)  # all that there is are the last messages
+            listed = yield from _listed(state, config.filters or state.config.subjects)
+            offsets = array("q", sorted({int(one.last_offset) for one in listed}))
+            resume = max(end, offsets[-1] + 1) if offsets else end
+            return Start(offsets[0] if offsets else end, offsets.tobytes(), resume)
+        case _:
+            return Start(begin)
+
+
+def _last(state: StreamState, config: ReaderConfig, end: int) -> Generator[Asked, list[Answered], Start]:
+    if config.filters:
+        listed = yield from _listed(state, config.filters)
+        return Start(max((int(one.last_offset) for one in listed), default=end))
+    request = ListOffsetsRequest(stream_id=state.stream_id, at="latest", counts_rows=True)
+    found = yield from ask(request, ListOffsetsResponse, None, lambda response: response.live is not None)
+    last = None if found.live is None else found.live.last_offset
+    return Start(end if last is None else int(last))
+
+
+def _listed(state: StreamState, patterns: tuple[str, ...]) -> Generator[Asked, list[Answered], list[ListedSubject]]:
+    found: list[ListedSubject] = []
+    after = ""
+    while True:
+        request = ListSubjectsRequest(
+            stream_id=state.stream_id, subjects=patterns, after=after, limit=limits.SUBJECTS_LISTED_MAX
+        )
+        page = yield from ask(request, ListSubjectsResponse)
+        found += page.subjects
+        if len(page.subjects) < limits.SUBJECTS_LISTED_MAX:
+            return found
+        if len(found) >= SUBJECTS_MAX:
+            raise unavailable(f"over {SUBJECTS_MAX} subjects match; use narrower filter subjects")
+        after = page.subjects[-1].subject
+
+
+def pending_of(
+    stream_id: StreamId, filters: tuple[str, ...], start: Start, shown: Shown
+) -> Generator[Asked, list[Answered], Pending]:
+    """Return how many messages a reader at `start` wants, up to the present end of the log. Raise RemoteError."""
+    offset, wanted = start.offset, 0
+    if start.offset < start.resume:
+        left = without_hidden(start.wanted, shown.hidden)
+        wanted = len(left) // 8 - bisect_left(memoryview(left).cast("q"), max(start.offset, shown.log_start))
+        offset = start.resume
+    offset = max(offset, shown.log_start)
+    if offset >= shown.end:
+        return Pending(wanted, shown.end)
+    if not filters:
+        request = ListOffsetsRequest(stream_id=stream_id, at="latest", rows_from=Offset(offset))
+        found = yield from ask(request, ListOffsetsResponse, None, lambda response: response.rows is not None)
+        return Pending(wanted + (found.rows or 0), int(found.committed_end))
+    begin, count = offset, 0
+    while begin < shown.end:
+        page = yield from ask(
+            ListSubjectsRequest(stream_id=stream_id, subjects=filters, begin=Offset(begin), end=Offset(shown.end)),
+            ListSubjectsResponse,
+        )
+        count += page.messages
+        if page.end_offset <= begin:
+            break
+        begin = int(page.end_offset)
+    return Pending(wanted + count, shown.end)

@@ -1,0 +1,193 @@
+"""Pull readers: what a request gets, and how it ends."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.unit.jetstream.readers.gateways import ApiBroker, Delivered
+
+S = 1_000_000_000  # ns
+
+
+def started(messages: int = 5, **config: Any) -> ApiBroker:
+    broker = ApiBroker().start()
+    broker.create("s", **config)
+    for number in range(messages):
+        broker.publish(f"s.{number % 2}", b"%d" % number)
+    broker.tick(1)
+    return broker  # type: ignore[return-value]
+
+
+def pull(broker: ApiBroker, request: Any, name: str = "c") -> list[Delivered]:
+    """What a request gets at once."""
+    inbox = broker.call(f"CONSUMER.MSG.NEXT.s.{name}", request)
+    return broker.delivered(inbox)
+
+
+def told(found: list[Delivered]) -> list[str]:
+    """Values, and statuses."""
+    return [one.value.decode() if one.stream_seq else one.status for one in found]
+
+
+def test_a_request_gets_messages_with_their_places() -> None:
+    broker = started()
+    info = broker.consumer("s", "c")
+    assert info["num_pending"] == 5
+    found = pull(broker, {"batch": 2})
+    assert [(one.subject, one.stream_seq, one.consumer_seq, one.pending) for one in found] == [
+        ("s.0", 1, 1, 4),
+        ("s.1", 2, 2, 3),
+    ]
+    assert found[0].reply.startswith("$JS.ACK.s.c.1.1.1.")
+    info = broker.api("CONSUMER.INFO.s.c")
+    assert info["delivered"]["stream_seq"] == info["ack_floor"]["consumer_seq"] == 2
+    assert info["num_pending"] == 3
+
+
+def test_a_request_waits_for_what_is_missing() -> None:
+    broker = started(1)
+    broker.consumer("s", "c")
+    inbox = broker.call("CONSUMER.MSG.NEXT.s.c", {"batch": 3, "expires": 5 * S})
+    assert told(broker.delivered(inbox)) == ["0"]
+    assert broker.api("CONSUMER.INFO.s.c")["num_waiting"] == 1
+    broker.publish("s.x", b"a", b"b", b"c")
+    found = broker.delivered(inbox)
+    assert told(found) == ["a", "b"]
+    assert [one.pending for one in found] == [2, 1]
+    assert broker.api("CONSUMER.INFO.s.c")["num_pending"] == 1
+    assert told(pull(broker, "1")) == ["c"]
+
+
+def test_requests_are_served_in_their_order() -> None:
+    broker = started(0)
+    broker.consumer("s", "c")
+    first = broker.call("CONSUMER.MSG.NEXT.s.c", {"batch": 2, "expires": 5 * S})
+    second = broker.call("CONSUMER.MSG.NEXT.s.c", {"batch": 2, "expires": 5 * S})
+    broker.publish("s.x", b"a", b"b", b"c", b"d", b"e")
+    found = broker.delivered()
+    assert [(one.inbox, one.value) for one in found] == [
+        (first, b"a"), (first, b"b"), (second, b"c"), (second, b"d"),
+    ]  # fmt: skip
+
+
+ENDS = (
+    ({"batch": 2, "no_wait": True}, ["0", "1"]),
+    ({"batch": 9, "no_wait": True}, ["0", "1", "2", "404 No Messages"]),
+    ({"batch": 9, "max_bytes": 70}, ["0", "409 Message Size Exceeds MaxBytes"]),
+    ({"batch": 2, "max_bytes": 500}, ["0", "1", "409 Batch Completed"]),
+    ({"batch": 2, "max_bytes": 5}, ["409 Message Size Exceeds MaxBytes"]),
+    ({"batch": 11}, ["409 Exceeded MaxRequestBatch of 10"]),
+    ({"batch": 1, "expires": 90 * S}, ["409 Exceeded MaxRequestExpires of 1m0s"]),
+    ({"batch": 1, "max_bytes": 5_000}, ["409 Exceeded MaxRequestMaxBytes of 1000"]),
+    ({"batch": 1, "expires": 2 * S, "idle_heartbeat": 2 * S}, ["400 Bad Request - heartbeat value too large"]),
+    ({"batch": 1, "min_pending": 5}, ["400 Bad Request - Not a Overflow Priority consumer"]),
+    ({"batch": 1, "id": "x"}, ["400 Bad Request - Not a Pinned Client Priority consumer"]),
+    ({"batch": 1, "priority": 10}, ["400 Bad Request - Priority must be between 0 and 9"]),
+    ({"batch": 0}, ["0"]),
+    ("2", ["0", "1"]),
+    ("", ["0"]),
+    ("nonsense", ["0"]),
+)
+
+
+@pytest.mark.parametrize(("request_", "expected"), ENDS, ids=[json.dumps(one) for one, _ in ENDS])
+def test_the_end_of_a_request(request_: Any, expected: list[str]) -> None:
+    broker = started(3)
+    broker.consumer("s", "c", max_batch=10, max_expires=60 * S, max_bytes=1_000)
+    assert told(pull(broker, request_)) == expected
+
+
+def test_a_request_without_messages_ends_at_its_time() -> None:
+    broker = started(1)
+    broker.consumer("s", "c", inactive_threshold=60 * S)
+    inbox = broker.call("CONSUMER.MSG.NEXT.s.c", {"batch": 3, "expires": 2 * S, "idle_heartbeat": S // 2})
+    assert told(broker.delivered(inbox)) == ["0"]
+    broker.tick(600)
+    (beat,) = broker.delivered(inbox)
+    assert beat.headers == b"NATS/1.0 100 Idle Heartbeat\r\nNats-Last-Consumer: 1\r\nNats-Last-Stream: 1\r\n\r\n"
+    broker.tick(300)
+    assert broker.delivered(inbox) == []
+    broker.tick(2_000)
+    (end,) = [one for one in broker.delivered(inbox) if not one.status.startswith("100")]
+    text = b"NATS/1.0 408 Request Timeout\r\nNats-Pending-Messages: 2\r\nNats-Pending-Bytes: 0\r\n\r\n"
+    assert end.headers == text
+
+
+def test_too_many_requests_are_refused() -> None:
+    broker = started(0)
+    broker.consumer("s", "c", max_waiting=2)
+    for _ in range(2):
+        assert pull(broker, {"batch": 1, "expires": 5 * S}) == []
+    assert told(pull(broker, {"batch": 1, "expires": 5 * S})) == ["409 Exceeded MaxWaiting"]
+    assert pull(broker, {"batch": 1, "expires": 5 * S, "idle_heartbeat": S}) == []
+
+
+def test_a_request_that_nobody_waits_for_gets_nothing() -> None:
+    broker = started(1)
+    broker.consumer("s", "c", inactive_threshold=60 * S)
+    broker.leaf.deserted.add(b"gone")
+    broker.call("CONSUMER.MSG.NEXT.s.c", {"batch": 1}, reply="gone")
+    broker.tick(50)
+    assert broker.delivered() == []
+    broker.tick(200)
+    assert broker.api("CONSUMER.INFO.s.c")["num_waiting"] == 0
+    assert told(pull(broker, "1")) == ["0"]
+
+
+def test_a_request_for_an_unknown_consumer_hears_that_nobody_listens() -> None:
+    broker = started(1)
+    inbox = broker.call("CONSUMER.MSG.NEXT.s.none", {"batch": 1})
+    assert broker.answers[inbox].startswith(b"NATS/1.0 503\r\n")
+
+
+def test_a_push_consumer_takes_no_requests() -> None:
+    broker = started(0)
+    broker.consumer("s", "c", deliver_subject="inbox")
+    assert told(pull(broker, "1")) == ["409 Consumer is push based"]
+
+
+def test_a_consumer_that_nobody_asks_is_deleted_after_its_time() -> None:
+    broker = started(1)
+    broker.consumer("s", "c", inactive_threshold=10 * S)
+    broker.tick(6_000)
+    assert told(pull(broker, {"batch": 2, "expires": 5 * S})) == ["0"]
+    for _ in range(14):
+        broker.tick(1_000)
+    assert told(broker.delivered()) == ["408 Request Timeout"]
+    assert "error" not in broker.api("CONSUMER.INFO.s.c")
+    broker.tick(2_000)
+    assert broker.api("CONSUMER.INFO.s.c")["error"]["err_code"] == 10014
+
+
+def test_deleting_a_consumer_ends_its_requests() -> None:
+    broker = started(0)
+    broker.consumer("s", "c")
+    inbox = broker.call("CONSUMER.MSG.NEXT.s.c", {"batch": 1, "expires": 5 * S})
+    assert broker.api("CONSUMER.DELETE.s.c")["success"]
+    assert told(broker.delivered(inbox)) == ["409 Consumer Deleted"]
+    assert broker.api("CONSUMER.NAMES.s")["consumers"] == []
+
+
+def test_deleting_the_stream_ends_its_consumers() -> None:
+    broker = started(0)
+    broker.consumer("s", "c")
+    inbox = broker.call("CONSUMER.MSG.NEXT.s.c", {"batch": 1, "expires": 5 * S})
+    broker.delete("s")
+    broker.tick(1)
+    assert told(broker.delivered(inbox)) == ["409 Consumer Deleted"]
+    assert broker.api("CONSUMER.INFO.s.c")["error"]["err_code"] == 10059
+
+
+def test_no_request_is_lost_while_nothing_can_be_delivered() -> None:
+    broker = started(2)
+    broker.consumer("s", "c")
+    broker.leaf.is_up = False
+    inbox = broker.call("CONSUMER.MSG.NEXT.s.c", {"batch": 5, "expires": 5 * S})
+    broker.publish("s.x", b"more")
+    assert broker.delivered() == []
+    broker.leaf.is_up = True
+    broker.turn()
+    assert told(broker.delivered(inbox)) == ["0", "1", "more"]
