@@ -853,16 +853,30 @@ MUTANTS_OF_EXPECTATIONS = (
         "        if True:\n            return None\n",
     ),
     Mutant(
-        "a subject may get a second message",
-        _PARTITION,
-        "one_from=self._one_from if rules.one_per_subject else -1",
-        "one_from=-1",
+        "a subject may get more messages than it may have",
+        "penstock.ingest.admission",
+        "        rules.refuses_subjects, found_counts,\n",
+        "        False, found_counts,\n",
     ),
     Mutant(
-        "a client's batch may have a second message of a subject",
+        "a client's batch may have more messages of a subject than it may",
         _PARTITION,
-        " if self._rules.one_per_subject and not is_rollup else None\n",
+        " if self._rules.refuses_subjects and not is_rollup else None\n",
         " if False else None\n",
+    ),
+    Mutant(
+        "messages below the table of counts do not count",
+        "penstock.node.partition.last_sequences",
+        "            if (counted := self._counted).subjects:\n",
+        "            counted = self._counted\n"
+        "            self.numbers = [0] * len(counted.subjects)\n"
+        "            if False:\n",
+    ),
+    Mutant(
+        "a full stream takes what replaces nothing",
+        _PARTITION,
+        "            replaced = self._replaces(message, step)\n            if isinstance",
+        "            replaced = count\n            if isinstance",
     ),
 )
 """Mutants of expectations and of streams that refuse what would exceed their limits: some seeds have such writers.

@@ -269,6 +269,7 @@ class HiddenRows:
                 decided_end=result.decided_end,
                 limit=result.limit,
                 keeps_lasts=result.others == fold.others,
+                hides_others=result.others > 0,
                 log_end=result.log_end,
             )
             fold.others = result.others

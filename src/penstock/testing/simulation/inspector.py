@@ -188,6 +188,7 @@ class FullLook(NamedTuple):
     is_exact: bool  # a leader that knows which rows are hidden
     log_start: int
     committed_end: int
+    visible_end: int
     log_end: int
     size_bytes: int  # of its segments
     hidden: RowSet
@@ -205,6 +206,7 @@ def fullness(node: Node, stream_id: int, number: int) -> FullLook | None:
         is_leader and _is_shown(node, partition),
         partition.log_start,
         partition.committed_end,
+        partition.visible_end,
         log.log_end,
         log.live_bytes,
         log.hidden or NONE,
@@ -270,6 +272,11 @@ def _is_shown(node: Node, partition: Partition) -> bool:
     wanted = companion.committed_end if leadership is None else max(known_end, leadership.epoch_start)
     is_whole = partition.shown_marks > 0 or not companion.log_start  # else marks are lacking that were removed
     return companions._knows(companion) and passed.failure is None and passed.end >= wanted and is_whole
+
+
+def subject_of(node: Node, stream_id: int) -> str:
+    """Return the first subject of a stream, which no other stream has or had."""
+    return node._cluster.image.streams[StreamId(stream_id)].config.subject
 
 
 def companion_config(node: Node, look: PartitionLook) -> StreamConfig:
