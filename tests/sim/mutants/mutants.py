@@ -818,8 +818,8 @@ MUTANTS_OF_EXPECTATIONS = (
     Mutant(
         "a look-up finds deleted messages",
         _PARTITION,
-        "            view, is_indexed = self.view().hiding(self.log.hidden), self.log.config.indexes_subjects\n",
-        "            view, is_indexed = self.view(), self.log.config.indexes_subjects\n",
+        "        view, is_indexed = self.view().hiding(self.log.hidden), self.log.config.indexes_subjects\n",
+        "        view, is_indexed = self.view(), self.log.config.indexes_subjects\n",
     ),
     Mutant(
         "appended rows are no last messages",
