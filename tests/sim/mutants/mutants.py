@@ -26,7 +26,7 @@ _REGISTRY = "penstock.node.api.schema_registry"
 _VALUES = "penstock.node.api.schema_checks"
 _COMPANIONS = "penstock.node.replicas.companions"
 _SUBJECTS = "penstock.commitlog.subject_queries"
-_LIMITS = "penstock.node.api.subject_limits"
+_DECISIONS = "penstock.node.api.row_decisions"
 _ROW_LIMIT = "penstock.node.partition.row_limit"
 _FEATURES = "penstock.metadata.feature_versions"
 
@@ -721,7 +721,7 @@ MUTANTS_OF_MARKS = (
     ),
     Mutant(
         "what is not committed is decided on",
-        _LIMITS,
+        _DECISIONS,
         "        end = partition.committed_end\n        query",
         "        end = partition.log.log_end\n        query",
     ),
@@ -733,13 +733,13 @@ MUTANTS_OF_MARKS = (
     ),
     Mutant(
         "the last message is told before what was acked is decided on",
-        _LIMITS,
+        _DECISIONS,
         "        if partition.leadership is None or partition.visible_end >= end:\n",
         "        if True:\n",
     ),
     Mutant(
         "a new leader decides on its own messages only",
-        _LIMITS,
+        _DECISIONS,
         "        begin = max(self._hidden.decided(partition, limit, rollups=rollups), partition.log_start)\n",
         "        begin = max(self._hidden.decided(partition, limit, rollups=rollups), one.leadership.epoch_start)\n",
     ),

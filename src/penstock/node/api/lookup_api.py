@@ -23,7 +23,7 @@ from penstock.messages import (
 )
 from penstock.metadata import feature_versions
 from penstock.metadata.feature_levels import SUBJECT_INDEX
-from penstock.node.api.subject_limits import SubjectLimits
+from penstock.node.api.row_decisions import RowDecisions
 from penstock.node.context import Context
 from penstock.node.partition.log_queries import FindOffset, GetMessage, ListSubjects, Query, QueryGivenUpError
 from penstock.node.partition.partition import Partition
@@ -41,7 +41,7 @@ class LookupApi:
     def __init__(
         self,
         context: Context,
-        decisions: SubjectLimits,
+        decisions: RowDecisions,
         *,
         stopping: RemoteError,
     ) -> None:
@@ -95,7 +95,7 @@ class LookupApi:
             except RemoteError as refusal:
                 self._outbox.reply(call.caller, refusal)
 
-        if partition.is_limited:
+        if partition.needs_decisions:
             self._decisions.when_decided(call, partition, decided)
         else:
             go_on(call)

@@ -75,15 +75,78 @@ class Partition:
     """One partition replica. An idle one is small: counters, waiters and caches are created on first use."""
 
     __slots__ = (
-        "_decided", "_followed", "_hides_others", "_marked", "_recovered_end", "_rules", "_sample", "_seen_end",
-        "_shown_us", "_visible_bytes", "budget", "cannot_lead", "closed", "committed_bytes", "committed_end",
-        "counters", "cutting", "damage_told", "dedup", "dropped", "fenced_told", "flush_us", "flushing", "following",
-        "fresh_us", "hiding", "impediment", "in_flight", "is_limited", "is_mute", "key", "keys", "known_marks",
-        "lasts", "leader_epoch", "leadership", "leads", "led_epoch", "limit_start", "listened_us", "log",
-        "marked_log_end", "mending", "mending_fails", "meters", "names_checked_us", "owes_name_check", "producers",
-        "published", "refusal", "rolled_up_end", "rollup_at", "row_limit", "show_refusal", "shown_marks", "sid",
-        "stall", "stream", "subscribed", "taken", "terms", "traffic", "trouble", "truncated", "undelivered_told",
-        "unheard", "unheard_told_us", "unmarked", "values", "vfs", "visit_us", "when_idle",
+        "_decided",
+        "_followed",
+        "_hides_others",
+        "_marked",
+        "_recovered_end",
+        "_rules",
+        "_sample",
+        "_seen_end",
+        "_shown_us",
+        "_visible_bytes",
+        "budget",
+        "cannot_lead",
+        "closed",
+        "committed_bytes",
+        "committed_end",
+        "counters",
+        "cutting",
+        "damage_told",
+        "dedup",
+        "dropped",
+        "fenced_told",
+        "flush_us",
+        "flushing",
+        "following",
+        "fresh_us",
+        "hiding",
+        "impediment",
+        "in_flight",
+        "is_mute",
+        "key",
+        "keys",
+        "known_marks",
+        "lasts",
+        "leader_epoch",
+        "leadership",
+        "leads",
+        "led_epoch",
+        "limit_start",
+        "listened_us",
+        "log",
+        "marked_log_end",
+        "mending",
+        "mending_fails",
+        "meters",
+        "names_checked_us",
+        "needs_decisions",
+        "owes_name_check",
+        "producers",
+        "published",
+        "refusal",
+        "rolled_up_end",
+        "rollup_at",
+        "row_limit",
+        "show_refusal",
+        "shown_marks",
+        "sid",
+        "stall",
+        "stream",
+        "subscribed",
+        "taken",
+        "terms",
+        "traffic",
+        "trouble",
+        "truncated",
+        "undelivered_told",
+        "unheard",
+        "unheard_told_us",
+        "unmarked",
+        "values",
+        "vfs",
+        "visit_us",
+        "when_idle",
     )  # fmt: skip
 
     def __init__(self, stream: StreamState, key: PartitionKey, log: Log, vfs: Vfs, budget: InFlightBudget) -> None:
@@ -126,7 +189,7 @@ class Partition:
         self.hiding, self.show_refusal = (NONE, NONE, 0), ""  # see `hide`
         self._hides_others = False  # rows are hidden by others than a limit by subject
         self.taken = 0  # how often the cleaner has taken rows that were not hidden
-        self.is_limited = False  # readers are shown only what a leader has decided on: limit by subject, rollups
+        self.needs_decisions = False  # readers are shown only what a leader has decided on: limit by subject, rollups
         self._decided = (0, 0, 0)  # end of the rows on which a leader has decided, by which limit, and its epoch
         self._seen_end = 0  # readers were shown rows up to there before they were decided on
         # ends of the companion log's rows that were applied, and of those that are known: they wait for rows here
@@ -269,9 +332,9 @@ class Partition:
             self.dedup.forget_below(self.truncated_end)
             forget_purged(self.dedup, stream)
         config = stream.config
-        is_limited = config.subject_limit is not None or stream.decides_rollups
-        is_limited = is_limited and stream.intake is not Intake.SEALED
-        self._limit_subjects(seen_end, is_limited=is_limited and not config.is_deletion_suspended)
+        needs_decisions = config.subject_limit is not None or stream.decides_rollups
+        needs_decisions = needs_decisions and stream.intake is not Intake.SEALED
+        self._decide_rows(seen_end, needs_decisions=needs_decisions and not config.is_deletion_suspended)
         assert config.min_isr is not None
         is_in_memory = config.storage is Storage.MEMORY
         self.terms = terms_of(
@@ -281,15 +344,15 @@ class Partition:
             self.leadership.reconfigured(self.terms)
             self._limit_rows()
 
-    def _limit_subjects(self, seen_end: int, *, is_limited: bool) -> None:
-        if is_limited:
+    def _decide_rows(self, seen_end: int, *, needs_decisions: bool) -> None:
+        if needs_decisions:
             self._seen_end = max(self._seen_end, seen_end)  # 0 of a log that is being opened
-        if is_limited and not self.is_limited:
+        if needs_decisions and not self.needs_decisions:
             self._visible_bytes = self.committed_bytes
-        elif self.is_limited and not is_limited:
+        elif self.needs_decisions and not needs_decisions:
             self.committed_bytes = max(self.committed_bytes, self._visible_bytes)  # polls wait for a value beyond it
-        self.is_limited = is_limited
-        if is_limited:
+        self.needs_decisions = needs_decisions
+        if needs_decisions:
             self._grow_visible(seen_end)
 
     def tell(self, trouble: str, outbox: Outbox) -> None:
@@ -334,7 +397,7 @@ class Partition:
     @property
     def is_sealed_decided(self) -> bool:
         """True if a leader has decided on all rows of sealed segments, or none needs a decision."""
-        return not self.is_limited or self.decided_end >= self.log.sealed_end
+        return not self.needs_decisions or self.decided_end >= self.log.sealed_end
 
     @property
     def decided_limit(self) -> int:
@@ -344,7 +407,7 @@ class Partition:
     @property
     def visible_end(self) -> int:
         """End of what readers are shown; it never goes back, unless the log is cut."""
-        if not self.is_limited:
+        if not self.needs_decisions:
             return self.committed_end
         return min(self.committed_end, max(self._seen_end, self.decided_end))
 
@@ -362,7 +425,7 @@ class Partition:
     @property
     def visible_bytes(self) -> int:
         """Bytes that readers were shown since the start of the broker, about; only grows."""
-        return self._visible_bytes if self.is_limited else self.committed_bytes
+        return self._visible_bytes if self.needs_decisions else self.committed_bytes
 
     def shown_as_of(self, as_of_us: int) -> int | None:
         """Return the time up to which all that was committed is shown; `as_of_us`: up to which it is in the logs here.
@@ -370,7 +433,7 @@ class Partition:
         A decision takes a moment, and the next rows are committed meanwhile: an earlier end is remembered until it is
         shown.
         """
-        if not self.is_limited and self.shown_marks == self.known_marks:
+        if not self.needs_decisions and self.shown_marks == self.known_marks:
             return as_of_us
         now = self.committed_end, self.known_marks, as_of_us
         for end, marks, at_us in (self._sample or now, now):
@@ -407,7 +470,7 @@ class Partition:
         if self.log.hidden is not before and not keeps_lasts:
             self.lasts = None  # the last message of a subject may be hidden now: they are read again
         self._decided, self._hides_others = (decided_end, limit, marked_epoch), hides_others
-        if self.is_limited:
+        if self.needs_decisions:
             self._seen_end = max(self._seen_end, end)  # a stricter limit is decided from the beginning on
             self._grow_visible(end)
             self._push_out()
@@ -632,11 +695,11 @@ class Partition:
 
     def _awaits_rollups(self, lasts: LastSequences) -> bool:
         """True if rollups below a table are not applied yet, so that what they replace would be counted."""
-        return self.is_limited and self.visible_end < min(lasts.table.known_from, self.rolled_up_end)
+        return self.needs_decisions and self.visible_end < min(lasts.table.known_from, self.rolled_up_end)
 
     def _may_grow(self, limit: RowLimit) -> bool:
         """True if there may be room once it is decided what the last messages replace."""
-        if not self.is_limited:
+        if not self.needs_decisions:
             return False
         is_rolled_up = self.visible_end < self.rolled_up_end
         return is_rolled_up or limit.may_grow(self.log, self.log_start, self.visible_end)

@@ -258,7 +258,7 @@ class Companions:
         needed = wanted = max(passed.known_end, 0 if leadership is None else leadership.epoch_start)
         # A replica that returns gets rows that others have erased meanwhile; with a limit by subject readers do not see
         # rows before the mark that decides on them.
-        if leadership is None and not partition.is_limited:
+        if leadership is None and not partition.needs_decisions:
             wanted = companion.committed_end
         if passed.end < wanted:
             text = f"what is hidden in {partition.label} is being read; ask again in a moment"

@@ -276,7 +276,7 @@ class HiddenRows:
             may_survey = partition.is_sealed_decided and not was_decided  # the cleaner has waited for that
             if result.secure or partition.pushed_out is not None or may_survey:
                 self._touch(partition)
-        if partition.is_limited:
+        if partition.needs_decisions:
             self._events.add(PartitionEventKind.SHOWN, partition)
 
     # Erasing

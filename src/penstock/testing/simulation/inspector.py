@@ -171,7 +171,7 @@ def limit(node: Node, stream_id: int, number: int) -> LimitLook | None:
     partition = node._partitions.get(PartitionKey(StreamId(stream_id), PartitionId(number)))
     if partition is None:
         return None
-    limit = partition.stream.config.subject_limit if partition.is_limited else None
+    limit = partition.stream.config.subject_limit if partition.needs_decisions else None
     if limit is not None and not 0 < partition.decided_limit <= limit:
         limit = None  # it was changed, and all is decided anew
     deciding = node._decisions._deciding.get(partition)
