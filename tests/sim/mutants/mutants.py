@@ -727,9 +727,9 @@ MUTANTS_OF_MARKS = (
     ),
     Mutant(
         "readers see what is not decided on",
-        _PARTITION,
-        "        return min(self.committed_end, max(self._seen_end, self.decided_end))\n",
-        "        return self.committed_end\n",
+        "penstock.node.partition.visible_rows",
+        "        return min(committed_end, max(self._seen_end, decided_end))\n",
+        "        return committed_end\n",
     ),
     Mutant(
         "the last message is told before what was acked is decided on",

@@ -38,7 +38,6 @@ from penstock.ingest.last_sequences import LastSequences
 from penstock.ingest.producers import ProducerBatch, Producers
 from penstock.ingest.published import PublishedRuns
 from penstock.ingest.value_check import SCHEMAS_UNKNOWN, VERSION_UNDECIDED, KnownSchemas, ValueCheck
-from penstock.live.row_set import NONE, RowSet
 from penstock.messages.streams import CONSUMER_CONTROL
 from penstock.metadata.image import StreamState
 from penstock.node.partition.counters import PartitionCounters
@@ -59,6 +58,7 @@ from penstock.node.partition.partition_errors import (
     partition_label,
 )
 from penstock.node.partition.row_limit import UNCOUNTED, ReadGaps, RowLimit
+from penstock.node.partition.visible_rows import AppliedMarks, VisibleRows
 from penstock.node.step import DiskWork, Lane, NatsAnswers, Outbox, Step
 from penstock.replication.follower import Following
 from penstock.replication.leader import CommitStatus, Leadership, terms_of
@@ -75,78 +75,14 @@ class Partition:
     """One partition replica. An idle one is small: counters, waiters and caches are created on first use."""
 
     __slots__ = (
-        "_decided",
-        "_followed",
-        "_hides_others",
-        "_marked",
-        "_recovered_end",
-        "_rules",
-        "_sample",
-        "_seen_end",
-        "_shown_us",
-        "_visible_bytes",
-        "budget",
-        "cannot_lead",
-        "closed",
-        "committed_bytes",
-        "committed_end",
-        "counters",
-        "cutting",
-        "damage_told",
-        "dedup",
-        "dropped",
-        "fenced_told",
-        "flush_us",
-        "flushing",
-        "following",
-        "fresh_us",
-        "hiding",
-        "impediment",
-        "in_flight",
-        "is_mute",
-        "key",
-        "keys",
-        "known_marks",
-        "lasts",
-        "leader_epoch",
-        "leadership",
-        "leads",
-        "led_epoch",
-        "limit_start",
-        "listened_us",
-        "log",
-        "marked_log_end",
-        "mending",
-        "mending_fails",
-        "meters",
-        "names_checked_us",
-        "needs_decisions",
-        "owes_name_check",
-        "producers",
-        "published",
-        "refusal",
-        "rolled_up_end",
-        "rollup_at",
-        "row_limit",
-        "show_refusal",
-        "shown_marks",
-        "sid",
-        "stall",
-        "stream",
-        "subscribed",
-        "taken",
-        "terms",
-        "traffic",
-        "trouble",
-        "truncated",
-        "undelivered_told",
-        "unheard",
-        "unheard_told_us",
-        "unmarked",
-        "values",
-        "vfs",
-        "visit_us",
-        "when_idle",
+        "_followed", "_marked", "_recovered_end", "_rules", "budget", "cannot_lead", "closed", "committed_bytes",
+        "committed_end", "counters", "cutting", "damage_told", "dedup", "dropped", "fenced_told", "flush_us",
+        "flushing", "following", "fresh_us", "impediment", "in_flight", "is_mute", "key", "keys", "lasts",
+        "leader_epoch", "leadership", "leads", "led_epoch", "limit_start", "listened_us", "log", "mending",
+        "mending_fails", "meters", "names_checked_us", "owes_name_check", "producers", "published", "refusal",
+        "rolled_up_end", "rollup_at", "row_limit", "sid", "stall", "stream", "subscribed", "taken", "terms",
+        "traffic", "trouble", "truncated", "undelivered_told", "unheard", "unheard_told_us", "unmarked", "values",
+        "vfs", "visible", "visit_us", "when_idle",
     )  # fmt: skip
 
     def __init__(self, stream: StreamState, key: PartitionKey, log: Log, vfs: Vfs, budget: InFlightBudget) -> None:
@@ -186,19 +122,8 @@ class Partition:
         self.fresh_us: int | None = None  # while no leader is followed: all that was committed by then is shown here
         # last notice to the operator; of corruption, the number of ranges reported
         self.trouble, self.fenced_told, self.damage_told = "", False, 0
-        self.hiding, self.show_refusal = (NONE, NONE, 0), ""  # see `hide`
-        self._hides_others = False  # rows are hidden by others than a limit by subject
+        self.visible = VisibleRows()
         self.taken = 0  # how often the cleaner has taken rows that were not hidden
-        self.needs_decisions = False  # readers are shown only what a leader has decided on: limit by subject, rollups
-        self._decided = (0, 0, 0)  # end of the rows on which a leader has decided, by which limit, and its epoch
-        self._seen_end = 0  # readers were shown rows up to there before they were decided on
-        # ends of the companion log's rows that were applied, and of those that are known: they wait for rows here
-        self.shown_marks = self.known_marks = 0
-        # an end, of which companion log's rows, and the time: what was committed by then is below that end
-        self._sample: tuple[int, int, int] | None = None
-        self._shown_us: int | None = None
-        self._visible_bytes = 0
-        self.marked_log_end = 0  # see `hide`
         self.unmarked = ""  # why what a survey has found to go is not hidden yet
         self.vfs = vfs
         self.in_flight = InFlight(budget)
@@ -334,7 +259,11 @@ class Partition:
         config = stream.config
         needs_decisions = config.subject_limit is not None or stream.decides_rollups
         needs_decisions = needs_decisions and stream.intake is not Intake.SEALED
-        self._decide_rows(seen_end, needs_decisions=needs_decisions and not config.is_deletion_suspended)
+        needs_decisions = needs_decisions and not config.is_deletion_suspended
+        if self.needs_decisions and not needs_decisions:
+            self.committed_bytes = max(self.committed_bytes, self.visible_bytes)  # polls wait for a value beyond it
+        self.visible.configure(seen_end, self.committed_bytes, needs_decisions=needs_decisions)
+        self._visible_grown(seen_end)
         assert config.min_isr is not None
         is_in_memory = config.storage is Storage.MEMORY
         self.terms = terms_of(
@@ -343,17 +272,6 @@ class Partition:
         if self.leadership is not None:
             self.leadership.reconfigured(self.terms)
             self._limit_rows()
-
-    def _decide_rows(self, seen_end: int, *, needs_decisions: bool) -> None:
-        if needs_decisions:
-            self._seen_end = max(self._seen_end, seen_end)  # 0 of a log that is being opened
-        if needs_decisions and not self.needs_decisions:
-            self._visible_bytes = self.committed_bytes
-        elif self.needs_decisions and not needs_decisions:
-            self.committed_bytes = max(self.committed_bytes, self._visible_bytes)  # polls wait for a value beyond it
-        self.needs_decisions = needs_decisions
-        if needs_decisions:
-            self._grow_visible(seen_end)
 
     def tell(self, trouble: str, outbox: Outbox) -> None:
         """Log a notice, unless it repeats the last one: callers may find the same trouble every second."""
@@ -391,8 +309,13 @@ class Partition:
         Also by a wider limit than the stream has now: all is decided anew, but no subject may lose its last message.
         What is below the log start needs no decision: no mark may ever say that there was one.
         """
-        end, _, leader_epoch = self._decided
-        return max(self.log_start, min(end, self.log.marked_end(leader_epoch)))
+        applied = self.visible.applied
+        return max(self.log_start, min(applied.decided_end, self.log.marked_end(applied.leader_epoch)))
+
+    @property
+    def needs_decisions(self) -> bool:
+        """True if readers are shown only what a leader has decided on: by a limit by subject, by rollups."""
+        return self.visible.needs_decisions
 
     @property
     def is_sealed_decided(self) -> bool:
@@ -402,14 +325,12 @@ class Partition:
     @property
     def decided_limit(self) -> int:
         """Limit by subject by which `decided_end` was decided; 0: by none."""
-        return self._decided[1]
+        return self.visible.applied.limit
 
     @property
     def visible_end(self) -> int:
         """End of what readers are shown; it never goes back, unless the log is cut."""
-        if not self.needs_decisions:
-            return self.committed_end
-        return min(self.committed_end, max(self._seen_end, self.decided_end))
+        return self.visible.end(self.committed_end, self.decided_end) if self.needs_decisions else self.committed_end
 
     def messages_from(self, offset: int) -> int:
         """Return the number of messages that readers are shown from an offset on, by what is in memory.
@@ -425,61 +346,29 @@ class Partition:
     @property
     def visible_bytes(self) -> int:
         """Bytes that readers were shown since the start of the broker, about; only grows."""
-        return self._visible_bytes if self.needs_decisions else self.committed_bytes
+        return self.visible.bytes_of(self.committed_bytes)
 
     def shown_as_of(self, as_of_us: int) -> int | None:
-        """Return the time up to which all that was committed is shown; `as_of_us`: up to which it is in the logs here.
+        """Return the time up to which all that was committed is shown; `as_of_us`: up to which the logs here have it."""
+        return self.visible.as_of(as_of_us, self.committed_end, self.visible_end)
 
-        A decision takes a moment, and the next rows are committed meanwhile: an earlier end is remembered until it is
-        shown.
+    def hide(self, marks: AppliedMarks, *, keeps_lasts: bool = False) -> None:
+        """Show the rows that these marks hide to no reader from now on.
+
+        `keeps_lasts`: no last row of a subject is new among them.
         """
-        if not self.needs_decisions and self.shown_marks == self.known_marks:
-            return as_of_us
-        now = self.committed_end, self.known_marks, as_of_us
-        for end, marks, at_us in (self._sample or now, now):
-            if end <= self.visible_end and marks <= self.shown_marks:
-                self._shown_us, self._sample = at_us, None
-        self._sample = self._sample or now
-        return self._shown_us
-
-    def hide(
-        self,
-        hidden: RowSet,
-        secure: RowSet = NONE,
-        *,
-        marked_epoch: int = 0,
-        refusal: str = "",
-        decided_end: int = 0,
-        limit: int = 0,
-        keeps_lasts: bool = False,
-        hides_others: bool = True,
-        log_end: int = 0,
-    ) -> None:
-        """Show these rows to no reader from now on; those of `secure`, too, are to be erased at once.
-
-        Both are the fold of all committed marks: they only grow, but for rows that the log has no longer. `refusal`:
-        why no row may be shown, as not all marks are understood. `marked_epoch`: see `Log.hide`. `decided_end`: the
-        rows before it hide what they hide by that `limit` by subject. `keeps_lasts`: no last row of a subject is new
-        among them. `hides_others`: not only a limit by subject hides some of them. `log_end`: up to which this log has
-        to be committed beside them.
-        """
-        self.marked_log_end = log_end
-        self.hiding, self.show_refusal = (hidden, secure, marked_epoch), refusal
         before, end = self.log.hidden, self.visible_end
-        self.log.hide(*self.hiding)
+        self.log.hide(marks.hidden, marks.secure, marks.leader_epoch)
         if self.log.hidden is not before and not keeps_lasts:
             self.lasts = None  # the last message of a subject may be hidden now: they are read again
-        self._decided, self._hides_others = (decided_end, limit, marked_epoch), hides_others
+        self.visible.apply(marks, end)
         if self.needs_decisions:
-            self._seen_end = max(self._seen_end, end)  # a stricter limit is decided from the beginning on
-            self._grow_visible(end)
+            self._visible_grown(end)
             self._push_out()
 
-    def _grow_visible(self, before: int) -> None:
-        """Count what is shown since `before`, as a share of what is committed."""
-        if (more := self.visible_end - before) > 0:
-            unseen = self.committed_bytes - self._visible_bytes
-            self._visible_bytes += max(1, unseen * more // max(more, self.committed_end - before))
+    def _visible_grown(self, before: int) -> None:
+        if self.needs_decisions:
+            self.visible.grown(before, self.visible_end, self.committed_end, self.committed_bytes)
 
     @property
     def knows_hidden(self) -> bool:
@@ -487,12 +376,12 @@ class Partition:
         if not self.stream.has_companion or self.leadership is None:
             return True
         companion = self.leadership.companion
-        return companion is not None and companion.knows_latest and self.shown_marks >= companion.epoch_start
+        return companion is not None and companion.knows_latest and self.visible.shown_marks >= companion.epoch_start
 
     @property
     def lags_marks(self) -> bool:
         """True if a follower has not yet committed what the leader had committed when it made the last mark here."""
-        end, epoch = self.marked_log_end, self.hiding[2]  # what that leader had more may be lost
+        end, epoch = self.visible.applied.log_end, self.visible.applied.leader_epoch  # what it had more may be lost
         if self.leadership is not None or self.committed_end >= end:
             return False
         return self.committed_end < min(end, self.marked_end(epoch))
@@ -511,8 +400,8 @@ class Partition:
         """Return the log as readers may see it now: without hidden rows. RemoteError unsupported_version if this broker
         cannot tell which rows are hidden.
         """
-        if self.show_refusal:
-            raise RemoteError(ErrorCode.UNSUPPORTED_VERSION, f"{self.label} is not shown here: {self.show_refusal}")
+        if refusal := self.visible.applied.refusal:
+            raise RemoteError(ErrorCode.UNSUPPORTED_VERSION, f"{self.label} is not shown here: {refusal}")
         return self.view().hiding(self.log.hidden)
 
     def view(self) -> LogView:
@@ -576,7 +465,7 @@ class Partition:
         self._recovered_end = self.log.log_end
         assert self.following is not None
         self.committed_end = int(self.following.committed_end)
-        self._seen_end = min(self._seen_end, self.committed_end)
+        self.visible.cut(self.committed_end)
         self.limit_start = min(self.limit_start, self.committed_end)
 
     def reopened(self, log: Log) -> None:
@@ -586,8 +475,9 @@ class Partition:
         self.closed = self.mending = ""
         self.mending_fails = False
         self.committed_end = max(log.log_start, min(self.committed_end, log.log_end))
-        self._seen_end = min(self._seen_end, self.committed_end)
-        log.hide(*self.hiding)
+        self.visible.cut(self.committed_end)
+        applied = self.visible.applied
+        log.hide(applied.hidden, applied.secure, applied.leader_epoch)
 
     @property
     def is_being_repaired(self) -> bool:
@@ -688,7 +578,7 @@ class Partition:
     def _search(self, lasts: LastSequences, subjects: Sequence[bytes], uncounted: Sequence[bytes], step: Step) -> bool:
         """Have subjects looked up; see `search`."""
         begin, most = lasts.counted_from, self._rules.subject_max
-        hides_oldest = self.stream.config.subject_limit is not None and not self._hides_others
+        hides_oldest = self.stream.config.subject_limit is not None and not self.visible.applied.hides_others
         view, is_indexed = self.view().hiding(self.log.hidden), self.log.config.indexes_subjects
         counted = Counted(uncounted, begin, most, hides_oldest)
         return search(lasts, subjects, counted, view, step, is_indexed=is_indexed)

@@ -270,7 +270,7 @@ def _is_shown(node: Node, partition: Partition) -> bool:
     known_end = companion.committed_end if passed.known_end is None else passed.known_end
     leadership = companion.leadership
     wanted = companion.committed_end if leadership is None else max(known_end, leadership.epoch_start)
-    is_whole = partition.shown_marks > 0 or not companion.log_start  # else marks are lacking that were removed
+    is_whole = partition.visible.shown_marks > 0 or not companion.log_start  # else marks are lacking that were removed
     return companions._knows(companion) and passed.failure is None and passed.end >= wanted and is_whole
 
 
