@@ -92,7 +92,8 @@ async def has(js: JetStreamContext, sequence: int) -> bool:
 
 
 @each_change
-async def test_what_has_a_message_refuses_another_as_jetstream_does(tmp_path: Path) -> None:
+@pytest.mark.parametrize("most", [1, 3])
+async def test_what_has_a_message_refuses_another_as_jetstream_does(tmp_path: Path, most: int) -> None:
     """Also after messages were deleted and the broker was started anew."""
     headers: tuple[dict[str, str], ...] = (
         {},
@@ -108,11 +109,20 @@ async def test_what_has_a_message_refuses_another_as_jetstream_does(tmp_path: Pa
     ):
         async with connected_to(real.url) as beside:
             js = beside.jetstream()
-            made = StreamConfig(name="state", subjects=["state.>"], max_msgs_per_subject=1)
+            made = StreamConfig(name="state", subjects=["state.>"], max_msgs_per_subject=most)
             more = {"discard": "new", "discard_new_per_subject": True, "allow_rollup_hdrs": True}
             await js._api_request(f"{js._prefix}.STREAM.CREATE.state", json.dumps(made.as_dict() | more).encode())
             run, options = CliRunner(), ["--server", broker.client_address]
-            create = ["stream", "create", "state", "state.>", "--max-messages-per-subject", "1", "--discard", "new"]
+            create = [
+                "stream",
+                "create",
+                "state",
+                "state.>",
+                "--max-messages-per-subject",
+                f"{most}",
+                "--discard",
+                "new",
+            ]
             create += ["--discard-new-per-subject", "yes", "--allow-rollup", "yes", "--segment-bytes", "4096"]
             done = run.invoke(app, [*create, *options])
             assert done.exit_code == 0, done.output
@@ -122,7 +132,7 @@ async def test_what_has_a_message_refuses_another_as_jetstream_does(tmp_path: Pa
             for round_ in range(3):
                 async with await broker.client() as client, connected_to(broker.nats_url) as connection:
                     ours = connection.jetstream()
-                    for number in range(40):
+                    for number in range(40 * most):
                         subject = f"state.{(number * 7 + round_) % (15 + 5 * round_)}"
                         said = headers[(number + round_) % len(headers)]
                         one, other = [await heard(each, subject, said) for each in (js, ours)]
@@ -136,6 +146,40 @@ async def test_what_has_a_message_refuses_another_as_jetstream_does(tmp_path: Pa
                         await js.delete_msg("state", offset + 1)
                 broker.restart()
             assert {(10077, "maximum messages per subject exceeded"), (True,), (False,)} <= told
+
+
+@each_change
+@pytest.mark.parametrize("most", [1, 3])
+async def test_a_full_stream_takes_what_replaces_another(tmp_path: Path, most: int) -> None:
+    """And refuses the others, as JetStream does: on new subjects, and on those that are not at their limit."""
+    with (
+        running_nats(tmp_path / "real", f'jetstream {{ store_dir: "{tmp_path}/real/js" }}') as real,
+        running_broker(tmp_path / "data") as broker,
+    ):
+        async with connected_to(real.url) as beside, await broker.client() as client:
+            js = beside.jetstream()
+            limits = {"max_msgs_per_subject": most, "max_msgs": 4 * most + 1, "discard": "new"}
+            made = StreamConfig(name="state", subjects=["state.>"]).as_dict() | limits | {"allow_rollup_hdrs": True}
+            await js._api_request(f"{js._prefix}.STREAM.CREATE.state", json.dumps(made).encode())
+            ours = {"max_messages_per_subject": most, "max_messages": 4 * most + 1, "discard": "new"}
+            await client.create_stream("state", "state.>", segment_bytes=4_096, allow_rollup=True, **ours)
+            told = set()
+            for round_ in range(3):
+                async with await broker.client() as client, connected_to(broker.nats_url) as connection:
+                    for number in range(40 * most):
+                        subject = f"state.{number * 7 % (4 + round_)}"
+                        said = {"Nats-Rollup": "sub"} if number % 11 == 5 else {}
+                        one, other = [await heard(each, subject, said) for each in (js, connection.jetstream())]
+                        assert one == other, (subject, said, number)
+                        told.add(one[1:])
+                    left = await offsets_of(client, "state")
+                    end = (await js.stream_info("state")).state.last_seq
+                    assert left == [one - 1 for one in range(1, end + 1) if await has(js, one)]
+                    for offset in left[round_::4]:
+                        await client.delete("state", offset)
+                        await js.delete_msg("state", offset + 1)
+                broker.restart()
+            assert told == {(10077, "maximum messages exceeded"), (False,)}
 
 
 @needs_time

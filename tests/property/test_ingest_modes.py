@@ -144,6 +144,7 @@ def test_scan(data: bytes, at: int, damage: bytes, cut: int, skip_bytes: int) ->
     st.booleans(),
     st.booleans(),
     st.booleans(),
+    st.tuples(st.integers(-1, 3), st.integers(0, 3), st.sampled_from([0, 7, 8]), st.booleans()),
 )
 @settings(max_examples=examples(400))
 def test_verdicts(
@@ -159,7 +160,9 @@ def test_verdicts(
     allows_ttls: bool,
     allows_rollups: bool,
     has_others: bool,
+    limited: tuple[int, int, int, bool],
 ) -> None:
+    room_rows, subject_max, counted_from, refuses = limited
     subjects_max, known_from, log_start = known or (0, 0, 0)
 
     def sort(mode: Any) -> tuple[Any, ...]:
@@ -167,11 +170,14 @@ def test_verdicts(
         if ids is not None and has_others:
             know_others(mode, ids)
         group = group_in(mode, messages)
-        lasts = mode("subject_table").SubjectTable(subjects_max, known_from) if known else None
+        counts = subject_max > 1
+        lasts = mode("subject_table").SubjectTable(subjects_max, known_from, None, counts) if known else None
         found = mode("classification").classify(
             group, b"s", acks, bytes_max, skips_reserved, log_end, acks_env, ids, tracks_ids, lasts, log_start,
             allows_ttls, allows_rollups, False, marks(group) if has_others else None,
             {subject: len(subject) % 4 - 2 for subject, *_ in messages[::2]} if has_others else None, tracks_ids,
+            room_rows, -1, subject_max, counted_from, refuses and subject_max > 0,
+            {subject: len(subject) % 4 - 2 for subject, *_ in messages[::3]} if has_others else None,
         )  # fmt: skip
         refused = [
             [(one.row, one.verdict, one.number, one.partition, one.is_answered, one.enveloped) for one in ones]
@@ -182,13 +188,17 @@ def test_verdicts(
         told = mode("acks").waiting_again(found.group, found.duplicates, log_end + 1, log_end + 4)
         told = (*told, mode("acks").pubacks_again(b"s", *told, b"}"))
         seen = (found.other_stream, found.reserved, found.controls, found.has_ids, found.needs_ids, found.needs_lasts)
-        seen = (*seen, found.unknown, found.has_ttls, found.has_rollups, found.rollup_row)
+        seen = (*seen, found.unknown, found.uncounted, found.has_ttls, found.has_rollups, found.rollup_row)
         told_again: list[Any] = mode("acks").enveloped_again(found.duplicates, log_end, log_end + 4)
         if ids is not None:
             told_again += [len(ids), ids.forgotten, *(ids.find(name, 0, len(name)) for name in (b"x", b"y", 65 * b"z"))]
         if lasts is not None:
-            places = [lasts.find(subject, 0, len(subject)) for subject, *_ in messages]
+            since = found.lasts_since_rollup()
+            tables = [lasts] if since is None else [lasts, since]
+            places = [each.find(subject, 0, len(subject)) for subject, *_ in messages for each in tables]
+            places += [each.count(subject, 0, len(subject)) for subject, *_ in messages for each in tables if counts]
             lasts.take_back()
+            places += [lasts.count(subject, 0, len(subject)) for subject, *_ in messages if counts]
             told_again += [lasts.known_from, len(lasts), places]
         return parts(found.rows), refused, seen, kept, told, told_again
 

@@ -98,13 +98,25 @@ def check(view: LogView, end: int, subject: str, patterns: list[str], after: str
         asked = SubjectQueries(view, end, makes_indexes=makes_indexes)
         lasts = asked.last_of_many([one.encode() for one in names])
         assert lasts == [known[one].last if one in known else -1 for one in names]
+        check_counts(asked, names, known)
+
+
+def check_counts(queries: SubjectQueries, names: list[str], known: dict[str, SubjectRow]) -> None:
+    """Compare the numbers of messages, which need not be found beyond those that are wanted."""
+    for most in (1, 2, 5, 1_000_000):
+        numbers = queries.counts_of_many([one.encode() for one in names], most, hides_oldest=False)
+        for one, number in zip(names, numbers, strict=True):
+            there = known[one].messages if one in known else 0
+            assert min(there, most) <= number <= there, one
 
 
 def check_lasts(view: LogView, end: int) -> None:
-    """Compare the last messages that are not hidden with a read of all rows."""
-    known = {row.subject: row.last for row in table(rows_of(view, end))}
-    lasts = SubjectQueries(view, end).last_of_many([*(one.encode() for one in SUBJECTS), b"absent"])
-    assert lasts == [known.get(one, -1) for one in (*SUBJECTS, "absent")]
+    """Compare the last messages that are not hidden, and their numbers, with a read of all rows."""
+    known, names = {row.subject: row for row in table(rows_of(view, end))}, [*SUBJECTS, "absent"]
+    queries = SubjectQueries(view, end)
+    lasts = queries.last_of_many([one.encode() for one in names])
+    assert lasts == [known[one].last if one in known else -1 for one in names]
+    check_counts(queries, names, known)
 
 
 def check_live(view: LogView, end: int, subject: str, patterns: list[str], after: str, limit: int, begin: int) -> None:

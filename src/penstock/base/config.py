@@ -260,8 +260,17 @@ class StreamConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     @property
     def refuses_new_per_subject(self) -> bool:
-        """True if a message on a subject that already has one in its partition is refused."""
+        """True if a message on a subject that has max_messages_per_subject in its partition is refused."""
         return self.discard_new_per_subject is not msgspec.UNSET and self.refuses_new
+
+    @property
+    def admitted_per_subject(self) -> int:
+        """Number of messages of a subject, beyond which one is refused or needs no room below max_messages; 0: any."""
+        most = self.max_messages_per_subject
+        if most is msgspec.UNSET or most is None or not self.refuses_new:
+            return 0
+        replaces = self.max_messages is not None and self.subject_limit is not None and not self.is_deletion_suspended
+        return most if self.refuses_new_per_subject or replaces else 0
 
     @property
     def checks_schemas(self) -> bool:
@@ -525,10 +534,7 @@ def _new_per_subject_mistakes(config: StreamConfig) -> Iterator[str]:
     if config.discard is not Discard.NEW:
         yield "it needs discard 'new'"
     if config.max_messages_per_subject is msgspec.UNSET:
-        yield "it needs max_messages_per_subject 1"
-    elif config.max_messages_per_subject != 1:
-        text = f"max_messages_per_subject is {config.max_messages_per_subject}: messages beyond a limit by subject can"
-        yield f"{text} be refused only if it is 1"
+        yield "it needs max_messages_per_subject"
 
 
 def _split_mistakes(config: StreamConfig) -> list[str]:

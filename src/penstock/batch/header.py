@@ -40,12 +40,13 @@ MAY_ROLL_UP_SUBJECTS = 0x10
 """Flag: some rows may have a `Nats-Rollup` of `sub`. Without it none has."""
 MAY_ROLL_UP_ALL = 0x20
 """Flag: some rows may have a `Nats-Rollup` of `all`. Without it none has."""
+MAY_ROLL_UP = MAY_ROLL_UP_SUBJECTS | MAY_ROLL_UP_ALL
 OF_RUN = 0x40
 """Flag: the batch is a piece of a run, which it names."""
 ENDS_RUN = 0x80
 """Flag: the last piece of its run."""
 RUN_FLAGS = OF_RUN | ENDS_RUN
-OF_ROWS = MAY_HOLD_IDS | MAY_EXPIRE | MAY_ROLL_UP_SUBJECTS | MAY_ROLL_UP_ALL
+OF_ROWS = MAY_HOLD_IDS | MAY_EXPIRE | MAY_ROLL_UP
 """Flags about some of the rows: a merged batch has those of all its sources."""
 KNOWN_FLAGS = OF_ROWS | COMPRESSION_FLAGS | RUN_FLAGS
 """A batch with any other flag was written by a newer Penstock and is refused."""

@@ -248,10 +248,8 @@ class Driver:
         self.schedule()
 
     def leaf_event(self, event: LeafEvent) -> None:
-        """Log why nothing is delivered; readers go on once something is again."""
-        if isinstance(event, LeafDown):
-            _log.warning("subscribers get no deliveries: %s", event.reason)
-        elif isinstance(event, InterestLost) and self.gateway is not None:
+        """Take an event of the leaf connection, which logs by itself."""
+        if isinstance(event, InterestLost) and self.gateway is not None:
             self.gateway.interest_lost(event.subjects, self.now())
         self.schedule()
 

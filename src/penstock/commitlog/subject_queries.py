@@ -544,6 +544,53 @@ class SubjectQueries:
                 break
         return lasts
 
+    def counts_of_many(self, subjects: Sequence[bytes], most: int, *, hides_oldest: bool) -> list[int]:
+        """Return how many messages of each subject are not hidden; of one that has `most`, at least so many.
+
+        `hides_oldest`: only a limit by subject of `most` messages hides any, so that hidden ones may count, too: a
+        subject that has some has `most` others. Segments are asked from the newest to the oldest.
+        """
+        numbers = dict.fromkeys(subjects, 0)
+        hidden = None if hides_oldest else self._live_view.hidden
+        for piece in reversed(self._pieces()):
+            left = [one for one, number in numbers.items() if number < most]
+            if not left:
+                break
+            found: dict[bytes, SubjectRow] = {}
+            for part in self._use(piece, lambda source: [source.find(one) for one in left]):  # noqa: B023
+                for one, row in zip(left, part, strict=True):
+                    if row is not None:
+                        found[one] = _added(found.get(one), row)
+            doubtful: dict[bytes, SubjectRow] = {}
+            for one, row in found.items():
+                if hidden is not None and hidden.any_in(row.first, row.last + 1):
+                    doubtful[one] = row
+                else:
+                    numbers[one] += row.messages
+            if doubtful:
+                begin = min(row.first for row in doubtful.values())
+                end = max(row.last for row in doubtful.values()) + 1
+                for one, number in self._read_counts(doubtful, begin, end).items():
+                    numbers[one] += number
+        return [numbers[one] for one in subjects]
+
+    def _read_counts(self, subjects: Collection[bytes], begin: int, end: int) -> dict[bytes, int]:
+        """Return the numbers of messages from `begin` to `end` that are not hidden."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        numbers = dict.fromkeys(subjects, 0)
+        names = pa.array([one.decode() for one in subjects], pa.utf8())
+        for _, data in self._live_view.batches(begin, end):
+            self._tell(len(data))
+            rows = codec.check_rows(data)
+            offsets = rows.column("offset")
+            is_there = pc.and_(pc.greater_equal(offsets, begin), pc.less(offsets, end))
+            matching = rows.filter(pc.and_(is_there, pc.is_in(rows.column("subject"), value_set=names)))
+            for one in matching.column("subject").value_counts().to_pylist():
+                numbers[one["values"].encode()] += one["counts"]
+        return numbers
+
     def of(self, subject: str) -> SubjectRow | None:
         """Return number, first and last of the messages of a subject; None: there are none."""
         name = subject.encode()

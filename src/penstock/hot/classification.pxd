@@ -66,6 +66,7 @@ cdef class Classified:
     cdef readonly bint needs_ids
     cdef readonly bint needs_lasts
     cdef readonly list unknown
+    cdef readonly list uncounted
     cdef HeaderFields _fields
     cdef OpenedEnvelopes _opened
     cdef bint _has_envelopes
@@ -78,7 +79,11 @@ cdef class Classified:
     cdef bytes _mistyped
     cdef int64_t _room_rows
     cdef int64_t _room_bytes
-    cdef int64_t _one_from
+    cdef int64_t _subject_max
+    cdef int64_t _counted_from
+    cdef bint _refuses_subjects
+    cdef dict _found_counts
+    cdef SubjectTable _lasts_before
     cdef Py_ssize_t _noted
     cdef Py_ssize_t _key
     cdef Py_ssize_t _key_end
@@ -105,6 +110,7 @@ cdef class Classified:
         reply_end=Py_ssize_t,
         value=Py_ssize_t,
         value_end=Py_ssize_t,
+        size_bytes=Py_ssize_t,
         verdict=int,
         is_marked=bint, is_named=bint, says_so=bint,
         early=Py_ssize_t,
@@ -145,7 +151,10 @@ cdef class Classified:
     @cython.locals(fields=HeaderFields)
     cdef int _of_value(self, Py_ssize_t row) except? -3
 
-    cdef int _of_room(self, int64_t size_bytes) except -1
+    @cython.locals(grows=bint, at_limit=int)
+    cdef int _of_room(
+        self, const unsigned char* text, Py_ssize_t row, int64_t offset, int64_t size_bytes
+    ) except? -3
 
     @cython.locals(fields=HeaderFields, policy=int)
     cdef int _level(self, const unsigned char* text, Py_ssize_t row) except -2
@@ -162,14 +171,30 @@ cdef class Classified:
     @cython.locals(fields=HeaderFields, last=int64_t)
     cdef int _of_subject(self, const unsigned char* text, Py_ssize_t row, int64_t offset) except? -3
 
-    @cython.locals(last=int64_t)
+    @cython.locals(at_limit=int)
     cdef int _of_subject_limit(self, const unsigned char* text, Py_ssize_t row, int64_t offset) except? -3
+
+    @cython.locals(
+        last=int64_t, group=MessageGroup, at=Py_ssize_t, subject=Py_ssize_t, subject_end=Py_ssize_t, number=int64_t,
+        below=int64_t, name=bytes,
+    )
+    cdef int _at_limit(self, const unsigned char* text, Py_ssize_t row, int64_t offset) except? -3
+
+    @cython.locals(fields=HeaderFields)
+    cdef int _count_again(
+        self, bytes data, Py_ssize_t subject, Py_ssize_t subject_end, int64_t log_end
+    ) except -1
+
+    cdef int _count_all_again(self, int64_t offset) except -1
+
+    cpdef SubjectTable lasts_since_rollup(self)
 
     @cython.locals(group=MessageGroup, at=Py_ssize_t, last=int64_t)
     cdef int64_t _last(self, const unsigned char* text, Py_ssize_t row, int64_t offset) except? -3
 
     cdef int note_rows(self, int64_t log_end) except -1
 
+    @cython.locals(lasts=SubjectTable)
     cdef int take_back(self, int64_t log_end) except -1
 
     @cython.locals(one=RefusedMessage)
@@ -217,7 +242,10 @@ cpdef Classified classify(
     bint is_added = *,
     int64_t room_rows = *,
     int64_t room_bytes = *,
-    int64_t one_from = *,
+    int64_t subject_max = *,
+    int64_t counted_from = *,
+    bint refuses_subjects = *,
+    dict found_counts = *,
 )
 
 @cython.locals(out=Classified, opened=OpenedEnvelopes)

@@ -26,7 +26,7 @@ the offset of the first; the id of a message that becomes a row is known from th
 | MISTYPED        | has a value that does not fit the schema of its subject    | its mark in `mistyped` |
 | FULL_ROWS       | would exceed the limit in messages                         |                        |
 | FULL_BYTES      | would exceed the limit in bytes                            |                        |
-| FULL_SUBJECT    | is on a subject that already has a message                 |                        |
+| FULL_SUBJECT    | is on a subject that has as many messages as it may        |                        |
 | CLOSED          | came while nothing is stored                               |                        |
 | ELSEWHERE       | is a duplicate of a message in another partition           | sequence of the first  |
 
@@ -103,6 +103,7 @@ _LEVEL_NONE = unwrap.NONE
 _LEVEL_LEADER = unwrap.LEADER
 _LEVEL_UNKNOWN = -1
 
+_SUBJECT_TABLE_MAX = limits.SUBJECT_TABLE_MAX
 _ROW_BYTES = limits.ROW_BYTES
 _HEADER_BLOCK_BYTES_MAX = limits.HEADER_BLOCK_BYTES_MAX
 _KEY_BYTES_MAX = limits.KEY_BYTES_MAX
@@ -151,14 +152,16 @@ class Classified:
     of JetStream heartbeats and flow control requests. `misaddressed`: the first rows that name another stream and ask
     for an ack. `flow_replies`: the answers to the latter, as NATS commands, or
     None. `rollup_row`: the last row that rolls up the whole partition, or -1. With `needs_ids` or `needs_lasts` nothing
-    is decided: the caller must first load the log's message ids, or search the last offsets of the subjects `unknown`.
+    is decided: the caller must first load the log's message ids, or search the last offsets of the subjects `unknown`,
+    and count the messages of those of `uncounted`.
     """
 
-    __slots__ = ("_fields", "_found_lasts", "_has_envelopes", "_ids", "_is_added", "_key", "_key_end", "_lasts",
-                 "_log_start", "_mistyped", "_noted", "_number", "_one_from", "_opened", "_partition", "_room_bytes",
-                 "_room_rows", "_tracks_ids", "allows_rollups", "allows_ttls", "competes", "controls", "duplicates",
-                 "elsewhere", "flow_replies", "group", "has_ids", "has_rollups", "has_ttls", "misaddressed",
-                 "needs_ids", "needs_lasts", "other_stream", "refused", "reserved", "rollup_row", "rows",
+    __slots__ = ("_counted_from", "_fields", "_found_counts", "_found_lasts", "_has_envelopes", "_ids", "_is_added",
+                 "_key", "_key_end", "_lasts", "_lasts_before", "_log_start", "_mistyped", "_noted", "_number",
+                 "_opened", "_partition", "_refuses_subjects", "_room_bytes", "_room_rows", "_subject_max",
+                 "_tracks_ids", "allows_rollups", "allows_ttls", "competes", "controls", "duplicates", "elsewhere",
+                 "flow_replies", "group", "has_ids", "has_rollups", "has_ttls", "misaddressed", "needs_ids",
+                 "needs_lasts", "other_stream", "refused", "reserved", "rollup_row", "rows", "uncounted",
                  "undelivered", "unknown")  # fmt: skip
 
     _opened: Any  # None if `_has_envelopes` is False
@@ -185,10 +188,15 @@ class Classified:
         self._is_added = False
         self._mistyped: bytes | None = None
         self._room_rows = self._room_bytes = -1  # for further rows; -1: any number
-        self._one_from = -1  # a message is refused if its subject has one from there on; -1: none is
+        self._subject_max = 0  # number of messages from `_counted_from` on that a subject may have; 0: any
+        self._counted_from = 0
+        self._refuses_subjects = False  # what a subject may not have is refused; else it takes the place of another
+        self._found_counts: dict[bytes, int] | None = None
+        self._lasts_before: SubjectTable | None = None  # what has been `_lasts` until a rollup of all
         self._noted = 0  # number of rows that `lasts` includes
         self.needs_lasts = False
         self.unknown: list[bytes] = []
+        self.uncounted: list[bytes] = []
         self.duplicates: list[RefusedMessage] = []
         self.elsewhere: list[RefusedMessage] = []
         self.has_ids = self.has_ttls = self.has_rollups = self.needs_ids = False
@@ -256,10 +264,11 @@ class Classified:
                 verdict = self._of_tombstone(text, value_end - value)
             if verdict == 0 and self._mistyped is not None:
                 verdict = self._of_value(row)
-            if verdict == 0 and self._one_from >= 0 and (fields.rollup < 0 or fields.rollup_end == fields.rollup):
+            if verdict == 0 and self._refuses_subjects and (fields.rollup < 0 or fields.rollup_end == fields.rollup):
                 verdict = self._of_subject_limit(text, row, log_end + out.count)
             if verdict == 0 and (self._room_rows >= 0 or self._room_bytes >= 0):
-                verdict = self._of_room(subject_end - subject + headers_end - headers + value_end - value)
+                size_bytes = subject_end - subject + headers_end - headers + value_end - value
+                verdict = self._of_room(text, row, log_end + out.count, size_bytes)
             if verdict != 0:
                 self._turn_away(row, verdict, reply, reply_end)
                 continue
@@ -279,6 +288,8 @@ class Classified:
                 subject, subject_end, reply, reply_end, headers, headers_end, value, value_end,
                 self._key, self._key_end, early, early_end,
             )  # fmt: skip
+            if fields.rollup >= 0 and self._subject_max > 1 and self._lasts is not None:
+                self._count_again(group.data, subject, subject_end, log_end)
 
     def _is_control(self, row: int, answers: bool) -> bool:
         """True if a message with a status is a consumer's control message; with `answers`, record the answer to it."""
@@ -346,16 +357,25 @@ class Classified:
         self._number = self._mistyped[row]
         return MISTYPED if self._number > 0 else 0
 
-    def _of_room(self, size_bytes: int) -> int:
-        """Return a verdict if a row does not fit into the log; else it takes room. `size_bytes`: without its key."""
-        if self._room_rows == 0:
+    def _of_room(self, text: bytes, row: int, offset: int, size_bytes: int) -> int:
+        """Return a verdict if a row does not fit into the log; else it takes room. `size_bytes`: without its key.
+
+        A message on a subject that has as many as it may takes the place of another.
+        """
+        grows = self._room_rows >= 0
+        if grows and self._subject_max > 0:
+            at_limit = self._at_limit(text, row, offset)
+            if at_limit < 0:
+                return _UNREAD if at_limit == _UNREAD else UNKNOWN_LAST
+            grows = at_limit == 0
+        if grows and self._room_rows == 0:
             return FULL_ROWS
         if self._room_bytes >= 0:
             size_bytes += self._key_end - self._key + _ROW_BYTES
             if size_bytes > self._room_bytes:
                 return FULL_BYTES
             self._room_bytes -= size_bytes
-        if self._room_rows > 0:
+        if grows:
             self._room_rows -= 1
         return 0
 
@@ -463,16 +483,53 @@ class Classified:
         return 0 if _says(text, fields.subject_sequence, fields.subject_sequence_end, self._number) else WRONG_SEQUENCE
 
     def _of_subject_limit(self, text: bytes, row: int, offset: int) -> int:
-        """Return a verdict if the message's subject has a message already; `offset` would be its own.
+        """Return a verdict if the message's subject has as many messages as it may; `offset` would be its own.
 
-        A rollup is not asked about: it takes the place of that one.
+        A rollup is not asked about: it takes the place of those.
         """
-        last = self._last(text, row, offset)
-        if last == _UNREAD:
+        at_limit = self._at_limit(text, row, offset)
+        if at_limit < 0:
+            return _UNREAD if at_limit == _UNREAD else UNKNOWN_LAST
+        return FULL_SUBJECT if at_limit > 0 else 0
+
+    def _at_limit(self, text: bytes, row: int, offset: int) -> int:
+        """Return 1 if the message's subject has as many messages below `offset` as it may, else 0.
+
+        -2: the search for them failed; _UNREAD: they are to be searched first.
+        """
+        if self._subject_max == 1:
+            last = self._last(text, row, offset)
+            if last == _UNREAD or last < -1:
+                return _UNREAD if last == _UNREAD else -2
+            return 1 if last >= self._counted_from else 0
+        if self._lasts is None:
             return _UNREAD
-        if last < -1:
-            return UNKNOWN_LAST
-        return FULL_SUBJECT if last >= self._one_from else 0
+        self.note_rows(offset - self.rows.count)
+        group = self.group
+        at = row * places.STRIDE + places.SUBJECT
+        subject, subject_end = group.numbers[at], group.numbers[at + 1]
+        number = self._lasts.count(group.data, subject, subject_end)
+        if number < 0:
+            number = -1 - number
+            if self._lasts.known_from > self._counted_from and number < self._subject_max:
+                name = memory.copied(text, subject, subject_end)
+                if self._found_counts is None or name not in self._found_counts:
+                    self.uncounted.append(name)
+                    return _UNREAD
+                below = self._found_counts[name]
+                if below < 0:
+                    return -2
+                self._lasts.complete(group.data, subject, subject_end, below)
+                number += below
+        return 1 if number >= self._subject_max else 0
+
+    def _count_again(self, data: bytes, subject: int, subject_end: int, log_end: int) -> None:
+        """Count the messages of a subject from its rollup on, which is the last row."""
+        fields = self._fields
+        if lifetimes.rollup(data, fields.rollup, fields.rollup_end) == _OF_SUBJECT:
+            assert self._lasts is not None
+            self.note_rows(log_end)
+            self._lasts.restart(data, subject, subject_end)
 
     def _last(self, text: bytes, row: int, offset: int) -> int:
         """Return the last offset of the message's subject below `offset`; below the log start: there is no message.
@@ -485,7 +542,7 @@ class Classified:
         group = self.group
         at = row * places.STRIDE + places.SUBJECT
         last = self._lasts.find(group.data, group.numbers[at], group.numbers[at + 1])
-        if last < 0 and self._lasts.known_from > self._log_start:
+        if last < 0 and self._lasts.known_from > self._log_start and self._lasts_before is None:
             subject = memory.copied(text, group.numbers[at], group.numbers[at + 1])
             if self._found_lasts is None or subject not in self._found_lasts:
                 self.unknown.append(subject)
@@ -529,19 +586,33 @@ class Classified:
             self.has_rollups = self.has_rollups or found == _OF_SUBJECT
             if found == _OF_ALL:
                 self.rollup_row = self.rows.count
-                if self._one_from >= 0:
-                    self._one_from = offset
+                self._counted_from = offset
+                if self._subject_max > 1 and self._lasts is not None:
+                    self._count_all_again(offset)
         if fields.id >= 0 and fields.id_end > fields.id:
             self.has_ids = True
             if self._ids is not None:
                 self._ids.add(data, fields.id, fields.id_end, offset)
 
+    def _count_all_again(self, offset: int) -> None:
+        """Count all messages from a rollup on, which would be at that offset: there is none before it any more."""
+        assert self._lasts is not None
+        self.note_rows(offset - self.rows.count)
+        if self._lasts_before is None:
+            self._lasts_before = self._lasts
+        self._lasts = SubjectTable(_SUBJECT_TABLE_MAX, offset, self._lasts._budget, True)  # noqa: SLF001
+
+    def lasts_since_rollup(self) -> SubjectTable | None:
+        """Return a table of what there is from the last rollup of all on; None: that of before goes on."""
+        return None if self._lasts_before is None else self._lasts
+
     def take_back(self, log_end: int) -> None:
         """Undo: nothing was decided, and the rows are not stored."""
         if self._ids is not None:
             self._ids.cut(log_end)
-        if self._lasts is not None:
-            self._lasts.take_back()
+        lasts = self._lasts if self._lasts_before is None else self._lasts_before
+        if lasts is not None:
+            lasts.take_back()
 
     def _of_sizes(self, row: int, value_bytes: int, header_bytes: int, message_bytes_max: int) -> int:
         self._number = value_bytes + header_bytes
@@ -670,7 +741,10 @@ def classify(
     is_added: bool = False,
     room_rows: int = -1,
     room_bytes: int = -1,
-    one_from: int = -1,
+    subject_max: int = 0,
+    counted_from: int = 0,
+    refuses_subjects: bool = False,
+    found_counts: dict[bytes, int] | None = None,
 ) -> Classified:
     """Check `group` for a log from `log_start` to `log_end`, of a stream with this name and these rules.
 
@@ -680,7 +754,9 @@ def classify(
     subjects that have none here. `mistyped`: a byte for each message, 0 if its value, without an envelope, fits; None:
     all fit. IndexError: it has another length.
     `room_rows`, `room_bytes`: no more is stored, in the order of arrival, where each row takes ROW_BYTES beside its
-    content; -1: any number. `one_from`: a message is refused if its subject has one from that offset on; -1: none is.
+    content; -1: any number. `subject_max`: how many messages from `counted_from` on a subject may have, 0: any number.
+    A message beyond that is refused with `refuses_subjects`, else it takes the place of another, and needs no room for
+    a row. `found_counts`: what was counted below `lasts`; -2: that failed.
     """
     has_room = (room_rows < 0 or group.count <= room_rows) and (
         room_bytes < 0 or len(group.data) + _ROW_BYTES * group.count <= room_bytes
@@ -688,7 +764,7 @@ def classify(
     if (
         mistyped is None
         and has_room
-        and one_from < 0
+        and not refuses_subjects
         and _all_pass(group, acks_replies, message_bytes_max, skips_reserved)
     ):
         out = Classified(group, group, None, None, False, lasts, log_start)
@@ -703,8 +779,10 @@ def classify(
     if mistyped is not None and len(mistyped) != group.count:
         raise IndexError(f"{len(mistyped)} marks for {group.count} messages")
     out._mistyped = mistyped  # noqa: SLF001 (of its own module)
-    out._room_rows, out._room_bytes = room_rows, room_bytes  # noqa: SLF001
-    out._one_from = one_from  # noqa: SLF001
+    out._room_rows = -1 if group.count <= room_rows else room_rows  # noqa: SLF001
+    out._room_bytes = room_bytes  # noqa: SLF001
+    out._subject_max, out._counted_from = subject_max, counted_from  # noqa: SLF001
+    out._refuses_subjects, out._found_counts = refuses_subjects, found_counts  # noqa: SLF001
     out.take(name, acks_replies, message_bytes_max, skips_reserved, log_end, False, acks_envelopes)
     out.note_rows(log_end)
     if out.needs_ids or out.needs_lasts:

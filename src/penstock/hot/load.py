@@ -50,7 +50,7 @@ def int64s(text: bytes, at: int, count: int) -> Sequence[int]:
     return struct.unpack_from(f"<{count}q", text, at)
 
 
-def uint32(text: bytes, at: int) -> int:
+def uint32(text: bytes | bytearray, at: int) -> int:
     """Return 4 bytes, little-endian, unsigned."""
     return int.from_bytes(text[at : at + 4], "little")
 

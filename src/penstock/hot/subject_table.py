@@ -1,5 +1,7 @@
 """Last offset of each subject of a log, from some offset on: for checks of an expected last sequence, and for limits.
 
+A table with `counts` also knows how many messages of a subject have come from `known_from` on.
+
 Rules: every subject with a message at or behind `known_from` is in the table with the offset of its last message, so a
 subject that is not has its last message below, or none. Rows are noted before they are written, so that those of one
 read see each other: `written` or `take_back` must follow. Nothing is dropped in between: `known_from` rises in
@@ -13,6 +15,10 @@ more slots than its `TableBudget`, they are set aside earlier.
 
     known_from ─╮
     0 a   1 b   2 a   3 c   4 b            at most 4 subjects:   older: a → 2, c → 3    newer: b → 4
+
+Counts take 4 bytes a slot more. The newer part counts what has come since it began, so the sum of both parts is the
+number from `known_from` on. Once a caller says how many there are below (`complete`), the newer part has the number of
+all, and keeps it when the older one goes.
 
 A subject is kept as 126 bits of its SipHash, whose key is random: two subjects are taken for one with a chance of 10⁻²⁵
 in a full table, which is less than that of a broken disk, and no publisher can choose two such.
@@ -32,6 +38,9 @@ _int = int
 
 _SLOT = 24  # bytes: both halves of the hash, and the offset plus 2; zeros: free; 1: no message
 _LAST = 16
+_COUNT = 4  # bytes: a number, and whether it is that of all messages of the subject
+_COMPLETE = 0x4000_0000
+_COUNT_MAX = 0x3FFF_FFFF
 _SIGNLESS = 0x7FFF_FFFF_FFFF_FFFF
 _SLOTS_MIN = 64
 _SLOTS_FREE = limits.SUBJECT_TABLE_SLOTS_FREE
@@ -48,21 +57,28 @@ class TableBudget:
 
 
 class SubjectTable:
-    """The last offsets of the subjects of one log."""
+    """The last offsets of the subjects of one log, and with `counts` the number of their messages."""
 
-    __slots__ = ("_at", "_budget", "_count", "_end", "_half", "_hash", "_mask", "_newer", "_newer_from", "_noted",
-                 "_noted_count", "_older", "_older_count", "_older_mask", "known_from")  # fmt: skip
+    __slots__ = ("_at", "_budget", "_count", "_end", "_half", "_hash", "_mask", "_newer", "_newer_counts",
+                 "_newer_from", "_noted", "_noted_count", "_noted_counts", "_older", "_older_count", "_older_counts",
+                 "_older_mask", "_written_end", "counts", "known_from")  # fmt: skip
 
-    def __init__(self, subjects_max: int, known_from: int, budget: TableBudget | None = None) -> None:
+    def __init__(
+        self, subjects_max: int, known_from: int, budget: TableBudget | None = None, counts: bool = False
+    ) -> None:
         self.known_from = known_from
+        self.counts = counts
         self._half = max(subjects_max // 2, 1)
         self._budget = TableBudget(limits.OFFSET_MAX) if budget is None else budget
         self._hash = SipHash(os.urandom(16))
         self._older: bytearray | None = None
         self._older_count = self._older_mask = 0
         self._count = self._mask = self._at = 0
-        self._newer_from = self._end = known_from
+        self._newer_from = self._end = self._written_end = known_from
         self._noted = bytearray()  # slots as they were before what is not written yet
+        self._noted_counts = bytearray()
+        self._newer_counts = bytearray()
+        self._older_counts = bytearray()
         self._noted_count = 0
         self._begin(_SLOTS_MIN)
 
@@ -79,6 +95,36 @@ class SubjectTable:
         self._hash.hash(data, begin, end)
         return self._find() - 2
 
+    def count(self, data: bytes, begin: _int, end: _int) -> _int:
+        """Return the number of messages of the subject data[begin:end]; -1 - n: there are n from `known_from` on, and
+        it is not known how many below.
+        """
+        _check_counts(self)
+        _check(data, begin, end)
+        self._hash.hash(data, begin, end)
+        return self._counted()
+
+    def complete(self, data: bytes, begin: _int, end: _int, below: _int) -> None:
+        """Take the number of messages of a subject below `known_from`; it is remembered if there are later ones."""
+        _check_counts(self)
+        _check(data, begin, end)
+        self._hash.hash(data, begin, end)
+        number = self._counted()
+        self._find()
+        newer = self._newer
+        if number < 0 and load.uint64(newer, self._at + _LAST) != 0:
+            load.put_int32(
+                self._newer_counts, self._at // _SLOT * _COUNT, min(below - 1 - number, _COUNT_MAX) | _COMPLETE
+            )
+
+    def restart(self, data: bytes, begin: _int, end: _int) -> None:
+        """Take the last message of a subject, which was recorded just now, as the only one."""
+        _check_counts(self)
+        _check(data, begin, end)
+        self._hash.hash(data, begin, end)
+        self._find()
+        load.put_int32(self._newer_counts, self._at // _SLOT * _COUNT, _COMPLETE + 1)
+
     def note(self, group: MessageGroup, start: _int, end: _int, base_offset: _int) -> None:
         """Record rows [start, end) at `base_offset` + row, after all others."""
         if not 0 <= start <= end <= group.count:
@@ -91,7 +137,8 @@ class SubjectTable:
             size = numbers[at + 1] - begin
             after = at + places.STRIDE
             if (
-                row + 1 < end
+                not self.counts
+                and row + 1 < end
                 and numbers[after + 1] - numbers[after] == size
                 and load.equal(text, begin, numbers[after], size)
             ):
@@ -111,6 +158,18 @@ class SubjectTable:
         `ends`, `data`: the value offsets (int32, one more than rows) and the bytes of an Arrow `utf8` column without
         nulls. `offsets`: of the rows, int64, rising. IndexError, ValueError: they do not fit; nothing is recorded.
         """
+        return self._take(ends, data, offsets, begin, end, False)
+
+    def count_each(self, ends: memoryview, data: memoryview, count: _int, base_offset: _int) -> array[int]:
+        """Return for each row at `base_offset` + row what `count` would; record it, as `take` does."""
+        _check_counts(self)
+        offsets = bytearray(8 * count)
+        load.put_int64s(offsets, 0, base_offset, 1, count)
+        return self._take(ends, data, memoryview(offsets), 0, count, True)
+
+    def _take(
+        self, ends: memoryview, data: memoryview, offsets: memoryview, begin: _int, end: _int, counts: bool
+    ) -> array[int]:
         if not 0 <= begin <= end:
             raise IndexError(f"rows {begin} to {end}")
         found = array("q")
@@ -128,13 +187,19 @@ class SubjectTable:
         target = out
         for row in range(count):
             self._hash.hash(subjects, text_ends[row] - first, text_ends[row + 1] - first)
-            memory.put_int64(target, 8 * row, self._put(row_offsets[row]) - 2)
+            if counts:
+                number = self._counted()
+                self._put(row_offsets[row])
+            else:
+                number = self._put(row_offsets[row]) - 2
+            memory.put_int64(target, 8 * row, number)
         found.frombytes(out)
         return found
 
     def written(self) -> None:
         """Confirm that the recorded rows are written."""
         self._noted_count = 0
+        self._written_end = self._end
         if self._count >= self._half or (
             self._budget.slots > self._budget.slots_max and self._count >= _SLOTS_FREE // 4
         ):
@@ -144,11 +209,15 @@ class SubjectTable:
         """Undo: the recorded rows were not written."""
         noted = self._noted
         newer = self._newer
+        self._end = self._written_end
         while self._noted_count > 0:
             self._noted_count -= 1
             at = self._noted_count * _SLOT
             slot = _slot_of(newer, self._mask, load.uint64(noted, at), load.uint64(noted, at + 8))
             memory.put_int64(newer, slot + _LAST, load.uint64(noted, at + _LAST))
+            if self.counts:
+                before = load.uint32(self._noted_counts, self._noted_count * _COUNT)
+                load.put_int32(self._newer_counts, slot // _SLOT * _COUNT, before)
 
     def _find(self) -> _int:
         """Return the offset of the subject that was hashed, plus 2; at most 1: unknown."""
@@ -163,6 +232,21 @@ class SubjectTable:
                 older = self._older
                 found = max(found, load.uint64(older, _slot_of(older, self._older_mask, low, high) + _LAST))
         return found
+
+    def _counted(self) -> _int:
+        """Return the number of messages on the subject that was hashed; see `count`."""
+        low = self._hash.low & _SIGNLESS
+        high = self._hash.high & _SIGNLESS
+        number = load.uint32(self._newer_counts, _slot_of(self._newer, self._mask, low, high) // _SLOT * _COUNT)
+        if number >= _COMPLETE:
+            return number - _COMPLETE
+        if self._older is not None:
+            slot = _slot_of(self._older, self._older_mask, low, high)
+            older = load.uint32(self._older_counts, slot // _SLOT * _COUNT)
+            if older >= _COMPLETE:
+                return number + older - _COMPLETE
+            number += older
+        return -1 - number
 
     def _put(self, offset: _int) -> _int:
         """Record a message on the subject that was hashed; return what `_find` did before."""
@@ -184,6 +268,15 @@ class SubjectTable:
         memory.put_int64(noted, at, self._hash.low & _SIGNLESS)
         memory.put_int64(noted, at + 8, self._hash.high & _SIGNLESS)
         memory.put_int64(noted, at + _LAST, before)
+        if self.counts:
+            at = self._noted_count * _COUNT
+            if at == len(self._noted_counts):
+                memory.widen(self._noted_counts, max(at, _COUNT * _SLOTS_MIN))
+            slot = self._at // _SLOT * _COUNT
+            number = load.uint32(self._newer_counts, slot)
+            load.put_int32(self._noted_counts, at, number)
+            if number & _COUNT_MAX < _COUNT_MAX:
+                load.put_int32(self._newer_counts, slot, number + 1)
         self._noted_count += 1
         self._end = offset + 1
         return before
@@ -194,6 +287,7 @@ class SubjectTable:
     def _begin(self, slots: _int) -> None:
         """Begin an empty newer part."""
         self._newer = bytearray(_SLOT * slots)
+        self._newer_counts = bytearray(_COUNT * slots if self.counts else 0)
         self._mask = slots - 1
         self._count = 0
         self._budget.slots += slots
@@ -203,7 +297,7 @@ class SubjectTable:
         source = self._newer
         slots = self._mask + 1
         count = self._count
-        kept = self._newer
+        kept, counts = self._newer, self._newer_counts
         self._begin(2 * slots)
         self._count = count
         target = self._newer
@@ -216,6 +310,9 @@ class SubjectTable:
                 memory.put_int64(target, slot, low)
                 memory.put_int64(target, slot + 8, high)
                 memory.put_int64(target, slot + _LAST, last)
+                if self.counts:
+                    number = load.uint32(counts, at // _SLOT * _COUNT)
+                    load.put_int32(self._newer_counts, slot // _SLOT * _COUNT, number)
         self._budget.slots -= slots
         del kept
 
@@ -225,8 +322,9 @@ class SubjectTable:
             self._budget.slots -= self._older_mask + 1
             self.known_from = max(self.known_from, self._newer_from)
         self._older, self._older_count, self._older_mask = self._newer, self._count, self._mask
+        self._older_counts = self._newer_counts
         self._newer_from = self._end
-        self._noted = bytearray()
+        self._noted, self._noted_counts = bytearray(), bytearray()
         slots = _SLOTS_MIN
         if self._budget.slots <= self._budget.slots_max:  # as many as it will need, so that none is moved
             while slots <= self._older_mask and 3 * slots < 4 * self._half:
@@ -244,6 +342,11 @@ def _slot_of(table: bytearray, mask: _int, low: _int, high: _int) -> _int:
         if load.uint64(table, slot) == low and load.uint64(table, slot + 8) == high:
             return slot
         at = (at + 1) & mask
+
+
+def _check_counts(table: SubjectTable) -> None:
+    if not table.counts:
+        raise ValueError("the table does not count messages")
 
 
 def _check(data: bytes, begin: _int, end: _int) -> None:

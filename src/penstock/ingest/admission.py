@@ -32,8 +32,9 @@ sequence, message id, last id, rollup, size.
 | every other `Penstock-` name              | refused: it requests something of a later version                    |
 
 With a schema check, a message whose value does not fit is refused after all of these, or counted (`value_check`).
-Last, a stream that discards new messages refuses each one that would exceed a limit (`Room`), or whose subject already
-has a message, if it does so by subject.
+Last, a stream that discards new messages refuses each one that would exceed a limit (`Room`), or whose subject has as
+many messages as it may, if it does so by subject. Else such a message takes the place of another one, and needs no room
+for a row.
 
 A subject is also refused if the socket API would refuse it: nats-server lets `orders.*` and control characters pass.
 
@@ -68,6 +69,7 @@ from penstock.hot.classification import Classified, RefusedMessage, classify, cl
 from penstock.hot.headers import HeaderFields, unsupported
 from penstock.hot.message_group import MessageGroup, TooLarge
 from penstock.hot.message_ids import MessageIds
+from penstock.hot.subject_table import SubjectTable
 from penstock.ingest import acks
 from penstock.ingest.last_sequences import LastSequences
 from penstock.ingest.value_check import UNDECIDED, ValueCheck
@@ -115,7 +117,8 @@ class AdmissionRules:
     allows_ttls: bool
     allows_rollups: bool
     competes: bool = False
-    one_per_subject: bool = False  # a message is refused if its subject has one, unless it is a rollup
+    subject_max: int = 0  # messages of a subject, if what comes beyond is refused or needs no room; else 0
+    refuses_subjects: bool = False  # what comes beyond is refused, unless it is a rollup
     refuses_misfits: bool = False  # if values are checked at all; else they are counted
 
     @property
@@ -140,7 +143,8 @@ class AdmissionRules:
             allows_rollups=config.allow_rollup,
             competes=config.competes,
             refuses_misfits=config.schema_check is SchemaCheck.REFUSE,
-            one_per_subject=config.refuses_new_per_subject,
+            subject_max=config.admitted_per_subject,
+            refuses_subjects=config.refuses_new_per_subject,
         )
 
 
@@ -161,8 +165,9 @@ class Admission(msgspec.Struct):
     depend on this leader's log: they are true only if no other broker leads. `undelivered`: why messages delivered by a
     JetStream consumer are not stored, by kind: one text for each. `unheard`: refused messages whose publishers get no
     error ack, because they have no reply subject or want no ack; `unheard_why`: subject and reason of the first of
-    them, in printable ASCII. `flags`: flags of the batches that the rows become. For `duplicates`, `has_ids`,
-    `rollup_row`, `needs_ids`, `needs_lasts` and `unknown` see `hot.classification.Classified`.
+    them, in printable ASCII. `flags`: flags of the batches that the rows become. `lasts_since_rollup`: what `lasts` are
+    to be once the rows are written, from the last rollup of all on, if they are counted. For `duplicates`, `has_ids`,
+    `rollup_row`, `needs_ids`, `needs_lasts`, `unknown` and `uncounted` see `hot.classification.Classified`.
     """
 
     rows: MessageGroup
@@ -176,10 +181,12 @@ class Admission(msgspec.Struct):
     of: MessageGroup | None = None  # the group in which `duplicates` number their rows
     has_ids: bool = False
     flags: int = 0
+    lasts_since_rollup: SubjectTable | None = None
     rollup_row: int = -1
     needs_ids: bool = False
     needs_lasts: bool = False
     unknown: list[bytes] = []
+    uncounted: list[bytes] = []
     undelivered: dict[bytes, str] = {}
     misaddressed: list[tuple[bytes, bytes]] = []  # subject and reply of messages that name another stream
     misfits: int = 0  # rows that are stored though their values do not fit the schema
@@ -208,22 +215,25 @@ def admit(
     values: ValueCheck | None = None,
     mistyped: bytes | None = None,
     room: Room = ANY_ROOM,
-    one_from: int = -1,
+    counted_from: int = 0,
 ) -> Admission:
     """Return the rows of `group` for a log from `log_start` to `log_end`. Pure, except that `ids` and `lasts` record
     the rows. `is_added`: an older partition may have earlier messages of a subject. `values`: has made the marks
     `mistyped` (`marks_of`), or counts misfits; None: values are not checked. `room`: of a
-    stream that refuses what does not fit. `one_from`: offset from which on a subject has one message at most, or -1.
+    stream that refuses what does not fit. `counted_from`: offset from which on the messages of a subject count.
     """
-    table, found_lasts = (None, None) if lasts is None else (lasts.table, lasts.found)
+    table, found_lasts, found_counts = (None,) * 3 if lasts is None else (lasts.table, lasts.found, lasts.found_counts)
     found = classify(
         group, rules.name, rules.acks_replies, rules.message_bytes_max, rules.skips_reserved, log_end,
         rules.acks_envelopes, ids, rules.dedup_window_us is not None, table, log_start, rules.allows_ttls,
-        rules.allows_rollups, rules.competes, mistyped, found_lasts, is_added, *room, one_from,
+        rules.allows_rollups, rules.competes, mistyped, found_lasts, is_added, *room, rules.subject_max, counted_from,
+        rules.refuses_subjects, found_counts,
     )  # fmt: skip
     if found.needs_ids or found.needs_lasts:
-        unknown = [*dict.fromkeys(found.unknown)]
-        return Admission(found.rows, needs_ids=found.needs_ids, needs_lasts=found.needs_lasts, unknown=unknown)
+        out = Admission(found.rows, needs_ids=found.needs_ids, needs_lasts=found.needs_lasts)
+        out.unknown, out.uncounted = [*dict.fromkeys(found.unknown)], [*dict.fromkeys(found.uncounted)]
+        return out
+    lasts_since_rollup = found.lasts_since_rollup()
     misfits = 0 if values is None or rules.refuses_misfits else _count(values.of_group(found.rows))
     if found.rows is group and not group.too_large:
         return Admission(group, misfits=misfits)
@@ -251,7 +261,7 @@ def admit(
         return _body(verdict, quoted, rules)
 
     admission = _admission(group, found, rules, REFUSED, body)
-    admission.misfits = misfits
+    admission.misfits, admission.lasts_since_rollup = misfits, lasts_since_rollup
     if mistyped is not None:
         refused = (mistyped[one.row] for one in found.refused if one.verdict == classification.MISTYPED)
         admission.mistyped = sum(mark != UNDECIDED for mark in refused)

@@ -290,7 +290,7 @@ class Node:
                 case PartitionEventKind.COMMITTED:
                     replicas.committed(partition)
                     self._fetches.grown(partition)
-                    if partition.is_limited or is_companion(partition.key.stream_id):
+                    if partition.needs_decisions or is_companion(partition.key.stream_id):
                         self._decisions.check(partition)
                     if self._publishing:
                         self._publishing.grown(partition)

@@ -62,12 +62,12 @@ from penstock.node.api.lookup_api import LookupApi
 from penstock.node.api.mark_snapshots import MarkSnapshots
 from penstock.node.api.metadata_api import Handler, MetadataApi
 from penstock.node.api.offsets import GroupOffsets
+from penstock.node.api.row_decisions import RowDecisions
 from penstock.node.api.schema_checks import SchemaChecks
 from penstock.node.api.schema_registry import SchemaRegistry
 from penstock.node.api.staged_publishing import StagedPublisher
 from penstock.node.api.status_report import StatusReport
 from penstock.node.api.stream_index import StreamIndex
-from penstock.node.api.subject_limits import SubjectLimits
 from penstock.node.api.survey_marks import SurveyMarks
 from penstock.node.api.user_api import UserApi
 from penstock.node.api.verify_api import VerifyApi
@@ -107,7 +107,7 @@ class RequestRouter:
         self.verifying = VerifyApi(context.outbox, stopping=STOPPING)
         self.storing = AppendApi(context, find, replicas, budget.meters.counters)
         write = self.storing.append_to
-        self.decisions = SubjectLimits(context, replicas, write=self.storing.append_to_companion)
+        self.decisions = RowDecisions(context, replicas, write=self.storing.append_to_companion)
         self.lookups = LookupApi(context, self.decisions, replicas.leases, stopping=STOPPING)
         bounds = CommitBounds(context, find, peers, budget.refusals)
         self.offsets = GroupOffsets(context, cluster, find, bounds, write=write)

@@ -9,14 +9,16 @@
 | a refusal names as the last message neither such a one nor the one that it expects | an error                      |
 | a leader's log never has more live rows than max_messages, or bytes than max_bytes | every event of a broker       |
 | … nor does any replica, up to its committed_end                                    | every event of a broker       |
-| with discard_new_per_subject every stored message is the only one of its subject   | as the first                  |
+| with discard_new_per_subject a subject never gets more messages than it may        | as the first                  |
+| with a limit by subject that hides, readers never see more than max_messages       | every event of a broker       |
 | a message whose expectation is true is stored, also after all failovers            | the end: see `waits_for`      |
 
 Rules: writers use what they were told last: by acks, by refusals (which name the last sequence) and by answered
 deletions. Several of them write at the same time, with the same expectation. Some are late: they expect a message that
 was deleted. When another broker begins to lead, writers come at once, and its disk may be slow. Two streams: one
-without limits, and one that discards new messages at a limit in messages, in bytes or of one for each subject. With one
-in bytes it may stay full without a message: batches that only cover offsets have bytes, too.
+without limits, and one that discards new messages at a limit in messages, in bytes or of a few for each subject. In one
+of these writers replace the messages of their subjects though it is full. With one in bytes it may stay full without a
+message: batches that only cover offsets have bytes, too.
 """
 
 from __future__ import annotations
@@ -114,6 +116,16 @@ class _Stream:
         deletion = self.deletions.get(offset)
         return deletion is not None and deletion.answered_us is not None and deletion.answered_us < at_us
 
+    def may_be_deleted(self, offset: int, acked_us: int | None) -> bool:
+        """True if a message may have been deleted before that time; None: at any time."""
+        deletion = self.deletions.get(offset)
+        return deletion is not None and (acked_us is None or deletion.asked_us <= acked_us)
+
+    @property
+    def replaces(self) -> bool:
+        """True if a limit by subject hides messages."""
+        return self.config.subject_limit is not None
+
     @property
     def live(self) -> list[int]:
         """Offsets of the messages that are known, and whose deletion was not answered."""
@@ -176,7 +188,9 @@ class Expecting:
         if kind < 2:
             limit = {"max_bytes": _BYTES_MAX}
         elif kind == 2:
-            limit = {"max_messages_per_subject": 1, "discard_new_per_subject": True}
+            limit = {"max_messages_per_subject": 1 + self._drawn(3), "discard_new_per_subject": True}
+        elif kind == 3:
+            limit = {"max_messages_per_subject": 1 + self._drawn(3), "max_messages": _SUBJECTS - 1}
         of_names: dict[str, dict[str, Any]] = {"expected": {}, "full": {"discard": "new", **limit}}
         for name, more in of_names.items():
             fields = {
@@ -263,8 +277,6 @@ class Expecting:
             fields += b"Nats-Msg-Id: %b\r\n" % message.name.rstrip(b".")
         if fields:
             message = message._replace(headers=b"NATS/1.0\r\n%b\r\n" % fields)
-        if wanted.last is None and stream.config.refuses_new_per_subject:
-            wanted = wanted._replace(last=_NONE)
         stream.wanted[message.name] = wanted
         tries = TRIES_MAX if has_id and self._drawn(2) else 0
         self._sender.send((stream.history,), message, tries, told=partial(self._told, stream, message, bool(tries)))
@@ -293,7 +305,8 @@ class Expecting:
             wants = stream.wanted[message.name]
             is_expecting = (wants.last, wants.log_end, wants.last_id) != (None, None, None)
             self._around.count("messages as expected", is_expecting)
-            self._around.count("messages that are alone", stream.config.refuses_new_per_subject)
+            self._around.count("messages that a subject may have", stream.config.refuses_new_per_subject)
+            self._around.count("messages that replace others", stream.replaces)
             stream.lasts[subject] = max(offset, stream.lasts.get(subject, _NONE))
             if offset >= stream.log_end:
                 has_id = b"Nats-Msg-Id" in message.headers
@@ -364,7 +377,7 @@ class Expecting:
         messages = [self._named(stream, self._subject(stream, self._drawn(_SUBJECTS))) for _ in range(count)]
         names = [one.name for one in messages]
         if stream.config.refuses_new_per_subject:
-            stream.wanted |= {name: _Wanted(self._now_us, last=_NONE) for name in names}
+            stream.wanted |= {name: _Wanted(self._now_us) for name in names}
         group = MessageGroup.of([one.subject for one in messages], names)
         data, _ = codec.encode(group, 0, count, base_offset=0, timestamp_us=0, leader_epoch=0)
 
@@ -398,9 +411,16 @@ class Expecting:
         before = known.get(offset - 1)
         if wants.last_id is not None and before is not None and before.rstrip(b".") != wants.last_id:
             return f"expects {wants.last_id!r} before it; there is {before!r}"
+        subject = told[known[offset]]
+        most = stream.config.admitted_per_subject if stream.config.refuses_new_per_subject else offset + 1
+        there = [one for one in range(offset) if one in known and told[known[one]] == subject]
+        if stream.replaces:
+            there = there[-stream.config.admitted_per_subject :]  # earlier ones may be hidden
+        there = [one for one in there if not stream.may_be_deleted(one, acked_us)]
+        if len(there) >= most:
+            return f"its subject has {there} before it"
         if wants.last is None:
             return ""
-        subject = told[known[offset]]
         if wants.last >= offset:
             return f"expects {wants.last} as the last message of its subject, which comes later"
         if wants.last >= 0:
@@ -410,10 +430,8 @@ class Expecting:
             if stream.is_deleted(wants.last, wants.sent_us):
                 at_us = deletions[wants.last].answered_us
                 return f"expects {wants.last}, whose deletion was answered at {at_us} us, before it came"
-        for one in range(0 if stream.config.refuses_new_per_subject else wants.last + 1, offset):
-            if one not in known or told[known[one]] != subject:
-                continue
-            if (deletion := deletions.get(one)) is None or (acked_us is not None and deletion.asked_us > acked_us):
+        for one in there:
+            if one > wants.last:
                 return f"expects {wants.last} as the last message of its subject, and that was {one}"
         return ""
 
@@ -437,6 +455,8 @@ class Expecting:
             if before is not None and look[:-1] == before[:-1] and look.hidden is before.hidden:
                 continue
             self._looks[key] = look
+            if stream.replaces:
+                stream.history.deleting |= set(range(look.log_end))  # a later one of its subject may hide any of them
             if look.is_leader and look.leader_epoch > self._epochs.get(stream.stream_id, 0):
                 self._epochs[stream.stream_id] = look.leader_epoch
                 if self._drawn(3) == 0:
@@ -459,7 +479,13 @@ class Expecting:
         self, stream: _Stream, broker: SimBroker, look: inspector.FullLook, before: inspector.FullLook | None
     ) -> None:
         config, history = stream.config, stream.history
-        if config.max_messages is not None:
+        if config.max_messages is not None and stream.replaces:
+            shown = look.visible_end - look.log_start - look.hidden.count_in(look.log_start, look.visible_end)
+            if shown > config.max_messages:
+                text = f"{history.name()}: {broker.name} shows {shown} messages up to {look.visible_end}"
+                raise ViolationError(f"{text}, and {config.max_messages} is the limit")
+            self._around.count("times that a log of replaced ones was full", shown == config.max_messages)
+        elif config.max_messages is not None:
             deleting = sum(look.log_start <= one < look.committed_end for one in history.deleting)
             live = look.committed_end - look.log_start - deleting
             if live > config.max_messages:

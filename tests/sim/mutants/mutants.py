@@ -26,7 +26,7 @@ _REGISTRY = "penstock.node.api.schema_registry"
 _VALUES = "penstock.node.api.schema_checks"
 _COMPANIONS = "penstock.node.replicas.companions"
 _SUBJECTS = "penstock.commitlog.subject_queries"
-_LIMITS = "penstock.node.api.subject_limits"
+_DECISIONS = "penstock.node.api.row_decisions"
 _ROW_LIMIT = "penstock.node.partition.row_limit"
 _FEATURES = "penstock.metadata.feature_versions"
 
@@ -739,25 +739,25 @@ MUTANTS_OF_MARKS = (
     ),
     Mutant(
         "what is not committed is decided on",
-        _LIMITS,
+        _DECISIONS,
         "        end = partition.committed_end\n        query",
         "        end = partition.log.log_end\n        query",
     ),
     Mutant(
         "readers see what is not decided on",
-        _PARTITION,
-        "        return min(self.committed_end, max(self._seen_end, self.decided_end))\n",
-        "        return self.committed_end\n",
+        "penstock.node.partition.visible_rows",
+        "        return min(committed_end, max(self._seen_end, decided_end))\n",
+        "        return committed_end\n",
     ),
     Mutant(
         "the last message is told before what was acked is decided on",
-        _LIMITS,
+        _DECISIONS,
         "        if partition.leadership is None or partition.visible_end >= end:\n",
         "        if True:\n",
     ),
     Mutant(
         "a new leader decides on its own messages only",
-        _LIMITS,
+        _DECISIONS,
         "        begin = max(self._hidden.decided(partition, limit, rollups=rollups), partition.log_start)\n",
         "        begin = max(self._hidden.decided(partition, limit, rollups=rollups), one.leadership.epoch_start)\n",
     ),
@@ -836,8 +836,8 @@ MUTANTS_OF_EXPECTATIONS = (
     Mutant(
         "a look-up finds deleted messages",
         _PARTITION,
-        "            view, is_indexed = self.view().hiding(self.log.hidden), self.log.config.indexes_subjects\n",
-        "            view, is_indexed = self.view(), self.log.config.indexes_subjects\n",
+        "        view, is_indexed = self.view().hiding(self.log.hidden), self.log.config.indexes_subjects\n",
+        "        view, is_indexed = self.view(), self.log.config.indexes_subjects\n",
     ),
     Mutant(
         "appended rows are no last messages",
@@ -871,16 +871,30 @@ MUTANTS_OF_EXPECTATIONS = (
         "        if True:\n            return None\n",
     ),
     Mutant(
-        "a subject may get a second message",
-        _PARTITION,
-        "one_from=self._one_from if rules.one_per_subject else -1",
-        "one_from=-1",
+        "a subject may get more messages than it may have",
+        "penstock.ingest.admission",
+        "        rules.refuses_subjects, found_counts,\n",
+        "        False, found_counts,\n",
     ),
     Mutant(
-        "a client's batch may have a second message of a subject",
+        "a client's batch may have more messages of a subject than it may",
         _PARTITION,
-        " if self._rules.one_per_subject and not is_rollup else None\n",
+        " if self._rules.refuses_subjects and not is_rollup else None\n",
         " if False else None\n",
+    ),
+    Mutant(
+        "messages below the table of counts do not count",
+        "penstock.node.partition.last_sequences",
+        "            if (counted := self._counted).subjects:\n",
+        "            counted = self._counted\n"
+        "            self.numbers = [0] * len(counted.subjects)\n"
+        "            if False:\n",
+    ),
+    Mutant(
+        "a full stream takes what replaces nothing",
+        _PARTITION,
+        "            replaced = self._replaces(message, step)\n            if isinstance",
+        "            replaced = count\n            if isinstance",
     ),
 )
 """Mutants of expectations and of streams that refuse what would exceed their limits: some seeds have such writers.

@@ -138,9 +138,9 @@ def test_what_0_4_added_is_not_stored_where_it_says_nothing() -> None:
     ("fields", "mistake"),
     [
         ({"discard": Discard.NEW, "max_messages_per_subject": 1}, None),
+        ({"discard": Discard.NEW, "max_messages_per_subject": 1_000_000}, None),
         ({"max_messages_per_subject": 1}, "it needs discard 'new'"),
-        ({"discard": Discard.NEW}, "it needs max_messages_per_subject 1"),
-        ({"discard": Discard.NEW, "max_messages_per_subject": 2}, "max_messages_per_subject is 2: messages beyond"),
+        ({"discard": Discard.NEW}, "it needs max_messages_per_subject"),
     ],
 )
 def test_what_discard_new_per_subject_needs(fields: dict[str, Any], mistake: str | None) -> None:
@@ -156,6 +156,26 @@ def test_what_discard_new_per_subject_needs(fields: dict[str, Any], mistake: str
     off = msgspec.structs.replace(config, discard_new_per_subject=False)
     assert (off, off.subject_limit) == (plain, fields.get("max_messages_per_subject"))
     assert "discard_new_per_subject" not in msgspec.to_builtins(off)
+
+
+@pytest.mark.parametrize(
+    ("fields", "most"),
+    [
+        ({"max_messages_per_subject": 3}, 0),
+        ({"max_messages_per_subject": 3, "discard": Discard.NEW}, 0),
+        ({"max_messages_per_subject": 3, "discard": Discard.NEW, "max_bytes": 1_000_000}, 0),
+        ({"max_messages_per_subject": 3, "discard": Discard.NEW, "max_messages": 9}, 3),
+        ({"max_messages_per_subject": 3, "discard": Discard.NEW, "discard_new_per_subject": True}, 3),
+        ({"max_messages": 9, "discard": Discard.NEW}, 0),
+    ],
+)
+def test_when_admission_asks_how_many_messages_a_subject_has(fields: dict[str, Any], most: int) -> None:
+    config = StreamConfig(name="a", subject="a.>", **fields)
+    assert config.admitted_per_subject == most
+    for suspended in (SuspendDeletion.YES, SuspendDeletion.COPYING):
+        changed = msgspec.structs.replace(config, suspend_deletion=suspended)
+        refuses = suspended is SuspendDeletion.YES and "discard_new_per_subject" in fields
+        assert changed.admitted_per_subject == (most if refuses else 0)
 
 
 def test_partitions_need_a_plain_subject() -> None:

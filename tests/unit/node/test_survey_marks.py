@@ -69,7 +69,7 @@ def views(brokers: Brokers) -> list[list[Row]]:
             member.node._replicas.companions.check_readable(partition(member))
         except RemoteError:
             continue
-        ends = partition(member).committed_end, partition(member).shown_marks
+        ends = partition(member).committed_end, partition(member).visible.shown_marks
         found.append(member.read("prices"))
         assert by_end.setdefault(ends, found[-1]) == found[-1], "with the same marks they show the same"
     assert found
@@ -211,7 +211,7 @@ def test_a_replica_that_lags_shows_nothing_rather_than_a_key_without_its_message
     brokers.run(20_000)
     (follower, *_) = [one for one in brokers.members.values() if one is not brokers.led("prices")]
     own = partition(follower)
-    assert own.marked_log_end == own.committed_end == 41
+    assert own.visible.applied.log_end == own.committed_end == 41
     assert not own.lags_marks
     own.committed_end = 40  # as if it had not heard of the last commit
     assert own.lags_marks
@@ -275,7 +275,7 @@ def test_once_the_level_is_raised_what_replicas_lost_alone_is_the_same_on_all() 
     brokers.run(120_000)
     view, *others = views(brokers)
     assert others == [view, view]
-    hidden = {partition(member).hiding[0] for member in brokers.members.values()}
+    hidden = {partition(member).visible.applied.hidden for member in brokers.members.values()}
     (rows,) = hidden
     assert rows.count == partition(brokers.led("prices")).committed_end - len(view), "gaps are marks, too"
     deciding = [partition(member).log.config.deciding for member in brokers.members.values()]

@@ -9,6 +9,7 @@ import pytest
 import penstock.aio
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.live.row_set import RowSet
+from penstock.node.partition.visible_rows import AppliedMarks
 from penstock.testing import Cluster
 
 
@@ -25,7 +26,7 @@ def test_clients_read_across_hidden_rows() -> None:
             for node in cluster._nodes():
                 for partition in node._partitions.values():
                     if partition.stream.name == "orders":
-                        partition.hide(hidden)
+                        partition.hide(AppliedMarks(hidden))
             assert [one.offset async for one in client.messages("orders")] == shown
             for start in (0, 5, 12, 30, 50, 74, 96):
                 found = [one.offset async for one in client.messages("orders", start=start)]

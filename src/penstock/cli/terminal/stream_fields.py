@@ -129,8 +129,8 @@ FIELDS = (
     _switch(
         "discard_new_per_subject",
         "--discard-new-per-subject",
-        "Whether a message is refused if its subject already has one. It needs --discard new and "
-        "--max-messages-per-subject 1. If not, the newer message takes the place of the older one.",
+        "Whether a message is refused if its subject has --max-messages-per-subject already. It needs --discard new. "
+        "If not, the newer message takes the place of the oldest one.",
     ),
     Field(
         "retain",

@@ -43,7 +43,7 @@ from penstock.metadata.effects.streams import purge_denied_text
 from penstock.metadata.feature_levels import DELETION
 from penstock.metadata.feature_versions import missing
 from penstock.node.api.metadata_api import Handler
-from penstock.node.api.subject_limits import AppendToCompanion, SubjectLimits
+from penstock.node.api.row_decisions import AppendToCompanion, RowDecisions
 from penstock.node.context import Context
 from penstock.node.control.cluster import Cluster
 from penstock.node.partition.internal_streams import users_own
@@ -85,7 +85,7 @@ class Deletions:
         cluster: Cluster,
         find: PartitionLookup,
         hidden: HiddenRows,
-        decisions: SubjectLimits,
+        decisions: RowDecisions,
         *,
         write: AppendToCompanion,
         stopping: RemoteError,

@@ -27,7 +27,7 @@ from penstock.metadata import feature_versions
 from penstock.metadata.feature_levels import SUBJECT_INDEX
 from penstock.node.api.last_rows import LastRows
 from penstock.node.api.message_search import FindMessages, plain_lasts
-from penstock.node.api.subject_limits import SubjectLimits
+from penstock.node.api.row_decisions import RowDecisions
 from penstock.node.context import Context
 from penstock.node.partition.log_queries import FindOffset, GetMessage, ListSubjects, Query, QueryGivenUpError
 from penstock.node.partition.partition import Partition
@@ -46,7 +46,7 @@ class LookupApi:
     def __init__(
         self,
         context: Context,
-        decisions: SubjectLimits,
+        decisions: RowDecisions,
         leases: LeaderLeases,
         *,
         stopping: RemoteError,
@@ -102,7 +102,7 @@ class LookupApi:
 
     def _when_decided(self, call: Call, partition: Partition, go_on: Callable[[Call], None]) -> None:
         """Go on once the leader shows all that is committed now: what was acked before must be found."""
-        if partition.is_limited:
+        if partition.needs_decisions:
             call = call.without_raw()
             self._decisions.when_decided(call, partition, self._going_on(call, go_on))
         else:

@@ -24,7 +24,7 @@ from penstock.base.errors import RemoteError
 from penstock.live.marks import Snapshot, encode
 from penstock.messages import AppendResponse
 from penstock.metadata.companions import companion_key
-from penstock.node.api.subject_limits import AppendToCompanion
+from penstock.node.api.row_decisions import AppendToCompanion
 from penstock.node.context import Context
 from penstock.node.partition.partition import Partition
 from penstock.node.replicas.replicas import Replicas

@@ -15,7 +15,7 @@ from penstock.base.clock import Now
 from penstock.base.errors import ErrorCode, OperationalError, RemoteError
 from penstock.batch import codec
 from penstock.batch.codec import NOBODY, BatchProducer
-from penstock.batch.header import BatchHeader, asked_flags
+from penstock.batch.header import MAY_ROLL_UP, BatchHeader, asked_flags
 from penstock.commitlog import LogState
 from penstock.hot.rows import HeaderRequests
 from penstock.node.partition.in_flight import PendingBatch
@@ -68,8 +68,12 @@ def append(
         partition.dedup.appended(asked.ids, base_offset, timestamp_us)
     if asked is not None and asked.rollup_row >= 0:
         partition.rollup_at = base_offset + asked.rollup_row
+    if header.flags & MAY_ROLL_UP:
+        partition.rolled_up_end = header.end_offset
     if partition.lasts is not None:
         partition.lasts.appended(message, base_offset)
+        if partition.lasts.table.counts and asked is not None and asked.has_rollups:
+            partition.lasts = None  # what they replace is counted in it
     _wait(partition, caller, header, now, step)
 
 
@@ -85,6 +89,8 @@ def append_at(partition: Partition, caller: Hashable, check: CheckAppend, now: N
     header = codec.restamped(check.message, leader_epoch=partition.leader_epoch, flags=asked_flags(asked))
     if not _written(partition, caller, check.message, header, step):
         return
+    if header.flags & MAY_ROLL_UP:
+        partition.rolled_up_end = header.end_offset
     if asked.rollup_row >= 0:
         partition.rollup_at = codec.offsets(check.message)[asked.rollup_row]
     partition.dedup = partition.lasts = None  # rebuilt from the log, which has the offsets of the rows

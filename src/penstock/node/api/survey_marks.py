@@ -23,7 +23,7 @@ from penstock.live.marks import HideReason
 from penstock.live.row_set import RowSet
 from penstock.messages import AddCompanionRequest, AppendResponse, Response
 from penstock.node.api.internal_log import Rows
-from penstock.node.api.subject_limits import AppendToCompanion
+from penstock.node.api.row_decisions import AppendToCompanion
 from penstock.node.context import Context
 from penstock.node.control.cluster import Cluster
 from penstock.node.maintenance.log_maintenance import LogMaintenance

@@ -27,7 +27,7 @@ from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.batch import codec, masking
 from penstock.batch.codec import Buffer
-from penstock.batch.header import MAY_ROLL_UP_ALL, MAY_ROLL_UP_SUBJECTS, BatchHeader
+from penstock.batch.header import MAY_ROLL_UP, BatchHeader
 from penstock.commitlog import LiveCounts, LogView, SubjectQueries, TooManyRowsError, subject_rows
 from penstock.hot.lifetimes import OF_ALL, OF_SUBJECT
 from penstock.hot.rows import BatchRows
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 _OFFSET, _SUBJECT = 0, 1  # columns of the rows
-_ROLLS_UP = MAY_ROLL_UP_SUBJECTS | MAY_ROLL_UP_ALL
 
 
 class DecisionMemory:
@@ -237,7 +236,7 @@ class DecideRows(Query):
 
     def _may_roll_up(self, header: BatchHeader) -> bool:
         self._tell(0)
-        return bool(header.flags & _ROLLS_UP)
+        return bool(header.flags & MAY_ROLL_UP)
 
     def _roll_up(self, of_all: int, of_subjects: Mapping[str, int]) -> RowSet:
         """Return the rows before these rollups."""
@@ -313,7 +312,7 @@ def _with_kinds(header: BatchHeader, data: Buffer) -> pa.RecordBatch:
     import pyarrow as pa
 
     rows = codec.check_rows(data)
-    kinds = BatchRows(data, codec.LAYOUT).rollups() if header.flags & _ROLLS_UP else bytes(rows.num_rows)
+    kinds = BatchRows(data, codec.LAYOUT).rollups() if header.flags & MAY_ROLL_UP else bytes(rows.num_rows)
     column = pa.Array.from_buffers(pa.uint8(), rows.num_rows, [None, pa.py_buffer(kinds)])
     return pa.record_batch([rows.column("offset"), rows.column("subject"), column], ["offset", "subject", "kind"])
 

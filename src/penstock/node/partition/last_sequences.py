@@ -12,7 +12,8 @@ without such messages does no work for it.
 | that is not, and there are older messages | waits with its read: all such subjects of it are searched at once   |
 | whose search failed                       | is refused with the reason                                          |
 
-In a stream with discard_new_per_subject each message expects that there is none on its subject, also those of clients.
+Messages are looked up in the same way where a limit by subject refuses others, or makes room for them in a full stream:
+also those of clients. With a limit of 1 the last one tells; with a larger limit they are counted.
 
 The search asks the subject indexes, and what has none: it makes them where they are missing, unless the feature level
 forbids it. It runs among reads, and goes on among queries if it has to read for long. What it finds holds for the read
@@ -24,6 +25,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from penstock.base import limits
 from penstock.batch import codec
@@ -38,13 +40,31 @@ class _LongSearchError(Exception):
     """The search has read as much as it may among reads."""
 
 
+class Counted(NamedTuple):
+    """Subjects whose messages from `begin` on are to be counted; see `SubjectQueries.counts_of_many`."""
+
+    subjects: Sequence[bytes] = ()
+    begin: int = 0
+    most: int = 0
+    hides_oldest: bool = False
+
+
 class FindLasts:
     """Finds the last offset of each of some subjects below `end`, in a disk thread."""
 
     def __init__(
-        self, view: LogView, end: int, subjects: Sequence[bytes], *, is_indexed: bool, knows_all: bool, is_long: bool
+        self,
+        view: LogView,
+        end: int,
+        subjects: Sequence[bytes],
+        counted: Counted,
+        *,
+        is_indexed: bool,
+        knows_all: bool,
+        is_long: bool,
     ) -> None:
         self._view = view
+        self._counted = counted
         self._end = min(end, view.log_end)
         self._subjects = subjects
         self._is_indexed = is_indexed
@@ -53,6 +73,7 @@ class FindLasts:
         self._read_bytes = 0
         self.is_given_up = False  # it would have read for long
         self.lasts: list[int] = []
+        self.numbers: list[int] = []
         self.older: SubjectTable | None = None
 
     def run(self) -> None:
@@ -63,6 +84,11 @@ class FindLasts:
                 self.lasts = queries.last_of_many(self._subjects)
             else:
                 self._learn_all()
+            if (counted := self._counted).subjects:
+                queries = SubjectQueries(
+                    self._view, self._end, self._tell, makes_indexes=self._is_indexed, begin=counted.begin
+                )
+                self.numbers = queries.counts_of_many(counted.subjects, counted.most, hides_oldest=counted.hides_oldest)
         except _LongSearchError:
             self.is_given_up = True
 
@@ -83,20 +109,28 @@ class FindLasts:
         self.older = older
 
 
-def search(lasts: LastSequences, subjects: Sequence[bytes], view: LogView, step: Step, *, is_indexed: bool) -> bool:
-    """Have subjects that are not in the table searched in a disk thread, below it.
+def search(
+    lasts: LastSequences,
+    subjects: Sequence[bytes],
+    counted: Counted,
+    view: LogView,
+    step: Step,
+    *,
+    is_indexed: bool,
+) -> bool:
+    """Have subjects that are not in the table searched in a disk thread, below it, and messages counted.
 
     Return True if that is not needed, as all are known without.
     """
     known_from = lasts.table.known_from
-    if lasts.older is not None and not is_indexed:
+    if lasts.older is not None and not is_indexed and not counted.subjects:
         found = [lasts.older.find(one, 0, len(one)) for one in subjects]
         if lasts.older.known_from <= view.log_start or -1 not in found:
             lasts.searched(subjects, found, known_from)
             return True
     is_long = lasts.searches_long
     work = FindLasts(
-        view, known_from, subjects, is_indexed=is_indexed, knows_all=lasts.older is not None, is_long=is_long
+        view, known_from, subjects, counted, is_indexed=is_indexed, knows_all=lasts.older is not None, is_long=is_long
     )
 
     def done(error: Exception | None) -> None:
@@ -104,11 +138,12 @@ def search(lasts: LastSequences, subjects: Sequence[bytes], view: LogView, step:
         lasts.searches_long = work.is_given_up
         if error is not None:
             lasts.failure = f"the subjects in the log cannot be read: {as_remote_error(error)}"
-            lasts.searched(subjects, [UNREADABLE] * len(subjects), known_from)
+            failed, uncounted = [UNREADABLE] * len(subjects), [UNREADABLE] * len(counted.subjects)
+            lasts.searched(subjects, failed, known_from, counted.subjects, uncounted)
         elif work.older is not None:
             lasts.older = work.older
         elif not work.is_given_up:
-            lasts.searched(subjects, work.lasts, known_from)
+            lasts.searched(subjects, work.lasts, known_from, counted.subjects, work.numbers)
         lasts.go_on()
 
     lasts.is_searching = True

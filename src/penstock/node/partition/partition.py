@@ -18,7 +18,7 @@ for all or for none.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -29,7 +29,7 @@ from penstock.base.errors import ErrorCode, OperationalError, RemoteError
 from penstock.base.ids import PartitionKey, StreamId
 from penstock.base.subjects import DOMAIN_SUBJECT_PREFIXES
 from penstock.batch import codec
-from penstock.batch.header import MAY_HOLD_IDS
+from penstock.batch.header import MAY_HOLD_IDS, MAY_ROLL_UP
 from penstock.commitlog import Log, LogState, LogView, ShortageError, StorageFullError
 from penstock.hot.message_group import MessageGroup
 from penstock.ingest import acks
@@ -40,14 +40,14 @@ from penstock.ingest.last_sequences import LastSequences
 from penstock.ingest.producers import ProducerBatch, Producers
 from penstock.ingest.published import PublishedRuns
 from penstock.ingest.value_check import SCHEMAS_UNKNOWN, VERSION_UNDECIDED, KnownSchemas, ValueCheck
-from penstock.live.row_set import NONE, RowSet
+from penstock.live.row_set import RowSet
 from penstock.messages.streams import CONSUMER_CONTROL
 from penstock.metadata.image import StreamState
 from penstock.node.partition.counters import PartitionCounters
 from penstock.node.partition.dedup import forget_purged, is_outdated, read_ids
 from penstock.node.partition.in_flight import InFlight, InFlightBudget, PendingBatch
 from penstock.node.partition.key_migration_state import KeyMigrationState
-from penstock.node.partition.last_sequences import search
+from penstock.node.partition.last_sequences import Counted, search
 from penstock.node.partition.partition_errors import (
     CODES,
     FENCED,
@@ -61,6 +61,7 @@ from penstock.node.partition.partition_errors import (
     partition_label,
 )
 from penstock.node.partition.row_limit import UNCOUNTED, ReadGaps, RowLimit
+from penstock.node.partition.visible_rows import AppliedMarks, VisibleRows
 from penstock.node.step import DiskWork, Lane, NatsAnswers, Outbox, Step
 from penstock.replication.follower import Following
 from penstock.replication.leader import CommitStatus, Leadership, terms_of
@@ -87,15 +88,14 @@ class Partition:
     """One partition replica. An idle one is small: counters, waiters and caches are created on first use."""
 
     __slots__ = (
-        "_decided", "_followed", "_marked", "_recovered_end", "_rules", "_sample", "_seen_end", "_shown_us",
-        "_visible_bytes", "budget", "cannot_lead", "closed", "committed_bytes", "committed_end", "counters", "cutting",
-        "damage_told", "dedup", "domain_prefix", "dropped", "fenced_told", "flush_us", "flushing", "following",
-        "fresh_us", "hiding", "impediment", "in_flight", "is_limited", "is_mute", "key", "keys", "known_marks",
-        "lasts", "leader_epoch", "leadership", "leads", "led_epoch", "limit_start", "listened_us", "log",
-        "marked_log_end", "mending", "mending_fails", "meters", "misaddressed", "names_checked_us", "owes_name_check",
-        "producers", "published", "refusal", "rollup_at", "row_limit", "show_refusal", "shown_marks", "sid", "stall",
-        "stream", "subscribed", "taken", "terms", "traffic", "trouble", "truncated", "undelivered_told", "unheard",
-        "unheard_told_us", "unmarked", "values", "vfs", "visit_us", "when_idle",
+        "_followed", "_marked", "_recovered_end", "_rules", "budget", "cannot_lead", "closed", "committed_bytes",
+        "committed_end", "counters", "cutting", "damage_told", "dedup", "domain_prefix", "dropped", "fenced_told",
+        "flush_us", "flushing", "following", "fresh_us", "impediment", "in_flight", "is_mute", "key", "keys", "lasts",
+        "leader_epoch", "leadership", "leads", "led_epoch", "limit_start", "listened_us", "log", "mending",
+        "mending_fails", "meters", "misaddressed", "names_checked_us", "owes_name_check", "producers", "published",
+        "refusal", "rolled_up_end", "rollup_at", "row_limit", "sid", "stall", "stream", "subscribed", "taken", "terms",
+        "traffic", "trouble", "truncated", "undelivered_told", "unheard", "unheard_told_us", "unmarked", "values",
+        "vfs", "visible", "visit_us", "when_idle",
     )  # fmt: skip
 
     def __init__(self, stream: StreamState, key: PartitionKey, log: Log, vfs: Vfs, budget: InFlightBudget) -> None:
@@ -135,18 +135,8 @@ class Partition:
         self.fresh_us: int | None = None  # while no leader is followed: all that was committed by then is shown here
         # last notice to the operator; of corruption, the number of ranges reported
         self.trouble, self.fenced_told, self.damage_told = "", False, 0
-        self.hiding, self.show_refusal = (NONE, NONE, 0), ""  # see `hide`
+        self.visible = VisibleRows()
         self.taken = 0  # how often the cleaner has taken rows that were not hidden
-        self.is_limited = False  # readers are shown only what a leader has decided on: limit by subject, rollups
-        self._decided = (0, 0, 0)  # end of the rows on which a leader has decided, by which limit, and its epoch
-        self._seen_end = 0  # readers were shown rows up to there before they were decided on
-        # ends of the companion log's rows that were applied, and of those that are known: they wait for rows here
-        self.shown_marks = self.known_marks = 0
-        # an end, of which companion log's rows, and the time: what was committed by then is below that end
-        self._sample: tuple[int, int, int] | None = None
-        self._shown_us: int | None = None
-        self._visible_bytes = 0
-        self.marked_log_end = 0  # see `hide`
         self.unmarked = ""  # why what a survey has found to go is not hidden yet
         self.vfs = vfs
         self.in_flight = InFlight(budget)
@@ -158,7 +148,8 @@ class Partition:
         # Wall-clock time until which a leader was subscribed, as far as this broker knows.
         self.listened_us = max(stream.created_us, log.last_timestamp_us)
         self.led_epoch = 0  # last leader epoch in which this broker led, also in earlier runs; 0 if none
-        self.rollup_at = NO_ROLLUP  # offset of this leadership's last rollup message
+        self.rollup_at = NO_ROLLUP  # offset of this leadership's last rollup message of all
+        self.rolled_up_end = 0  # a leader's log has no rollup from there on
         self.dropped: Mapping[str, int] = _NOTHING  # number of dropped messages by reason
         # kinds of refusals reported since the stream's config changed
         self.undelivered_told: frozenset[bytes] = frozenset()
@@ -166,6 +157,7 @@ class Partition:
         # refusals without a reply since the last notice; when the next may be logged
         self.unheard, self.unheard_told_us = 0, 0
         self.budget, self.meters, self.counters = budget, budget.meters, budget.counters
+        self._rules: AdmissionRules
         # end and size of fetched batches that are not committed yet
         self._followed: deque[tuple[int, int]] | None = None
         self.committed_end = 0
@@ -277,7 +269,10 @@ class Partition:
         self.stream = stream
         self.leader_epoch = stream.partitions[self.key.partition].leader_epoch
         self.truncated = stream.truncated_at(self.key.partition)
-        self._rules = rules = AdmissionRules.of(stream.config, self.key.partition)
+        rules = AdmissionRules.of(stream.config, self.key.partition)
+        if self.lasts is not None and rules.subject_max != self._rules.subject_max:
+            self.lasts = None
+        self._rules = rules
         self.undelivered_told = frozenset()
         if self.dedup is not None and is_outdated(self.dedup, rules, stream, self.key.partition):
             self.dedup = None
@@ -285,9 +280,13 @@ class Partition:
             self.dedup.forget_below(self.truncated_end)
             forget_purged(self.dedup, stream)
         config = stream.config
-        is_limited = config.subject_limit is not None or stream.decides_rollups
-        is_limited = is_limited and stream.intake is not Intake.SEALED
-        self._limit_subjects(seen_end, is_limited=is_limited and not config.is_deletion_suspended)
+        needs_decisions = config.subject_limit is not None or stream.decides_rollups
+        needs_decisions = needs_decisions and stream.intake is not Intake.SEALED
+        needs_decisions = needs_decisions and not config.is_deletion_suspended
+        if self.needs_decisions and not needs_decisions:
+            self.committed_bytes = max(self.committed_bytes, self.visible_bytes)  # polls wait for a value beyond it
+        self.visible.configure(seen_end, self.committed_bytes, needs_decisions=needs_decisions)
+        self._visible_grown(seen_end)
         assert config.min_isr is not None
         is_in_memory = config.storage is Storage.MEMORY
         self.terms = terms_of(
@@ -296,17 +295,6 @@ class Partition:
         if self.leadership is not None:
             self.leadership.reconfigured(self.terms)
             self._limit_rows()
-
-    def _limit_subjects(self, seen_end: int, *, is_limited: bool) -> None:
-        if is_limited:
-            self._seen_end = max(self._seen_end, seen_end)  # 0 of a log that is being opened
-        if is_limited and not self.is_limited:
-            self._visible_bytes = self.committed_bytes
-        elif self.is_limited and not is_limited:
-            self.committed_bytes = max(self.committed_bytes, self._visible_bytes)  # polls wait for a value beyond it
-        self.is_limited = is_limited
-        if is_limited:
-            self._grow_visible(seen_end)
 
     def tell(self, trouble: str, outbox: Outbox) -> None:
         """Log a notice, unless it repeats the last one: callers may find the same trouble every second."""
@@ -344,25 +332,28 @@ class Partition:
         Also by a wider limit than the stream has now: all is decided anew, but no subject may lose its last message.
         What is below the log start needs no decision: no mark may ever say that there was one.
         """
-        end, _, leader_epoch = self._decided
-        return max(self.log_start, min(end, self.log.marked_end(leader_epoch)))
+        applied = self.visible.applied
+        return max(self.log_start, min(applied.decided_end, self.log.marked_end(applied.leader_epoch)))
+
+    @property
+    def needs_decisions(self) -> bool:
+        """True if readers are shown only what a leader has decided on: by a limit by subject, by rollups."""
+        return self.visible.needs_decisions
 
     @property
     def is_sealed_decided(self) -> bool:
         """True if a leader has decided on all rows of sealed segments, or none needs a decision."""
-        return not self.is_limited or self.decided_end >= self.log.sealed_end
+        return not self.needs_decisions or self.decided_end >= self.log.sealed_end
 
     @property
     def decided_limit(self) -> int:
         """Limit by subject by which `decided_end` was decided; 0: by none."""
-        return self._decided[1]
+        return self.visible.applied.limit
 
     @property
     def visible_end(self) -> int:
         """End of what readers are shown; it never goes back, unless the log is cut."""
-        if not self.is_limited:
-            return self.committed_end
-        return min(self.committed_end, max(self._seen_end, self.decided_end))
+        return self.visible.end(self.committed_end, self.decided_end) if self.needs_decisions else self.committed_end
 
     @property
     def shown(self) -> Shown:
@@ -382,59 +373,29 @@ class Partition:
     @property
     def visible_bytes(self) -> int:
         """Bytes that readers were shown since the start of the broker, about; only grows."""
-        return self._visible_bytes if self.is_limited else self.committed_bytes
+        return self.visible.bytes_of(self.committed_bytes)
 
     def shown_as_of(self, as_of_us: int) -> int | None:
-        """Return the time up to which all that was committed is shown; `as_of_us`: up to which it is in the logs here.
+        """Return until when all that was committed is shown; `as_of_us`: until when the logs here have it."""
+        return self.visible.as_of(as_of_us, self.committed_end, self.visible_end)
 
-        A decision takes a moment, and the next rows are committed meanwhile: an earlier end is remembered until it is
-        shown.
+    def hide(self, marks: AppliedMarks, *, keeps_lasts: bool = False) -> None:
+        """Show the rows that these marks hide to no reader from now on.
+
+        `keeps_lasts`: no last row of a subject is new among them.
         """
-        if not self.is_limited and self.shown_marks == self.known_marks:
-            return as_of_us
-        now = self.committed_end, self.known_marks, as_of_us
-        for end, marks, at_us in (self._sample or now, now):
-            if end <= self.visible_end and marks <= self.shown_marks:
-                self._shown_us, self._sample = at_us, None
-        self._sample = self._sample or now
-        return self._shown_us
-
-    def hide(
-        self,
-        hidden: RowSet,
-        secure: RowSet = NONE,
-        *,
-        marked_epoch: int = 0,
-        refusal: str = "",
-        decided_end: int = 0,
-        limit: int = 0,
-        keeps_lasts: bool = False,
-        log_end: int = 0,
-    ) -> None:
-        """Show these rows to no reader from now on; those of `secure`, too, are to be erased at once.
-
-        Both are the fold of all committed marks: they only grow, but for rows that the log has no longer. `refusal`:
-        why no row may be shown, as not all marks are understood. `marked_epoch`: see `Log.hide`. `decided_end`: the
-        rows before it hide what they hide by that `limit` by subject. `keeps_lasts`: no last row of a subject is new
-        among them. `log_end`: up to which this log has to be committed beside them.
-        """
-        self.marked_log_end = log_end
-        self.hiding, self.show_refusal = (hidden, secure, marked_epoch), refusal
         before, end = self.log.hidden, self.visible_end
-        self.log.hide(*self.hiding)
+        self.log.hide(marks.hidden, marks.secure, marks.leader_epoch)
         if self.log.hidden is not before and not keeps_lasts:
             self.lasts = None  # the last message of a subject may be hidden now: they are read again
-        self._decided = decided_end, limit, marked_epoch
-        if self.is_limited:
-            self._seen_end = max(self._seen_end, end)  # a stricter limit is decided from the beginning on
-            self._grow_visible(end)
+        self.visible.apply(marks, end)
+        if self.needs_decisions:
+            self._visible_grown(end)
             self._push_out()
 
-    def _grow_visible(self, before: int) -> None:
-        """Count what is shown since `before`, as a share of what is committed."""
-        if (more := self.visible_end - before) > 0:
-            unseen = self.committed_bytes - self._visible_bytes
-            self._visible_bytes += max(1, unseen * more // max(more, self.committed_end - before))
+    def _visible_grown(self, before: int) -> None:
+        if self.needs_decisions:
+            self.visible.grown(before, self.visible_end, self.committed_end, self.committed_bytes)
 
     @property
     def knows_hidden(self) -> bool:
@@ -442,12 +403,12 @@ class Partition:
         if not self.stream.has_companion or self.leadership is None:
             return True
         companion = self.leadership.companion
-        return companion is not None and companion.knows_latest and self.shown_marks >= companion.epoch_start
+        return companion is not None and companion.knows_latest and self.visible.shown_marks >= companion.epoch_start
 
     @property
     def lags_marks(self) -> bool:
         """True if a follower has not yet committed what the leader had committed when it made the last mark here."""
-        end, epoch = self.marked_log_end, self.hiding[2]  # what that leader had more may be lost
+        end, epoch = self.visible.applied.log_end, self.visible.applied.leader_epoch  # what it had more may be lost
         if self.leadership is not None or self.committed_end >= end:
             return False
         return self.committed_end < min(end, self.marked_end(epoch))
@@ -466,8 +427,8 @@ class Partition:
         """Return the log as readers may see it now: without hidden rows. RemoteError unsupported_version if this broker
         cannot tell which rows are hidden.
         """
-        if self.show_refusal:
-            raise RemoteError(ErrorCode.UNSUPPORTED_VERSION, f"{self.label} is not shown here: {self.show_refusal}")
+        if refusal := self.visible.applied.refusal:
+            raise RemoteError(ErrorCode.UNSUPPORTED_VERSION, f"{self.label} is not shown here: {refusal}")
         return self.view().hiding(self.log.hidden)
 
     def view(self) -> LogView:
@@ -486,6 +447,7 @@ class Partition:
         self.following, self._followed = None, None
         self.leadership = leadership
         self.rollup_at = UNKNOWN_ROLLUP if self.stream.config.allow_rollup else NO_ROLLUP
+        self.rolled_up_end = self.log.log_end if self.stream.decides_rollups else 0
         self._limit_rows()
         self.leads, self._recovered_end = False, self.log.log_end
         if leadership.committed_end > self.committed_end:
@@ -530,7 +492,7 @@ class Partition:
         self._recovered_end = self.log.log_end
         assert self.following is not None
         self.committed_end = int(self.following.committed_end)
-        self._seen_end = min(self._seen_end, self.committed_end)
+        self.visible.cut(self.committed_end)
         self.limit_start = min(self.limit_start, self.committed_end)
 
     def reopened(self, log: Log) -> None:
@@ -540,8 +502,9 @@ class Partition:
         self.closed = self.mending = ""
         self.mending_fails = False
         self.committed_end = max(log.log_start, min(self.committed_end, log.log_end))
-        self._seen_end = min(self._seen_end, self.committed_end)
-        log.hide(*self.hiding)
+        self.visible.cut(self.committed_end)
+        applied = self.visible.applied
+        log.hide(applied.hidden, applied.secure, applied.leader_epoch)
 
     @property
     def is_being_repaired(self) -> bool:
@@ -623,30 +586,77 @@ class Partition:
         return self.stream.config.refuses_new
 
     @property
-    def _one_from(self) -> int:
-        """Offset from which on a stream has one message of each subject: a rollup of all may not be applied yet."""
+    def _counted_from(self) -> int:
+        """Offset from which on messages of a subject count: a rollup of all may not be applied yet."""
         return max(self.log_start, self.rollup_at)
 
+    def _new_lasts(self) -> LastSequences:
+        counts = self._rules.subject_max > 1
+        return LastSequences(
+            self.log.log_end, self.budget.tables, counts=counts, counted_from=self._counted_from if counts else 0
+        )
+
+    def _forget_lasts_before(self) -> None:
+        """Forget counts that began elsewhere than messages count from now."""
+        lasts = self.lasts
+        if lasts is not None and lasts.table.counts and lasts.counted_from != self._counted_from:
+            self.lasts = None
+
+    def _search(self, lasts: LastSequences, subjects: Sequence[bytes], uncounted: Sequence[bytes], step: Step) -> bool:
+        """Have subjects looked up; see `search`."""
+        begin, most = lasts.counted_from, self._rules.subject_max
+        hides_oldest = self.stream.config.subject_limit is not None and not self.visible.applied.hides_others
+        view, is_indexed = self.view().hiding(self.log.hidden), self.log.config.indexes_subjects
+        counted = Counted(uncounted, begin, most, hides_oldest)
+        return search(lasts, subjects, counted, view, step, is_indexed=is_indexed)
+
+    def _awaits_rollups(self, lasts: LastSequences) -> bool:
+        """True if rollups below a table are not applied yet, so that what they replace would be counted."""
+        return self.needs_decisions and self.visible_end < min(lasts.table.known_from, self.rolled_up_end)
+
+    def _may_grow(self, limit: RowLimit) -> bool:
+        """True if there may be room once it is decided what the last messages replace."""
+        if not self.needs_decisions:
+            return False
+        is_rolled_up = self.visible_end < self.rolled_up_end
+        return is_rolled_up or limit.may_grow(self.log, self.log_start, self.visible_end)
+
+    def _may_be_full(self, message: bytearray, count: int) -> bool:
+        """True if subjects tell whether a batch is stored: they refuse it, or make room for it."""
+        if self._rules.refuses_subjects:
+            return True
+        limit = self.row_limit
+        if not self._rules.subject_max or limit is None or not limit.is_known:
+            return False
+        return limit.exceeded(self.log, self.log_start, count, len(message)) == "messages"
+
     def looks_up_subjects(self, message: bytearray, step: Step) -> bool:
-        """True if it is being looked up whether the subjects of a client's batch have messages already.
+        """True if the messages on the subjects of a client's batch are being looked up.
 
         `lasts.waiting` is called then. False: `full_error` tells.
         """
-        if not self._rules.one_per_subject or self.leadership is None or not self.knows_hidden:
+        if not self._rules.subject_max or self.leadership is None or not self.knows_hidden:
             return False
+        if not self._may_be_full(message, codec.read_header(message).count):
+            return False
+        self._forget_lasts_before()
         lasts = self.lasts
         if lasts is None:
-            lasts = self.lasts = LastSequences(self.log.log_end, self.budget.tables)
+            lasts = self.lasts = self._new_lasts()
         if lasts.is_searching:
             return True
-        _, unknown = lasts.check_first(message, self.log.log_end, self._one_from)
-        if not unknown or lasts.failure:
+        _, unknown = self._at_limit(lasts, message)
+        if not unknown or lasts.failure or self._awaits_rollups(lasts):
             return False
-        view, is_indexed = self.view().hiding(self.log.hidden), self.log.config.indexes_subjects
-        return not search(lasts, unknown, view, step, is_indexed=is_indexed)
+        if self._rules.subject_max == 1:
+            return not self._search(lasts, unknown, (), step)
+        return not self._search(lasts, (), unknown, step)
 
-    def _full_subject_error(self, message: bytearray, step: Step) -> RemoteError | None:
-        """Return the error for a batch if one of its subjects has a message already, or has two in it."""
+    def _at_limit(self, lasts: LastSequences, message: bytearray) -> tuple[int, list[bytes]]:
+        return lasts.at_limit(message, self.log.log_end, self._counted_from, self._rules.subject_max)
+
+    def _replaces(self, message: bytearray, step: Step) -> int | RemoteError:
+        """Return how many messages of a batch come to subjects that have as many as they may."""
         if not self.knows_hidden:
             return RemoteError(ErrorCode.NOT_YET, f"nothing was stored: {_MARKS_UNKNOWN}; ask again in a moment")
         if self.looks_up_subjects(message, step):
@@ -654,22 +664,31 @@ class Partition:
             return RemoteError(ErrorCode.NOT_YET, f"{text}; ask again in a moment")
         lasts = self.lasts
         assert lasts is not None
-        is_first, unknown = lasts.check_first(message, self.log.log_end, self._one_from)
+        reached, unknown = self._at_limit(lasts, message)
         if unknown:
+            if not lasts.failure:
+                text = f"nothing was stored: {self.label} decides which messages the latest ones replace"
+                return RemoteError(ErrorCode.NOT_YET, f"{text}; ask again in a moment")
             why = lasts.failure
             self.lasts = None  # the next one has them read again
             return RemoteError(ErrorCode.STORAGE_FAILED, f"nothing was stored: {why}")
-        if is_first:
-            return None
-        text = f"nothing was stored: maximum {acks.PER_SUBJECT} exceeded: {self.label} refuses a second message of a"
-        return RemoteError(ErrorCode.STREAM_FULL, f"{text} subject (discard_new_per_subject); delete the first one")
+        return reached
+
+    def _full_subject_error(self, message: bytearray, step: Step) -> RemoteError | None:
+        """Return the error for a batch if one of its subjects has as many messages as it may."""
+        reached = self._replaces(message, step)
+        if isinstance(reached, RemoteError) or not reached:
+            return reached or None
+        most = self._rules.subject_max
+        text = f"nothing was stored: maximum {acks.PER_SUBJECT} exceeded: {self.label} refuses more than {most} of a"
+        return RemoteError(ErrorCode.STREAM_FULL, f"{text} subject (discard_new_per_subject); delete one")
 
     def full_error(self, message: bytearray, count: int, step: Step, *, is_rollup: bool = False) -> RemoteError | None:
         """Return the error for a batch of rows that would exceed a limit; None if it may be stored.
 
         `is_rollup`: it is a single message that takes the place of what there is on its subject.
         """
-        refused = self._full_subject_error(message, step) if self._rules.one_per_subject and not is_rollup else None
+        refused = self._full_subject_error(message, step) if self._rules.refuses_subjects and not is_rollup else None
         if refused is not None:
             return refused
         limit, size_bytes = self.row_limit, len(message)
@@ -680,9 +699,16 @@ class Partition:
             return RemoteError(ErrorCode.STORAGE_FAILED, f"nothing was stored: {why}")
         if not limit.is_known:
             return RemoteError(ErrorCode.NOT_YET, f"nothing was stored: {UNCOUNTED}; ask again in a moment")
-        if (exceeded := limit.exceeded(self.log, self.log_start, count, size_bytes)) is None:
+        exceeded = limit.exceeded(self.log, self.log_start, count, size_bytes)
+        if exceeded == "messages" and self._rules.subject_max:
+            replaced = self._replaces(message, step)
+            if isinstance(replaced, RemoteError):
+                return replaced
+            if replaced:
+                exceeded = limit.exceeded(self.log, self.log_start, count - replaced, size_bytes)
+        if exceeded is None:
             return None
-        if exceeded == "messages" and self.is_limited and limit.may_grow(self.log, self.log_start, self.visible_end):
+        if exceeded == "messages" and self._may_grow(limit):
             text = f"nothing was stored: {self.label} decides which messages the latest ones replace"
             return RemoteError(ErrorCode.NOT_YET, f"{text}; ask again in a moment")
         if not self.knows_hidden:
@@ -720,12 +746,18 @@ class Partition:
                 for is_early in (False, True):
                     self._refuse(waiters(rows, start, end, is_early=is_early), refusal, step)
             start = end
+        if flags & MAY_ROLL_UP:
+            self.rolled_up_end = self.log.log_end
         if admission.rollup_row >= 0:
             self.rollup_at = UNKNOWN_ROLLUP if refusal is not None else base_offset + admission.rollup_row
         if refusal is not None and self.dedup is not None:
             self.dedup.cut(self.log.log_end)
         if self.lasts is not None:
             self.lasts.stored(rows, base_offset, self.log.log_end)
+            if refusal is not None and self.lasts.table.counts:
+                self.lasts = None  # it has counted from rollups on that are not written
+            elif admission.lasts_since_rollup is not None:
+                self.lasts = LastSequences.since_rollup(admission.lasts_since_rollup, self.rollup_at)
         if admission.duplicates:
             self._answer_again(admission, refusal, now, step)
         if self.in_flight:
@@ -765,6 +797,7 @@ class Partition:
                 room = limit.room(self.log, self.log_start, group.count)
                 if not must and self._awaits_room(group, room, arrived_us, now):
                     return None
+        self._forget_lasts_before()
         dedup, lasts = self.dedup, self.lasts
         now_us = self.timestamp_us(now)
         ids = None if dedup is None else dedup.ids(now_us)
@@ -772,14 +805,14 @@ class Partition:
         is_added = self.keys is not None and self.key.partition >= self.stream.counts[0]
         admission = admit(
             group, rules, log_start=log_start, log_end=self.log.log_end, ids=ids, lasts=lasts, is_added=is_added,
-            values=values, mistyped=marks, room=room, one_from=self._one_from if rules.one_per_subject else -1,
+            values=values, mistyped=marks, room=room, counted_from=self._counted_from,
         )  # fmt: skip
         if admission.needs_lasts and lasts is None:
             if self._awaits_marks(arrived_us, now, must=must):
                 return None
             if not self.knows_hidden:
                 return refuse_all(group, rules, acks.unavailable(_MARKS_UNKNOWN), OVER_BUDGET)
-            self.lasts = LastSequences(self.log.log_end, self.budget.tables)
+            self.lasts = self._new_lasts()
             return self._admit(group, now, step, arrived_us, must=must)
         if not (admission.needs_ids or admission.needs_lasts):
             if values is not None:
@@ -790,10 +823,12 @@ class Partition:
         if admission.needs_ids and dedup is not None and dedup.failure:
             self.dedup = None  # the next message has them read again
             return refuse_all(group, rules, acks.store_failed(dedup.failure), STORE_FAILED)
-        if admission.unknown and not must:
+        if (admission.unknown or admission.uncounted) and not must:
             assert lasts is not None
-            view, is_indexed = self.view().hiding(self.log.hidden), self.log.config.indexes_subjects
-            if search(lasts, admission.unknown, view, step, is_indexed=is_indexed) and not admission.needs_ids:
+            if admission.uncounted and self._awaits_rollups(lasts) and _is_recent(arrived_us, now):
+                return None
+            is_known = self._search(lasts, admission.unknown, admission.uncounted, step)
+            if is_known and not admission.needs_ids:
                 return self._admit(group, now, step, arrived_us, must=must)
         if must:
             return refuse_all(group, rules, acks.unavailable("what the message depends on is being read"), OVER_BUDGET)
@@ -806,10 +841,8 @@ class Partition:
         has_room = room.rows < 0 or group.count <= room.rows
         if has_room and (room.size_bytes < 0 or len(group.data) + limits.ROW_BYTES * group.count <= room.size_bytes):
             return False
-        if not self.is_limited or now.elapsed_us - arrived_us >= limits.ROOM_WAIT_MS * 1_000:
-            return False
         assert self.row_limit is not None
-        return self.row_limit.may_grow(self.log, self.log_start, self.visible_end)
+        return _is_recent(arrived_us, now) and self._may_grow(self.row_limit)
 
     def _awaits_marks(self, arrived_us: int, now: Now, *, must: bool) -> bool:
         """True if what arrived then shall wait: a new leader does not know yet which messages are deleted."""
@@ -1109,3 +1142,8 @@ class Partition:
         for pending in self.in_flight.take():
             if pending.caller is not None:
                 step.reply(pending.caller, error)
+
+
+def _is_recent(arrived_us: int, now: Now) -> bool:
+    """True if what arrived then may wait until decisions are made on what came before it."""
+    return now.elapsed_us - arrived_us < limits.ROOM_WAIT_MS * 1_000

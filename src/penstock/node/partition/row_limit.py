@@ -141,8 +141,11 @@ class RowLimit:
         return Room(rows, size_bytes)
 
     def exceeded(self, log: Log, start: int, count: int, size_bytes: int) -> str | None:
-        """Return the limit that a batch of that size would exceed, as JetStream calls it; None: it has room."""
-        if self.rows_max is not None and self.rows(start, log.log_end, log.hidden) + count > self.rows_max:
+        """Return the limit that `count` more messages in a batch of that size would exceed, as JetStream calls it.
+
+        None: it has room.
+        """
+        if count and self.rows_max is not None and self.rows(start, log.log_end, log.hidden) + count > self.rows_max:
             return "messages"
         if self.bytes_max is not None and self._bytes(log) + size_bytes + SCHEMA_BYTES > self.bytes_max:
             return "bytes"

@@ -258,14 +258,14 @@ class Companions:
         needed = wanted = max(passed.known_end, 0 if leadership is None else leadership.epoch_start)
         # A replica that returns gets rows that others have erased meanwhile; with a limit by subject readers do not see
         # rows before the mark that decides on them.
-        if leadership is None and not partition.is_limited:
+        if leadership is None and not partition.needs_decisions:
             wanted = companion.committed_end
         if passed.end < wanted:
             text = f"what is hidden in {partition.label} is being read; ask again in a moment"
             raise RemoteError(ErrorCode.NOT_YET, text)
-        if self.consumer is not None and partition.shown_marks < min(partition.known_marks, needed):
+        if self.consumer is not None and partition.visible.shown_marks < min(partition.visible.known_marks, needed):
             self.consumer.committed(partition)
-        if partition.shown_marks < min(partition.known_marks, needed):
+        if partition.visible.shown_marks < min(partition.visible.known_marks, needed):
             text = f"what is hidden in {partition.label} depends on messages or marks that are not committed here yet"
             raise RemoteError(ErrorCode.NOT_YET, f"{text}; ask its leader, or again in a moment")
         if partition.lags_marks:

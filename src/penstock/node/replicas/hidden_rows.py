@@ -47,6 +47,7 @@ from penstock.live.marks import (
 from penstock.live.row_set import NONE, RowSet
 from penstock.node.partition.partition import Partition
 from penstock.node.partition.partition_events import PartitionEventKind, PartitionEvents
+from penstock.node.partition.visible_rows import AppliedMarks
 from penstock.node.replicas.companions import CompanionRow
 from penstock.node.replicas.staged_retention import StagedRetention
 
@@ -198,7 +199,7 @@ class HiddenRows:
         if begin:
             self._folds[key] = _Fold(LiveRows(begin), begin)
         if (partition := self._partitions.get(key)) is not None:
-            partition.shown_marks, partition.known_marks = 0, begin
+            partition.visible.shown_marks, partition.visible.known_marks = 0, begin
 
     def forget(self, key: PartitionKey) -> None:
         """Forget a partition's marks: its companion log has gone from this broker."""
@@ -245,7 +246,7 @@ class HiddenRows:
     def _show(self, key: PartitionKey, fold: _Fold) -> None:
         if (partition := self._partitions.get(key)) is None:
             return
-        partition.known_marks = fold.end
+        partition.visible.known_marks = fold.end
         if fold.live.is_whole:
             fold.waiting[1:] = [fold.result()]
             self._show_waiting(partition, fold)
@@ -258,24 +259,26 @@ class HiddenRows:
             if decided_end > partition.committed_end and not live.refusal:
                 break
             del fold.waiting[0]
-            partition.shown_marks = result.marks_end
+            partition.visible.shown_marks = result.marks_end
             was_decided = partition.is_sealed_decided
-            partition.hide(
-                # What came after its erasure is blank, and hidden already, though the result of that mark waits.
-                result.hidden | live.secure if fold.waiting else result.hidden,
+            # What came after its erasure is blank, and hidden already, though the result of that mark waits.
+            hidden = result.hidden | live.secure if fold.waiting else result.hidden
+            marks = AppliedMarks(
+                hidden,
                 result.secure,
-                marked_epoch=result.leader_epoch,
-                refusal=live.refusal,
-                decided_end=result.decided_end,
-                limit=result.limit,
-                keeps_lasts=result.others == fold.others,
+                result.leader_epoch,
+                live.refusal,
+                result.decided_end,
+                result.limit,
+                hides_others=result.others > 0,
                 log_end=result.log_end,
             )
+            partition.hide(marks, keeps_lasts=result.others == fold.others)
             fold.others = result.others
             may_survey = partition.is_sealed_decided and not was_decided  # the cleaner has waited for that
             if result.secure or partition.pushed_out is not None or may_survey:
                 self._touch(partition)
-        if partition.is_limited:
+        if partition.needs_decisions:
             self._events.add(PartitionEventKind.SHOWN, partition)
 
     # Erasing

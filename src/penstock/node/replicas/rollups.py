@@ -2,7 +2,7 @@
 
 Rules: the partition's leader acts once the message is committed, not before: an uncommitted message may be truncated,
 and must not have removed anything. From feature level 0.4 on a decision has hidden everything before it by then
-(`node.api.subject_limits`), and the purge only raises the log start, so that whole segments are removed. The purge goes
+(`node.api.row_decisions`), and the purge only raises the log start, so that whole segments are removed. The purge goes
 through the metadata like a truncation (`node.replicas.truncations`), so it survives the leader, and all replicas begin
 there. A partition has one request under way: of messages that arrive meanwhile the last one counts. A leadership may
 end between the ack and its request, so each leadership begins with a backward search of the log for the last such

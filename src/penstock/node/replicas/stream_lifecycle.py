@@ -369,9 +369,9 @@ class StreamLifecycle:
         partition = self.partitions.get(key)
         companion = self.partitions.get(companion_key(key)) if state.has_companion else None
         if partition is not None and partition.stream is not state:
-            was_limited = partition.is_limited
+            needed_decisions = partition.needs_decisions
             partition.reconfigure(state)
-            if was_limited or partition.is_limited:
+            if needed_decisions or partition.needs_decisions:
                 self._events.add(PartitionEventKind.SHOWN, partition)
         if companion is not None:
             companion.reconfigure(companion_of(state))

@@ -118,15 +118,8 @@ def _limits(config: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
         notes.append(f"JetStream's retention is {retention}: here messages stay until a limit removes them")
     if config.get("discard") == "new":
         fields["discard"] = Discard.NEW
-    if config.get("discard_new_per_subject"):
-        most = fields.get("max_messages_per_subject")
-        if most == 1 and "discard" in fields:
-            fields["discard_new_per_subject"] = True
-        elif most is not None:
-            text = (
-                f"JetStream refuses more than {most} messages of a subject: here the newest {most} stay, and the older"
-            )
-            notes.append(f"{text} ones go; only with a limit of 1 it can refuse")
+    if config.get("discard_new_per_subject") and {"discard", "max_messages_per_subject"} <= fields.keys():
+        fields["discard_new_per_subject"] = True
     for name in ("deny_delete", "deny_purge"):
         if config.get(name):
             fields[name] = True

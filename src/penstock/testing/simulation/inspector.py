@@ -183,7 +183,7 @@ def limit(node: Node, stream_id: int, number: int) -> LimitLook | None:
     partition = node._partitions.get(PartitionKey(StreamId(stream_id), PartitionId(number)))
     if partition is None:
         return None
-    limit = partition.stream.config.subject_limit if partition.is_limited else None
+    limit = partition.stream.config.subject_limit if partition.needs_decisions else None
     if limit is not None and not 0 < partition.decided_limit <= limit:
         limit = None  # it was changed, and all is decided anew
     deciding = node._decisions._deciding.get(partition)
@@ -200,6 +200,7 @@ class FullLook(NamedTuple):
     is_exact: bool  # a leader that knows which rows are hidden
     log_start: int
     committed_end: int
+    visible_end: int
     log_end: int
     size_bytes: int  # of its segments
     hidden: RowSet
@@ -217,6 +218,7 @@ def fullness(node: Node, stream_id: int, number: int) -> FullLook | None:
         is_leader and _is_shown(node, partition),
         partition.log_start,
         partition.committed_end,
+        partition.visible_end,
         log.log_end,
         log.live_bytes,
         log.hidden or NONE,
@@ -280,8 +282,13 @@ def _is_shown(node: Node, partition: Partition) -> bool:
     known_end = companion.committed_end if passed.known_end is None else passed.known_end
     leadership = companion.leadership
     wanted = companion.committed_end if leadership is None else max(known_end, leadership.epoch_start)
-    is_whole = partition.shown_marks > 0 or not companion.log_start  # else marks are lacking that were removed
+    is_whole = partition.visible.shown_marks > 0 or not companion.log_start  # else marks are lacking that were removed
     return companions._knows(companion) and passed.failure is None and passed.end >= wanted and is_whole
+
+
+def subject_of(node: Node, stream_id: int) -> str:
+    """Return the first subject of a stream, which no other stream has or had."""
+    return node._cluster.image.streams[StreamId(stream_id)].config.subject
 
 
 def companion_config(node: Node, look: PartitionLook) -> StreamConfig:

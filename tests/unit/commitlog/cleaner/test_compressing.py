@@ -20,7 +20,7 @@ from penstock.groups.offsets import CommittedOffsets
 from penstock.groups.rows import GroupPosition, OffsetKey, encode_key, encode_value
 from penstock.node.api.internal_log import ReadRows
 from penstock.node.partition.dedup import ReadIds
-from penstock.node.partition.last_sequences import FindLasts
+from penstock.node.partition.last_sequences import Counted, FindLasts
 from penstock.node.partition.log_queries import FindOffset, GetMessage
 from penstock.vfs.memory import Keep, MemoryVfs
 from tests.batch_samples import sealed
@@ -183,7 +183,8 @@ def test_offsets_and_times_within_a_compressed_batch_are_found() -> None:
     assert last.found_offset == messages[-201][0]
     for is_indexed in (True, False):
         names = [b"orders.new", b"absent"]
-        lasts = FindLasts(after, messages[-200][0], names, is_indexed=is_indexed, knows_all=is_indexed, is_long=False)
+        end = messages[-200][0]
+        lasts = FindLasts(after, end, names, Counted(), is_indexed=is_indexed, knows_all=is_indexed, is_long=False)
         lasts.run()
         found = lasts.lasts if lasts.older is None else [lasts.older.find(one, 0, len(one)) for one in names]
         assert found == [messages[-201][0], -1]

@@ -21,6 +21,7 @@ from penstock.messages import (
     TruncateResponse,
 )
 from penstock.node.partition.partition import Partition
+from penstock.node.partition.visible_rows import AppliedMarks
 from tests.unit.node.harness import Broker, rows_of
 
 
@@ -52,15 +53,15 @@ def offsets(broker: Broker, start: int = 0) -> list[int]:
 def test_a_fetch_leaves_out_hidden_rows_and_goes_on_behind_them() -> None:
     broker, partition = with_rows()
     assert offsets(broker) == [0, 1, 2, 3, 4, 5]
-    partition.hide(RowSet.of([0, 2, 3, 5]))
+    partition.hide(AppliedMarks(RowSet.of([0, 2, 3, 5])))
     assert offsets(broker) == [1, 4]
-    partition.hide(RowSet.of(range(6)))
+    partition.hide(AppliedMarks(RowSet.of(range(6))))
     assert offsets(broker) == []
 
 
 def test_a_range_without_hidden_rows_is_sent_from_the_file() -> None:
     _, partition = with_rows()
-    partition.hide(RowSet.of([0, 1]))
+    partition.hide(AppliedMarks(RowSet.of([0, 1])))
     view = partition.live_view()
     clean = view.slice(2, end=6, bytes_max=1 << 20)
     assert clean is not None
@@ -72,7 +73,7 @@ def test_a_range_without_hidden_rows_is_sent_from_the_file() -> None:
 
 def test_a_poll_at_hidden_rows_is_told_at_once_where_to_go_on() -> None:
     broker, partition = with_rows()
-    partition.hide(RowSet.of([4, 5]))
+    partition.hide(AppliedMarks(RowSet.of([4, 5])))
     answer = broker.answer(broker.fetch("orders", 4, wait_ms_max=60_000), FetchResponse)
     assert (answer.base_offset, answer.end_offset) == (4, 6)
     waiting = broker.fetch("orders", 6, wait_ms_max=60_000)
@@ -83,7 +84,7 @@ def test_a_poll_at_hidden_rows_is_told_at_once_where_to_go_on() -> None:
 def test_a_hidden_message_is_not_found_by_any_way() -> None:
     broker, partition = with_rows()
     stream_id = broker.stream_id("orders")
-    partition.hide(RowSet.of([3, 4, 5]))
+    partition.hide(AppliedMarks(RowSet.of([3, 4, 5])))
     refused = broker.refusal(GetRequest(stream_id=stream_id, offset=Offset(4)))
     assert refused.code == ErrorCode.MESSAGE_NOT_FOUND
     assert "offset 4 was deleted" in str(refused)
@@ -100,7 +101,7 @@ def test_a_hidden_message_is_not_found_by_any_way() -> None:
 @pytest.mark.parametrize(("offset", "rows"), [(0, 3), (2, 2), (3, 1), (5, 1), (6, 0), (100, 0)])
 def test_messages_from_an_offset_on_are_counted_without_hidden_ones(offset: int, rows: int) -> None:
     broker, partition = with_rows()
-    partition.hide(RowSet.of([0, 3, 4]))
+    partition.hide(AppliedMarks(RowSet.of([0, 3, 4])))
     request = ListOffsetsRequest(stream_id=broker.stream_id("orders"), at="earliest", rows_from=Offset(offset))
     listed = broker.ask(request, ListOffsetsResponse)
     assert (listed.rows, listed.live) == (rows, None)
@@ -109,7 +110,7 @@ def test_messages_from_an_offset_on_are_counted_without_hidden_ones(offset: int,
 
 def test_messages_from_an_offset_on_are_not_counted_below_the_log_start() -> None:
     broker, partition = with_rows()
-    partition.hide(RowSet.of([0, 3, 4]))
+    partition.hide(AppliedMarks(RowSet.of([0, 3, 4])))
     truncated = TruncateRequest(stream_id=broker.stream_id("orders"), before=Offset(2))
     broker.ask(truncated, TruncateResponse)
     request = ListOffsetsRequest(stream_id=broker.stream_id("orders"), at="earliest", rows_from=Offset(0))
@@ -119,14 +120,14 @@ def test_messages_from_an_offset_on_are_not_counted_below_the_log_start() -> Non
 
 def test_the_state_of_a_stream_has_its_messages_without_hidden_ones() -> None:
     broker, partition = with_rows()
-    partition.hide(RowSet.of([0, 3, 4]))
+    partition.hide(AppliedMarks(RowSet.of([0, 3, 4])))
     (info,) = broker.ask(MetadataRequest(names=("orders",)), MetadataResponse).streams
     assert (info.messages, info.partitions[0].messages, info.partitions[0].committed_end) == (3, 3, 6)
 
 
 def test_a_projection_leaves_out_hidden_rows_though_it_has_no_offsets() -> None:
     broker, partition = with_rows()
-    partition.hide(RowSet.of([1, 2, 5]))
+    partition.hide(AppliedMarks(RowSet.of([1, 2, 5])))
     request = FetchRequest(stream_id=broker.stream_id("orders"), offset=Offset(0), columns=("value",))
     caller = broker.request(request)
     broker.settle()
@@ -139,7 +140,7 @@ def test_a_projection_leaves_out_hidden_rows_though_it_has_no_offsets() -> None:
 
 def test_replicas_and_what_a_leader_reads_of_its_log_have_all_rows() -> None:
     _, partition = with_rows()
-    partition.hide(RowSet.of([1]))
+    partition.hide(AppliedMarks(RowSet.of([1])))
     assert [header.base_offset for header, _ in partition.view().batches(0, 6)] == [0, 1, 2, 3, 4, 5]
     stored = partition.view().replica_range(0, bytes_max=1 << 20)
     assert stored is not None
@@ -149,7 +150,8 @@ def test_replicas_and_what_a_leader_reads_of_its_log_have_all_rows() -> None:
 def test_where_a_mark_is_not_understood_no_row_is_shown() -> None:
     broker, partition = with_rows()
     stream_id = broker.stream_id("orders")
-    partition.hide(RowSet.of([1]), refusal="a mark of kind 'forget' is not known here: upgrade this broker")
+    refusal = "a mark of kind 'forget' is not known here: upgrade this broker"
+    partition.hide(AppliedMarks(RowSet.of([1]), refusal=refusal))
     for request in (
         FetchRequest(stream_id=stream_id, offset=Offset(0)),
         FetchRequest(stream_id=stream_id, offset=Offset(0), columns=("value",)),
@@ -159,5 +161,5 @@ def test_where_a_mark_is_not_understood_no_row_is_shown() -> None:
         refused = broker.refusal(request)
         assert refused.code == ErrorCode.UNSUPPORTED_VERSION
         assert "upgrade" in str(refused)
-    partition.hide(RowSet.of([1]))
+    partition.hide(AppliedMarks(RowSet.of([1])))
     assert offsets(broker) == [0, 2, 3, 4, 5]

@@ -312,7 +312,7 @@ def test_all_replicas_hide_the_same_and_go_on_after_the_leader_is_killed() -> No
     told(brokers, ["a sub"])
     brokers.run(1_000)
     assert views(brokers) == [[5, 6, 7]] * 3
-    assert len({partition_of(member).hiding[0] for member in brokers.members.values()}) == 1
+    assert len({partition_of(member).visible.applied.hidden for member in brokers.members.values()}) == 1
 
 
 @pytest.mark.parametrize("config", [{"compact": True}, {"allow_message_ttl": True}], ids=str)
@@ -333,7 +333,7 @@ def test_other_passes_of_such_a_stream_are_decided_by_its_leader_too(config: dic
     (view, *others) = views(brokers)
     assert others == [view, view]
     assert len(view) < 5
-    assert len({partition_of(member).hiding[0] for member in brokers.members.values()}) == 1
+    assert len({partition_of(member).visible.applied.hidden for member in brokers.members.values()}) == 1
 
 
 def upgraded(brokers: Brokers, first: Member, memory: Any) -> None:
@@ -370,7 +370,7 @@ def test_once_the_level_is_raised_what_each_replica_has_done_alone_is_the_same_o
     view, *others = views(brokers)
     assert others == [view, view]
     assert view == [*range(1, 20, 2), 21, 22]
-    assert len({partition_of(member).hiding[0] for member in brokers.members.values()}) == 1
+    assert len({partition_of(member).visible.applied.hidden for member in brokers.members.values()}) == 1
     told(brokers, ["b sub"])
     brokers.run(1_000)
     assert views(brokers) == [[21, 22, 23]] * 3

@@ -13,6 +13,7 @@ from penstock.live.row_set import RowSet
 from penstock.messages import CreateStreamResponse
 from penstock.node.partition.last_sequences import FindLasts
 from penstock.node.partition.partition import Partition
+from penstock.node.partition.visible_rows import AppliedMarks
 from penstock.node.step import Lane
 from penstock.vfs.faulty import FileFault, FileOperationKind, no_faults, nth
 from tests.envelopes import enveloped, message
@@ -299,14 +300,14 @@ def test_rows_that_are_hidden_during_a_search_make_it_void() -> None:
     publish(broker, "orders.a", 1)
     (searching,) = broker.disk
     searching.run()
-    leading(broker).hide(RowSet.of([1]))
+    leading(broker).hide(AppliedMarks(RowSet.of([1])))
     broker.settle()
     assert said(broker.acks[-1]) == "stored as 4"
 
 
 def test_a_hidden_row_is_no_last_message() -> None:
     broker = filled("aabab", segment_bytes=4_096)
-    leading(broker).hide(RowSet.of([3, 4]))
+    leading(broker).hide(AppliedMarks(RowSet.of([3, 4])))
     assert told(broker, "orders.a", 4) == "wrong last sequence: 2"
     assert told(broker, "orders.b", 3) == "stored as 6"
 

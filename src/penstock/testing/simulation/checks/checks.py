@@ -250,9 +250,11 @@ class Checks:
         if key not in self.histories and is_companion(look.stream_id):
             assert broker.node is not None
             stream_id = target_id(look.stream_id)
-            whose = (one for one in self.histories.values() if (one.stream_id, one.partition) == (stream_id, key[1]))
+            ids = (one for one in self.histories.values() if (one.stream_id, one.partition) == (stream_id, key[1]))
+            # A stream with a limit by subject has them from its beginning: they may be opened first.
+            whose = next(ids, None) or self.of(inspector.subject_of(broker.node, stream_id), key[1])
             config = inspector.companion_config(broker.node, look)
-            next(whose).companion = self.histories[key] = PartitionHistory(config, look.partition)
+            whose.companion = self.histories[key] = PartitionHistory(config, look.partition)
         return self.histories[key]
 
     def all_of(self, history: PartitionHistory) -> list[PartitionHistory]:

@@ -84,7 +84,7 @@ class _Waiter(NamedTuple):
     done: Callable[[RemoteError | None], None]
 
 
-class SubjectLimits:
+class RowDecisions:
     """All decisions of one broker, and what waits for them."""
 
     def __init__(self, context: Context, replicas: Replicas, *, write: AppendToCompanion) -> None:
@@ -107,11 +107,11 @@ class SubjectLimits:
         """Begin to decide on rows that were committed; `partition` may be a companion log that is led now."""
         if is_companion(partition.key.stream_id):
             target = self._partitions.get(target_key(partition.key))
-            if target is None or not target.is_limited:
+            if target is None or not target.needs_decisions:
                 return
             partition = target
         leadership = partition.leadership
-        if leadership is None or not partition.is_limited or partition.when_idle is not None or self._is_stopped:
+        if leadership is None or not partition.needs_decisions or partition.when_idle is not None or self._is_stopped:
             self._forget(partition)
             return
         one = self._deciding.get(partition)
