@@ -1,9 +1,10 @@
 """Filters of subject indexes in memory, under one budget of the broker: so an absent subject costs no read.
 
 Rules: a filter is kept with its segment, and goes with it: the budget only refers to it. Its pages, its directory and
-the checksums of the segment's blocks were checked, and are of the index that was compared with the segment; so were the
-places of its batches, which the segment's offset index has. Disk threads keep filters, without locks: each value is replaced as a whole, and each sum is of what is there. If several
-threads keep one at once, the budget is exceeded by as many filters, until the next one is kept.
+the checksums of the segment's blocks were checked, and are of the index that was compared with the segment; the places
+of its batches are of the offset index. Disk threads keep filters, without locks: each value is replaced as a whole, and
+each sum is of what is there. If several threads keep one at once, the budget is exceeded by as many filters, until the
+next one is kept.
 
 Theory: a look-up asks the segments of a log from the newest to the oldest. So a log that has more filters than it may
 keep, keeps those of its newest segments; least recently used ones would all be gone before they are used again.
