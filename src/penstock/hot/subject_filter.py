@@ -1,6 +1,6 @@
 """Membership filter of the subjects of a segment: a Bloom filter in pages, each of which is read and checked alone.
 
-Rules: a subject that was added is always found; of others, about one in 250 is found at 12 bits for each subject.
+Rules: a subject that was added is always found; of others, about one in 240 is found at 12 bits for each subject.
 The bytes are part of a file format (see `commitlog.subjects`) and never change.
 
 Theory: the upper half of a subject's XXH64 chooses its page, the lower half and a remix of it the bits within (Kirsch
