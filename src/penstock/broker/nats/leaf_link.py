@@ -183,16 +183,17 @@ class LeafLink:
 
     def trial_received(self, group: MessageGroup) -> None:
         """Messages of LEAF_GROUP have come over the client link."""
+        if self._trial is None or not self._trial_sent:
+            return
         wanted = _ACK.format(number=self._trial_number).partition("@")[0].encode()
-        for row in range(len(group)):
-            if self._trial is None or not self._trial_sent or group.reply(row) != wanted:
-                continue  # of an earlier connection, or of a stranger who knows the inbox
-            if group.subject(row) == _VISIBLE.encode():
-                self._came_up()
-            else:
-                self._give_up(
-                    "nats-server does not rewrite the subject of what a leaf delivers (it should from 2.2 on)"
-                )
+        # Others are of an earlier connection, or of a stranger who knows the inbox.
+        row = next((row for row in range(len(group)) if group.reply(row) == wanted), None)
+        if row is None:
+            return
+        if group.subject(row) == _VISIBLE.encode():
+            self._came_up()
+        else:
+            self._give_up("nats-server does not rewrite the subject of what a leaf delivers (it should from 2.2 on)")
 
     async def run(self) -> None:
         """Keep the connection until `stop`. Raises only what its owner raised."""
@@ -210,8 +211,6 @@ class LeafLink:
     def new_session(self, server: NatsServer) -> LeafSession:
         name = self._name()
         self._inbox = f"{TRIAL_PREFIX}{name}".encode()
-        self._client.unsubscribe(LEAF_GROUP)  # again: it may have been refused
-        self._client.subscribe(LEAF_GROUP, self._inbox.decode())
         return LeafSession(
             self.interest,
             name=name,
@@ -257,6 +256,7 @@ class LeafLink:
             self._give_up("this is no leaf port: give the one of `leafnodes` in the configuration of nats-server")
             return
         self._reconnector.connection.set_write_buffer(limits.LEAF_WRITE_BUFFER_BYTES_MAX)
+        self._client.subscribe(LEAF_GROUP, self._inbox.decode())
         self._trial_number += 1
         self._trial_sent = False
         self._trial_due_ms = now_ms() + self._trial_timeout_ms
@@ -297,6 +297,7 @@ class LeafLink:
             connection.end_for(reason)
 
     def _end_trial(self) -> None:
+        self._client.unsubscribe(LEAF_GROUP)  # so that nothing comes when nothing is awaited
         if self._trial is not None:
             self._trial.cancel()
             self._trial = None
