@@ -263,7 +263,10 @@ class LeafLink:
         self._try()
 
     def _try(self) -> None:
-        """Send the trial delivery once the leaf knows of the client link's subscription; give up at the time-out."""
+        """Send the trial delivery once there is interest in its inbox; give up at the time-out.
+
+        It is sent again at each look: the interest may be that of another client in all inboxes, and ours come later.
+        """
         self._trial = None
         connection = self._reconnector.ready_connection
         if connection is None:
@@ -276,7 +279,7 @@ class LeafLink:
         if (mistake := self.mistake(self._inbox.decode())) is not None:
             self._give_up(f"{mistake}: allow it to publish on {TRIAL_PREFIX}> at least, best on _INBOX.>")
             return
-        if not self._trial_sent and self.interest.has_interest(self._inbox) is not False:
+        if self.interest.has_interest(self._inbox) is not False:
             self._trial_sent = True
             ack = _ACK.format(number=self._trial_number).encode()
             connection.write(b"LMSG %b %b 0\r\n\r\n" % (self._inbox, ack))
