@@ -43,7 +43,7 @@ from penstock.broker.config.data_dir import (
     take_data_dir,
 )
 from penstock.broker.config.encryption import encrypted
-from penstock.broker.config.settings import SYNC_BY_AUTO
+from penstock.broker.config.settings import OFF, SYNC_BY_AUTO
 from penstock.broker.driver import Driver, wall_clock
 from penstock.broker.nats.leaf_link import LeafLink
 from penstock.broker.nats.link import NatsLink
@@ -63,6 +63,7 @@ from penstock.broker.security.nats_credentials import NatsAccess, NatsServer
 from penstock.broker.socket_api.acceptor import bind
 from penstock.broker.socket_api.server import Server
 from penstock.broker.transport.tls import ServerTls
+from penstock.jetstream.gateway import Gateway
 from penstock.messages import PeerHelloRequest
 from penstock.node.data_dir.known_brokers import KnownBrokers, read_known_brokers
 from penstock.node.data_dir.lost_files import GUARDS
@@ -78,7 +79,6 @@ _READY_POLL_MS = 50  # interval of checks whether a starting broker is ready in 
 _READY_LOG_MS = 1_000  # interval of log lines about what it waits for
 FREED_BYTES_MAX = 64 * limits.MIB  # freed memory kept by the C library: a few reads, their batches and their answers
 _FREED_PIECE_BYTES_MAX = 32 * limits.MIB  # larger blocks are returned to the kernel at once; glibc takes no more
-_DELIVERS = False  # what delivers over the embedded nats-server is not there yet
 FIRST_LINK_TIMEOUT_MS = 5_000
 """Milliseconds that a start waits for NATS before it serves reads without it."""
 STOP_TIMEOUT_S = 8.0  # bounds a hanging NATS or disk, and clients that take nothing; `docker stop` kills after 10 s
@@ -326,7 +326,9 @@ async def _start(config: BrokerConfig, open_files_max: int, running: _Running) -
     server = driver.server
     guarding.count(server.connections_of.__getitem__, server.make_room, server.has_share)
     driver.link = _nats_link(driver, config, servers)
-    driver.leaf = _leaf_link(driver, config, _leaf_servers(config, running, servers), node)
+    if config.jetstream_api != OFF:
+        driver.gateway = _gateway(node, config)
+        driver.leaf = _leaf_link(driver, config, running, node)
     step = _started(node, driver, running.data_dir)
     driver.peers = PeerConnections(
         driver,
@@ -429,16 +431,9 @@ def _nats_link(driver: Driver, config: BrokerConfig, servers: tuple[NatsServer, 
     return NatsLink(driver, access, clock_us=lambda: wall_clock().wall_us, random=random.random)
 
 
-def _leaf_servers(config: BrokerConfig, running: _Running, servers: tuple[NatsServer, ...]) -> tuple[NatsServer, ...]:
-    """Return the leaf ports to deliver over; empty: nothing is delivered."""
-    if not any(one.is_embedded for one in servers):
-        return config.nats_leaf
-    if not _DELIVERS:
-        return ()
-    return config.nats_leaf if running.embedded is None else (running.embedded.leaf_server,)
-
-
-def _leaf_link(driver: Driver, config: BrokerConfig, servers: tuple[NatsServer, ...], node: Node) -> LeafLink | None:
+def _leaf_link(driver: Driver, config: BrokerConfig, running: _Running, node: Node) -> LeafLink | None:
+    """Return the link that delivers; None with an external nats-server whose leaf port is not known."""
+    servers = config.nats_leaf if running.embedded is None else (running.embedded.leaf_server,)
     if not servers:
         return None
 
@@ -448,6 +443,13 @@ def _leaf_link(driver: Driver, config: BrokerConfig, servers: tuple[NatsServer, 
         return f"penstock-{node.cluster_id}-{config.broker_id}"
 
     return LeafLink(driver, _nats_access(config, servers), driver.link, name=name, random=random.random)
+
+
+def _gateway(node: Node, config: BrokerConfig) -> Gateway:
+    prefixes = (f"$JS.{config.jetstream_domain}.API.", *(("$JS.API.",) if config.jetstream_api == "auto" else ()))
+    gateway = Gateway(node, prefixes=prefixes)
+    gateway.start()
+    return gateway
 
 
 def _introduction(settings: Settings, node: Node) -> PeerHelloRequest:
