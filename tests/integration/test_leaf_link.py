@@ -236,11 +236,11 @@ async def test_a_leaf_user_with_the_least_permissions(tmp_path: Path) -> None:
         async with delivering(client, leaf) as (deliverer, _):
             await _gets(f"nats://app:p@127.0.0.1:{server.port}", deliverer)
             link = deliverer.link
-            assert link.mistake("_INBOX.x.y") is None
-            assert link.mistake("deliver.x") is None
-            assert link.mistake("$JS.ACK.x") is None
-            assert "may not publish on 'secret.x'" in (link.mistake("secret.x") or "")
-            assert "max_payload" in (link.mistake("_INBOX.x", 8 * limits.MIB) or "")
+            assert link.mistake(b"_INBOX.x.y") is None
+            assert link.mistake(b"deliver.x") is None
+            assert link.mistake(b"$JS.ACK.x") is None
+            assert "may not publish on 'secret.x'" in (link.mistake(b"secret.x") or "")
+            assert "max_payload" in (link.mistake(b"_INBOX.x", 8 * limits.MIB) or "")
             connection = await nats.connect(f"nats://app:p@127.0.0.1:{server.port}")
             for subject in ("secret.x", "_INBOX.last"):
                 await connection.subscribe(subject)
@@ -411,7 +411,7 @@ async def _gets_by_request(app_url: str, deliverer: Deliverer, client: Listener)
     reply = client.rows[7][-1][1]
     assert reply is not None
     told = deliverer.link.interest.has_interest(reply)
-    assert deliverer.link.mistake(reply.decode()) is None
+    assert deliverer.link.mistake(reply) is None
     deliverer.link.deliver([frame(reply.decode())])
     while not (message := await subscription.next_msg(TIMEOUT_S)).data:
         pass  # no responders: the request came before the subscription was known there
@@ -463,3 +463,48 @@ async def test_accounts_of_an_operator(tmp_path: Path) -> None:
             await _gets(server.url, deliverer, user_credentials=str(creds))
         async with delivering(server.url, leaf, wait_up=False) as (deliverer, _):
             assert "refuses the leaf's credentials" in (await deliverer.event(LeafDown)).reason
+
+
+async def test_a_client_that_reads_all_inboxes_does_not_spoil_the_trial(tmp_path: Path) -> None:
+    async with running_nats(tmp_path, LEAFNODES) as server:
+        connection = await nats.connect(server.url)
+        await connection.subscribe("_INBOX.>")
+        await connection.flush()
+        for number in range(5):
+            leaf = f"127.0.0.1:{server.leaf_port}"
+            async with delivering(server.url, leaf, name=f"penstock-c-{number}") as (deliverer, _):
+                assert [type(event) for event in deliverer.events] == [LeafUp]
+        await connection.close()
+
+
+OTHER_ACCOUNT = """
+accounts {
+  BROKERS {
+    users: [ { user: broker, password: p } ]
+    exports: [ { service: "api.>", response_type: Stream }, { stream: "push.>" } ]
+  }
+  APP {
+    users: [ { user: app, password: p } ]
+    imports: [
+      { service: { account: BROKERS, subject: "api.>" } }
+      { stream: { account: BROKERS, subject: "push.>" } }
+    ]
+  }
+}
+"""
+
+
+@each_change
+async def test_a_subscriber_of_an_account_that_imports(tmp_path: Path) -> None:
+    async with running_nats(tmp_path, OTHER_ACCOUNT + LEAFNODES) as server:
+        client, leaf = f"broker:p@127.0.0.1:{server.port}", f"broker:p@127.0.0.1:{server.leaf_port}"
+        app = f"nats://app:p@127.0.0.1:{server.port}"
+        async with delivering(client, leaf) as (deliverer, listener):
+            assert await _gets_by_request(app, deliverer, listener) is True
+            connection = await nats.connect(app)
+            subscription = await connection.subscribe("push.here")
+            await connection.flush()
+            await _interested(deliverer, "push.here")
+            deliverer.link.deliver([frame("push.here", 7)])
+            assert (await subscription.next_msg(TIMEOUT_S)).subject == "orders.eu.7"
+            await connection.close()

@@ -201,13 +201,13 @@ class Driver:
         if self._stopping:
             return  # the drain timed out: these messages are neither stored nor acked
         now = self.now()
+        if self.leaf is not None and (trial := groups.pop(LEAF_GROUP, None)) is not None:
+            self.leaf.trial_received(trial)
         if self.gateway is not None and (calls := groups.pop(GATEWAY_GROUP, None)) is not None:
             try:
                 self.gateway.messages_received(calls, now)
             except Exception:  # noqa: BLE001 (reported; the callers get no answer, and the messages of streams go on)
                 _log.exception("internal error (bug) in a request to JetStream's API")
-        if self.leaf is not None and (trial := groups.pop(LEAF_GROUP, None)) is not None:
-            self.leaf.trial_received(trial)
         self._node.messages_received(groups, now)
         self._carry_out_messages()
         self._watch_budget()
