@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
@@ -63,7 +63,7 @@ Handler = Callable[[ApiCall, ApiSubject, Now], None]
 
 
 class ApiRights(NamedTuple):
-    """What callers of the API may do. All act as one user."""
+    """Rights of the API's callers. All act as one user."""
 
     may_manage: bool = True  # create, change and delete streams, and delete messages
     user: str | None = None  # with authentication: the user whose rules hold; None: none, so nothing is allowed
@@ -171,6 +171,11 @@ class Gateway:
                 self._ask_missing(one, now)
 
     @property
+    def served(self) -> Mapping[str, bool]:
+        """The API prefixes, each with whether this broker serves it."""
+        return {prefix: owner.state is PrefixState.TAKEN for prefix, owner in self._owners.items()}
+
+    @property
     def under_way(self) -> int:
         """Number of requests that wait for the node."""
         return len(self._open)
@@ -179,7 +184,8 @@ class Gateway:
     def next_deadline_us(self) -> int | None:
         """Latest time at which `tick` must run."""
         dues = [one.deadline_us if one.retry_us is None else one.retry_us for one in self._open]
-        dues += [due for owner in self._owners.values() if (due := owner.next_deadline_us) is not None]
+        if self.node.cluster_id:
+            dues += [due for owner in self._owners.values() if (due := owner.next_deadline_us) is not None]
         return min(dues, default=None)
 
     # What handlers use
@@ -234,13 +240,13 @@ class Gateway:
 
     @property
     def authorization(self) -> Authorization:
-        """What the API's user may do."""
+        """Permissions of the API's user."""
         return self.node.access.of(self._user())
 
     # Inside
 
     def _user(self) -> Principal | None:
-        """Return the user that all callers act as; None: nobody, who may do everything without authentication."""
+        """Return the user that all callers act as; None: no user, which may do everything without authentication."""
         user = None if self._rights.user is None else self.node.image.users.get(self._rights.user)
         return None if user is None else Principal(user.name, user.made_index)
 
