@@ -11,10 +11,11 @@ from typing import Any
 
 import nats
 import pytest
+from nats.errors import NoRespondersError
 from nats.js.api import StreamConfig
 from nats.js.errors import BadRequestError, NotFoundError
 
-from tests.broker_process import BrokerProcess, running_broker, running_nats
+from tests.broker_process import BrokerProcess, eventually, running_broker, running_nats
 from tests.extent import each_change
 from tests.integration.clusters import running_cluster
 
@@ -192,6 +193,7 @@ VARYING = {
     "created", "ts", "first_ts", "last_ts", "bytes", "cluster",
     "_nats.ver", "_nats.level", "_nats.req.level",
 }  # fmt: skip
+MANAGE = ("--jetstream-rights", "manage")
 SILENT = ("STREAM.CREATE.a.b", "STREAM.CREATE", "STREAM.INFO.a.b", "STREAM.NAMES.a", "UNHEARD_OF", "STREAM.PURGE.a.b")
 
 
@@ -222,6 +224,18 @@ async def said(connection: Any, operation: str, request: str = "") -> Any:
     subject, payload = (request, b"hello") if operation == "PUBLISH" else (f"$JS.API.{operation}", request.encode())
     answer = await connection.request(subject, payload, timeout=TIMEOUT_S)
     return json.loads(answer.data)
+
+
+async def serving(connection: Any) -> None:
+    """Wait until a broker serves the API."""
+
+    async def is_answered() -> bool:
+        try:
+            return "error" not in await said(connection, "STREAM.NAMES")
+        except NoRespondersError:
+            return False
+
+    await eventually(is_answered, "the API is served")
 
 
 def steady(answer: Any) -> Any:
@@ -348,7 +362,7 @@ async def test_streams_of_the_command_line_are_shown(api_broker: BrokerProcess) 
 async def test_penstocks_own_streams_are_not_there(api_broker: BrokerProcess) -> None:
     async with await api_broker.client() as client, connected(api_broker.nats_url) as connection:
         await client.create_stream("own", "own.>")
-        async with client.consume("own", group="g") as consumer:  # makes __offsets
+        async with client.consumer("own", "g") as consumer:  # makes __offsets
             await consumer.commit()
         for operation in ("INFO", "DELETE", "PURGE", "UPDATE", "MSG.DELETE"):
             request = {"UPDATE": '{"name":"__offsets"}', "MSG.DELETE": '{"seq":1}'}.get(operation, "")
@@ -367,9 +381,10 @@ async def test_penstocks_own_streams_are_not_there(api_broker: BrokerProcess) ->
 async def test_an_answer_beyond_max_payload_is_paged_and_the_connection_stays(tmp_path: Path) -> None:
     with (
         running_nats(tmp_path / "nats", "max_payload: 4096\n") as server,
-        running_broker(tmp_path / "data", *api_options(), nats=server.url) as broker,
+        running_broker(tmp_path / "data", *api_options(*MANAGE), nats=server.url) as broker,
     ):
         async with connected(server.url) as connection:
+            await serving(connection)
             js = connection.jetstream()
             await js.add_stream(StreamConfig(name="many", subjects=["many.>"]))
             for number in range(300):
@@ -392,9 +407,10 @@ async def test_an_answer_beyond_max_payload_is_paged_and_the_connection_stays(tm
 
 @each_change
 async def test_requests_at_any_broker_know_every_answered_change(tmp_path: Path) -> None:
-    with running_cluster(tmp_path, 3, *api_options()) as brokers:
+    with running_cluster(tmp_path, 3, *api_options(*MANAGE)) as brokers:
         await brokers.all_live()
         async with connected(brokers.nats.url) as connection:
+            await serving(connection)
             js = connection.jetstream()
             for number in range(4):
                 name = f"s{number}"

@@ -103,6 +103,8 @@ class BrokerConfig:
     nats_ignore_announced: bool
     jetstream_api: str  # `off`, `domain` or `auto`
     jetstream_domain: str
+    jetstream_rights: str | None  # `read` or `manage`; None: by the NATS server
+    jetstream_user: str | None
     nats_credentials: NatsCredentials
     nats_tls: TlsFiles
     tls: BrokerTls  # for clients and brokers
