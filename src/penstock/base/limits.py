@@ -192,6 +192,7 @@ SUBJECT_DIRECTORY_BYTES_MAX = 16 * MIB  # first subjects of all blocks: some 60 
 KEPT_FILTERS_BYTES_MAX = 192 * MIB  # of a broker: 100 million rows on 10 million subjects have 150 MB of filters
 READ_FIRST_BYTES_MIN = 8 * MIB  # a segment without an index whose rows are read for a look-up of one subject
 READ_FIRST_MAX = 8  # so often; then the index is made, which takes as long as some ten reads
+KEPT_ENTRIES_MAX = 4_096  # batches of a segment whose places are kept with its filter: 150 KB
 FILTERS_IDLE_LOOK_UPS = 10_000  # of a broker, without one in a log, until others may take its memory of filters
 FILTERS_RETRY_LOOK_UPS = 1_000  # of a broker, until a log that had no room for a filter tries again
 SUBJECT_FILTER_BITS = 12  # per subject: one absent subject in 250 costs a look-up in vain

@@ -33,6 +33,7 @@ from penstock.commitlog.segment.segment import Segment
 from penstock.commitlog.subjects import layout, reading, writing
 from penstock.commitlog.subjects.block_sums import BlockSums
 from penstock.commitlog.subjects.blocks import OffsetSpan, SubjectRow, SubjectRows
+from penstock.commitlog.subjects.kept_filters import size_of
 from penstock.commitlog.subjects.layout import SegmentIdentity
 from penstock.commitlog.subjects.reading import SubjectIndex, WantedSubjects
 from penstock.commitlog.subjects.summing import SubjectSum, sum_of
@@ -345,7 +346,9 @@ def _keep_filter(view: LogView, segment: Segment, index: SubjectIndex) -> None:
     is_kept = memory.filter is not None and memory.filter.pages is not None
     if is_kept or view.is_cached or memory.trailer is not index.trailer or not filters.may_have_room:
         return
-    memory.filter = filters.keep(segment.base_offset, index.filter_bytes, index.read_filter)
+    entries = view.entries_to_keep(segment)
+    size_bytes = index.filter_bytes + size_of(entries)
+    memory.filter = filters.keep(segment.base_offset, size_bytes, lambda: index.read_filter(entries))
 
 
 # Filters.

@@ -28,7 +28,15 @@ from penstock.batch.header import BatchHeader
 from penstock.commitlog.errors import FileMistake, IndexDamagedError, IndexShortError, LogCutError, mistake_of
 from penstock.commitlog.files import files, index
 from penstock.commitlog.files.batch_walk import Window
-from penstock.commitlog.files.index import BatchExtent, Entries, FileEntries, IndexHead, PackedEntries, ResumedEntries
+from penstock.commitlog.files.index import (
+    ActiveEntries,
+    BatchExtent,
+    Entries,
+    FileEntries,
+    IndexHead,
+    PackedEntries,
+    ResumedEntries,
+)
 from penstock.commitlog.segment.damage import Damage
 from penstock.commitlog.segment.index_check import IndexCheck
 from penstock.commitlog.segment.segment import Erased, Segment, live_bytes
@@ -704,6 +712,8 @@ class LogView:
         if isinstance(entries := segment.entries, ResumedEntries):
             with entries.opened(self._vfs, segment.path) as joined:
                 return use(segment, joined)
+        if entries is None and (kept := segment.subjects.filter) is not None:
+            entries = kept.entries
         if entries is not None:
             return use(segment, entries)
         file = self._vfs.open(files.index_path(segment.path), read_only=True)
@@ -711,6 +721,20 @@ class LogView:
             return use(segment, FileEntries(file, end_position=segment.size_bytes, end_offset=segment.end_offset))
         finally:
             file.close()
+
+    def entries_to_keep(self, segment: Segment) -> ActiveEntries | None:
+        """Return a sealed segment's entries in memory; None if they are many, there already, or in error. OSError."""
+        try:
+            return self._with_sound_entries(
+                segment,
+                lambda _, entries: (
+                    entries.in_memory()
+                    if isinstance(entries, FileEntries) and entries.count <= limits.KEPT_ENTRIES_MAX
+                    else None
+                ),
+            )
+        except (FileNotFoundError, IndexDamagedError):
+            return None  # a look-up rebuilds them
 
     def _rebuild(self, segment: Segment, opened: File | None) -> PackedEntries:
         file = self.open_exactly(segment) if opened is None else opened

@@ -8,7 +8,8 @@ from random import Random
 
 import pytest
 
-from penstock.commitlog import FilterBudget, Log, LogConfig, SubjectQueries
+from penstock.base import limits
+from penstock.commitlog import FilterBudget, Log, LogConfig, SubjectQueries, row_at
 from penstock.commitlog.files import files
 from penstock.commitlog.subject_reads import SubjectRanges
 from penstock.commitlog.subjects import layout
@@ -92,6 +93,44 @@ def test_a_read_of_one_subject_opens_no_index_of_segments_without_it() -> None:
     assert found == [(segment.base_offset, segment.end_offset)]  # of so few rows
     assert counted.looked_at() == {files.subjects_path(segment.path)}
     assert ranges.looked_segments == 1
+
+
+def test_a_row_of_a_segment_with_a_kept_filter_reads_neither_index() -> None:
+    counted = Counted()
+    assert counted.last("absent") == [-1]
+    view = counted.log.view()
+    counted.operations.clear()
+    found = row_at(view, 1)
+    assert found is not None
+    assert found.row.subject == b"own.0"
+    assert counted.looked_at() == {view.segments[0].path}
+    for segment in view.segments[:-1]:
+        kept = segment.subjects.filter
+        assert kept is not None
+        assert kept.entries is not None
+        segment.subjects.filter = None
+        from_file = [view.extent_in(segment, offset) for offset in range(segment.base_offset, segment.end_offset)]
+        segment.subjects.filter = kept
+        assert [view.extent_in(segment, offset) for offset in range(segment.base_offset, segment.end_offset)] == (
+            from_file
+        )
+
+
+def test_the_places_of_many_batches_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "KEPT_ENTRIES_MAX", 2)
+    counted = Counted()
+    assert counted.last("absent") == [-1]
+    kept = [one.subjects.filter for one in counted.log.view().segments[:-1]]
+    assert [one is not None and one.entries for one in kept] == [None] * len(kept)
+
+
+def test_a_damaged_offset_index_is_rebuilt_as_without_a_filter() -> None:
+    counted = Counted()
+    first = counted.log.view().segments[0]
+    flip(counted.disk, files.index_path(first.path), 3)
+    assert counted.last("own.0", "absent") == [1, -1]
+    assert first.subjects.filter is not None
+    assert row_at(counted.log.view(), 1) is not None
 
 
 def test_without_room_the_answers_are_the_same() -> None:

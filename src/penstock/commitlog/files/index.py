@@ -134,9 +134,10 @@ class Entries(Protocol):
 
 
 class ActiveEntries:
-    """Entries of the active segment: append-only arrays, seen up to a fixed count."""
+    """Entries of contiguous batches in memory, such as the active segment: append-only arrays, to a fixed count."""
 
     __slots__ = ("_bases", "_end_offset", "_end_position", "_max", "_min", "_positions", "_rows", "count")
+    BYTES_PER_BATCH = 36
 
     def __init__(self, columns: Columns, count: int, end_offset: int, end_position: int) -> None:
         self._bases, self._positions, self._min, self._max, self._rows = columns
@@ -254,6 +255,21 @@ class FileEntries:
             count = min(_ENTRIES_AT_ONCE, stop - number)
             found.extend(_row_numbers(bytes(self._file.read_at(number * ENTRY_BYTES, count * ENTRY_BYTES))))
         return found
+
+    def in_memory(self) -> ActiveEntries | None:
+        """Return all entries as arrays; None if batches lie apart. IndexDamagedError if one is invalid."""
+        data = self._file.read_at(0, self.count * ENTRY_BYTES)
+        columns, end = Columns.empty(), None
+        for position in range(0, self.count * ENTRY_BYTES, ENTRY_BYTES):
+            one = unpack_entry(data[position : position + ENTRY_BYTES], file=self._file.path, position=position)
+            if end is not None and end != (one.position, one.base_offset):
+                return None
+            end = one.position + one.size_bytes, one.end_offset
+            numbers = one.base_offset, one.position, one.min_timestamp_us, one.max_timestamp_us, one.rows
+            for column, number in zip(columns, numbers, strict=True):
+                column.append(number)
+        assert end is not None, "there is at least one entry"
+        return ActiveEntries(columns, self.count, end[1], end[0])
 
     def entry(self, number: int) -> IndexEntry:
         """Return entry `number`; IndexDamagedError if it is invalid."""

@@ -1,9 +1,10 @@
 """Filters of subject indexes in memory, under one budget of the broker: so an absent subject costs no read.
 
 Rules: a filter is kept with its segment, and goes with it: the budget only refers to it. Its pages, its directory and
-the checksums of the segment's blocks were checked, and are of the index that was compared with the segment. Disk
-threads keep filters, without locks: each value is replaced as a whole, and each sum is of what is there. If several
-threads keep one at once, the budget is exceeded by as many filters, until the next one is kept.
+the checksums of the segment's blocks were checked, and are of the index that was compared with the segment; the places
+of its batches are of the offset index. Disk threads keep filters, without locks: each value is replaced as a whole, and
+each sum is of what is there. If several threads keep one at once, the budget is exceeded by as many filters, until the
+next one is kept.
 
 Theory: a look-up asks the segments of a log from the newest to the oldest. So a log that has more filters than it may
 keep, keeps those of its newest segments; least recently used ones would all be gone before they are used again.
@@ -24,27 +25,39 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from penstock.base import limits
+from penstock.commitlog.files.index import ActiveEntries
 from penstock.commitlog.subjects.layout import Directory
 
 _T = TypeVar("_T")
 
 
 class KeptFilter:
-    """Filter, directory and checksums of blocks of the index of one segment. `pages` None: they had to go."""
+    """Filter, directory and checksums of blocks of the index of one segment, and the places of its batches.
 
-    __slots__ = ("__weakref__", "base_offset", "directory", "pages", "size_bytes", "sums")
+    `pages` None: they had to go.
+    """
 
-    def __init__(self, base_offset: int, pages: bytes, directory: Directory, sums: array[int]) -> None:
-        """`sums`: of each block of the segment; empty if the index has none."""
+    __slots__ = ("__weakref__", "base_offset", "directory", "entries", "pages", "size_bytes", "sums")
+
+    def __init__(
+        self, base_offset: int, pages: bytes, directory: Directory, sums: array[int], entries: ActiveEntries | None
+    ) -> None:
+        """`sums`: of each block of the segment; empty if the index has none. `entries`: None if there are many."""
         self.base_offset = base_offset
-        self.size_bytes = len(pages) + directory.size_bytes + sums.itemsize * len(sums)
+        self.size_bytes = len(pages) + directory.size_bytes + sums.itemsize * len(sums) + size_of(entries)
+        self.entries = entries
         self.directory: Directory | None = directory
         self.pages: bytes | None = pages
         self.sums: array[int] | None = sums
 
     def drop(self) -> None:
         """Give the memory back."""
-        self.pages = self.directory = self.sums = None
+        self.pages = self.directory = self.sums = self.entries = None
+
+
+def size_of(entries: ActiveEntries | None) -> int:
+    """Return the bytes that entries take in memory."""
+    return 0 if entries is None else entries.count * entries.BYTES_PER_BATCH
 
 
 class FilterBudget:

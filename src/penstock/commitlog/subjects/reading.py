@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from penstock.base.errors import CorruptionError
+from penstock.commitlog.files.index import ActiveEntries
 from penstock.commitlog.subjects import blocks, layout
 from penstock.commitlog.subjects.blocks import OffsetSpan, SubjectRow, SubjectRows
 from penstock.commitlog.subjects.kept_filters import KeptFilter
@@ -63,12 +64,12 @@ class SubjectIndex:
 
     @property
     def filter_bytes(self) -> int:
-        """Size of what `read_filter` returns."""
+        """Size of what `read_filter` returns, without the entries."""
         trailer = self.trailer
         return trailer.pages * PAGE_BYTES + trailer.directory_bytes + trailer.sum_pages * BITS_BYTES
 
-    def read_filter(self) -> KeptFilter:
-        """Read all that `kept` is, and use it."""
+    def read_filter(self, entries: ActiveEntries | None = None) -> KeptFilter:
+        """Read all that `kept` is, beside the `entries` of the segment's batches, and use it."""
         trailer = self.trailer
         self._pages = self._read_pages()
         try:
@@ -80,7 +81,7 @@ class SubjectIndex:
             sums.frombytes(self.sum_page(number)[:BITS_BYTES])
         if sys.byteorder == "big":
             sums.byteswap()
-        return KeptFilter(trailer.segment.base_offset, self._pages, self.directory, sums)
+        return KeptFilter(trailer.segment.base_offset, self._pages, self.directory, sums, entries)
 
     def _read_pages(self) -> bytes:
         trailer = self.trailer

@@ -39,7 +39,7 @@ def _read(base_offset: int) -> KeptFilter:
     assert found.pages is not None
     assert found.directory is not None
     assert found.sums is not None
-    return KeptFilter(base_offset, found.pages, found.directory, found.sums)
+    return KeptFilter(base_offset, found.pages, found.directory, found.sums, None)
 
 
 def test_a_kept_filter_has_the_size_that_was_asked_for() -> None:
