@@ -11,11 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock.access import Credential, CredentialKind, Operation, Rule
+from penstock.access.handshake import Principal
 from penstock.base import limits
 from penstock.ingest.last_sequences import LastSequences
 from penstock.jetstream import lookups
+from penstock.jetstream.gateway import ApiRights
 from penstock.jetstream.stream_config import KEPT
-from penstock.messages import DeleteMessagesRequest, PurgeSubjectRequest
+from penstock.messages import CreateUserRequest, DeleteMessagesRequest, PurgeSubjectRequest
 from tests.extent import examples
 from tests.groups import group_of
 from tests.unit.jetstream.api_broker import ApiBroker
@@ -230,6 +233,28 @@ def test_which_streams_are_read() -> None:
     assert b'"err_code":10052' in broker.look_up(("STREAM.MSG.GET.many", b'{"seq":1}'))[0]
     assert b'"err_code":10037' in broker.look_up(("STREAM.MSG.GET.closed", b'{"seq":1}'))[0]
     assert b'"err_code":10059' in broker.look_up(("STREAM.MSG.GET.__offsets", b'{"seq":1}'))[0]
+
+
+def test_a_get_is_answered_by_the_rights_to_its_own_subject() -> None:
+    broker = GatewayBroker(rights=ApiRights(user="nats"))
+    broker.start()
+    broker.create("orders")
+    for number in range(6):
+        broker.publish(f"orders.{number % 3}", b"%d" % number)
+    key = Credential("password", CredentialKind.PASSWORD, 1, None, b"s" * 16, 600_000, bytes(32), bytes(32))
+    broker.request(CreateUserRequest(name="ann", credentials=(key,), rules=(Rule(Operation.ADMIN),)))
+    ann = broker.node.image.user("ann")
+    broker.who = Principal("ann", ann.made_index, "password", ann.credentials[0].mark)
+    rule = Rule(Operation.READ, subject="orders.1")
+    broker.request(CreateUserRequest(name="nats", credentials=(key,), rules=(rule,)))
+    refused = b"NATS/1.0 500 "
+    found = broker.look_up(get("orders.0"), get("orders.1"), get("orders.2"))
+    assert [one.startswith(refused) for one in found] == [True, True, False]
+    assert broker.got[-1][0] == "reply.1"
+    assert found[-1] == shown(5, b"4")
+    assert broker.look_up(query(seq=1))[0].startswith(refused)
+    assert broker.look_up(query(next_by_subj="orders.1", seq=3)) == [shown(5, b"4")]
+    assert b'"code":403' in broker.look_up(("STREAM.MSG.GET.orders", b'{"seq":1}'))[0]
 
 
 FIELDS = ("seq", "last_by_subj", "next_by_subj", "batch", "max_bytes", "start_time", "multi_last", "up_to_seq",
