@@ -40,7 +40,7 @@ _CRC = struct.Struct("<I")
 _ENTRY_WORDS, _BASE_OFFSET_WORD = 8, 1  # of 64 bits
 _ROWS_POSITION = 44
 _ENTRIES_AT_ONCE = 16_384
-_ENTRIES_AT_HAND = 512  # 32 KiB: one read of so many takes no longer than two of one, with their checks
+_ENTRIES_AT_HAND = 128  # 8 KiB: one read of so many takes no longer than two of one, with their checks
 _CRC_POSITION = ENTRY_BYTES - _CRC.size
 assert _BODY.size == _CRC_POSITION
 
