@@ -9,7 +9,8 @@ are read: run it in a disk thread, or with a file system that reads only what is
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
 from typing import NamedTuple
 
 from penstock.base import limits
@@ -21,7 +22,7 @@ from penstock.commitlog.files.index import BatchExtent
 from penstock.commitlog.segment.segment import ReadBatch, Segment
 from penstock.commitlog.subject_queries import SegmentReplacedError, open_index
 from penstock.commitlog.subjects.block_sums import IndexedBlocks, VerifiedBlocks, sums_of
-from penstock.commitlog.view import LogView
+from penstock.commitlog.view import LogView, ReplacedError, extent_of
 from penstock.vfs import Buffer
 
 Tell = Callable[[int], None]
@@ -55,6 +56,42 @@ def row_at(view: LogView, offset: int, tell: Tell = lambda _: None) -> FoundRow 
     # Later than the read: the cleaner may have left the row blank meanwhile.
     if found is None or found.row.subject is None or offset in (view.hidden_at(offset) or ()):
         return None
+    return found
+
+
+def rows_at(view: LogView, offsets: Sequence[int], tell: Tell = lambda _: None) -> Iterator[FoundRow | None]:
+    """Yield what `row_at` returns for each offset; they rise. Files are opened once for all rows of a segment."""
+    for _, group in groupby(offsets, view.segment_of):
+        these = [*group]
+        found = _of_segment(view, these, tell) if len(these) > 1 else {}
+        for offset in these:
+            yield found[offset] if offset in found else row_at(view, offset, tell)
+
+
+def _of_segment(view: LogView, offsets: Sequence[int], tell: Tell) -> dict[int, FoundRow]:
+    """Return rows of small batches of one segment; those that are left out have to be read one by one."""
+    segment = view.segment_of(offsets[0]).latest
+    hidden, found = view.hidden, dict[int, FoundRow]()
+    wanted = [one for one in offsets if hidden is None or one not in hidden]
+    with (
+        contextlib.suppress(ReplacedError, LogCutError, RemoteError, CorruptionError, FileNotFoundError),
+        contextlib.closing(view.open_exactly(segment)) as file,
+    ):
+        extents = view.with_entries_of(segment, lambda _, entries: [extent_of(entries, one) for one in wanted], file)
+        batch: RowPicker | None = None
+        for offset, extent in zip(wanted, extents, strict=True):
+            if extent is None or not extent.base_offset <= offset < extent.end_offset:
+                continue
+            if extent.size_bytes >= limits.PICKED_BATCH_BYTES:
+                continue
+            if batch is None or batch.header.end_offset <= offset:
+                _, data = view.read_batch(segment, file, extent)
+                tell(len(data))
+                batch = RowPicker.of(data)
+            row = _row_of(batch, offset)
+            # Later than the read: the cleaner may have left the row blank meanwhile.
+            if row is not None and row.row.subject is not None and offset not in (view.hidden_in(segment) or ()):
+                found[offset] = row
     return found
 
 

@@ -369,7 +369,7 @@ class LogView:
             raise self._out_of_range(offset)
         number = self._number_of(offset)
         segment = self.segments[number]
-        extent = self._with_entries(segment, lambda _, entries: _extent_of(entries, offset))
+        extent = self._with_entries(segment, lambda _, entries: extent_of(entries, offset))
         if extent is None or extent.end_offset <= offset:
             raise self.corrupt(segment, offset)
         return number, extent
@@ -377,7 +377,7 @@ class LogView:
     def extent_in(self, segment: Segment, offset: int) -> BatchExtent | None:
         """Return the place of the batch with `offset` in exactly this segment; None: it is rewritten or corrupt."""
         try:
-            extent = self.with_entries_of(segment, lambda _, entries: _extent_of(entries, offset))
+            extent = self.with_entries_of(segment, lambda _, entries: extent_of(entries, offset))
         except ReplacedError:
             return None
         return None if segment.damage or extent is None or extent.end_offset <= offset else extent
@@ -427,7 +427,7 @@ class LogView:
         if offset >= self.log_end:
             return None
         segment = self.segment_of(offset)
-        extent = self._with_entries(segment, lambda _, entries: _extent_of(entries, offset))
+        extent = self._with_entries(segment, lambda _, entries: extent_of(entries, offset))
         return None if extent is None else extent.min_timestamp_us
 
     def batches(
@@ -861,7 +861,7 @@ def _corrupt_range(damage: Damage) -> RemoteError:
 # Lookups in the entries of one segment.
 
 
-def _extent_of(entries: Entries, offset: int) -> BatchExtent | None:
+def extent_of(entries: Entries, offset: int) -> BatchExtent | None:
     """Return the batch that holds `offset`, or the last one before it; None if there is none."""
     number = entries.last_at_or_below(offset)
     return entries.extent(number) if number >= 0 else None

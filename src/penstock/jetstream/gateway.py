@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple, Protocol
@@ -41,6 +41,7 @@ from penstock.jetstream.node_access import GatewayCaller, GatewayNode, Heard
 from penstock.jetstream.ownership import CLUSTER_HEADER, PROBE_HEADER, PrefixOwnership, PrefixState
 from penstock.jetstream.stream_config import API_LEVEL
 from penstock.messages import PassApiCallsRequest, Request, Response
+from penstock.metadata.feature_levels import SUBJECT_INDEX
 from penstock.metadata.image import StreamState
 from penstock.node.security.access import Authorization
 from penstock.node.step import NatsAnswers, Payload
@@ -52,6 +53,7 @@ HOPS_MAX = 2
 CONVERSATIONS_MAX = 1_000
 """Requests under way at one broker, each with its payload of at most nats-server's max_payload."""
 _CALLS = msgspec.msgpack.Decoder(list[ApiCall])
+_NO_SUBJECT = bytes(range(0x21)) + b"\x7f"  # no character of a subject
 _TIMEOUT_US = 4_500_000  # clients wait for 5 s
 _RETRY_US = 50_000
 _REQUIRED_LEVEL = re.compile(rb"\r\nNats-Required-Api-Level: *([^\r]*?) *\r\n", re.IGNORECASE)
@@ -88,7 +90,7 @@ class Part(Protocol):
 
 
 class ApiRights(NamedTuple):
-    """What callers of the API may do. All act as one user."""
+    """Rights of the API's callers. All act as one user."""
 
     may_manage: bool = True  # create, change and delete streams, and delete messages
     user: str | None = None  # with authentication: the user whose rules hold; None: none, so nothing is allowed
@@ -157,7 +159,8 @@ class Gateway:
         return all(owner.state is not PrefixState.PROBING for owner in self._owners.values())
 
     def messages_received(self, group: MessageGroup, now: Now) -> None:
-        """Take the API requests of one read of the NATS connection."""
+        """Take the API requests of one read of the NATS connection; a bug in one is raised behind the others."""
+        bug: Exception | None = None
         for row in range(len(group)):
             reply = group.reply(row) or group.early(row)
             subject = group.subject(row).decode(errors="replace")
@@ -168,19 +171,25 @@ class Gateway:
                     part.heard(subject, now)
                 continue
             owner = self._owners.get(self._parsed(subject).prefix)
-            if owner is not None and owner.state is PrefixState.TAKEN:
+            if owner is None or owner.state is not PrefixState.TAKEN:
+                continue
+            try:
                 self._take(ApiCall(subject, reply, group.headers(row), group.value(row) or b""), now)
+            except Exception as error:  # noqa: BLE001 (raised below)
+                bug = error
         self.lookups.ask_gets(now)
         self._send_passed_on()
+        if bug is not None:
+            raise bug
 
     def passed_on(self, raw: bytes | memoryview, now: Now) -> None:
         """Take API requests that another broker passed on. Raise RemoteError (bad_request)."""
         try:
             calls = _CALLS.decode(raw)
-        except msgspec.ValidationError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise RemoteError(ErrorCode.BAD_REQUEST, f"API calls: {error}") from None
-        except msgspec.DecodeError as error:
-            raise RemoteError(ErrorCode.BAD_REQUEST, f"API calls: {error}") from None
+        if any(not call.reply or call.reply.translate(None, _NO_SUBJECT) != call.reply for call in calls):
+            raise RemoteError(ErrorCode.BAD_REQUEST, "API calls: a reply subject is none")
         for call in calls:
             self._take(call, now)
         self.lookups.ask_gets(now)
@@ -207,6 +216,11 @@ class Gateway:
             part.tick(now)
 
     @property
+    def served(self) -> Mapping[str, bool]:
+        """The API prefixes, each with whether this broker serves it."""
+        return {prefix: owner.state is PrefixState.TAKEN for prefix, owner in self._owners.items()}
+
+    @property
     def under_way(self) -> int:
         """Number of requests that wait for the node."""
         return len(self._open)
@@ -230,9 +244,10 @@ class Gateway:
     def next_deadline_us(self) -> int | None:
         """Latest time at which `tick` must run."""
         dues = [one.deadline_us if one.retry_us is None else one.retry_us for one in self._open]
-        dues += [due for owner in self._owners.values() if (due := owner.next_deadline_us) is not None]
         if (due_us := self.lookups.next_deadline_us) is not None:
             dues.append(due_us)
+        if self.node.cluster_id:
+            dues += [due for owner in self._owners.values() if (due := owner.next_deadline_us) is not None]
         dues += [due_us for part in self.parts if (due_us := part.next_deadline_us) is not None]
         return min(dues, default=None)
 
@@ -294,13 +309,13 @@ class Gateway:
 
     @property
     def authorization(self) -> Authorization:
-        """What the API's user may do."""
+        """Permissions of the API's user."""
         return self.node.access.of(self._user())
 
     # Inside
 
     def _user(self) -> Principal | None:
-        """Return the user that all callers act as; None: nobody, who may do everything without authentication."""
+        """Return the user that all callers act as; None: no user, which may do everything without authentication."""
         user = None if self._rights.user is None else self.node.image.users.get(self._rights.user)
         return None if user is None else Principal(user.name, user.made_index)
 
@@ -341,6 +356,11 @@ class Gateway:
         if call.headers is not None and _asks_for_too_much(call.headers):
             is_direct = subject.operation == "DIRECT.GET"
             return ApiError(412, 10185, "Required Api Level" if is_direct else "JetStream minimum api level required")
+        if not self.node.image.has_feature(SUBJECT_INDEX):
+            return unavailable("the API needs feature level 0.4: upgrade all brokers, then `penstock cluster upgrade`")
+        required = None if call.headers is None else _REQUIRED_LEVEL.search(call.headers)
+        if required is not None and int(required[1]) > API_LEVEL:
+            return ApiError(412, 10185, "JetStream minimum api level required")
         return None
 
     def _send_passed_on(self) -> None:

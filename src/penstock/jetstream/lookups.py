@@ -69,6 +69,8 @@ BATCHES_RUNNING_MAX = 2
 BATCHES_WAITING_MAX = 1_000
 PATIENCE_US = 4_500_000
 """Clients wait for 5 s: what can be answered later than that is not asked again."""
+ASKED_AGAIN_MAX = 1_000
+"""Requests to the node that wait to be asked again; each may be for all gets of a read."""
 _RETRY_US = 50_000
 _ALL = (">",)
 _NOT_FOUND = b"NATS/1.0 404 Message Not Found\r\n\r\n"
@@ -126,6 +128,7 @@ class Lookups:
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
         self._gets: dict[StreamId, list[_Get]] = {}  # of the present read
+        self._streams: dict[str, StreamState | None] = {}  # that the present read names
         self._later: deque[tuple[int, Callable[[], None]]] = deque()  # what is asked again, and when
         self._running = 0  # batches
         self._waiting: deque[_Batch] = deque()
@@ -182,7 +185,9 @@ class Lookups:
             self._find(request, now, found, failed)
 
     def _direct_get(self, call: ApiCall, subject: ApiSubject, now: Now) -> None:
-        state = self._gateway.stream(subject.stream)
+        if subject.stream not in self._streams:
+            self._streams[subject.stream] = self._gateway.stream(subject.stream)
+        state = self._streams[subject.stream]
         if state is None or not allows_direct(state.config):
             no_subscriber = b"NATS/1.0 503\r\nNats-Subject: %b\r\n\r\n" % call.subject.encode()
             self._gateway.answer(call, b"", no_subscriber)
@@ -220,6 +225,7 @@ class Lookups:
 
     def ask_gets(self, now: Now) -> None:
         """Ask for all the last messages that one read asks for."""
+        self._streams.clear()
         if not self._gets:
             return
         found, self._gets = self._gets, {}
@@ -419,7 +425,8 @@ class Lookups:
                 heard(response, b"" if payload is None else bytes(payload))  # type: ignore[arg-type]
                 return
             due_us = self._gateway.node.now.elapsed_us + _RETRY_US
-            if response.code == ErrorCode.NOT_YET and due_us < deadline_us:
+            is_early = response.code == ErrorCode.NOT_YET and due_us < deadline_us
+            if is_early and len(self._later) < ASKED_AGAIN_MAX:
                 again = partial(self._ask_again, request, heard, failed, deadline_us)
                 self._later.append((due_us, again))
             else:

@@ -1,6 +1,6 @@
-"""Who answers JetStream's API on NATS: this cluster, or somebody else (ADR 95).
+"""Ownership of JetStream's API on NATS: this cluster answers, or another service (ADR 95).
 
-Rules: a prefix is taken only on evidence that nobody else has it: a request for its INFO finds no responders, or a
+Rules: a prefix is taken only on evidence that no other service has it: a request for its INFO finds no responders, or a
 broker of this cluster; `$JS.API` moreover only while nats-server does not say that it has JetStream. The request is
 repeated as long as the broker runs. If another one answers, the subscription ends, that is told loudly, and the prefix
 is never taken back by this run of the broker. Without an answer of any kind nothing changes. The brokers of a cluster
@@ -33,7 +33,7 @@ _CLUSTER = re.compile(rb"\r\n" + CLUSTER_HEADER.encode() + rb": *([^\r\n]*)\r\n"
 
 
 class PrefixState(StrEnum):
-    """Whether this broker serves a prefix."""
+    """State of a prefix at this broker."""
 
     PROBING = "probing"
     TAKEN = "taken"

@@ -235,7 +235,7 @@ def completed(wanted: WantedConfig) -> Config:
 
 
 _OF_SEALED = {"max_age": 0, "discard": "new", "deny_delete": True, "deny_purge": True, "allow_rollup_hdrs": False}
-"""What a sealed stream shows, as nats-server."""
+"""Fields that a sealed stream shows, as nats-server."""
 
 
 def _check(config: Config) -> None:
@@ -445,7 +445,7 @@ def shown_config(state: StreamState) -> Config:
 
 
 def _kept(text: str | None) -> Mapping[str, Any]:
-    """Return what the API has kept; a user may have written anything there."""
+    """Return the kept fields; a user may have written anything there."""
     if text is None:
         return {}
     try:

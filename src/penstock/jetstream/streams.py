@@ -13,7 +13,8 @@ import msgspec
 
 from penstock.base.clock import Now
 from penstock.base.config import Intake
-from penstock.base.errors import RemoteError
+from penstock.base.errors import ErrorCode, RemoteError
+from penstock.base.ids import StreamId
 from penstock.base.subjects import overlap, subject_mistake
 from penstock.jetstream.answers import json_answer
 from penstock.jetstream.api_call import ApiCall, ApiSubject
@@ -41,6 +42,7 @@ from penstock.jetstream.stream_config import (
     to_penstock,
 )
 from penstock.jetstream.stream_state import (
+    NOTHING,
     api_time,
     cluster_fields,
     deleted_sequences,
@@ -68,6 +70,8 @@ from penstock.node.security.subscription_permissions import overlapping
 NAMES_PAGE = 1_024
 LIST_PAGE = 256
 SUBJECTS_PAGE = 100_000
+COUNTED_STREAMS_MAX = 1_000
+"""Streams whose number of subjects is remembered."""
 _CREATE_TIMEOUT_MS = 4_000
 _T = TypeVar("_T", bound=msgspec.Struct)
 _Number = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
@@ -123,6 +127,7 @@ class _Streams:
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
         self._node = gateway.node
+        self._counted: dict[StreamId, tuple[object, int | None]] = {}  # what the number is about, and the number
 
     # Changes
 
@@ -135,6 +140,7 @@ class _Streams:
             raise invalid_config("stream configuration for create can not be sealed")
         self._check_replicas(config)
         if (existing := self._gateway.stream(subject.stream)) is not None:
+            self._gateway.authorization.check(CreateStreamRequest(config=existing.config))  # it may exist already
             if not is_same(shown_config(existing), config):
                 raise name_in_use()
             return (yield from self._changed(subject, existing, did_create=True))
@@ -164,15 +170,16 @@ class _Streams:
             here = to_penstock(new | {"sealed": False})
             if next(overlapping(self._node.image, here), None) is not None:
                 raise subjects_overlap()
+        request = AlterStreamRequest(
+            name=state.name,
+            stream_id=state.stream_id,
+            changes=altered,
+            add_subjects=add,
+            remove_subjects=remove,
+            everywhere=True,
+        )
+        self._gateway.authorization.check(request)  # also if nothing changes
         if altered or add or remove:
-            request = AlterStreamRequest(
-                name=state.name,
-                stream_id=state.stream_id,
-                changes=altered,
-                add_subjects=add,
-                remove_subjects=remove,
-                everywhere=True,
-            )
             yield from ask(request, AlterStreamResponse)
         if new["sealed"] and not old["sealed"]:
             seal = SetIntakeRequest(name=state.name, stream_id=state.stream_id, intake=Intake.SEALED)
@@ -191,9 +198,15 @@ class _Streams:
     def _changed(self, subject: ApiSubject, state: StreamState, **more: Any) -> Generator[Asked, list[Answered], bytes]:
         """Return the answer to a change: the stream's info."""
         need_one_partition(state)
-        found = yield from offsets_of(state)
+        try:
+            found = yield from offsets_of(state)
+            subjects = yield from self._number_of_subjects(state, found)
+        except RemoteError as refusal:
+            if refusal.code != ErrorCode.NOT_AUTHORIZED:
+                raise
+            found, subjects = NOTHING, 0  # who may change a stream need not be allowed to read it
         fields = self._info(state, found)
-        if (subjects := (yield from number_of_subjects(state, found))) and found.committed_end:
+        if subjects:
             fields["state"]["num_subjects"] = subjects
         if self._is_cluster:
             fields["cluster"] = cluster_fields(state, self._node.image.cluster_id)
@@ -208,13 +221,13 @@ class _Streams:
         found = yield from offsets_of(state)
         page: dict[str, Any] = {"total": 0, "offset": 0, "limit": 0}
         fields = self._info(state, found)
-        subjects: dict[str, int] | None = None
+        subjects: dict[str, int] = {}
         if options.subjects_filter:
             subjects = yield from subject_counts(state, options.subjects_filter, found.committed_end)
-        if options.subjects_filter == ">" and subjects is not None:
+        if options.subjects_filter == ">":
             count: int | None = len(subjects)
         else:
-            count = yield from number_of_subjects(state, found)
+            count = yield from self._number_of_subjects(state, found)
         if count:
             fields["state"]["num_subjects"] = count
         fields["cluster"] = cluster_fields(state, self._node.image.cluster_id)
@@ -284,6 +297,20 @@ class _Streams:
     @property
     def _is_cluster(self) -> bool:
         return len(self._node.image.brokers) > 1
+
+    def _number_of_subjects(
+        self, state: StreamState, found: ListOffsetsResponse
+    ) -> Generator[Asked, list[Answered], int | None]:
+        """Return `number_of_subjects`, which takes long with many: it stays while the stream does not change."""
+        assert found.live is not None
+        key = (found.leader_epoch, found.log_start, found.committed_end, found.live.rows)
+        known = self._counted.pop(state.stream_id, None)
+        if known is None or known[0] != key:
+            known = key, (yield from number_of_subjects(state, found))
+        self._counted[state.stream_id] = known
+        if len(self._counted) > COUNTED_STREAMS_MAX:
+            del self._counted[next(iter(self._counted))]
+        return known[1]
 
     def _check_replicas(self, config: Config) -> None:
         brokers = len(self._node.image.brokers)

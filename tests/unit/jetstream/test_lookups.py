@@ -11,40 +11,37 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock.access import Credential, CredentialKind, Operation, Rule
+from penstock.access.handshake import Principal
 from penstock.base import limits
 from penstock.ingest.last_sequences import LastSequences
 from penstock.jetstream import lookups
-from penstock.jetstream.api import jetstream_gateway
-from penstock.jetstream.node_access import GatewayCaller
+from penstock.jetstream.gateway import ApiRights
 from penstock.jetstream.stream_config import KEPT
-from penstock.messages import DeleteMessagesRequest, PurgeSubjectRequest
-from penstock.node.step import Reply, Step
+from penstock.messages import CreateUserRequest, DeleteMessagesRequest, PurgeSubjectRequest
 from tests.extent import examples
 from tests.groups import group_of
-from tests.unit.node.harness import Broker
+from tests.unit.jetstream.api_broker import ApiBroker
 
 PREFIX = "$JS.API."
 _COMMAND = re.compile(rb"(H?PUB) (\S+) (?:(\d+) )?(\d+)\r\n")
 _TIME = re.compile(rb"Time-Stamp: \S+")
 
 
-class GatewayBroker(Broker):
+class GatewayBroker(ApiBroker):
     """A broker with a gateway: calls in, answers out."""
 
-    def __init__(self, *arguments: Any, **settings: Any) -> None:
-        super().__init__(*arguments, **settings)
-        self.gateway = jetstream_gateway(self.node, prefixes=(PREFIX,))
-        self.answers: list[tuple[str, bytes]] = []  # reply subject; header block and payload
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.got: list[tuple[str, bytes]] = []  # reply subject; header block and payload
         self.writes = 0
 
-    def do(self, step: Step) -> None:
-        """Answers of the gateway are its own."""
-        for published in step.publish:
-            if published.is_single:
-                self.writes += 1
-                self._take(published.commands)
-        step.publish = [one for one in step.publish if not one.is_single]
-        super().do(step)
+    def _published(self, command: bytes) -> None:
+        if _COMMAND.match(command) is None:
+            super()._published(command)
+            return
+        self.writes += 1
+        self._take(command)
 
     def _take(self, commands: bytes) -> None:
         at = 0
@@ -53,18 +50,12 @@ class GatewayBroker(Broker):
             assert found is not None, commands[at : at + 80]
             end = found.end() + int(found[4])
             assert commands[end : end + 2] == b"\r\n"
-            self.answers.append((found[2].decode(), commands[found.end() : end]))
+            self.got.append((found[2].decode(), commands[found.end() : end]))
             at = end + 2
 
-    def _reply(self, reply: Reply) -> None:
-        if isinstance(reply.caller, GatewayCaller):
-            self.gateway.answered(reply.caller, reply.response, reply.payload)  # type: ignore[arg-type]
-        else:
-            super()._reply(reply)
-
-    def call(self, *calls: tuple[str, bytes], headers: bytes | None = None) -> list[bytes]:
+    def look_up(self, *calls: tuple[str, bytes], headers: bytes | None = None) -> list[bytes]:
         """One read with these calls; the answers so far."""
-        self.answers.clear()
+        self.got.clear()
         self.writes = 0
         read = [
             ((PREFIX + subject).encode(), b"reply.%d" % number, headers, payload)
@@ -77,7 +68,7 @@ class GatewayBroker(Broker):
     @property
     def told(self) -> list[bytes]:
         """All answers, without times."""
-        return [_TIME.sub(b"Time-Stamp: T", payload) for _, payload in self.answers]
+        return [_TIME.sub(b"Time-Stamp: T", payload) for _, payload in self.got]
 
     def pass_time(self, ms: int) -> None:
         """The node and the gateway are told that time passed."""
@@ -116,38 +107,38 @@ NOT_FOUND = b"NATS/1.0 404 Message Not Found\r\n\r\n"
 def test_the_gets_of_one_read_are_answered_by_one_write() -> None:
     broker = with_messages()
     calls = [get("orders.0"), get("orders.none"), get("orders.2"), get("orders.0"), get("orders..x")]
-    assert broker.call(*calls) == [
+    assert broker.look_up(*calls) == [
         b"NATS/1.0 404 Message Not Found\r\n\r\n",
         shown(10, b"9"),
         NOT_FOUND,
         shown(12, b"11"),
         shown(10, b"9"),
     ]
-    assert [reply for reply, _ in broker.answers] == ["reply.4", "reply.0", "reply.1", "reply.2", "reply.3"]
+    assert [reply for reply, _ in broker.got] == ["reply.4", "reply.0", "reply.1", "reply.2", "reply.3"]
     assert broker.writes == 2
 
 
 def test_a_get_that_is_repeated_reads_no_file_and_sees_each_newer_message() -> None:
     broker = with_messages()
-    broker.call(get("orders.1"), get("orders.none"))
+    broker.look_up(get("orders.1"), get("orders.none"))
     opened: list[str] = []
     broker.vfs.plan = lambda operation: opened.append(operation.path)  # type: ignore[assignment,func-returns-value]
-    assert broker.call(get("orders.1"), get("orders.none")) == [shown(11, b"10"), NOT_FOUND]
+    assert broker.look_up(get("orders.1"), get("orders.none")) == [shown(11, b"10"), NOT_FOUND]
     assert not opened
     broker.publish("orders.1", b"newer")
-    assert broker.call(get("orders.1"))[0].endswith(b"newer")
+    assert broker.look_up(get("orders.1"))[0].endswith(b"newer")
     broker.request(DeleteMessagesRequest(stream_id=broker.stream_id("orders"), offsets=(12,)))  # type: ignore[arg-type]
     broker.tick(1_000)
-    assert broker.call(get("orders.1")) == [shown(11, b"10")]
+    assert broker.look_up(get("orders.1")) == [shown(11, b"10")]
     broker.request(PurgeSubjectRequest(stream_id=broker.stream_id("orders"), subject="orders.1"))
     broker.tick(1_000)
-    assert broker.call(get("orders.1")) == [NOT_FOUND]
+    assert broker.look_up(get("orders.1")) == [NOT_FOUND]
 
 
 def test_what_the_table_of_last_offsets_has_forgotten_is_looked_up_again() -> None:
     with patch.object(limits, "SUBJECT_TABLE_MAX", 2):
         broker = with_messages(3)
-        assert broker.call(get("orders.0"))[0].endswith(b"0")
+        assert broker.look_up(get("orders.0"))[0].endswith(b"0")
         partition = next(iter(broker.node._replicas.partitions.values()))
         table = partition.lasts
         assert isinstance(table, LastSequences)
@@ -156,14 +147,16 @@ def test_what_the_table_of_last_offsets_has_forgotten_is_looked_up_again() -> No
             broker.publish(f"orders.other.{number}", b"")
         assert partition.lasts is table
         assert table.table.known_from > 4
-        assert broker.call(get("orders.0"))[0].endswith(b"forgotten")
+        assert broker.look_up(get("orders.0"))[0].endswith(b"forgotten")
 
 
 def test_a_large_read_of_gets_is_answered_piece_by_piece() -> None:
     with patch.object(limits, "FOUND_BYTES_MAX", 1):
         broker = with_messages()
         calls = [get("orders.0"), get("orders.1"), get("orders.2"), get("orders.none")]
-        assert sorted(broker.call(*calls)) == sorted([NOT_FOUND, shown(10, b"9"), shown(11, b"10"), shown(12, b"11")])
+        assert sorted(broker.look_up(*calls)) == sorted(
+            [NOT_FOUND, shown(10, b"9"), shown(11, b"10"), shown(12, b"11")]
+        )
 
 
 @pytest.mark.parametrize("bytes_max", [1, 3, limits.FOUND_BYTES_MAX])
@@ -177,8 +170,8 @@ def test_a_batch_read_in_pieces_is_the_same_as_in_one(bytes_max: int) -> None:
             for at in range(2, 11)
         ]
         end = b"NATS/1.0 204 EOB\r\nNats-Num-Pending: 2\r\nNats-Last-Sequence: 10\r\n\r\n"
-        assert broker.call(query(seq=2, batch=9)) == [*wanted, end]
-        found = broker.call(query(multi_last=["orders.*"]))
+        assert broker.look_up(query(seq=2, batch=9)) == [*wanted, end]
+        found = broker.look_up(query(multi_last=["orders.*"]))
         assert [b"Pending: %d\r\n" % left in one for left, one in zip((2, 1, 0, 0), found, strict=True)] == [True] * 4
         assert found[-1].endswith(b"Nats-UpTo-Sequence: 12\r\n\r\n")
 
@@ -187,7 +180,7 @@ def test_batches_wait_for_their_turn() -> None:
     broker = with_messages()
     with patch.object(lookups, "BATCHES_WAITING_MAX", 3):
         broker.disk_runs_at_once = False
-        assert broker.call(*[query(seq=1, batch=2)] * 6) == [b"NATS/1.0 503 Too Many Batch Reads\r\n\r\n"]
+        assert broker.look_up(*[query(seq=1, batch=2)] * 6) == [b"NATS/1.0 503 Too Many Batch Reads\r\n\r\n"]
         broker.disk_runs_at_once = True
         broker.turn()
     assert sum(b" 204 EOB" in one for one in broker.told) == 5
@@ -196,24 +189,24 @@ def test_batches_wait_for_their_turn() -> None:
 def test_too_many_subjects_are_refused() -> None:
     with patch.object(limits, "FOUND_SUBJECTS_MAX", 2):
         broker = with_messages()
-        assert broker.call(query(multi_last=["orders.*"])) == [b"NATS/1.0 413 Too Many Results\r\n\r\n"]
-        assert broker.call(query(multi_last=["a", "b", "c"])) == [b"NATS/1.0 413 Too Many Results\r\n\r\n"]
+        assert broker.look_up(query(multi_last=["orders.*"])) == [b"NATS/1.0 413 Too Many Results\r\n\r\n"]
+        assert broker.look_up(query(multi_last=["a", "b", "c"])) == [b"NATS/1.0 413 Too Many Results\r\n\r\n"]
 
 
 def test_a_request_that_comes_too_early_is_answered_later() -> None:
     broker = with_messages()
     broker.request(DeleteMessagesRequest(stream_id=broker.stream_id("orders"), offsets=(0,)))  # type: ignore[arg-type]
     broker.tick(1_000)
-    again = GatewayBroker(broker.memory.crash_clone(), clock=broker.clock)
+    again = GatewayBroker(memory=broker.memory.crash_clone(), clock=broker.clock)
     again.disk_runs_at_once = False
     again.start()
-    assert again.call(get("orders.0"), ("STREAM.MSG.GET.orders", b'{"seq":2}'), query(seq=2, batch=1)) == []
-    assert again.gateway.next_deadline_us is not None
+    assert again.look_up(get("orders.0"), ("STREAM.MSG.GET.orders", b'{"seq":2}'), query(seq=2, batch=1)) == []
+    assert again.gateway.lookups.next_deadline_us is not None
     again.disk_runs_at_once = True
     again.turn()
     again.pass_time(100)
-    assert len(again.answers) == 4
-    assert again.gateway.next_deadline_us is None
+    assert len(again.got) == 4
+    assert again.gateway.lookups.next_deadline_us is None
 
 
 def test_a_message_beyond_max_payload_costs_a_status_and_not_the_connection() -> None:
@@ -221,10 +214,10 @@ def test_a_message_beyond_max_payload_costs_a_status_and_not_the_connection() ->
     broker.publish("orders.2", b"." * 600)
     broker.gateway.payload_max = 512
     status = b"NATS/1.0 413 Message Larger Than Max Payload\r\n\r\n"
-    assert broker.call(get("orders.2")) == [status]
-    assert broker.call(query(seq=3)) == [status]
-    assert b'"err_code":10008' in broker.call(("STREAM.MSG.GET.orders", b'{"seq":3}'))[0]
-    assert [one.startswith(status) for one in broker.call(query(seq=2, batch=2))] == [False, True, False]
+    assert broker.look_up(get("orders.2")) == [status]
+    assert broker.look_up(query(seq=3)) == [status]
+    assert b'"err_code":10008' in broker.look_up(("STREAM.MSG.GET.orders", b'{"seq":3}'))[0]
+    assert [one.startswith(status) for one in broker.look_up(query(seq=2, batch=2))] == [False, True, False]
 
 
 def test_which_streams_are_read() -> None:
@@ -234,12 +227,34 @@ def test_which_streams_are_read() -> None:
     broker.create("odd", metadata={KEPT: "[]"})
     silent = b"NATS/1.0 503\r\nNats-Subject: $JS.API.DIRECT.GET.%b\r\n\r\n"
     for name in (b"closed", b"none", b"__offsets"):
-        assert broker.call((f"DIRECT.GET.{name.decode()}", b'{"seq":1}')) == [silent % name]
-    assert broker.call(("DIRECT.GET.many", b'{"seq":1}'))[0].startswith(b"NATS/1.0 400 stream many has 2 partitions")
-    assert broker.call(("DIRECT.GET.odd", b'{"seq":1}')) == [NOT_FOUND]
-    assert b'"err_code":10052' in broker.call(("STREAM.MSG.GET.many", b'{"seq":1}'))[0]
-    assert b'"err_code":10037' in broker.call(("STREAM.MSG.GET.closed", b'{"seq":1}'))[0]
-    assert b'"err_code":10059' in broker.call(("STREAM.MSG.GET.__offsets", b'{"seq":1}'))[0]
+        assert broker.look_up((f"DIRECT.GET.{name.decode()}", b'{"seq":1}')) == [silent % name]
+    assert broker.look_up(("DIRECT.GET.many", b'{"seq":1}'))[0].startswith(b"NATS/1.0 400 stream many has 2 partitions")
+    assert broker.look_up(("DIRECT.GET.odd", b'{"seq":1}')) == [NOT_FOUND]
+    assert b'"err_code":10052' in broker.look_up(("STREAM.MSG.GET.many", b'{"seq":1}'))[0]
+    assert b'"err_code":10037' in broker.look_up(("STREAM.MSG.GET.closed", b'{"seq":1}'))[0]
+    assert b'"err_code":10059' in broker.look_up(("STREAM.MSG.GET.__offsets", b'{"seq":1}'))[0]
+
+
+def test_a_get_is_answered_by_the_rights_to_its_own_subject() -> None:
+    broker = GatewayBroker(rights=ApiRights(user="nats"))
+    broker.start()
+    broker.create("orders")
+    for number in range(6):
+        broker.publish(f"orders.{number % 3}", b"%d" % number)
+    key = Credential("password", CredentialKind.PASSWORD, 1, None, b"s" * 16, 600_000, bytes(32), bytes(32))
+    broker.request(CreateUserRequest(name="ann", credentials=(key,), rules=(Rule(Operation.ADMIN),)))
+    ann = broker.node.image.user("ann")
+    broker.who = Principal("ann", ann.made_index, "password", ann.credentials[0].mark)
+    rule = Rule(Operation.READ, subject="orders.1")
+    broker.request(CreateUserRequest(name="nats", credentials=(key,), rules=(rule,)))
+    refused = b"NATS/1.0 500 "
+    found = broker.look_up(get("orders.0"), get("orders.1"), get("orders.2"))
+    assert [one.startswith(refused) for one in found] == [True, True, False]
+    assert broker.got[-1][0] == "reply.1"
+    assert found[-1] == shown(5, b"4")
+    assert broker.look_up(query(seq=1))[0].startswith(refused)
+    assert broker.look_up(query(next_by_subj="orders.1", seq=3)) == [shown(5, b"4")]
+    assert b'"code":403' in broker.look_up(("STREAM.MSG.GET.orders", b'{"seq":1}'))[0]
 
 
 FIELDS = ("seq", "last_by_subj", "next_by_subj", "batch", "max_bytes", "start_time", "multi_last", "up_to_seq",
@@ -268,7 +283,7 @@ SUBJECTS = st.one_of(
 def test_each_request_has_an_end_whatever_it_holds(calls: list[tuple[str, bytes]], headers: bytes | None) -> None:
     broker = with_messages()
     safe = [(subject.encode(errors="replace").decode(), payload) for subject, payload in calls]
-    broker.call(*safe, headers=headers)
-    assert {reply for reply, _ in broker.answers} == {f"reply.{number}" for number in range(len(safe))}
+    broker.look_up(*safe, headers=headers)
+    assert {reply for reply, _ in broker.got} == {f"reply.{number}" for number in range(len(safe))}
     assert not broker.disk
-    assert broker.gateway.next_deadline_us is None
+    assert broker.gateway.lookups.next_deadline_us is None

@@ -37,10 +37,10 @@ ENTRY_BYTES = 64
 ENTRY_VERSION = 1
 _BODY = struct.Struct("<QQQqqIIIII")
 _CRC = struct.Struct("<I")
-_BASE_OFFSET = struct.Struct("<8xQ48x")  # of an entry
+_ENTRY_WORDS, _BASE_OFFSET_WORD = 8, 1  # of 64 bits
 _ROWS_POSITION = 44
 _ENTRIES_AT_ONCE = 16_384
-_ENTRIES_AT_HAND = 64  # 4 KiB: one read of so many takes no longer than two of one
+_ENTRIES_AT_HAND = 128  # 8 KiB: one read of so many takes no longer than two of one, with their checks
 _CRC_POSITION = ENTRY_BYTES - _CRC.size
 assert _BODY.size == _CRC_POSITION
 
@@ -193,10 +193,7 @@ class PackedEntries:
 
     def columns(self) -> Columns:
         """Return all entries as arrays. An entry is eight 64-bit words, and its first five fields are one word each."""
-        numbers = array("q", bytes(self._data))
-        if sys.byteorder == "big":
-            numbers.byteswap()
-        step = ENTRY_BYTES // numbers.itemsize
+        numbers, step = _words(self._data), _ENTRY_WORDS
         rows = _row_numbers(bytes(self._data))
         return Columns(numbers[1::step], numbers[0::step], numbers[3::step], numbers[4::step], rows)
 
@@ -212,6 +209,14 @@ class PackedEntries:
 
     def rows(self, first: int, stop: int) -> Sequence[int]:
         return _row_numbers(bytes(self._data[first * ENTRY_BYTES : stop * ENTRY_BYTES]))
+
+
+def _words(entries: Buffer) -> array[int]:
+    """Return concatenated entries as 64-bit words."""
+    words = array("q", bytes(entries))
+    if sys.byteorder == "big":
+        words.byteswap()
+    return words
 
 
 def _row_numbers(entries: bytes) -> array[int]:
@@ -290,8 +295,7 @@ class FileEntries:
         # The last steps are in memory. A base offset that is read there is not checked, but the entry that is found is:
         # an offset that it does not hold is looked for again, entry by entry.
         data = self._file.read_at(low * ENTRY_BYTES, (high - low) * ENTRY_BYTES)
-        bases = [entry[0] for entry in _BASE_OFFSET.iter_unpack(data)]
-        number = bisect_right(bases, offset) - 1
+        number = bisect_right(_words(data)[_BASE_OFFSET_WORD::_ENTRY_WORDS], offset) - 1
         if number >= 0:
             begin = number * ENTRY_BYTES
             entry = data[begin : begin + ENTRY_BYTES]

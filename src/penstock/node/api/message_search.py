@@ -23,7 +23,7 @@ from penstock.base.errors import ErrorCode, PenstockError, RemoteError
 from penstock.base.subjects import is_wildcard
 from penstock.batch import codec
 from penstock.batch.schema import arrow_schema
-from penstock.commitlog import FoundRow, LiveSubjectQueries, LogView, row_at
+from penstock.commitlog import FoundRow, LiveSubjectQueries, LogView, row_at, rows_at
 from penstock.hot.message_group import MessageGroup
 from penstock.messages import FetchRequest, FindMessagesRequest
 from penstock.node.api.last_rows import KnownRows
@@ -242,8 +242,9 @@ class FindMessages(Query):
         """Return the rows at these offsets, as many as one answer takes; those that are ready are not read."""
         found: list[FoundRow] = []
         size_bytes = 0
+        read = rows_at(self._view, [one for one in offsets if one not in ready], self._looked)
         for offset in offsets:
-            one = ready.get(offset) or row_at(self._view, offset, self._looked)
+            one = ready[offset] if offset in ready else next(read)
             if one is None:
                 raise RemoteError(ErrorCode.NOT_YET, "find_messages: a message was deleted meanwhile; ask again")
             found.append(one)
