@@ -127,11 +127,12 @@ class LeaderLeases:
     def confirm(self, call: Call, partition: Partition, done: Confirmed) -> None:
         """Call `done` once no other broker can have acked, before now, what this leader lacks.
 
-        At once on a replica that does not lead: it is up to the caller whether that may answer. Raise RemoteError
-        (overloaded).
+        At once on a replica that does not lead, or is mute: `Partition.require_high_watermark` refuses there. Raise
+        RemoteError (overloaded).
         """
         leadership = partition.leadership
-        if leadership is None or not partition.is_replicated or not self._context.image.has_feature(LEADER_LEASE):
+        is_certain = not partition.is_replicated or not self._context.image.has_feature(LEADER_LEASE)
+        if leadership is None or is_certain or partition.is_mute:
             done(None)
             return
         successors, now_us = leadership.successors, self._context.now.elapsed_us
