@@ -167,12 +167,14 @@ class LeaderLeases:
             assert self._incarnation is not None
             self._held.asked(broker_id, now_us)
             request = LeaseRequest(broker_id=self._broker_id, incarnation=self._incarnation)
-            self._peers.send(broker_id, request, done=self._answered(broker_id, now_us))
+            self._peers.send(broker_id, request, done=self._answered(broker_id, self._incarnation, now_us))
 
     def _answered(
-        self, broker_id: BrokerId, asked_us: int
+        self, broker_id: BrokerId, incarnation: Incarnation, asked_us: int
     ) -> Callable[[Response | RemoteError, bytes | memoryview], None]:
         def done(response: Response | RemoteError, raw: bytes | memoryview) -> None:
+            if incarnation != self._incarnation:
+                return
             if isinstance(response, LeaseResponse):
                 self._held.promised(broker_id, asked_us, response.lease_us, response.index)
             else:
