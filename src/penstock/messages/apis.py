@@ -220,7 +220,7 @@ class Api(IntEnum):
     ADD_COMPANION = 79
     ERASED = 80
     RECORD_DELETION = 81
-    LEASE = 82
+    LEASE = 83
 
 
 class QuotaKind(Enum):
