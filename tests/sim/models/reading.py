@@ -24,6 +24,7 @@ from penstock.testing.errors import ViolationError
 from penstock.testing.simulation import inspector
 from penstock.testing.simulation.broker.broker import Surroundings
 from penstock.testing.simulation.checks.checks import Checks, PartitionHistory
+from penstock.testing.simulation.targeted_faults import LOOKED_UP
 from tests.sim.checks.observing import CommitPromises
 from tests.sim.models.client_state import ConsumerModel, StreamGeneration, kind_of
 from tests.sim.models.requests import SimClient
@@ -186,6 +187,7 @@ class Readers:
 
     def latest_of_all(self, generation: StreamGeneration, partition: int) -> None:
         """Ask all brokers that lead by their own account for the end of the log."""
+        self._around.count(LOOKED_UP)
         for broker in self._around.brokers.values():
             if broker.node is None:
                 continue

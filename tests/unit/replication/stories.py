@@ -14,7 +14,8 @@
 | `metadata away` or `back`, `changes arrive` or `return` | the metadata leader; one message to it, or from it         |
 | `deaf B`, `hears B`                                     | B hears of no change of the metadata                       |
 | `stop B [power]`, `start B [clean]`                     | with `power`, what is not flushed is lost                  |
-| `fence B`, `elect B [unclean]`                          | the metadata decides                                       |
+| `fence B`, `elect B [unclean]` or `[instead]`           | the metadata decides; `instead`: its leader leaves the ISR |
+| `query B`                                               | a look-up at B, which asks for its lease                   |
 """
 
 from __future__ import annotations
@@ -165,7 +166,11 @@ class Story:
 
     def _elect(self, number: str, how: str = "") -> None:
         self.cluster.is_unclean |= how == "unclean"
-        self.cluster.metadata.elect(int(number), unclean=how == "unclean")
+        self.cluster.metadata.elect(int(number), unclean=how == "unclean", instead=how == "instead")
+
+    def _query(self, number: str) -> Iterator[str]:
+        broker = self._broker(number)
+        yield f"answers with {broker.committed_end}" if broker.query() else "waits"
 
 
 def _tuple(numbers: tuple[int, ...]) -> str:

@@ -10,7 +10,8 @@ A refusal whose leadership ends before that is dropped: the publisher gets the s
 beyond REFUSALS_WAITING_BYTES_MAX of waiting ones, as while the metadata leader is away.
 
 Offset commits refused because they lie beyond the end of a log wait likewise (`DeferredRefusal`): a deposed leader does
-not know what its successor has stored. They are settled after COMMIT_REFUSAL_WAIT_MS at the latest.
+not know what its successor has stored. So do look-ups that no lease covers (`leader_leases`). They are settled after
+COMMIT_REFUSAL_WAIT_MS at the latest.
 
     refused ──alone──────────────────────────────────────────────▶ sent
     refused ──several may lead──▶ waits ──leadership confirmed───▶ sent

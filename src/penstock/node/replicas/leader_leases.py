@@ -127,11 +127,12 @@ class LeaderLeases:
     def confirm(self, call: Call, partition: Partition, done: Confirmed) -> None:
         """Call `done` once no other broker can have acked, before now, what this leader lacks.
 
-        At once on a replica that does not lead: it is up to the caller whether that may answer. Raise RemoteError
-        (overloaded).
+        At once on a replica that does not lead, or is mute: `Partition.require_high_watermark` refuses there. Raise
+        RemoteError (overloaded).
         """
         leadership = partition.leadership
-        if leadership is None or not partition.is_replicated or not self._context.image.has_feature(LEADER_LEASE):
+        is_certain = not partition.is_replicated or not self._context.image.has_feature(LEADER_LEASE)
+        if leadership is None or is_certain or partition.is_mute:
             done(None)
             return
         successors, now_us = leadership.successors, self._context.now.elapsed_us
@@ -166,12 +167,14 @@ class LeaderLeases:
             assert self._incarnation is not None
             self._held.asked(broker_id, now_us)
             request = LeaseRequest(broker_id=self._broker_id, incarnation=self._incarnation)
-            self._peers.send(broker_id, request, done=self._answered(broker_id, now_us))
+            self._peers.send(broker_id, request, done=self._answered(broker_id, self._incarnation, now_us))
 
     def _answered(
-        self, broker_id: BrokerId, asked_us: int
+        self, broker_id: BrokerId, incarnation: Incarnation, asked_us: int
     ) -> Callable[[Response | RemoteError, bytes | memoryview], None]:
         def done(response: Response | RemoteError, raw: bytes | memoryview) -> None:
+            if incarnation != self._incarnation:
+                return
             if isinstance(response, LeaseResponse):
                 self._held.promised(broker_id, asked_us, response.lease_us, response.index)
             else:

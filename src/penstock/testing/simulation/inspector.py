@@ -90,12 +90,6 @@ def partition(node: Node, stream_id: int, number: int) -> PartitionLook | None:
     return None if there is None else _look(node, key, there)
 
 
-def holds_promises(node: Node) -> bool:
-    """Return True if all other brokers of the cluster have promised the broker to wait, as for look-ups."""
-    others = [one for one in node.image.live_brokers() if one != node._settings.broker_id]
-    return bool(others) and node._replicas.leases._holds(others, node._context.now.elapsed_us)
-
-
 def has_leases(node: Node) -> bool:
     """Return True if the broker confirms look-ups by leases: its cluster's level allows it, as far as it knows."""
     return node.image.has_feature(LEADER_LEASE)

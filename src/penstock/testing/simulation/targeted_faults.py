@@ -7,8 +7,8 @@ each of its events without changing anything, and strikes when its condition hol
 |--------------------|-------------------------------------------|-----------------------------------------------------|
 | shrink in doubt    | a leader proposes an ISR without a        | the metadata leader crashes; if that is the leader  |
 |                    | follower that was cut off from it         | itself, it is cut off from all                      |
-| deposed and asked  | a leader answers look-ups under a lease,  | its connections to the other brokers break, and it  |
-|                    | and does not lead the metadata            | does not hear of its successor; clients reach both  |
+| deposed and asked  | leaders have been asked for look-ups,     | its connections to the other brokers break, and it  |
+|                    | and one does not lead the metadata        | does not hear of its successor; clients reach both  |
 | join of a past run | a leader proposes to add a follower to    | the follower loses its power and restarts, cut off  |
 |                    | the ISR                                   | from the leader; only then the proposal arrives     |
 | changes cross      | a leader proposes to add a follower to    | the connection breaks, and the follower's disk has  |
@@ -40,11 +40,13 @@ from penstock.testing.simulation.network import SimConnection
 from penstock.testing.simulation.planned_faults import Ill, PlannedFault
 
 ARMED_US = 25_000_000
+LOOKED_UP = "times that all leaders were asked for a look-up"  # the counter
 _STALLED_US = 1_900_000  # shorter than the leader's time-out for the proposal, and than its session
 _CROSSED_US = 6_000_000  # time to be refused, to propose again, and to commit without the follower
 _BURSTS = 12  # of messages
 _BEHIND_US = 700_000  # publishing before the leader stops: NATS delivers it late
 _DEAF_US = 1_900_000
+_LOOK_UPS = 6  # some 90 ms of them
 _FULL_US = 4_000_000  # longer than a session
 _LAGGING_US = 14_000_000  # longer than a follower may lag
 _Aim = Generator[None, SimBroker, None]
@@ -271,13 +273,14 @@ class TargetedFaults:
         self._strike(fault, f"{leader.name} is back, {successor.name} stops", successor.stop)
 
     def _deposed_and_asked(self, fault: PlannedFault) -> _Aim:
+        counters = self._around.counters
+        enough = counters[LOOKED_UP] + _LOOK_UPS
         while True:
             leader = yield
             lead = self._lead_of(leader, fault, in_sync=3)
-            if lead is None or self._metadata_leader(leader) in (None, leader):
+            if lead is None or counters[LOOKED_UP] < enough:
                 continue
-            assert leader.node is not None
-            if inspector.holds_promises(leader.node):
+            if self._metadata_leader(leader) not in (None, leader):
                 break
         others, network = self._others(leader), self._around.network
         for other in others:

@@ -478,7 +478,9 @@ def test_a_new_leader_shows_messages_only_once_its_consumer_has_all_marks() -> N
     assert (uncounted.offset, uncounted.live, uncounted.rows) == (1, None, None)
     leader.hung = ()
     brokers.run(100)
-    assert leader.ask(request, ListOffsetsResponse).rows == 1
+    caller = leader.request(request)
+    brokers.settle()
+    assert leader.answer(caller, ListOffsetsResponse).rows == 1
     assert read(leader).committed_end == 1
     assert taken[leader.broker_id].keys[key_of(leader)] == [b"one", b"two"]
 
