@@ -441,6 +441,7 @@ class Node:
             return False
         if not partition.leads:
             self._upkeep.lead(partition)
+        self._replicas.companions.note_unusable(partition)
         committed_end = partition.committed_end
         now, step = self._context.now, self._outbox.step
         while not partition.ingest(group, now, step, arrived_us=arrived_us, must=must):

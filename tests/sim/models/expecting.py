@@ -11,6 +11,7 @@
 | … nor does any replica, up to its committed_end                                    | every event of a broker       |
 | with discard_new_per_subject a subject never gets more messages than it may        | as the first                  |
 | with a limit by subject that hides, readers never see more than max_messages       | every event of a broker       |
+| what a rollup replaces is shown nowhere once the rollup is, and nothing else goes  | every event of a broker       |
 | a message whose expectation is true is stored, also after all failovers            | the end: see `waits_for`      |
 
 Rules: writers use what they were told last: by acks, by refusals (which name the last sequence) and by answered
@@ -67,7 +68,9 @@ _AT_ONCE_US = (1, 3_000, 40_000, 400_000, 1_500_000)  # after another broker has
 _WRONG_SEQUENCE = re.compile(r"wrong last sequence: (\d+)")
 _HOWS, _LATE, _KNOWING = 20, 0, 11  # ways to write: see `_expectation`
 _DELETING = 0.6  # of all runs: a deletion makes a broker forget what it knows of subjects
+_ROLLING = 0.4  # of all runs: in the stream without limits rollups come, too
 _SLOW_US = 1_000_000  # duration of slow disk work of some new leaders
+_OFFSET_MAX = 2**62
 _NONE = -1  # offset of the last message of a subject without messages
 
 
@@ -100,6 +103,7 @@ class _Stream:
     deleted: dict[bytes, int] = field(default_factory=dict)  # subject → last message of it that was deleted
     deletions: dict[int, _Deletion] = field(default_factory=dict)  # by offset
     wanted: dict[bytes, _Wanted] = field(default_factory=dict)  # by name of the message
+    rollups: dict[bytes, bytes] = field(default_factory=dict)  # the same → "sub" or "all"
 
     @property
     def config(self) -> StreamConfig:
@@ -120,6 +124,16 @@ class _Stream:
         """True if a message may have been deleted before that time; None: at any time."""
         deletion = self.deletions.get(offset)
         return deletion is not None and (acked_us is None or deletion.asked_us <= acked_us)
+
+    def is_rolled_up(self, offset: int, end: int, subject: bytes, told: Mapping[bytes, bytes]) -> bool:
+        """True if a rollup before `end` may have taken a message on that subject: one is known, or may be unknown."""
+        if not self.config.allow_rollup:
+            return False
+        known = self.history.known
+        between = [known.get(one) for one in range(offset + 1, end)]
+        of = {b"all": True, b"sub": False}
+        kinds = ((of.get(self.rollups.get(name, b"")), told[name]) for name in between if name is not None)
+        return None in between or any(is_all or (is_all is False and on == subject) for is_all, on in kinds)
 
     @property
     def replaces(self) -> bool:
@@ -191,7 +205,8 @@ class Expecting:
             limit = {"max_messages_per_subject": 1 + self._drawn(3), "discard_new_per_subject": True}
         elif kind == 3:
             limit = {"max_messages_per_subject": 1 + self._drawn(3), "max_messages": _SUBJECTS - 1}
-        of_names: dict[str, dict[str, Any]] = {"expected": {}, "full": {"discard": "new", **limit}}
+        rolls = {"allow_rollup": True} if self._random.random() < _ROLLING else {}
+        of_names: dict[str, dict[str, Any]] = {"expected": rolls, "full": {"discard": "new", **limit}}
         for name, more in of_names.items():
             fields = {
                 "name": name,
@@ -275,6 +290,11 @@ class Expecting:
         has_id = self._drawn(3) == 0
         if has_id:
             fields += b"Nats-Msg-Id: %b\r\n" % message.name.rstrip(b".")
+        if stream.config.allow_rollup and (kind := {0: b"all", 1: b"sub", 2: b"sub"}.get(self._drawn(12))) is not None:
+            fields += b"Nats-Rollup: %b\r\n" % kind
+            stream.rollups[message.name] = kind
+            if kind == b"all":
+                stream.history.truncating = _OFFSET_MAX  # it may raise the log start
         if fields:
             message = message._replace(headers=b"NATS/1.0\r\n%b\r\n" % fields)
         stream.wanted[message.name] = wanted
@@ -416,7 +436,11 @@ class Expecting:
         there = [one for one in range(offset) if one in known and told[known[one]] == subject]
         if stream.replaces:
             there = there[-stream.config.admitted_per_subject :]  # earlier ones may be hidden
-        there = [one for one in there if not stream.may_be_deleted(one, acked_us)]
+        there = [
+            one
+            for one in there
+            if not (stream.may_be_deleted(one, acked_us) or stream.is_rolled_up(one, offset, subject, told))
+        ]
         if len(there) >= most:
             return f"its subject has {there} before it"
         if wants.last is None:
@@ -455,7 +479,7 @@ class Expecting:
             if before is not None and look[:-1] == before[:-1] and look.hidden is before.hidden:
                 continue
             self._looks[key] = look
-            if stream.replaces:
+            if stream.replaces or stream.config.allow_rollup:
                 stream.history.deleting |= set(range(look.log_end))  # a later one of its subject may hide any of them
             if look.is_leader and look.leader_epoch > self._epochs.get(stream.stream_id, 0):
                 self._epochs[stream.stream_id] = look.leader_epoch
@@ -463,6 +487,8 @@ class Expecting:
                     self._slow_down(broker)
                 for after_us in _AT_ONCE_US:
                     self._around.scheduler.after(after_us, partial(self._write_at_once, stream))
+            if not stream.is_excused and stream.config.allow_rollup:
+                self._check_rollups(stream, broker, look)
             if not stream.is_excused:
                 self._check_fullness(stream, broker, look, before)
 
@@ -474,6 +500,29 @@ class Expecting:
             broker.disk.is_slow = False
 
         self._around.scheduler.after(_SLOW_US, end)
+
+    def _check_rollups(self, stream: _Stream, broker: SimBroker, look: inspector.FullLook) -> None:
+        known, told, name = stream.history.known, self._checks.told_subjects, stream.history.name()
+        later: dict[bytes, int] = {}  # subject → its next rollup; b"": that of all
+        shown: dict[bytes, int] = {}  # the same, of rollups that are shown
+        is_whole = True  # all messages behind the present one are known
+        for offset in range(max(look.log_end, max(known, default=0) + 1) - 1, -1, -1):
+            if (message := known.get(offset)) is None:
+                is_whole = False
+                continue
+            subject, kind = told[message], stream.rollups.get(message)
+            is_shown = look.log_start <= offset < look.visible_end and offset not in look.hidden
+            if is_shown and (beside := {b"", subject} & shown.keys()):
+                raise ViolationError(f"{name}: {broker.name} shows {offset} beside the rollups {beside} of {shown}")
+            is_gone = offset < look.log_start or offset in look.hidden
+            if is_gone and is_whole and not {b"", subject} & later.keys() and offset not in stream.deletions:
+                raise ViolationError(f"{name}: {broker.name} shows {offset} no more, and no rollup replaced it")
+            self._around.count("messages that a rollup replaced", is_gone)
+            if kind is not None:
+                of = b"" if kind == b"all" else subject
+                later.setdefault(of, offset)
+                if is_shown:
+                    shown.setdefault(of, offset)
 
     def _check_fullness(
         self, stream: _Stream, broker: SimBroker, look: inspector.FullLook, before: inspector.FullLook | None

@@ -891,6 +891,18 @@ MUTANTS_OF_EXPECTATIONS = (
         "            if False:\n",
     ),
     Mutant(
+        "a rollup of a subject replaces nothing",
+        "penstock.node.partition.decisions",
+        "            return before | self._earlier(later, max(start, of_all))\n",
+        "            return before\n",
+    ),
+    Mutant(
+        "a rollup of all takes itself",
+        "penstock.node.partition.decisions",
+        "        before = RowSet.of_runs([(start, of_all)]) if of_all > start else NONE\n",
+        "        before = RowSet.of_runs([(start, of_all + 1)]) if of_all > start else NONE\n",
+    ),
+    Mutant(
         "a full stream takes what replaces nothing",
         _PARTITION,
         "            replaced = self._replaces(message, step)\n            if isinstance",

@@ -85,6 +85,7 @@ _ALWAYS = (
     "messages that a subject may have",
     "messages that replace others",
     "times that a log of replaced ones was full",
+    "messages that a rollup replaced",
     "messages beyond a limit",
     "appends beyond a limit",
     "times that a log was full",

@@ -19,6 +19,7 @@ segment are judged by a survey before it is rewritten.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Sequence
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -55,6 +56,7 @@ class FoundHidden(NamedTuple):
 
     survey: Survey | ExpirySurvey
     rows: RowSet
+    pieces: Sequence[RowSet]  # the same, split for marks
 
 
 class Disposal:
@@ -345,7 +347,7 @@ class Cleaner:
         else:
             is_whole = self._expirer.surveyed(task, now_us)
         if is_whole and task.found:
-            self.found = FoundHidden(task, task.found)
+            self.found = FoundHidden(task, task.found, task.pieces)
 
     def decided(self, found: FoundHidden, now_us: int, *, is_hidden: bool) -> None:
         """Go on after what was found is hidden, or could not be hidden now."""

@@ -47,7 +47,7 @@ from penstock.commitlog.cleaner.subject_rollups import SubjectRollups, rollups_o
 from penstock.commitlog.incremental_task import IncrementalTask
 from penstock.commitlog.segment.segment import Segment
 from penstock.commitlog.view import LogView
-from penstock.live.row_set import NONE
+from penstock.live.row_set import NONE, RowSet
 from penstock.vfs import Vfs
 
 if TYPE_CHECKING:
@@ -62,6 +62,7 @@ class Survey(IncrementalTask):
     ) -> None:
         self.judged: list[RetainedRows] = []
         self.found = NONE  # rows to be hidden, if the pass works by marks; then no segment is judged
+        self.pieces: list[RowSet] = []  # the same, split for marks: that may take seconds
         self.rules = rules
         self.end = rules.end  # up to which the pass has decided
         self.has_tombstones = False  # that stay now and may be removed later
@@ -169,6 +170,7 @@ class Survey(IncrementalTask):
                     moved = 0
         judging.finish()
         self.judged, self.found = judging.judged, judging.found
+        self.pieces = self.found.split(limits.SURVEY_MARK_BYTES_MAX)
         self.has_tombstones = judging.has_tombstones
         self.forced_keys, self.forced_subjects = judging.forced_keys, judging.forced_subjects
         yield moved

@@ -55,6 +55,7 @@ class ExpirySurvey(IncrementalTask):
         self.rules = rules
         self.judged: RetainedRows | None = None  # None: no row is removed
         self.found = NONE  # rows to be hidden, if it works by marks
+        self.pieces: list[RowSet] = []  # the same, split for marks
         self.next_us: int | None = None  # when the next row expires; None: no remaining row does
         self.awaits_more = False  # a row waits for others to follow it
         self.awaits_compaction = False  # a row waits for the removal of older ones of its key or subject
@@ -98,6 +99,7 @@ class ExpirySurvey(IncrementalTask):
                     raise UnsoundError
         if self.rules.by_marks:
             self.found = hides.finish()
+            self.pieces = self.found.split(limits.SURVEY_MARK_BYTES_MAX)
         elif (keep := found.forced().keep).false_count:
             self.judged = RetainedRows(self.segment, keep)
         self.is_whole = True

@@ -85,7 +85,8 @@ def check_create(
     existing = _existing(image, config)
     if existing is None:
         check_owned(image, config, by, under_way=under_way)
-        check_room(image, config.partitions, by, under_way=under_way)
+        logs = config.partitions * (2 if _is_decided(image, config) else 1)
+        check_room(image, logs, by, under_way=under_way)
         _check_replicas(config, brokers, ready)
     return existing
 
@@ -104,6 +105,8 @@ def check_room(
 ) -> None:
     """Raise RemoteError (too_large) if so many more streams and partitions do not fit, or not into the share of `by`.
 
+    A companion log counts as a partition: it costs as much.
+
     `by`: the calling user, who may use its share of the limit (`FairShares`), an administrator all of it. `under_way`:
     usage of users' commands that are proposed and not applied yet.
     """
@@ -117,15 +120,20 @@ def check_room(
         raise RemoteError(ErrorCode.TOO_LARGE, text)
     if streams and partitions == 1:  # then the limit above is enough
         return
-    there = sum(len(state.partitions) for state in image.streams.values())
+    there = sum(logs_of(state) for state in image.streams.values())
     there += sum(one.partitions for one in under_way.values())
     if there + partitions > limits.PARTITIONS_MAX:
-        text = f"all streams have {there} partitions together; with {partitions} more they pass {limits.PARTITIONS_MAX}"
-        raise RemoteError(ErrorCode.TOO_LARGE, text)
+        text = f"all streams have {there} partitions together, companion logs included"
+        raise RemoteError(ErrorCode.TOO_LARGE, f"{text}; with {partitions} more they pass {limits.PARTITIONS_MAX}")
     shares = FairShares([(sharer, has.partitions), ("", there - has.partitions)])
     if not shares.fits(sharer, partitions, limits.PARTITIONS_MAX):
         text = f"{partitions} more partitions do not fit: of those of all streams "
         raise RemoteError(ErrorCode.TOO_LARGE, text + shares.refused(sharer, limits.PARTITIONS_MAX))
+
+
+def logs_of(state: StreamState) -> int:
+    """Return the number of a stream's partitions and of their companion logs."""
+    return len(state.partitions) * (2 if state.has_companion else 1)
 
 
 def check_owned(

@@ -141,6 +141,7 @@ class AppendApi:
             limit.waiting.append(partial(self.appends.go_on, key))
             partition.read_gaps(self._outbox.step)
             return False
+        self._replicas.companions.note_unusable(partition)
         if partition.looks_up_subjects(check.message, self._outbox.step):
             assert partition.lasts is not None
             partition.lasts.waiting.append(partial(self.appends.go_on, key))

@@ -16,7 +16,6 @@ from __future__ import annotations
 from collections import deque
 from functools import partial
 
-from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.commitlog import FoundHidden, Survey
 from penstock.live.marks import HideReason
@@ -40,7 +39,7 @@ class _Pending:
     def __init__(self, found: FoundHidden, leadership: Leadership) -> None:
         self.found = found
         self.leadership = leadership
-        self.pieces: deque[RowSet] = deque(found.rows.split(limits.SURVEY_MARK_BYTES_MAX))
+        self.pieces: deque[RowSet] = deque(found.pieces)
         self.rows: deque[tuple[bytes, bytes | None]] = deque()  # marks of the present piece; a snapshot may come first
         self.is_writing = False
 

@@ -448,7 +448,8 @@ class StreamAdmin:
             return
         payer = self._payer(state, auth)
         check_owned(self._image, config, payer, state, self._under_way)
-        check_room(self._image, added, payer, streams=0, under_way=self._under_way)
+        logs = added * (2 if state.has_companion else 1)
+        check_room(self._image, logs, payer, streams=0, under_way=self._under_way)
         assert config.replicas is not None
         assignments = self._placing.assign(added, config.replicas, self._placing.ready(config))
         deadline_us = now.elapsed_us + limits.FORWARD_TIMEOUT_MS * 1_000
@@ -512,6 +513,13 @@ class StreamAdmin:
         def added(outcome: CommandOutcome | RemoteError) -> None:
             done(outcome if isinstance(outcome, RemoteError) else AddCompanionResponse())
 
+        try:
+            state = self._image.by_id(request.stream_id)
+            if not state.has_companion:
+                check_room(self._image, len(state.partitions), streams=0, under_way=self._under_way)
+        except RemoteError as refusal:
+            done(refusal)
+            return
         self._quorum.propose(AddCompanion(stream_id=request.stream_id), added)
 
     def record_deletion(self, request: RecordDeletionRequest, done: Done) -> None:

@@ -91,11 +91,11 @@ class Partition:
         "_followed", "_marked", "_recovered_end", "_rules", "budget", "cannot_lead", "closed", "committed_bytes",
         "committed_end", "counters", "cutting", "damage_told", "dedup", "domain_prefix", "dropped", "fenced_told",
         "flush_us", "flushing", "following", "fresh_us", "impediment", "in_flight", "is_mute", "key", "keys", "lasts",
-        "leader_epoch", "leadership", "leads", "led_epoch", "limit_start", "listened_us", "log", "mending",
-        "mending_fails", "meters", "misaddressed", "names_checked_us", "owes_name_check", "producers", "published",
-        "refusal", "rolled_up_end", "rollup_at", "row_limit", "sid", "stall", "stream", "subscribed", "taken", "terms",
-        "traffic", "trouble", "truncated", "undelivered_told", "unheard", "unheard_told_us", "unmarked", "values",
-        "vfs", "visible", "visit_us", "when_idle",
+        "leader_epoch", "leadership", "leads", "led_epoch", "limit_start", "listened_us", "log", "marks_failure",
+        "mending", "mending_fails", "meters", "misaddressed", "names_checked_us", "owes_name_check", "producers",
+        "published", "refusal", "rolled_up_end", "rollup_at", "row_limit", "sid", "stall", "stream", "subscribed",
+        "taken", "terms", "traffic", "trouble", "truncated", "undelivered_told", "unheard", "unheard_told_us",
+        "unmarked", "values", "vfs", "visible", "visit_us", "when_idle",
     )  # fmt: skip
 
     def __init__(self, stream: StreamState, key: PartitionKey, log: Log, vfs: Vfs, budget: InFlightBudget) -> None:
@@ -137,6 +137,7 @@ class Partition:
         self.trouble, self.fenced_told, self.damage_told = "", False, 0
         self.visible = VisibleRows()
         self.taken = 0  # how often the cleaner has taken rows that were not hidden
+        self.marks_failure = ""  # why a leader that does not know what is hidden will not learn it soon
         self.unmarked = ""  # why what a survey has found to go is not hidden yet
         self.vfs = vfs
         self.in_flight = InFlight(budget)
@@ -658,7 +659,7 @@ class Partition:
     def _replaces(self, message: bytearray, step: Step) -> int | RemoteError:
         """Return how many messages of a batch come to subjects that have as many as they may."""
         if not self.knows_hidden:
-            return RemoteError(ErrorCode.NOT_YET, f"nothing was stored: {_MARKS_UNKNOWN}; ask again in a moment")
+            return self._marks_error()
         if self.looks_up_subjects(message, step):
             text = f"nothing was stored: {self.label} looks up the last messages of the subjects"
             return RemoteError(ErrorCode.NOT_YET, f"{text}; ask again in a moment")
@@ -673,6 +674,12 @@ class Partition:
             self.lasts = None  # the next one has them read again
             return RemoteError(ErrorCode.STORAGE_FAILED, f"nothing was stored: {why}")
         return reached
+
+    def _marks_error(self) -> RemoteError:
+        """Return the error for what depends on marks that are not known."""
+        if self.marks_failure:
+            return RemoteError(ErrorCode.STORAGE_FAILED, f"nothing was stored: {self.marks_failure}")
+        return RemoteError(ErrorCode.NOT_YET, f"nothing was stored: {_MARKS_UNKNOWN}; ask again in a moment")
 
     def _full_subject_error(self, message: bytearray, step: Step) -> RemoteError | None:
         """Return the error for a batch if one of its subjects has as many messages as it may."""
@@ -712,7 +719,7 @@ class Partition:
             text = f"nothing was stored: {self.label} decides which messages the latest ones replace"
             return RemoteError(ErrorCode.NOT_YET, f"{text}; ask again in a moment")
         if not self.knows_hidden:
-            return RemoteError(ErrorCode.NOT_YET, f"nothing was stored: {_MARKS_UNKNOWN}; ask again in a moment")
+            return self._marks_error()
         text = f"nothing was stored: maximum {exceeded} exceeded; {self.label} refuses what is beyond its limits"
         return RemoteError(ErrorCode.STREAM_FULL, f"{text} (discard: new); purge it, or alter max_{exceeded}")
 
@@ -811,7 +818,7 @@ class Partition:
             if self._awaits_marks(arrived_us, now, must=must):
                 return None
             if not self.knows_hidden:
-                return refuse_all(group, rules, acks.unavailable(_MARKS_UNKNOWN), OVER_BUDGET)
+                return self._refuse_without_marks(group)
             self.lasts = self._new_lasts()
             return self._admit(group, now, step, arrived_us, must=must)
         if not (admission.needs_ids or admission.needs_lasts):
@@ -844,9 +851,17 @@ class Partition:
         assert self.row_limit is not None
         return _is_recent(arrived_us, now) and self._may_grow(self.row_limit)
 
+    def _refuse_without_marks(self, group: MessageGroup) -> Admission:
+        """Refuse a group with messages that depend on marks which are not known."""
+        if self.marks_failure:
+            return refuse_all(group, self._rules, acks.store_failed(self.marks_failure), STORE_FAILED)
+        return refuse_all(group, self._rules, acks.unavailable(_MARKS_UNKNOWN), OVER_BUDGET)
+
     def _awaits_marks(self, arrived_us: int, now: Now, *, must: bool) -> bool:
         """True if what arrived then shall wait: a new leader does not know yet which messages are deleted."""
-        return not (must or self.knows_hidden) and now.elapsed_us - arrived_us < limits.MARKS_WAIT_MS * 1_000
+        if must or self.knows_hidden or self.marks_failure:
+            return False
+        return now.elapsed_us - arrived_us < limits.MARKS_WAIT_MS * 1_000
 
     def _marks(self, group: MessageGroup, values: ValueCheck) -> bytes | None:
         """Return the marks of a group, which is checked once by one check, however often it is tried."""

@@ -272,6 +272,12 @@ class Companions:
             text = f"this replica of {partition.label} lacks messages that are older than what hides others"
             raise RemoteError(ErrorCode.NOT_YET, f"{text}; ask its leader, or again in a moment")
 
+    def note_unusable(self, partition: Partition) -> None:
+        """Have a leader that does not know what is hidden refuse at once what depends on it, if it cannot learn it."""
+        error = None if partition.knows_hidden else self.unusable(partition)
+        is_lasting = error is not None and error.code != ErrorCode.NOT_YET and not error.details.get("repairing")
+        partition.marks_failure = error.message if error is not None and is_lasting else ""
+
     def unusable(self, partition: Partition) -> RemoteError | None:
         """Return why the companion log of a partition that has one cannot be used; None if it can."""
         key = companion_key(partition.key)

@@ -10,6 +10,7 @@ from penstock.base.config import Acks, Durability, Intake, StreamConfig
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import BrokerId, LeaderEpoch, Offset, PartitionId, StreamId
 from penstock.metadata.commands import (
+    AddCompanion,
     AlterStream,
     Command,
     CreateStream,
@@ -20,7 +21,7 @@ from penstock.metadata.commands import (
     decode_command,
 )
 from penstock.metadata.effects.apply import apply
-from penstock.metadata.effects.streams import altered_config, check_create, created_config, replicas_wanted
+from penstock.metadata.effects.streams import altered_config, check_create, check_room, created_config, replicas_wanted
 from penstock.metadata.image import ClusterImage, CommandOutcome, PartitionState, TruncatedEnd
 
 ORDERS = StreamConfig(name="orders", subject="orders.>")
@@ -222,9 +223,14 @@ def test_number_of_partitions_is_bounded(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(limits, "PARTITIONS_MAX", 5)
     image, _ = folded(create(), create(TRADES))
     assert check_create(image, StreamConfig(name="b", subject="b"), brokers=1, ready=1) is None
-    with pytest.raises(RemoteError, match="4 partitions together; with 2 more they pass 5") as caught:
+    with pytest.raises(RemoteError, match="4 partitions together, companion logs included; with 2 more") as caught:
         check_create(image, StreamConfig(name="b", subject="b", partitions=2), brokers=1, ready=1)
     assert caught.value.code == ErrorCode.TOO_LARGE
+    with pytest.raises(RemoteError, match="with 2 more they pass 5"):
+        check_create(image, StreamConfig(name="b", subject="b", max_messages_per_subject=1), brokers=1, ready=1)
+    image, _ = folded(create(), create(TRADES), AddCompanion(stream_id=StreamId(1)))
+    with pytest.raises(RemoteError, match="5 partitions together, companion logs included; with 3 more"):
+        check_room(image, len(image.by_name("trades").partitions), streams=0)
 
 
 def test_replicas_are_where_the_command_says() -> None:

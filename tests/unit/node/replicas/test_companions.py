@@ -342,6 +342,26 @@ def test_a_sole_replica_with_damaged_marks_takes_messages_and_shows_none() -> No
     assert path in info.state_reason
 
 
+def test_a_sole_replica_that_starts_with_damaged_marks_refuses_expectations_at_once() -> None:
+    """It would wait for marks that do not come."""
+    brokers = with_marks(formed(), b"one", replicas=1)
+    leader = brokers.led("s")
+    folder = of_companion(leader)
+    disk = brokers.stop(leader.broker_id)
+    path = damaged(disk, folder)
+    brokers.start(leader.broker_id, disk)
+    brokers.run(5_000)
+    leader = brokers.led("s")
+    expects_none = b"NATS/1.0\r\nNats-Expected-Last-Subject-Sequence: 0\r\n\r\n"
+    leader.deliver([(b"s", b"r.1", expects_none, b"v")])
+    brokers.settle()
+    (refused,) = leader.acks
+    assert path in refused.body["error"]["description"]
+    leader.deliver([(b"s", b"r.2", None, b"v")])
+    brokers.settle()
+    assert [ack.body["seq"] > 0 for ack in leader.acks] == [False, True]
+
+
 def test_a_purge_that_keeps_the_last_messages_needs_to_know_which_are_deleted() -> None:
     """Deleted messages would be kept in place of others, which would go for good."""
     brokers, leader, path = sole_with_damaged_marks()
