@@ -27,7 +27,7 @@ def started(**config: Any) -> ApiBroker:
     for number in range(9):
         broker.publish(f"s.{'abc'[number % 3]}", b"%d" % number)
         broker.tick(1_000)
-    return broker  # type: ignore[return-value]
+    return broker
 
 
 def read(broker: ApiBroker, **config: Any) -> tuple[int, list[tuple[int, int]]]:

@@ -18,7 +18,7 @@ def started(messages: int = 5, **config: Any) -> ApiBroker:
     for number in range(messages):
         broker.publish(f"s.{number % 2}", b"%d" % number)
     broker.tick(1)
-    return broker  # type: ignore[return-value]
+    return broker
 
 
 def pull(broker: ApiBroker, request: Any, name: str = "c") -> list[Delivered]:

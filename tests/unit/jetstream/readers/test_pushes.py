@@ -17,7 +17,7 @@ def started(messages: int = 3) -> ApiBroker:
     for number in range(messages):
         broker.publish(f"s.{number % 2}", b"%d" % number)
     broker.tick(1)
-    return broker  # type: ignore[return-value]
+    return broker
 
 
 def ordered(broker: ApiBroker, name: str = "c", inbox: str = "inbox", **config: Any) -> dict[str, Any]:
