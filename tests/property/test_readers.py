@@ -252,8 +252,5 @@ class ReadersMachine(RuleBasedStateMachine):
             assert self.missing(client) == [], client
 
 
-import os
-from hypothesis import Phase
-PH = {'phases': (Phase.generate,)} if os.environ.get('NOSHRINK') else {}
 TestReaders = ReadersMachine.TestCase
-TestReaders.settings = settings(max_examples=int(os.environ.get("EX",0)) or examples(60), stateful_step_count=40, deadline=None, **PH)
+TestReaders.settings = settings(max_examples=examples(60), stateful_step_count=40, deadline=None)

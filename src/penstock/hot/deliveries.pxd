@@ -76,6 +76,7 @@ cdef class Cursor:
     cdef public int64_t low_room
     cdef public int64_t due_us
     cdef public bint headers_only
+    cdef public int64_t payload_max
     cdef readonly bytes wanted
     cdef Py_ssize_t wanted_at
     cdef Py_ssize_t wanted_count
@@ -95,7 +96,7 @@ cdef class Cursor:
         count=Py_ssize_t, offsets="const loose_int64*", times="const loose_int64*", subject_ends="const loose_int32*",
         value_ends="const loose_int32*", header_ends="const loose_int32*", has_headers=bint,
         subject_text="const unsigned char*", value_text="const unsigned char*", header_text="const unsigned char*",
-        skipped="const unsigned char*", is_masked=bint, head="const unsigned char*", tail="const unsigned char*",
+        skipped="const unsigned char*", is_masked=bint, is_cut=bint, head="const unsigned char*", tail="const unsigned char*",
         prefix="const unsigned char*", lmsg="const unsigned char*", hmsg="const unsigned char*",
         line_end="const unsigned char*", headers_begin="const unsigned char*", size_header="const unsigned char*",
         row=Py_ssize_t, offset=int64_t, time_us=int64_t, subject_begin=Py_ssize_t, subject_size=Py_ssize_t,

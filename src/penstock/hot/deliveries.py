@@ -168,8 +168,8 @@ class Cursor:
 
     __slots__ = (
         "bytes_left", "delivered", "delivered_us", "due_us", "filter", "head", "headers_only", "last_offset", "last_us",
-        "low_room", "messages_left", "next_offset", "pending", "prefix", "resume_offset", "room", "stop", "tail",
-        "wanted", "wanted_at", "wanted_count",
+        "low_room", "messages_left", "next_offset", "payload_max", "pending", "prefix", "resume_offset", "room", "stop",
+        "tail", "wanted", "wanted_at", "wanted_count",
     )  # fmt: skip
 
     def __init__(self, wanted: Filter, prefix: bytes, next_offset: _int) -> None:
@@ -190,6 +190,7 @@ class Cursor:
         self.low_room = 0
         self.due_us = _NEVER  # timestamp up to which messages are due
         self.headers_only = False
+        self.payload_max = _NEVER  # of nats-server: without its value a larger message gets through
         self.wanted = b""
         self.wanted_at = 0
         self.wanted_count = 0
@@ -283,7 +284,8 @@ class Cursor:
                     header_size = 0
             block_size = header_size
             told_size = value_size
-            if self.headers_only:
+            is_cut = self.headers_only or header_size + value_size > self.payload_max
+            if is_cut:
                 block_size = (header_size - 2 if header_size else len(_HEADERS_BEGIN)) + len(_SIZE_HEADER)
                 block_size += memory.decimal_digits(value_size) + 4
                 value_size = 0
@@ -332,7 +334,7 @@ class Cursor:
             at = memory.put_decimal(target, at, block_size + value_size)
             memory.put(target, at, line_end, 0, 2)
             at += 2
-            if self.headers_only:
+            if is_cut:
                 if header_size:
                     memory.put(target, at, header_text, header_begin, header_begin + header_size - 2)
                     at += header_size - 2

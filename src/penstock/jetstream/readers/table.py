@@ -27,7 +27,7 @@ from penstock.hot.scan import GROUP_BITS
 from penstock.jetstream.conversations import Answered, Asked
 from penstock.jetstream.errors import ApiError
 from penstock.jetstream.gateway import GATEWAY_GROUP, Gateway
-from penstock.jetstream.readers.chunks import COLUMNS, Chunk, decoded
+from penstock.jetstream.readers.chunks import COLUMNS, Chunk, decoded, load_arrow
 from penstock.jetstream.readers.config import ReaderConfig
 from penstock.jetstream.readers.deliveries import Deliveries
 from penstock.jetstream.readers.feed import READ_BYTES, TAIL_WAIT_MS, Feed, Pending, RowCache
@@ -78,6 +78,7 @@ class Readers:
         self._turn_bytes = 0  # left in this turn
         self.total = 0
         self.delivered_bytes = 0
+        self._node.outbox.work(Lane.READ, load_arrow, lambda error: None)
 
     # What requests use
 
@@ -201,7 +202,7 @@ class Readers:
         shown = feed.look()
         if shown is None or shown.end != feed.tail_end:
             return None
-        if reader.place is Place.FOLLOWING:
+        if reader.place is Place.FOLLOWING or reader.cursor.next_offset >= feed.tail_end:
             return 0
         if reader.counted_under is not feed.version:
             return None
@@ -335,6 +336,7 @@ class Readers:
             self._fetch(feed, reader)
             return
         reader.grant(now.elapsed_us)
+        cursor.payload_max = self._gateway.payload_max
         out = bytearray()
         stop = hot.TOOK_ALL
         for rows in chunk.rows:
@@ -392,12 +394,14 @@ class Readers:
         if shown.end > feed.tail_end or reader.cursor.next_offset > feed.tail_end:
             feed.behind.append(reader)  # rows are on the way, or it begins later
             reader.place = Place.WAITING
+            reader.counted_under = None  # rows that it does not want would be counted
             return
         for one in reader.at_end(now.elapsed_us):
             self._send(one)
         if not reader.wants:
             return
         reader.grant(now.elapsed_us)
+        reader.cursor.payload_max = self._gateway.payload_max
         reader.place = Place.FOLLOWING
         feed.follow(reader)
 
