@@ -395,6 +395,9 @@ ELSEWHERE: dict[str, dict[str, str]] = {
         "pip install *": INSTALLS,
         "penstock bench *": MINUTES,
     },
+    "deliver-over-leaf": {
+        "penstock *": "tests/integration/test_leaf_broker.py::test_the_page_does_what_it_says",
+    },
     "move-from-jetstream": {
         "* --skip-unstorable": "tests/docs/test_move_from_jetstream.py::test_the_page_does_what_it_says",
     },

@@ -100,6 +100,24 @@ async def test_comes_back_on_its_port(tmp_path: Path, caplog: pytest.LogCaptureF
         await server.stop()
 
 
+async def test_a_taken_leaf_port_does_not_keep_it_from_coming_back(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = await EmbeddedNats.start(data_dir=tmp_path, port=0)
+    try:
+        leaf_port = server.leaf_port
+        async with listening(server.url) as listener:
+            assert server.process_id is not None
+            os.kill(server.process_id, signal.SIGKILL)
+            down = await listener.event(LinkDown)
+            with socket.create_server(("127.0.0.1", leaf_port)):
+                await listener.event(LinkUp, after=listener.events.index(down))
+        assert server.leaf_port not in (0, leaf_port)
+        assert f"its leaf port {leaf_port} is in use by another program" in caplog.text
+    finally:
+        await server.stop()
+
+
 @pytest.mark.parametrize("harm", ["gone", "emptied", "opened"])
 async def test_comes_back_with_its_login_whatever_has_become_of_its_file(tmp_path: Path, harm: str) -> None:
     server = await EmbeddedNats.start(data_dir=tmp_path, port=0, password="a-password")

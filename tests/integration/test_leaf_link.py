@@ -202,6 +202,20 @@ async def test_a_queue_group_shares_what_is_delivered_to_it(tmp_path: Path) -> N
                 await connection.close()
 
 
+OF_LEAFNODES = """
+accounts { APP { users: [ { user: app, password: p } ] } }
+leafnodes { listen: "127.0.0.1:-1", authorization { user: leaf, password: p, account: APP } }
+"""
+
+
+async def test_a_login_of_the_leaf_port_itself(tmp_path: Path) -> None:
+    async with running_nats(tmp_path, OF_LEAFNODES) as server:
+        app = f"nats://app:p@127.0.0.1:{server.port}"
+        async with delivering(app, f"leaf:p@127.0.0.1:{server.leaf_port}") as (deliverer, _):
+            await _gets(app, deliverer)
+            assert deliverer.link.allowed == (">",)
+
+
 RESTRICTED = """
 accounts { APP { users: [
   { user: broker, password: p, permissions: { subscribe: ["orders.>", "_INBOX.penstock-leaf.>"], publish: "_INBOX.>" } }
@@ -449,3 +463,48 @@ async def test_accounts_of_an_operator(tmp_path: Path) -> None:
             await _gets(server.url, deliverer, user_credentials=str(creds))
         async with delivering(server.url, leaf, wait_up=False) as (deliverer, _):
             assert "refuses the leaf's credentials" in (await deliverer.event(LeafDown)).reason
+
+
+async def test_a_client_that_reads_all_inboxes_does_not_spoil_the_trial(tmp_path: Path) -> None:
+    async with running_nats(tmp_path, LEAFNODES) as server:
+        connection = await nats.connect(server.url)
+        await connection.subscribe("_INBOX.>")
+        await connection.flush()
+        for number in range(5):
+            leaf = f"127.0.0.1:{server.leaf_port}"
+            async with delivering(server.url, leaf, name=f"penstock-c-{number}") as (deliverer, _):
+                assert [type(event) for event in deliverer.events] == [LeafUp]
+        await connection.close()
+
+
+OTHER_ACCOUNT = """
+accounts {
+  BROKERS {
+    users: [ { user: broker, password: p } ]
+    exports: [ { service: "api.>", response_type: Stream }, { stream: "push.>" } ]
+  }
+  APP {
+    users: [ { user: app, password: p } ]
+    imports: [
+      { service: { account: BROKERS, subject: "api.>" } }
+      { stream: { account: BROKERS, subject: "push.>" } }
+    ]
+  }
+}
+"""
+
+
+@each_change
+async def test_a_subscriber_of_an_account_that_imports(tmp_path: Path) -> None:
+    async with running_nats(tmp_path, OTHER_ACCOUNT + LEAFNODES) as server:
+        client, leaf = f"broker:p@127.0.0.1:{server.port}", f"broker:p@127.0.0.1:{server.leaf_port}"
+        app = f"nats://app:p@127.0.0.1:{server.port}"
+        async with delivering(client, leaf) as (deliverer, listener):
+            assert await _gets_by_request(app, deliverer, listener) is True
+            connection = await nats.connect(app)
+            subscription = await connection.subscribe("push.here")
+            await connection.flush()
+            await _interested(deliverer, "push.here")
+            deliverer.link.deliver([frame("push.here", 7)])
+            assert (await subscription.next_msg(TIMEOUT_S)).subject == "orders.eu.7"
+            await connection.close()

@@ -21,7 +21,7 @@ from penstock.base.clock import Now
 from penstock.base.errors import ErrorCode, OperationalError, RemoteError
 from penstock.base.ids import BrokerId, TimestampUs
 from penstock.base.meters import Families
-from penstock.broker.nats.leaf_link import LEAF_GROUP, LeafDown, LeafEvent, LeafLink
+from penstock.broker.nats.leaf_link import LEAF_GROUP, LeafEvent, LeafLink
 from penstock.broker.nats.link import LinkDown, LinkEvent, LinkUp, NatsLink
 from penstock.broker.peers.peers import PeerConnections
 from penstock.broker.process.disk_threads import DiskThreads, TimedWork
@@ -241,10 +241,8 @@ class Driver:
         self.schedule()
 
     def leaf_event(self, event: LeafEvent) -> None:
-        """Log why nothing is delivered; readers go on once something is again."""
-        if isinstance(event, LeafDown):
-            _log.warning("subscribers get no deliveries: %s", event.reason)
-        elif isinstance(event, InterestLost) and self.gateway is not None:
+        """Tell the gateway's readers, which go on once something is delivered again. The leaf link logs by itself."""
+        if isinstance(event, InterestLost) and self.gateway is not None:
             self.gateway.interest_lost(event.subjects, self.now())
         self.schedule()
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
+from penstock.base.addresses import Address
 from penstock.base.subjects import is_within
 from penstock.base.units import counted, format_duration_ms
+from penstock.broker.security.nats_credentials import parse_nats_urls
 from penstock.doctor.asking import Asked
 from penstock.doctor.findings import Finding, Result, bounded, fail, listed, ok, unknown, warn
 from penstock.messages import StatusResponse
@@ -147,11 +149,16 @@ def _deliveries(asked: Sequence[Asked]) -> Iterator[Finding]:
             elif not any(is_within("_INBOX.>", one) for one in nats.leaf_allowed):
                 text = f"{who} may not deliver to inboxes: its leaf's user may publish on {listed(nats.leaf_allowed)}"
                 yield warn(check, text, f"allow it to publish on _INBOX.> ({page})")
-            elif ">" in nats.leaf_allowed and not nats.embedded:
+            elif ">" in nats.leaf_allowed and not _is_on_this_machine(nats.leaf_url):
                 text = f"the leaf's user of {who} may publish on every subject"
                 yield warn(check, text, f"allow it to publish on _INBOX.> and deliver subjects only ({page})")
 
     yield from bounded(wrong(), ok(check, f"{counted(len(statuses), 'broker')} with a leaf connection"))
+
+
+def _is_on_this_machine(url: str) -> bool:
+    """True for a leaf port that only programs of its machine reach, as that of the embedded nats-server."""
+    return all(Address(one.host, one.port).is_loopback for one in parse_nats_urls(url))
 
 
 def _nats_versions(asked: Sequence[Asked]) -> Iterator[Finding]:

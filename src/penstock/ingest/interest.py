@@ -36,8 +36,9 @@ class InterestTable:
         self._watched_max = watched_max
         self._is_known = False  # True from the first full snapshot of a connection on
         self.scanned = InterestKeys(keys_max, size_bytes_max)
-        """Where `hot.interest` puts what the current connection tells."""
+        """Keys that the current connection has told of; `hot.interest` fills it."""
         self._holders: dict[bytes, bytes] = {}  # watched subject → key; b"" while it is unseen
+        self._unsettled: dict[bytes, None] = {}  # watched subjects whose key is gone, not looked at yet
         self._unseen: dict[bytes, int] = {}  # watched subject → when it counts as lost; in that order
 
     def __len__(self) -> int:
@@ -74,6 +75,7 @@ class InterestTable:
         """End a watch; unknown subjects are ignored."""
         key = self._holders.pop(subject, None)
         self._unseen.pop(subject, None)
+        self._unsettled.pop(subject, None)
         if key:
             self._release(key, subject)
 
@@ -87,7 +89,6 @@ class InterestTable:
     def snapshot_complete(self, now_ms: int) -> None:
         """nats-server has told of all subscriptions."""
         self._is_known = True
-        self._unseen.clear()
         for subject in self._holders:
             self._hold(subject, now_ms)
 
@@ -95,29 +96,39 @@ class InterestTable:
         """The connection is lost: nothing is known until the next one has told of all subscriptions."""
         self.begun()
         self._unseen.clear()
+        self._unsettled.clear()
         for subject in self._holders:
             self._holders[subject] = b""
 
     def lost(self, now_ms: int) -> list[bytes]:
-        """Return the watched subjects whose interest has ended since the last call. They are no longer watched."""
+        """Return the watched subjects whose interest has ended since the last call. They are no longer watched.
+
+        It looks at INTEREST_LOOKS_MAX of them: one subscription with wildcards may hold all.
+        """
         lost: list[bytes] = []
         scanned = self.scanned
         for key in scanned.lost:
-            if key in scanned.keys:
-                continue  # it has come back within one read
-            for subject in scanned.watched.pop(key, ()):
-                self._settle(subject, now_ms, lost)
+            if key not in scanned.keys:  # otherwise it has come back within one read
+                for subject in scanned.watched.pop(key, ()):
+                    self._holders[subject] = b""
+                    self._unsettled[subject] = None
         scanned.lost.clear()
-        while (due_ms := self.next_ms) is not None and due_ms <= now_ms:
-            subject = next(iter(self._unseen))
-            del self._unseen[subject]
+        for _ in range(limits.INTEREST_LOOKS_MAX):
+            if self._unsettled:
+                subject = next(iter(self._unsettled))
+                del self._unsettled[subject]
+            elif (due_ms := self.next_ms) is not None and due_ms <= now_ms:
+                subject = next(iter(self._unseen))
+                del self._unseen[subject]
+            else:
+                break
             self._settle(subject, now_ms, lost)
         return lost
 
     @property
     def next_ms(self) -> int | None:
-        """When `lost` is due even if nothing is received."""
-        return next(iter(self._unseen.values()), None)
+        """When `lost` is due even if nothing is received; 0: now."""
+        return 0 if self._unsettled else next(iter(self._unseen.values()), None)
 
     # Inside
 
@@ -152,14 +163,17 @@ class InterestTable:
         if not self.scanned.shapes:
             return None
         tokens = subject.split(b".")
+        with_rest = None  # the last choice: it may hold all watched subjects, and then all are looked at when it ends
         for shape in self.scanned.shapes:
             count, has_rest = shape >> 1 & 31, shape & 1
-            if len(tokens) <= count if has_rest else len(tokens) != count:
+            if (len(tokens) <= count or with_rest is not None) if has_rest else len(tokens) != count:
                 continue
             stars = shape >> 6
             parts = [b"*" if stars >> place & 1 else tokens[place] for place in range(count)]
             if has_rest:
                 parts.append(b">")
             if (key := b".".join(parts) + end) in keys:
-                return key
-        return None
+                if not has_rest:
+                    return key
+                with_rest = key
+        return with_rest

@@ -108,7 +108,8 @@ class LeafSession(ServerSession):
     @property
     def next_tick_ms(self) -> int:
         """Time of the next `tick`."""
-        return min(self._next_ping_ms, self._now_ms + _TICK_MS)
+        is_due = self._interest.next_ms == 0
+        return min(self._next_ping_ms, self._now_ms + (1 if is_due else _TICK_MS))
 
     def tick(self, now_ms: int, *, reading: bool = True) -> list[SessionEvent]:
         """Send a PING, or detect a dead connection, and tell of watched subjects that no subscription has come for."""

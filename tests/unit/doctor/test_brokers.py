@@ -178,3 +178,31 @@ def test_of_many_findings_some_are_shown() -> None:
     found = judged(asked, "brokers")
     assert len(found) == 11
     assert (found[-1].found, found[-1].result) == ("and 20 more of these", Result.FAIL)
+
+
+LEAF: dict[str, Any] = {"state": "connected", "leaf_state": "connected", "leaf_url": "nats://n:7423"}
+
+
+@pytest.mark.parametrize(
+    ("leaf", "expected", "told"),
+    [
+        ({"leaf_allowed": ("_INBOX.>", "deliver.>")}, Result.OK, "2 brokers"),
+        ({"leaf_allowed": (">",), "leaf_url": "nats://127.0.0.1:7423"}, Result.OK, "2 brokers"),
+        ({"leaf_allowed": (">",)}, Result.WARN, "may publish on every subject"),
+        ({"leaf_allowed": ("deliver.>",)}, Result.WARN, "may not deliver to inboxes"),
+        ({"leaf_state": "connecting", "leaf_error": "nats://n:1: refused"}, Result.FAIL, "nats://n:1: refused"),
+        ({"leaf_state": "connecting"}, Result.FAIL, "none has been tried yet"),
+        ({"leaf_state": ""}, Result.FAIL, "broker 2 has no leaf connection"),
+    ],
+)
+def test_deliveries(leaf: dict[str, Any], expected: Result, told: str) -> None:
+    asked = [
+        Asked(broker(number), status(number, NatsStatus(**{**LEAF, "leaf_allowed": ("_INBOX.>",), **more})), 0, 1_000)
+        for number, more in ((1, {}), (2, leaf))
+    ]
+    [found] = judged(asked, "deliveries")
+    assert (found.result, told in found.found) == (expected, True), found
+
+
+def test_without_deliveries_nothing_is_said_of_them() -> None:
+    assert judged(three(), "deliveries") == []

@@ -186,3 +186,23 @@ def test_watches_are_bounded() -> None:
     assert [table.watch(b"%d" % number, 0) for number in range(3)] == [True, True, False]
     table.unwatch(b"0")
     assert table.watch(b"2", 0)
+
+
+def test_a_subscription_that_holds_many_is_settled_in_slices() -> None:
+    table = _table("LS+ >", "LS+ a.*")
+    count = 2 * limits.INTEREST_LOOKS_MAX + 10
+    for number in range(count):
+        assert table.watch(b"a.%d" % number, 0)
+        assert table.watch(b"b.%d" % number, 0)
+    _tell(table, "LS- >")
+    lost = table.lost(1)
+    assert len(lost) == limits.INTEREST_LOOKS_MAX
+    assert table.next_ms == 0
+    ended = next(one for one in (b"b.%d" % number for number in range(count)) if one not in lost)
+    table.unwatch(ended)
+    _tell(table, "LS- a.*", "LS+ a.0")
+    while table.next_ms == 0:
+        lost += table.lost(1)
+    watched = {b"%c.%d" % (letter, number) for letter in b"ab" for number in range(count)}
+    assert sorted(lost) == sorted(watched - {ended, b"a.0"})
+    assert table.watched_count == 1

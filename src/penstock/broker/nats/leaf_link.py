@@ -3,8 +3,8 @@ subject than that of its subscription (ADR 93).
 
 Rules: it only delivers; requests, acks and messages come over the client link. It is *up* only once a message to an own
 inbox has come back over the client link with another visible subject: that proves the port, the login, the account,
-the permissions and the convention. While it is not up, deliveries are dropped: nobody waits for them, and readers start
-anew. A slow nats-server is noticed by `pending_bytes` and LeafWritable: readers then stop; nothing else waits for it.
+the permissions and the convention. While it is not up, deliveries are dropped: no caller waits for them, and readers
+start anew. A slow nats-server shows in `pending_bytes` and LeafWritable: readers then stop, and nothing else waits.
 
 nats-server never holds up a leaf for the sake of a slow subscriber: it queues what that one does not take, and cuts it
 off beyond `max_pending`. So a reader bounds what it sends ahead to each inbox; this link cannot.
@@ -183,16 +183,17 @@ class LeafLink:
 
     def trial_received(self, group: MessageGroup) -> None:
         """Messages of LEAF_GROUP have come over the client link."""
+        if self._trial is None or not self._trial_sent:
+            return
         wanted = _ACK.format(number=self._trial_number).partition("@")[0].encode()
-        for row in range(len(group)):
-            if self._trial is None or not self._trial_sent or group.reply(row) != wanted:
-                continue  # of an earlier connection, or of a stranger who knows the inbox
-            if group.subject(row) == _VISIBLE.encode():
-                self._came_up()
-            else:
-                self._give_up(
-                    "nats-server does not rewrite the subject of what a leaf delivers (it should from 2.2 on)"
-                )
+        # Others are of an earlier connection, or of a stranger who knows the inbox.
+        row = next((row for row in range(len(group)) if group.reply(row) == wanted), None)
+        if row is None:
+            return
+        if group.subject(row) == _VISIBLE.encode():
+            self._came_up()
+        else:
+            self._give_up("nats-server does not rewrite the subject of what a leaf delivers (it should from 2.2 on)")
 
     async def run(self) -> None:
         """Keep the connection until `stop`. Raises only what its owner raised."""
@@ -210,8 +211,6 @@ class LeafLink:
     def new_session(self, server: NatsServer) -> LeafSession:
         name = self._name()
         self._inbox = f"{TRIAL_PREFIX}{name}".encode()
-        self._client.unsubscribe(LEAF_GROUP)  # again: it may have been refused
-        self._client.subscribe(LEAF_GROUP, self._inbox.decode())
         return LeafSession(
             self.interest,
             name=name,
@@ -257,13 +256,17 @@ class LeafLink:
             self._give_up("this is no leaf port: give the one of `leafnodes` in the configuration of nats-server")
             return
         self._reconnector.connection.set_write_buffer(limits.LEAF_WRITE_BUFFER_BYTES_MAX)
+        self._client.subscribe(LEAF_GROUP, self._inbox.decode())
         self._trial_number += 1
         self._trial_sent = False
         self._trial_due_ms = now_ms() + self._trial_timeout_ms
         self._try()
 
     def _try(self) -> None:
-        """Send the trial delivery once the leaf knows of the client link's subscription; give up at the time-out."""
+        """Send the trial delivery once there is interest in its inbox; give up at the time-out.
+
+        It is sent again at each look: the interest may be that of another client in all inboxes, and ours come later.
+        """
         self._trial = None
         connection = self._reconnector.ready_connection
         if connection is None:
@@ -276,7 +279,7 @@ class LeafLink:
         if (mistake := self.mistake(self._inbox.decode())) is not None:
             self._give_up(f"{mistake}: allow it to publish on {TRIAL_PREFIX}> at least, best on _INBOX.>")
             return
-        if not self._trial_sent and self.interest.has_interest(self._inbox) is not False:
+        if self.interest.has_interest(self._inbox) is not False:
             self._trial_sent = True
             ack = _ACK.format(number=self._trial_number).encode()
             connection.write(b"LMSG %b %b 0\r\n\r\n" % (self._inbox, ack))
@@ -297,6 +300,7 @@ class LeafLink:
             connection.end_for(reason)
 
     def _end_trial(self) -> None:
+        self._client.unsubscribe(LEAF_GROUP)  # so that nothing comes when nothing is awaited
         if self._trial is not None:
             self._trial.cancel()
             self._trial = None

@@ -56,11 +56,15 @@ _CONFIG = """\
 max_payload: {max_payload}
 max_pending: {max_pending}
 write_deadline: "{write_deadline_s}s"
-leafnodes {{ host: "{host}", port: $PENSTOCK_LEAF_PORT, compression: off }}
 """
 _LOGIN = """\
 authorization {{ user: {user}, password: "{password}" }}
 """
+# nats-server up to 2.11 lets a leaf in without the login above.
+_LEAF = """\
+leafnodes {{ host: "{host}", port: $PENSTOCK_LEAF_PORT, compression: off{login} }}
+"""
+_LEAF_LOGIN = """, authorization {{ user: {user}, password: "{password}" }}"""
 _PLAINTEXT = b"Plaintext passwords detected"
 """Expected warning of nats-server: the password is random, and only the broker's user can read the file."""
 _LEVELS = {b"[WRN]": logging.WARNING, b"[ERR]": logging.ERROR, b"[FTL]": logging.ERROR}
@@ -202,10 +206,12 @@ class EmbeddedNats:
             max_payload=limits.MESSAGE_BYTES_DEFAULT,
             max_pending=_NATS_SERVER_PENDING_BYTES_MAX,
             write_deadline_s=_NATS_SERVER_WRITE_DEADLINE_MS // 1000,
-            host=self.host,
         )
+        leaf_login = ""
         if self._password is not None:
             text += _LOGIN.format(user=NATS_USER, password=self._password)
+            leaf_login = _LEAF_LOGIN.format(user=NATS_USER, password=self._password)
+        text += _LEAF.format(host=self.host, login=leaf_login)
         file = self._config_file
         new = file.with_name(f"{file.name}.new")
         try:

@@ -451,3 +451,26 @@ def test_what_is_reached_from_other_machines_without_tls_is_told(listen: str, ha
     told = plain_beyond_reach(parse_address(listen), has_tls=has_tls)
     assert (told is not None) is is_told
     assert told is None or told.startswith("0.0.0.0:7422 speaks no TLS")
+
+
+def test_the_leaf_port_of_nats() -> None:
+    assert load(environment={}, flags={"nats": "h"}).nats_leaf == ()
+    assert load(environment={}, flags={"nats_leaf": "off"}).nats_leaf == ()
+    config = load(environment={}, flags={"nats": "h", "nats_leaf": "nats://leaf:hidden@h:7423,tls://[::1]:7424/"})
+    assert [(one.host, one.port, one.tls, one.user) for one in config.nats_leaf] == [
+        ("h", 7423, False, "leaf"),
+        ("::1", 7424, True, None),
+    ]
+    assert "hidden" not in f"{config}{to_toml(config)}"
+    assert config.exposed == (
+        "--nats-leaf: every user of this machine can read the password in its URL in the list of processes; give "
+        "--nats-password-file FILE, --nats-creds FILE, or set PENSTOCK_NATS_LEAF",
+    )
+    for url in ("nats://leaf:hidden@h", "hidden@h", "nats://[::1]", ""):
+        (mistake,) = mistakes_of(flags={"nats": "h", "nats_leaf": url})
+        assert "with the port of `leafnodes`" in mistake
+        assert "hidden" not in mistake
+    (mistake,) = mistakes_of(flags={"nats_leaf": "h:7423"})
+    assert "--nats-leaf: the embedded nats-server takes no such setting" in mistake
+    (mistake,) = mistakes_of(flags={"nats": "h", "nats_leaf": "h:0"})
+    assert "--nats-leaf: " in mistake

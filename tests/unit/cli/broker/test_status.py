@@ -45,6 +45,16 @@ def test_what_is_skipped_and_not_answered_is_shown() -> None:
     assert not {"messages skipped", "without an ack"} & set(_shown(NatsStatus(state="connected")))
 
 
+def test_deliveries_are_shown_where_there_is_a_leaf_connection() -> None:
+    up = NatsStatus(state="connected", leaf_state="connected", leaf_url="nats://a:7423", leaf_subjects=2, undelivered=3)
+    shown = _shown(up)
+    assert shown["deliveries"] == "over nats://a:7423; 2 subjects with interest"
+    assert shown["not delivered"].startswith("3 batches")
+    down = _shown(NatsStatus(state="connected", leaf_state="connecting", leaf_error="nats://a:7423: refused"))
+    assert down["deliveries"] == "none: nats://a:7423: refused"
+    assert not {"deliveries", "not delivered"} & set(_shown(NatsStatus(state="connected")))
+
+
 def test_some_of_the_announced_servers_are_shown() -> None:
     assert "NATS announces" not in _shown(NatsStatus(state="connected"))
     two = _shown(NatsStatus(state="connected", announced=("nats://a:1", "nats://b:1")))
