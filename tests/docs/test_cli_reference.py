@@ -19,6 +19,7 @@ from tests.docs.reference.cli_reference import (
     config_reference,
     contract_changes_page,
     errors_page,
+    jetstream_api_page,
 )
 from tests.docs.reference.python_reference import python_reference
 from tests.docs.reference.spark_reference import spark_reference
@@ -36,6 +37,7 @@ REMAKE = "python -m tests.docs.reference docs/reference"
         ("config.md", config_reference),
         ("contract-changes.md", contract_changes_page),
         ("errors.md", errors_page),
+        ("jetstream-api.md", jetstream_api_page),
         ("python.md", python_reference),
         ("spark.md", spark_reference),
     ],

@@ -9,16 +9,16 @@ from typing import Any
 
 import nats
 import pytest
-from nats.js.api import ConsumerConfig, DeliverPolicy, StreamConfig
+from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy, StreamConfig
 from nats.js.errors import APIError, NoStreamResponseError, NotFoundError
 
 from tests.broker_process import running_broker, running_nats
 from tests.extent import each_change
 from tests.integration.clusters import ClusterProcesses
 from tests.integration.test_jetstream_streams import api_options, connected, said, steady
+from tests.ports import free_ports
 
 TIMEOUT_S = 20
-LEAFNODES = 'leafnodes { listen: "127.0.0.1:-1" }\n'
 QUIET_S = 0.4  # nothing more comes to an inbox
 MS = 1_000_000  # ns
 S = 1_000 * MS
@@ -174,7 +174,7 @@ async def test_nats_py_reads_in_every_way_without_acks(tmp_path: Path) -> None:
             assert (await ordered.next_msg(timeout=TIMEOUT_S)).data == b"new"
             await ordered.unsubscribe()
 
-            config = ConsumerConfig(ack_policy="none", filter_subject="py.3", deliver_policy=DeliverPolicy.ALL)
+            config = ConsumerConfig(ack_policy=AckPolicy.NONE, filter_subject="py.3", deliver_policy=DeliverPolicy.ALL)
             made = await js.add_consumer("py", config, name="pull")
             assert made.num_pending == 500
             pull = await js.pull_subscribe_bind("pull", "py")
@@ -186,16 +186,19 @@ async def test_nats_py_reads_in_every_way_without_acks(tmp_path: Path) -> None:
             with pytest.raises(NotFoundError):
                 await js.consumer_info("py", "pull")
 
-            last = await js.subscribe("py.*", config=ConsumerConfig(deliver_policy="last_per_subject"), ordered_consumer=True)
+            last = await js.subscribe(
+                "py.*", config=ConsumerConfig(deliver_policy="last_per_subject"), ordered_consumer=True
+            )
             subjects = [(await last.next_msg(timeout=TIMEOUT_S)).subject for _ in range(6)]
             assert subjects == ["py.0", "py.1", "py.2", "py.3", "py.last", "py.new"]
 
 
 @each_change
 async def test_a_reader_goes_on_through_a_change_of_the_leader(tmp_path: Path) -> None:
-    with running_nats(tmp_path / "nats", LEAFNODES) as server:
-        leaf = f"nats://127.0.0.1:{server.leaf_port}"
-        brokers = ClusterProcesses(tmp_path, server, 3, *api_options("--nats-leaf", leaf))
+    (port,) = free_ports(1)
+    with running_nats(tmp_path / "nats", f'leafnodes {{ listen: "127.0.0.1:{port}" }}\n') as server:
+        options = api_options("--jetstream-rights", "manage", "--nats-leaf", f"nats://127.0.0.1:{port}")
+        brokers = ClusterProcesses(tmp_path, server, 3, *options)
         try:
             brokers.start()
             await brokers.all_live()

@@ -192,6 +192,7 @@ VARYING = {
     "created", "ts", "first_ts", "last_ts", "bytes", "cluster",
     "_nats.ver", "_nats.level", "_nats.req.level",
 }  # fmt: skip
+MANAGE = ("--jetstream-rights", "manage")
 SILENT = ("STREAM.CREATE.a.b", "STREAM.CREATE", "STREAM.INFO.a.b", "STREAM.NAMES.a", "UNHEARD_OF", "STREAM.PURGE.a.b")
 
 
@@ -348,7 +349,7 @@ async def test_streams_of_the_command_line_are_shown(api_broker: BrokerProcess) 
 async def test_penstocks_own_streams_are_not_there(api_broker: BrokerProcess) -> None:
     async with await api_broker.client() as client, connected(api_broker.nats_url) as connection:
         await client.create_stream("own", "own.>")
-        async with client.consume("own", group="g") as consumer:  # makes __offsets
+        async with client.consumer("own", "g") as consumer:  # makes __offsets
             await consumer.commit()
         for operation in ("INFO", "DELETE", "PURGE", "UPDATE", "MSG.DELETE"):
             request = {"UPDATE": '{"name":"__offsets"}', "MSG.DELETE": '{"seq":1}'}.get(operation, "")
@@ -367,7 +368,7 @@ async def test_penstocks_own_streams_are_not_there(api_broker: BrokerProcess) ->
 async def test_an_answer_beyond_max_payload_is_paged_and_the_connection_stays(tmp_path: Path) -> None:
     with (
         running_nats(tmp_path / "nats", "max_payload: 4096\n") as server,
-        running_broker(tmp_path / "data", *api_options(), nats=server.url) as broker,
+        running_broker(tmp_path / "data", *api_options(*MANAGE), nats=server.url) as broker,
     ):
         async with connected(server.url) as connection:
             js = connection.jetstream()
@@ -392,7 +393,7 @@ async def test_an_answer_beyond_max_payload_is_paged_and_the_connection_stays(tm
 
 @each_change
 async def test_requests_at_any_broker_know_every_answered_change(tmp_path: Path) -> None:
-    with running_cluster(tmp_path, 3, *api_options()) as brokers:
+    with running_cluster(tmp_path, 3, *api_options(*MANAGE)) as brokers:
         await brokers.all_live()
         async with connected(brokers.nats.url) as connection:
             js = connection.jetstream()

@@ -18,7 +18,7 @@ from penstock.base.subjects import matches
 from penstock.messages import DeleteMessagesRequest, PurgeSubjectRequest, TruncateRequest
 from penstock.vfs.memory import Keep
 from tests.extent import examples
-from tests.unit.jetstream.readers.gateways import ApiBroker, Delivered
+from tests.unit.jetstream.readers.gateways import Delivered, ReaderBroker
 
 S = 1_000_000_000  # ns
 SUBJECTS = ("s.a", "s.b", "s.c.d", "s.c.e")
@@ -58,7 +58,7 @@ class ReadersMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.broker: ApiBroker
+        self.broker: ReaderBroker
         self.rows: dict[int, str] = {}  # live: sequence → subject
         self.last = 0
         self.limit = 0
@@ -68,7 +68,7 @@ class ReadersMachine(RuleBasedStateMachine):
 
     @initialize(limit=st.sampled_from((0, 0, 1, 2)))
     def create(self, limit: int) -> None:
-        self.broker = ApiBroker().start()
+        self.broker = ReaderBroker().start()
         self.limit = limit
         config = {"max_messages_per_subject": limit} if limit else {}
         self.broker.create("s", segment_bytes=4_096, **config)
@@ -129,7 +129,7 @@ class ReadersMachine(RuleBasedStateMachine):
         is_pull=st.booleans(),
         start=st.integers(1, 40),
     )
-    def join(self, filters: dict[str, Any], policy: str, is_pull: bool, start: int) -> None:  # noqa: FBT001 (drawn)
+    def join(self, filters: dict[str, Any], policy: str, is_pull: bool, start: int) -> None:
         self.made += 1
         client = Client(f"c{self.made}", {**filters, "deliver_policy": policy}, is_pull)
         if policy == "by_start_sequence":
@@ -153,12 +153,12 @@ class ReadersMachine(RuleBasedStateMachine):
         return [seq for seq, subject in self.rows.items() if seq > done and client.wants(subject)]
 
     @rule(number=st.integers(0, 10), batch=st.integers(1, 9), no_wait=st.booleans())
-    def pull(self, number: int, batch: int, no_wait: bool) -> None:  # noqa: FBT001 (drawn)
+    def pull(self, number: int, batch: int, no_wait: bool) -> None:
         if pulling := [client for client in self.clients.values() if client.is_pull]:
             client = pulling[number % len(pulling)]
             client.asked += batch
             request = {"batch": batch, "no_wait": True} if no_wait else {"batch": batch, "expires": 600 * S}
-            self.broker.call(f"CONSUMER.MSG.NEXT.s.{client.name}", request, reply=client.inbox)
+            self.broker.send(f"CONSUMER.MSG.NEXT.s.{client.name}", request, reply=client.inbox)
             self.collect()
 
     @rule()
@@ -175,7 +175,7 @@ class ReadersMachine(RuleBasedStateMachine):
             assert self.broker.api(f"CONSUMER.DELETE.s.{client.name}")["success"]
 
     @rule(is_writable=st.booleans())
-    def nats_server_takes(self, is_writable: bool) -> None:  # noqa: FBT001 (drawn)
+    def nats_server_takes(self, is_writable: bool) -> None:
         self.broker.leaf.is_writable = is_writable
         self.broker.turn()
         self.collect()
@@ -246,7 +246,7 @@ class ReadersMachine(RuleBasedStateMachine):
             for client in self.clients.values():
                 if client.is_pull and self.missing(client):
                     request = {"batch": 20, "expires": 600 * S}
-                    self.broker.call(f"CONSUMER.MSG.NEXT.s.{client.name}", request, reply=client.inbox)
+                    self.broker.send(f"CONSUMER.MSG.NEXT.s.{client.name}", request, reply=client.inbox)
                     self.collect()
         for client in self.clients.values():
             assert self.missing(client) == [], client

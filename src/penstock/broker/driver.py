@@ -146,6 +146,7 @@ class Driver:
         self.unanswerable = 0
         self.last_complaint = ""
         self._link_since_us: int | None = None  # wall clock, since when NATS is connected
+        self.api_decided = asyncio.Event()  # which prefixes of JetStream's API are served
         self._stopping = False  # requests are refused
         self._stopped = False
 
@@ -212,7 +213,7 @@ class Driver:
         if isinstance(event, LinkUp):
             self._link_since_us = event.at_us
             if self.gateway is not None and self.link.info is not None:
-                self.gateway.payload_max = self.link.info.max_payload
+                self.gateway.connected(self.link.info.max_payload, self.link.info.jetstream, now)
             self._node.nats_up()
             self.carry_out()  # at once: a barrier requested from now on comes after the node's own
         elif isinstance(event, LinkDown):
@@ -226,6 +227,8 @@ class Driver:
         elif isinstance(event, SubscriptionRefused):
             if event.sid == LEAF_GROUP:
                 pass  # the leaf's trial tells it
+            elif event.sid is not None and event.sid & GATEWAY_GROUP == GATEWAY_GROUP and self.gateway is not None:
+                self.gateway.refused(event.sid, event.reason)
             elif event.sid is not None or not event.subject:  # otherwise the subscription has been ended meanwhile
                 self._node.subscription_refused(event.sid, event.reason, now)
         elif isinstance(event, ServerComplaint):
@@ -364,6 +367,8 @@ class Driver:
     def _take_steps(self) -> None:
         while (step := self._node.take()) is not None:
             self.do(step)
+        if self.gateway is not None and not self.api_decided.is_set() and self.gateway.is_decided:
+            self.api_decided.set()
         if self.tracing is not None:  # requests without a waiting client make no step
             self.tracing.record()
             self.tracing.answered()

@@ -65,7 +65,8 @@ from penstock.broker.socket_api.acceptor import bind
 from penstock.broker.socket_api.server import Server
 from penstock.broker.transport.tls import ServerTls
 from penstock.jetstream.api import jetstream_gateway
-from penstock.jetstream.gateway import Gateway
+from penstock.jetstream.gateway import ApiRights, Gateway
+from penstock.jetstream.ownership import PUBLIC_PREFIX
 from penstock.messages import PeerHelloRequest
 from penstock.node.data_dir.known_brokers import KnownBrokers, read_known_brokers
 from penstock.node.data_dir.lost_files import GUARDS
@@ -377,6 +378,10 @@ async def _first_connected(driver: Driver, *, is_guarded: bool) -> None:
     try:
         await link.wait_up(FIRST_LINK_TIMEOUT_MS)
         await link.wait_barrier(FIRST_LINK_TIMEOUT_MS)  # behind the driver's barrier: every subscription is confirmed
+        if driver.gateway is not None:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(driver.api_decided.wait(), FIRST_LINK_TIMEOUT_MS / 1_000)
+            await link.wait_barrier(FIRST_LINK_TIMEOUT_MS)
     except OperationalError as error:
         _log.warning("%s; serving reads meanwhile, and trying on", error)
     if is_guarded and (open_nats := _open_nats(link)):
@@ -434,16 +439,18 @@ def _nats_link(driver: Driver, config: BrokerConfig, servers: tuple[NatsServer, 
 
 
 def _gateway(node: Node, driver: Driver, config: BrokerConfig) -> Gateway:
-    prefixes = (f"$JS.{config.jetstream_domain}.API.", *(("$JS.API.",) if config.jetstream_api == "auto" else ()))
-    gateway = jetstream_gateway(
+    prefixes = (f"$JS.{config.jetstream_domain}.API.", *((PUBLIC_PREFIX,) if config.jetstream_api == "auto" else ()))
+    manages = config.jetstream_rights == "manage" or (
+        config.jetstream_rights is None and (config.auth or not config.nats)
+    )
+    return jetstream_gateway(
         node,
         prefixes=prefixes,
         deliveries=LeafDeliveries(driver.leaf, node.outbox),
         new_name=lambda: secrets.token_hex(6),
         domain=config.jetstream_domain,
+        rights=ApiRights(may_manage=manages, user=config.jetstream_user),
     )
-    gateway.start()
-    return gateway
 
 
 def _leaf_servers(config: BrokerConfig, running: _Running, servers: tuple[NatsServer, ...]) -> tuple[NatsServer, ...]:

@@ -53,6 +53,7 @@ class ServerInfo(msgspec.Struct, frozen=True):
     tls_verify: bool = False  # the server requires a client certificate
     nonce: str = ""
     ldm: bool = False
+    jetstream: bool = False  # the server has JetStream
     connect_urls: tuple[str, ...] = ()  # host:port of the servers of its cluster
     # To a leaf only:
     leafnode_urls: tuple[str, ...] = ()  # host:port of the leaf ports of its cluster

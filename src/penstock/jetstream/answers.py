@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -23,6 +24,11 @@ def publish_command(reply: bytes, payload: bytes, headers: bytes | None = None) 
     if headers is None:
         return b"PUB %b %d\r\n%b\r\n" % (reply, len(payload), payload)
     return b"HPUB %b %d %d\r\n%b%b\r\n" % (reply, len(headers), len(headers) + len(payload), headers, payload)
+
+
+def answer_headers(fields: Mapping[str, str]) -> bytes:
+    """Return a header block."""
+    return b"NATS/1.0\r\n%b\r\n" % b"".join(f"{name}: {value}\r\n".encode() for name, value in fields.items())
 
 
 def answer_type(operation: str) -> str:

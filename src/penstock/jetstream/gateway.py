@@ -10,6 +10,8 @@ asked through its own typed requests; its answers come back through `answered`, 
 | requests from NATS                     | `messages_received` |
 | requests that another broker passed on | `passed_on`         |
 | the node has answered                  | `answered`          |
+| the connection to NATS is up           | `connected`         |
+| NATS refused a subscription            | `refused`           |
 | time has passed                        | `tick`              |
 """
 
@@ -17,7 +19,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple, Protocol
@@ -30,20 +32,20 @@ from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import BrokerId
 from penstock.hot.message_group import MessageGroup
 from penstock.hot.scan import GROUP_BITS
-from penstock.jetstream.answers import error_answer, publish_command
+from penstock.jetstream.answers import answer_headers, error_answer, json_answer, publish_command
 from penstock.jetstream.api_call import ApiCall, ApiSubject, parse_api_subject
 from penstock.jetstream.conversations import Answered, Asked, Conversation, Question
 from penstock.jetstream.errors import ApiError, api_error, not_allowed, unavailable
 from penstock.jetstream.node_access import GatewayCaller, GatewayNode, Heard
+from penstock.jetstream.ownership import CLUSTER_HEADER, PROBE_HEADER, PrefixOwnership, PrefixState
 from penstock.jetstream.stream_config import API_LEVEL
 from penstock.messages import PassApiCallsRequest, Request, Response
 from penstock.metadata.image import StreamState
 from penstock.node.security.access import Authorization
-from penstock.node.step import NatsAnswers, Payload, Subscribe
+from penstock.node.step import NatsAnswers, Payload
 
 GATEWAY_GROUP = (1 << GROUP_BITS) - 1
 """The lower bits of its subscriptions' ids: all requests of one read are one group. Partitions count from 1."""
-QUEUE_GROUP = "penstock-api"
 HOPS_MAX = 2
 """Brokers that may pass on one request: the leader may change while it is on its way."""
 CONVERSATIONS_MAX = 1_000
@@ -85,7 +87,7 @@ class Part(Protocol):
 
 
 class ApiRights(NamedTuple):
-    """What callers of the API may do. All act as one user."""
+    """Rights of the API's callers. All act as one user."""
 
     may_manage: bool = True  # create, change and delete streams, and delete messages
     user: str | None = None  # with authentication: the user whose rules hold; None: none, so nothing is allowed
@@ -124,29 +126,47 @@ class Gateway:
         self.handlers: dict[str, Handler] = {}
         self.parts: list[Part] = []
         self._prefixes = prefixes
+        self._owners = {
+            prefix: PrefixOwnership(prefix, number, GATEWAY_GROUP, GROUP_BITS, node.outbox)
+            for number, prefix in enumerate(prefixes)
+        }
         self._rights = rights
         self._waiting: dict[GatewayCaller, Heard] = {}  # requests to the node without an answer
         self._last_number = 0
         self._to_pass_on: dict[BrokerId, list[ApiCall]] = {}
         self._open: dict[_Open, None] = {}
 
-    def start(self) -> None:
-        """Subscribe to the API."""
-        for number, prefix in enumerate(self._prefixes):
-            sid = number << GROUP_BITS | GATEWAY_GROUP
-            self.node.outbox.step.nats.append(Subscribe(sid, f"{prefix}>", QUEUE_GROUP))
-
     # Events
+
+    def connected(self, payload_max: int, has_jetstream: bool, now: Now) -> None:
+        """Note a connection to NATS, and what its server says of itself."""
+        self.payload_max = payload_max
+        for owner in self._owners.values():
+            owner.connected(has_jetstream, now)
+
+    def refused(self, sid: int, reason: str) -> None:
+        """Note that NATS refused one of its subscriptions."""
+        for owner in self._owners.values():
+            owner.refused(sid, reason)
+
+    @property
+    def is_decided(self) -> bool:
+        """True once it is known which prefixes this broker serves."""
+        return all(owner.state is not PrefixState.PROBING for owner in self._owners.values())
 
     def messages_received(self, group: MessageGroup, now: Now) -> None:
         """Take the API requests of one read of the NATS connection."""
         for row in range(len(group)):
             reply = group.reply(row) or group.early(row)
             subject = group.subject(row).decode(errors="replace")
+            if self._is_probed(subject, group.headers(row)):
+                continue
             if reply is None:
                 for part in self.parts:
                     part.heard(subject, now)
-            else:
+                continue
+            owner = self._owners.get(self._parsed(subject).prefix)
+            if owner is not None and owner.state is PrefixState.TAKEN:
                 self._take(ApiCall(subject, reply, group.headers(row), group.value(row) or b""), now)
         self._send_passed_on()
 
@@ -169,6 +189,9 @@ class Gateway:
 
     def tick(self, now: Now) -> None:
         """Ask again what could not be answered yet, and refuse what has waited for too long."""
+        if self.node.cluster_id:
+            for owner in self._owners.values():
+                owner.tick(now, self.node.process)
         for one in list(self._open):
             if now.elapsed_us >= one.deadline_us:
                 self._end(one, unavailable("no answer in time; ask again in a moment"))
@@ -194,10 +217,22 @@ class Gateway:
         return any(part.has_next_turn for part in self.parts)
 
     @property
+    def served(self) -> Mapping[str, bool]:
+        """The API prefixes, each with whether this broker serves it."""
+        return {prefix: owner.state is PrefixState.TAKEN for prefix, owner in self._owners.items()}
+
+    @property
+    def under_way(self) -> int:
+        """Number of requests that wait for the node."""
+        return len(self._open)
+
+    @property
     def next_deadline_us(self) -> int | None:
         """Latest time at which `tick` must run."""
         dues = [one.deadline_us if one.retry_us is None else one.retry_us for one in self._open]
         dues += [due_us for part in self.parts if (due_us := part.next_deadline_us) is not None]
+        if self.node.cluster_id:
+            dues += [due for owner in self._owners.values() if (due := owner.next_deadline_us) is not None]
         return min(dues, default=None)
 
     # What handlers use
@@ -223,7 +258,7 @@ class Gateway:
         """Answer a call on its reply subject."""
         size = len(payload) + len(headers or b"")
         if size > self.payload_max:
-            operation = self._parsed(call).operation
+            operation = self._parsed(call.subject).operation
             text = f"the answer has {size} bytes, and nats-server's max_payload is {self.payload_max}; ask for less"
             headers, payload = None, error_answer(operation, 500, 10008, text)
             self.errors[operation] += 1
@@ -252,21 +287,28 @@ class Gateway:
 
     @property
     def authorization(self) -> Authorization:
-        """What the API's user may do."""
+        """Permissions of the API's user."""
         return self.node.access.of(self._user())
 
     # Inside
 
     def _user(self) -> Principal | None:
-        """Return the user that all callers act as; None: nobody, who may do everything without authentication."""
+        """Return the user that all callers act as; None: no user, which may do everything without authentication."""
         user = None if self._rights.user is None else self.node.image.users.get(self._rights.user)
         return None if user is None else Principal(user.name, user.made_index)
 
-    def _parsed(self, call: ApiCall) -> ApiSubject:
-        return parse_api_subject(call.subject, self._prefixes) or ApiSubject("", "")
+    def _is_probed(self, subject: str, headers: bytes | None) -> bool:
+        """Take the answer to a probe; False if it is none."""
+        return any(owner.hears(subject, headers, self.node.cluster_id) for owner in self._owners.values())
+
+    def _parsed(self, subject: str) -> ApiSubject:
+        return parse_api_subject(subject, self._prefixes) or ApiSubject("", "")
 
     def _take(self, call: ApiCall, now: Now) -> None:
-        subject = self._parsed(call)
+        subject = self._parsed(call.subject)
+        if subject.operation == "INFO" and call.headers is not None and PROBE_HEADER.encode() in call.headers:
+            self.answer(call, json_answer("INFO"), answer_headers({CLUSTER_HEADER: self.node.cluster_id}))
+            return
         handler = self.handlers.get(subject.operation)
         if handler is None:
             return  # as a nats-server without that operation: silence
@@ -299,7 +341,9 @@ class Gateway:
             if self.node.send_to_peer(leader, PassApiCallsRequest(), msgspec.msgpack.encode(calls)):
                 continue
             for call in calls:
-                self.refuse(call, self._parsed(call), unavailable("no connection to the stream's leader; ask again"))
+                self.refuse(
+                    call, self._parsed(call.subject), unavailable("no connection to the stream's leader; ask again")
+                )
         self._to_pass_on.clear()
 
     # Conversations

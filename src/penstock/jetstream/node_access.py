@@ -38,6 +38,14 @@ class GatewayNode(Protocol):
     def broker_id(self) -> BrokerId: ...
 
     @property
+    def process(self) -> str:
+        """Name of this run of the broker; empty before it has begun."""
+
+    @property
+    def cluster_id(self) -> str:
+        """Id of this broker's cluster; empty if unknown."""
+
+    @property
     def now(self) -> Now:
         """The time of the current event."""
 

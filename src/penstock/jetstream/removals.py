@@ -66,6 +66,8 @@ def removal_handlers(gateway: Gateway) -> Mapping[str, Handler]:
         if options.seq and options.keep:
             raise bad_request()
         state = named(subject)
+        # also if there is nothing to remove
+        gateway.authorization.check(TruncateRequest(stream_id=state.stream_id, before=Offset(0)))
         if state.config.denies_purge:
             raise ApiError(500, 10110, "stream purge not permitted")
         offsets = yield from ask(ListOffsetsRequest(stream_id=state.stream_id, at="latest"), ListOffsetsResponse)

@@ -20,7 +20,13 @@ import msgspec
 
 from penstock.base import limits
 from penstock.base.config import Acks, Compression, Discard, Intake, Storage, StreamConfig, first_overlap
-from penstock.base.subjects import INTERNAL_NAME_PREFIX, overlap, stream_name_mistake, subject_mistake
+from penstock.base.subjects import (
+    INTERNAL_NAME_PREFIX,
+    INTERNAL_SUBJECT_PREFIX,
+    overlap,
+    stream_name_mistake,
+    subject_mistake,
+)
 from penstock.jetstream.errors import ApiError, invalid_config, invalid_json
 from penstock.metadata.image import StreamState
 
@@ -229,7 +235,7 @@ def completed(wanted: WantedConfig) -> Config:
 
 
 _OF_SEALED = {"max_age": 0, "discard": "new", "deny_delete": True, "deny_purge": True, "allow_rollup_hdrs": False}
-"""What a sealed stream shows, as nats-server."""
+"""Fields that a sealed stream shows, as nats-server."""
 
 
 def _check(config: Config) -> None:
@@ -292,6 +298,9 @@ def refused_fields(config: Config) -> Iterator[str]:
         yield f"name: {mistake}"
     if config["name"].startswith(INTERNAL_NAME_PREFIX):
         yield f"name: {config['name']}: Penstock's own streams begin with {INTERNAL_NAME_PREFIX}"
+    for one in config["subjects"]:
+        if overlap(one, f"{INTERNAL_SUBJECT_PREFIX}>") and one[:1] not in "*>":
+            yield f"subjects: {one}: Penstock's own subjects begin with {INTERNAL_SUBJECT_PREFIX}"
     if KEPT in config["metadata"]:
         yield f"metadata: the key {KEPT} is the API's own"
 
@@ -420,7 +429,8 @@ def shown_config(state: StreamState) -> Config:
         "storage": "memory" if here.storage is Storage.MEMORY else "file",
         "num_replicas": here.replicas or len(state.partitions[0].replicas),
         "no_ack": here.acks is not Acks.REPLY,
-        "duplicate_window": (here.dedup_window_ms or 0) * _NS_OF_MS,
+        # never above the age, as JetStream demands: an older message is gone
+        "duplicate_window": min(here.dedup_window_ms or 0, here.max_age_ms or limits.OFFSET_MAX) * _NS_OF_MS,
         "compression": "none" if here.compression is Compression.NONE else "s2",
         "allow_direct": kept.get("allow_direct") is not False,
         "discard_new_per_subject": bool(here.discard_new_per_subject),
@@ -435,7 +445,7 @@ def shown_config(state: StreamState) -> Config:
 
 
 def _kept(text: str | None) -> Mapping[str, Any]:
-    """Return what the API has kept; a user may have written anything there."""
+    """Return the kept fields; a user may have written anything there."""
     if text is None:
         return {}
     try:

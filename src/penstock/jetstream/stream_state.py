@@ -12,6 +12,7 @@ from typing import Any
 
 from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
+from penstock.base.ids import LeaderEpoch, Offset
 from penstock.base.subjects import subject_mistake
 from penstock.jetstream.conversations import Answered, Asked, Question, ask
 from penstock.jetstream.errors import several_partitions, unavailable
@@ -22,6 +23,7 @@ from penstock.messages import (
     ListOffsetsResponse,
     ListSubjectsRequest,
     ListSubjectsResponse,
+    LiveRowsInfo,
 )
 from penstock.metadata.image import StreamState
 
@@ -29,6 +31,14 @@ SUBJECTS_COUNTED_MAX = 100_000
 """Subjects counted for `num_subjects`: a hundred requests."""
 DELETED_TOLD_MAX = 100_000
 """Sequences in `deleted` of one answer: 1 MB."""
+NOTHING = ListOffsetsResponse(
+    offset=Offset(0),
+    log_start=Offset(0),
+    committed_end=Offset(0),
+    leader_epoch=LeaderEpoch(0),
+    live=LiveRowsInfo(rows=0, size_bytes=0),
+)
+"""Of a stream that is empty, or not to be read."""
 NO_TIME = "0001-01-01T00:00:00Z"
 _OFFSETS_BYTES = 64 * 1024  # of one read of offsets: decoded on the event loop
 

@@ -13,7 +13,7 @@ import msgspec
 
 from penstock.base.clock import Now
 from penstock.base.config import Intake
-from penstock.base.errors import RemoteError
+from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.subjects import overlap, subject_mistake
 from penstock.jetstream.answers import json_answer
 from penstock.jetstream.api_call import ApiCall, ApiSubject
@@ -41,6 +41,7 @@ from penstock.jetstream.stream_config import (
     to_penstock,
 )
 from penstock.jetstream.stream_state import (
+    NOTHING,
     api_time,
     cluster_fields,
     deleted_sequences,
@@ -135,6 +136,7 @@ class _Streams:
             raise invalid_config("stream configuration for create can not be sealed")
         self._check_replicas(config)
         if (existing := self._gateway.stream(subject.stream)) is not None:
+            self._gateway.authorization.check(CreateStreamRequest(config=existing.config))  # it may exist already
             if not is_same(shown_config(existing), config):
                 raise name_in_use()
             return (yield from self._changed(subject, existing, did_create=True))
@@ -155,6 +157,8 @@ class _Streams:
         state = self._named(subject.stream)
         old, new = shown_config(state), completed(wanted)
         self._check_replicas(new)
+        if not wanted.config.get("duplicate_window") and not old["duplicate_window"]:
+            new["duplicate_window"] = 0  # a stream of Penstock may have none
         altered = changes(old, new)
         add = tuple(one for one in new["subjects"] if one not in old["subjects"])
         remove = tuple(one for one in old["subjects"] if one not in new["subjects"])
@@ -162,15 +166,16 @@ class _Streams:
             here = to_penstock(new | {"sealed": False})
             if next(overlapping(self._node.image, here), None) is not None:
                 raise subjects_overlap()
+        request = AlterStreamRequest(
+            name=state.name,
+            stream_id=state.stream_id,
+            changes=altered,
+            add_subjects=add,
+            remove_subjects=remove,
+            everywhere=True,
+        )
+        self._gateway.authorization.check(request)  # also if nothing changes
         if altered or add or remove:
-            request = AlterStreamRequest(
-                name=state.name,
-                stream_id=state.stream_id,
-                changes=altered,
-                add_subjects=add,
-                remove_subjects=remove,
-                everywhere=True,
-            )
             yield from ask(request, AlterStreamResponse)
         if new["sealed"] and not old["sealed"]:
             seal = SetIntakeRequest(name=state.name, stream_id=state.stream_id, intake=Intake.SEALED)
@@ -189,9 +194,15 @@ class _Streams:
     def _changed(self, subject: ApiSubject, state: StreamState, **more: Any) -> Generator[Asked, list[Answered], bytes]:
         """Return the answer to a change: the stream's info."""
         need_one_partition(state)
-        found = yield from offsets_of(state)
+        try:
+            found = yield from offsets_of(state)
+            subjects = yield from number_of_subjects(state, found)
+        except RemoteError as refusal:
+            if refusal.code != ErrorCode.NOT_AUTHORIZED:
+                raise
+            found, subjects = NOTHING, 0  # who may change a stream need not be allowed to read it
         fields = self._info(state, found)
-        if (subjects := (yield from number_of_subjects(state, found))) and found.committed_end:
+        if subjects:
             fields["state"]["num_subjects"] = subjects
         if self._is_cluster:
             fields["cluster"] = cluster_fields(state, self._node.image.cluster_id)

@@ -366,7 +366,7 @@ class AlterStreamRequest(Request, frozen=True, kw_only=True):
     everywhere: bool = False
 
     def version_needed(self) -> int:
-        """3 for `everywhere`, subjects and the fields of _SINCE_3, 2 for `suspend_deletion`, which older brokers do not know."""
+        """3 for what is new in 0.4, 2 for `suspend_deletion`: older brokers do not know them."""
         if self.everywhere or self.add_subjects or self.remove_subjects or self.changes.keys() & _SINCE_3:
             return 3
         return 2 if self.keep_suspended or "suspend_deletion" in self.changes else 1

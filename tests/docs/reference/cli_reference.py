@@ -19,6 +19,7 @@ from penstock.broker.config.settings import SETTINGS, Setting
 from tests.cli_app import app
 from tests.docs.reference.contract_changes import contract_changes
 from tests.docs.reference.errors_reference import errors_reference
+from tests.docs.reference.jetstream_api_reference import jetstream_api
 from tests.docs.reference.metrics_reference import metrics_reference
 from tests.docs.reference.python_reference import python_reference
 from tests.docs.reference.spark_reference import spark_reference
@@ -213,6 +214,11 @@ def errors_page() -> str:
     return f"{errors_reference()}\n{_MADE}"
 
 
+def jetstream_api_page() -> str:
+    """Return the text of docs/reference/jetstream-api.md."""
+    return f"{jetstream_api()}\n{_MADE}"
+
+
 def contract_changes_page() -> str:
     """Return the text of docs/reference/contract-changes.md."""
     return f"{contract_changes()}\n{_MADE}"
@@ -225,6 +231,7 @@ def main(folder: Path) -> None:
     (folder / "config.md").write_text(config_reference(), encoding="utf-8")
     (folder / "contract-changes.md").write_text(contract_changes_page(), encoding="utf-8")
     (folder / "errors.md").write_text(errors_page(), encoding="utf-8")
+    (folder / "jetstream-api.md").write_text(jetstream_api_page(), encoding="utf-8")
     (folder / "metrics.md").write_text(metrics_reference(), encoding="utf-8")
     (folder / "python.md").write_text(python_reference(), encoding="utf-8")
     (folder / "spark.md").write_text(spark_reference(), encoding="utf-8")

@@ -99,6 +99,7 @@ def test_the_numbers_of_the_requests_are_fixed_for_ever() -> None:
         "ADD_COMPANION": 79,
         "ERASED": 80,
         "RECORD_DELETION": 81,
+        "PASS_API_CALLS": 82,
     }
 
 

@@ -252,9 +252,7 @@ class Broker:
         assert not self.disk
         assert not self.open_requests, f"never answered: {self.open_requests}"
 
-    def crash(
-        self, keep: Keep = Keep.SYNCED, random: Random | None = None, *, memory: MemoryVfs | None = None
-    ) -> Self:
+    def crash(self, keep: Keep = Keep.SYNCED, random: Random | None = None, *, memory: MemoryVfs | None = None) -> Self:
         """The broker that starts on what a crash now (or one that left `memory`) has left."""
         left = self.memory.crash_clone(keep, random) if memory is None else memory
         return type(self)(left, clock=self.clock, nats_is_up=self.nats.is_up, **self.settings)

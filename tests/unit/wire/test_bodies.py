@@ -132,7 +132,14 @@ def test_both_sides_settle_on_the_newest_version_that_they_share() -> None:
         hello = HelloResponse(broker_id=1, broker_version="1", cluster_id="", format_version=1, api_versions=offered)  # type: ignore[arg-type]
         return request_versions(hello)
 
-    newer = {Api.FETCH: 3, Api.CREATE_STREAM: 2, Api.APPEND_AT: 2, Api.ALTER_STREAM: 3, Api.TRUNCATE: 2}
+    newer = {
+        Api.FETCH: 3,
+        Api.CREATE_STREAM: 2,
+        Api.APPEND_AT: 2,
+        Api.ALTER_STREAM: 3,
+        Api.DELETE_STREAM: 2,
+        Api.TRUNCATE: 2,
+    }
     assert versions(*api_versions()) == {int(api): newer.get(api, 1) for api in Api}
     assert versions(ApiVersions(api=7, version_min=1, version_max=5)) == {7: 3}
     assert versions(ApiVersions(api=7, version_min=1, version_max=1)) == {7: 1}

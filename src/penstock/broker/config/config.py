@@ -104,6 +104,8 @@ class BrokerConfig:
     jetstream_api: str  # `off`, `domain` or `auto`
     jetstream_domain: str
     nats_leaf: tuple[NatsServer, ...]  # empty: none
+    jetstream_rights: str | None  # `read` or `manage`; None: by the NATS server
+    jetstream_user: str | None
     nats_credentials: NatsCredentials
     nats_tls: TlsFiles
     tls: BrokerTls  # for clients and brokers

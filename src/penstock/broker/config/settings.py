@@ -611,6 +611,21 @@ _TABLE = (
         "tls://host:port, several separated by commas. The login is that of the URL, else the one for NATS. "
         f"`{OFF}`: no deliveries. The embedded nats-server has its own.",
     ),
+    Setting(
+        "jetstream_rights",
+        read_one_of("read", "manage"),
+        None,
+        "read|manage",
+        "What NATS clients may do through JetStream's API: `read` streams and messages, or also `manage` them "
+        "(default: `manage` with the embedded nats-server or with `auth`, else `read`).",
+    ),
+    Setting(
+        "jetstream_user",
+        read_text,
+        None,
+        "USER",
+        "The user of Penstock as whom all callers of JetStream's API act; with `auth` they may do nothing without it.",
+    ),
     Setting("nats_user", read_text, None, "NAME", "User name for NATS."),
     Setting("nats_password", read_text, None, "TEXT", "Password for NATS.", secret=True),
     Setting("nats_password_file", read_path, None, "FILE", "File that holds the password for NATS.", names_file=True),

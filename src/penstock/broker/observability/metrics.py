@@ -57,6 +57,12 @@ LEAF_SUBJECTS = Metric(
     _GAUGE,
     "Subjects with interest that nats-server has told the leaf connection of.",
 )
+API_SERVED = Metric("penstock_jetstream_api_served", _GAUGE, "1 if JetStream's API is served here.", ("prefix",))
+API_REQUESTS = Metric("penstock_jetstream_api_requests_total", _COUNTER, "Requests to JetStream's API.", ("operation",))
+API_ERRORS = Metric(
+    "penstock_jetstream_api_errors_total", _COUNTER, "Those that were answered with an error.", ("operation",)
+)
+API_OPEN = Metric("penstock_jetstream_api_requests_open", _GAUGE, "Those that are not answered yet.")
 CONNECTIONS = Metric("penstock_connections", _GAUGE, "Connections over the socket API.", ("of",))
 CONNECTIONS_MAX = Metric("penstock_connections_max", _GAUGE, "Maximum number of client connections.")
 BUFFER_BYTES = Metric("penstock_buffer_bytes", _GAUGE, "Memory of half-received requests and of answers.", ("of",))
@@ -103,7 +109,8 @@ TRACES_DROPPED = Metric(
 METRICS = (
     BUILD_INFO, READY, CPU_SECONDS, RESIDENT_BYTES, OPEN_FILES, OPEN_FILES_MAX, START_SECONDS, LOOP_LAG_SECONDS,
     DISK_ANSWERS, DISK_FREE_BYTES, DISK_SIZE_BYTES, DISK_WORK, NATS_CONNECTED, NATS_DISCONNECTS, NATS_ANSWERS_DROPPED,
-    NATS_MESSAGES_SKIPPED, NATS_UNANSWERABLE, NATS_PAUSED, NATS_WRITE_BYTES, CONNECTIONS, CONNECTIONS_MAX,
+    NATS_MESSAGES_SKIPPED, NATS_UNANSWERABLE, NATS_PAUSED, NATS_WRITE_BYTES,
+    API_SERVED, API_REQUESTS, API_ERRORS, API_OPEN, CONNECTIONS, CONNECTIONS_MAX,
     BUFFER_BYTES, BUFFER_BYTES_MAX, ANSWER_FILES,
     DAMAGED_FRAMES, REQUESTS_OPEN, REQUEST_SECONDS, REQUEST_ERRORS, CERTIFICATE_EXPIRES, FAILED_LOGINS,
     UNFINISHED_LOGINS, THROTTLED,

@@ -192,6 +192,17 @@ class BrokerMetricsCollector:
             yield single(metrics.LEAF_PENDING_BYTES, leaf.pending_bytes)
             yield single(metrics.LEAF_UNDELIVERED, leaf.undelivered)
             yield single(metrics.LEAF_SUBJECTS, len(leaf.interest))
+        yield from self._jetstream_api()
+
+    def _jetstream_api(self) -> Families:
+        """Yield what callers of JetStream's API asked; without samples while it is off."""
+        api = self._driver.gateway
+        served = {} if api is None else api.served
+        requests, errors = ({}, {}) if api is None else (api.requests, api.errors)
+        yield Family(metrics.API_SERVED, [Sample((prefix,), int(is_served)) for prefix, is_served in served.items()])
+        yield Family(metrics.API_REQUESTS, [Sample((name,), count) for name, count in sorted(requests.items())])
+        yield Family(metrics.API_ERRORS, [Sample((name,), count) for name, count in sorted(errors.items())])
+        yield single(metrics.API_OPEN, 0 if api is None else api.under_way)
 
     def _clients(self) -> Families:
         server = self._driver.server

@@ -709,12 +709,9 @@ class Readers:
         image = self._node.image
         for feed in list(self._feeds.values()):
             state = image.streams.get(feed.stream_id)
-            if state is None:
-                self._lose(feed, "Consumer Deleted")
-            elif (
-                state.partitions[0].leader != self._node.broker_id
-                or state.partitions[0].leader_epoch != feed.leader_epoch
-            ):
+            partition = None if state is None else state.partitions[0]
+            is_led = partition is not None and partition.leader == self._node.broker_id
+            if partition is None or not is_led or partition.leader_epoch != feed.leader_epoch:
                 self._lose(feed)
 
     def _lose(self, feed: Feed) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.jetstream.readers.gateways import ApiBroker
+from tests.unit.jetstream.readers.gateways import ReaderBroker
 
 MS = 1_000_000  # ns
 
@@ -62,8 +62,8 @@ UNSUPPORTED: tuple[tuple[str, Any], ...] = (
 
 
 @pytest.fixture
-def broker() -> ApiBroker:
-    broker = ApiBroker().start()
+def broker() -> ReaderBroker:
+    broker = ReaderBroker().start()
     broker.create("s")
     broker.create("other")
     return broker
@@ -71,7 +71,7 @@ def broker() -> ApiBroker:
 
 @pytest.mark.parametrize(("config", "err_code"), REFUSED, ids=[str(config)[:60] for config, _ in REFUSED])
 def test_mistakes_are_refused_as_nats_server_refuses_them(
-    broker: ApiBroker, config: dict[str, Any], err_code: int
+    broker: ReaderBroker, config: dict[str, Any], err_code: int
 ) -> None:
     answer = broker.api("CONSUMER.CREATE.s", {"stream_name": "s", "config": config})
     assert answer["error"]["err_code"] == err_code, answer
@@ -79,13 +79,13 @@ def test_mistakes_are_refused_as_nats_server_refuses_them(
 
 
 @pytest.mark.parametrize(("field", "value"), UNSUPPORTED, ids=[field for field, _ in UNSUPPORTED])
-def test_what_is_not_supported_is_refused_by_name(broker: ApiBroker, field: str, value: Any) -> None:
+def test_what_is_not_supported_is_refused_by_name(broker: ReaderBroker, field: str, value: Any) -> None:
     error = broker.consumer("s", "c", **{field: value, "max_deliver": 5})["error"]
     assert error["err_code"] == 10052
     assert error["description"].startswith(f"{field}: ")
 
 
-def test_durable_consumers_are_refused_by_name(broker: ApiBroker) -> None:
+def test_durable_consumers_are_refused_by_name(broker: ReaderBroker) -> None:
     config = {"durable_name": "d", "ack_policy": "none"}
     for operation in ("CONSUMER.CREATE.s.d", "CONSUMER.DURABLE.CREATE.s.d"):
         error = broker.api(operation, {"stream_name": "s", "config": config})["error"]
@@ -107,7 +107,7 @@ DEFAULTS = {
 }
 
 
-def test_what_acks_alone_would_use_is_accepted_and_told(broker: ApiBroker) -> None:
+def test_what_acks_alone_would_use_is_accepted_and_told(broker: ReaderBroker) -> None:
     told = broker.consumer("s", "c", **DEFAULTS)["config"]
     assert {name: told[name] for name in ("ack_wait", "sample_freq", "mem_storage", "max_ack_pending")} == {
         "ack_wait": 30_000 * MS,
@@ -119,7 +119,7 @@ def test_what_acks_alone_would_use_is_accepted_and_told(broker: ApiBroker) -> No
     assert "durable_name" not in told
 
 
-def test_names_come_from_the_subject_or_are_drawn(broker: ApiBroker) -> None:
+def test_names_come_from_the_subject_or_are_drawn(broker: ReaderBroker) -> None:
     assert broker.consumer("s")["name"] == "reader1"
     request = {"stream_name": "s", "config": {"filter_subject": "s.a.b"}}
     answer = broker.api("CONSUMER.CREATE.s.own.s.a.b", request)
@@ -132,7 +132,7 @@ def test_names_come_from_the_subject_or_are_drawn(broker: ApiBroker) -> None:
     assert broker.api("CONSUMER.NAMES.s")["consumers"] == ["own", "reader1"]
 
 
-def test_an_existing_consumer_is_told_updated_or_refused(broker: ApiBroker) -> None:
+def test_an_existing_consumer_is_told_updated_or_refused(broker: ReaderBroker) -> None:
     first = broker.consumer("s", "c", description="one", inactive_threshold=9_000 * MS)
     again = broker.api(
         "CONSUMER.CREATE.s.c",
@@ -157,24 +157,24 @@ def test_an_existing_consumer_is_told_updated_or_refused(broker: ApiBroker) -> N
         assert (error["err_code"], error["description"]) == (10012, text)
 
 
-def test_a_stream_with_several_partitions_is_refused_with_its_reason(broker: ApiBroker) -> None:
+def test_a_stream_with_several_partitions_is_refused_with_its_reason(broker: ReaderBroker) -> None:
     broker.create("many", partitions=3, partition_by="key")
     error = broker.consumer("many", "c")["error"]
     assert "has 3 partitions" in error["description"]
 
 
-def test_nothing_is_made_while_nothing_can_be_delivered(broker: ApiBroker) -> None:
+def test_nothing_is_made_while_nothing_can_be_delivered(broker: ReaderBroker) -> None:
     broker.leaf.is_up = False
     error = broker.consumer("s", "c")["error"]
     assert error["code"] == 503
     assert "leaf connection" in error["description"]
 
 
-def test_internal_streams_are_not_there(broker: ApiBroker) -> None:
+def test_internal_streams_are_not_there(broker: ReaderBroker) -> None:
     assert broker.consumer("__audit", "c")["error"]["err_code"] == 10059
 
 
-def test_lists_come_in_pages(broker: ApiBroker) -> None:
+def test_lists_come_in_pages(broker: ReaderBroker) -> None:
     for number in range(260):
         assert "error" not in broker.consumer("s", f"c{number:03}")
     names = broker.api("CONSUMER.NAMES.s", {"offset": 250})
@@ -203,13 +203,13 @@ HOSTILE = (
 )  # fmt: skip
 
 
-def test_no_request_crashes_or_stalls_a_broker(broker: ApiBroker) -> None:
+def test_no_request_crashes_or_stalls_a_broker(broker: ReaderBroker) -> None:
     operations = ("CREATE", "DURABLE.CREATE", "INFO", "NAMES", "LIST", "DELETE", "MSG.NEXT", "PAUSE", "RESET", "UNPIN")
     for payload in HOSTILE:
         for operation in operations:
             broker.consumer("s", "c")
             for rest in ("s", "s.c", "s.c.d.*.>", "none.c", "s.", "s.\xff", "s.c..d"):
-                broker.call(f"CONSUMER.{operation}.{rest}", payload)
+                broker.send(f"CONSUMER.{operation}.{rest}", payload)
             broker.tick(1)
     broker.publish("s.a", b"v")
     broker.tick(2_000)

@@ -1,0 +1,56 @@
+# ruff: noqa: E501 (one sentence a line)
+"""Generates docs/reference/jetstream-api.md from the tables of `penstock.jetstream`."""
+
+from __future__ import annotations
+
+import json
+
+from penstock.jetstream.stream_config import FIELDS, ConfigField
+
+_HEAD = """# JetStream's API: operations and fields
+
+A broker answers this to unmodified NATS clients with `jetstream_api = auto` or `domain` ([how](../how-to/read-from-any-language.md), [why](../adr/0091-a-gateway-translates-jetstreams-api.md)).
+Answers have nats-server's fields, codes and texts; `tests/integration/test_jetstream_streams.py` compares them call by call.
+
+| operation | here |
+|---|---|
+| `INFO` | API level 1 (nats-server 2.11); `memory` and `storage` are 0: `STREAM.LIST` has the sizes |
+| `STREAM.CREATE`, `STREAM.UPDATE` | subjects that overlap another stream's are refused (10065), which `penstock stream create` allows |
+| `STREAM.INFO` | `subjects_filter` with `offset`, `deleted_details` (100,000 sequences); an answer above `max_payload` has fewer subjects, and their number as `limit` |
+| `STREAM.NAMES`, `STREAM.LIST` | 1,024 and 256 a page; streams with several partitions are in `offline`, those without a leader in `missing`; `num_subjects` is in `STREAM.INFO` only |
+| `STREAM.DELETE` | |
+| `STREAM.PURGE` | `filter`, `seq`, `keep`; a `seq` beyond the end removes everything, and the next sequence stays |
+| `STREAM.MSG.DELETE` | without `no_erase` the bytes are erased on all replicas ([how](../how-to/delete-messages.md)) |
+
+- **`seq = offset + 1`**, in streams of one partition; requests about others are refused (10052).
+- **Streams whose names begin with `__`** are Penstock's own: never listed, read or changed.
+- `bytes` counts batches on the disk of one replica. `num_subjects` is left out beyond 100,000 subjects.
+- The leader is `broker-<id>` in `cluster`.
+- Every answered change is known to every live broker, so the next request may reach any of them.
+
+## Fields of a stream's config
+A field that is absent, null or at its default is accepted.
+Any other value is kept as the table says, or refused with err_code 10052 and the field's name.
+
+| field | default | becomes | note |
+|---|---|---|---|
+"""
+
+
+def jetstream_api() -> str:
+    """Return the text of docs/reference/jetstream-api.md."""
+    return _HEAD + "".join(map(_row, FIELDS))
+
+
+def _row(field: ConfigField) -> str:
+    default = "none" if field.default in (None, [], {}, "") else f"`{json.dumps(field.default)}`"
+    becomes = _becomes(field.becomes)
+    return f"| `{field.name}` | {default} | {becomes} | {field.note} |\n"
+
+
+def _becomes(text: str) -> str:
+    if not text:
+        return "refused"
+    if text == "kept" or " " in text.replace(", ", ""):
+        return text
+    return ", ".join(f"`{name}`" for name in text.split(", "))

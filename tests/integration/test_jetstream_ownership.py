@@ -1,0 +1,129 @@
+"""Who serves JetStream's API, and as whom: evidence before it is taken, withdrawal, domains, rights."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from nats.errors import NoRespondersError
+
+from penstock import Credentials
+from penstock.access import Operation, Rule
+from penstock.client.users import password_credential
+from tests.broker_process import eventually, running_broker, running_nats
+from tests.extent import each_change
+from tests.integration.guarded import PASSWORD, logged_in
+from tests.integration.test_jetstream_streams import MANAGE, api_options, connected, said
+
+TIMEOUT_S = 20
+DOMAIN = "$JS.penstock.API."
+
+
+def jetstream(folder: Path) -> str:
+    return f"jetstream {{ store_dir: {json.dumps(str(folder))} }}"
+
+
+@each_change
+async def test_beside_a_jetstream_only_the_domain_is_served(tmp_path: Path) -> None:
+    with (
+        running_nats(tmp_path / "nats", jetstream(tmp_path / "js")) as server,
+        running_broker(tmp_path / "data", *api_options(*MANAGE), nats=server.url) as broker,
+    ):
+        async with connected(server.url) as connection:
+            assert broker.said.count("is not served as $JS.API.>: nats-server has JetStream itself") == 1
+            theirs, ours = connection.jetstream(), connection.jetstream(domain="penstock")
+            await theirs.add_stream(name="theirs", subjects=["theirs"])
+            await ours.add_stream(name="ours", subjects=["ours"])
+            assert [one.config.name for one in await theirs.streams_info()] == ["theirs"]
+            assert [one.config.name for one in await ours.streams_info()] == ["ours"]
+            assert (await ours.publish("ours", b"x")).seq == 1
+            assert (await ours.account_info()).domain == "penstock"
+
+
+@each_change
+async def test_a_broker_leaves_the_api_to_another_that_answers_and_tells_so(tmp_path: Path) -> None:
+    with (
+        running_nats(tmp_path / "nats") as server,
+        running_broker(tmp_path / "data", *api_options(*MANAGE), nats=server.url) as broker,
+    ):
+        async with connected(server.url) as connection:
+            assert (await said(connection, "STREAM.NAMES"))["streams"] is None
+
+            async def answer(message: Any) -> None:
+                await message.respond(b'{"type":"io.nats.jetstream.api.v1.account_info_response"}')
+
+            await connection.subscribe("$JS.API.INFO", cb=answer)
+            await connection.flush()
+            await eventually(
+                lambda: _is_in(broker, "is not served as $JS.API.>: a JetStream answers there"), "it is told"
+            )
+            with pytest.raises(NoRespondersError):
+                await connection.request("$JS.API.STREAM.NAMES", b"", timeout=TIMEOUT_S)
+            answered = await connection.request(f"{DOMAIN}STREAM.NAMES", b"", timeout=TIMEOUT_S)
+            assert json.loads(answered.data)["streams"] is None
+
+
+async def _is_in(broker: Any, text: str) -> bool:
+    return text in broker.said
+
+
+@each_change
+async def test_a_second_cluster_does_not_take_the_domain_of_the_first(tmp_path: Path) -> None:
+    with (
+        running_nats(tmp_path / "nats") as server,
+        running_broker(tmp_path / "one", *api_options(*MANAGE), nats=server.url) as one,
+        running_broker(tmp_path / "two", *api_options(*MANAGE), nats=server.url) as two,
+        running_broker(tmp_path / "three", *api_options("--jetstream-domain", "three"), nats=server.url) as three,
+    ):
+        async with connected(server.url) as connection:
+            for prefix in ("$JS.API.", DOMAIN):
+                assert f"is not served as {prefix}>: another Penstock cluster answers there" in two.said
+            assert f"is not served as {DOMAIN}" not in three.said
+            await connection.jetstream().add_stream(name="s", subjects=["s"])
+            for _ in range(10):
+                assert (await said(connection, "STREAM.NAMES"))["streams"] == ["s"]
+            domain = await connection.request("$JS.three.API.STREAM.NAMES", b"", timeout=TIMEOUT_S)
+            assert json.loads(domain.data)["streams"] is None
+            assert "is not served" not in one.said
+
+
+@each_change
+async def test_on_an_external_nats_the_api_only_reads_until_it_is_told_otherwise(tmp_path: Path) -> None:
+    with (
+        running_nats(tmp_path / "nats") as server,
+        running_broker(tmp_path / "data", *api_options(), nats=server.url) as broker,
+    ):
+        async with connected(server.url) as connection, await broker.client() as client:
+            await client.create_stream("s", "s")
+            assert (await said(connection, "STREAM.INFO.s"))["config"]["name"] == "s"
+            for operation in ("CREATE", "UPDATE", "DELETE", "PURGE", "MSG.DELETE"):
+                error = (await said(connection, f"STREAM.{operation}.s", '{"name":"s","seq":1}'))["error"]
+                assert (error["code"], "jetstream_rights" in error["description"]) == (403, True)
+            assert [one.name for one in await client.streams()] == ["s"]
+
+
+@each_change
+async def test_with_authentication_the_rules_of_the_apis_user_hold_stream_by_stream(tmp_path: Path) -> None:
+    data_dir = tmp_path / "data"
+    with (
+        running_nats(tmp_path / "nats") as server,
+        running_broker(data_dir, *api_options("--auth", "--jetstream-user", "api"), nats=server.url) as broker,
+    ):
+        credentials = Credentials.parsed((data_dir / "admin.credentials").read_text())
+        async with logged_in(broker, credentials) as admin, connected(server.url) as connection:
+            await admin.create_stream("seen", "seen.>")
+            await admin.create_stream("hidden", "hidden.>")
+            error = (await said(connection, "STREAM.INFO.seen"))["error"]
+            assert (error["code"], "jetstream_user" in error["description"]) == (403, True)
+            await admin.users.create("api", password_credential(PASSWORD), rules=[Rule(Operation.READ, "seen")])
+            assert (await said(connection, "STREAM.INFO.seen"))["config"]["name"] == "seen"
+            assert (await said(connection, "STREAM.INFO.hidden"))["error"]["err_code"] == 10059
+            assert (await said(connection, "STREAM.NAMES"))["streams"] == ["seen"]
+            assert [one["config"]["name"] for one in (await said(connection, "STREAM.LIST"))["streams"]] == ["seen"]
+            for operation in ("CREATE.new", "DELETE.seen", "PURGE.seen", "MSG.DELETE.seen"):
+                request = {"CREATE.new": '{"name":"new"}', "MSG.DELETE.seen": '{"seq":1}'}.get(operation, "")
+                assert (await said(connection, f"STREAM.{operation}", request))["error"]["code"] == 403
+            await admin.users.change_rules("api", add=[Rule(Operation.CREATE, subject="new")])
+            assert "error" not in await said(connection, "STREAM.CREATE.new", '{"name":"new"}')

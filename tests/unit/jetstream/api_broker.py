@@ -1,0 +1,136 @@
+"""A broker with the gateway for JetStream's API, without sockets: the node's harness, and NATS's part of the API.
+
+Rules: nobody else serves the API unless `others` has an answer for a probe. What the gateway publishes is in `answers`,
+by reply subject.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from itertools import count
+from typing import Any, Self
+
+from penstock.jetstream.api import jetstream_gateway
+from penstock.jetstream.gateway import ALL_RIGHTS, GATEWAY_GROUP, ApiRights
+from penstock.jetstream.node_access import GatewayCaller
+from penstock.node.step import Payload, Reply, Step
+from tests.groups import Message, group_of
+from tests.unit.jetstream.leafs import FakeLeaf
+from tests.unit.node.harness import Broker, _read
+
+PREFIXES = ("$JS.here.API.", "$JS.API.")
+_COMMAND = re.compile(rb"(?:PUB (\S+) (\d+)|HPUB (\S+) (?:(\S+) )?(\d+) (\d+))\r\n")
+NO_RESPONDERS = (b"NATS/1.0 503\r\n\r\n", b"")
+
+
+class ApiBroker(Broker):
+    """One node, its gateway, and their driver."""
+
+    def __init__(
+        self, *args: Any, rights: ApiRights = ALL_RIGHTS, has_jetstream: bool = False, **settings: Any
+    ) -> None:
+        super().__init__(*args, **settings)
+        self.leaf = FakeLeaf()
+        names = count(1)
+        self.gateway = jetstream_gateway(
+            self.node,
+            prefixes=PREFIXES,
+            deliveries=self.leaf,
+            new_name=lambda: f"reader{next(names)}",
+            domain="here",
+            rights=rights,
+        )
+        self.answers: dict[str, bytes] = {}
+        self.blocks: dict[str, bytes] = {}  # header blocks of answers
+        # header block and payload of who answers a probe; None: nobody does, and nothing is said
+        self.others: tuple[bytes | None, bytes] | None = NO_RESPONDERS
+        self.probes: list[tuple[str, str]] = []  # subject, and where the answer goes
+        self.has_jetstream = has_jetstream
+
+    def start(self) -> Self:
+        super().start()
+        self.connect_api()
+        return self
+
+    def connect_api(self) -> None:
+        """The connection to NATS is up: the gateway finds out who else serves the API."""
+        self.gateway.connected(1 << 20, self.has_jetstream, self.clock.now)
+        self.gateway_tick(1)
+        self.gateway_tick(1)
+
+    def gateway_tick(self, advance_ms: float = 0) -> None:
+        self.clock.advance_ms(advance_ms)
+        self.gateway.tick(self.clock.now)
+        self.turn()
+
+    def do(self, step: Step) -> None:
+        ours = [one for one in step.publish if one.sid == GATEWAY_GROUP]
+        step.publish = [one for one in step.publish if one.sid != GATEWAY_GROUP]
+        super().do(step)
+        for one in ours:
+            self._published(one.commands)
+
+    def _published(self, command: bytes) -> None:
+        found = _COMMAND.match(command)
+        assert found is not None, command
+        body = command[found.end() : -2]
+        if found[1] is not None:
+            assert len(body) == int(found[2])
+            self.answers[found[1].decode()] = body
+            return
+        head, size = int(found[5]), int(found[6])
+        assert len(body) == size
+        if found[4] is not None:  # a request: the gateway only asks who serves a prefix
+            self.probes.append((found[3].decode(), found[4].decode()))
+            if self.others is not None:
+                self.deliver([(found[4], None, *self.others)])
+        else:
+            self.answers[found[3].decode()] = body[head:]
+            self.blocks[found[3].decode()] = body[:head]
+
+    def _reply(self, reply: Reply) -> None:
+        if not isinstance(reply.caller, GatewayCaller):
+            super()._reply(reply)
+            return
+        payload: Payload = reply.payload
+        if isinstance(payload, tuple):
+            payload = b"".join(map(_read, payload))
+        elif payload is not None:
+            payload = _read(payload)
+        self.gateway.answered(reply.caller, reply.response, payload)
+
+    def deliver(self, messages: list[Message]) -> None:
+        asked = [
+            message
+            for message in messages
+            for sid, pattern in self.nats.subscriptions.items()
+            if sid & GATEWAY_GROUP == GATEWAY_GROUP and _matches(pattern, message[0].decode(errors="replace"))
+        ]
+        if asked:
+            self.gateway.messages_received(group_of(asked), self.clock.now)
+        if len(asked) < len(messages):
+            super().deliver(messages)
+        self.turn()
+
+    def call(self, operation: str, request: Any = b"", *, headers: bytes | None = None, waits_ms: int = 2_000) -> Any:
+        """Return the answer to an API request within `waits_ms`, or None; `request`: bytes, or what becomes JSON."""
+        payload = request if isinstance(request, bytes) else json.dumps(request).encode()
+        self.answers.pop("_INBOX.caller", None)
+        self.deliver([(f"$JS.API.{operation}".encode(), b"_INBOX.caller", headers, payload)])
+        for _ in range(0, waits_ms, 100):
+            if not self.gateway.under_way:
+                break
+            self.tick(100)
+            self.gateway_tick()
+        answer = self.answers.pop("_INBOX.caller", None)
+        return None if answer is None else json.loads(answer)
+
+    @property
+    def served(self) -> list[str]:
+        """The API subjects that are subscribed."""
+        return [one for one in self.nats.subscriptions.values() if one.startswith("$JS.")]
+
+
+def _matches(pattern: str, subject: str) -> bool:
+    return subject == pattern or (pattern.endswith(".>") and subject.startswith(pattern[:-1]))

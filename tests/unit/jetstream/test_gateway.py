@@ -1,0 +1,88 @@
+"""The gateway of one broker: limits, time, rights and hostile requests."""
+
+from __future__ import annotations
+
+import json
+
+import msgspec
+import pytest
+
+from penstock.base.errors import RemoteError
+from penstock.jetstream import gateway as module
+from penstock.jetstream.api_call import ApiCall
+from penstock.jetstream.gateway import HOPS_MAX, ApiRights
+from tests.unit.jetstream.api_broker import ApiBroker
+
+
+def test_a_stream_is_made_changed_shown_and_deleted() -> None:
+    broker = ApiBroker().start()
+    assert broker.call("STREAM.CREATE.orders", {"name": "orders", "subjects": ["orders.>"]})["did_create"]
+    broker.publish("orders.a", b"x", count=3)
+    state = broker.call("STREAM.INFO.orders", {"subjects_filter": ">"})["state"]
+    assert (state["messages"], state["subjects"]) == (3, {"orders.a": 3})
+    changed = broker.call("STREAM.UPDATE.orders", {"name": "orders", "subjects": ["orders.>"], "max_msgs": 2})
+    assert changed["config"]["max_msgs"] == 2
+    assert broker.call("STREAM.DELETE.orders")["success"]
+    assert broker.call("STREAM.INFO.orders")["error"]["err_code"] == 10059
+    assert broker.gateway.requests["STREAM.INFO"] == 2
+    assert broker.gateway.errors == {"STREAM.INFO": 1}
+
+
+def test_requests_beyond_the_limit_are_refused_and_late_ones_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "CONVERSATIONS_MAX", 1)
+    broker = ApiBroker().start()
+    broker.call("STREAM.CREATE.s", {"name": "s"})
+    broker.disk_runs_at_once = False
+    broker.publish("s", b"x")
+    assert broker.call("STREAM.INFO.s", waits_ms=0) is None  # it waits for the disk
+    refused = broker.call("STREAM.INFO.s", waits_ms=0)
+    assert "too many requests" in refused["error"]["description"]
+    assert broker.gateway.next_deadline_us is not None
+    broker.answers.clear()
+    broker.gateway_tick(5_000)
+    assert "no answer in time" in json.loads(broker.answers["_INBOX.caller"])["error"]["description"]
+    broker.disk_runs_at_once = True
+    broker.turn()
+    assert broker.call("STREAM.INFO.s")["state"]["messages"] == 1
+
+
+def test_an_answer_beyond_max_payload_becomes_an_error() -> None:
+    broker = ApiBroker().start()
+    broker.gateway.payload_max = 512
+    answer = broker.call("STREAM.CREATE.s", {"name": "s"})
+    assert "max_payload is 512" in answer["error"]["description"]
+
+
+def test_who_may_only_read_changes_nothing() -> None:
+    broker = ApiBroker(rights=ApiRights(may_manage=False)).start()
+    broker.create("s")
+    for operation in ("CREATE.new", "UPDATE.s", "DELETE.s", "PURGE.s", "MSG.DELETE.s"):
+        assert broker.call(f"STREAM.{operation}", {"name": "s"})["error"]["code"] == 403
+    assert broker.call("STREAM.INFO.s")["config"]["name"] == "s"
+
+
+def test_a_higher_api_level_is_refused() -> None:
+    broker = ApiBroker().start()
+    headers = b"NATS/1.0\r\nNats-Required-Api-Level: %d\r\n\r\n"
+    assert broker.call("STREAM.NAMES", headers=headers % 2)["error"]["err_code"] == 10185
+    assert "error" not in broker.call("STREAM.NAMES", headers=headers % 1)
+
+
+def test_calls_that_a_peer_passes_on_are_checked() -> None:
+    broker = ApiBroker().start()
+    for raw in (b"", b"\xff", msgspec.msgpack.encode([1]), msgspec.msgpack.encode([["s", b"r", None]])):
+        with pytest.raises(RemoteError):
+            broker.gateway.passed_on(raw, broker.clock.now)
+    calls = [ApiCall("$JS.API.STREAM.NAMES", b"_INBOX.a", None, b"", HOPS_MAX), ApiCall("elsewhere", b"b", None, b"")]
+    broker.gateway.passed_on(msgspec.msgpack.encode(calls), broker.clock.now)
+    broker.turn()
+    assert [*broker.answers] == ["_INBOX.a"]
+
+
+def test_deep_and_large_json_is_refused() -> None:
+    broker = ApiBroker().start()
+    for request in (b"[" * 100_000, b'{"metadata":' * 50_000, b'{"name":"' + b"x" * 300_000, b'{"a":\xff}', b"{\x00"):
+        answer = broker.call("STREAM.CREATE.s", request)
+        assert answer["error"]["err_code"] == 10025
+        assert len(answer["error"]["description"]) < 500
+    assert broker.call("STREAM.NAMES", b"[" * 100_000)["error"]["err_code"] == 10025
