@@ -114,7 +114,9 @@ async def pulled(connection: Any, request: str) -> list[tuple[str, str, bytes, s
         if len(reply) > 7:
             del reply[7]
         subject = "inbox" if message.subject == inbox else message.subject
-        found.append((subject, ".".join(reply), message.data, str(dict(message.headers or {}))))
+        one = (subject, ".".join(reply), message.data, str(dict(message.headers or {})))
+        if "Idle Heartbeat" not in one[3] or one not in found:  # how many there are depends on the machine
+            found.append(one)
     await subscription.unsubscribe()
     return found
 
@@ -146,7 +148,7 @@ async def delivering(connection: Any) -> None:
     """Wait until the leaf connection is there: it comes a moment after the API."""
     await said(connection, "STREAM.CREATE.trial", '{"name":"trial"}')
     config = '{"stream_name":"trial","config":{"filter_subject":"other"}}'
-    while "error" in await said(connection, "CONSUMER.CREATE.trial", config):
+    while "error" in await said(connection, "CONSUMER.CREATE.trial", config):  # noqa: ASYNC110 (nothing tells)
         await asyncio.sleep(0.02)
     await said(connection, "STREAM.DELETE.trial")
 
@@ -191,6 +193,45 @@ async def test_nats_py_reads_in_every_way_without_acks(tmp_path: Path) -> None:
             )
             subjects = [(await last.next_msg(timeout=TIMEOUT_S)).subject for _ in range(6)]
             assert subjects == ["py.0", "py.1", "py.2", "py.3", "py.last", "py.new"]
+
+
+@each_change
+async def test_key_value_buckets_are_watched(tmp_path: Path) -> None:
+    with running_broker(tmp_path / "data", *api_options()) as broker:
+        async with connected(broker.nats_url) as connection:
+            await delivering(connection)
+            js = connection.jetstream()
+            for history in (1, 5):
+                bucket = await js.create_key_value(bucket=f"b{history}", history=history)
+                assert await watched(await bucket.watchall()) == []
+                for number in range(3):
+                    for key in ("a", "b.x", "b.y"):
+                        await bucket.put(key, b"%d" % number)
+                await bucket.delete("b.y")
+                assert sorted(await watched(await bucket.watchall())) == [
+                    ("a", b"2", None), ("b.x", b"2", None), ("b.y", b"", "DEL"),
+                ]  # fmt: skip
+                assert await watched(await bucket.watch("b.x")) == [("b.x", b"2", None)]
+                assert await watched(await bucket.watch("b.*", ignore_deletes=True)) == [("b.x", b"2", None)]
+                kept = await watched(await bucket.watch("a", include_history=True))
+                assert kept == [("a", b"%d" % number, None) for number in range(3)][-history:]
+                assert sorted(await bucket.keys()) == ["a", "b.x"]
+                updates = await bucket.watchall()
+                await watched(updates, stops=False)
+                await bucket.put("new", b"v")
+                entry = await updates.updates(timeout=TIMEOUT_S)
+                assert (entry.key, entry.value) == ("new", b"v")
+                await updates.stop()
+
+
+async def watched(watcher: Any, *, stops: bool = True) -> list[tuple[str, bytes, str | None]]:
+    """Return the values that a watch begins with, up to the mark behind them."""
+    found = []
+    while (entry := await watcher.updates(timeout=TIMEOUT_S)) is not None:
+        found.append((entry.key, entry.value or b"", entry.operation))
+    if stops:
+        await watcher.stop()
+    return found
 
 
 @each_change

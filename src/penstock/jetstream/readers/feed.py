@@ -29,10 +29,14 @@ CACHED_CHUNKS_MAX = 256
 
 
 class Pending(NamedTuple):
-    """Messages that a reader wants, up to `end`."""
+    """Messages that a reader wants, up to `end`.
+
+    `version`: that of the feed when it was asked; it holds unless something was deleted since.
+    """
 
     messages: int
     end: int
+    version: object = None
 
 
 class RowCache:

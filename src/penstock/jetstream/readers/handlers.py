@@ -134,7 +134,7 @@ class ConsumerApi:
         feed.opening += 1
         try:
             start = yield from start_of(state, config, shown)
-            pending = yield from pending_of(state.stream_id, config.filters, start, shown)
+            pending = yield from pending_of(feed, config.filters, start, shown)
         finally:
             self._opening -= 1
             feed.opening -= 1
@@ -185,7 +185,7 @@ class ConsumerApi:
             if shown is None:
                 raise RemoteError(ErrorCode.NOT_LEADER, "the stream is led by another broker")
             start = Start(reader.cursor.next_offset)
-            pending = yield from pending_of(state.stream_id, config.filters, start, shown)
+            pending = yield from pending_of(feed, config.filters, start, shown)
             if reader.name not in feed.readers:
                 raise consumer_not_found()
             reader.cursor.filter = feed.filter_of(config.filters)
@@ -319,7 +319,7 @@ class ConsumerApi:
         elif config.policy != "all":
             raise refusal(10204, "invalid reset: not allowed")
         start = Start(sequence - 1)
-        pending = yield from pending_of(state.stream_id, config.filters, start, shown)
+        pending = yield from pending_of(feed, config.filters, start, shown)
         if not self._readers.is_here(reader):
             raise consumer_not_found()
         reader.restart(start.offset)

@@ -80,8 +80,8 @@ class Reader:
 
     __slots__ = (
         "_blind", "_flow_number", "_granted", "_rate", "_told", "ahead_bytes", "beat_us", "config", "counted_under",
-        "created_us", "cursor", "delivered_wall_us", "flow_bytes", "flow_reply", "inactive_us", "inbox", "is_asleep",
-        "is_fresh", "is_paced", "looked_us", "name", "place", "pulls", "stream_id", "told_pending", "wake_us",
+        "counts", "created_us", "cursor", "delivered_wall_us", "flow_bytes", "flow_reply", "inactive_us", "inbox",
+        "is_asleep", "is_paced", "looked_us", "name", "place", "pulls", "stream_id", "told_pending", "wake_us",
         "window_bytes",
     )  # fmt: skip
 
@@ -112,7 +112,7 @@ class Reader:
         self.looked_us = now_us - LOOK_US  # when its inbox was looked for
         self.wake_us = _NEVER_US
         self.counted_under: object = None  # for which state of the log its count of pending messages holds
-        self.is_fresh = False  # it was counted just now: it is served even if the log has changed meanwhile
+        self.counts = 0  # since it was served
         self.told_pending: int | None = None  # counted for the answer that is being made
         self.is_asleep = False  # it waits for a time
         self.is_paced = config.is_original_pace  # until it has all that was there when it began

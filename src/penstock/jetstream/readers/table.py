@@ -48,6 +48,8 @@ SHARE_BYTES = 256 * limits.KIB
 FETCHES_MAX = 8
 """Reads for readers that catch up, at once; the others wait."""
 COUNTS_MAX = 8
+COUNTS_EACH_MAX = 4
+"""Counts for one reader in a row: if so much is deleted meanwhile, it goes on with the last one."""
 _FIRST_SID = 1_000  # of subscriptions to the answers of flow-control messages
 _RETRY_US = 100_000
 _NEVER_US = 2**63 - 1
@@ -194,7 +196,7 @@ class Readers:
         start = Start(cursor.next_offset, cursor.wanted, cursor.resume_offset)
         shown = feed.look()
         assert shown is not None
-        return pending_of(feed.stream_id, reader.config.filters, start, shown)
+        return pending_of(feed, reader.config.filters, start, shown)
 
     def told_pending(self, reader: Reader) -> int | None:
         """Return how many messages are pending, if that is known without asking."""
@@ -317,7 +319,6 @@ class Readers:
             self._lose(feed)
             return
         reader.place = Place.IDLE
-        was_counted, reader.is_fresh = reader.is_fresh, False
         if reader.pulls and not self._is_wanted(reader, now):
             return
         if not reader.wants or reader.is_paused(now.wall_us):
@@ -328,13 +329,14 @@ class Readers:
         if cursor.next_offset >= feed.tail_end:
             self._at_tail(feed, reader, shown, now)
             return
-        if not was_counted and not self._is_counted(feed, reader):
+        if not self._is_counted(feed, reader):
             self._count(reader)
             return
         chunk = feed.find(reader)
         if chunk is None:
             self._fetch(feed, reader)
             return
+        reader.counts = 0
         reader.grant(now.elapsed_us)
         cursor.payload_max = self._gateway.payload_max
         out = bytearray()
@@ -582,7 +584,7 @@ class Readers:
 
     def _is_counted(self, feed: Feed, reader: Reader) -> bool:
         """True if the count of pending messages holds; if all that is pending is in memory, it is counted now."""
-        if reader.counted_under is feed.version:
+        if reader.counted_under is feed.version or reader.counts >= COUNTS_EACH_MAX:
             return True
         cursor = reader.cursor
         if cursor.next_offset >= cursor.resume_offset:
@@ -644,8 +646,9 @@ class Readers:
             feed.unsettled.append((reader, pending))
             return False
         later = feed.count_recent(cursor.filter, max(pending.end, cursor.next_offset))
-        reader.is_fresh = True
-        reader.counted_under = None if later is None else feed.version
+        is_valid = later is not None and pending.version is feed.version
+        reader.counted_under = feed.version if is_valid else None
+        reader.counts += 1
         cursor.pending = pending.messages + (later or 0) - cursor.filter.seen
         return True
 
