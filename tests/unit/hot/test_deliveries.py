@@ -26,13 +26,15 @@ def rows(
     headers: list[bytes] | None = None,
     *,
     offsets: list[int] | None = None,
-) -> hot.Rows:
+) -> hot.DecodedRows:
     count = len(subjects)
     offsets = offsets or list(range(count))
     times = array("q", [1_700_000_000_000_000 + offset for offset in offsets]).tobytes()
     blocks = texts(headers) if headers else (b"", b"")
     numbers = array("q", offsets).tobytes()
-    return hot.Rows(0, offsets[-1] + 1, numbers, times, *texts(subjects), *texts(values or [b"v"] * count), *blocks)
+    return hot.DecodedRows(
+        0, offsets[-1] + 1, numbers, times, *texts(subjects), *texts(values or [b"v"] * count), *blocks
+    )
 
 
 def cursor(*patterns: bytes, messages: int = 1_000, pending: int = 0) -> hot.Cursor:
@@ -42,7 +44,7 @@ def cursor(*patterns: bytes, messages: int = 1_000, pending: int = 0) -> hot.Cur
     return made
 
 
-def filled(one: hot.Cursor, source: hot.Rows, bytes_max: int = ROOM) -> tuple[int, bytes]:
+def filled(one: hot.Cursor, source: hot.DecodedRows, bytes_max: int = ROOM) -> tuple[int, bytes]:
     out = bytearray()
     return one.fill(source, out, bytes_max, 5), bytes(out)
 
@@ -151,7 +153,7 @@ def test_bounds_that_do_not_fit_are_refused(
     offsets: bytes, times: bytes, subjects_: tuple[bytes, bytes], values: tuple[bytes, bytes]
 ) -> None:
     with pytest.raises(ValueError, match="bytes"):
-        hot.Rows(0, 1, offsets, times, *subjects_, *values, b"", b"")
+        hot.DecodedRows(0, 1, offsets, times, *subjects_, *values, b"", b"")
 
 
 def test_marks_and_patterns_that_do_not_fit_are_refused() -> None:
@@ -163,7 +165,7 @@ def test_marks_and_patterns_that_do_not_fit_are_refused() -> None:
             hot.Filter([pattern])
     with pytest.raises(ValueError, match="8 bytes"):
         cursor().want(b"x", 1)
-    late = hot.Rows(5, 6, b"\5" + b"\0" * 7, b"\0" * 8, *texts([b"s"]), *texts([b""]), b"", b"")
+    late = hot.DecodedRows(5, 6, b"\5" + b"\0" * 7, b"\0" * 8, *texts([b"s"]), *texts([b""]), b"", b"")
     with pytest.raises(IndexError, match="rows from 5 on"):
         filled(cursor(), late)
 

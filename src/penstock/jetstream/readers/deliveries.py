@@ -1,4 +1,4 @@
-"""What readers use to deliver: the leaf connection to nats-server, as far as they see it."""
+"""The leaf connection to nats-server, as readers use it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Deliveries(Protocol):
         """False: nats-server takes less than is delivered, and readers should wait."""
 
     def has_interest(self, subject: bytes, queue: bytes = b"") -> bool | None:
-        """True if somebody subscribes to it, in that queue group if one is given; None: unknown."""
+        """True if a client subscribes to it, in that queue group if one is given; None: unknown."""
 
     def watch(self, subject: bytes) -> None:
         """Have the gateway told once the subject has no subscriber any more."""

@@ -348,8 +348,10 @@ class ConsumerApi:
         reader = None if state is None else self._readers.find(state, subject.rest)
         if reader is None:
             block = f"NATS/1.0 503\r\nNats-Subject: {call.subject}\r\n\r\n".encode()
-            self._gateway.answer(call, b"", block)  # as if nobody had subscribed
+            self._gateway.answer(call, b"", block)  # as nats-server answers without a subscriber
             return
+        if self._readers.deliveries.mistake(call.reply.decode(errors="replace")) is not None:
+            return  # nats-server would close the leaf connection
         tell = self._readers.status
         if reader.config.is_push:
             tell(call.reply, status(409, "Consumer is push based"))
@@ -366,8 +368,6 @@ class ConsumerApi:
             tell(call.reply, status(409, f"Exceeded MaxRequestExpires of {go_duration(config.expires_us_max)}"))
         elif 0 < config.request_bytes_max < pull.bytes_left:
             tell(call.reply, status(409, f"Exceeded MaxRequestMaxBytes of {config.request_bytes_max}"))
-        elif self._readers.deliveries.mistake(call.reply.decode(errors="replace")) is not None:
-            return  # nats-server would close the leaf connection
         elif len(reader.pulls) >= config.max_waiting:
             if not pull.heartbeat_us:
                 tell(call.reply, status(409, "Exceeded MaxWaiting"))

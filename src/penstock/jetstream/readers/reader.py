@@ -29,7 +29,7 @@ WINDOW_BYTES_MAX = 4 * limits.MIB
 """On the way to an inbox without an answer. nats-server cuts a client off whose output is not taken within 10 s: with
 4 MiB ahead one that takes 0.5 MB/s is never cut off."""
 BLIND_BYTES_PER_S = 64 * limits.MIB
-"""Rate to an inbox that answers nothing: without flow control nobody says how fast it takes."""
+"""Rate to an inbox that answers nothing: without flow control no client says how fast it takes."""
 BLIND_BURST_BYTES = 4 * limits.MIB
 RATE_BURST_BYTES = 1 * limits.MIB  # of `rate_limit_bps`, as nats-server's: one message of max_payload
 GRACE_US = 100_000
@@ -42,7 +42,7 @@ _NO_LOW = -(2**62)
 
 
 class Place(Enum):
-    """Where a reader is; see the table."""
+    """Place of a reader in the table of the module."""
 
     READY = "ready"
     FOLLOWING = "following"
@@ -108,7 +108,7 @@ class Reader:
         self._blind = Bucket(BLIND_BYTES_PER_S, BLIND_BURST_BYTES, now_us)
         self._rate: Bucket | None = None
         self.beat_us = now_us  # the last heartbeat, message or the beginning
-        self.inactive_us: int | None = None  # since when nobody has wanted its messages
+        self.inactive_us: int | None = None  # since when no client has wanted its messages
         self.looked_us = now_us - LOOK_US  # when its inbox was looked for
         self.wake_us = _NEVER_US
         self.counted_under: object = None  # for which state of the log its count of pending messages holds
@@ -144,7 +144,7 @@ class Reader:
 
     @property
     def wants(self) -> bool:
-        """True if there is somebody to send messages to."""
+        """True if a client waits for messages."""
         return self.inactive_us is None if self.config.is_push else bool(self.pulls)
 
     def grant(self, now_us: int) -> None:

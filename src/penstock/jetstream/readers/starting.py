@@ -1,4 +1,4 @@
-"""Where a new reader begins, and how many messages are pending: the node is asked, in steps.
+"""The first place of a new reader, and its number of pending messages: the node is asked, in steps.
 
 Rules: counts are of messages that are not deleted. A list of subjects is bounded; a stream with more is refused.
 """
@@ -32,7 +32,7 @@ SUBJECTS_MAX = 1_000_000
 
 
 class Start(NamedTuple):
-    """Where a reader begins: at `offset`, or with the `wanted` offsets (8 bytes each) below `resume` first."""
+    """The first place of a reader: at `offset`, or with the `wanted` offsets (8 bytes each) below `resume` first."""
 
     offset: int
     wanted: bytes = b""

@@ -1,7 +1,7 @@
 """All readers of one broker: of the streams that it leads. It gives them their turns, rows and times.
 
 Rules: one turn writes at most TURN_BYTES, and nothing while nats-server takes less than is sent; readers that could
-go on take turns, so a slow one delays nobody. Reading and decoding is done in disk threads, a few at once. What ends
+go on take turns, so a slow one delays no other. Reading and decoding is done in disk threads, a few at once. What ends
 the leadership of this broker ends its readers; clients make them anew at the next leader.
 
     create ──▶ READY ──served──▶ FOLLOWING ◀── new rows: one decode for all
@@ -355,7 +355,7 @@ class Readers:
             self._read_ahead(feed, reader, chunk)
 
     def _is_wanted(self, reader: Reader, now: Now) -> bool:
-        """Drop requests at the front that nobody waits for any more; False: it is not sure yet."""
+        """Drop requests at the front that no client waits for any more; False: it is not sure yet."""
         while reader.pulls and self.deliveries.has_interest(reader.pulls[0].reply) is False:
             if now.elapsed_us < reader.pulls[0].received_us + GRACE_US:
                 self._sleep(reader, now.elapsed_us + 2_000)

@@ -143,6 +143,16 @@ def test_a_request_for_an_unknown_consumer_hears_that_nobody_listens() -> None:
     assert broker.blocks[inbox].startswith(b"NATS/1.0 503\r\n")
 
 
+def test_nothing_is_sent_to_an_inbox_that_is_not_allowed() -> None:
+    broker = started(2)
+    broker.consumer("s", "c")
+    for request in ({"batch": 1}, {"batch": -1, "expires": S}, "x{", {"id": "x"}):
+        broker.send("CONSUMER.MSG.NEXT.s.c", request, reply="forbidden.inbox")
+    broker.tick(2_000)
+    assert broker.delivered() == []
+    assert told(pull(broker, "2")) == ["0", "1"]
+
+
 def test_a_push_consumer_takes_no_requests() -> None:
     broker = started(0)
     broker.consumer("s", "c", deliver_subject="inbox")
