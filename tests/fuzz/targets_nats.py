@@ -152,7 +152,7 @@ def _leaf_fed(data: bytes, flags: int, step: int) -> tuple[NatsSessionState, set
     for subject in (b"a.b", b"orders.x", b"a..b", b"x" * 300):
         table.has_interest(subject)
         table.has_interest(subject, b"q")
-    for subject in ("a.b", "_GR_.a"):
+    for subject in (b"a.b", b"_GR_.a", data[:20]):
         delivery_mistake(session.info, subject, 1 << 20)
         delivery_mistake(session.info, subject, 1)
     table.lost(10_000)

@@ -97,3 +97,23 @@ async def test_what_a_step_delivers_goes_out(tmp_path: Path) -> None:
         driver.leaf.stop()
         async with asyncio.timeout(TIMEOUT_S):
             await task
+
+
+@each_change
+async def test_the_embedded_server_is_delivered_over_by_itself(tmp_path: Path) -> None:
+    with running_broker(tmp_path / "data", "--jetstream-api", "domain") as broker:
+        broker.logged("deliveries go over the leaf connection to nats://127.0.0.1:")
+        _, findings = await examine(broker.client_address)
+        assert told(findings, "deliveries") == [("ok", "1 broker with a leaf connection")]
+        assert broker.stop() == 0
+
+
+@each_change
+async def test_brokers_of_one_machine_deliver_over_its_server(tmp_path: Path) -> None:
+    with running_broker(tmp_path / "data", "--brokers", "2", "--jetstream-api", "domain") as broker:
+
+        async def all_deliver() -> bool:
+            _, findings = await examine(broker.client_address)
+            return told(findings, "deliveries") == [("ok", "2 brokers with a leaf connection")]
+
+        await eventually(all_deliver, "both brokers have a leaf connection")

@@ -329,8 +329,8 @@ async def _start(config: BrokerConfig, open_files_max: int, running: _Running) -
     server = driver.server
     guarding.count(server.connections_of.__getitem__, server.make_room, server.has_share)
     driver.link = _nats_link(driver, config, servers)
-    driver.leaf = _leaf_link(driver, config, _leaf_servers(config, running, servers), node)
     if config.jetstream_api != OFF:
+        driver.leaf = _leaf_link(driver, config, running, node)
         driver.gateway = _gateway(node, driver, config)
     step = _started(node, driver, running.data_dir)
     driver.peers = PeerConnections(
@@ -453,16 +453,9 @@ def _gateway(node: Node, driver: Driver, config: BrokerConfig) -> Gateway:
     )
 
 
-def _leaf_servers(config: BrokerConfig, running: _Running, servers: tuple[NatsServer, ...]) -> tuple[NatsServer, ...]:
-    """Return the leaf ports to deliver over; empty: nothing is delivered."""
-    if not any(one.is_embedded for one in servers):
-        return config.nats_leaf
-    if config.jetstream_api == OFF:
-        return ()
-    return config.nats_leaf if running.embedded is None else (running.embedded.leaf_server,)
-
-
-def _leaf_link(driver: Driver, config: BrokerConfig, servers: tuple[NatsServer, ...], node: Node) -> LeafLink | None:
+def _leaf_link(driver: Driver, config: BrokerConfig, running: _Running, node: Node) -> LeafLink | None:
+    """Return the link that delivers; None with an external nats-server whose leaf port is not known."""
+    servers = config.nats_leaf if running.embedded is None else (running.embedded.leaf_server,)
     if not servers:
         return None
 

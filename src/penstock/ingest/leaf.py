@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from penstock.base import limits
 from penstock.base.errors import OperationalError
+from penstock.base.subjects import subject_mistake
 from penstock.hot.interest import scan_interest
 from penstock.hot.scan import ProtocolError
 from penstock.ingest.connect import ANONYMOUS, Authentication, ErrorKind, ErrorLine, ServerInfo, leaf_connect_line
@@ -33,18 +34,21 @@ _ROUTED_PREFIX = "_GR_."  # of an inbox behind a gateway of nats-server
 _ROUTED_PREFIX_CHARS = len("_GR_.cccccc.ssssss.")
 
 
-def delivery_mistake(info: ServerInfo, subject: str, size_bytes: int) -> str | None:
+def delivery_mistake(info: ServerInfo, subject: bytes, size_bytes: int) -> str | None:
     """Return why nats-server would close the leaf connection for such a message, or None.
 
-    `size_bytes`: of headers and payload. `info`: of the leaf connection.
+    `info`: of the leaf connection. `subject`: as a client chose it. `size_bytes`: of headers and payload.
     """
     if size_bytes > info.max_payload:
         return f"a message of {size_bytes} bytes is over the max_payload of nats-server ({info.max_payload})"
-    if subject.startswith(_ROUTED_PREFIX):
-        subject = subject[_ROUTED_PREFIX_CHARS:]
-    if info.export is None or subject.startswith(_UNCHECKED) or info.export.allows(subject):
+    text = subject.decode("utf-8", "surrogateescape")
+    if (mistake := subject_mistake(text)) is not None:
+        return mistake  # white space would break the frame
+    if text.startswith(_ROUTED_PREFIX):
+        text = text[_ROUTED_PREFIX_CHARS:]
+    if info.export is None or text.startswith(_UNCHECKED) or info.export.allows(text):
         return None
-    return f"the leaf's user may not publish on {subject!r}"
+    return f"the leaf's user may not publish on {text!r}"
 
 
 class LeafSession(ServerSession):

@@ -169,7 +169,7 @@ def test_other_permissions_are_told() -> None:
     [changed] = _events(session, _info(export={"deny": ["x.>"]}, leafnode_urls=["a:1", 7]))
     assert isinstance(changed, InfoChanged)
     assert changed.info.leafnode_urls == ("a:1",)
-    assert delivery_mistake(changed.info, "x.y", 0) is not None
+    assert delivery_mistake(changed.info, b"x.y", 0) is not None
 
 
 @pytest.mark.parametrize(
@@ -192,5 +192,10 @@ def test_what_nats_server_would_close_the_connection_for(
     export: SubjectPermission | None, subject: str, allowed: bool
 ) -> None:
     info = ServerInfo(export=export, max_payload=100)
-    assert (delivery_mistake(info, subject, 100) is None) is allowed
-    assert "max_payload" in (delivery_mistake(info, subject, 101) or "")
+    assert (delivery_mistake(info, subject.encode(), 100) is None) is allowed
+    assert "max_payload" in (delivery_mistake(info, subject.encode(), 101) or "")
+
+
+@pytest.mark.parametrize("subject", [b"", b"a b", b"a\tb", b"a\rb", b"a..b", b"a.*", b">", b"\xff", b"x" * 5_000])
+def test_a_subject_that_would_break_the_frame_is_a_mistake(subject: bytes) -> None:
+    assert delivery_mistake(ServerInfo(), subject, 1) is not None

@@ -86,6 +86,9 @@ def check_combinations(given: GivenSettings) -> None:
         given.mistakes.append(
             f"{one}: one stream gets more than all together (broker_in_flight_bytes, see {all_streams})"
         )
+    if given.value("nats_leaf") and given.value("jetstream_api") == OFF and "jetstream_api" not in given.without_value:
+        text = "nothing is delivered while jetstream_api is off; set it (--jetstream-api domain)"
+        given.mistakes.append(f"{given['nats_leaf'].origin}: {text}")
     if given.value("nats"):
         given.mistakes += [
             f"{given[name].origin}: is {what} of the embedded nats-server, which {given['nats'].origin} replaces"

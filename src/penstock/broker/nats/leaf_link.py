@@ -167,7 +167,7 @@ class LeafLink:
         """The reason why it is, or last was, down; empty if nothing has failed."""
         return self._reconnector.last_failure
 
-    def mistake(self, subject: str, size_bytes: int = 0) -> str | None:
+    def mistake(self, subject: bytes, size_bytes: int = 0) -> str | None:
         """Return why a message may not be delivered there, or None. nats-server would close the connection for it."""
         return delivery_mistake(self.info, subject, size_bytes)
 
@@ -276,7 +276,7 @@ class LeafLink:
         if now_ms() >= self._trial_due_ms:
             self._give_up(self._why_no_trial())
             return
-        if (mistake := self.mistake(self._inbox.decode())) is not None:
+        if (mistake := self.mistake(self._inbox)) is not None:
             self._give_up(f"{mistake}: allow it to publish on {TRIAL_PREFIX}> at least, best on _INBOX.>")
             return
         if self.interest.has_interest(self._inbox) is not False:

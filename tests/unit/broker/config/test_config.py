@@ -454,9 +454,10 @@ def test_what_is_reached_from_other_machines_without_tls_is_told(listen: str, ha
 
 
 def test_the_leaf_port_of_nats() -> None:
+    on = {"nats": "h", "jetstream_api": "domain"}
     assert load(environment={}, flags={"nats": "h"}).nats_leaf == ()
     assert load(environment={}, flags={"nats_leaf": "off"}).nats_leaf == ()
-    config = load(environment={}, flags={"nats": "h", "nats_leaf": "nats://leaf:hidden@h:7423,tls://[::1]:7424/"})
+    config = load(environment={}, flags={**on, "nats_leaf": "nats://leaf:hidden@h:7423,tls://[::1]:7424/"})
     assert [(one.host, one.port, one.tls, one.user) for one in config.nats_leaf] == [
         ("h", 7423, False, "leaf"),
         ("::1", 7424, True, None),
@@ -467,10 +468,12 @@ def test_the_leaf_port_of_nats() -> None:
         "--nats-password-file FILE, --nats-creds FILE, or set PENSTOCK_NATS_LEAF",
     )
     for url in ("nats://leaf:hidden@h", "hidden@h", "nats://[::1]", ""):
-        (mistake,) = mistakes_of(flags={"nats": "h", "nats_leaf": url})
+        (mistake,) = mistakes_of(flags={**on, "nats_leaf": url})
         assert "with the port of `leafnodes`" in mistake
         assert "hidden" not in mistake
-    (mistake,) = mistakes_of(flags={"nats_leaf": "h:7423"})
+    (mistake,) = mistakes_of(flags={"jetstream_api": "auto", "nats_leaf": "h:7423"})
     assert "--nats-leaf: the embedded nats-server takes no such setting" in mistake
-    (mistake,) = mistakes_of(flags={"nats": "h", "nats_leaf": "h:0"})
+    (mistake,) = mistakes_of(flags={"nats": "h", "nats_leaf": "h:7423"})
+    assert mistake == "--nats-leaf: nothing is delivered while jetstream_api is off; set it (--jetstream-api domain)"
+    (mistake,) = mistakes_of(flags={**on, "nats_leaf": "h:0"})
     assert "--nats-leaf: " in mistake
