@@ -11,10 +11,11 @@ from typing import Any
 
 import nats
 import pytest
+from nats.errors import NoRespondersError
 from nats.js.api import StreamConfig
 from nats.js.errors import BadRequestError, NotFoundError
 
-from tests.broker_process import BrokerProcess, running_broker, running_nats
+from tests.broker_process import BrokerProcess, eventually, running_broker, running_nats
 from tests.extent import each_change
 from tests.integration.clusters import running_cluster
 
@@ -225,6 +226,18 @@ async def said(connection: Any, operation: str, request: str = "") -> Any:
     return json.loads(answer.data)
 
 
+async def serving(connection: Any) -> None:
+    """Wait until a broker serves the API."""
+
+    async def is_answered() -> bool:
+        try:
+            return "error" not in await said(connection, "STREAM.NAMES")
+        except NoRespondersError:
+            return False
+
+    await eventually(is_answered, "the API is served")
+
+
 def steady(answer: Any) -> Any:
     """Return an answer without what differs from run to run, and the details of JSON errors."""
     if isinstance(answer, list):
@@ -371,6 +384,7 @@ async def test_an_answer_beyond_max_payload_is_paged_and_the_connection_stays(tm
         running_broker(tmp_path / "data", *api_options(*MANAGE), nats=server.url) as broker,
     ):
         async with connected(server.url) as connection:
+            await serving(connection)
             js = connection.jetstream()
             await js.add_stream(StreamConfig(name="many", subjects=["many.>"]))
             for number in range(300):
@@ -396,6 +410,7 @@ async def test_requests_at_any_broker_know_every_answered_change(tmp_path: Path)
     with running_cluster(tmp_path, 3, *api_options(*MANAGE)) as brokers:
         await brokers.all_live()
         async with connected(brokers.nats.url) as connection:
+            await serving(connection)
             js = connection.jetstream()
             for number in range(4):
                 name = f"s{number}"

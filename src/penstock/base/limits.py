@@ -195,6 +195,7 @@ LIVE_SUBJECTS_MAX = 1_024  # subjects with hidden rows in one segment that are c
 SUBJECTS_COUNTED_BYTES_MAX = 64 * MIB  # looked through by one request that counts, some 1 s; the next one goes on
 SUBJECTS_LISTED_BYTES_MAX = 256 * MIB  # looked through by one request that lists
 SUBJECTS_LISTED_MAX = 1_000  # in one answer: below 100 KiB for most, 1.1 MiB for the longest
+SUBJECTS_COUNTED_MAX = 100_000  # by one request: 0.1 s of a disk thread
 SUBJECT_SUM_BYTES = 8 * MIB  # rows summed up at once for a subject index: a segment takes some 130 MB of memory
 REBUILT_INDEX_BYTES_MAX = 32 * MIB  # per log: rebuilt indexes kept in memory, as writing them may fail
 LOG_FILES_MAX = 1_024  # logs with an open file, unless the broker computes its own limit

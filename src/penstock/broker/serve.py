@@ -378,7 +378,7 @@ async def _first_connected(driver: Driver, *, is_guarded: bool) -> None:
     try:
         await link.wait_up(FIRST_LINK_TIMEOUT_MS)
         await link.wait_barrier(FIRST_LINK_TIMEOUT_MS)  # behind the driver's barrier: every subscription is confirmed
-        if driver.gateway is not None:
+        if driver.gateway is not None and driver.gateway.node.cluster_id:  # else it may take long until there is one
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(driver.api_decided.wait(), FIRST_LINK_TIMEOUT_MS / 1_000)
             await link.wait_barrier(FIRST_LINK_TIMEOUT_MS)

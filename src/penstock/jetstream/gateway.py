@@ -40,6 +40,7 @@ from penstock.jetstream.node_access import GatewayCaller, GatewayNode, Heard
 from penstock.jetstream.ownership import CLUSTER_HEADER, PROBE_HEADER, PrefixOwnership, PrefixState
 from penstock.jetstream.stream_config import API_LEVEL
 from penstock.messages import PassApiCallsRequest, Request, Response
+from penstock.metadata.feature_levels import SUBJECT_INDEX
 from penstock.metadata.image import StreamState
 from penstock.node.security.access import Authorization
 from penstock.node.step import NatsAnswers, Payload
@@ -51,6 +52,7 @@ HOPS_MAX = 2
 CONVERSATIONS_MAX = 1_000
 """Requests under way at one broker, each with its payload of at most nats-server's max_payload."""
 _CALLS = msgspec.msgpack.Decoder(list[ApiCall])
+_NO_SUBJECT = bytes(range(0x21)) + b"\x7f"  # no character of a subject
 _TIMEOUT_US = 4_500_000  # clients wait for 5 s
 _RETRY_US = 50_000
 _REQUIRED_LEVEL = re.compile(rb"\r\nNats-Required-Api-Level: *(\d{1,9}) *\r\n", re.IGNORECASE)
@@ -155,7 +157,8 @@ class Gateway:
         return all(owner.state is not PrefixState.PROBING for owner in self._owners.values())
 
     def messages_received(self, group: MessageGroup, now: Now) -> None:
-        """Take the API requests of one read of the NATS connection."""
+        """Take the API requests of one read of the NATS connection; a bug in one is raised behind the others."""
+        bug: Exception | None = None
         for row in range(len(group)):
             reply = group.reply(row) or group.early(row)
             subject = group.subject(row).decode(errors="replace")
@@ -166,18 +169,24 @@ class Gateway:
                     part.heard(subject, now)
                 continue
             owner = self._owners.get(self._parsed(subject).prefix)
-            if owner is not None and owner.state is PrefixState.TAKEN:
+            if owner is None or owner.state is not PrefixState.TAKEN:
+                continue
+            try:
                 self._take(ApiCall(subject, reply, group.headers(row), group.value(row) or b""), now)
+            except Exception as error:  # noqa: BLE001 (raised below)
+                bug = error
         self._send_passed_on()
+        if bug is not None:
+            raise bug
 
     def passed_on(self, raw: bytes | memoryview, now: Now) -> None:
         """Take API requests that another broker passed on. Raise RemoteError (bad_request)."""
         try:
             calls = _CALLS.decode(raw)
-        except msgspec.ValidationError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise RemoteError(ErrorCode.BAD_REQUEST, f"API calls: {error}") from None
-        except msgspec.DecodeError as error:
-            raise RemoteError(ErrorCode.BAD_REQUEST, f"API calls: {error}") from None
+        if any(not call.reply or call.reply.translate(None, _NO_SUBJECT) != call.reply for call in calls):
+            raise RemoteError(ErrorCode.BAD_REQUEST, "API calls: a reply subject is none")
         for call in calls:
             self._take(call, now)
         self._send_passed_on()
@@ -331,6 +340,8 @@ class Gateway:
             return not_allowed("the API only reads here: the broker's setting jetstream_rights is `read`")
         if self.node.access.is_guarded and self._user() is None:
             return not_allowed("the API has no user here: see the broker's setting jetstream_user")
+        if not self.node.image.has_feature(SUBJECT_INDEX):
+            return unavailable("the API needs feature level 0.4: upgrade all brokers, then `penstock cluster upgrade`")
         required = None if call.headers is None else _REQUIRED_LEVEL.search(call.headers)
         if required is not None and int(required[1]) > API_LEVEL:
             return ApiError(412, 10185, "JetStream minimum api level required")

@@ -1,7 +1,7 @@
 """The state of a stream as JetStream tells it, from the leader of its partition.
 
 Rules: `seq = offset + 1`. Counts and subjects are those of one moment: subjects are counted up to the end that the
-counts are about. `num_subjects` is left out beyond SUBJECTS_COUNTED_MAX, and where brokers do not count subjects yet.
+counts are about. `num_subjects` is left out beyond `limits.SUBJECTS_COUNTED_MAX`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from collections.abc import Generator, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import LeaderEpoch, Offset
 from penstock.base.subjects import subject_mistake
@@ -27,8 +26,8 @@ from penstock.messages import (
 )
 from penstock.metadata.image import StreamState
 
-SUBJECTS_COUNTED_MAX = 100_000
-"""Subjects counted for `num_subjects`: a hundred requests."""
+SUBJECTS_AT_ONCE = 20_000
+"""Subjects of one look at the index: more than a client of the socket API gets, for nothing is sent."""
 DELETED_TOLD_MAX = 100_000
 """Sequences in `deleted` of one answer: 1 MB."""
 NOTHING = ListOffsetsResponse(
@@ -83,10 +82,8 @@ def state_fields(found: ListOffsetsResponse, consumers: int) -> dict[str, Any]:
     return fields
 
 
-def subject_counts(
-    state: StreamState, pattern: str, end: int, subjects_max: int | None = None
-) -> Generator[Asked, list[Answered], dict[str, int] | None]:
-    """Return the messages of each subject that matches, by subject; None if there are more than `subjects_max`."""
+def subject_counts(state: StreamState, pattern: str, end: int) -> Generator[Asked, list[Answered], dict[str, int]]:
+    """Return the messages of each subject that matches, by subject; only where the leader is this broker."""
     found: dict[str, int] = {}
     if subject_mistake(pattern, wildcards=True) is not None:
         return found
@@ -96,29 +93,29 @@ def subject_counts(
             stream_id=state.stream_id,
             subjects=(pattern,),
             after=after,
-            limit=limits.SUBJECTS_LISTED_MAX,
+            limit=SUBJECTS_AT_ONCE,
             end=end,  # type: ignore[arg-type]
         )
         page = yield from ask(request, ListSubjectsResponse, leader)
         found |= {one.subject: one.messages for one in page.subjects}
-        if len(page.subjects) < limits.SUBJECTS_LISTED_MAX:
+        if len(page.subjects) < SUBJECTS_AT_ONCE:
             return found
         after = page.subjects[-1].subject
-        if subjects_max is not None and len(found) > subjects_max:
-            return None
 
 
 def number_of_subjects(state: StreamState, found: ListOffsetsResponse) -> Generator[Asked, list[Answered], int | None]:
     """Return the number of subjects with messages; None: not known, or too many to count."""
     if not found.committed_end:
         return 0
+    request = ListSubjectsRequest(
+        stream_id=state.stream_id, subjects=(">",), end=found.committed_end, counts_subjects=True
+    )
     try:
-        counts = yield from subject_counts(state, ">", found.committed_end, SUBJECTS_COUNTED_MAX)
+        return (yield from ask(request, ListSubjectsResponse, state.partitions[0].leader)).subject_count
     except RemoteError as refusal:
         if refusal.code in (ErrorCode.UNSUPPORTED_VERSION, ErrorCode.TOO_LARGE, ErrorCode.NOT_AUTHORIZED):
             return None
         raise
-    return None if counts is None else len(counts)
 
 
 def deleted_sequences(state: StreamState, found: ListOffsetsResponse) -> Generator[Asked, list[Answered], list[int]]:

@@ -14,6 +14,7 @@ import msgspec
 from penstock.base.clock import Now
 from penstock.base.config import Intake
 from penstock.base.errors import ErrorCode, RemoteError
+from penstock.base.ids import StreamId
 from penstock.base.subjects import overlap, subject_mistake
 from penstock.jetstream.answers import json_answer
 from penstock.jetstream.api_call import ApiCall, ApiSubject
@@ -69,6 +70,8 @@ from penstock.node.security.subscription_permissions import overlapping
 NAMES_PAGE = 1_024
 LIST_PAGE = 256
 SUBJECTS_PAGE = 100_000
+COUNTED_STREAMS_MAX = 1_000
+"""Streams whose number of subjects is remembered."""
 _CREATE_TIMEOUT_MS = 4_000
 _T = TypeVar("_T", bound=msgspec.Struct)
 _Number = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
@@ -124,6 +127,7 @@ class _Streams:
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
         self._node = gateway.node
+        self._counted: dict[StreamId, tuple[object, int | None]] = {}  # what the number is about, and the number
 
     # Changes
 
@@ -196,7 +200,7 @@ class _Streams:
         need_one_partition(state)
         try:
             found = yield from offsets_of(state)
-            subjects = yield from number_of_subjects(state, found)
+            subjects = yield from self._number_of_subjects(state, found)
         except RemoteError as refusal:
             if refusal.code != ErrorCode.NOT_AUTHORIZED:
                 raise
@@ -217,13 +221,13 @@ class _Streams:
         found = yield from offsets_of(state)
         page: dict[str, Any] = {"total": 0, "offset": 0, "limit": 0}
         fields = self._info(state, found)
-        subjects: dict[str, int] | None = None
+        subjects: dict[str, int] = {}
         if options.subjects_filter:
             subjects = yield from subject_counts(state, options.subjects_filter, found.committed_end)
-        if options.subjects_filter == ">" and subjects is not None:
+        if options.subjects_filter == ">":
             count: int | None = len(subjects)
         else:
-            count = yield from number_of_subjects(state, found)
+            count = yield from self._number_of_subjects(state, found)
         if count:
             fields["state"]["num_subjects"] = count
         fields["cluster"] = cluster_fields(state, self._node.image.cluster_id)
@@ -293,6 +297,20 @@ class _Streams:
     @property
     def _is_cluster(self) -> bool:
         return len(self._node.image.brokers) > 1
+
+    def _number_of_subjects(
+        self, state: StreamState, found: ListOffsetsResponse
+    ) -> Generator[Asked, list[Answered], int | None]:
+        """Return `number_of_subjects`, which takes long with many: it stays while the stream does not change."""
+        assert found.live is not None
+        key = (found.leader_epoch, found.log_start, found.committed_end, found.live.rows)
+        known = self._counted.pop(state.stream_id, None)
+        if known is None or known[0] != key:
+            known = key, (yield from number_of_subjects(state, found))
+        self._counted[state.stream_id] = known
+        if len(self._counted) > COUNTED_STREAMS_MAX:
+            del self._counted[next(iter(self._counted))]
+        return known[1]
 
     def _check_replicas(self, config: Config) -> None:
         brokers = len(self._node.image.brokers)

@@ -176,7 +176,7 @@ class ListSubjectsRequest(Request, frozen=True, kw_only=True):
     """List the subjects that match, in byte order behind `after`, or with `limit` 0 count their messages only.
 
     It is about the messages from `begin` up to, not including, `end`; None: to the high watermark. A list is about all
-    of them; a count may stop before `end`, and its answer says where.
+    of them; a count may stop before `end`, and its answer says where. With `counts_subjects` the subjects are counted.
     """
 
     stream_id: StreamIdField
@@ -186,6 +186,7 @@ class ListSubjectsRequest(Request, frozen=True, kw_only=True):
     limit: Annotated[int, msgspec.Meta(ge=0, le=limits.SUBJECTS_LISTED_MAX)] = 0
     begin: OffsetField = 0  # type: ignore[assignment]
     end: OffsetField | None = None
+    counts_subjects: bool = False
 
 
 class ListedSubject(msgspec.Struct, frozen=True, kw_only=True):
@@ -198,10 +199,14 @@ class ListedSubject(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ListSubjectsResponse(Response, frozen=True, kw_only=True):
-    """Subjects or a count, without deleted messages. `end_offset`: of the messages that were counted or listed."""
+    """Subjects or a count, without deleted messages. `end_offset`: of the messages that were counted or listed.
+
+    `subject_count` is None if subjects were not to be counted, or are more than SUBJECTS_COUNTED_MAX.
+    """
 
     subjects: tuple[ListedSubject, ...] = ()
     messages: Int64Field = 0
+    subject_count: Int64Field | None = None
     end_offset: OffsetField
     log_start: OffsetField
     committed_end: OffsetField

@@ -70,7 +70,14 @@ def test_a_higher_api_level_is_refused() -> None:
 
 def test_calls_that_a_peer_passes_on_are_checked() -> None:
     broker = ApiBroker().start()
-    for raw in (b"", b"\xff", msgspec.msgpack.encode([1]), msgspec.msgpack.encode([["s", b"r", None]])):
+    injected = ApiCall("$JS.API.INFO", b"a 0\r\n\r\nPUB b", None, b"")
+    for raw in (
+        msgspec.msgpack.encode([injected]),
+        b"",
+        b"\xff",
+        msgspec.msgpack.encode([1]),
+        msgspec.msgpack.encode([["s", b"r", None]]),
+    ):
         with pytest.raises(RemoteError):
             broker.gateway.passed_on(raw, broker.clock.now)
     calls = [ApiCall("$JS.API.STREAM.NAMES", b"_INBOX.a", None, b"", HOPS_MAX), ApiCall("elsewhere", b"b", None, b"")]

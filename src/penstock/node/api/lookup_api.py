@@ -14,7 +14,6 @@ from penstock.base.subjects import subject_mistake
 from penstock.messages import (
     GetRequest,
     GetResponse,
-    ListedSubject,
     ListOffsetsRequest,
     ListOffsetsResponse,
     ListSubjectsRequest,
@@ -180,18 +179,10 @@ class LookupApi:
         end = partition.visible_end
 
         def answer(query: ListSubjects) -> None:
-            found = (
-                ListedSubject(
-                    subject=one.subject,
-                    messages=one.messages,
-                    first_offset=Offset(one.first),
-                    last_offset=Offset(one.last),
-                )
-                for one in query.subjects
-            )
             response = ListSubjectsResponse(
-                subjects=tuple(found),
+                subjects=query.subjects,
                 messages=query.messages,
+                subject_count=query.subject_count,
                 end_offset=Offset(query.end_offset),
                 log_start=Offset(partition.log_start),
                 committed_end=Offset(end),

@@ -17,6 +17,7 @@ from penstock.access.rules import refused_subject
 from penstock.base import limits
 from penstock.base.config import StreamConfig
 from penstock.base.errors import CorruptionError, ErrorCode, PenstockError, RemoteError
+from penstock.base.ids import Offset
 from penstock.base.partitioning import PartitionSplit
 from penstock.base.subjects import subject_mistake
 from penstock.batch import codec, compression
@@ -39,7 +40,7 @@ from penstock.hot.keymap import KeyMap, key_map_of
 from penstock.hot.message_group import MessageGroup
 from penstock.hot.rows import BatchRows, HeaderRequests
 from penstock.ingest.value_check import ValueCheck
-from penstock.messages import ListSubjectsRequest
+from penstock.messages import ListedSubject, ListSubjectsRequest
 from penstock.metadata.image import StreamState
 from penstock.vfs.page_cache import ColdError
 
@@ -328,9 +329,15 @@ class ListSubjects(Query):
         super().__init__(view)
         self._request = request
         self._end = committed_end if request.end is None else min(request.end, committed_end)
-        self.subjects: list[SubjectRow] = []
+        self.subjects: tuple[ListedSubject, ...] = ()
+        self.subject_count: int | None = None
         self.messages = 0
         self.end_offset = self._end
+
+    @property
+    def _is_list(self) -> bool:
+        """True if the query cannot stop on the way."""
+        return bool(self._request.limit) or self._request.counts_subjects
 
     def run(self) -> None:
         """RemoteError: corrupt_range; not_yet if indexes had to be made for so long that others have their turn now."""
@@ -338,7 +345,12 @@ class ListSubjects(Query):
         begin = max(request.begin, self._view.log_start)
         queries = LiveSubjectQueries(self._view, self._end, self._tell, self._tell_subjects, begin=begin)
         if request.limit:
-            self.subjects = queries.matching(request.subjects, after=request.after, limit=request.limit)
+            found = queries.matching(request.subjects, after=request.after, limit=request.limit)
+            self.subjects = tuple(map(_listed, found))
+            return
+        if request.counts_subjects:
+            count = len(queries.matching(request.subjects, limit=limits.SUBJECTS_COUNTED_MAX + 1))
+            self.subject_count = count if count <= limits.SUBJECTS_COUNTED_MAX else None
             return
         self.end_offset = min(begin, self._end)
         for messages, end in queries.count_from(request.subjects, begin):
@@ -350,16 +362,22 @@ class ListSubjects(Query):
 
     def _tell(self, size_bytes: int) -> None:
         self._looked(size_bytes)
-        if self._request.limit and self.looked_bytes > limits.SUBJECTS_LISTED_BYTES_MAX:
+        if self._is_list and self.looked_bytes > limits.SUBJECTS_LISTED_BYTES_MAX:
             text = "the subject indexes of the stream are being made, or many of its messages were deleted just now"
             raise RemoteError(ErrorCode.NOT_YET, f"list_subjects: {text}; ask again in a moment")
 
     def _tell_subjects(self, size_bytes: int) -> None:
         self._looked(size_bytes)
-        if self._request.limit and self.looked_bytes > limits.SUBJECTS_LISTED_BYTES_MAX:
+        if self._is_list and self.looked_bytes > limits.SUBJECTS_LISTED_BYTES_MAX:
             text = f"{self.looked_bytes} bytes of subjects were looked through, and too few match"
             advice = "subjects: name more of the subject in front of its first wildcard, or set begin and end"
             raise RemoteError(ErrorCode.TOO_LARGE, f"list_subjects: {text}; {advice}")
+
+
+def _listed(row: SubjectRow) -> ListedSubject:
+    return ListedSubject(
+        subject=row.subject, messages=row.messages, first_offset=Offset(row.first), last_offset=Offset(row.last)
+    )
 
 
 class OwnKeys(NamedTuple):
