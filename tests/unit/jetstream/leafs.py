@@ -22,8 +22,8 @@ class FakeLeaf:
     def unwatch(self, subject: bytes) -> None:
         self.watched.discard(subject)
 
-    def mistake(self, subject: str, size_bytes: int = 0) -> str | None:
-        return "it is not allowed" if subject.startswith("forbidden.") else None
+    def mistake(self, subject: bytes, size_bytes: int = 0) -> str | None:
+        return "it is not allowed" if subject.startswith(b"forbidden.") else None
 
     def deliver(self, frames: bytes | bytearray) -> None:
         assert self.is_up

@@ -24,7 +24,7 @@ class Deliveries(Protocol):
 
     def unwatch(self, subject: bytes) -> None: ...
 
-    def mistake(self, subject: str, size_bytes: int = 0) -> str | None:
+    def mistake(self, subject: bytes, size_bytes: int = 0) -> str | None:
         """Return why nothing may be delivered there, or None."""
 
     def deliver(self, frames: bytes | bytearray) -> None:

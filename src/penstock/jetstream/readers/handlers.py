@@ -154,7 +154,7 @@ class ConsumerApi:
 
     def _check_inbox(self, subject: str) -> Generator[Asked, list[Answered], None]:
         """Raise ApiError if nothing may be delivered there, or a stream would store it again."""
-        if (mistake := self._readers.deliveries.mistake(subject)) is not None:
+        if (mistake := self._readers.deliveries.mistake(subject.encode())) is not None:
             raise refusal(10112, f"invalid push consumer deliver subject: {mistake}")
         try:
             found = yield from ask(FindStreamsRequest(subject=subject), FindStreamsResponse)
@@ -350,7 +350,7 @@ class ConsumerApi:
             block = f"NATS/1.0 503\r\nNats-Subject: {call.subject}\r\n\r\n".encode()
             self._gateway.answer(call, b"", block)  # as nats-server answers without a subscriber
             return
-        if self._readers.deliveries.mistake(call.reply.decode(errors="replace")) is not None:
+        if self._readers.deliveries.mistake(call.reply) is not None:
             return  # nats-server would close the leaf connection
         tell = self._readers.status
         if reader.config.is_push:
