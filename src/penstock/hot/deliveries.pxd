@@ -24,7 +24,7 @@ cdef int64_t _NEVER
 cdef int _check(bytes ends, Py_ssize_t size, Py_ssize_t count) except -1
 
 @cython.final
-cdef class Rows:
+cdef class DecodedRows:
     cdef readonly int64_t begin_offset
     cdef readonly int64_t end_offset
     cdef readonly Py_ssize_t count
@@ -53,7 +53,7 @@ cdef class Filter:
     @cython.locals(
         found=int64_t, skipped="const unsigned char*", is_masked=bint, ends="const loose_int32*", row=Py_ssize_t,
     )
-    cpdef int64_t count(self, Rows rows, int64_t offset) except -1
+    cpdef int64_t count(self, DecodedRows rows, int64_t offset) except -1
 
     @cython.locals(one=bytes, pattern="const unsigned char*")
     cdef bint covers(self, const unsigned char* text, Py_ssize_t begin, Py_ssize_t end) except -1
@@ -76,6 +76,7 @@ cdef class Cursor:
     cdef public int64_t low_room
     cdef public int64_t due_us
     cdef public bint headers_only
+    cdef public int64_t payload_max
     cdef readonly bytes wanted
     cdef Py_ssize_t wanted_at
     cdef Py_ssize_t wanted_count
@@ -89,13 +90,13 @@ cdef class Cursor:
 
     cpdef object to(self, bytes inbox, bytes group)
 
-    cpdef int fill(self, Rows rows, bytearray out, Py_ssize_t bytes_max, int64_t now_us) except -1
+    cpdef int fill(self, DecodedRows rows, bytearray out, Py_ssize_t bytes_max, int64_t now_us) except -1
 
     @cython.locals(
         count=Py_ssize_t, offsets="const loose_int64*", times="const loose_int64*", subject_ends="const loose_int32*",
         value_ends="const loose_int32*", header_ends="const loose_int32*", has_headers=bint,
         subject_text="const unsigned char*", value_text="const unsigned char*", header_text="const unsigned char*",
-        skipped="const unsigned char*", is_masked=bint, head="const unsigned char*", tail="const unsigned char*",
+        skipped="const unsigned char*", is_masked=bint, is_cut=bint, head="const unsigned char*", tail="const unsigned char*",
         prefix="const unsigned char*", lmsg="const unsigned char*", hmsg="const unsigned char*",
         line_end="const unsigned char*", headers_begin="const unsigned char*", size_header="const unsigned char*",
         row=Py_ssize_t, offset=int64_t, time_us=int64_t, subject_begin=Py_ssize_t, subject_size=Py_ssize_t,
@@ -103,11 +104,11 @@ cdef class Cursor:
         block_size=Py_ssize_t, told_size=Py_ssize_t, pending=int64_t, reply_size=Py_ssize_t, size=int64_t,
         need=Py_ssize_t, at=Py_ssize_t, target="unsigned char*",
     )
-    cdef int _fill(self, Rows rows, bytearray out, Py_ssize_t bytes_max, int64_t now_us) except -1
+    cdef int _fill(self, DecodedRows rows, bytearray out, Py_ssize_t bytes_max, int64_t now_us) except -1
 
 cdef bint _is_block(const unsigned char* text, Py_ssize_t begin, Py_ssize_t end) noexcept
 
 @cython.locals(number=Py_ssize_t, total=Py_ssize_t, cursor=Cursor)
 cpdef Py_ssize_t deliver(
-    list cursors, Py_ssize_t first, Rows rows, bytearray out, Py_ssize_t bytes_max, int64_t now_us, list stopped
+    list cursors, Py_ssize_t first, DecodedRows rows, bytearray out, Py_ssize_t bytes_max, int64_t now_us, list stopped
 ) except -1

@@ -1,8 +1,8 @@
 """Write rows as deliveries to JetStream consumers without acks: frames for a leaf connection to nats-server.
 
-Rules: one decoded batch (`Rows`) serves all cursors; each row is copied once, to its place in a frame. A cursor never
-passes a row that it wants without delivering it: it stops before, and says why. Every bound of `Rows` is checked when
-it is made.
+Rules: one decoded batch (`DecodedRows`) serves all cursors; each row is copied once, to its place in a frame. A cursor
+never passes a row that it wants without delivering it: it stops before, and says why. Every bound of `DecodedRows` is
+checked when it is made.
 
     LMSG <inbox> $JS.ACK.<stream>.<consumer>.1.<seq>.<delivered>.<ns>.<pending>@<subject> <bytes>␍␊<value>␍␊
     HMSG <inbox> <the same, with headers> <bytes of the headers> <bytes of all>␍␊<headers><value>␍␊
@@ -42,7 +42,7 @@ UNLIMITED = _NEVER
 _int = int
 
 
-class Rows:
+class DecodedRows:
     """The rows of one batch, in order of their offsets; they are all that there is in [begin_offset, end_offset).
 
     `skipped`: one byte for each row, not 0 if it is deleted by now; empty: none is.
@@ -135,7 +135,7 @@ class Filter:
                 raise ValueError(f"{one!r} has an empty token")
         self.seen = 0
 
-    def count(self, rows: Rows, offset: _int) -> _int:
+    def count(self, rows: DecodedRows, offset: _int) -> _int:
         """Return the number of matching rows from an offset on that are not deleted."""
         found = 0
         skipped = rows.skipped
@@ -160,7 +160,7 @@ class Filter:
 
 
 class Cursor:
-    """How far one consumer has read, where its messages go, and what it may still be sent.
+    """Position of one consumer, its inbox, and its limits for what it is sent next.
 
     `pending` counts the messages that it wants, from `next_offset` on, less those that its filter has `seen`.
     `wanted`: offsets, in order, of all that it wants below `resume_offset` (the last of each subject), 8 bytes each.
@@ -168,8 +168,8 @@ class Cursor:
 
     __slots__ = (
         "bytes_left", "delivered", "delivered_us", "due_us", "filter", "head", "headers_only", "last_offset", "last_us",
-        "low_room", "messages_left", "next_offset", "pending", "prefix", "resume_offset", "room", "stop", "tail",
-        "wanted", "wanted_at", "wanted_count",
+        "low_room", "messages_left", "next_offset", "payload_max", "pending", "prefix", "resume_offset", "room", "stop",
+        "tail", "wanted", "wanted_at", "wanted_count",
     )  # fmt: skip
 
     def __init__(self, wanted: Filter, prefix: bytes, next_offset: _int) -> None:
@@ -190,6 +190,7 @@ class Cursor:
         self.low_room = 0
         self.due_us = _NEVER  # timestamp up to which messages are due
         self.headers_only = False
+        self.payload_max = _NEVER  # of nats-server: without its value a larger message gets through
         self.wanted = b""
         self.wanted_at = 0
         self.wanted_count = 0
@@ -219,12 +220,12 @@ class Cursor:
         self.head = b"%b + " % inbox if group else b"%b " % inbox
         self.tail = b" %b " % group if group else b" "
 
-    def fill(self, rows: Rows, out: bytearray, bytes_max: _int, now_us: _int) -> int:
+    def fill(self, rows: DecodedRows, out: bytearray, bytes_max: _int, now_us: _int) -> int:
         """Append frames of the rows from `next_offset` on; return why it stopped."""
         self.stop = self._fill(rows, out, bytes_max, now_us)
         return self.stop
 
-    def _fill(self, rows: Rows, out: bytearray, bytes_max: _int, now_us: _int) -> int:
+    def _fill(self, rows: DecodedRows, out: bytearray, bytes_max: _int, now_us: _int) -> int:
         if rows.begin_offset > self.next_offset:
             raise IndexError(f"rows from {rows.begin_offset} on for a cursor at {self.next_offset}")
         count = rows.count
@@ -283,7 +284,8 @@ class Cursor:
                     header_size = 0
             block_size = header_size
             told_size = value_size
-            if self.headers_only:
+            is_cut = self.headers_only or header_size + value_size > self.payload_max
+            if is_cut:
                 block_size = (header_size - 2 if header_size else len(_HEADERS_BEGIN)) + len(_SIZE_HEADER)
                 block_size += memory.decimal_digits(value_size) + 4
                 value_size = 0
@@ -332,7 +334,7 @@ class Cursor:
             at = memory.put_decimal(target, at, block_size + value_size)
             memory.put(target, at, line_end, 0, 2)
             at += 2
-            if self.headers_only:
+            if is_cut:
                 if header_size:
                     memory.put(target, at, header_text, header_begin, header_begin + header_size - 2)
                     at += header_size - 2
@@ -377,7 +379,13 @@ def _is_block(text: bytes, begin: _int, end: _int) -> bool:
 
 
 def deliver(
-    cursors: list[Cursor], first: _int, rows: Rows, out: bytearray, bytes_max: _int, now_us: _int, stopped: list[Cursor]
+    cursors: list[Cursor],
+    first: _int,
+    rows: DecodedRows,
+    out: bytearray,
+    bytes_max: _int,
+    now_us: _int,
+    stopped: list[Cursor],
 ) -> _int:
     """Append frames of the rows for the cursors from number `first` on; return the number of the first one not served.
 

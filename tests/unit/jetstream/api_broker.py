@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any
+from itertools import count
+from typing import Any, Self
 
 from penstock.jetstream.api import jetstream_gateway
 from penstock.jetstream.gateway import ALL_RIGHTS, GATEWAY_GROUP, ApiRights
 from penstock.jetstream.node_access import GatewayCaller
 from penstock.node.step import Payload, Reply, Step
 from tests.groups import Message, group_of
+from tests.unit.jetstream.leafs import FakeLeaf
 from tests.unit.node.harness import Broker, _read
 
 PREFIXES = ("$JS.here.API.", "$JS.API.")
@@ -25,16 +27,28 @@ NO_RESPONDERS = (b"NATS/1.0 503\r\n\r\n", b"")
 class ApiBroker(Broker):
     """One node, its gateway, and their driver."""
 
-    def __init__(self, *, rights: ApiRights = ALL_RIGHTS, has_jetstream: bool = False, **settings: Any) -> None:
-        super().__init__(**settings)
-        self.gateway = jetstream_gateway(self.node, prefixes=PREFIXES, domain="here", rights=rights)
+    def __init__(
+        self, *args: Any, rights: ApiRights = ALL_RIGHTS, has_jetstream: bool = False, **settings: Any
+    ) -> None:
+        super().__init__(*args, **settings)
+        self.leaf = FakeLeaf()
+        names = count(1)
+        self.gateway = jetstream_gateway(
+            self.node,
+            prefixes=PREFIXES,
+            deliveries=self.leaf,
+            new_name=lambda: f"reader{next(names)}",
+            domain="here",
+            rights=rights,
+        )
         self.answers: dict[str, bytes] = {}
+        self.blocks: dict[str, bytes] = {}  # header blocks of answers
         # header block and payload of who answers a probe; None: nobody does, and nothing is said
         self.others: tuple[bytes | None, bytes] | None = NO_RESPONDERS
         self.probes: list[tuple[str, str]] = []  # subject, and where the answer goes
         self.has_jetstream = has_jetstream
 
-    def start(self) -> ApiBroker:
+    def start(self) -> Self:
         super().start()
         self.connect_api()
         return self
@@ -73,6 +87,7 @@ class ApiBroker(Broker):
                 self.deliver([(found[4], None, *self.others)])
         else:
             self.answers[found[3].decode()] = body[head:]
+            self.blocks[found[3].decode()] = body[:head]
 
     def _reply(self, reply: Reply) -> None:
         if not isinstance(reply.caller, GatewayCaller):

@@ -24,7 +24,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 from itertools import count
 from random import Random
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 import msgspec
 import pyarrow as pa
@@ -237,7 +237,7 @@ class Broker:
 
     # Life
 
-    def start(self) -> Broker:
+    def start(self) -> Self:
         """Recover; then NATS confirms, if it is up."""
         self.do(self.node.start(self.clock.now))
         self.turn()
@@ -252,12 +252,10 @@ class Broker:
         assert not self.disk
         assert not self.open_requests, f"never answered: {self.open_requests}"
 
-    def crash(
-        self, keep: Keep = Keep.SYNCED, random: Random | None = None, *, memory: MemoryVfs | None = None
-    ) -> Broker:
+    def crash(self, keep: Keep = Keep.SYNCED, random: Random | None = None, *, memory: MemoryVfs | None = None) -> Self:
         """The broker that starts on what a crash now (or one that left `memory`) has left."""
         left = self.memory.crash_clone(keep, random) if memory is None else memory
-        return Broker(left, clock=self.clock, nats_is_up=self.nats.is_up, **self.settings)
+        return type(self)(left, clock=self.clock, nats_is_up=self.nats.is_up, **self.settings)
 
     # Carrying out
 

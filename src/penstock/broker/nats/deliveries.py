@@ -33,7 +33,7 @@ class LeafDeliveries:
         if self._leaf is not None:
             self._leaf.interest.unwatch(subject)
 
-    def mistake(self, subject: str, size_bytes: int = 0) -> str | None:
+    def mistake(self, subject: bytes, size_bytes: int = 0) -> str | None:
         return "there is no leaf connection" if self._leaf is None else self._leaf.mistake(subject, size_bytes)
 
     def deliver(self, frames: bytes | bytearray) -> None:

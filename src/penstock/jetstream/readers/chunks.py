@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 from penstock.base.errors import CorruptionError
 from penstock.batch import codec, joining, masking, projecting
-from penstock.hot.deliveries import Rows
+from penstock.hot.deliveries import DecodedRows
 from penstock.live.row_set import RowSet
 from penstock.messages import FetchResponse
 from penstock.node.step import FileRange, Payload
@@ -36,7 +36,7 @@ class Chunk:
 
     __slots__ = ("begin", "end", "filters", "hidden", "rows", "size_bytes")
 
-    def __init__(self, begin: int, end: int, rows: Sequence[Rows], filters: tuple[str, ...] | None) -> None:
+    def __init__(self, begin: int, end: int, rows: Sequence[DecodedRows], filters: tuple[str, ...] | None) -> None:
         self.begin = begin
         self.end = end
         self.rows = rows
@@ -79,6 +79,14 @@ def without_hidden(offsets: bytes, hidden: RowSet | None) -> bytes:
         return offsets
     found = column.filter(shown)
     return bytes(memoryview(found.buffers()[1])[: 8 * len(found)])
+
+
+def load_arrow() -> None:
+    """Load what decoding needs, before a reader waits for it: it takes a second on a busy machine."""
+    import pyarrow
+    import pyarrow.compute
+
+    assert pyarrow.compute is not None
 
 
 def decoded(begin: int, response: FetchResponse, payload: Payload, filters: tuple[str, ...] | None) -> Chunk:
@@ -144,14 +152,16 @@ def _between(batch: pa.RecordBatch, begin: int, end: int) -> pa.RecordBatch:
     return batch.filter(pc.and_(pc.greater_equal(offsets, begin), pc.less(offsets, end)))
 
 
-def _rows(batch: pa.RecordBatch, begin: int) -> Rows:
+def _rows(batch: pa.RecordBatch, begin: int) -> DecodedRows:
     """Return the rows of a checked batch; they are all from offset `begin` on up to the last of them."""
     offsets = _numbers(batch.column("offset"))
     end = int.from_bytes(offsets[-8:], "little") + 1
     headers = batch.column("headers")
     blocks = (b"", b"") if headers.null_count == len(headers) else _texts(headers)
     times = _numbers(batch.column("timestamp"))
-    return Rows(begin, end, offsets, times, *_texts(batch.column("subject")), *_texts(batch.column("value")), *blocks)
+    return DecodedRows(
+        begin, end, offsets, times, *_texts(batch.column("subject")), *_texts(batch.column("value")), *blocks
+    )
 
 
 def _numbers(column: pa.Array) -> bytes:

@@ -245,11 +245,11 @@ def paused_until(config: ReaderConfig, until: str) -> ReaderConfig:
 def check_update(old: ReaderConfig, new: ReaderConfig) -> None:
     """Raise ApiError (10012) if the change is none that nats-server makes."""
     for name, words in _NOT_UPDATED.items():
+        if name == "max_waiting" and old.is_push != new.is_push:
+            kinds = ("pull", "push") if new.is_push else ("push", "pull")
+            raise refusal(10012, f"can not update {kinds[0]} consumer to {kinds[1]} based", 500)
         if _value(old, name) != _value(new, name):
             raise refusal(10012, f"{words} can not be updated", 500)
-    if old.is_push != new.is_push:
-        kinds = ("pull", "push") if new.is_push else ("push", "pull")
-        raise refusal(10012, f"can not update {kinds[0]} consumer to {kinds[1]} based", 500)
 
 
 def _value(config: ReaderConfig, name: str) -> Any:

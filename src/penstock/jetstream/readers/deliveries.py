@@ -1,4 +1,4 @@
-"""What readers use to deliver: the leaf connection to nats-server, as far as they see it."""
+"""The leaf connection to nats-server, as readers use it."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ class Deliveries(Protocol):
         """False: nats-server takes less than is delivered, and readers should wait."""
 
     def has_interest(self, subject: bytes, queue: bytes = b"") -> bool | None:
-        """True if somebody subscribes to it, in that queue group if one is given; None: unknown."""
+        """True if a client subscribes to it, in that queue group if one is given; None: unknown."""
 
     def watch(self, subject: bytes) -> None:
         """Have the gateway told once the subject has no subscriber any more."""
 
     def unwatch(self, subject: bytes) -> None: ...
 
-    def mistake(self, subject: str, size_bytes: int = 0) -> str | None:
+    def mistake(self, subject: bytes, size_bytes: int = 0) -> str | None:
         """Return why nothing may be delivered there, or None."""
 
     def deliver(self, frames: bytes | bytearray) -> None:

@@ -4,7 +4,7 @@ Rules: each batch is read and decoded once for all who follow. Decoded rows are 
 readers that catch up at about the same place share them. Rows that are deleted by now are marked before each use. The
 rows of the tail are counted once for each filter; a reader's pending messages are a difference to that count.
 
-    … │ chunk │ (gap: read when somebody needs it) … │ chunk │ chunk │ chunk │◀─ tail_end: the long poll begins here
+    … │ chunk │ (gap: read when a reader needs it) … │ chunk │ chunk │ chunk │◀─ tail_end: the long poll begins here
                                                      ╰─────── recent ───────╯
 """
 
@@ -29,10 +29,14 @@ CACHED_CHUNKS_MAX = 256
 
 
 class Pending(NamedTuple):
-    """Messages that a reader wants, up to `end`."""
+    """Messages that a reader wants, up to `end`.
+
+    `version`: that of the feed when it was asked; it holds unless something was deleted since.
+    """
 
     messages: int
     end: int
+    version: object = None
 
 
 class RowCache:

@@ -134,7 +134,7 @@ class ConsumerApi:
         feed.opening += 1
         try:
             start = yield from start_of(state, config, shown)
-            pending = yield from pending_of(state.stream_id, config.filters, start, shown)
+            pending = yield from pending_of(feed, config.filters, start, shown)
         finally:
             self._opening -= 1
             feed.opening -= 1
@@ -154,7 +154,7 @@ class ConsumerApi:
 
     def _check_inbox(self, subject: str) -> Generator[Asked, list[Answered], None]:
         """Raise ApiError if nothing may be delivered there, or a stream would store it again."""
-        if (mistake := self._readers.deliveries.mistake(subject)) is not None:
+        if (mistake := self._readers.deliveries.mistake(subject.encode())) is not None:
             raise refusal(10112, f"invalid push consumer deliver subject: {mistake}")
         try:
             found = yield from ask(FindStreamsRequest(subject=subject), FindStreamsResponse)
@@ -185,7 +185,7 @@ class ConsumerApi:
             if shown is None:
                 raise RemoteError(ErrorCode.NOT_LEADER, "the stream is led by another broker")
             start = Start(reader.cursor.next_offset)
-            pending = yield from pending_of(state.stream_id, config.filters, start, shown)
+            pending = yield from pending_of(feed, config.filters, start, shown)
             if reader.name not in feed.readers:
                 raise consumer_not_found()
             reader.cursor.filter = feed.filter_of(config.filters)
@@ -319,7 +319,7 @@ class ConsumerApi:
         elif config.policy != "all":
             raise refusal(10204, "invalid reset: not allowed")
         start = Start(sequence - 1)
-        pending = yield from pending_of(state.stream_id, config.filters, start, shown)
+        pending = yield from pending_of(feed, config.filters, start, shown)
         if not self._readers.is_here(reader):
             raise consumer_not_found()
         reader.restart(start.offset)
@@ -348,8 +348,10 @@ class ConsumerApi:
         reader = None if state is None else self._readers.find(state, subject.rest)
         if reader is None:
             block = f"NATS/1.0 503\r\nNats-Subject: {call.subject}\r\n\r\n".encode()
-            self._gateway.answer(call, b"", block)  # as if nobody had subscribed
+            self._gateway.answer(call, b"", block)  # as nats-server answers without a subscriber
             return
+        if self._readers.deliveries.mistake(call.reply) is not None:
+            return  # nats-server would close the leaf connection
         tell = self._readers.status
         if reader.config.is_push:
             tell(call.reply, status(409, "Consumer is push based"))
@@ -366,8 +368,6 @@ class ConsumerApi:
             tell(call.reply, status(409, f"Exceeded MaxRequestExpires of {go_duration(config.expires_us_max)}"))
         elif 0 < config.request_bytes_max < pull.bytes_left:
             tell(call.reply, status(409, f"Exceeded MaxRequestMaxBytes of {config.request_bytes_max}"))
-        elif self._readers.deliveries.mistake(call.reply.decode(errors="replace")) is not None:
-            return  # nats-server would close the leaf connection
         elif len(reader.pulls) >= config.max_waiting:
             if not pull.heartbeat_us:
                 tell(call.reply, status(409, "Exceeded MaxWaiting"))

@@ -29,7 +29,7 @@ WINDOW_BYTES_MAX = 4 * limits.MIB
 """On the way to an inbox without an answer. nats-server cuts a client off whose output is not taken within 10 s: with
 4 MiB ahead one that takes 0.5 MB/s is never cut off."""
 BLIND_BYTES_PER_S = 64 * limits.MIB
-"""Rate to an inbox that answers nothing: without flow control nobody says how fast it takes."""
+"""Rate to an inbox that answers nothing: without flow control no client says how fast it takes."""
 BLIND_BURST_BYTES = 4 * limits.MIB
 RATE_BURST_BYTES = 1 * limits.MIB  # of `rate_limit_bps`, as nats-server's: one message of max_payload
 GRACE_US = 100_000
@@ -42,7 +42,7 @@ _NO_LOW = -(2**62)
 
 
 class Place(Enum):
-    """Where a reader is; see the table."""
+    """Place of a reader in the table of the module."""
 
     READY = "ready"
     FOLLOWING = "following"
@@ -80,8 +80,8 @@ class Reader:
 
     __slots__ = (
         "_blind", "_flow_number", "_granted", "_rate", "_told", "ahead_bytes", "beat_us", "config", "counted_under",
-        "created_us", "cursor", "delivered_wall_us", "flow_bytes", "flow_reply", "inactive_us", "inbox", "is_asleep",
-        "is_fresh", "is_paced", "looked_us", "name", "place", "pulls", "stream_id", "told_pending", "wake_us",
+        "counts", "created_us", "cursor", "delivered_wall_us", "flow_bytes", "flow_reply", "inactive_us", "inbox",
+        "is_asleep", "is_paced", "looked_us", "name", "place", "pulls", "stream_id", "told_pending", "wake_us",
         "window_bytes",
     )  # fmt: skip
 
@@ -108,11 +108,11 @@ class Reader:
         self._blind = Bucket(BLIND_BYTES_PER_S, BLIND_BURST_BYTES, now_us)
         self._rate: Bucket | None = None
         self.beat_us = now_us  # the last heartbeat, message or the beginning
-        self.inactive_us: int | None = None  # since when nobody has wanted its messages
+        self.inactive_us: int | None = None  # since when no client has wanted its messages
         self.looked_us = now_us - LOOK_US  # when its inbox was looked for
         self.wake_us = _NEVER_US
         self.counted_under: object = None  # for which state of the log its count of pending messages holds
-        self.is_fresh = False  # it was counted just now: it is served even if the log has changed meanwhile
+        self.counts = 0  # since it was served
         self.told_pending: int | None = None  # counted for the answer that is being made
         self.is_asleep = False  # it waits for a time
         self.is_paced = config.is_original_pace  # until it has all that was there when it began
@@ -144,7 +144,7 @@ class Reader:
 
     @property
     def wants(self) -> bool:
-        """True if there is somebody to send messages to."""
+        """True if a client waits for messages."""
         return self.inactive_us is None if self.config.is_push else bool(self.pulls)
 
     def grant(self, now_us: int) -> None:

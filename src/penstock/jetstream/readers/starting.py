@@ -1,4 +1,4 @@
-"""Where a new reader begins, and how many messages are pending: the node is asked, in steps.
+"""The first place of a new reader, and its number of pending messages: the node is asked, in steps.
 
 Rules: counts are of messages that are not deleted. A list of subjects is bounded; a stream with more is refused.
 """
@@ -11,12 +11,12 @@ from collections.abc import Generator
 from typing import NamedTuple
 
 from penstock.base import limits
-from penstock.base.ids import Offset, StreamId
+from penstock.base.ids import Offset
 from penstock.jetstream.conversations import Answered, Asked, ask
 from penstock.jetstream.errors import unavailable
 from penstock.jetstream.readers.chunks import without_hidden
 from penstock.jetstream.readers.config import ReaderConfig
-from penstock.jetstream.readers.feed import Pending
+from penstock.jetstream.readers.feed import Feed, Pending
 from penstock.messages import (
     ListedSubject,
     ListOffsetsRequest,
@@ -32,7 +32,7 @@ SUBJECTS_MAX = 1_000_000
 
 
 class Start(NamedTuple):
-    """Where a reader begins: at `offset`, or with the `wanted` offsets (8 bytes each) below `resume` first."""
+    """The first place of a reader: at `offset`, or with the `wanted` offsets (8 bytes each) below `resume` first."""
 
     offset: int
     wanted: bytes = b""
@@ -91,9 +91,10 @@ def _listed(state: StreamState, patterns: tuple[str, ...]) -> Generator[Asked, l
 
 
 def pending_of(
-    stream_id: StreamId, filters: tuple[str, ...], start: Start, shown: Shown
+    feed: Feed, filters: tuple[str, ...], start: Start, shown: Shown
 ) -> Generator[Asked, list[Answered], Pending]:
     """Return how many messages a reader at `start` wants, up to the present end of the log. Raise RemoteError."""
+    stream_id, version = feed.stream_id, feed.version
     offset, wanted = start.offset, 0
     if start.offset < start.resume:
         left = without_hidden(start.wanted, shown.hidden)
@@ -101,11 +102,12 @@ def pending_of(
         offset = start.resume
     offset = max(offset, shown.log_start)
     if offset >= shown.end:
-        return Pending(wanted, shown.end)
+        # The subjects may have been listed later: what they show is counted, though the tail is not there yet.
+        return Pending(wanted, max(shown.end, start.resume), version)
     if not filters:
         request = ListOffsetsRequest(stream_id=stream_id, at="latest", rows_from=Offset(offset))
         found = yield from ask(request, ListOffsetsResponse, None, lambda response: response.rows is not None)
-        return Pending(wanted + (found.rows or 0), int(found.committed_end))
+        return Pending(wanted + (found.rows or 0), int(found.committed_end), version)
     begin, count = offset, 0
     while begin < shown.end:
         page = yield from ask(
@@ -116,4 +118,4 @@ def pending_of(
         if page.end_offset <= begin:
             break
         begin = int(page.end_offset)
-    return Pending(wanted + count, shown.end)
+    return Pending(wanted + count, shown.end, version)

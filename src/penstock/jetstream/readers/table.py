@@ -1,7 +1,7 @@
 """All readers of one broker: of the streams that it leads. It gives them their turns, rows and times.
 
 Rules: one turn writes at most TURN_BYTES, and nothing while nats-server takes less than is sent; readers that could
-go on take turns, so a slow one delays nobody. Reading and decoding is done in disk threads, a few at once. What ends
+go on take turns, so a slow one delays no other. Reading and decoding is done in disk threads, a few at once. What ends
 the leadership of this broker ends its readers; clients make them anew at the next leader.
 
     create ──▶ READY ──served──▶ FOLLOWING ◀── new rows: one decode for all
@@ -27,7 +27,7 @@ from penstock.hot.scan import GROUP_BITS
 from penstock.jetstream.conversations import Answered, Asked
 from penstock.jetstream.errors import ApiError
 from penstock.jetstream.gateway import GATEWAY_GROUP, Gateway
-from penstock.jetstream.readers.chunks import COLUMNS, Chunk, decoded
+from penstock.jetstream.readers.chunks import COLUMNS, Chunk, decoded, load_arrow
 from penstock.jetstream.readers.config import ReaderConfig
 from penstock.jetstream.readers.deliveries import Deliveries
 from penstock.jetstream.readers.feed import READ_BYTES, TAIL_WAIT_MS, Feed, Pending, RowCache
@@ -48,6 +48,8 @@ SHARE_BYTES = 256 * limits.KIB
 FETCHES_MAX = 8
 """Reads for readers that catch up, at once; the others wait."""
 COUNTS_MAX = 8
+COUNTS_EACH_MAX = 4
+"""Counts for one reader in a row: if so much is deleted meanwhile, it goes on with the last one."""
 _FIRST_SID = 1_000  # of subscriptions to the answers of flow-control messages
 _RETRY_US = 100_000
 _NEVER_US = 2**63 - 1
@@ -78,6 +80,7 @@ class Readers:
         self._turn_bytes = 0  # left in this turn
         self.total = 0
         self.delivered_bytes = 0
+        self._node.outbox.work(Lane.READ, load_arrow, lambda error: None)
 
     # What requests use
 
@@ -193,7 +196,7 @@ class Readers:
         start = Start(cursor.next_offset, cursor.wanted, cursor.resume_offset)
         shown = feed.look()
         assert shown is not None
-        return pending_of(feed.stream_id, reader.config.filters, start, shown)
+        return pending_of(feed, reader.config.filters, start, shown)
 
     def told_pending(self, reader: Reader) -> int | None:
         """Return how many messages are pending, if that is known without asking."""
@@ -201,7 +204,7 @@ class Readers:
         shown = feed.look()
         if shown is None or shown.end != feed.tail_end:
             return None
-        if reader.place is Place.FOLLOWING:
+        if reader.place is Place.FOLLOWING or reader.cursor.next_offset >= feed.tail_end:
             return 0
         if reader.counted_under is not feed.version:
             return None
@@ -316,7 +319,6 @@ class Readers:
             self._lose(feed)
             return
         reader.place = Place.IDLE
-        was_counted, reader.is_fresh = reader.is_fresh, False
         if reader.pulls and not self._is_wanted(reader, now):
             return
         if not reader.wants or reader.is_paused(now.wall_us):
@@ -327,14 +329,16 @@ class Readers:
         if cursor.next_offset >= feed.tail_end:
             self._at_tail(feed, reader, shown, now)
             return
-        if not was_counted and not self._is_counted(feed, reader):
+        if not self._is_counted(feed, reader):
             self._count(reader)
             return
         chunk = feed.find(reader)
         if chunk is None:
             self._fetch(feed, reader)
             return
+        reader.counts = 0
         reader.grant(now.elapsed_us)
+        cursor.payload_max = self._gateway.payload_max
         out = bytearray()
         stop = hot.TOOK_ALL
         for rows in chunk.rows:
@@ -351,7 +355,7 @@ class Readers:
             self._read_ahead(feed, reader, chunk)
 
     def _is_wanted(self, reader: Reader, now: Now) -> bool:
-        """Drop requests at the front that nobody waits for any more; False: it is not sure yet."""
+        """Drop requests at the front that no client waits for any more; False: it is not sure yet."""
         while reader.pulls and self.deliveries.has_interest(reader.pulls[0].reply) is False:
             if now.elapsed_us < reader.pulls[0].received_us + GRACE_US:
                 self._sleep(reader, now.elapsed_us + 2_000)
@@ -392,12 +396,14 @@ class Readers:
         if shown.end > feed.tail_end or reader.cursor.next_offset > feed.tail_end:
             feed.behind.append(reader)  # rows are on the way, or it begins later
             reader.place = Place.WAITING
+            reader.counted_under = None  # rows that it does not want would be counted
             return
         for one in reader.at_end(now.elapsed_us):
             self._send(one)
         if not reader.wants:
             return
         reader.grant(now.elapsed_us)
+        reader.cursor.payload_max = self._gateway.payload_max
         reader.place = Place.FOLLOWING
         feed.follow(reader)
 
@@ -578,7 +584,7 @@ class Readers:
 
     def _is_counted(self, feed: Feed, reader: Reader) -> bool:
         """True if the count of pending messages holds; if all that is pending is in memory, it is counted now."""
-        if reader.counted_under is feed.version:
+        if reader.counted_under is feed.version or reader.counts >= COUNTS_EACH_MAX:
             return True
         cursor = reader.cursor
         if cursor.next_offset >= cursor.resume_offset:
@@ -640,8 +646,9 @@ class Readers:
             feed.unsettled.append((reader, pending))
             return False
         later = feed.count_recent(cursor.filter, max(pending.end, cursor.next_offset))
-        reader.is_fresh = True
-        reader.counted_under = None if later is None else feed.version
+        is_valid = later is not None and pending.version is feed.version
+        reader.counted_under = feed.version if is_valid else None
+        reader.counts += 1
         cursor.pending = pending.messages + (later or 0) - cursor.filter.seen
         return True
 
@@ -705,12 +712,9 @@ class Readers:
         image = self._node.image
         for feed in list(self._feeds.values()):
             state = image.streams.get(feed.stream_id)
-            if state is None:
-                self._lose(feed, "Consumer Deleted")
-            elif (
-                state.partitions[0].leader != self._node.broker_id
-                or state.partitions[0].leader_epoch != feed.leader_epoch
-            ):
+            partition = None if state is None else state.partitions[0]
+            is_led = partition is not None and partition.leader == self._node.broker_id
+            if partition is None or not is_led or partition.leader_epoch != feed.leader_epoch:
                 self._lose(feed)
 
     def _lose(self, feed: Feed) -> None:

@@ -76,7 +76,7 @@ UNKNOWN_ROLLUP = -2  # the log may hold such a message
 
 
 class Shown(NamedTuple):
-    """What readers are shown of a log. `taken`: how often the cleaner has taken rows that were not hidden."""
+    """The part of a log that readers are shown. `taken`: how often the cleaner has taken rows that were not hidden."""
 
     hidden: RowSet | None
     log_start: int

@@ -8,14 +8,10 @@ from itertools import count
 from typing import Any, NamedTuple
 
 from penstock.hot.scan import GROUP_BITS
-from penstock.jetstream.api import jetstream_gateway
 from penstock.jetstream.gateway import GATEWAY_GROUP
-from penstock.jetstream.node_access import GatewayCaller
-from penstock.node.step import Reply, Step
 from tests.groups import group_of
-from tests.unit.node.harness import Broker
+from tests.unit.jetstream.api_broker import ApiBroker
 
-_ANSWER = re.compile(rb"(?:PUB ([^ \r\n]+) (\d+)|HPUB ([^ \r\n]+) (\d+) (\d+))\r\n")
 _ACK = re.compile(r"\$JS\.ACK\.([^.]+)\.([^.]+)\.1\.(\d+)\.(\d+)\.(\d+)\.(\d+)@(.+)")
 
 
@@ -39,64 +35,12 @@ class Delivered(NamedTuple):
         return self.headers.partition(b"\r\n")[0].decode().removeprefix("NATS/1.0").strip()
 
 
-class FakeLeaf:
-    """Takes deliveries, and knows who is interested: everybody, but for `deserted`."""
-
-    def __init__(self) -> None:
-        self.is_up = True
-        self.is_writable = True
-        self.deserted: set[bytes] = set()
-        self.watched: set[bytes] = set()
-        self.frames: list[bytes] = []
-
-    def has_interest(self, subject: bytes, queue: bytes = b"") -> bool | None:
-        return subject not in self.deserted
-
-    def watch(self, subject: bytes) -> None:
-        self.watched.add(subject)
-
-    def unwatch(self, subject: bytes) -> None:
-        self.watched.discard(subject)
-
-    def mistake(self, subject: str, size_bytes: int = 0) -> str | None:
-        return "it is not allowed" if subject.startswith("forbidden.") else None
-
-    def deliver(self, frames: bytes | bytearray) -> None:
-        assert self.is_up
-        self.frames.append(bytes(frames))
-
-
-class ApiBroker(Broker):
-    """A broker that serves the API."""
+class ReaderBroker(ApiBroker):
+    """A broker that serves the API, and its subscribers."""
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
-        self.leaf = FakeLeaf()
-        self.answers: dict[str, bytes] = {}
         self._numbers = count(1)
-        names = count(1)
-        self.gateway = jetstream_gateway(
-            self.node, prefixes=("$JS.API.",), deliveries=self.leaf, new_name=lambda: f"reader{next(names)}"
-        )
-
-    def do(self, step: Step) -> None:
-        """One step; the gateway's answers aside."""
-        own = [one for one in step.publish if one.sid == GATEWAY_GROUP]
-        for one in own:
-            self._answered(one.commands)
-        step.publish = [one for one in step.publish if one.sid != GATEWAY_GROUP]
-        super().do(step)
-
-    def _answered(self, command: bytes) -> None:
-        found = _ANSWER.match(command)
-        assert found is not None, command
-        self.answers[(found[1] or found[3]).decode()] = command[found.end() : -2]
-
-    def _reply(self, reply: Reply) -> None:
-        if isinstance(reply.caller, GatewayCaller):
-            self.gateway.answered(reply.caller, reply.response, reply.payload)
-        else:
-            super()._reply(reply)
 
     def turn(self) -> None:
         """Carry out all that is decided, the turns of readers too."""
@@ -109,20 +53,18 @@ class ApiBroker(Broker):
         super().tick_node()
         self.gateway.tick(self.clock.now)
 
-    def call(self, operation: str, payload: bytes | str | dict[str, Any] = b"", reply: str = "") -> str:
+    def send(self, operation: str, payload: bytes | str | dict[str, Any] = b"", reply: str = "") -> str:
         """Send an API request; the inbox of the answer."""
         if isinstance(payload, dict):
             payload = json.dumps(payload)
         data = payload.encode() if isinstance(payload, str) else payload
         inbox = reply or f"_INBOX.{next(self._numbers)}"
-        group = group_of([(f"$JS.API.{operation}".encode(), inbox.encode(), None, data)])
-        self.gateway.messages_received(group, self.clock.now)
-        self.turn()
+        self.deliver([(f"$JS.API.{operation}".encode(), inbox.encode(), None, data)])
         return inbox
 
     def api(self, operation: str, payload: bytes | str | dict[str, Any] = b"") -> dict[str, Any]:
         """The answer to an API request."""
-        found: dict[str, Any] = json.loads(self.answers[self.call(operation, payload)])
+        found: dict[str, Any] = json.loads(self.answers[self.send(operation, payload)])
         return found
 
     def consumer(self, stream: str, name: str = "", **config: Any) -> dict[str, Any]:
@@ -130,9 +72,6 @@ class ApiBroker(Broker):
         config |= {"name": name} if name else {}
         suffix = f".{name}" if name else ""
         return self.api(f"CONSUMER.CREATE.{stream}{suffix}", {"stream_name": stream, "config": config})
-
-    def hear(self, *args: Any) -> None:  # the harness's name for the next answer of NATS
-        super().hear(*args)
 
     def flow(self, reply: str) -> None:
         """A client answers a flow-control message."""

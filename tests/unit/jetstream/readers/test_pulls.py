@@ -7,23 +7,23 @@ from typing import Any
 
 import pytest
 
-from tests.unit.jetstream.readers.gateways import ApiBroker, Delivered
+from tests.unit.jetstream.readers.gateways import Delivered, ReaderBroker
 
 S = 1_000_000_000  # ns
 
 
-def started(messages: int = 5, **config: Any) -> ApiBroker:
-    broker = ApiBroker().start()
+def started(messages: int = 5, **config: Any) -> ReaderBroker:
+    broker = ReaderBroker().start()
     broker.create("s", **config)
     for number in range(messages):
         broker.publish(f"s.{number % 2}", b"%d" % number)
     broker.tick(1)
-    return broker  # type: ignore[return-value]
+    return broker
 
 
-def pull(broker: ApiBroker, request: Any, name: str = "c") -> list[Delivered]:
+def pull(broker: ReaderBroker, request: Any, name: str = "c") -> list[Delivered]:
     """What a request gets at once."""
-    inbox = broker.call(f"CONSUMER.MSG.NEXT.s.{name}", request)
+    inbox = broker.send(f"CONSUMER.MSG.NEXT.s.{name}", request)
     return broker.delivered(inbox)
 
 
@@ -50,7 +50,7 @@ def test_a_request_gets_messages_with_their_places() -> None:
 def test_a_request_waits_for_what_is_missing() -> None:
     broker = started(1)
     broker.consumer("s", "c")
-    inbox = broker.call("CONSUMER.MSG.NEXT.s.c", {"batch": 3, "expires": 5 * S})
+    inbox = broker.send("CONSUMER.MSG.NEXT.s.c", {"batch": 3, "expires": 5 * S})
     assert told(broker.delivered(inbox)) == ["0"]
     assert broker.api("CONSUMER.INFO.s.c")["num_waiting"] == 1
     broker.publish("s.x", b"a", b"b", b"c")
@@ -64,8 +64,8 @@ def test_a_request_waits_for_what_is_missing() -> None:
 def test_requests_are_served_in_their_order() -> None:
     broker = started(0)
     broker.consumer("s", "c")
-    first = broker.call("CONSUMER.MSG.NEXT.s.c", {"batch": 2, "expires": 5 * S})
-    second = broker.call("CONSUMER.MSG.NEXT.s.c", {"batch": 2, "expires": 5 * S})
+    first = broker.send("CONSUMER.MSG.NEXT.s.c", {"batch": 2, "expires": 5 * S})
+    second = broker.send("CONSUMER.MSG.NEXT.s.c", {"batch": 2, "expires": 5 * S})
     broker.publish("s.x", b"a", b"b", b"c", b"d", b"e")
     found = broker.delivered()
     assert [(one.inbox, one.value) for one in found] == [
@@ -103,7 +103,7 @@ def test_the_end_of_a_request(request_: Any, expected: list[str]) -> None:
 def test_a_request_without_messages_ends_at_its_time() -> None:
     broker = started(1)
     broker.consumer("s", "c", inactive_threshold=60 * S)
-    inbox = broker.call("CONSUMER.MSG.NEXT.s.c", {"batch": 3, "expires": 2 * S, "idle_heartbeat": S // 2})
+    inbox = broker.send("CONSUMER.MSG.NEXT.s.c", {"batch": 3, "expires": 2 * S, "idle_heartbeat": S // 2})
     assert told(broker.delivered(inbox)) == ["0"]
     broker.tick(600)
     (beat,) = broker.delivered(inbox)
@@ -129,7 +129,7 @@ def test_a_request_that_nobody_waits_for_gets_nothing() -> None:
     broker = started(1)
     broker.consumer("s", "c", inactive_threshold=60 * S)
     broker.leaf.deserted.add(b"gone")
-    broker.call("CONSUMER.MSG.NEXT.s.c", {"batch": 1}, reply="gone")
+    broker.send("CONSUMER.MSG.NEXT.s.c", {"batch": 1}, reply="gone")
     broker.tick(50)
     assert broker.delivered() == []
     broker.tick(200)
@@ -139,8 +139,18 @@ def test_a_request_that_nobody_waits_for_gets_nothing() -> None:
 
 def test_a_request_for_an_unknown_consumer_hears_that_nobody_listens() -> None:
     broker = started(1)
-    inbox = broker.call("CONSUMER.MSG.NEXT.s.none", {"batch": 1})
-    assert broker.answers[inbox].startswith(b"NATS/1.0 503\r\n")
+    inbox = broker.send("CONSUMER.MSG.NEXT.s.none", {"batch": 1})
+    assert broker.blocks[inbox].startswith(b"NATS/1.0 503\r\n")
+
+
+def test_nothing_is_sent_to_an_inbox_that_is_not_allowed() -> None:
+    broker = started(2)
+    broker.consumer("s", "c")
+    for request in ({"batch": 1}, {"batch": -1, "expires": S}, "x{", {"id": "x"}):
+        broker.send("CONSUMER.MSG.NEXT.s.c", request, reply="forbidden.inbox")
+    broker.tick(2_000)
+    assert broker.delivered() == []
+    assert told(pull(broker, "2")) == ["0", "1"]
 
 
 def test_a_push_consumer_takes_no_requests() -> None:
@@ -165,7 +175,7 @@ def test_a_consumer_that_nobody_asks_is_deleted_after_its_time() -> None:
 def test_deleting_a_consumer_ends_its_requests() -> None:
     broker = started(0)
     broker.consumer("s", "c")
-    inbox = broker.call("CONSUMER.MSG.NEXT.s.c", {"batch": 1, "expires": 5 * S})
+    inbox = broker.send("CONSUMER.MSG.NEXT.s.c", {"batch": 1, "expires": 5 * S})
     assert broker.api("CONSUMER.DELETE.s.c")["success"]
     assert told(broker.delivered(inbox)) == ["409 Consumer Deleted"]
     assert broker.api("CONSUMER.NAMES.s")["consumers"] == []
@@ -174,7 +184,7 @@ def test_deleting_a_consumer_ends_its_requests() -> None:
 def test_deleting_the_stream_ends_its_consumers() -> None:
     broker = started(0)
     broker.consumer("s", "c")
-    inbox = broker.call("CONSUMER.MSG.NEXT.s.c", {"batch": 1, "expires": 5 * S})
+    inbox = broker.send("CONSUMER.MSG.NEXT.s.c", {"batch": 1, "expires": 5 * S})
     broker.delete("s")
     broker.tick(1)
     assert told(broker.delivered(inbox)) == ["409 Consumer Deleted"]
@@ -185,7 +195,7 @@ def test_no_request_is_lost_while_nothing_can_be_delivered() -> None:
     broker = started(2)
     broker.consumer("s", "c")
     broker.leaf.is_up = False
-    inbox = broker.call("CONSUMER.MSG.NEXT.s.c", {"batch": 5, "expires": 5 * S})
+    inbox = broker.send("CONSUMER.MSG.NEXT.s.c", {"batch": 5, "expires": 5 * S})
     broker.publish("s.x", b"more")
     assert broker.delivered() == []
     broker.leaf.is_up = True

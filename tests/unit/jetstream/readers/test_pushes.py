@@ -5,22 +5,22 @@ from __future__ import annotations
 from typing import Any
 
 from penstock.jetstream.readers.reader import WINDOW_BYTES_FIRST, WINDOW_BYTES_MAX
-from tests.unit.jetstream.readers.gateways import ApiBroker, Delivered
+from tests.unit.jetstream.readers.gateways import Delivered, ReaderBroker
 
 MS = 1_000_000  # ns
 S = 1_000 * MS
 
 
-def started(messages: int = 3) -> ApiBroker:
-    broker = ApiBroker().start()
+def started(messages: int = 3) -> ReaderBroker:
+    broker = ReaderBroker().start()
     broker.create("s")
     for number in range(messages):
         broker.publish(f"s.{number % 2}", b"%d" % number)
     broker.tick(1)
-    return broker  # type: ignore[return-value]
+    return broker
 
 
-def ordered(broker: ApiBroker, name: str = "c", inbox: str = "inbox", **config: Any) -> dict[str, Any]:
+def ordered(broker: ReaderBroker, name: str = "c", inbox: str = "inbox", **config: Any) -> dict[str, Any]:
     """A consumer as ordered consumers make it."""
     return broker.consumer(
         "s",
