@@ -88,6 +88,8 @@ cdef class SubjectTable:
     @cython.locals(low=uint64_t, high=uint64_t, number=int64_t, slot=Py_ssize_t, older=int64_t)
     cdef int64_t _counted(self) noexcept
 
+    cdef Py_ssize_t _older_slot(self) noexcept
+
     @cython.locals(number=int64_t, slot=Py_ssize_t, before=int64_t, newer="unsigned char*", noted="unsigned char*", at=Py_ssize_t)
     cdef int64_t _put(self, int64_t offset) except -1
 

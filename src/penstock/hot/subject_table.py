@@ -248,6 +248,10 @@ class SubjectTable:
             number += older
         return -1 - number
 
+    def _older_slot(self) -> _int:
+        assert self._older is not None
+        return _slot_of(self._older, self._older_mask, self._hash.low & _SIGNLESS, self._hash.high & _SIGNLESS)
+
     def _put(self, offset: _int) -> _int:
         """Record a message on the subject that was hashed; return what `_find` did before."""
         before = self._find()
@@ -275,6 +279,9 @@ class SubjectTable:
             slot = self._at // _SLOT * _COUNT
             number = load.uint32(self._newer_counts, slot)
             load.put_int32(self._noted_counts, at, number)
+            if number == 0 and self._older is not None:
+                number = load.uint32(self._older_counts, self._older_slot() // _SLOT * _COUNT)
+                number = number if number >= _COMPLETE else 0  # else both parts count for themselves
             if number & _COUNT_MAX < _COUNT_MAX:
                 load.put_int32(self._newer_counts, slot, number + 1)
         self._noted_count += 1
