@@ -1,0 +1,253 @@
+"""A stand-in for the program `nats-server`, for suites that start it themselves: a real one, with a broker beside it.
+
+Rules: it takes nats-server's arguments. Without JetStream among them it becomes the real program. With JetStream, the
+real program gets them without JetStream, plus a port for leaf nodes, and a broker stores its data in the same folder.
+Nobody may see the server before the broker is ready, so until then its log lines are kept back, and its monitoring port
+does not answer. The stand-in passes signals on; if it is killed, both programs die with it.
+
+    suite ── arguments, signals ──▶ stand-in ──▶ nats-server ◀── clients
+          ◀── log, GET /varz ──────    │              ▲
+                                       └────▶ broker ─┘
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+import socket
+import sys
+import tempfile
+import time
+from asyncio.subprocess import PIPE, Process
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from penstock.broker.nats.server import find_nats_server
+from penstock.broker.process.parent_death_signal import dying_with_parent
+from tests.conformance.servers import gateway_flags, jetstream_login, with_leaf_port, without_jetstream
+
+READY_S = 30.0
+_PORT_FREE_S = 10.0
+_LINE_BYTES_MAX = 1 << 20
+_SERVE = "from penstock.cli import main; main()"
+_CLIENTS = re.compile(rb"Listening for client connections on \S*:(\d+)")
+_LEAVES = re.compile(rb"Listening for leafnode connections on \S*:(\d+)")
+_MONITOR = re.compile(rb"Starting http monitor on \S*:(\d+)")
+_READY = b"Server is ready"
+_ALONE = {"-js": "jetstream", "--jetstream": "jetstream"}
+_WITH_VALUE = {
+    "-p": "port",
+    "--port": "port",
+    "-a": "address",
+    "--addr": "address",
+    "--net": "address",
+    "-m": "monitor",
+    "--http_port": "monitor",
+    "-sd": "store",
+    "--store_dir": "store",
+    "-c": "config",
+    "--config": "config",
+    "-l": "log",
+    "--log": "log",
+    "-P": "pid",
+    "--pid": "pid",
+}
+
+
+@dataclass
+class Arguments:
+    """Arguments of nats-server: those that matter here by their names, and all others as they are."""
+
+    known: dict[str, str] = field(default_factory=dict)
+    others: list[str] = field(default_factory=list)
+
+    @property
+    def config(self) -> str:
+        """Text of the config file."""
+        path = self.known.get("config")
+        return Path(path).read_text(encoding="utf-8") if path is not None else ""
+
+    @property
+    def wants_jetstream(self) -> bool:
+        """True if the arguments or the config turn JetStream on."""
+        return "jetstream" in self.known or re.search(r"\bjetstream\b", self.config) is not None
+
+
+def parse(arguments: list[str]) -> Arguments:
+    """Read arguments as Go's package `flag` does: `-name value`, `-name=value`, with one dash or two."""
+    found = Arguments()
+    rest = list(arguments)
+    while rest:
+        flag, equals, value = rest.pop(0).partition("=")
+        if flag in _ALONE:
+            found.known[_ALONE[flag]] = ""
+        elif flag in _WITH_VALUE:
+            found.known[_WITH_VALUE[flag]] = value if equals else rest.pop(0)
+        else:
+            found.others.append(flag + equals + value)
+    return found
+
+
+class StandIn:
+    """The two programs, and what the suite sees of them."""
+
+    def __init__(self, arguments: Arguments) -> None:
+        self._arguments = arguments
+        self._folder = Path(arguments.known.get("store") or tempfile.mkdtemp(prefix="stand-in-"))
+        self._ports: dict[str, int] = {}
+        self._kept: list[bytes] = []
+        self._log = open(log, "ab", buffering=0) if (log := arguments.known.get("log")) else None
+        self._is_ready = asyncio.Event()
+        self._is_up = asyncio.Event()
+        self._nats: Process | None = None
+        self._broker: Process | None = None
+        self._monitor: asyncio.Server | None = None
+        self._ended = False
+
+    async def run(self) -> int:
+        """Run until nats-server ends; return its exit code."""
+        _wait_until_free(self._port())
+        self._nats = await self._start_nats()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, lambda: loop.create_task(self._stop()))
+        for number in (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+            loop.add_signal_handler(number, self._nats.send_signal, number)
+        reading = loop.create_task(self._read_log(self._nats))
+        up = loop.create_task(self._is_up.wait())
+        await asyncio.wait((up, reading), return_when=asyncio.FIRST_COMPLETED)
+        if self._is_up.is_set():
+            await self._start_broker()
+            await self._show()
+        else:
+            self._say_kept()
+        code = await self._nats.wait()
+        await reading
+        await self._end_broker()
+        return code
+
+    def _port(self) -> int:
+        return int(self._arguments.known.get("port", "4222"))
+
+    async def _start_nats(self) -> Process:
+        config = without_jetstream(self._arguments.config)
+        leaf = with_leaf_port("", -1)
+        self._folder.mkdir(parents=True, exist_ok=True)
+        file = self._folder / "nats-server.conf"
+        file.write_text(f"{config}\n{leaf}\n", encoding="utf-8")
+        place = ["-a", self._arguments.known.get("address", "127.0.0.1"), "-p", str(self._port())]
+        monitor = ["-m", "-1"] if "monitor" in self._arguments.known else []
+        command = [str(find_nats_server()), "-c", str(file), *place, *monitor, *self._arguments.others]
+        return await asyncio.create_subprocess_exec(
+            *dying_with_parent(command), stderr=PIPE, limit=_LINE_BYTES_MAX, start_new_session=True
+        )
+
+    async def _read_log(self, process: Process) -> None:
+        assert process.stderr is not None
+        while line := await process.stderr.readline():
+            for name, pattern in (("client", _CLIENTS), ("leaf", _LEAVES), ("monitor", _MONITOR)):
+                if (found := pattern.search(line)) is not None:
+                    self._ports[name] = int(found[1])
+            self._kept.append(line)
+            if _READY in line:
+                self._is_up.set()
+            if self._is_ready.is_set():
+                self._say_kept()
+
+    def _say_kept(self) -> None:
+        text, self._kept = b"".join(self._kept), []
+        if self._log is not None:
+            self._log.write(text)
+        else:
+            with suppress(OSError):  # the suite may have closed the pipe
+                os.write(sys.stderr.fileno(), text)
+
+    async def _start_broker(self) -> None:
+        login = jetstream_login(self._arguments.config)
+        prefix = login.prefix if login is not None else ""
+        is_default = login is not None and re.search(rf"no_auth_user\W+{login.user}\b", self._arguments.config)
+        url = f"nats://{'' if is_default else prefix}127.0.0.1:{self._ports['client']}"
+        flags = gateway_flags(self._arguments.config, f"nats://{prefix}127.0.0.1:{self._ports['leaf']}")
+        places = ["--data-dir", str(self._folder / "penstock"), "--listen", "127.0.0.1:0", "--nats", url]
+        command = [sys.executable, "-P", "-c", _SERVE, "serve", *places, *flags]
+        log = (self._folder / "penstock.log").open("ab")
+        with log:
+            self._broker = await asyncio.create_subprocess_exec(
+                *dying_with_parent(command), stdout=PIPE, stderr=log, start_new_session=True
+            )
+        assert self._broker.stdout is not None
+        with suppress(TimeoutError):
+            async with asyncio.timeout(READY_S):
+                while line := await self._broker.stdout.readline():
+                    if b"ready client=" in line:
+                        return
+        self._kept.append(b"[FTL] the broker is not ready; see " + str(self._folder / "penstock.log").encode() + b"\n")
+
+    async def _show(self) -> None:
+        if "monitor" in self._ports:
+            port = int(self._arguments.known["monitor"])
+            self._monitor = await asyncio.start_server(self._pass_on, "127.0.0.1", port, reuse_address=True)
+        if (path := self._arguments.known.get("pid")) is not None:
+            Path(path).write_text(str(os.getpid()), encoding="utf-8")
+        self._is_ready.set()
+        self._say_kept()
+
+    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Pass one connection to the real monitoring port."""
+        with suppress(OSError):
+            inner_reader, inner_writer = await asyncio.open_connection("127.0.0.1", self._ports["monitor"])
+            await asyncio.gather(_copy(reader, inner_writer), _copy(inner_reader, writer))
+
+    async def _stop(self) -> None:
+        if self._ended:
+            return
+        self._ended = True
+        await self._end_broker()
+        assert self._nats is not None
+        with suppress(ProcessLookupError):
+            self._nats.terminate()
+
+    async def _end_broker(self) -> None:
+        if self._broker is not None and self._broker.returncode is None:
+            with suppress(ProcessLookupError):
+                self._broker.terminate()
+            await self._broker.wait()
+
+
+async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with suppress(OSError):
+        while data := await reader.read(1 << 16):
+            writer.write(data)
+            await writer.drain()
+    writer.close()
+
+
+def _wait_until_free(port: int) -> None:
+    """Wait for the end of a server that was killed just now and still has the port."""
+    deadline_s = time.monotonic() + _PORT_FREE_S
+    while port > 0 and time.monotonic() < deadline_s:
+        with suppress(OSError), socket.socket() as tried:
+            tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            tried.bind(("127.0.0.1", port))
+            return
+        time.sleep(0.02)
+
+
+def main(given: list[str]) -> int:
+    """Be nats-server with these arguments."""
+    arguments = parse(given)
+    if not arguments.wants_jetstream:
+        real = str(find_nats_server())
+        os.execv(real, [real, *given])
+    return asyncio.run(_run(arguments))
+
+
+async def _run(arguments: Arguments) -> int:
+    return await StandIn(arguments).run()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,122 @@
+"""What a suite of a peer is to the runner, and the programs that it needs."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from tests.conformance.results import Outcome
+from tests.conformance.servers import System
+
+ROOT = Path(__file__).parents[2]
+BUILD = ROOT / "build" / "conformance"
+_SETUP_S = 900
+_REASON_CHARS = 160
+_VARIES = (
+    (re.compile(r"\b(?:\d{1,3}\.){3}\d{1,3}:\d+"), "HOST:PORT"),
+    (re.compile(r"_INBOX\.[\w.]+"), "_INBOX"),
+    (re.compile(r"0x[0-9a-f]+"), "ADDRESS"),
+    (re.compile(r"\d+(\.\d+)?(ms|µs|us|s)\b"), "TIME"),
+)
+
+
+class SuiteMissingError(Exception):
+    """A suite, or a program that it needs, is not to be had here; the text says what and why."""
+
+
+class Suite(Protocol):
+    """Tests of a peer, unmodified."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def version(self) -> str: ...
+
+    def prepare(self) -> None:
+        """Fetch and build what is needed; raise SuiteMissingError."""
+
+    async def run(self, system: System, tests: Sequence[str], folder: Path) -> list[Outcome]:
+        """Run these tests against one system."""
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A program that ended, or was killed at its limit."""
+
+    code: int
+    output: str
+
+
+def program(name: str, suite: str) -> str:
+    """Return the path of a program on the PATH; raise SuiteMissingError."""
+    found = shutil.which(name)
+    if found is None:
+        raise SuiteMissingError(f"{suite} needs the program {name}, which is not on the PATH")
+    return found
+
+
+def carry_out(command: Sequence[str], suite: str, cwd: Path, environment: Mapping[str, str] | None = None) -> str:
+    """Run a step of a suite's preparation; return its standard output; raise SuiteMissingError if it fails."""
+    where = {**os.environ, **(environment or {})}
+    try:
+        done = subprocess.run(
+            command, cwd=cwd, env=where, capture_output=True, text=True, timeout=_SETUP_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise SuiteMissingError(f"{suite}: `{' '.join(command)}` did not end: {error}") from error
+    if done.returncode:
+        said = (done.stderr or done.stdout).strip()[-2000:]
+        raise SuiteMissingError(f"{suite}: `{' '.join(command)}` failed:\n{said}")
+    return done.stdout
+
+
+def go_module(path: str, version: str, checksum: str, suite: str) -> Path:
+    """Return the folder of a Go module of exactly this content, fetched if need be; raise SuiteMissingError."""
+    BUILD.mkdir(parents=True, exist_ok=True)
+    said = carry_out([program("go", suite), "mod", "download", "-json", f"{path}@{version}"], suite, BUILD)
+    module = json.loads(said)
+    if module["Sum"] != checksum:
+        raise SuiteMissingError(f"{suite}: {path} {version} has checksum {module['Sum']}, not {checksum}")
+    return Path(module["Dir"])
+
+
+async def run_program(
+    command: Sequence[str], cwd: Path, environment: Mapping[str, str], limit_s: float
+) -> Finished:
+    """Run a program until it ends, or kill it with all that it started at the limit; output is of both streams."""
+    process = await asyncio.create_subprocess_exec(
+        *command,
+        cwd=cwd,
+        env=dict(environment),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+        start_new_session=True,
+    )
+    try:
+        async with asyncio.timeout(limit_s):
+            output, _ = await process.communicate()
+        return Finished(process.returncode or 0, output.decode("utf-8", "replace"))
+    except TimeoutError:
+        return Finished(-9, f"not ended after {limit_s:.0f} s")
+    finally:
+        if process.returncode is None:
+            os.killpg(process.pid, 9)
+            await process.wait()
+
+
+def reason(text: str) -> str:
+    """Return one line of bounded length without what differs from run to run."""
+    line = " ".join(text.split())
+    for pattern, instead in _VARIES:
+        line = pattern.sub(instead, line)
+    return line[:_REASON_CHARS]
