@@ -1,0 +1,82 @@
+"""`python -m tests.conformance` runs peers' own test suites against Penstock, or against a nats-server with JetStream.
+
+Exit code 1: a suite is missing here, or a test that passed in the kept results does not pass any more.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.conformance.nats_go import NatsGo
+from tests.conformance.nats_py import NatsPy
+from tests.conformance.natscli import NatsCli
+from tests.conformance.page import summary
+from tests.conformance.results import RESULTS, Outcome, Result, Run, judged, read_list, read_run
+from tests.conformance.servers import System
+from tests.conformance.suites import BUILD, Suite, SuiteMissingError
+
+SUITES: tuple[Suite, ...] = (NatsGo(), NatsPy(), NatsCli())
+
+
+async def run_suite(suite: Suite, system: System, names: Sequence[str] | None = None) -> Run:
+    """Run a suite, or some of its tests, against one system; raise SuiteMissingError if it is not to be had here."""
+    suite.prepare()
+    listed = [test for test in read_list(suite.name) if names is None or test.name in names]
+    with tempfile.TemporaryDirectory(prefix="conformance-") as folder:
+        outcomes: list[Outcome] = await suite.run(system, [test.name for test in listed], Path(folder) / "servers")
+    return judged(suite.name, suite.version, system, listed, outcomes)
+
+
+def lost(run: Run) -> list[str]:
+    """Return the tests that passed in the kept results and do not pass in this run."""
+    path = RESULTS / f"{run.suite}.{run.system}.json"
+    if not path.exists():
+        return []
+    kept = {row.name for row in read_run(path).rows if row.result == Result.PASSED}
+    return [f"{row.name}: {row.result}, {row.reason}" for row in run.rows if row.name in kept - _passed(run)]
+
+
+def _passed(run: Run) -> set[str]:
+    return {row.name for row in run.rows if row.result == Result.PASSED}
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the suites that are named, or all; return the exit code."""
+    parser = argparse.ArgumentParser(prog="make conformance", description=__doc__)
+    parser.add_argument("suites", nargs="*", metavar="SUITE", help=f"of {', '.join(suite.name for suite in SUITES)}")
+    parser.add_argument("--against", type=System, choices=list(System), default=System.PENSTOCK, metavar="SYSTEM")
+    parser.add_argument("--keep", action="store_true", help="keep the results in the repository, for the page")
+    parser.add_argument("--test", action="append", metavar="NAME", help="run this test only; may be given again")
+    given = parser.parse_args(arguments)
+    if unknown := set(given.suites) - {suite.name for suite in SUITES}:
+        parser.error(f"there is no suite {', '.join(sorted(unknown))}")
+    if given.keep and given.test:
+        parser.error("--keep is for whole suites")
+    has_failed = False
+    for suite in SUITES:
+        if given.suites and suite.name not in given.suites:
+            continue
+        try:
+            run = asyncio.run(run_suite(suite, given.against, given.test))
+        except SuiteMissingError as error:
+            print(f"MISSING: {error}", file=sys.stderr)
+            has_failed = True
+            continue
+        print("\n".join(summary(run)))
+        for row in run.rows:
+            if row.result != Result.PASSED:
+                print(f"  {row.result}: {row.name} ({row.needs}): {row.reason}")
+        for line in lost(run):
+            print(f"PASSED BEFORE: {line}", file=sys.stderr)
+            has_failed = True
+        print(f"written to {run.write(RESULTS if given.keep else BUILD)}\n", flush=True)
+    return 1 if has_failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
