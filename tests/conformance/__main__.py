@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.conformance.nats_go import NatsGo
+from tests.conformance.nats_js import NatsJs
 from tests.conformance.nats_py import NatsPy
 from tests.conformance.natscli import NatsCli
 from tests.conformance.page import summary
@@ -20,7 +21,7 @@ from tests.conformance.results import RESULTS, Outcome, Result, Run, judged, rea
 from tests.conformance.servers import System
 from tests.conformance.suites import BUILD, Suite, SuiteMissingError
 
-SUITES: tuple[Suite, ...] = (NatsGo(), NatsPy(), NatsCli())
+SUITES: tuple[Suite, ...] = (NatsGo(), NatsPy(), NatsJs(), NatsCli())
 
 
 async def run_suite(suite: Suite, system: System, names: Sequence[str] | None = None) -> Run:

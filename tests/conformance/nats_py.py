@@ -13,14 +13,12 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
-from hashlib import sha256
 from pathlib import Path
 from xml.etree import ElementTree
 
-from penstock.broker.nats.server import find_nats_server
 from tests.conformance.results import Outcome, Result
 from tests.conformance.servers import System
-from tests.conformance.suites import ROOT, SuiteMissingError, carry_out, reason, run_program
+from tests.conformance.suites import SuiteMissingError, carry_out, content, put_nats_server, reason, run_program
 
 PLACE = "CONFORMANCE_NATS_PY"
 _COMMIT, _FOLDER, _TESTS = "06b6778", "nats", "tests/test_js.py"
@@ -50,7 +48,7 @@ class NatsPy:
         if not place or not (Path(place) / _FOLDER / _TESTS).is_file():
             raise SuiteMissingError(f"{self.name} is in no package: set {PLACE} to the path of a checkout of nats.py")
         self._folder = Path(place).resolve() / _FOLDER
-        if (found := _content(self._folder)) != _CHECKSUM:
+        if (found := content(self._folder, "src/**/*.py", "tests/*.py", "tests/conf/*")) != _CHECKSUM:
             raise SuiteMissingError(
                 f"{self.name}: the tests in {place} have checksum {found}, not {_CHECKSUM}; take commit {_COMMIT}"
             )
@@ -64,10 +62,7 @@ class NatsPy:
 
     async def run(self, system: System, tests: Sequence[str], folder: Path) -> list[Outcome]:
         """Run each test in a process and a network of its own, some side by side."""
-        programs = folder / "bin"
-        programs.mkdir(parents=True)
-        stand_in(programs / "nats-server", system)
-        environment = self._environment({"PATH": f"{programs}{os.pathsep}{os.environ['PATH']}"})
+        environment = self._environment({"PATH": put_nats_server(folder / "bin", system)})
         free = asyncio.Semaphore(_SIDE_BY_SIDE)
         async with asyncio.TaskGroup() as group:
             numbered = enumerate(tests)
@@ -87,25 +82,6 @@ class NatsPy:
 
     def _environment(self, more: dict[str, str]) -> dict[str, str]:
         return {**os.environ, **more, "PYTHONPATH": str(self._folder / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
-
-
-def _content(folder: Path) -> str:
-    """Return the checksum of the client and its tests."""
-    digest = sha256()
-    for path in sorted([*folder.glob("src/**/*.py"), *folder.glob("tests/*.py"), *folder.glob("tests/conf/*")]):
-        digest.update(path.relative_to(folder).as_posix().encode() + b"\0" + path.read_bytes())
-    return digest.hexdigest()
-
-
-def stand_in(path: Path, system: System) -> None:
-    """Put a program `nats-server` in place: the real one, or our stand-in with a broker of Penstock."""
-    if system is System.NATS_SERVER:
-        path.symlink_to(find_nats_server())
-        return
-    sources = os.pathsep.join(map(str, (ROOT, ROOT / "src")))
-    command = f'PYTHONPATH="{sources}" exec "{sys.executable}" -P -m tests.conformance.stand_in "$@"'
-    path.write_text(f"#!/bin/sh\nunset PYTHONDONTWRITEBYTECODE\n{command}\n", encoding="utf-8")
-    path.chmod(0o755)
 
 
 def alone_in_a_network(suite: str) -> tuple[str, ...]:

@@ -212,10 +212,12 @@ class ManagedServer:
         return place + "\n".join([blocks.pop("top", ""), plan.cluster_block, *blocks.values()]) + "\n"
 
 
-def with_leaf_port(block: str, port: int) -> str:
-    """Return a block `leafnodes` in which nats-server listens for leaf nodes on loopback."""
-    if not block.strip():
-        return f'leafnodes {{ listen: "127.0.0.1:{port}" }}'
-    if re.search(r"\b(port|listen)\s*:", block):
-        return block
-    return re.sub(r"leafnodes\s*\{", f'leafnodes {{ listen: "127.0.0.1:{port}", ', block, count=1)
+def with_leaf_port(config: str, port: int) -> str:
+    """Return a config in which nats-server listens for leaf nodes on loopback, if it does not yet."""
+    block = re.search(r"\bleafnodes\s*[:=]?\s*\{[^}]*", config)
+    if block is None:
+        return f'{config}\nleafnodes {{ listen: "127.0.0.1:{port}" }}\n'
+    if re.search(r"\b(port|listen)\s*:", block[0]):
+        return config
+    opened = re.sub(r"\{", f'{{ listen: "127.0.0.1:{port}", ', block[0], count=1)
+    return config[: block.start()] + opened + config[block.end() :]

@@ -2,11 +2,12 @@
 
 Rules: it takes nats-server's arguments. Without JetStream among them it becomes the real program. With JetStream, the
 real program gets them without JetStream, plus a port for leaf nodes, and a broker stores its data in the same folder.
-Nobody may see the server before the broker is ready, so until then its log lines are kept back, and its monitoring port
-does not answer. The stand-in passes signals on; if it is killed, both programs die with it.
+No suite may use the server before the broker is ready: until then its log lines are kept back, its monitoring port does
+not answer, and the file that tells its ports is not there. The stand-in passes signals on; if it is killed, both programs
+die with it.
 
     suite ── arguments, signals ──▶ stand-in ──▶ nats-server ◀── clients
-          ◀── log, GET /varz ──────    │              ▲
+          ◀── log, /varz, ports ───    │              ▲
                                        └────▶ broker ─┘
 """
 
@@ -19,7 +20,6 @@ import signal
 import socket
 import sys
 import tempfile
-import time
 from asyncio.subprocess import PIPE, Process
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -31,12 +31,15 @@ from tests.conformance.servers import gateway_flags, jetstream_login, with_leaf_
 
 READY_S = 30.0
 _PORT_FREE_S = 10.0
+_LOOK_S = 0.02
 _LINE_BYTES_MAX = 1 << 20
 _SERVE = "from penstock.cli import main; main()"
 _CLIENTS = re.compile(rb"Listening for client connections on \S*:(\d+)")
 _LEAVES = re.compile(rb"Listening for leafnode connections on \S*:(\d+)")
 _MONITOR = re.compile(rb"Starting http monitor on \S*:(\d+)")
 _READY = b"Server is ready"
+_PORTS_FOLDER = re.compile(r"^\s*ports_file_dir\s*[:=]?\s*\"?([^\"\s]+)\"?\s*$", re.MULTILINE)
+_STORE = re.compile(r"\bstore_dir\s*[:=]?\s*\"?([^\"\s,}]+)")
 _ALONE = {"-js": "jetstream", "--jetstream": "jetstream"}
 _WITH_VALUE = {
     "-p": "port",
@@ -96,7 +99,9 @@ class StandIn:
 
     def __init__(self, arguments: Arguments) -> None:
         self._arguments = arguments
-        self._folder = Path(arguments.known.get("store") or tempfile.mkdtemp(prefix="stand-in-"))
+        in_config = _STORE.search(arguments.config)
+        store = arguments.known.get("store") or (in_config and in_config[1])
+        self._folder = Path(store or tempfile.mkdtemp(prefix="stand-in-"))
         self._ports: dict[str, int] = {}
         self._kept: list[bytes] = []
         self._log = open(log, "ab", buffering=0) if (log := arguments.known.get("log")) else None
@@ -109,7 +114,7 @@ class StandIn:
 
     async def run(self) -> int:
         """Run until nats-server ends; return its exit code."""
-        _wait_until_free(self._port())
+        await self._wait_until_free(int(self._arguments.known.get("port", "0")))
         self._nats = await self._start_nats()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -129,21 +134,35 @@ class StandIn:
         await self._end_broker()
         return code
 
-    def _port(self) -> int:
-        return int(self._arguments.known.get("port", "4222"))
-
     async def _start_nats(self) -> Process:
-        config = without_jetstream(self._arguments.config)
-        leaf = with_leaf_port("", -1)
+        known = self._arguments.known
+        config = with_leaf_port(without_jetstream(self._arguments.config), -1)
         self._folder.mkdir(parents=True, exist_ok=True)
+        config = _PORTS_FOLDER.sub(lambda _: f"ports_file_dir: {self._folder}", config)
         file = self._folder / "nats-server.conf"
-        file.write_text(f"{config}\n{leaf}\n", encoding="utf-8")
-        place = ["-a", self._arguments.known.get("address", "127.0.0.1"), "-p", str(self._port())]
-        monitor = ["-m", "-1"] if "monitor" in self._arguments.known else []
+        file.write_text(config, encoding="utf-8")
+        place = [part for name, flag in (("address", "-a"), ("port", "-p")) if name in known for part in (flag, known[name])]
+        monitor = ["-m", "-1"] if "monitor" in known else []
         command = [str(find_nats_server()), "-c", str(file), *place, *monitor, *self._arguments.others]
         return await asyncio.create_subprocess_exec(
             *dying_with_parent(command), stderr=PIPE, limit=_LINE_BYTES_MAX, start_new_session=True
         )
+
+    async def _wait_until_free(self, port: int) -> None:
+        """Wait for the end of a server that was killed just now and still has the port."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_PORT_FREE_S):
+                while port > 0 and not _is_free(port):
+                    await asyncio.sleep(_LOOK_S)
+
+    async def _tell_ports(self, folder: Path) -> None:
+        """Write the file that tells the ports, as a server with this process's id does."""
+        assert self._nats is not None
+        theirs = self._folder / f"nats-server_{self._nats.pid}.ports"
+        async with asyncio.timeout(_PORT_FREE_S):
+            while not theirs.exists():
+                await asyncio.sleep(_LOOK_S)
+        theirs.rename(folder / f"nats-server_{os.getpid()}.ports")
 
     async def _read_log(self, process: Process) -> None:
         assert process.stderr is not None
@@ -190,6 +209,8 @@ class StandIn:
         if "monitor" in self._ports:
             port = int(self._arguments.known["monitor"])
             self._monitor = await asyncio.start_server(self._pass_on, "127.0.0.1", port, reuse_address=True)
+        if (ports := _PORTS_FOLDER.search(self._arguments.config)) is not None:
+            await self._tell_ports(Path(ports[1]))
         if (path := self._arguments.known.get("pid")) is not None:
             Path(path).write_text(str(os.getpid()), encoding="utf-8")
         self._is_ready.set()
@@ -225,15 +246,14 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
     writer.close()
 
 
-def _wait_until_free(port: int) -> None:
-    """Wait for the end of a server that was killed just now and still has the port."""
-    deadline_s = time.monotonic() + _PORT_FREE_S
-    while port > 0 and time.monotonic() < deadline_s:
-        with suppress(OSError), socket.socket() as tried:
-            tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+def _is_free(port: int) -> bool:
+    with socket.socket() as tried:
+        tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
             tried.bind(("127.0.0.1", port))
-            return
-        time.sleep(0.02)
+        except OSError:
+            return False
+    return True
 
 
 def main(given: list[str]) -> int:

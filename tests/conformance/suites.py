@@ -8,11 +8,14 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Protocol
 
+from penstock.broker.nats.server import find_nats_server
 from tests.conformance.results import Outcome
 from tests.conformance.servers import System
 
@@ -87,6 +90,29 @@ def go_module(path: str, version: str, checksum: str, suite: str) -> Path:
     if module["Sum"] != checksum:
         raise SuiteMissingError(f"{suite}: {path} {version} has checksum {module['Sum']}, not {checksum}")
     return Path(module["Dir"])
+
+
+def put_nats_server(folder: Path, system: System) -> str:
+    """Put a program `nats-server` there: the real one, or the stand-in with a broker. Return a PATH that begins there."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "nats-server"
+    search = f"{folder}{os.pathsep}{os.environ['PATH']}"
+    if system is System.NATS_SERVER:
+        path.symlink_to(find_nats_server())
+        return search
+    sources = os.pathsep.join(map(str, (ROOT, ROOT / "src")))
+    command = f'PYTHONPATH="{sources}" exec "{sys.executable}" -P -m tests.conformance.stand_in "$@"'
+    path.write_text(f"#!/bin/sh\nunset PYTHONDONTWRITEBYTECODE\n{command}\n", encoding="utf-8")
+    path.chmod(0o755)
+    return search
+
+
+def content(folder: Path, *patterns: str) -> str:
+    """Return the checksum of the files of a checkout that a run depends on."""
+    digest = sha256()
+    for path in sorted(path for pattern in patterns for path in folder.glob(pattern)):
+        digest.update(path.relative_to(folder).as_posix().encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()
 
 
 async def run_program(
