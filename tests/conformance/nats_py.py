@@ -1,7 +1,7 @@
 """nats.py's tests of JetStream and key-value, from a checkout, unmodified, with our stand-in for `nats-server`.
 
-Rules: they are in no package, so CONFORMANCE_NATS_PY names the checkout; its tests must have the pinned content. They use
-fixed ports, so each test runs in a network of its own, with a loopback interface only (`unshare`, Linux).
+Rules: they are in no package, so CONFORMANCE_NATS_PY names the checkout; its tests must have the pinned content. They
+use fixed ports, so each test runs in a network of its own, with a loopback interface only (`unshare`, Linux).
 """
 
 from __future__ import annotations
@@ -25,11 +25,14 @@ _COMMIT, _FOLDER, _TESTS = "06b6778", "nats", "tests/test_js.py"
 _CHECKSUM = "2e845e1935d28099efd53e4b37cca7abfb85157ad198971466074c046e5ef208"
 _TEST_S = 90
 _SIDE_BY_SIDE = 2
-_LOOPBACK = "import fcntl, os, socket, struct, sys\n" + (
-    "with socket.socket() as s: fcntl.ioctl(s, 0x8914, struct.pack('16sh14x', b'lo', 0x49))\n"  # SIOCSIFFLAGS: up
-    "os.execvp(sys.argv[1], sys.argv[1:])\n"
-)
-_PYTEST = ("-p", "unittest.mock", "-p", "no:cacheprovider", "-p", "no:hypothesispytest", "-p", "no:xdist", "-p", "no:randomly", "-W", "ignore")
+_LOOPBACK = """\
+import fcntl, os, socket, struct, sys
+with socket.socket() as s:
+    fcntl.ioctl(s, 0x8914, struct.pack("16sh14x", b"lo", 0x49))  # SIOCSIFFLAGS: up and running
+os.execvp(sys.argv[1], sys.argv[1:])
+"""
+_PLUGINS = ("unittest.mock", "no:cacheprovider", "no:hypothesispytest", "no:xdist")  # the first is missing in the tests
+_PYTEST = (*(part for plugin in _PLUGINS for part in ("-p", plugin)), "-W", "ignore")
 
 
 class NatsPy:
@@ -100,7 +103,7 @@ def _outcome(test: str, report: Path, output: str) -> Outcome:
     """Read what came of one test from pytest's report."""
     if not report.exists():
         return Outcome(test, Result.FAILED, reason(output[-200:]))
-    case = ElementTree.parse(report).find(".//testcase")  # noqa: S314 (pytest wrote it just now)
+    case = ElementTree.parse(report).find(".//testcase")
     report.unlink()
     if case is None:
         return Outcome(test, Result.NOT_RUN, reason(output[-200:]))
@@ -108,4 +111,3 @@ def _outcome(test: str, report: Path, output: str) -> Outcome:
         if (found := case.find(kind)) is not None:
             return Outcome(test, result, reason(re.sub(r"^\S*?(\w+):", r"\1:", found.get("message", ""))))
     return Outcome(test, Result.PASSED)
-

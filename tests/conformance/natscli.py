@@ -164,7 +164,9 @@ class NatsCli:
         go_module(_MODULE, _VERSION, _CHECKSUM, self.name)
         if not self._program.exists():
             environment = {"GOBIN": str(self._program.parent), "GOFLAGS": "-buildvcs=false", "CGO_ENABLED": "0"}
-            carry_out([program("go", self.name), "install", f"{_MODULE}/nats@{_VERSION}"], self.name, BUILD, environment)
+            carry_out(
+                [program("go", self.name), "install", f"{_MODULE}/nats@{_VERSION}"], self.name, BUILD, environment
+            )
 
     def names(self) -> list[str]:
         """Return the calls; one that is repeated has a number."""

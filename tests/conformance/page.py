@@ -1,4 +1,4 @@
-"""The generated part of docs/reference/jetstream-compatibility.md: what came of peers' suites, from the kept results."""
+"""The generated part of docs/reference/jetstream-compatibility.md: the kept results of peers' suites."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Lists of a suite's tests, and what came of a run.
 
-Rules: a list is made from the suite, before it is run against Penstock, and fixes the denominators. A test that is on the
-list and was not run has failed; a test that was run and is not on the list is an error. Skipped is not passed.
+Rules: a list is made from the suite, before it is run against Penstock, and fixes the denominators. A test that is on
+the list and was not run has not passed; a test that was run and is not on the list is an error. Skipped is not passed.
 
 A line of a list is a name, a tab, and what the test needs, separated by commas. Its group is the first of these words
 that it needs:

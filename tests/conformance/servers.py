@@ -1,8 +1,8 @@
-"""The servers that peers' suites talk to: a plain nats-server with JetStream, or a nats-server with a broker of Penstock.
+"""The servers that peers' suites talk to: a nats-server with JetStream, or a nats-server and a broker of Penstock.
 
-Rules: everything listens on 127.0.0.1. A server keeps its ports and its folder from one start to the next. With Penstock,
-nats-server gets no JetStream: its config is the suite's without what turns JetStream on, plus a port for leaf nodes,
-through which a broker delivers.
+Rules: everything listens on 127.0.0.1. A server keeps its ports and its folder from one start to the next. With
+Penstock, nats-server gets no JetStream: its config is the suite's without what turns JetStream on, plus a port for leaf
+nodes, through which a broker delivers.
 """
 
 from __future__ import annotations

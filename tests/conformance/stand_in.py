@@ -3,8 +3,8 @@
 Rules: it takes nats-server's arguments. Without JetStream among them it becomes the real program. With JetStream, the
 real program gets them without JetStream, plus a port for leaf nodes, and a broker stores its data in the same folder.
 No suite may use the server before the broker is ready: until then its log lines are kept back, its monitoring port does
-not answer, and the file that tells its ports is not there. The stand-in passes signals on; if it is killed, both programs
-die with it.
+not answer, and the file that tells its ports is not there. The stand-in passes signals on; if it is killed, both
+programs die with it.
 
     suite ── arguments, signals ──▶ stand-in ──▶ nats-server ◀── clients
           ◀── log, /varz, ports ───    │              ▲
@@ -104,7 +104,8 @@ class StandIn:
         self._folder = Path(store or tempfile.mkdtemp(prefix="stand-in-"))
         self._ports: dict[str, int] = {}
         self._kept: list[bytes] = []
-        self._log = open(log, "ab", buffering=0) if (log := arguments.known.get("log")) else None
+        log = arguments.known.get("log")
+        self._log = None if log is None else os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         self._is_ready = asyncio.Event()
         self._is_up = asyncio.Event()
         self._nats: Process | None = None
@@ -141,7 +142,8 @@ class StandIn:
         config = _PORTS_FOLDER.sub(lambda _: f"ports_file_dir: {self._folder}", config)
         file = self._folder / "nats-server.conf"
         file.write_text(config, encoding="utf-8")
-        place = [part for name, flag in (("address", "-a"), ("port", "-p")) if name in known for part in (flag, known[name])]
+        flags = (("address", "-a"), ("port", "-p"))
+        place = [part for name, flag in flags if name in known for part in (flag, known[name])]
         monitor = ["-m", "-1"] if "monitor" in known else []
         command = [str(find_nats_server()), "-c", str(file), *place, *monitor, *self._arguments.others]
         return await asyncio.create_subprocess_exec(
@@ -152,7 +154,7 @@ class StandIn:
         """Wait for the end of a server that was killed just now and still has the port."""
         with suppress(TimeoutError):
             async with asyncio.timeout(_PORT_FREE_S):
-                while port > 0 and not _is_free(port):
+                while port > 0 and not _is_free(port):  # noqa: ASYNC110 (another process cannot set an event here)
                     await asyncio.sleep(_LOOK_S)
 
     async def _tell_ports(self, folder: Path) -> None:
@@ -160,7 +162,7 @@ class StandIn:
         assert self._nats is not None
         theirs = self._folder / f"nats-server_{self._nats.pid}.ports"
         async with asyncio.timeout(_PORT_FREE_S):
-            while not theirs.exists():
+            while not theirs.exists():  # noqa: ASYNC110 (another process cannot set an event here)
                 await asyncio.sleep(_LOOK_S)
         theirs.rename(folder / f"nats-server_{os.getpid()}.ports")
 
@@ -178,11 +180,8 @@ class StandIn:
 
     def _say_kept(self) -> None:
         text, self._kept = b"".join(self._kept), []
-        if self._log is not None:
-            self._log.write(text)
-        else:
-            with suppress(OSError):  # the suite may have closed the pipe
-                os.write(sys.stderr.fileno(), text)
+        with suppress(OSError):  # the suite may have closed the pipe
+            os.write(sys.stderr.fileno() if self._log is None else self._log, text)
 
     async def _start_broker(self) -> None:
         login = jetstream_login(self._arguments.config)

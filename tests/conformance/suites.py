@@ -93,7 +93,7 @@ def go_module(path: str, version: str, checksum: str, suite: str) -> Path:
 
 
 def put_nats_server(folder: Path, system: System) -> str:
-    """Put a program `nats-server` there: the real one, or the stand-in with a broker. Return a PATH that begins there."""
+    """Put a program `nats-server` there: the real one, or the stand-in. Return a PATH that begins there."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "nats-server"
     search = f"{folder}{os.pathsep}{os.environ['PATH']}"
@@ -115,9 +115,7 @@ def content(folder: Path, *patterns: str) -> str:
     return digest.hexdigest()
 
 
-async def run_program(
-    command: Sequence[str], cwd: Path, environment: Mapping[str, str], limit_s: float
-) -> Finished:
+async def run_program(command: Sequence[str], cwd: Path, environment: Mapping[str, str], limit_s: float) -> Finished:
     """Run a program until it ends, or kill it with all that it started at the limit; output is of both streams."""
     process = await asyncio.create_subprocess_exec(
         *command,

@@ -155,9 +155,8 @@ def test_a_reason_is_one_line_that_is_the_same_in_each_run() -> None:
 
 
 def test_the_outcome_of_a_test_in_go_is_its_own_line() -> None:
-    output = (
-        "=== RUN   TestA\n    a_test.go:7: unexpected\n    --- FAIL: TestA/part (0.00s)\n--- FAIL: TestA (0.01s)\nFAIL\n"
-    )
+    said = "=== RUN   TestA\n    a_test.go:7: unexpected\n"
+    output = f"{said}    --- FAIL: TestA/part (0.00s)\n--- FAIL: TestA (0.01s)\nFAIL\n"
     assert nats_go._outcome("TestA", 1, output) == Outcome("TestA", Result.FAILED, "unexpected")
     assert nats_go._outcome("TestA", 0, "--- PASS: TestA (0.00s)\nPASS\n") == Outcome("TestA", Result.PASSED)
     assert nats_go._outcome("TestA", 1, "--- PASS: TestA (0.00s)\nPASS\n").result is Result.FAILED
@@ -175,7 +174,9 @@ ACCOUNTS = """accounts: {
     exports [ { service: "$JS.API.>" } ]
   }
 }"""
-LIMITS = 'jetstream: { domain: "d" }\nno_auth_user: "foo"\naccounts: { A { users: [{ user: "foo" }]\n jetstream: { x: 1 } } }'
+LIMITS = """jetstream: { domain: "d" }
+no_auth_user: "foo"
+accounts: { A { users: [{ user: "foo" }], jetstream: { x: 1 } } }"""
 
 
 def test_jetstream_goes_from_a_config_and_its_user_is_found() -> None:
@@ -226,7 +227,7 @@ async def test_the_tester_service(system: System, tmp_path: Path) -> None:
 
         name = {"name": servers[0]["name"]}
         assert await ask("stop.server", name) == ({"shutdown": True}, "")
-        with pytest.raises(OSError):
+        with pytest.raises(ConnectionRefusedError):
             await asyncio.open_connection("127.0.0.1", servers[0]["port"])
         status, _ = await ask("status", {"instance_id": made["id"]})
         assert [one["running"] for one in status["instances"][0]["servers"]] == [False, True, True]  # type: ignore[index]
@@ -287,7 +288,9 @@ class Started:
                 arguments = path.read_bytes().split(b"\0")
             except OSError:
                 continue
-            if int(path.parent.name) not in (own, self.process.pid) and any(one.startswith(folder) for one in arguments):
+            if int(path.parent.name) not in (own, self.process.pid) and any(
+                one.startswith(folder) for one in arguments
+            ):
                 found.append(int(path.parent.name))
         return found
 

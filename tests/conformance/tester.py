@@ -42,9 +42,9 @@ SERVERS_MAX = 5
 _WITH_PORT = ("websocket", "mqtt", "leafnode")
 _SNIPPETS = ("accounts", "system_account", "authorization", "jetstream", "top", *_WITH_PORT)
 _VARIABLE = re.compile(r"\{\{\s*\.([A-Za-z.]+)\s*\}\}")
-_USERS = "accounts {\n%s\n  $SYS { users = [ { user: system, password: password } ] }\n}" % "\n".join(
-    f"  USERS{n} {{ users = [ {{ user: user{n}, password: password }} ], jetstream: true }}" for n in range(1, 6)
-)
+_ACCOUNT = "USERS{0} {{ users = [ {{ user: user{0}, password: password }} ], jetstream: true }}\n"
+_SYSTEM = "$SYS { users = [ { user: system, password: password } ] }"
+_USERS = f"accounts {{\n{''.join(map(_ACCOUNT.format, range(1, 6)))}{_SYSTEM}\n}}"
 _DEFAULTS = {"accounts": _USERS, "system_account": 'system_account: "$SYS"', "authorization": "no_auth_user: user1"}
 
 Handler = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
