@@ -38,7 +38,19 @@ from penstock.ingest.nats import (
     ServerComplaint,
     SubscriptionRefused,
 )
-from penstock.messages import CertificateInfo, JoinResponse, NatsStatus, PeerFailure, Request, Response, StatusResponse
+from penstock.jetstream.gateway import GATEWAY_GROUP, Gateway
+from penstock.jetstream.node_access import GatewayCaller
+from penstock.messages import (
+    CertificateInfo,
+    JoinResponse,
+    NatsStatus,
+    PassApiCallsRequest,
+    PassApiCallsResponse,
+    PeerFailure,
+    Request,
+    Response,
+    StatusResponse,
+)
 from penstock.node.node import Node
 from penstock.node.quorum.metadata_forwarding import THE_BROKER
 from penstock.node.security.access import ClientOrigin
@@ -80,6 +92,7 @@ class Driver:
     server: Server
     peers: PeerConnections
     tls: ServerTls | None = None
+    gateway: Gateway | None = None  # JetStream's API, if it is on
 
     def __init__(
         self,
@@ -178,7 +191,10 @@ class Driver:
     def groups_received(self, groups: dict[int, MessageGroup]) -> None:
         if self._stopping:
             return  # the drain timed out: these messages are neither stored nor acked
-        self._node.messages_received(groups, self.now())
+        now = self.now()
+        if self.gateway is not None and (calls := groups.pop(GATEWAY_GROUP, None)) is not None:
+            self.gateway.messages_received(calls, now)
+        self._node.messages_received(groups, now)
         self._carry_out_messages()
         self._watch_budget()
 
@@ -230,8 +246,15 @@ class Driver:
         try:
             is_broker = caller.connection.is_peer or caller.connection.handshake.is_broker
             who = THE_BROKER if is_broker else caller.connection.who
+            if isinstance(request, PassApiCallsRequest):
+                if self.gateway is not None:
+                    self.gateway.passed_on(raw, self.now())
+                caller.connection.reply(caller, PassApiCallsResponse(), None)
+                return
             origin = ClientOrigin(caller.connection.handshake.client_name, caller.connection.peer)
             self._node.request(caller, request, raw, self.now(), who, origin)
+        except RemoteError as refusal:
+            caller.connection.reply(caller, refusal, None)
         except Exception:  # noqa: BLE001 (reported, and answered)
             # A bug triggered by one request must not cost the other clients their connections.
             _log.exception("internal error (bug) in a %s request of %s", caller.api, caller.connection.peer)
@@ -372,6 +395,10 @@ class Driver:
 
     def _reply(self, reply: Reply) -> None:
         caller = reply.caller
+        if isinstance(caller, GatewayCaller):
+            assert self.gateway is not None
+            self.gateway.answered(caller, reply.response, reply.payload)
+            return
         assert isinstance(caller, Caller)
         try:
             response = reply.response
@@ -593,6 +620,8 @@ class Driver:
         self._timer_us = _NEVER_US
         now = self.now()
         self._node.tick(now, self.link.proven_us)
+        if self.gateway is not None:
+            self.gateway.tick(now)
         if now.elapsed_us >= self._next_sweep_us:
             self._next_sweep_us = now.elapsed_us + _SWEEP_US
             self.server.sweep()

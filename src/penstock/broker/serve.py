@@ -43,7 +43,7 @@ from penstock.broker.config.data_dir import (
     take_data_dir,
 )
 from penstock.broker.config.encryption import encrypted
-from penstock.broker.config.settings import SYNC_BY_AUTO
+from penstock.broker.config.settings import OFF, SYNC_BY_AUTO
 from penstock.broker.driver import Driver, wall_clock
 from penstock.broker.nats.link import NatsLink
 from penstock.broker.nats.server import EmbeddedNats
@@ -62,6 +62,7 @@ from penstock.broker.security.nats_credentials import NatsAccess, NatsServer
 from penstock.broker.socket_api.acceptor import bind
 from penstock.broker.socket_api.server import Server
 from penstock.broker.transport.tls import ServerTls
+from penstock.jetstream.gateway import Gateway
 from penstock.messages import PeerHelloRequest
 from penstock.node.data_dir.known_brokers import KnownBrokers, read_known_brokers
 from penstock.node.data_dir.lost_files import GUARDS
@@ -324,6 +325,8 @@ async def _start(config: BrokerConfig, open_files_max: int, running: _Running) -
     server = driver.server
     guarding.count(server.connections_of.__getitem__, server.make_room, server.has_share)
     driver.link = _nats_link(driver, config, servers)
+    if config.jetstream_api != OFF:
+        driver.gateway = _gateway(node, config)
     step = _started(node, driver, running.data_dir)
     driver.peers = PeerConnections(
         driver,
@@ -417,6 +420,13 @@ def _nats_link(driver: Driver, config: BrokerConfig, servers: tuple[NatsServer, 
         version=__version__,
     )
     return NatsLink(driver, access, clock_us=lambda: wall_clock().wall_us, random=random.random)
+
+
+def _gateway(node: Node, config: BrokerConfig) -> Gateway:
+    prefixes = (f"$JS.{config.jetstream_domain}.API.", *(("$JS.API.",) if config.jetstream_api == "auto" else ()))
+    gateway = Gateway(node, prefixes=prefixes)
+    gateway.start()
+    return gateway
 
 
 def _introduction(settings: Settings, node: Node) -> PeerHelloRequest:

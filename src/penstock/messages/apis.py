@@ -70,6 +70,8 @@ from penstock.messages.peers import (
     MarkKeysResponse,
     MessageIdsRequest,
     MessageIdsResponse,
+    PassApiCallsRequest,
+    PassApiCallsResponse,
     RecordDeletionRequest,
     RecordDeletionResponse,
     RegisterBrokerRequest,
@@ -218,6 +220,7 @@ class Api(IntEnum):
     ADD_COMPANION = 79
     ERASED = 80
     RECORD_DELETION = 81
+    PASS_API_CALLS = 82
 
 
 class QuotaKind(Enum):
@@ -311,6 +314,7 @@ _TABLE = (
     ApiSpec(Api.ADD_COMPANION, AddCompanionRequest, AddCompanionResponse, 1, 1, True),
     ApiSpec(Api.ERASED, ErasedRequest, ErasedResponse, 1, 1, True),
     ApiSpec(Api.RECORD_DELETION, RecordDeletionRequest, RecordDeletionResponse, 1, 1, True),
+    ApiSpec(Api.PASS_API_CALLS, PassApiCallsRequest, PassApiCallsResponse, 1, 1, True),
 )
 
 APIS: dict[int, ApiSpec] = {int(spec.api): spec for spec in _TABLE}

@@ -17,6 +17,7 @@ before it changes anything.
 | forward         | any broker → metadata leader         | a client's request; the answer to it, as bodies |
 | join            | a new broker → any                   |                                                 |
 | await stream    | metadata leader → every live broker  |                                                 |
+| pass API calls  | any broker → the leader of a stream  | calls, as MessagePack                           |
 """
 
 from __future__ import annotations
@@ -224,6 +225,17 @@ class RecordDeletionRequest(Request, frozen=True, kw_only=True):
 
 class RecordDeletionResponse(Response, frozen=True, kw_only=True):
     """It is in the metadata."""
+
+
+class PassApiCallsRequest(Request, frozen=True, kw_only=True):
+    """Pass on requests to JetStream's API to the leader of their stream, which answers them over NATS.
+
+    The raw part is a MessagePack list of calls: see `penstock.jetstream.api_call.ApiCall`.
+    """
+
+
+class PassApiCallsResponse(Response, frozen=True, kw_only=True):
+    """The calls have arrived."""
 
 
 class MessageIdsRequest(Request, frozen=True, kw_only=True):

@@ -58,7 +58,7 @@ from penstock.node.request_router import STOPPING, RequestRouter
 from penstock.node.security.access import NO_ORIGIN, Access, Call, ClientOrigin
 from penstock.node.security.auth_markers import AuthMarkers
 from penstock.node.settings import Settings
-from penstock.node.step import DiskWork, Step
+from penstock.node.step import DiskWork, Outbox, Step
 from penstock.node.subscriptions.ingest_backlog import IngestBacklog
 from penstock.node.subscriptions.nats_listener import NatsListener, was_led_by
 from penstock.vfs import Vfs
@@ -366,6 +366,22 @@ class Node:
     def process(self) -> str:
         """Name of this process run; empty before `start`."""
         return self._cluster.process
+
+    @property
+    def broker_id(self) -> BrokerId:
+        return self._settings.broker_id
+
+    @property
+    def outbox(self) -> Outbox:
+        """Collects the effects of the next step; for the parts of the broker that share it."""
+        return self._outbox
+
+    def send_to_peer(self, to: BrokerId, request: Request, payload: bytes) -> bool:
+        """Send a request whose answer is ignored. False if that broker is not connected."""
+        if not self._peers.is_up(to):
+            return False
+        self._peers.send(to, request, payload)
+        return True
 
     def process_of(self, broker_id: BrokerId) -> str:
         """Return the process id registered for a broker; empty if unknown."""

@@ -52,12 +52,13 @@ class DiskWork:
 
 
 class NatsAnswers(msgspec.Struct, frozen=True, gc=False):
-    """Answers to publishers of one partition: ready-made PUB commands for NATS."""
+    """Answers to publishers of one partition, or one to a caller of JetStream's API: ready-made commands for NATS."""
 
-    sid: int  # the partition's subscription id
-    commands: bytes
+    sid: int  # the partition's subscription id, or GATEWAY_GROUP
+    commands: bytes  # PUB commands; with `is_single` one PUB or HPUB
     acks: int = 0  # number of positive acks among them
     arrived_us: int = 0  # elapsed time when the answered messages arrived
+    is_single: bool = False  # its payload may hold anything, also what looks like another command
 
 
 @dataclass(frozen=True, slots=True)

@@ -101,6 +101,8 @@ class BrokerConfig:
     nats_port: int
     nats_monitor_port: int | None
     nats_ignore_announced: bool
+    jetstream_api: str  # `off`, `domain` or `auto`
+    jetstream_domain: str
     nats_credentials: NatsCredentials
     nats_tls: TlsFiles
     tls: BrokerTls  # for clients and brokers

@@ -7,6 +7,7 @@ marked, and never shown: no error repeats a value that may be one.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,7 @@ DISK_THREADS_MAX = 64
 BROKER_ID_MAX = 2**31 - 1
 BROKERS_MAX = 256
 RACK_CHARS_MAX = 128
+JETSTREAM_DOMAIN_CHARS_MAX = 64
 
 
 class Voter(NamedTuple):
@@ -302,6 +304,16 @@ def read_one_of(*choices: str) -> Callable[[object], str]:
     return parse
 
 
+def read_jetstream_domain(value: object) -> str:
+    """Parse the name of a JetStream domain: one token of a subject."""
+    text = read_text(value)
+    if len(text) > JETSTREAM_DOMAIN_CHARS_MAX or re.fullmatch("[A-Za-z0-9_-]+", text) is None or text == "API":
+        raise ValueError(
+            f"{text!r} is no domain: it has at most {JETSTREAM_DOMAIN_CHARS_MAX} letters, digits, '-' and '_'"
+        )
+    return text
+
+
 ENVIRONMENT_PREFIX = "PENSTOCK_"
 LOG_LEVELS = ("debug", "info", "warning", "error")
 LOG_FORMATS = ("human", "json")
@@ -568,6 +580,15 @@ _TABLE = (
         "Use only the nats-servers of `nats`, and not the others that these announce: if their addresses are those "
         "of another network, or if they must not get the credentials.",
     ),
+    Setting(
+        "jetstream_api",
+        read_one_of(OFF, "domain", "auto"),
+        OFF,
+        "off|domain|auto",
+        "Serve JetStream's API to NATS clients: `domain` as `$JS.<jetstream_domain>.API` only, `auto` also as "
+        "`$JS.API`.",
+    ),
+    Setting("jetstream_domain", read_jetstream_domain, "penstock", "NAME", "Name of the JetStream domain."),
     Setting("nats_user", read_text, None, "NAME", "User name for NATS."),
     Setting("nats_password", read_text, None, "TEXT", "Password for NATS.", secret=True),
     Setting("nats_password_file", read_path, None, "FILE", "File that holds the password for NATS.", names_file=True),

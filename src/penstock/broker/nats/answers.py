@@ -63,14 +63,15 @@ class WaitingAnswers:
         if stream is None:
             stream = _StreamAnswers()
         commands = answers.commands
+        stream.is_single = answers.is_single
         free_bytes = min(room.stream_bytes - stream.size_bytes, room.all_bytes - self.size_bytes)
-        end = _end_within(commands, 0, free_bytes)
+        end = stream.end_within(commands, 0, free_bytes)
         if end:
             stream.pieces.append(commands[:end])
             stream.size_bytes += end
             self.size_bytes += end
             self._streams[answers.sid] = stream
-        return _count(commands, end)
+        return stream.count(commands, end)
 
     def take(self) -> bytes:
         """Remove and return a slice of the next stream's answers."""
@@ -99,12 +100,13 @@ class WaitingAnswers:
 
 
 class _StreamAnswers:
-    """Queued answers of one stream."""
+    """Queued answers of one stream, or to callers of JetStream's API."""
 
-    __slots__ = ("pieces", "position", "size_bytes")
+    __slots__ = ("is_single", "pieces", "position", "size_bytes")
 
     def __init__(self) -> None:
         self.pieces: deque[bytes] = deque()
+        self.is_single = False  # each piece is one command, which is never split
         self.position = 0  # in the first piece: bytes before it have been taken
         self.size_bytes = 0
 
@@ -114,9 +116,11 @@ class _StreamAnswers:
         left = size_max
         while self.pieces:
             piece, start = self.pieces[0], self.position
-            end = _end_within(piece, start, left)
+            end = self.end_within(piece, start, left)
             if end == start and not taken:
-                end = _end_of_first(piece, start)
+                end = len(piece) if self.is_single else _end_of_first(piece, start)
+            if end == start:
+                break
             taken.append(piece[start:end])
             left -= end - start
             if end < len(piece):
@@ -133,8 +137,8 @@ class _StreamAnswers:
         while self.size_bytes > size_max:
             piece = self.pieces.pop()
             start = 0 if self.pieces else self.position
-            end = _end_within(piece, start, size_max - self.size_bytes + len(piece) - start)
-            dropped += _count(piece, end)
+            end = self.end_within(piece, start, size_max - self.size_bytes + len(piece) - start)
+            dropped += self.count(piece, end)
             self.size_bytes -= len(piece) - end
             if end > start:
                 self.pieces.append(piece[:end])
@@ -142,9 +146,18 @@ class _StreamAnswers:
             self.position = 0
         return dropped
 
+    def end_within(self, commands: bytes, start: int, size_max: int) -> int:
+        """Return the end of the whole commands that fit, from `start` on; `start` if none does."""
+        if self.is_single:
+            return len(commands) if len(commands) - start <= size_max else start
+        return _end_within(commands, start, size_max)
+
+    def count(self, commands: bytes, start: int) -> int:
+        """Return the number of commands from `start` on."""
+        return int(start < len(commands)) if self.is_single else _count(commands, start)
+
 
 def _end_within(commands: bytes, start: int, size_max: int) -> int:
-    """Return the end of the whole commands that fit, from `start` on; `start` if none does."""
     if len(commands) - start <= size_max:
         return len(commands)
     # After a command that ends within the size the next one begins there at the latest.
@@ -158,7 +171,6 @@ def _end_of_first(commands: bytes, start: int) -> int:
 
 
 def _count(commands: bytes, start: int) -> int:
-    """Return the number of commands from `start` on."""
     return commands.count(b"\r\n", start) // 2
 
 
