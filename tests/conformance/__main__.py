@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import signal
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -22,14 +23,16 @@ from tests.conformance.servers import System
 from tests.conformance.suites import BUILD, Suite, SuiteMissingError
 
 SUITES: tuple[Suite, ...] = (NatsGo(), NatsPy(), NatsJs(), NatsCli())
+JOBS = 2
 
 
-async def run_suite(suite: Suite, system: System, names: Sequence[str] | None = None) -> Run:
+async def run_suite(suite: Suite, system: System, names: Sequence[str] | None = None, jobs: int = JOBS) -> Run:
     """Run a suite, or some of its tests, against one system; raise SuiteMissingError if it is not to be had here."""
     suite.prepare()
     listed = [test for test in read_list(suite.name) if names is None or test.name in names]
     with tempfile.TemporaryDirectory(prefix="conformance-") as folder:
-        outcomes: list[Outcome] = await suite.run(system, [test.name for test in listed], Path(folder) / "servers")
+        wanted = [test.name for test in listed]
+        outcomes: list[Outcome] = await suite.run(system, wanted, Path(folder) / "servers", jobs)
     return judged(suite.name, suite.version, system, listed, outcomes)
 
 
@@ -53,17 +56,19 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--against", type=System, choices=list(System), default=System.PENSTOCK, metavar="SYSTEM")
     parser.add_argument("--keep", action="store_true", help="keep the results in the repository, for the page")
     parser.add_argument("--test", action="append", metavar="NAME", help="run this test only; may be given again")
+    parser.add_argument("--jobs", type=int, default=JOBS, metavar="N", help="run so many tests side by side")
     given = parser.parse_args(arguments)
     if unknown := set(given.suites) - {suite.name for suite in SUITES}:
         parser.error(f"there is no suite {', '.join(sorted(unknown))}")
     if given.keep and given.test:
         parser.error("--keep is for whole suites")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that what was started is ended
     has_failed = False
     for suite in SUITES:
         if given.suites and suite.name not in given.suites:
             continue
         try:
-            run = asyncio.run(run_suite(suite, given.against, given.test))
+            run = asyncio.run(run_suite(suite, given.against, given.test, given.jobs))
         except SuiteMissingError as error:
             print(f"MISSING: {error}", file=sys.stderr)
             has_failed = True

@@ -20,7 +20,6 @@ _MODULE, _VERSION = "github.com/nats-io/nats.go", "v1.55.0"
 _CHECKSUM = "h1:Ng8QKHdvdHIWoaiq0+d/aH1BWkxvcJxWJ0Y/9BPKx3M="
 _PACKAGE = "jetstream/test"
 _TEST_S = 90
-_SIDE_BY_SIDE = 2
 _ENDED = re.compile(r"^--- (PASS|FAIL|SKIP): (\S+) ", re.MULTILINE)
 _SAID = re.compile(r"^\s+\w+_test\.go:\d+: (.*(?:\n {8,}\S.*)?)", re.MULTILINE)
 _RESULTS = {"PASS": Result.PASSED, "FAIL": Result.FAILED, "SKIP": Result.SKIPPED}
@@ -52,9 +51,9 @@ class NatsGo:
         said = carry_out([str(self._program), "-test.list", "."], self.name, self._folder, {"TESTER_NATS_URL": "-"})
         return [line for line in said.splitlines() if line.startswith("Test")]
 
-    async def run(self, system: System, tests: Sequence[str], folder: Path) -> list[Outcome]:
-        """Run each test in a process of its own, some side by side."""
-        free = asyncio.Semaphore(_SIDE_BY_SIDE)
+    async def run(self, system: System, tests: Sequence[str], folder: Path, jobs: int) -> list[Outcome]:
+        """Run each test in a process of its own, `jobs` side by side."""
+        free = asyncio.Semaphore(jobs)
         async with running_tester(system, folder) as url, asyncio.TaskGroup() as group:
             tasks = [group.create_task(self._one(test, url, free)) for test in tests]
         return [task.result() for task in tasks]

@@ -33,7 +33,6 @@ _CHECKSUM = "0eb344168f194db7a12bf199543fa9e6e366d282b798ba5ac0d55ae43f31300c"
 _JS = Path(__file__).parent / "js"
 _SKIPPED = 3  # exit code of bundle.mjs's program
 _TEST_S = 90
-_SIDE_BY_SIDE = 2
 
 
 class NatsJs:
@@ -69,10 +68,10 @@ class NatsJs:
         said = carry_out(["node", str(self._program), "list"], self.name, self._modules)
         return [json.loads(line) for line in said.splitlines()]
 
-    async def run(self, system: System, tests: Sequence[str], folder: Path) -> list[Outcome]:
-        """Run each test in a process of its own, some side by side."""
+    async def run(self, system: System, tests: Sequence[str], folder: Path, jobs: int) -> list[Outcome]:
+        """Run each test in a process of its own, `jobs` side by side."""
         environment = {**os.environ, "PATH": put_nats_server(folder / "bin", system)}
-        free = asyncio.Semaphore(_SIDE_BY_SIDE)
+        free = asyncio.Semaphore(jobs)
         async with asyncio.TaskGroup() as group:
             numbered = enumerate(tests)
             tasks = [group.create_task(self._one(test, folder / str(n), environment, free)) for n, test in numbered]

@@ -24,7 +24,6 @@ PLACE = "CONFORMANCE_NATS_PY"
 _COMMIT, _FOLDER, _TESTS = "06b6778", "nats", "tests/test_js.py"
 _CHECKSUM = "2e845e1935d28099efd53e4b37cca7abfb85157ad198971466074c046e5ef208"
 _TEST_S = 90
-_SIDE_BY_SIDE = 2
 _LOOPBACK = """\
 import fcntl, os, socket, struct, sys
 with socket.socket() as s:
@@ -63,10 +62,10 @@ class NatsPy:
         said = carry_out(command, self.name, self._folder, self._environment({}))
         return [line.partition("::")[2] for line in said.splitlines() if "::" in line]
 
-    async def run(self, system: System, tests: Sequence[str], folder: Path) -> list[Outcome]:
-        """Run each test in a process and a network of its own, some side by side."""
+    async def run(self, system: System, tests: Sequence[str], folder: Path, jobs: int) -> list[Outcome]:
+        """Run each test in a process and a network of its own, `jobs` side by side."""
         environment = self._environment({"PATH": put_nats_server(folder / "bin", system)})
-        free = asyncio.Semaphore(_SIDE_BY_SIDE)
+        free = asyncio.Semaphore(jobs)
         async with asyncio.TaskGroup() as group:
             numbered = enumerate(tests)
             tasks = [group.create_task(self._one(test, folder / str(n), environment, free)) for n, test in numbered]

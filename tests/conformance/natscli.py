@@ -172,7 +172,7 @@ class NatsCli:
         """Return the calls; one that is repeated has a number."""
         return [name for name, _ in numbered()]
 
-    async def run(self, system: System, tests: Sequence[str], folder: Path) -> list[Outcome]:
+    async def run(self, system: System, tests: Sequence[str], folder: Path, jobs: int) -> list[Outcome]:
         """Run all calls up to the last wanted one in their order: each builds on those before it."""
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "object.bin").write_bytes(bytes(range(256)) * 2_000)

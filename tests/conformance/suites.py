@@ -47,8 +47,8 @@ class Suite(Protocol):
     def prepare(self) -> None:
         """Fetch and build what is needed; raise SuiteMissingError."""
 
-    async def run(self, system: System, tests: Sequence[str], folder: Path) -> list[Outcome]:
-        """Run these tests against one system."""
+    async def run(self, system: System, tests: Sequence[str], folder: Path, jobs: int) -> list[Outcome]:
+        """Run these tests against one system, `jobs` side by side where they are independent of each other."""
 
 
 @dataclass(frozen=True)
