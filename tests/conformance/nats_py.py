@@ -10,7 +10,6 @@ import asyncio
 import os
 import re
 import shutil
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,18 +17,20 @@ from xml.etree import ElementTree
 
 from tests.conformance.results import Outcome, Result
 from tests.conformance.servers import System
-from tests.conformance.suites import SuiteMissingError, carry_out, content, put_nats_server, reason, run_program
+from tests.conformance.suites import (
+    SuiteMissingError,
+    alone_in_a_network,
+    carry_out,
+    content,
+    put_nats_server,
+    reason,
+    run_program,
+)
 
 PLACE = "CONFORMANCE_NATS_PY"
 _COMMIT, _FOLDER, _TESTS = "06b6778", "nats", "tests/test_js.py"
 _CHECKSUM = "2e845e1935d28099efd53e4b37cca7abfb85157ad198971466074c046e5ef208"
 _TEST_S = 90
-_LOOPBACK = """\
-import fcntl, os, socket, struct, sys
-with socket.socket() as s:
-    fcntl.ioctl(s, 0x8914, struct.pack("16sh14x", b"lo", 0x49))  # SIOCSIFFLAGS: up and running
-os.execvp(sys.argv[1], sys.argv[1:])
-"""
 _PLUGINS = ("unittest.mock", "no:cacheprovider", "no:hypothesispytest", "no:xdist")  # the first is missing in the tests
 _PYTEST = (*(part for plugin in _PLUGINS for part in ("-p", plugin)), "-W", "ignore")
 
@@ -84,18 +85,6 @@ class NatsPy:
 
     def _environment(self, more: dict[str, str]) -> dict[str, str]:
         return {**os.environ, **more, "PYTHONPATH": str(self._folder / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
-
-
-def alone_in_a_network(suite: str) -> tuple[str, ...]:
-    """Return the beginning of a command that runs in a network of its own; raise SuiteMissingError."""
-    for how in ((), ("--map-root-user",)):
-        begin = ("unshare", "--net", *how, sys.executable, "-c", _LOOPBACK)
-        try:
-            if subprocess.run((*begin, "true"), capture_output=True, check=False).returncode == 0:
-                return begin
-        except OSError:
-            break
-    raise SuiteMissingError(f"{suite} uses fixed ports, and no network of its own can be made here (`unshare --net`)")
 
 
 def _outcome(test: str, report: Path, output: str) -> Outcome:

@@ -208,8 +208,16 @@ class ManagedServer:
         elif plan.wants_jetstream:
             store = plan.folder / "jetstream"
             blocks["jetstream"] = f'jetstream {{ enabled: true, store_dir: "{store}"\n{plan.jetstream_extras}\n}}'
+        blocks = {name: on_loopback(block) for name, block in blocks.items()}
         place = f'server_name: "{plan.name}"\nlisten: "127.0.0.1:{plan.port}"\n'
         return place + "\n".join([blocks.pop("top", ""), plan.cluster_block, *blocks.values()]) + "\n"
+
+
+def on_loopback(block: str) -> str:
+    """Return a block of a listener, such as `leafnodes`, that listens on loopback if it names a port without a host."""
+    if re.search(r"\b(host|listen)\b", block) or not re.search(r"\bport\s*:", block):
+        return block
+    return re.sub(r"^(\s*\w+\s*)\{", r'\1{ host: "127.0.0.1", ', block, count=1)
 
 
 def with_leaf_port(config: str, port: int) -> str:

@@ -39,6 +39,7 @@ _LEAVES = re.compile(rb"Listening for leafnode connections on \S*:(\d+)")
 _MONITOR = re.compile(rb"Starting http monitor on \S*:(\d+)")
 _READY = b"Server is ready"
 _PORTS_FOLDER = re.compile(r"^\s*ports_file_dir\s*[:=]?\s*\"?([^\"\s]+)\"?\s*$", re.MULTILINE)
+_HAS_HOST = re.compile(r"^\s*(host|net|listen)\b", re.MULTILINE)
 _STORE = re.compile(r"\bstore_dir\s*[:=]?\s*\"?([^\"\s,}]+)")
 _ALONE = {"-js": "jetstream", "--jetstream": "jetstream"}
 _WITH_VALUE = {
@@ -144,6 +145,8 @@ class StandIn:
         file.write_text(config, encoding="utf-8")
         flags = (("address", "-a"), ("port", "-p"))
         place = [part for name, flag in flags if name in known for part in (flag, known[name])]
+        if "address" not in known and _HAS_HOST.search(config) is None:
+            place += ["-a", "127.0.0.1"]
         monitor = ["-m", "-1"] if "monitor" in known else []
         command = [str(find_nats_server()), "-c", str(file), *place, *monitor, *self._arguments.others]
         return await asyncio.create_subprocess_exec(

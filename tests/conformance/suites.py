@@ -23,6 +23,12 @@ ROOT = Path(__file__).parents[2]
 BUILD = ROOT / "build" / "conformance"
 _SETUP_S = 900
 _REASON_CHARS = 160
+_LOOPBACK = """\
+import fcntl, os, socket, struct, sys
+with socket.socket() as s:
+    fcntl.ioctl(s, 0x8914, struct.pack("16sh14x", b"lo", 0x49))  # SIOCSIFFLAGS: up and running
+os.execvp(sys.argv[1], sys.argv[1:])
+"""
 _VARIES = (
     (re.compile(r"\b(?:\d{1,3}\.){3}\d{1,3}:\d+"), "HOST:PORT"),
     (re.compile(r"_INBOX\.[\w.]+"), "_INBOX"),
@@ -105,6 +111,18 @@ def put_nats_server(folder: Path, system: System) -> str:
     path.write_text(f"#!/bin/sh\nunset PYTHONDONTWRITEBYTECODE\n{command}\n", encoding="utf-8")
     path.chmod(0o755)
     return search
+
+
+def alone_in_a_network(suite: str) -> tuple[str, ...]:
+    """Return the beginning of a command that runs in a network of its own; raise SuiteMissingError."""
+    for how in ((), ("--map-root-user",)):
+        begin = ("unshare", "--net", *how, sys.executable, "-c", _LOOPBACK)
+        try:
+            if subprocess.run((*begin, "true"), capture_output=True, check=False).returncode == 0:
+                return begin
+        except OSError:
+            break
+    raise SuiteMissingError(f"{suite} uses fixed ports, and no network of its own can be made here (`unshare --net`)")
 
 
 def content(folder: Path, *patterns: str) -> str:

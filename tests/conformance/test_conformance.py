@@ -36,7 +36,7 @@ from tests.conformance.results import (
     read_list,
     read_run,
 )
-from tests.conformance.servers import Login, System, jetstream_login, with_leaf_port, without_jetstream
+from tests.conformance.servers import Login, System, jetstream_login, on_loopback, with_leaf_port, without_jetstream
 from tests.conformance.stand_in import parse
 from tests.conformance.suites import ROOT, SuiteMissingError, put_nats_server, reason
 from tests.conformance.tester import running_tester
@@ -192,6 +192,13 @@ def test_a_leaf_port_is_added_where_there_is_none() -> None:
     assert with_leaf_port("leafnodes { port: 8 }", 7) == "leafnodes { port: 8 }"
     remotes = with_leaf_port('leafnodes { remotes = [ { url: "leaf://x:1" } ] }', 7)
     assert remotes == 'leafnodes { listen: "127.0.0.1:7",  remotes = [ { url: "leaf://x:1" } ] }'
+
+
+def test_a_listener_without_a_host_is_on_loopback() -> None:
+    assert on_loopback("leafnodes { port: 8 }") == 'leafnodes { host: "127.0.0.1",  port: 8 }'
+    listens = 'leafnodes { listen: "127.0.0.1:8" }'
+    assert on_loopback(listens) == listens
+    assert on_loopback(ACCOUNTS) == ACCOUNTS
 
 
 def test_arguments_are_read_as_nats_server_reads_them() -> None:
