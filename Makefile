@@ -23,6 +23,7 @@ sim-mutants:
 	@$(PYTHON) dev.py sim --mutants --seeds $(SEEDS) $(ARGS)
 	@$(PYTHON) dev.py raft-mutants --seeds $(SEEDS)
 
-# Peers' own test suites against Penstock: tests/conformance. `make conformance ARGS="nats.go --test TestKeyValueBasics"`.
-conformance: setup
+# Peers' own test suites against Penstock: `make conformance ARGS="nats.go --test TestKeyValueBasics"`.
+conformance:
+	@$(PYTHON) dev.py setup
 	@.venv/bin/python -m tests.conformance $(ARGS)

@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from tests.conformance.async_nats import AsyncNats
 from tests.conformance.nats_go import NatsGo
 from tests.conformance.nats_js import NatsJs
 from tests.conformance.nats_py import NatsPy
@@ -22,7 +23,7 @@ from tests.conformance.results import RESULTS, Outcome, Result, Run, judged, rea
 from tests.conformance.servers import System
 from tests.conformance.suites import BUILD, Suite, SuiteMissingError
 
-SUITES: tuple[Suite, ...] = (NatsGo(), NatsPy(), NatsJs(), NatsCli())
+SUITES: tuple[Suite, ...] = (NatsGo(), NatsPy(), NatsJs(), AsyncNats(), NatsCli())
 JOBS = 2
 
 
