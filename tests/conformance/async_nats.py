@@ -33,7 +33,7 @@ _CRATE, _VERSION = "async-nats", "0.51.0"
 _CHECKSUM = "a4f92759f418774b78c36ef07885849150ce950c67d9bcdeff8a9c253f57d9a1"
 _FILES = ("jetstream_tests", "kv_tests", "object_store")
 _RUST = Path(__file__).parent / "rust"
-_TEST_S = 90
+_TEST_S = 150  # one waits for 100 s
 _USED = ("version", "features", "default-features")  # of a dependency
 
 
