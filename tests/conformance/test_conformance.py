@@ -7,6 +7,7 @@ the new results, and the page is made from them.
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import subprocess
@@ -215,8 +216,6 @@ def test_arguments_are_read_as_nats_server_reads_them() -> None:
 @each_change
 @pytest.mark.parametrize("system", list(System))
 async def test_the_tester_service(system: System, tmp_path: Path) -> None:
-    import json
-
     async with running_tester(system, tmp_path) as url:
         connection = await nats.connect(url)
 
@@ -272,8 +271,15 @@ class Started:
         program = folder / "nats-server"
         self.port, self.monitor = free_ports(2)
         self.folder = folder / "store"
-        ports = ["-p", str(self.port), "-m", str(self.monitor), "-a", "127.0.0.1"]
-        self.process = subprocess.Popen([program, *ports, "-js", f"-sd={self.folder}"], stderr=subprocess.PIPE)
+        config = folder / "suite.conf"
+        config.write_text(f"ports_file_dir: {folder}\njetstream: {{ store_dir: {self.folder} }}\n")
+        ports = ["-p", str(self.port), "-m", str(self.monitor), "-P", str(folder / "pid"), "-l", str(folder / "log")]
+        self._command = [program, *ports, "-c", str(config)]
+        self.process = subprocess.Popen(self._command)
+
+    def again(self) -> None:
+        """Start it on the same ports and files, at once after its end."""
+        self.process = subprocess.Popen(self._command)
 
     async def up(self) -> None:
         async def answers() -> bool:
@@ -315,16 +321,27 @@ async def test_the_stand_in_is_a_server_with_a_broker_and_both_end_with_it(how: 
     try:
         await started.up()
         assert len(started.children()) == 2
+        pid = started.process.pid
+        assert (tmp_path / "pid").read_text() == str(pid)
+        assert json.loads((tmp_path / f"nats-server_{pid}.ports").read_text())["nats"] == [
+            f"nats://127.0.0.1:{started.port}"
+        ]
+        assert "Server is ready" in (tmp_path / "log").read_text()
         connection = await nats.connect(f"nats://127.0.0.1:{started.port}")
         assert connection._server_info.get("jetstream") is not True
         await connection.close()
+
+        started.process.send_signal(how)
+        await asyncio.to_thread(started.process.wait, DEADLINE_S)
+        started.again()
+        await started.up()
         started.process.send_signal(how)
         await asyncio.to_thread(started.process.wait, DEADLINE_S)
         await started.gone()
         assert (started.folder / "penstock").is_dir()
     finally:
         started.process.kill()
-        await asyncio.to_thread(started.process.communicate)
+        await asyncio.to_thread(started.process.wait)
 
 
 def test_the_stand_in_is_the_real_program_without_jetstream(tmp_path: Path) -> None:
