@@ -25,16 +25,30 @@ from tests.conformance.suites import BUILD, Suite, SuiteMissingError
 
 SUITES: tuple[Suite, ...] = (NatsGo(), NatsPy(), NatsJs(), AsyncNats(), NatsCli())
 JOBS = 2
+AGAIN_MAX = 8  # so many failed tests are tried once more, alone: some peers' tests have short time limits
 
 
 async def run_suite(suite: Suite, system: System, names: Sequence[str] | None = None, jobs: int = JOBS) -> Run:
     """Run a suite, or some of its tests, against one system; raise SuiteMissingError if it is not to be had here."""
     suite.prepare()
     listed = [test for test in read_list(suite.name) if names is None or test.name in names]
-    with tempfile.TemporaryDirectory(prefix="conformance-") as folder:
-        wanted = [test.name for test in listed]
-        outcomes: list[Outcome] = await suite.run(system, wanted, Path(folder) / "servers", jobs)
+    outcomes = await _outcomes(suite, system, [test.name for test in listed], jobs)
+    failed = [outcome for outcome in outcomes if outcome.result is Result.FAILED]
+    if 0 < len(failed) <= AGAIN_MAX:
+        second = await _outcomes(suite, system, [outcome.name for outcome in failed], 1)
+        passed = {outcome.name for outcome in second if outcome.result is Result.PASSED}
+        outcomes = [_passed_alone(outcome) if outcome.name in passed else outcome for outcome in outcomes]
     return judged(suite.name, suite.version, system, listed, outcomes)
+
+
+async def _outcomes(suite: Suite, system: System, names: Sequence[str], jobs: int) -> list[Outcome]:
+    # What a killed server leaves behind may still be written to.
+    with tempfile.TemporaryDirectory(prefix="conformance-", ignore_cleanup_errors=True) as folder:
+        return await suite.run(system, names, Path(folder) / "servers", jobs)
+
+
+def _passed_alone(outcome: Outcome) -> Outcome:
+    return Outcome(outcome.name, Result.PASSED, f"when it ran alone; before: {outcome.reason}")
 
 
 def lost(run: Run) -> list[str]:
@@ -76,7 +90,7 @@ def main(arguments: Sequence[str]) -> int:
             continue
         print("\n".join(summary(run)))
         for row in run.rows:
-            if row.result != Result.PASSED:
+            if row.result != Result.PASSED or row.reason:
                 print(f"  {row.result}: {row.name} ({row.needs}): {row.reason}")
         for line in lost(run):
             print(f"PASSED BEFORE: {line}", file=sys.stderr)
