@@ -8,25 +8,23 @@ nodes, through which a broker delivers.
 from __future__ import annotations
 
 import os
-import re
 import signal
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
-from penstock.broker.config.settings import SETTINGS
 from penstock.broker.nats.server import find_nats_server
 from tests.broker_process import BrokerProcess, Child
+from tests.conformance.configs import (
+    Login,
+    gateway_flags,
+    jetstream_login,
+    on_loopback,
+    wait_for_api,
+    with_leaf_port,
+    without_jetstream,
+)
 from tests.ports import free_ports
-
-API_SETTING, API_OWNED = "jetstream_api", "auto"
-DOMAIN_SETTING = "jetstream_domain"
-LEAF_SETTING = "nats_leaf"
-_DOMAIN = re.compile(r"\bdomain\s*[:=]?\s*\"?([\w-]+)")
-_INSIDE = 2  # depth of an account in the block `accounts`
-_JETSTREAM = re.compile(r"\bjetstream\s*[:=]?\s*(?:enabled|true|on|\{[^{}]*\})")
-_USER = re.compile(r"\buser\s*:\s*\"?([\w.-]+)\"?(?:\s*,?\s*pass(?:word)?\s*:\s*\"?([\w.-]*))?")
 
 
 class System(StrEnum):
@@ -34,54 +32,6 @@ class System(StrEnum):
 
     NATS_SERVER = "nats-server"
     PENSTOCK = "penstock"
-
-
-@dataclass(frozen=True)
-class Login:
-    """A user of nats-server, in the account that has JetStream."""
-
-    user: str
-    password: str
-
-    @property
-    def prefix(self) -> str:
-        return f"{self.user}:{self.password}@"
-
-
-def without_jetstream(config: str) -> str:
-    """Return a config of nats-server in which no account and no server has JetStream."""
-    return _JETSTREAM.sub("", config)
-
-
-def jetstream_login(accounts: str) -> Login | None:
-    """Return the first user of the first account that has JetStream; None where no account has it."""
-    for account in _blocks_inside(accounts):
-        user = _USER.search(account)
-        if user is not None and _JETSTREAM.search(account) is not None:
-            return Login(user[1], user[2] or "")
-    return None
-
-
-def _blocks_inside(config: str) -> Iterator[str]:
-    """Yield the blocks in braces that are inside the outer ones."""
-    depth = start = 0
-    for place, letter in enumerate(config):
-        if letter == "{":
-            depth += 1
-            start = place if depth == _INSIDE else start
-        elif letter == "}":
-            if depth == _INSIDE:
-                yield config[start : place + 1]
-            depth -= 1
-
-
-def gateway_flags(jetstream: str, leaf_url: str) -> list[str]:
-    """Return the flags of `penstock serve` for JetStream's API; `jetstream`: where a config may name a domain."""
-    domain = _DOMAIN.search(jetstream)
-    wanted = {API_SETTING: API_OWNED, LEAF_SETTING: leaf_url, DOMAIN_SETTING: domain and domain[1]}
-    # The gateway is being built: a setting that is not there yet is left out.
-    known = {name: value for name, value in wanted.items() if name in SETTINGS and value is not None}
-    return [part for name, value in known.items() for part in (f"--{name.replace('_', '-')}", value)]
 
 
 class Nats(Child):
@@ -167,6 +117,7 @@ class ManagedServer:
                 self._broker.stdout.wait_for(r"ready client=")
             except AssertionError as error:
                 raise AssertionError(f"{error}\nand on stderr:\n{self._broker.said}") from None
+            wait_for_api(self.plan.port, self._login())
 
     def stop(self) -> None:
         """Stop both in order: the broker first, so that it says goodbye."""
@@ -184,11 +135,13 @@ class ManagedServer:
             self._broker.end()
         self._nats.end()
 
+    def _login(self) -> Login | None:
+        return jetstream_login(self.plan.blocks.get("accounts", ""))
+
     def _new_broker(self) -> BrokerProcess | None:
         plan = self.plan
-        accounts = plan.blocks.get("accounts", "")
-        login = jetstream_login(accounts)
-        if login is None and "user" in accounts:
+        login = self._login()
+        if login is None and "user" in plan.blocks.get("accounts", ""):
             return None  # no account has JetStream
         prefix = login.prefix if login is not None else ""
         arguments = gateway_flags(plan.jetstream_extras, f"nats://{prefix}127.0.0.1:{self._leaf_port}")
@@ -211,21 +164,3 @@ class ManagedServer:
         blocks = {name: on_loopback(block) for name, block in blocks.items()}
         place = f'server_name: "{plan.name}"\nlisten: "127.0.0.1:{plan.port}"\n'
         return place + "\n".join([blocks.pop("top", ""), plan.cluster_block, *blocks.values()]) + "\n"
-
-
-def on_loopback(block: str) -> str:
-    """Return a block of a listener, such as `leafnodes`, that listens on loopback if it names a port without a host."""
-    if re.search(r"\b(host|listen)\b", block) or not re.search(r"\bport\s*:", block):
-        return block
-    return re.sub(r"^(\s*\w+\s*)\{", r'\1{ host: "127.0.0.1", ', block, count=1)
-
-
-def with_leaf_port(config: str, port: int) -> str:
-    """Return a config in which nats-server listens for leaf nodes on loopback, if it does not yet."""
-    block = re.search(r"\bleafnodes\s*[:=]?\s*\{[^}]*", config)
-    if block is None:
-        return f'{config}\nleafnodes {{ listen: "127.0.0.1:{port}" }}\n'
-    if re.search(r"\b(port|listen)\s*:", block[0]):
-        return config
-    opened = re.sub(r"\{", f'{{ listen: "127.0.0.1:{port}", ', block[0], count=1)
-    return config[: block.start()] + opened + config[block.end() :]

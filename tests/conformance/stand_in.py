@@ -25,11 +25,18 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from penstock.broker.nats.server import find_nats_server
 from penstock.broker.process.parent_death_signal import dying_with_parent
-from tests.conformance.servers import gateway_flags, jetstream_login, with_leaf_port, without_jetstream
+from tests.conformance.configs import (
+    gateway_flags,
+    jetstream_login,
+    wait_for_api,
+    with_leaf_port,
+    without_jetstream,
+)
 
 READY_S = 30.0
+REAL = "CONFORMANCE_NATS_SERVER"
+"""Variable with the path of the real program."""
 _PORT_FREE_S = 10.0
 _LOOK_S = 0.02
 _LINE_BYTES_MAX = 1 << 20
@@ -148,7 +155,7 @@ class StandIn:
         if "address" not in known and _HAS_HOST.search(config) is None:
             place += ["-a", "127.0.0.1"]
         monitor = ["-m", "-1"] if "monitor" in known else []
-        command = [str(find_nats_server()), "-c", str(file), *place, *monitor, *self._arguments.others]
+        command = [os.environ[REAL], "-c", str(file), *place, *monitor, *self._arguments.others]
         return await asyncio.create_subprocess_exec(
             *dying_with_parent(command), stderr=PIPE, limit=_LINE_BYTES_MAX, start_new_session=True
         )
@@ -204,6 +211,7 @@ class StandIn:
             async with asyncio.timeout(READY_S):
                 while line := await self._broker.stdout.readline():
                     if b"ready client=" in line:
+                        await asyncio.to_thread(wait_for_api, self._ports["client"], login)
                         return
         self._kept.append(b"[FTL] the broker is not ready; see " + str(self._folder / "penstock.log").encode() + b"\n")
 
@@ -262,8 +270,7 @@ def main(given: list[str]) -> int:
     """Be nats-server with these arguments."""
     arguments = parse(given)
     if not arguments.wants_jetstream:
-        real = str(find_nats_server())
-        os.execv(real, [real, *given])
+        os.execv(os.environ[REAL], [os.environ[REAL], *given])
     return asyncio.run(_run(arguments))
 
 

@@ -107,7 +107,8 @@ def put_nats_server(folder: Path, system: System) -> str:
         path.symlink_to(find_nats_server())
         return search
     sources = os.pathsep.join(map(str, (ROOT, ROOT / "src")))
-    command = f'PYTHONPATH="{sources}" exec "{sys.executable}" -P -m tests.conformance.stand_in "$@"'
+    settings = f'PYTHONPATH="{sources}" CONFORMANCE_NATS_SERVER="{find_nats_server()}"'
+    command = f'{settings} exec "{sys.executable}" -P -m tests.conformance.stand_in "$@"'
     path.write_text(f"#!/bin/sh\nunset PYTHONDONTWRITEBYTECODE\n{command}\n", encoding="utf-8")
     path.chmod(0o755)
     return search

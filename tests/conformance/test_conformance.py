@@ -22,6 +22,7 @@ from penstock.broker.nats.server import find_nats_server
 from tests.broker_process import DEADLINE_S, eventually
 from tests.conformance import nats_go, suites
 from tests.conformance.__main__ import SUITES, lost, run_suite
+from tests.conformance.configs import Login, jetstream_login, on_loopback, with_leaf_port, without_jetstream
 from tests.conformance.nats_go import NatsGo
 from tests.conformance.natscli import NatsCli
 from tests.conformance.page import HEADING, with_results
@@ -37,7 +38,7 @@ from tests.conformance.results import (
     read_list,
     read_run,
 )
-from tests.conformance.servers import Login, System, jetstream_login, on_loopback, with_leaf_port, without_jetstream
+from tests.conformance.servers import System
 from tests.conformance.stand_in import parse
 from tests.conformance.suites import ROOT, SuiteMissingError, put_nats_server, reason
 from tests.conformance.tester import running_tester
