@@ -33,6 +33,7 @@ _VARIES = (
     (re.compile(r"\b(?:\d{1,3}\.){3}\d{1,3}:\d+"), "HOST:PORT"),
     (re.compile(r"_INBOX\.[\w.]+"), "_INBOX"),
     (re.compile(r"0x[0-9a-f]+"), "ADDRESS"),
+    (re.compile(r"/\w+/\S+"), "PATH"),
     (re.compile(r"\d+(\.\d+)?(ms|µs|us|s)\b"), "TIME"),
 )
 
