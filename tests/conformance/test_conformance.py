@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import urllib.request
+from collections.abc import Sequence
 from pathlib import Path
 
 import nats
@@ -21,7 +22,7 @@ import pytest
 from penstock.broker.nats.server import find_nats_server
 from tests.broker_process import DEADLINE_S, eventually
 from tests.conformance import nats_go, suites
-from tests.conformance.__main__ import SUITES, lost, run_suite
+from tests.conformance.__main__ import AGAIN_MAX, SUITES, lost, run_suite
 from tests.conformance.configs import Login, jetstream_login, on_loopback, with_leaf_port, without_jetstream
 from tests.conformance.nats_go import NatsGo
 from tests.conformance.natscli import NatsCli
@@ -148,6 +149,42 @@ def test_the_page_is_made_from_the_kept_results() -> None:
         kept = read_run(RESULTS / f"{suite.name}.penstock.json")
         missing = [row.name for row in kept.rows if row.result != Result.PASSED]
         assert [name for name in missing if _cell(name) not in section] == []
+
+
+class Unsteady:
+    """A suite whose first run of a test fails, and of one each time."""
+
+    name, version = "nats.go", "1"
+
+    def __init__(self, fails: int) -> None:
+        self.runs: list[tuple[list[str], int]] = []
+        self._fails = fails
+
+    def prepare(self) -> None:
+        pass
+
+    async def run(self, system: System, tests: Sequence[str], folder: Path, jobs: int) -> list[Outcome]:
+        self.runs.append(([*tests], jobs))
+        failing = set(tests[: self._fails]) if len(self.runs) == 1 else set(tests[:1])
+        return [
+            Outcome(test, Result.FAILED, "late") if test in failing else Outcome(test, Result.PASSED) for test in tests
+        ]
+
+
+async def test_few_tests_that_failed_are_tried_once_more_alone() -> None:
+    names = [test.name for test in read_list("nats.go")][:20]
+    few = Unsteady(2)
+    run = await run_suite(few, System.PENSTOCK, names, 4)
+    assert few.runs == [(names, 4), (names[:2], 1)]
+    assert [(row.result, row.reason) for row in run.rows[:3]] == [
+        ("failed", "late"),
+        ("passed", "when it ran alone; before: late"),
+        ("passed", ""),
+    ]
+    many = Unsteady(AGAIN_MAX + 1)
+    run = await run_suite(many, System.PENSTOCK, names, 4)
+    assert many.runs == [(names, 4)]
+    assert run.passed(*GROUPS) == (20 - AGAIN_MAX - 1, 20)
 
 
 def test_a_reason_is_one_line_that_is_the_same_in_each_run() -> None:
