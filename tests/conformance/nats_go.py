@@ -19,7 +19,7 @@ from tests.conformance.tester import running_tester
 _MODULE, _VERSION = "github.com/nats-io/nats.go", "v1.55.0"
 _CHECKSUM = "h1:Ng8QKHdvdHIWoaiq0+d/aH1BWkxvcJxWJ0Y/9BPKx3M="
 _PACKAGE = "jetstream/test"
-_TEST_S = 90
+_TEST_S = 180
 _ENDED = re.compile(r"^--- (PASS|FAIL|SKIP): (\S+) ", re.MULTILINE)
 _SAID = re.compile(r"^\s+\w+_test\.go:\d+: (.*(?:\n {8,}\S.*)?)", re.MULTILINE)
 _RESULTS = {"PASS": Result.PASSED, "FAIL": Result.FAILED, "SKIP": Result.SKIPPED}
