@@ -216,7 +216,7 @@ class StandIn:
         self._kept.append(b"[FTL] the broker is not ready; see " + str(self._folder / "penstock.log").encode() + b"\n")
 
     async def _show(self) -> None:
-        if "monitor" in self._ports:
+        if "monitor" in self._arguments.known:
             port = int(self._arguments.known["monitor"])
             self._monitor = await asyncio.start_server(self._pass_on, "127.0.0.1", port, reuse_address=True)
         if (ports := _PORTS_FOLDER.search(self._arguments.config)) is not None:

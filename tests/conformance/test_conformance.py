@@ -302,17 +302,24 @@ async def test_the_tester_service(system: System, tmp_path: Path) -> None:
 
 
 class Started:
-    """The stand-in as a suite starts it."""
+    """The stand-in as a suite starts it: with arguments, or all in a config file."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, by_config: bool) -> None:
         put_nats_server(folder, System.PENSTOCK)
         program = folder / "nats-server"
         self.port, self.monitor = free_ports(2)
         self.folder = folder / "store"
         config = folder / "suite.conf"
-        config.write_text(f"ports_file_dir: {folder}\njetstream: {{ store_dir: {self.folder} }}\n")
-        ports = ["-p", str(self.port), "-m", str(self.monitor), "-P", str(folder / "pid"), "-l", str(folder / "log")]
-        self._command = [program, *ports, "-c", str(config)]
+        text = f"ports_file_dir: {folder}\njetstream: {{ store_dir: {self.folder} }}\n"
+        ports = ["-p", str(self.port), "-m", str(self.monitor)]
+        if by_config:
+            text += f'host: "127.0.0.1"\nport: {self.port}\nhttp: "127.0.0.1:{self.monitor}"\n'
+            text += 'leafnodes {\n  listen: "127.0.0.1:-1"\n}\n'
+            ports = []
+        config.write_text(text)
+        self._ports_of = folder
+        files = ["-P", str(folder / "pid"), "-l", str(folder / "log")]
+        self._command = [program, *ports, *files, "-c", str(config)]
         self.process = subprocess.Popen(self._command)
 
     def again(self) -> None:
@@ -321,6 +328,8 @@ class Started:
 
     async def up(self) -> None:
         async def answers() -> bool:
+            if not (self._ports_of / f"nats-server_{self.process.pid}.ports").exists():
+                return False
             try:
                 url = f"http://127.0.0.1:{self.monitor}/varz"
                 with await asyncio.to_thread(urllib.request.urlopen, url, timeout=5) as page:
@@ -355,7 +364,7 @@ class Started:
 @each_change
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
 async def test_the_stand_in_is_a_server_with_a_broker_and_both_end_with_it(how: signal.Signals, tmp_path: Path) -> None:
-    started = Started(tmp_path)
+    started = Started(tmp_path, by_config=how is signal.SIGKILL)
     try:
         await started.up()
         assert len(started.children()) == 2
