@@ -7,9 +7,11 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -136,7 +138,7 @@ def content(folder: Path, *patterns: str) -> str:
 
 
 async def run_program(command: Sequence[str], cwd: Path, environment: Mapping[str, str], limit_s: float) -> Finished:
-    """Run a program until it ends, or kill it with all that it started at the limit; output is of both streams."""
+    """Run a program until it ends, or its limit, and kill all that it started; output is of both streams."""
     process = await asyncio.create_subprocess_exec(
         *command,
         cwd=cwd,
@@ -153,9 +155,9 @@ async def run_program(command: Sequence[str], cwd: Path, environment: Mapping[st
     except TimeoutError:
         return Finished(-9, f"not ended after {limit_s:.0f} s")
     finally:
-        if process.returncode is None:
-            os.killpg(process.pid, 9)
-            await process.wait()
+        with suppress(ProcessLookupError):  # a test that failed may have left its servers
+            os.killpg(process.pid, signal.SIGKILL)
+        await process.wait()
 
 
 def reason(text: str) -> str:

@@ -41,7 +41,7 @@ from tests.conformance.results import (
 )
 from tests.conformance.servers import System
 from tests.conformance.stand_in import parse
-from tests.conformance.suites import ROOT, SuiteMissingError, put_nats_server, reason
+from tests.conformance.suites import ROOT, SuiteMissingError, put_nats_server, reason, run_program
 from tests.conformance.tester import running_tester
 from tests.extent import each_change
 from tests.ports import free_ports
@@ -201,6 +201,20 @@ def test_the_outcome_of_a_test_in_go_is_its_own_line() -> None:
     assert nats_go._outcome("TestA", 1, "--- PASS: TestA (0.00s)\nPASS\n").result is Result.FAILED
     panic = nats_go._outcome("TestA", 2, "panic: nil pointer\n")
     assert panic == Outcome("TestA", Result.FAILED, "panic: nil pointer")
+
+
+async def test_what_a_program_leaves_behind_is_ended(tmp_path: Path) -> None:
+    leaves = f"sleep 600 >/dev/null 2>&1 & echo $! > {tmp_path}/pid; echo done"
+    ended = await run_program(["sh", "-c", leaves], tmp_path, os.environ, DEADLINE_S)
+    assert (ended.code, ended.output) == (0, "done\n")
+    left = Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}/stat")
+
+    async def is_gone() -> bool:
+        return not left.exists() or left.read_text().rpartition(")")[2].split()[0] == "Z"
+
+    await eventually(is_gone, "what was left has ended")
+    late = await run_program(["sleep", "600"], tmp_path, os.environ, 0.01)
+    assert late.code == -9
 
 
 # Configs of nats-server
