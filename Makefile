@@ -5,7 +5,7 @@ ARGS ?=
 SEEDS ?= 1000
 MINUTES ?= 5
 
-.PHONY: demo bench test check faces site wheels fuzz sim sim-mutants chaos model setup clean help
+.PHONY: conformance demo bench test check faces site wheels fuzz sim sim-mutants chaos model setup clean help
 
 help:
 	@$(PYTHON) dev.py --help
@@ -22,3 +22,8 @@ chaos:
 sim-mutants:
 	@$(PYTHON) dev.py sim --mutants --seeds $(SEEDS) $(ARGS)
 	@$(PYTHON) dev.py raft-mutants --seeds $(SEEDS)
+
+# Peers' own test suites against Penstock: `make conformance ARGS="nats.go --test TestKeyValueBasics"`.
+conformance:
+	@$(PYTHON) dev.py setup
+	@.venv/bin/python -m tests.conformance $(ARGS)

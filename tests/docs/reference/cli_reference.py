@@ -1,5 +1,6 @@
 """Generates docs/reference: cli.md from the commands' help, config.md and metrics.md from their tables, errors.md
-from the table of error codes, contract-changes.md from that of rules, python.md, spark.md.
+from the table of error codes, contract-changes.md from that of rules, python.md, spark.md, and in
+jetstream-compatibility.md the part on the tests of others.
 
     python -m tests.docs.reference docs/reference
 
@@ -17,6 +18,7 @@ import typer
 
 from penstock.broker.config.settings import SETTINGS, Setting
 from tests.cli_app import app
+from tests.conformance.page import with_results
 from tests.docs.reference.contract_changes import contract_changes
 from tests.docs.reference.errors_reference import errors_reference
 from tests.docs.reference.jetstream_api_reference import jetstream_api
@@ -232,6 +234,8 @@ def main(folder: Path) -> None:
     (folder / "contract-changes.md").write_text(contract_changes_page(), encoding="utf-8")
     (folder / "errors.md").write_text(errors_page(), encoding="utf-8")
     (folder / "jetstream-api.md").write_text(jetstream_api_page(), encoding="utf-8")
+    compatibility = folder / "jetstream-compatibility.md"
+    compatibility.write_text(with_results(compatibility.read_text(encoding="utf-8")), encoding="utf-8")
     (folder / "metrics.md").write_text(metrics_reference(), encoding="utf-8")
     (folder / "python.md").write_text(python_reference(), encoding="utf-8")
     (folder / "spark.md").write_text(spark_reference(), encoding="utf-8")
