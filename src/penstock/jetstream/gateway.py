@@ -176,6 +176,8 @@ class Gateway:
             except Exception as error:  # noqa: BLE001 (raised below)
                 bug = error
         self._send_passed_on()
+        if self.has_next_turn:
+            self.turn(now)  # at once: a pull request waits
         if bug is not None:
             raise bug
 
