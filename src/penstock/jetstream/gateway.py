@@ -180,6 +180,8 @@ class Gateway:
                 bug = error
         self.lookups.ask_gets(now)
         self._send_passed_on()
+        if self.has_next_turn:
+            self.turn(now)  # at once: a pull request waits
         if bug is not None:
             raise bug
 

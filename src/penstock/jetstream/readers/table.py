@@ -385,7 +385,8 @@ class Readers:
                 reader.pulls.popleft()
                 if pull.bytes_left > 0:
                     self._send(frame(pull.reply, ended(pull, 409, "Batch Completed")))
-        self.ready(reader)
+        if reader.wants:
+            self.ready(reader)
 
     def _sleep(self, reader: Reader, until_us: int) -> None:
         reader.is_asleep = True
