@@ -733,7 +733,9 @@ class Readers:
             self._by_name.pop(feed.name, None)
 
     def shut_down(self) -> None:
-        """Tell who waits that this broker stops."""
+        """Tell clients whose requests wait that this broker stops."""
+        if not self.deliveries.is_up:
+            return
         for feed in self._feeds.values():
             for reader in feed.readers.values():
                 for pull in reader.pulls:
