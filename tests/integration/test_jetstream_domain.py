@@ -33,7 +33,9 @@ async def test_values_of_a_bucket_that_are_published_behind_the_prefix_are_store
                     await connection.publish(subject if number % 2 else f"$JS.hub.API.{subject}", b"%d" % number)
                     sent.append((subject, b"%d" % number))
                 ack = await connection.request("$JS.hub.API.$KV.b.last", b"end", timeout=10)
-                assert json.loads(ack.data)["seq"] == 201
+                assert json.loads(ack.data) | {"seq": 201, "domain": "hub"} == json.loads(ack.data)
+                info = await connection.request("$JS.hub.API.STREAM.INFO.KV_b", b"", timeout=10)
+                assert json.loads(info.data)["domain"] == "hub"
             finally:
                 await connection.close()
             stored = [(message.subject, message.value) async for message in client.messages("KV_b")]

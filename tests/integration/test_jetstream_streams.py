@@ -72,6 +72,7 @@ CALLS = (
     ("STREAM.CREATE.c", '{"name":"c","discard_new_per_subject":true}'),
     ("STREAM.CREATE.c", '{"name":"c","discard":"new","discard_new_per_subject":true}'),
     ("STREAM.CREATE.c", '{"name":"c","deny_purge":true,"allow_rollup_hdrs":true}'),
+    ("STREAM.CREATE.c", '{"name":"c","mirror_direct":true}'),
     ("STREAM.CREATE.c", '{"name":"c","sealed":true}'),
     ("STREAM.CREATE.c", json.dumps({"name": "c", "description": "x" * 5_000})),
     (
@@ -106,6 +107,13 @@ CALLS = (
         '{"name":"f","subjects":["f.>","h"],"allow_msg_ttl":true,"storage":"memory","deny_delete":true}',
     ),
     *(("PUBLISH", subject) for subject in ("f.x", "f.x", "f.y", "f.z")),
+    (
+        "STREAM.CREATE.n",
+        '{"name":"n","max_msgs_per_subject":2,"discard":"new","discard_new_per_subject":true,"republish":null,'
+        '"subject_transform":null,"mirror":null,"sources":null,"consumer_limits":{"max_ack_pending":0}}',
+    ),
+    *(("PUBLISH", "n") for _ in range(3)),
+    ("STREAM.DELETE.n", ""),
     ("STREAM.INFO.f", ""),
     ("STREAM.INFO.f", '{"subjects_filter":">"}'),
     ("STREAM.INFO.f", '{"subjects_filter":"f.x"}'),
@@ -287,7 +295,6 @@ REFUSED = (
     ("first_seq", 10),
     ("subject_transform", {"src": "a", "dest": "b"}),
     ("republish", {"src": "a", "dest": "b"}),
-    ("mirror_direct", True),
     ("consumer_limits", {"max_ack_pending": 3}),
     ("subject_delete_marker_ttl", 1_000_000_000),
     ("allow_msg_counter", True),
@@ -309,6 +316,15 @@ async def test_what_cannot_be_honoured_is_refused_by_name(api_broker: BrokerProc
         assert error["err_code"] == 10052
         assert field.replace("max_msg_size", "max_message_bytes") in error["description"]
         assert "refused" not in ((await said(connection, "STREAM.NAMES"))["streams"] or ())
+
+
+@each_change
+async def test_objects_without_a_value_are_none(api_broker: BrokerProcess) -> None:
+    async with connected(api_broker.nats_url) as connection:
+        for name, empty in (("placement", {"cluster": ""}), ("placement", {"cluster": "", "tags": None})):
+            request = json.dumps({"name": "empty", name: empty})
+            assert name not in (await said(connection, "STREAM.CREATE.empty", request))["config"]
+        assert (await said(connection, "STREAM.DELETE.empty"))["success"]
 
 
 @each_change

@@ -43,7 +43,7 @@ from penstock.broker.config.data_dir import (
     take_data_dir,
 )
 from penstock.broker.config.encryption import encrypted
-from penstock.broker.config.settings import OFF, SYNC_BY_AUTO
+from penstock.broker.config.settings import DEFAULT_DOMAIN, OFF, SYNC_BY_AUTO
 from penstock.broker.driver import Driver, wall_clock
 from penstock.broker.nats.deliveries import LeafDeliveries
 from penstock.broker.nats.leaf_link import LeafLink
@@ -485,6 +485,12 @@ def _introduction(settings: Settings, node: Node) -> PeerHelloRequest:
     )
 
 
+def _ack_domain(config: BrokerConfig) -> str:
+    """Return the domain that PubAcks name: one of the operator's choice."""
+    is_chosen = config.jetstream_api != OFF and config.jetstream_domain != DEFAULT_DOMAIN
+    return config.jetstream_domain if is_chosen else ""
+
+
 def _settings(
     config: BrokerConfig,
     running: _Running,
@@ -524,6 +530,7 @@ def _settings(
         scrub_bytes_per_s=config.scrub_rate,
         scrub_interval_ms=config.scrub_interval,
         domain_prefix="" if config.jetstream_api == OFF else f"$JS.{config.jetstream_domain}.API.",
+        ack_domain=_ack_domain(config),
         encrypted=encrypted(vfs, config, asyncio.get_running_loop(), running.keys_read),
         internal_encryption=Encryption.AES_256_GCM if config.encrypt_internal_streams else Encryption.NONE,
     )

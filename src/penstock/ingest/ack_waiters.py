@@ -31,6 +31,7 @@ class AckDetails(NamedTuple):
     leader_epoch: int
     replicas: int
     fsynced: bool
+    domain: str = ""  # the JetStream domain that acks name, as nats-server's do; not those of envelopes
 
 
 class AckWaiters(NamedTuple):
@@ -51,10 +52,10 @@ class AckWaiters(NamedTuple):
 
     def ack_commands(self, rules: AdmissionRules, base_offset: int, timestamp_us: int, got: AckDetails) -> bytes:
         """Return `PUB` commands for all; their rows begin at `base_offset`."""
-        *which, fsynced = got
+        *which, fsynced, domain = got
         found = b""
         if self.replies:
-            tails = acks.ack_tails(*which)
+            tails = acks.ack_tails(*which, domain)
             found = pubacks(rules.name, self.replies, base_offset, tails[fsynced])
         if self.enveloped:
             tail = acks.envelope_tails(*which)[fsynced]
@@ -100,10 +101,10 @@ class DuplicateWaiters(NamedTuple):
 
     def ack_commands(self, rules: AdmissionRules, base_offset: int, timestamp_us: int, got: AckDetails) -> bytes:
         """Return `PUB` commands for all; `base_offset` is not used."""
-        *which, fsynced = got
+        *which, fsynced, domain = got
         found = b""
         if self.replies:
-            found = pubacks_again(rules.name, self.replies, self.originals, acks.ack_tails(*which)[fsynced])
+            found = pubacks_again(rules.name, self.replies, self.originals, acks.ack_tails(*which, domain)[fsynced])
         if self.enveloped:
             tail = acks.envelope_tails(*which)[fsynced]
             found += enveloped_pubacks_again(self.enveloped, rules.ack_head, timestamp_us, tail)

@@ -143,10 +143,11 @@ def not_enough_replicas(in_sync: int, min_isr: int) -> AckError:
 
 
 @lru_cache(maxsize=_TAILS_MAX)
-def ack_tails(partition: int, leader_epoch: int, replicas: int) -> tuple[bytes, bytes]:
+def ack_tails(partition: int, leader_epoch: int, replicas: int, domain: str = "") -> tuple[bytes, bytes]:
     """Return the ends of PubAck bodies, for messages that are not fsynced and for those that are."""
     got = b',"partition":%d,"epoch":%d,"replicas":%d,"fsynced":' % (partition, leader_epoch, replicas)
-    return got + b"false}", got + b"true}"
+    end = b',"domain":"%b"}' % domain.encode() if domain else b"}"
+    return got + b"false" + end, got + b"true" + end
 
 
 def error_body(stream: bytes, error: AckError) -> bytes:

@@ -91,14 +91,7 @@ FIELDS = (
     ConfigField("republish", "RePublish", None, "", "`penstock relay` can do that", is_omitted=True),
     ConfigField("allow_direct", "bool", False, "kept", "true for streams that were not made by this API"),
     ConfigField("mirror_direct", "bool", False, ""),
-    ConfigField(
-        "discard_new_per_subject",
-        "bool",
-        False,
-        "discard_new_per_subject",
-        "only with `max_msgs_per_subject` 1",
-        is_omitted=True,
-    ),
+    ConfigField("discard_new_per_subject", "bool", False, "discard_new_per_subject", is_omitted=True),
     ConfigField("sealed", "bool", False, "the intake `sealed`", "by an update only"),
     ConfigField("deny_delete", "bool", False, "deny_delete"),
     ConfigField("deny_purge", "bool", False, "deny_purge"),
@@ -218,9 +211,10 @@ def completed(wanted: WantedConfig) -> Config:
     config["num_replicas"] = config["num_replicas"] or 1
     if config["persist_mode"] == "default":
         config["persist_mode"] = ""
-    for name in ("placement", "mirror", "sources", "subject_transform", "republish"):
+    for name in ("placement", "subject_transform", "republish", "consumer_limits"):
+        config[name] = {key: value for key, value in (config[name] or {}).items() if value} or _BY_NAME[name].default
+    for name in ("mirror", "sources"):
         config[name] = config[name] or None
-    config["consumer_limits"] = {key: value for key, value in config["consumer_limits"].items() if value}
     config["metadata"] = {key: value for key, value in config["metadata"].items() if key not in _ADDED}
     if not config["duplicate_window"]:
         config["duplicate_window"] = _WINDOW_NS
@@ -263,6 +257,8 @@ def _mistakes(config: Config) -> Iterator[tuple[bool, str]]:
         is_new, most = config["discard"] == "new", config["max_msgs_per_subject"]
         yield not is_new, "discard new per subject requires discard new policy to be set"
         yield most <= 0, "discard new per subject requires max msgs per subject > 0"
+    has_mirror = config["mirror"] is not None
+    yield config["mirror_direct"] and not has_mirror, "stream has no mirror but does have mirror direct"
     yield from _subject_mistakes(config)
 
 
@@ -292,8 +288,6 @@ def refused_fields(config: Config) -> Iterator[str]:
     for name in ("max_age", "duplicate_window"):
         if config[name] % _NS_OF_MS:
             yield f"{name}: {config[name]} ns are not whole milliseconds"
-    if config["discard_new_per_subject"] and config["max_msgs_per_subject"] != 1:
-        yield "discard_new_per_subject: it is supported with max_msgs_per_subject 1 only"
     if (mistake := stream_name_mistake(config["name"])) is not None:
         yield f"name: {mistake}"
     if config["name"].startswith(INTERNAL_NAME_PREFIX):

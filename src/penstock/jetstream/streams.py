@@ -345,6 +345,7 @@ class _Streams:
             "created": api_time(state.created_us),
             "state": state_fields(found, self._gateway.count_consumers(state)),
             "ts": api_time(self._node.now.wall_us),
+            **({"domain": self._gateway.domain} if self._gateway.domain else {}),
         }
 
 

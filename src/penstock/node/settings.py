@@ -49,5 +49,6 @@ class Settings:
     staged_keep_ms: int = limits.STAGED_KEEP_MS
     marks_per_snapshot_max: int = limits.MARKS_PER_SNAPSHOT_MAX
     domain_prefix: str = ""  # of the API of the JetStream domain that is served: `$JS.<domain>.API.`
+    ack_domain: str = ""  # the domain that acks name: one that was configured; else acks stay what they are without it
     encrypted: Vfs | None = None  # the data directory with encryption; None: no keys
     internal_encryption: Encryption = Encryption.NONE  # of internal streams

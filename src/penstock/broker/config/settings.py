@@ -22,6 +22,8 @@ from penstock.base.units import format_duration_us, format_exact_bytes, parse_by
 EMBEDDED = "embedded"
 SYNC_BY_AUTO = "auto"
 OFF = "off"
+DEFAULT_DOMAIN = "penstock"
+"""Of JetStream's API; PubAcks name other domains only, so that those of brokers without the API stay what they are."""
 CLIENT_AUTH = (OFF, "optional", "required")  # for client certificates
 DISK_THREADS_MAX = 64
 BROKER_ID_MAX = 2**31 - 1
@@ -601,7 +603,7 @@ _TABLE = (
         "Serve JetStream's API to NATS clients: `domain` as `$JS.<jetstream_domain>.API` only, `auto` also as "
         "`$JS.API`.",
     ),
-    Setting("jetstream_domain", read_jetstream_domain, "penstock", "NAME", "Name of the JetStream domain."),
+    Setting("jetstream_domain", read_jetstream_domain, DEFAULT_DOMAIN, "NAME", "Name of the JetStream domain."),
     Setting(
         "jetstream_rights",
         read_one_of("read", "manage"),

@@ -88,7 +88,7 @@ class Partition:
     """One partition replica. An idle one is small: counters, waiters and caches are created on first use."""
 
     __slots__ = (
-        "_followed", "_marked", "_recovered_end", "_rules", "budget", "cannot_lead", "closed", "committed_bytes",
+        "_followed", "_marked", "_recovered_end", "_rules", "ack_domain", "budget", "cannot_lead", "closed", "committed_bytes",
         "committed_end", "counters", "cutting", "damage_told", "dedup", "domain_prefix", "dropped", "fenced_told",
         "flush_us", "flushing", "following", "fresh_us", "impediment", "in_flight", "is_mute", "key", "keys", "lasts",
         "leader_epoch", "leadership", "leads", "led_epoch", "limit_start", "listened_us", "log", "marks_failure",
@@ -143,7 +143,7 @@ class Partition:
         self.in_flight = InFlight(budget)
         self.committed_bytes = 0  # committed since the start of the broker; only grows
         self._recovered_end = log.log_end
-        self.domain_prefix = ""  # see `subjects`
+        self.domain_prefix = self.ack_domain = ""  # see `subjects`, and the setting of this name
         self.sid, self.subscribed = 0, False  # id of its NATS subscription; 0 if there is none
         self.refusal = ""  # why NATS refused the subscription
         # Wall-clock time until which a leader was subscribed, as far as this broker knows.
@@ -1083,7 +1083,7 @@ class Partition:
         arrived_us: int,
     ) -> None:
         if acked is not None:
-            got = AckDetails(self.key.partition, self.leader_epoch, so.replicas, so.fsynced)
+            got = AckDetails(self.key.partition, self.leader_epoch, so.replicas, so.fsynced, self.ack_domain)
             commands, count = acked.ack_commands(self._rules, base, timestamp_us, got), acked.acks_count
             step.publish.append(NatsAnswers(self.sid, commands, count, arrived_us))
             self.meters.acks_made += count

@@ -220,6 +220,7 @@ class StreamLifecycle:
             return
         partition = Partition(state, key, log, self._vfs_of(state), self._budget)
         partition.domain_prefix = self._context.settings.domain_prefix
+        partition.ack_domain = self._context.settings.ack_domain
         partition.listened_us = max(
             partition.listened_us, self._listened.until(key, is_replicated=partition.is_replicated)
         )
