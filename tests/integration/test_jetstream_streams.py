@@ -420,7 +420,9 @@ async def test_requests_at_any_broker_know_every_answered_change(tmp_path: Path)
             for number in range(12):  # the queue group chooses a broker for each
                 name = f"s{number % 4}"
                 seq = (await js.publish(name, b"x")).seq
-                assert (await said(connection, f"STREAM.INFO.{name}"))["state"]["last_seq"] == seq
+                info = await said(connection, f"STREAM.INFO.{name}")
+                assert "error" not in info, str(info)
+                assert info["state"]["last_seq"] == seq
                 config = json.dumps({"name": name, "num_replicas": 3, "description": str(number)})
                 assert "error" not in await said(connection, f"STREAM.UPDATE.{name}", config)
                 assert (await said(connection, f"STREAM.INFO.{name}"))["config"]["description"] == str(number)

@@ -23,6 +23,7 @@ class Question(NamedTuple):
 
     request: Request
     of: BrokerId | None = None  # None: this broker
+    is_optional: bool = False  # without an answer in time the conversation gets `timed_out`, and goes on
     until: Callable[[Any], bool] | None = None  # asked again in a moment while it returns False for the answer
 
 
@@ -39,14 +40,19 @@ Conversation = Generator[Asked, list[Answered], bytes]
 
 
 def ask(
-    request: Request, kind: type[_R], of: BrokerId | None = None, until: Callable[[_R], bool] | None = None
+    request: Request,
+    kind: type[_R],
+    of: BrokerId | None = None,
+    until: Callable[[_R], bool] | None = None,
+    *,
+    is_optional: bool = False,
 ) -> Generator[Asked, list[Answered], _R]:
     """Ask one question. Raise RemoteError."""
 
     def is_enough(response: Any) -> bool:
         return until is None or isinstance(response, RemoteError) or until(response)
 
-    (answered,) = yield (Question(request, of, is_enough),)
+    (answered,) = yield (Question(request, of, is_optional, is_enough),)
     response: Any = answered.response
     if isinstance(response, RemoteError):
         raise response

@@ -54,6 +54,7 @@ CONVERSATIONS_MAX = 1_000
 _CALLS = msgspec.msgpack.Decoder(list[ApiCall])
 _NO_SUBJECT = bytes(range(0x21)) + b"\x7f"  # no character of a subject
 _TIMEOUT_US = 4_500_000  # clients wait for 5 s
+_LAST_US = 300_000  # for the rest, without an answer to an optional question
 _RETRY_US = 50_000
 _REQUIRED_LEVEL = re.compile(rb"\r\nNats-Required-Api-Level: *(\d{1,9}) *\r\n", re.IGNORECASE)
 _MANAGING = frozenset({"STREAM.CREATE", "STREAM.UPDATE", "STREAM.DELETE", "STREAM.PURGE", "STREAM.MSG.DELETE"})
@@ -207,7 +208,11 @@ class Gateway:
             for owner in self._owners.values():
                 owner.tick(now, self.node.process)
         for one in list(self._open):
-            if now.elapsed_us >= one.deadline_us:
+            if now.elapsed_us >= one.deadline_us and all(question.is_optional for question in one.questions):
+                one.deadline_us += _LAST_US
+                late = RemoteError(ErrorCode.TIMED_OUT, "no answer in time")
+                self._go_on(one, [answer or Answered(late) for answer in one.answers])
+            elif now.elapsed_us >= one.deadline_us:
                 self._end(one, unavailable("no answer in time; ask again in a moment"))
             elif one.retry_us is not None and now.elapsed_us >= one.retry_us:
                 one.retry_us = None

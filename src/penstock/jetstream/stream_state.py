@@ -1,7 +1,7 @@
 """The state of a stream as JetStream tells it, from the leader of its partition.
 
 Rules: `seq = offset + 1`. Counts and subjects are those of one moment: subjects are counted up to the end that the
-counts are about. `num_subjects` is left out beyond `limits.SUBJECTS_COUNTED_MAX`.
+counts are about. `num_subjects` is left out beyond `limits.SUBJECTS_COUNTED_MAX`, and if it is not known in time.
 """
 
 from __future__ import annotations
@@ -111,7 +111,9 @@ def number_of_subjects(state: StreamState, found: ListOffsetsResponse) -> Genera
         stream_id=state.stream_id, subjects=(">",), end=found.committed_end, counts_subjects=True
     )
     try:
-        return (yield from ask(request, ListSubjectsResponse, state.partitions[0].leader)).subject_count
+        return (
+            yield from ask(request, ListSubjectsResponse, state.partitions[0].leader, is_optional=True)
+        ).subject_count
     except RemoteError as refusal:
         if refusal.code in (ErrorCode.UNSUPPORTED_VERSION, ErrorCode.TOO_LARGE, ErrorCode.NOT_AUTHORIZED):
             return None

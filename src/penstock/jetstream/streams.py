@@ -306,7 +306,12 @@ class _Streams:
         key = (found.leader_epoch, found.log_start, found.committed_end, found.live.rows)
         known = self._counted.pop(state.stream_id, None)
         if known is None or known[0] != key:
-            known = key, (yield from number_of_subjects(state, found))
+            try:
+                known = key, (yield from number_of_subjects(state, found))
+            except RemoteError as refusal:
+                if refusal.code != ErrorCode.TIMED_OUT:
+                    raise
+                return None  # all else is known
         self._counted[state.stream_id] = known
         if len(self._counted) > COUNTED_STREAMS_MAX:
             del self._counted[next(iter(self._counted))]
@@ -348,4 +353,4 @@ def _count_of(state: StreamState) -> Question:
         return isinstance(response, RemoteError) or response.live is not None
 
     request = ListOffsetsRequest(stream_id=state.stream_id, at="latest", counts_rows=True)
-    return Question(request, state.partitions[0].leader, is_enough)
+    return Question(request, state.partitions[0].leader, until=is_enough)

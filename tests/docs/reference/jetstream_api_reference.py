@@ -24,7 +24,7 @@ Answers have nats-server's fields, codes and texts; `tests/integration/test_jets
 
 - **`seq = offset + 1`**, in streams of one partition; requests about others are refused (10052).
 - **Streams whose names begin with `__`** are Penstock's own: never listed, read or changed.
-- `bytes` counts batches on the disk of one replica. `num_subjects` is left out beyond 100,000 subjects.
+- `bytes` counts batches on the disk of one replica. `num_subjects` is left out beyond 100,000 subjects, and if it is not known within 4.5 s.
 - The leader is `broker-<id>` in `cluster`.
 - Every answered change is known to every live broker, so the next request may reach any of them.
 

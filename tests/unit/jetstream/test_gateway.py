@@ -46,6 +46,23 @@ def test_requests_beyond_the_limit_are_refused_and_late_ones_too(monkeypatch: py
     assert broker.call("STREAM.INFO.s")["state"]["messages"] == 1
 
 
+def test_an_info_without_the_number_of_subjects_is_better_than_none() -> None:
+    broker = ApiBroker().start()
+    broker.call("STREAM.CREATE.s", {"name": "s"})
+    broker.publish("s", b"x")
+    broker.disk_runs_at_once = False
+    assert broker.call("STREAM.INFO.s", waits_ms=0) is None
+    broker.run_disk()  # the counts
+    broker.turn()
+    assert broker.gateway.under_way == 1
+    broker.gateway_tick(4_600)
+    state = json.loads(broker.answers["_INBOX.caller"])["state"]
+    assert (state["messages"], "num_subjects" in state) == (1, False)
+    broker.settle()
+    broker.disk_runs_at_once = True
+    assert broker.call("STREAM.INFO.s")["state"]["num_subjects"] == 1
+
+
 def test_an_answer_beyond_max_payload_becomes_an_error() -> None:
     broker = ApiBroker().start()
     broker.gateway.payload_max = 512
