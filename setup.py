@@ -39,6 +39,7 @@ COMPILED = (
     "penstock.hot.columns",
     "penstock.hot.crc",
     "penstock.hot.deliveries",
+    "penstock.hot.direct_answers",
     "penstock.hot.encode",
     "penstock.hot.envelope",
     "penstock.hot.envelope_acks",

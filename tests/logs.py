@@ -12,7 +12,7 @@ from typing import TypeVar
 from penstock.base import limits
 from penstock.batch import codec
 from penstock.batch.header import BatchHeader
-from penstock.commitlog import Log, LogConfig, LogFolder, LogView, Removal, TruncationTask
+from penstock.commitlog import FilterBudget, Log, LogConfig, LogFolder, LogView, Removal, TruncationTask
 from penstock.commitlog.files import files
 from penstock.commitlog.files.files import holds_messages
 from penstock.commitlog.incremental_task import IncrementalTask
@@ -56,10 +56,17 @@ def as_logs_see(vfs: Vfs) -> Vfs:
     return EncryptedVfs(vfs, encryption_keys(), holds_messages, _random.randbytes)
 
 
-def open_log(vfs: Vfs, config: LogConfig = SMALL, *, now_us: int = 0, must_exist: bool = False) -> Log:
+def open_log(
+    vfs: Vfs,
+    config: LogConfig = SMALL,
+    *,
+    now_us: int = 0,
+    must_exist: bool = False,
+    filters: FilterBudget | None = None,
+) -> Log:
     """Open the log that the tests use."""
     folder = LogFolder(as_logs_see(vfs), DIRECTORY, STREAM_ID, PARTITION)
-    return Log.open(folder, config, now_us=now_us, must_exist=must_exist)
+    return Log.open(folder, config, now_us=now_us, must_exist=must_exist, filters=filters)
 
 
 def value_of(offset: int, size_bytes: int = 40) -> bytes:

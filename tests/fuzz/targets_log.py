@@ -186,7 +186,8 @@ def subject_index(modules: Modules, data: bytes) -> object:
     file = holding({"log/x.subjects": data}).open("log/x.subjects", read_only=True)
     out = ""
     try:
-        found = SubjectIndex(file, reading.read_trailer(file))
+        trailer = reading.read_trailer(file)
+        found = SubjectIndex(file, trailer)
         out += "trailer "
         for subject in (b"a", b"n.1", b"zz"):
             row = found.find(subject)
@@ -196,6 +197,7 @@ def subject_index(modules: Modules, data: bytes) -> object:
             )
             out += f"{row is None} "
         out += f"{sum(batch.num_rows for batch in found.between(b'n', b'o'))} "
+        kept = SubjectIndex(file, trailer, SubjectIndex(file, trailer).read_filter())
         rows = [block.row(number) for block in found.check() for number in range(len(block))]
     except CorruptionError as error:
         expected, found_words = (" ".join(str(one).split()[:2]) for one in (error.expected, error.found))
@@ -203,8 +205,9 @@ def subject_index(modules: Modules, data: bytes) -> object:
         return out + f"{type(error).__name__} {expected} {words}".translate(_NO_DIGITS).partition("CRC")[0]
     subjects = [row.subject.encode() for row in rows]
     assert subjects == sorted(set(subjects))
-    assert [found.find(subject) for subject in subjects] == rows
-    assert [*found.find_each(WantedSubjects(subjects)).values()] == [(row.first, row.last) for row in rows]
+    for one in (found, kept):
+        assert [one.find(subject) for subject in subjects] == rows
+        assert [*one.find_each(WantedSubjects(subjects)).values()] == [(row.first, row.last) for row in rows]
     return out + f"{min(len(rows), 9)} sound"
 
 
@@ -448,7 +451,7 @@ TARGETS: tuple[Target, ...] = (
         made_subjects,
         (
             Cover("penstock.commitlog.subjects.layout", ("unpack_trailer", "Directory", "checked_page")),
-            Cover("penstock.commitlog.subjects.blocks", ("decode", "_layout_mistake", "_unpacked")),
+            Cover("penstock.commitlog.subjects.blocks", ("decode", "spans", "_layout_mistake", "_read")),
             Cover("penstock.commitlog.subjects.reading"),
         ),
         seal=sealed_subjects,

@@ -86,6 +86,23 @@ def encode(
     return message, BatchHeader(*fields)
 
 
+def encode_at(group: MessageGroup, offsets: array[int], timestamps_us: array[int]) -> bytearray:
+    """Encode all rows of `group` with their offsets, which rise, and their timestamps: of an answer, not of a log."""
+    first, end, count = offsets[0], offsets[-1] + 1, len(offsets)
+    message, header = encode(group, 0, count, base_offset=first, timestamp_us=timestamps_us[0], leader_epoch=0)
+    if count == 1:
+        return message
+    places = layout.BUFFERS.unpack_from(message, layout.BUFFERS_POSITION)
+    for buffer, numbers in ((_OFFSETS, offsets), (_TIMESTAMPS, timestamps_us)):
+        begin = layout.BODY_POSITION + places[2 * buffer]
+        message[begin : begin + 8 * count] = numbers.tobytes()
+    _seal(
+        message,
+        replace(header, end_offset=end, min_timestamp_us=min(timestamps_us), max_timestamp_us=max(timestamps_us)),
+    )
+    return message
+
+
 def own_copy(data: Buffer) -> bytearray:
     """Copy the rows of a verified message into a new one with the same numbers; see `renumber`.
 

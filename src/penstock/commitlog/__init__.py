@@ -38,10 +38,11 @@ from penstock.commitlog.live_subjects import LiveSubjectQueries
 from penstock.commitlog.log import Log, LogState
 from penstock.commitlog.repair import MissingRange, RepairError, SegmentRepair
 from penstock.commitlog.retention import Removal, Retention
-from penstock.commitlog.single_rows import FoundRow, row_at
+from penstock.commitlog.single_rows import FoundRow, row_at, rows_at
 from penstock.commitlog.subject_queries import SubjectQueries, check_subject_indexes, subject_rows
 from penstock.commitlog.subject_reads import SubjectRanges
 from penstock.commitlog.subjects.blocks import SubjectRow
+from penstock.commitlog.subjects.kept_filters import FilterBudget
 from penstock.commitlog.truncation import TruncationTask
 from penstock.commitlog.verify.scrubbing import Scrub
 from penstock.commitlog.view import LogView, Masked, Slice
@@ -51,6 +52,7 @@ __all__ = [
     "Cleaning",
     "Deciding",
     "ExpirySurvey",
+    "FilterBudget",
     "Flush",
     "FoundHidden",
     "FoundRow",
@@ -89,6 +91,7 @@ __all__ = [
     "check_subject_indexes",
     "is_checkpoint_whole",
     "row_at",
+    "rows_at",
     "start_of_newest",
     "subject_rows",
 ]

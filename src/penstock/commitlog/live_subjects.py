@@ -64,6 +64,15 @@ class LiveSubjectQueries(SubjectQueries):
                 rest = piece._replace(begin=max(begin, piece.begin))
                 yield sum(self._use(rest, wanted.count)), piece.end
 
+    def last_matching(self, patterns: Sequence[str]) -> int | None:
+        """Return the offset of the last message whose subject matches; None: there is none."""
+        wanted = SubjectFilter(patterns)
+        for piece in reversed(self._pieces()):
+            found = [one for one in self._use(piece, lambda source: _last_in(wanted, source)) if one is not None]
+            if found:
+                return max(found)
+        return None
+
     def _use(
         self, piece: Piece, use: Callable[[SubjectSource], _T], *, is_last: bool = False, may_exceed: bool = False
     ) -> list[_T]:
@@ -172,6 +181,12 @@ class LiveSubjectQueries(SubjectQueries):
             total.add(rows.filter(pc.is_in(rows.column("subject"), names)))
         found = total.in_memory()
         return map(found.row, range(len(found)))
+
+
+def _last_in(wanted: SubjectFilter, source: SubjectSource) -> int | None:
+    import pyarrow.compute as pc
+
+    return max((pc.max(batch.column(3)).as_py() for batch in wanted.select(source)), default=None)
 
 
 class _Told:

@@ -66,6 +66,7 @@ from penstock.commitlog.segment.damage import Damage, KnownDamage
 from penstock.commitlog.segment.segment import ActiveSegment
 from penstock.commitlog.segment.segment_scan import RebuiltIndexes
 from penstock.commitlog.segment.segments import NEVER_US, Segments
+from penstock.commitlog.subjects.kept_filters import FilterBudget, LogFilters
 from penstock.commitlog.truncation import TruncationTask
 from penstock.commitlog.view import NEVER_OFFSET, LogView, ViewValidity
 from penstock.live.row_set import NONE, RowSet
@@ -112,6 +113,7 @@ class Log:
         "_committed_end",
         "_config",
         "_damage",
+        "_filters",
         "_flush_state",
         "_folder",
         "_is_lineage_sure",
@@ -147,6 +149,7 @@ class Log:
         now_us: int,
         open_files: OpenFiles,
         noticed: Callable[[int, int], None] | None,
+        filters: FilterBudget,
     ) -> None:
         self._folder = folder
         self._vfs = folder.vfs
@@ -161,6 +164,7 @@ class Log:
         self._is_lineage_sure = True  # False: some of it was lost
         self._rebuilt_indexes = RebuiltIndexes()
         self._validity = ViewValidity()
+        self._filters = LogFilters(filters)
         self._damage = KnownDamage(found.damage, None if noticed is None else partial(noticed, *folder.ids))
         self._cleaner = Cleaner(folder, self._segments, config)
         self._state = LogState.READ_ONLY if found.damage else LogState.WRITABLE
@@ -193,16 +197,19 @@ class Log:
         must_exist: bool = False,
         open_files: OpenFiles | None = None,
         noticed: Callable[[int, int], None] | None = None,
+        filters: FilterBudget | None = None,
     ) -> Log:
         """Open and recover the log in `folder`, or create a new, durable one. StorageFailedError.
 
         `must_exist`: the log was created before; LogMissingError if nothing of it is there. `open_files`: counts its
         open file; it opens none until its first message. `noticed` is called in any thread, with the stream id and the
-        partition, when a reader has found corruption; the next tick takes that in.
+        partition, when a reader has found corruption; the next tick takes that in. `filters`: memory of look-ups.
         """
         try:
             found = Recovery(folder, must_exist=must_exist).run()
-            log = cls(folder, config, found, now_us, OpenFiles() if open_files is None else open_files, noticed)
+            files = OpenFiles() if open_files is None else open_files
+            budget = FilterBudget() if filters is None else filters
+            log = cls(folder, config, found, now_us, files, noticed, budget)
             log._open_lineage(found.told)
             if log._state is LogState.WRITABLE and not (must_exist and found.left_as(log._checkpoint_values())):
                 if found.checkpoint is not None:
@@ -562,6 +569,7 @@ class Log:
             self._damage.note,
             self._rebuilt_indexes,
             validity or self._validity,
+            self._filters,
         )
 
     @property

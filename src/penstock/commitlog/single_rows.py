@@ -9,7 +9,8 @@ are read: run it in a disk thread, or with a file system that reads only what is
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
 from typing import NamedTuple
 
 from penstock.base import limits
@@ -21,7 +22,7 @@ from penstock.commitlog.files.index import BatchExtent
 from penstock.commitlog.segment.segment import ReadBatch, Segment
 from penstock.commitlog.subject_queries import SegmentReplacedError, open_index
 from penstock.commitlog.subjects.block_sums import IndexedBlocks, VerifiedBlocks, sums_of
-from penstock.commitlog.view import LogView
+from penstock.commitlog.view import LogView, ReplacedError, extent_of
 from penstock.vfs import Buffer
 
 Tell = Callable[[int], None]
@@ -58,6 +59,42 @@ def row_at(view: LogView, offset: int, tell: Tell = lambda _: None) -> FoundRow 
     return found
 
 
+def rows_at(view: LogView, offsets: Sequence[int], tell: Tell = lambda _: None) -> Iterator[FoundRow | None]:
+    """Yield what `row_at` returns for each offset; they rise. Files are opened once for all rows of a segment."""
+    for _, group in groupby(offsets, view.segment_of):
+        these = [*group]
+        found = _of_segment(view, these, tell) if len(these) > 1 else {}
+        for offset in these:
+            yield found[offset] if offset in found else row_at(view, offset, tell)
+
+
+def _of_segment(view: LogView, offsets: Sequence[int], tell: Tell) -> dict[int, FoundRow]:
+    """Return rows of small batches of one segment; those that are left out have to be read one by one."""
+    segment = view.segment_of(offsets[0]).latest
+    hidden, found = view.hidden, dict[int, FoundRow]()
+    wanted = [one for one in offsets if hidden is None or one not in hidden]
+    with (
+        contextlib.suppress(ReplacedError, LogCutError, RemoteError, CorruptionError, FileNotFoundError),
+        contextlib.closing(view.open_exactly(segment)) as file,
+    ):
+        extents = view.with_entries_of(segment, lambda _, entries: [extent_of(entries, one) for one in wanted], file)
+        batch: RowPicker | None = None
+        for offset, extent in zip(wanted, extents, strict=True):
+            if extent is None or not extent.base_offset <= offset < extent.end_offset:
+                continue
+            if extent.size_bytes >= limits.PICKED_BATCH_BYTES:
+                continue
+            if batch is None or batch.header.end_offset <= offset:
+                _, data = view.read_batch(segment, file, extent)
+                tell(len(data))
+                batch = RowPicker.of(data)
+            row = _row_of(batch, offset)
+            # Later than the read: the cleaner may have left the row blank meanwhile.
+            if row is not None and row.row.subject is not None and offset not in (view.hidden_in(segment) or ()):
+                found[offset] = row
+    return found
+
+
 def has_blocks(segment: Segment) -> bool:
     """True if the blocks of a segment have checksums, as far as its subject index was looked into before."""
     return segment.subjects.trailer is not None and segment.subjects.trailer.sum_pages > 0
@@ -72,19 +109,32 @@ def picking(view: LogView, segment: Segment, extent: BatchExtent) -> Iterator[tu
     is_open = False
     with (
         contextlib.suppress(SegmentReplacedError, LogCutError, RemoteError, CorruptionError, FileNotFoundError),
-        open_index(view, segment) as index,
-        contextlib.ExitStack() as stack,
+        _blocks_of(view, segment) as blocks,
     ):
-        if index is not None:
-            file = view.vfs.open(segment.path, read_only=True)
-            stack.callback(file.close)
-            blocks = IndexedBlocks(file, index)
+        if blocks is not None:
             batch = RowPicker(lambda begin, length: blocks.read(extent.position + begin, length), extent.size_bytes)
             if _fits(batch, extent):
                 is_open = True
                 yield batch, blocks
     if not is_open:
         yield None
+
+
+@contextlib.contextmanager
+def _blocks_of(view: LogView, segment: Segment) -> Iterator[VerifiedBlocks | None]:
+    """Open a segment whose blocks have checksums in memory, or in its index; None: they have none."""
+    sums = None if (kept := segment.subjects.filter) is None else kept.sums
+    with contextlib.ExitStack() as stack:
+        index = None if sums else stack.enter_context(open_index(view, segment))
+        if not sums and index is None:
+            yield None
+            return
+        file = view.vfs.open(segment.path, read_only=True)
+        stack.callback(file.close)
+        if index is not None:
+            yield IndexedBlocks(file, index)
+        elif sums:
+            yield VerifiedBlocks(file, 0, segment.size_bytes, sums.__getitem__)
 
 
 def _fits(batch: RowPicker, extent: BatchExtent) -> bool:

@@ -2,10 +2,11 @@
 
 Rules: queries are about rows as they are stored, but for the last message of a subject: there a hidden row is none. A
 sealed segment answers from its subject index, which is built on the way if it is missing, of other messages or damaged.
-What has no index, the active segment and a part of a sealed one, is read once and remembered as sums by
-subject; later queries read only what was appended since. So memory does not grow with the subjects of the log, only
-with those of the active segment that is asked about. All of it reads files: run it in a disk thread. At most one index
-is open at a time.
+A query that looks for the last messages of subjects asks the kept filters of all segments first (`kept_filters`), and
+opens the indexes of those only that may hold one. What has no index, the active segment and a part of a sealed one, is
+read once and remembered as sums by subject; later queries read only what was appended since. So memory grows with the
+subjects of the active segment that is asked about, and with the kept filters, which have a limit; not with the subjects
+of the log. All of it reads files: run it in a disk thread. At most one index is open at a time.
 
     sealed ··· sealed  | cut by log_start: summed | sealed: index, index, index | active: summed |
 
@@ -22,7 +23,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 from penstock.base import limits
 from penstock.base.errors import CorruptionError, RemoteError
 from penstock.base.subjects import is_wildcard
-from penstock.batch import codec, compression, joining
+from penstock.batch import codec, compression, joining, masking
 from penstock.batch.projecting import Projection
 from penstock.batch.schema import SCHEMA_BYTES, check_schema_message
 from penstock.batch.subject_patterns import SubjectPatterns
@@ -32,10 +33,14 @@ from penstock.commitlog.segment.segment import Segment
 from penstock.commitlog.subjects import layout, reading, writing
 from penstock.commitlog.subjects.block_sums import BlockSums
 from penstock.commitlog.subjects.blocks import OffsetSpan, SubjectRow, SubjectRows
+from penstock.commitlog.subjects.kept_filters import size_of
 from penstock.commitlog.subjects.layout import SegmentIdentity
 from penstock.commitlog.subjects.reading import SubjectIndex, WantedSubjects
 from penstock.commitlog.subjects.summing import SubjectSum, sum_of
 from penstock.commitlog.view import LogView
+from penstock.hot import subject_filter
+from penstock.live.row_set import NONE
+from penstock.vfs.page_cache import ColdError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -245,7 +250,7 @@ def has_index(view: LogView, segment: Segment) -> bool:
 def _discard(view: LogView, segment: Segment, error: CorruptionError) -> None:
     """Report an index in error and put it out of the way; one of an unknown version is kept aside."""
     path = files.subjects_path(segment.path)
-    segment.subjects.trailer = None
+    segment.subjects.forget_index()
     if not view.is_still(segment):
         return
     view.wrong_indexes.append(mistake_of(error))
@@ -295,7 +300,7 @@ def _opened(view: LogView, segment: Segment) -> Iterator[SubjectIndex]:
             trailer = reading.read_trailer(file)
         else:
             reading.check_trailer(file, trailer)
-        yield SubjectIndex(file, trailer)
+        yield SubjectIndex(file, trailer, segment.subjects.filter)
     finally:
         file.close()
 
@@ -314,7 +319,7 @@ def open_index(view: LogView, segment: Segment) -> Iterator[SubjectIndex | None]
         try:
             index = stack.enter_context(_opened(view, segment))
         except FileNotFoundError:  # with its segment, or by hand
-            segment.subjects.trailer = None
+            segment.subjects.forget_index()
             yield None
             return
         except CorruptionError as error:
@@ -327,6 +332,23 @@ def open_index(view: LogView, segment: Segment) -> Iterator[SubjectIndex | None]
             if error.file != files.subjects_path(segment.path):
                 raise
             _discard(view, segment, error)
+
+
+def may_hold(segment: Segment, wanted: WantedSubjects) -> bool:
+    """False if the kept filter of a segment says that it holds none of these subjects."""
+    pages = None if (kept := segment.subjects.filter) is None else kept.pages
+    return bool(subject_filter.holding([pages], wanted.hashes))
+
+
+def _keep_filter(view: LogView, segment: Segment, index: SubjectIndex) -> None:
+    """Keep the filter of a segment in memory. CorruptionError, OSError."""
+    memory, filters = segment.subjects, view.filters
+    is_kept = memory.filter is not None and memory.filter.pages is not None
+    if is_kept or view.is_cached or memory.trailer is not index.trailer or not filters.may_have_room:
+        return
+    entries = view.entries_to_keep(segment)
+    size_bytes = index.filter_bytes + size_of(entries)
+    memory.filter = filters.keep(segment.base_offset, size_bytes, lambda: index.read_filter(entries))
 
 
 # Filters.
@@ -415,15 +437,19 @@ class SubjectQueries:
         tell: Callable[[int], None] = lambda _: None,
         *,
         makes_indexes: bool = True,
+        reads_first: bool = False,
         begin: int = 0,
     ) -> None:
-        """`begin`: messages before it are left out."""
+        """`begin`: messages before it are left out. `reads_first`: `last` does not wait for the index or the sum of a
+        large segment that has none. Its rows are read, until that has taken about as long as making one.
+        """
         self._begin = max(begin, view.log_start)
         self._view = view.as_stored()
         self._live_view = view
         self._end = min(end, view.log_end)
         self._tell = tell
         self._makes_indexes = makes_indexes
+        self._reads_first = reads_first
 
     def last(self, subject: str) -> int | None:
         """Return the offset of the last message of a subject; None: there is none."""
@@ -437,16 +463,21 @@ class SubjectQueries:
         """
         found = dict.fromkeys(subjects, -1)
         wanted = WantedSubjects([*found])
-        for piece in reversed(self._pieces()):
-            if not wanted.names:
-                break
+        first_wanted = wanted
+        for piece in self._pieces_with(wanted) if found else ():
+            if wanted is not first_wanted and not may_hold(piece.segment.latest, wanted):
+                continue
             if lasts := self._lasts_in(piece, wanted):
                 found.update(lasts)
                 wanted = WantedSubjects([one for one in wanted.names if one not in lasts])
+                if not wanted.names:
+                    break
         return [found[one] for one in subjects]
 
     def _lasts_in(self, piece: Piece, wanted: WantedSubjects) -> dict[bytes, int]:
         """Return the last messages of the subjects that have one in this piece."""
+        if self._reads_first and len(wanted.names) == 1 and self._is_unknown(piece):
+            return self._read_piece(piece, wanted.names[0])
         spans: dict[bytes, OffsetSpan] = {}
         for part in self._use(piece, lambda source: source.find_each(wanted), may_exceed=True):
             for subject, (first, last) in part.items():
@@ -465,6 +496,36 @@ class SubjectQueries:
             begin = max(piece.begin, min(span.first for span in doubtful.values()))
             end = min(piece.end, max(span.last for span in doubtful.values()))
             lasts.update(self._read_lasts(set(doubtful), begin, end))
+        return lasts
+
+    def _is_unknown(self, piece: Piece) -> bool:
+        """True if a large segment has neither index nor sum, and was not read often."""
+        segment = piece.segment.latest
+        memory = segment.subjects
+        if segment.size_bytes < limits.READ_FIRST_BYTES_MIN or memory.reads >= limits.READ_FIRST_MAX:
+            return False
+        if not piece.is_sealed:
+            return memory.summed is None
+        if memory.trailer is not None:
+            return False
+        with contextlib.suppress(SegmentReplacedError, CorruptionError, OSError):
+            return not has_index(self._view, segment)
+        return False  # what asks the index reports it
+
+    def _read_piece(self, piece: Piece, subject: bytes) -> dict[bytes, int]:
+        """Return the last message of a subject, if there is one in this piece, whose rows are all read."""
+        import pyarrow.compute as pc
+
+        lasts: dict[bytes, int] = {}
+        hidden, name = self._live_view.hidden or NONE, subject.decode()
+        for rows, size_bytes in subject_rows(self._view, piece.begin, piece.end):
+            self._tell(size_bytes)
+            offsets = rows.column(0).filter(pc.equal(rows.column(_SUBJECT), name))
+            if (shown := masking.shown(offsets, hidden)) is not None:
+                offsets = offsets.filter(shown)
+            if len(offsets):
+                lasts[subject] = offsets[-1].as_py()
+        piece.segment.latest.subjects.reads += 1
         return lasts
 
     def _read_lasts(self, subjects: set[bytes], begin: int, end: int) -> dict[bytes, int]:
@@ -542,7 +603,7 @@ class SubjectQueries:
         message from `begin` to `end` is on one of these subjects. The caller may take subjects out meanwhile.
         """
         wanted = WantedSubjects([*subjects])
-        for piece in reversed(self._pieces()):
+        for piece in self._pieces_with(wanted):
             low, high = max(begin, piece.begin), min(end, piece.end)
             if low >= high:
                 continue
@@ -559,12 +620,38 @@ class SubjectQueries:
     # Sources of the answers.
 
     def _pieces(self) -> list[Piece]:
-        view, pieces = self._view, []
-        for segment in view.segments:
-            begin, end = max(self._begin, segment.base_offset), min(self._end, segment.end_offset)
-            if begin < end:
-                pieces.append(Piece(segment, begin, end, segment is not view.segments[-1]))
-        return pieces
+        return [piece for segment in self._view.segments if (piece := self._piece(segment)) is not None]
+
+    def _piece(self, segment: Segment) -> Piece | None:
+        begin, end = max(self._begin, segment.base_offset), min(self._end, segment.end_offset)
+        return Piece(segment, begin, end, segment is not self._view.segments[-1]) if begin < end else None
+
+    def _pieces_with(self, wanted: WantedSubjects) -> Iterator[Piece]:
+        """Yield the pieces that may hold one of these subjects by the kept filters, from the newest to the oldest.
+
+        ColdError on an event loop, if filters are to be kept first, or many are to be read.
+        """
+        view = self._view
+        newest_first = view.segments[::-1]
+        filters: list[bytes | None] = [None] * len(newest_first)
+        numbers: Sequence[int] = range(len(newest_first))
+        if self._makes_indexes:
+            memories = [(one if one.successor is None else one.latest).subjects for one in newest_first]
+            # The active segment has none: its sums are asked.
+            filters = [None if (kept := one.filter) is None else kept.pages for one in memories]
+            if view.is_cached and len(filters) > limits.CACHED_FILTERS_MAX:
+                raise ColdError(f"{len(filters)} filters are asked by a disk thread")
+            view.filters.look_up()
+            numbers = subject_filter.holding(filters, wanted.hashes)
+        missing = 0
+        for number in numbers:
+            if (piece := self._piece(newest_first[number])) is None:
+                continue
+            if view.is_cached and piece.is_sealed and filters[number] is None:
+                missing += 1
+                if view.filters.may_have_room or missing > limits.CACHED_SEGMENTS_MAX:
+                    raise ColdError("the filters of segments are read by a disk thread")
+            yield piece
 
     def _use(
         self, piece: Piece, use: Callable[[SubjectSource], _T], *, is_last: bool = False, may_exceed: bool = False
@@ -582,10 +669,11 @@ class SubjectQueries:
             for _ in range(_TRIES):
                 segment = segment.latest
                 with contextlib.suppress(SegmentReplacedError):
-                    return self._with_index(segment, use)
+                    return self._with_index(segment, use, keeps=may_exceed)
         return [use(one) for one in self._summed(piece, may_exceed=may_exceed)]
 
-    def _with_index(self, segment: Segment, use: Callable[[SubjectSource], _T]) -> list[_T]:
+    def _with_index(self, segment: Segment, use: Callable[[SubjectSource], _T], *, keeps: bool) -> list[_T]:
+        """`keeps`: its filter is kept in memory, if there is room, as the next query will ask it again."""
         for _ in range(_TRIES):
             if segment.subjects.trailer is None and not has_index(self._view, segment):
                 try:
@@ -597,9 +685,11 @@ class SubjectQueries:
                     break  # it has no row
             try:
                 with _opened(self._view, segment) as index:
+                    if keeps:
+                        _keep_filter(self._view, segment, index)
                     return [use(index)]
             except FileNotFoundError:  # with its segment, or by hand
-                segment.subjects.trailer = None
+                segment.subjects.forget_index()
                 _check_still(self._view, segment)
             except CorruptionError as error:
                 if error.file != files.subjects_path(segment.path):

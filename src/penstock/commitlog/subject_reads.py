@@ -1,9 +1,9 @@
 """Reads by subject of a view: which parts of it may hold rows whose subjects match, so that the rest is not read.
 
-Rules: only a sealed segment with a sound subject index is skipped, in whole or in part; no index is made here, since
-a reader that passes once reads the rows no faster from an index that is made for it. An index knows the first and the
-last row of each subject: one or two rows in a segment cost their batches, more cost all batches from first to last.
-Hidden rows are in an index like others. Files are read: run it in a disk thread.
+Rules: only a sealed segment with a sound subject index is skipped, in whole or in part; no index is made here, and no
+filter kept, since a reader that passes once gains nothing by it; a filter that look-ups keep is asked. An index knows
+the first and the last row of each subject: one or two rows in a segment cost their batches, more cost all batches from
+first to last. Hidden rows are in an index like others. Files are read: run it in a disk thread.
 
 Of a large batch only the rows that may match are read, where its segment's blocks have checksums (`block_sums`): one or
 two by their offsets, more by the column of subjects. What does not fit is no error: the batch is read as a whole.
@@ -25,8 +25,8 @@ from penstock.batch.projecting import Projection
 from penstock.commitlog.errors import LogCutError
 from penstock.commitlog.segment.segment import Segment
 from penstock.commitlog.single_rows import has_blocks, picking
-from penstock.commitlog.subject_queries import SegmentReplacedError, SubjectFilter, open_index
-from penstock.commitlog.subjects.reading import SubjectIndex
+from penstock.commitlog.subject_queries import SegmentReplacedError, SubjectFilter, may_hold, open_index
+from penstock.commitlog.subjects.reading import SubjectIndex, WantedSubjects
 from penstock.commitlog.view import LogView
 
 if TYPE_CHECKING:
@@ -54,6 +54,7 @@ class SubjectRanges:
         self.looked_bytes = 0  # read for that, about
         self._view = view
         self._plain = [one.encode() for one in patterns if not is_wildcard(one)]
+        self._wanted = WantedSubjects(self._plain)
         wild = [one for one in patterns if is_wildcard(one)]
         self._wild = SubjectFilter(wild) if wild else None
         self._of: Segment | None = None
@@ -117,9 +118,11 @@ class SubjectRanges:
         return [batch.place_of(offset) for offset in offsets]
 
     def _ranges_of(self, segment: Segment) -> list[_Range]:
-        self.looked_segments += 1
         self._indexed = None
         latest = segment.latest
+        if self._wild is None and not may_hold(latest, self._wanted):
+            return []
+        self.looked_segments += 1
         found: list[_Range] | None = None
         # If the segment was removed, rewritten or is corrupt, a read of its rows says so.
         with (

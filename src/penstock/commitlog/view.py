@@ -28,7 +28,15 @@ from penstock.batch.header import BatchHeader
 from penstock.commitlog.errors import FileMistake, IndexDamagedError, IndexShortError, LogCutError, mistake_of
 from penstock.commitlog.files import files, index
 from penstock.commitlog.files.batch_walk import Window
-from penstock.commitlog.files.index import BatchExtent, Entries, FileEntries, IndexHead, PackedEntries, ResumedEntries
+from penstock.commitlog.files.index import (
+    ActiveEntries,
+    BatchExtent,
+    Entries,
+    FileEntries,
+    IndexHead,
+    PackedEntries,
+    ResumedEntries,
+)
 from penstock.commitlog.segment.damage import Damage
 from penstock.commitlog.segment.index_check import IndexCheck
 from penstock.commitlog.segment.segment import Erased, Segment, live_bytes
@@ -39,6 +47,7 @@ from penstock.commitlog.segment.segment_scan import (
     rebuild_index,
     write_while,
 )
+from penstock.commitlog.subjects.kept_filters import LogFilters
 from penstock.live.row_set import NONE, RowSet
 from penstock.vfs import Buffer, File, Vfs
 from penstock.vfs.page_cache import CachedVfs, ColdError
@@ -151,6 +160,7 @@ class LogView:
         "_rebuilt_indexes",
         "_validity",
         "_vfs",
+        "filters",
         "hidden",
         "log_end",
         "log_start",
@@ -168,9 +178,11 @@ class LogView:
         on_damage: Callable[[Damage], None],
         rebuilt_indexes: RebuiltIndexes,
         validity: ViewValidity,
+        filters: LogFilters,
         hidden: RowSet | None = None,
     ) -> None:
         self._vfs = vfs
+        self.filters = filters
         self.hidden = hidden  # rows that readers are not shown; None: the view is not for readers, but as stored
         self._rebuilt_indexes = rebuilt_indexes
         self._validity = validity
@@ -184,6 +196,11 @@ class LogView:
     def vfs(self) -> Vfs:
         """The file system of the log."""
         return self._vfs
+
+    @property
+    def is_cached(self) -> bool:
+        """True if it reads what is in the page cache only, for an event loop."""
+        return isinstance(self._vfs, CachedVfs)
 
     def starting_at(self, log_start: int) -> LogView:
         """Return the same view with this log_start."""
@@ -203,7 +220,8 @@ class LogView:
 
     def _with(self, log_start: int, hidden: RowSet | None, vfs: Vfs | None = None) -> LogView:
         vfs, on_damage, rebuilt = vfs or self._vfs, self.on_damage, self._rebuilt_indexes
-        return LogView(vfs, self.segments, log_start, self.log_end, on_damage, rebuilt, self._validity, hidden)
+        own = self._validity, self.filters
+        return LogView(vfs, self.segments, log_start, self.log_end, on_damage, rebuilt, *own, hidden)
 
     def bytes_between(self, start: int, end: int) -> int:
         """Return the number of bytes between the batches that hold these offsets. RemoteError as in `slice`."""
@@ -351,7 +369,7 @@ class LogView:
             raise self._out_of_range(offset)
         number = self._number_of(offset)
         segment = self.segments[number]
-        extent = self._with_entries(segment, lambda _, entries: _extent_of(entries, offset))
+        extent = self._with_entries(segment, lambda _, entries: extent_of(entries, offset))
         if extent is None or extent.end_offset <= offset:
             raise self.corrupt(segment, offset)
         return number, extent
@@ -359,7 +377,7 @@ class LogView:
     def extent_in(self, segment: Segment, offset: int) -> BatchExtent | None:
         """Return the place of the batch with `offset` in exactly this segment; None: it is rewritten or corrupt."""
         try:
-            extent = self.with_entries_of(segment, lambda _, entries: _extent_of(entries, offset))
+            extent = self.with_entries_of(segment, lambda _, entries: extent_of(entries, offset))
         except ReplacedError:
             return None
         return None if segment.damage or extent is None or extent.end_offset <= offset else extent
@@ -409,7 +427,7 @@ class LogView:
         if offset >= self.log_end:
             return None
         segment = self.segment_of(offset)
-        extent = self._with_entries(segment, lambda _, entries: _extent_of(entries, offset))
+        extent = self._with_entries(segment, lambda _, entries: extent_of(entries, offset))
         return None if extent is None else extent.min_timestamp_us
 
     def batches(
@@ -585,7 +603,7 @@ class LogView:
                     segment.path, extent.position, f"offset {extent.base_offset}", str(header.base_offset)
                 )
             self.check_not_cut(extent.end_offset)  # after a truncation, other batches may be there
-            if isinstance(self._vfs, CachedVfs) and compression.is_compressed(data):
+            if self.is_cached and compression.is_compressed(data):
                 raise ColdError("a batch is unpacked by a disk thread, as that may take long")
             plain = codec.uncompressed(data, file=segment.path, position=extent.position)
         except CorruptionError as error:
@@ -694,6 +712,8 @@ class LogView:
         if isinstance(entries := segment.entries, ResumedEntries):
             with entries.opened(self._vfs, segment.path) as joined:
                 return use(segment, joined)
+        if entries is None and (kept := segment.subjects.filter) is not None:
+            entries = kept.entries
         if entries is not None:
             return use(segment, entries)
         file = self._vfs.open(files.index_path(segment.path), read_only=True)
@@ -701,6 +721,20 @@ class LogView:
             return use(segment, FileEntries(file, end_position=segment.size_bytes, end_offset=segment.end_offset))
         finally:
             file.close()
+
+    def entries_to_keep(self, segment: Segment) -> ActiveEntries | None:
+        """Return a sealed segment's entries in memory; None if they are many, there already, or in error. OSError."""
+        try:
+            return self._with_sound_entries(
+                segment,
+                lambda _, entries: (
+                    entries.in_memory()
+                    if isinstance(entries, FileEntries) and entries.count <= limits.KEPT_ENTRIES_MAX
+                    else None
+                ),
+            )
+        except (FileNotFoundError, IndexDamagedError):
+            return None  # a look-up rebuilds them
 
     def _rebuild(self, segment: Segment, opened: File | None) -> PackedEntries:
         file = self.open_exactly(segment) if opened is None else opened
@@ -827,7 +861,7 @@ def _corrupt_range(damage: Damage) -> RemoteError:
 # Lookups in the entries of one segment.
 
 
-def _extent_of(entries: Entries, offset: int) -> BatchExtent | None:
+def extent_of(entries: Entries, offset: int) -> BatchExtent | None:
     """Return the batch that holds `offset`, or the last one before it; None if there is none."""
     number = entries.last_at_or_below(offset)
     return entries.extent(number) if number >= 0 else None

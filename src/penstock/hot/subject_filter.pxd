@@ -28,6 +28,12 @@ cdef int64_t _signed(int64_t half) noexcept
 )
 cpdef list may_hold_each(bytes filter_bytes, bytearray wanted)
 
+@cython.locals(pages=Py_ssize_t, wrong=Py_ssize_t)
+cpdef int check_pages(bytes filter_bytes) except -1
+
+@cython.locals(count=Py_ssize_t, found=list, number=Py_ssize_t, one=bytes, pages=Py_ssize_t)
+cpdef list holding(list filters, bytearray wanted)
+
 cpdef Py_ssize_t row_of(object ends, object text, Py_ssize_t count, bytes subject) except -1
 
 @cython.locals(

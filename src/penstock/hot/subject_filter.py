@@ -1,6 +1,6 @@
 """Membership filter of the subjects of a segment: a Bloom filter in pages, each of which is read and checked alone.
 
-Rules: a subject that was added is always found; of others, about one in a hundred is found at 10 bits for each subject.
+Rules: a subject that was added is always found; of others, about one in 250 is found at 12 bits for each subject.
 The bytes are part of a file format (see `commitlog.subjects`) and never change.
 
 Theory: the upper half of a subject's XXH64 chooses its page, the lower half and a remix of it the bits within (Kirsch
@@ -83,6 +83,38 @@ def may_hold_each(filter_bytes: bytes, wanted: bytearray) -> list[int]:
     if wrong >= 0:
         raise WrongPageError(wrong)
     return [row for row in range(count) if found[row]]
+
+
+def check_pages(filter_bytes: bytes) -> None:
+    """Check all pages of a filter. WrongPageError; IndexError: no filter."""
+    pages = len(filter_bytes) // _PAGE
+    if pages == 0 or len(filter_bytes) % _PAGE:
+        raise IndexError(f"a filter of {len(filter_bytes)} bytes")
+    wrong = subject_search.wrong_page(filter_bytes, pages)
+    if wrong >= 0:
+        raise WrongPageError(wrong)
+
+
+def holding(filters: list[bytes | None], wanted: bytearray) -> list[int]:
+    """Return the numbers of the filters to which one of the subjects may have been added; None: to it, too.
+
+    The filters were checked by `check_pages`; `wanted` is from `hashes`. IndexError: no filter.
+    """
+    if len(wanted) % 8:
+        raise IndexError(f"{len(wanted)} bytes of hashes")
+    count = len(wanted) // 8
+    found: list[int] = []
+    for number in range(len(filters)):
+        one = filters[number]
+        if one is None:
+            found.append(number)
+            continue
+        pages = len(one) // _PAGE
+        if pages == 0:
+            raise IndexError(f"a filter of {len(one)} bytes")
+        if subject_search.may_hold_any(one, pages, wanted, count):
+            found.append(number)
+    return found
 
 
 def row_of(ends: memoryview, text: memoryview, count: _int, subject: bytes) -> _int:

@@ -83,6 +83,38 @@ cdef inline Py_ssize_t probe(
     return wrong
 
 
+cdef inline Py_ssize_t wrong_page(const unsigned char* bits, Py_ssize_t pages) noexcept:
+    cdef Py_ssize_t number, wrong = -1
+    with nogil:
+        for number in range(pages):
+            if not penstock_page_is_sound(bits + 256 * number, <uint32_t>number):
+                wrong = number
+                break
+    return wrong
+
+
+cdef inline bint may_hold_any(
+    const unsigned char* bits, uint64_t pages, const unsigned char* hashes, Py_ssize_t count
+) noexcept nogil:
+    cdef Py_ssize_t row
+    cdef int turn
+    cdef uint64_t hashed, value, step, bit
+    cdef const unsigned char* page
+    for row in range(count):
+        hashed = (<const uint64_t*>hashes)[row]
+        page = bits + 256 * ((hashed >> 32) * pages >> 32)
+        value = <uint32_t>hashed
+        step = <uint32_t>(value * 0x9E3779B9UL) >> 3 | 1
+        for turn in range(7):
+            bit = value * 2016 >> 32
+            if not page[bit >> 3] >> (bit & 7) & 1:
+                break
+            value = <uint32_t>(value + step)
+        else:
+            return True
+    return False
+
+
 cdef inline Py_ssize_t row_of(object ends, object text, Py_ssize_t count, bytes subject) except -1:
     cdef Py_buffer end_view, text_view
     cdef const int32_t* numbers

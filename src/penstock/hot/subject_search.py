@@ -43,6 +43,21 @@ def probe(bits: bytes, pages: int, hashes: bytes | bytearray, count: int, seen: 
     return -1
 
 
+def wrong_page(bits: bytes, pages: int) -> int:
+    """Return the number of the first of `pages` pages whose checksum is wrong; -1: there is none."""
+    for number in range(pages):
+        page = bits[_PAGE * number : _PAGE * (number + 1)]
+        crc = crc32c(number.to_bytes(4, "little"), crc32c(page[: _BITS // 8]))
+        if page[_BITS // 8 :] != crc.to_bytes(4, "little"):
+            return number
+    return -1
+
+
+def may_hold_any(bits: bytes, pages: int, hashes: bytes | bytearray, count: int) -> bool:
+    """True if all bits of one of `count` hashes are set, in a filter whose pages were checked."""
+    return probe(bits, pages, hashes, count, bytearray(b"\1") * pages, found := bytearray(count)) < 0 and any(found)
+
+
 def row_of(ends: memoryview, text: memoryview, count: int, subject: bytes) -> int:
     """Return the first of `count` rows, sorted, whose subject is this one or a later one.
 

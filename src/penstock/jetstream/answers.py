@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
+STATUS_CHARS_MAX = 200
+_NO_TEXT = re.compile(r"[^\x20-\x7e]+")
 _TYPE = "io.nats.jetstream.api.v1."
 _encode = msgspec.json.Encoder().encode
 _EMPTY_PAGE = {"total": 0, "offset": 0, "limit": 0}
@@ -29,6 +32,11 @@ def publish_command(reply: bytes, payload: bytes, headers: bytes | None = None) 
 def answer_headers(fields: Mapping[str, str]) -> bytes:
     """Return a header block."""
     return b"NATS/1.0\r\n%b\r\n" % b"".join(f"{name}: {value}\r\n".encode() for name, value in fields.items())
+
+
+def status(code: int, text: str) -> bytes:
+    """Return the header block of a status message."""
+    return b"NATS/1.0 %d %b\r\n\r\n" % (code, _NO_TEXT.sub(" ", text)[:STATUS_CHARS_MAX].encode())
 
 
 def answer_type(operation: str) -> str:

@@ -29,6 +29,7 @@ def jetstream_gateway(
     gateway = Gateway(node, prefixes=prefixes, domain=domain, rights=rights)
     for handlers in _HANDLERS:
         gateway.handlers.update(handlers(gateway))
+    gateway.handlers.update(gateway.lookups.handlers)
     readers = Readers(gateway, deliveries)
     gateway.parts.append(readers)
     gateway.count_consumers = readers.count

@@ -8,6 +8,8 @@ $JS.API.INFO                            "INFO", no stream
 
 from __future__ import annotations
 
+import re
+
 import msgspec
 
 _OPERATIONS = (
@@ -23,6 +25,7 @@ _OPERATIONS = (
     "META.LEADER.STEPDOWN", "SERVER.REMOVE", "ACCOUNT.PURGE", "ACCOUNT.STREAM.MOVE", "ACCOUNT.STREAM.CANCEL_MOVE",
 )  # fmt: skip
 _LONGEST_FIRST = sorted(_OPERATIONS, key=lambda one: -len(one))
+_PARTS = re.compile(f"({'|'.join(map(re.escape, _LONGEST_FIRST))})(?:\\.([^.]*)(?:\\.(.*))?)?", re.DOTALL)
 
 
 class ApiCall(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -51,11 +54,5 @@ def parse_api_subject(subject: str, prefixes: tuple[str, ...]) -> ApiSubject | N
             break
     else:
         return None
-    tail = subject[len(prefix) :]
-    for operation in _LONGEST_FIRST:
-        if tail == operation:
-            return ApiSubject(prefix, operation)
-        if tail.startswith(f"{operation}."):
-            stream, _, rest = tail[len(operation) + 1 :].partition(".")
-            return ApiSubject(prefix, operation, stream, rest)
-    return ApiSubject(prefix, "")
+    found = _PARTS.fullmatch(subject, len(prefix))
+    return ApiSubject(prefix, "") if found is None else ApiSubject(prefix, found[1], found[2] or "", found[3] or "")

@@ -32,6 +32,10 @@ def not_empty() -> ApiError:
     return ApiError(400, 10038, "expected an empty request payload")
 
 
+def no_message_found() -> ApiError:
+    return ApiError(404, 10037, "no message found")
+
+
 def invalid_config(text: str) -> ApiError:
     return ApiError(500, 10052, text)
 

@@ -32,10 +32,11 @@ from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import BrokerId
 from penstock.hot.message_group import MessageGroup
 from penstock.hot.scan import GROUP_BITS
-from penstock.jetstream.answers import answer_headers, error_answer, json_answer, publish_command
+from penstock.jetstream.answers import answer_headers, error_answer, json_answer, publish_command, status
 from penstock.jetstream.api_call import ApiCall, ApiSubject, parse_api_subject
 from penstock.jetstream.conversations import Answered, Asked, Conversation, Question
 from penstock.jetstream.errors import ApiError, api_error, not_allowed, unavailable
+from penstock.jetstream.lookups import Lookups
 from penstock.jetstream.node_access import GatewayCaller, GatewayNode, Heard
 from penstock.jetstream.ownership import CLUSTER_HEADER, PROBE_HEADER, PrefixOwnership, PrefixState
 from penstock.jetstream.stream_config import API_LEVEL
@@ -56,7 +57,7 @@ _NO_SUBJECT = bytes(range(0x21)) + b"\x7f"  # no character of a subject
 _TIMEOUT_US = 4_500_000  # clients wait for 5 s
 _LAST_US = 300_000  # for the rest, without an answer to an optional question
 _RETRY_US = 50_000
-_REQUIRED_LEVEL = re.compile(rb"\r\nNats-Required-Api-Level: *(\d{1,9}) *\r\n", re.IGNORECASE)
+_REQUIRED_LEVEL = re.compile(rb"\r\nNats-Required-Api-Level: *([^\r]*?) *\r\n", re.IGNORECASE)
 _MANAGING = frozenset({"STREAM.CREATE", "STREAM.UPDATE", "STREAM.DELETE", "STREAM.PURGE", "STREAM.MSG.DELETE"})
 """Operations that change streams or messages."""
 _ANYWHERE = frozenset({"STREAM.CREATE", "STREAM.UPDATE", "STREAM.DELETE"})
@@ -130,6 +131,7 @@ class Gateway:
         self.count_consumers: Callable[[StreamState], int] = lambda state: 0
         # by operation; of requests without a stream, and of those about a stream that is led here
         self.handlers: dict[str, Handler] = {}
+        self.lookups = Lookups(self)
         self.parts: list[Part] = []
         self._prefixes = prefixes
         self._owners = {
@@ -179,6 +181,7 @@ class Gateway:
                 self._take(ApiCall(subject, reply, group.headers(row), group.value(row) or b""), now)
             except Exception as error:  # noqa: BLE001 (raised below)
                 bug = error
+        self.lookups.ask_gets(now)
         self._send_passed_on()
         if self.has_next_turn:
             self.turn(now)  # at once: a pull request waits
@@ -195,6 +198,7 @@ class Gateway:
             raise RemoteError(ErrorCode.BAD_REQUEST, "API calls: a reply subject is none")
         for call in calls:
             self._take(call, now)
+        self.lookups.ask_gets(now)
         self._send_passed_on()
 
     def answered(self, caller: GatewayCaller, response: Response | RemoteError, payload: Payload) -> None:
@@ -217,6 +221,7 @@ class Gateway:
             elif one.retry_us is not None and now.elapsed_us >= one.retry_us:
                 one.retry_us = None
                 self._ask_missing(one, now)
+        self.lookups.tick(now)
         for part in self.parts:
             part.tick(now)
 
@@ -254,6 +259,8 @@ class Gateway:
     def next_deadline_us(self) -> int | None:
         """Latest time at which `tick` must run."""
         dues = [one.deadline_us if one.retry_us is None else one.retry_us for one in self._open]
+        if (due_us := self.lookups.next_deadline_us) is not None:
+            dues.append(due_us)
         dues += [due_us for part in self.parts if (due_us := part.next_deadline_us) is not None]
         if self.node.cluster_id:
             dues += [due for owner in self._owners.values() if (due := owner.next_deadline_us) is not None]
@@ -286,13 +293,19 @@ class Gateway:
             text = f"the answer has {size} bytes, and nats-server's max_payload is {self.payload_max}; ask for less"
             headers, payload = None, error_answer(operation, 500, 10008, text)
             self.errors[operation] += 1
-        command = publish_command(call.reply, payload, headers)
-        self.node.outbox.step.publish.append(NatsAnswers(GATEWAY_GROUP, command, is_single=True))
+        self.send(publish_command(call.reply, payload, headers))
+
+    def send(self, commands: bytes) -> None:
+        """Send ready commands, in one piece: several answers of the same read."""
+        self.node.outbox.step.publish.append(NatsAnswers(GATEWAY_GROUP, commands, is_single=True))
 
     def refuse(self, call: ApiCall, subject: ApiSubject, error: ApiError) -> None:
         """Answer a call with an error."""
         self.errors[subject.operation] += 1
-        self.answer(call, error_answer(subject.operation, error.code, error.err_code, error.description))
+        if subject.operation == "DIRECT.GET":
+            self.answer(call, b"", status(error.code, error.description))
+        else:
+            self.answer(call, error_answer(subject.operation, error.code, error.err_code, error.description))
 
     def stream(self, name: str) -> StreamState | None:
         """Return a stream that the API's user may see; never one of Penstock's own."""
@@ -355,6 +368,9 @@ class Gateway:
             return not_allowed("the API only reads here: the broker's setting jetstream_rights is `read`")
         if self.node.access.is_guarded and self._user() is None:
             return not_allowed("the API has no user here: see the broker's setting jetstream_user")
+        if call.headers is not None and _asks_for_too_much(call.headers):
+            is_direct = subject.operation == "DIRECT.GET"
+            return ApiError(412, 10185, "Required Api Level" if is_direct else "JetStream minimum api level required")
         if not self.node.image.has_feature(SUBJECT_INDEX):
             return unavailable("the API needs feature level 0.4: upgrade all brokers, then `penstock cluster upgrade`")
         required = None if call.headers is None else _REQUIRED_LEVEL.search(call.headers)
@@ -439,3 +455,8 @@ class Gateway:
             self.refuse(one.call, one.subject, end)
         else:
             self.answer(one.call, end)
+
+
+def _asks_for_too_much(headers: bytes) -> bool:
+    found = _REQUIRED_LEVEL.search(headers)
+    return found is not None and not (re.fullmatch(rb"[+-]?\d{1,9}", found[1]) and int(found[1]) <= API_LEVEL)

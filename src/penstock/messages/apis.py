@@ -88,6 +88,8 @@ from penstock.messages.records import (
     AppendResponse,
     FetchRequest,
     FetchResponse,
+    FindMessagesRequest,
+    FindMessagesResponse,
     GetRequest,
     GetResponse,
     ListOffsetsRequest,
@@ -98,6 +100,8 @@ from penstock.messages.records import (
     ListSubjectsResponse,
 )
 from penstock.messages.replicas import (
+    LeaseRequest,
+    LeaseResponse,
     PeerHelloRequest,
     PeerHelloResponse,
     RaftRequest,
@@ -201,6 +205,7 @@ class Api(IntEnum):
     PURGE_SUBJECT = 45
     AWAIT_ERASURE = 46
     LIST_SUBJECTS = 48
+    FIND_MESSAGES = 49
     # Between the brokers of a cluster:
     PEER_HELLO = 64
     RAFT = 65
@@ -221,6 +226,7 @@ class Api(IntEnum):
     ERASED = 80
     RECORD_DELETION = 81
     PASS_API_CALLS = 82
+    LEASE = 83
 
 
 class QuotaKind(Enum):
@@ -296,6 +302,7 @@ _TABLE = (
     ApiSpec(Api.PURGE_SUBJECT, PurgeSubjectRequest, PurgeSubjectResponse, 1, 1, True, Target.LEADER),
     ApiSpec(Api.AWAIT_ERASURE, AwaitErasureRequest, AwaitErasureResponse, 1, 1, True, Target.LEADER),
     ApiSpec(Api.LIST_SUBJECTS, ListSubjectsRequest, ListSubjectsResponse, 1, 1, True, Target.LEADER, QuotaKind.FETCH),
+    ApiSpec(Api.FIND_MESSAGES, FindMessagesRequest, FindMessagesResponse, 1, 1, True, Target.LEADER, QuotaKind.FETCH),
     ApiSpec(Api.PEER_HELLO, PeerHelloRequest, PeerHelloResponse, 1, 1, True),
     ApiSpec(Api.RAFT, RaftRequest, RaftResponse, 1, 1, True),
     ApiSpec(Api.REPLICA_FETCH, ReplicaFetchRequest, ReplicaFetchResponse, 1, 1, True),
@@ -315,6 +322,7 @@ _TABLE = (
     ApiSpec(Api.ERASED, ErasedRequest, ErasedResponse, 1, 1, True),
     ApiSpec(Api.RECORD_DELETION, RecordDeletionRequest, RecordDeletionResponse, 1, 1, True),
     ApiSpec(Api.PASS_API_CALLS, PassApiCallsRequest, PassApiCallsResponse, 1, 1, True),
+    ApiSpec(Api.LEASE, LeaseRequest, LeaseResponse, 1, 1, True),
 )
 
 APIS: dict[int, ApiSpec] = {int(spec.api): spec for spec in _TABLE}

@@ -5,6 +5,7 @@
 | fetch        |                                | whole batch messages back to back, no schema; or an Arrow stream |
 | get          |                                | one batch message that holds the message (perhaps among others) |
 | list offsets |                                |                                                               |
+| find messages |                               | one batch message whose rows are the messages                 |
 | append       | one batch message; its offsets, timestamps and epoch are ignored |                              |
 | append once  | the same                       |                                                               |
 | append at    | one batch message; its offsets and timestamps are kept |                                       |
@@ -101,6 +102,7 @@ class GetRequest(Request, frozen=True, kw_only=True):
     """Get one committed message by `offset`, `key` (its latest) or `subject` (its latest).
 
     With `offset` and `subject`: the message at that offset, if it is on that subject; for users who may read only some.
+    `is_latest`: with an offset, too, only the leader answers, so that every deletion that was acked before counts.
     """
 
     stream_id: StreamIdField
@@ -108,6 +110,7 @@ class GetRequest(Request, frozen=True, kw_only=True):
     offset: OffsetField | None = None
     key: bytes | None = None
     subject: str | None = None
+    is_latest: bool = False
 
 
 class GetResponse(Response, frozen=True, kw_only=True):
@@ -210,6 +213,50 @@ class ListSubjectsResponse(Response, frozen=True, kw_only=True):
     end_offset: OffsetField
     log_start: OffsetField
     committed_end: OffsetField
+    leader_epoch: LeaderEpochField
+    throttle_ms: Int64Field = 0  # rate limit: wait this long before the next request
+
+
+class FindMessagesRequest(Request, frozen=True, kw_only=True):
+    """Find messages by subject, wildcards allowed, from `begin` up to, not including, `end`; None: all that is shown.
+
+    `which`: the first ones (`next`), the very last one (`last`), or the last one of each subject (`last_of_each`). In
+    the latter case those before `begin` are only counted. With `begin_us` or `end_us` the range begins at, or ends
+    before, the first message that is not older than that time.
+
+    At most `limit` messages come, in the order of their offsets, and no further one once they have `bytes_max` bytes.
+    """
+
+    stream_id: StreamIdField
+    partition: PartitionField = PartitionId(0)
+    subjects: Annotated[tuple[SubjectField, ...], msgspec.Meta(min_length=1, max_length=limits.FOUND_SUBJECTS_MAX)] = (
+        ">",
+    )
+    which: Literal["next", "last", "last_of_each"] = "next"
+    begin: OffsetField = 0  # type: ignore[assignment]
+    begin_us: TimestampField | None = None
+    end: OffsetField | None = None
+    end_us: TimestampField | None = None
+    limit: Annotated[int, msgspec.Meta(ge=1, le=limits.FOUND_MESSAGES_MAX)] = 1
+    bytes_max: Annotated[int, msgspec.Meta(ge=1, le=limits.FOUND_BYTES_MAX)] = limits.FOUND_BYTES_MAX
+
+
+class FindMessagesResponse(Response, frozen=True, kw_only=True):
+    """The messages are the rows of the raw batch; without a raw part there are none.
+
+    `[begin, end_offset)` is the range that was asked about. `next_offset`: where to go on, with `end` = `end_offset`;
+    all is answered once they are equal. With `last_of_each`, `subjects` is the number of subjects with a message before
+    `end_offset`, and `messages` how many of the last ones are at or behind `begin`.
+    """
+
+    begin: OffsetField
+    end_offset: OffsetField
+    next_offset: OffsetField
+    subjects: Int64Field = 0
+    messages: Int64Field = 0
+    log_start: OffsetField
+    committed_end: OffsetField
+    format_version: Int32Field
     leader_epoch: LeaderEpochField
     throttle_ms: Int64Field = 0  # rate limit: wait this long before the next request
 

@@ -11,6 +11,7 @@ broken connection is detected.
 | raft             | any → any                              | request: one encoded Raft message                      |
 | replica fetch    | follower's broker → leader's broker    | answer: for each news its batches, back to back         |
 | replica progress | the same                               |                                                        |
+| lease            | a leader's broker → any broker that may lead next |                                             |
 | replica range    | a broker with a corrupt log → any other replica's | answer: batches, back to back               |
 
 **A fetch session.** `is_first` begins one. A follower names a partition by its position; the leader remembers it, and
@@ -216,3 +217,20 @@ class ReplicaRangeResponse(Response, frozen=True, kw_only=True):
     """The raw part has the verified batches; empty: there are none. `leads`: in that epoch."""
 
     leads: bool
+
+
+class LeaseRequest(Request, frozen=True, kw_only=True):
+    """Ask for a promise: leaderships that begin at the receiver later commit nothing for a moment.
+
+    Meanwhile the sender answers look-ups; see `replication.lease`.
+    """
+
+    broker_id: PeerIdField
+    incarnation: IncarnationField
+
+
+class LeaseResponse(Response, frozen=True, kw_only=True):
+    """The promise: for `lease_us` from now on, of leaderships that begin by metadata behind `index`."""
+
+    lease_us: Int64Field
+    index: Int64Field

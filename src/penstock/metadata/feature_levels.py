@@ -44,7 +44,9 @@ SUBJECT_INDEX = Feature("the index of subjects", (0, 4))
 
 LEADER_DECIDES = Feature("compaction, expiry and rollups that the leader decides for all replicas", (0, 4))
 
-FEATURES = (SCHEMA_REGISTRY, DELETION, SUBJECT_INDEX, LEADER_DECIDES)
+LEADER_LEASE = Feature("look-ups that are never older than an ack given before", (0, 4))
+
+FEATURES = (SCHEMA_REGISTRY, DELETION, SUBJECT_INDEX, LEADER_DECIDES, LEADER_LEASE)
 
 _NUMBERS = re.compile(r"\d+(?:\.\d+)*")
 

@@ -66,6 +66,10 @@ METADATA_SYNC_SECONDS = Metric(
 )
 IN_FLIGHT_BYTES = Metric("penstock_in_flight_bytes", _GAUGE, "Bytes in memory of messages that are not acked yet.")
 IN_FLIGHT_BYTES_MAX = Metric("penstock_in_flight_bytes_max", _GAUGE, "With so many the broker stops reading from NATS.")
+SUBJECT_FILTER_BYTES = Metric(
+    "penstock_subject_filter_bytes", _GAUGE,
+    "Bytes in memory of filters of subject indexes, by which look-ups of subjects skip segments.",
+)  # fmt: skip
 LEADER_CHANGES = Metric(
     "penstock_leader_changes_total", _COUNTER,
     "Leaderships of partitions that this broker began; of all brokers together: how often leaders changed.",
@@ -222,9 +226,9 @@ CREDENTIAL_EXPIRES = Metric(
 
 METRICS = (
     *COUNTERS.values(), BATCH_ROWS, BATCH_BYTES, ACK_SECONDS, LOG_SYNC_SECONDS, METADATA_SYNC_SECONDS,
-    IN_FLIGHT_BYTES, IN_FLIGHT_BYTES_MAX, LEADER_CHANGES, STALLED_SYNCS, GAPS, GAP_SECONDS, GAP_OPEN_SECONDS,
-    RAFT_TERM, RAFT_COMMIT, RAFT_APPLIED, RAFT_LEADER, RAFT_IS_LEADER, VOTERS, VOTERS_REACHABLE, BROKERS,
-    CREDENTIAL_EXPIRES, STREAMS, SCHEMA_VERSIONS, PARTITIONS, *(one.metric for one in EACH_PARTITION), DROPPED,
+    IN_FLIGHT_BYTES, IN_FLIGHT_BYTES_MAX, SUBJECT_FILTER_BYTES, LEADER_CHANGES, STALLED_SYNCS, GAPS, GAP_SECONDS,
+    GAP_OPEN_SECONDS, RAFT_TERM, RAFT_COMMIT, RAFT_APPLIED, RAFT_LEADER, RAFT_IS_LEADER, VOTERS, VOTERS_REACHABLE,
+    BROKERS, CREDENTIAL_EXPIRES, STREAMS, SCHEMA_VERSIONS, PARTITIONS, *(one.metric for one in EACH_PARTITION), DROPPED,
     GROUP_OFFSETS, GROUP_OFFSET, GROUP_LAG,
 )  # fmt: skip
 """All metrics, in the order of the page."""

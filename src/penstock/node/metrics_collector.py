@@ -81,6 +81,7 @@ class NodeMetricsCollector:
         gaps, now = self._listening.gaps, self._context.now
         yield single(metrics.IN_FLIGHT_BYTES, self._router.in_flight.size_bytes)
         yield single(metrics.IN_FLIGHT_BYTES_MAX, self._context.settings.broker_in_flight_bytes_max)
+        yield single(metrics.SUBJECT_FILTER_BYTES, self._replicas.streams.filters.size_bytes)
         yield single(metrics.LEADER_CHANGES, self._replicas.roles.event_log.led_count)
         yield single(metrics.STALLED_SYNCS, self._replicas.log_maintenance.stalled_count)
         yield single(metrics.GAPS, gaps.ended_count)

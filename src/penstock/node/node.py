@@ -135,6 +135,7 @@ class Node:
     def start(self, now: Now) -> Step:
         """Recover everything from disk; blocks. Raise PenstockError or OSError if the broker cannot start on it."""
         self._context.now = now
+        self._replicas.leases.started(now)
         cluster = self._cluster
         self._router.report.started_us = now.wall_us
         cluster.open(self._replicas, self._router.report)
@@ -651,6 +652,7 @@ class Node:
 
     def _closed(self, partition: Partition, error: RemoteError) -> None:
         self._replicas.closed(partition, error)
+        self._replicas.leases.ended(partition, error)
         self._fetches.refuse(partition.key, error)
         self._storing.appends.refuse(partition.key, error)
         self._publishing.refuse(partition.key, error)
@@ -669,6 +671,7 @@ class Node:
         self._replicas.ended(partition, RemoteError(ErrorCode.FENCED_EPOCH, text))
         # Refer pending requests to the new leader.
         error = not_leader(self._context.image, partition.stream, partition.key.partition)
+        self._replicas.leases.ended(partition, error)
         self._fetches.refuse(partition.key, error)
         self._publishing.refuse(partition.key, error)
         self._deletions.refuse(partition, error)

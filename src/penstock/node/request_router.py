@@ -13,7 +13,7 @@
 | all requests about schemas                    | `schemas`                                       |
 | delete messages, purge subject                | `deletions`                                     |
 | truncate, report archived, verify             | `truncations`, `archives`, `verifying`          |
-| peers: fetch, progress, ranges, ids           | `leader_replication`, `repairs`, `remote_dedup` |
+| peers: fetch, progress, ranges, ids, leases   | `leader_replication`, `repairs`, `remote_dedup`, `leases` |
 | peers: all others                             | `peer_requests`, through `cluster`              |
 """
 
@@ -34,7 +34,9 @@ from penstock.messages import (
     DeleteUserRequest,
     ExportUsersRequest,
     FetchRequest,
+    FindMessagesRequest,
     GetRequest,
+    LeaseRequest,
     ListOffsetsRequest,
     ListSubjectsRequest,
     MessageIdsRequest,
@@ -105,7 +107,7 @@ class RequestRouter:
         self.storing = AppendApi(context, find, replicas, budget.meters.counters)
         write = self.storing.append_to
         self.decisions = SubjectLimits(context, replicas, write=self.storing.append_to_companion)
-        self.lookups = LookupApi(context, self.decisions, stopping=STOPPING)
+        self.lookups = LookupApi(context, self.decisions, replicas.leases, stopping=STOPPING)
         bounds = CommitBounds(context, find, peers, budget.refusals)
         self.offsets = GroupOffsets(context, cluster, find, bounds, write=write)
         self.schemas = SchemaRegistry(context, cluster, find, budget.meters.counters, write=write)
@@ -147,9 +149,11 @@ class RequestRouter:
             GetRequest: partial(self.lookups.ask_get, find),
             ListOffsetsRequest: partial(self.lookups.ask_offsets, find),
             ListSubjectsRequest: partial(self.lookups.ask_subjects, find),
+            FindMessagesRequest: partial(self.lookups.ask_messages, find),
             TruncateRequest: partial(replicas.truncations.ask_for, find),
             VerifyRequest: partial(self.verifying.ask, find),
             ReportArchivedRequest: partial(replicas.archives.ask, find),
+            LeaseRequest: replicas.leases.promise,
             ReplicaFetchRequest: self._replica_fetch,
             ReplicaProgressRequest: self._replica_progress,
             ReplicaRangeRequest: partial(replicas.repairs.serve, find),

@@ -22,6 +22,9 @@ begin a moment later, once its log is open; until then no follower joins.
 
 A follower: fetches → has all (from then on acks look at its disk, too) → has synced what was synced here then: may join
 
+A leadership that is bound by promises to earlier leaders (`lease`) commits nothing, and proposes no new member, until
+they are over.
+
 A proposal: (none) → under way → accepted, or its answer lost → (settled by a later version of the image)
                                → refused → (none)
 """
@@ -30,6 +33,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
+from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
 from penstock.base import limits
@@ -40,6 +44,7 @@ from penstock.replication import rules
 from penstock.replication.leadership_timers import LeadershipTimers
 
 _AWAITED_US = limits.JOIN_AWAITED_MS * 1_000
+_NO_PROMISES: Mapping[BrokerId, int] = MappingProxyType({})
 
 # ruff: noqa: SLF001 (the leaderships of a partition and of its companion log see each other)
 
@@ -201,8 +206,8 @@ class Leadership:
     """One partition that this broker leads, in one leader epoch. Times are elapsed microseconds."""
 
     __slots__ = (
-        "_agenda", "_awaited_version", "_broker_id", "_followers", "_has_failed", "_has_rivals", "_incarnation",
-        "_must_have", "_observers", "_retry_us", "_smallest_isr", "_terms", "_under_way", "_unsettled",
+        "_agenda", "_awaited_version", "_broker_id", "_followers", "_has_failed", "_incarnation", "_must_have",
+        "_observers", "_promised", "_retry_us", "_rivals", "_smallest_isr", "_terms", "_under_way", "_unsettled",
         "committed_end", "companion", "epoch_start", "flushed_end", "isr", "key", "leader_epoch", "log_end",
         "log_start", "replicas", "target", "version",
     )  # fmt: skip
@@ -218,8 +223,13 @@ class Leadership:
         agenda: LeadershipTimers[Leadership],
         now_us: int,
         target: Leadership | None = None,
+        *,
+        promised: Mapping[BrokerId, int] = _NO_PROMISES,
     ) -> None:
-        """`target`: of a companion log, the leadership that it is tied to."""
+        """`target`: of a companion log, the leadership that it is tied to.
+
+        `promised`: the brokers that may answer look-ups by a lease, and until when; see `GivenPromises.binding`.
+        """
         self.key = key
         self.leader_epoch = assignment.leader_epoch
         self.log_start, self.committed_end, self.flushed_end, self.log_end = ends
@@ -231,17 +241,19 @@ class Leadership:
         self._followers: tuple[FollowerProgress, ...] = ()
         self._observers: tuple[ObserverProgress, ...] = ()
         self._has_failed = False
-        self._has_rivals = False  # others may lead, until the image says that this leader commits without them
-        self._unsettled: dict[frozenset[int], bool] | None = None  # proposed members → True if the answer was lost
+        self._rivals: tuple[BrokerId, ...] = ()  # they may lead, until the image says that this leader commits without
+        self._unsettled: dict[frozenset[BrokerId], bool] | None = None  # proposed members → True if the answer was lost
         self._under_way: IsrChange | None = None
         self._awaited_version = 0  # version with the accepted proposal, which the image will reach
         self._retry_us = 0
         self.companion: Leadership | None = None
         self.target = target
+        self._promised: dict[BrokerId, int] | None = dict(promised) if promised else None
         self.image(assignment, live, now_us)
         if target is not None:
             target.companion = self
             target._wish_if_needed(now_us)  # it may have waited for this alone
+        self._plan_release()
 
     # State
 
@@ -249,6 +261,17 @@ class Leadership:
     def accepts(self) -> bool:
         """True if messages are accepted now: they are committed without another replica having to join first."""
         return rules.may_commit(len(self.isr), self._terms.min_isr)
+
+    @property
+    def is_bound(self) -> bool:
+        """True while nothing may be committed, because of promises to brokers that may not know of this leadership."""
+        return (self if self.target is None else self.target)._promised is not None
+
+    @property
+    def successors(self) -> frozenset[BrokerId]:
+        """The brokers that may lead next without losing acked messages, as far as this leader can know."""
+        others = self._must_have - {self._broker_id}
+        return others.union(self._rivals) if self._rivals else others
 
     @property
     def lacks_companion(self) -> bool:
@@ -270,7 +293,7 @@ class Leadership:
 
         When this becomes True, also flush what is committed already: soon no other broker may have it.
         """
-        must = self._has_failed or self._has_rivals
+        must = self._has_failed or bool(self._rivals)
         return must or rules.waits_for_own_disk(self._terms.durability, self._smallest_isr)
 
     @property
@@ -286,7 +309,7 @@ class Leadership:
         lead, too.
         """
         return (
-            not self._has_rivals
+            not self._rivals
             and self.accepts
             and all(one.log_end is not None for one in self._followers if one.broker_id in self._must_have)
         )
@@ -339,7 +362,7 @@ class Leadership:
     def flushed(self, flushed_end: int) -> bool:
         """More of the log is on the disk."""
         self.flushed_end = flushed_end
-        if self._has_rivals:
+        if self._rivals:
             self._wish()
         return self._advance_high_watermark()
 
@@ -355,7 +378,7 @@ class Leadership:
 
     def reconfigured(self, terms: CommitTerms) -> bool:
         self._terms = terms
-        if self._has_rivals:
+        if self._rivals:
             self._wish()
         return self._advance_high_watermark()
 
@@ -384,7 +407,8 @@ class Leadership:
             follower.begin(incarnation, now)
         follower.is_impeded = is_impeded
         follower.log_end, follower.flushed_end = log_end, min(flushed_end, log_end)
-        return self._progressed(follower, now)
+        released = self._promised is not None and self._knows_this(broker_id)
+        return self._progressed(follower, now) or released
 
     def progressed(self, broker_id: BrokerId, incarnation: Incarnation, flushed_end: int, now_us: int) -> bool:
         """A follower has synced more of what it is known to have."""
@@ -459,7 +483,7 @@ class Leadership:
             self._note_joining(follower)  # a follower that has all when it leaves may send nothing more
         observed = {one.broker_id: one for one in self._observers}
         self._observers = tuple(observed.get(one) or ObserverProgress(one) for one in assignment.observers)
-        self._has_rivals = bool(assignment.eligible or assignment.unsure)
+        self._rivals = (*assignment.eligible, *assignment.unsure)
         if assignment.version > self.version:  # every earlier proposal is now in force or can no longer be
             self.version = assignment.version
             self._under_way = self._unsettled = None
@@ -473,7 +497,8 @@ class Leadership:
         return advanced
 
     def tick(self, now_us: int) -> bool:
-        """Handle a planned deadline: find late followers. Return True if `committed_end` moved."""
+        """Handle a planned deadline: find late followers. Return True as `image`."""
+        released = self._promised is not None and self._expire_promises(now_us)
         waited = [follower for follower in self._followers if follower.end_await(now_us)]
         for follower in self._followers:
             if self._is_late_here(follower, now_us):
@@ -484,7 +509,35 @@ class Leadership:
             due_us = min(behind) + self._terms.lag_ms_max * 1_000 + 1
             # A follower that is already late waits for the outcome of a proposal.
             self._agenda.plan(self, due_us if due_us > now_us else now_us + limits.ISR_RETRY_MS * 1_000)
-        return bool(waited) and self._advance_high_watermark()
+        return (bool(waited) and self._advance_high_watermark()) or released
+
+    # Promises to earlier leaders
+
+    def _knows_this(self, broker_id: BrokerId) -> bool:
+        """A broker fetches in this epoch, so it leads in no earlier one. Return True as `image`."""
+        assert self._promised is not None
+        return self._promised.pop(broker_id, None) is not None and self._release()
+
+    def _expire_promises(self, now_us: int) -> bool:
+        assert self._promised is not None
+        self._promised = {one: until_us for one, until_us in self._promised.items() if until_us > now_us}
+        return self._release()
+
+    def _release(self) -> bool:
+        """Go on unless promises are left. Return True as `image`."""
+        if self._promised:
+            self._plan_release()
+            return False
+        self._promised = None
+        self._wish()
+        advanced = self._advance_high_watermark()
+        if self.companion is not None:
+            advanced |= self.companion._advance_high_watermark()
+        return advanced
+
+    def _plan_release(self) -> None:
+        if self._promised:
+            self._agenda.plan(self, min(self._promised.values()))
 
     # Proposals
 
@@ -501,7 +554,7 @@ class Leadership:
             return None
         # Before the leader commits without its rivals nothing is committed: others may join all the same, and lead
         # instead.
-        is_ready = not self._has_rivals or self._has_all_on_disk
+        is_ready = not self._rivals or self._has_all_on_disk
         resumes = is_ready and rules.may_commit(len(wanted), self._terms.min_isr)
         change = IsrChange(*self.key, self.leader_epoch, self.version, wanted, resumes)
         self._under_way = change
@@ -577,7 +630,7 @@ class Leadership:
     @property
     def _may_resume(self) -> bool:
         """True if the leader may report that it commits without its rivals: its own disk now has everything."""
-        return self._has_rivals and self.accepts and self._has_all_on_disk
+        return bool(self._rivals) and self.accepts and self._has_all_on_disk
 
     @property
     def _has_all_on_disk(self) -> bool:
@@ -603,6 +656,7 @@ class Leadership:
             and rules.is_as_durable(follower.flushed_end, follower.joins_at)
             and not self._is_late(follower, now_us)
             and not self.lacks_companion
+            and not self.is_bound  # a new member could lead next, and would not be bound
             and (self.companion is None or self.companion._lets_join(follower.broker_id, now_us))
         )
 
@@ -642,7 +696,7 @@ class Leadership:
 
     def _advance_high_watermark(self) -> bool:
         """Advance `committed_end` as far as the rules allow; return True if it did."""
-        if self._has_rivals or not self.accepts:
+        if self._rivals or not self.accepts or self.is_bound:
             return False
         end = self.flushed_end if self.waits_for_own_disk else self.log_end
         for follower in self._followers:

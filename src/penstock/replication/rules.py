@@ -25,6 +25,7 @@ from typing import NamedTuple, Protocol
 
 from penstock.base import limits
 from penstock.base.config import Durability
+from penstock.base.ids import BrokerId
 
 
 class EpochEnd(NamedTuple):
@@ -42,11 +43,11 @@ class EpochLineage(Protocol):
 
 
 @lru_cache(limits.SHARED_ISRS_MAX)
-def _members(isr: tuple[int, ...]) -> frozenset[int]:
+def _members(isr: tuple[BrokerId, ...]) -> frozenset[BrokerId]:
     return frozenset(isr)  # one for all partitions whose ISR is the same
 
 
-def must_have(isr: tuple[int, ...], proposed: Iterable[Iterable[int]]) -> frozenset[int]:
+def must_have(isr: tuple[BrokerId, ...], proposed: Iterable[Iterable[BrokerId]]) -> frozenset[BrokerId]:
     """Return the brokers that must have a message before it is committed."""
     members = _members(isr)
     return members if all(members.issuperset(one) for one in proposed) else members.union(*proposed)

@@ -21,11 +21,14 @@ Answers have nats-server's fields, codes and texts; `tests/integration/test_jets
 | `STREAM.DELETE` | |
 | `STREAM.PURGE` | `filter`, `seq`, `keep`; a `seq` beyond the end removes everything, and the next sequence stays |
 | `STREAM.MSG.DELETE` | without `no_erase` the bytes are erased on all replicas ([how](../how-to/delete-messages.md)) |
+| `STREAM.MSG.GET` | `seq`, `last_by_subj`, `next_by_subj`, `start_time`, `no_hdr`; an answer above `max_payload` is refused (10008) |
+| `DIRECT.GET` | the same, with `batch`, `max_bytes`, `multi_last`, `up_to_seq`, `up_to_time`; of one subject: `DIRECT.GET.<stream>.<subject>` |
 
 - **`seq = offset + 1`**, in streams of one partition; requests about others are refused (10052).
 - **Streams whose names begin with `__`** are Penstock's own: never listed, read or changed.
 - `bytes` counts batches on the disk of one replica. `num_subjects` is left out beyond 100,000 subjects, and if it is not known within 4.5 s.
 - The leader is `broker-<id>` in `cluster`.
+- The leader answers `DIRECT.GET`, so that it sees each ack; nats-server lets any replica answer. It has the same answers but for these: a batch ends after 8 MiB, `multi_last` has up to 1,024 filters, an `up_to_seq` beyond the last sequence is no error, and a message above `max_payload` gives the status 413. `tests/integration/test_jetstream_lookups.py` compares the bytes of the others.
 - Every answered change is known to every live broker, so the next request may reach any of them.
 
 ## Fields of a stream's config

@@ -6,8 +6,8 @@
 | no message of the subject that was known by then lies behind the answer        | compaction, permitted losses |
 | "none" is answered only if no such message was known                           | as above, and truncation     |
 
-Rules: the leader of the newest epoch is asked, and its answer counts if it still leads then: a deposed leader may not
-have what its successor stored.
+Rules: a broker is asked that takes itself for the leader. Below feature level 0.4 it is that of the newest epoch, and
+its answer counts if it still leads then: a deposed leader may not have what its successor stored.
 """
 
 from __future__ import annotations
@@ -54,9 +54,10 @@ class LastLookups:
             return
         number = operation.number % generation.config.partitions
         history = self._checks.of(generation.config.subject, number)
-        if not history.known or (led := self._led(generation, history)) is None:
+        if not history.known or (led := self._led(generation, history, operation.number)) is None:
             return
         broker_id, epoch = led
+        is_leased = self._are_leased()
         subject, last = self._chosen(history, operation.number // 16)
         cuts, truncating = len(history.cuts), history.truncating
         stream_id, partition = StreamId(generation.stream_id), PartitionId(number)
@@ -72,7 +73,9 @@ class LastLookups:
                 self._checks.read(history, found, found + 1, raw)
             elif not isinstance(response, RemoteError) or response.code != ErrorCode.MESSAGE_NOT_FOUND:
                 return
-            if self._led(generation, history) != led or len(history.cuts) != cuts or self._is_excused(history):
+            if len(history.cuts) != cuts or self._is_excused(history):
+                return
+            if not is_leased and self._led(generation, history) != led:
                 return
             self._around.count("look-ups of a last message")
             is_truncated = last is not None and last < max(truncating, history.truncating)
@@ -82,15 +85,21 @@ class LastLookups:
 
         self._program().ask(request, done, broker_id=broker_id)
 
-    def _led(self, generation: StreamGeneration, history: PartitionHistory) -> tuple[int, int] | None:
-        """Return the broker that leads a partition in the newest epoch, and that epoch."""
+    def _are_leased(self) -> bool:
+        return all(one.node is None or inspector.has_leases(one.node) for one in self._brokers.values())
+
+    def _led(self, generation: StreamGeneration, history: PartitionHistory, chance: int = 0) -> tuple[int, int] | None:
+        """Return a broker that leads a partition by its own account, and its epoch; without leases the newest one."""
+        found = []
         for broker_id, broker in self._brokers.items():
             if broker.node is None:
                 continue
             look = inspector.partition(broker.node, generation.stream_id, history.partition)
-            if look is not None and look.is_leader and look.leader_epoch == max(history.leaders, default=0):
-                return broker_id, look.leader_epoch
-        return None
+            if look is not None and look.is_leader:
+                found.append((broker_id, look.leader_epoch))
+        if not self._are_leased():
+            found = [one for one in found if one[1] == max(history.leaders, default=0)]
+        return found[chance % len(found)] if found else None
 
     def _chosen(self, history: PartitionHistory, chance: int) -> tuple[bytes, int | None]:
         """Return a subject, and the highest offset at which it is known; None: it has no message."""

@@ -1,12 +1,14 @@
 """Model consumers: each reads on from its position, operation by operation. Also queries for single offsets.
 
 Rules: A consumer goes back only if the broker reports that messages were lost; that report is checked against the
-promises.
+promises. The end of a log is asked of all brokers that take themselves for its leader: none tells one that is older
+than an ack given before it was asked, from feature level 0.4 on.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import Offset, PartitionId, StreamId
@@ -20,12 +22,15 @@ from penstock.messages import (
     Response,
 )
 from penstock.testing.errors import ViolationError
+from penstock.testing.simulation import inspector
 from penstock.testing.simulation.broker.broker import Surroundings
 from penstock.testing.simulation.checks.checks import Checks, PartitionHistory
 from tests.sim.checks.observing import CommitPromises
 from tests.sim.models.client_state import ConsumerModel, StreamGeneration, kind_of
 from tests.sim.models.requests import SimClient
 from tests.sim.plan.plan import Act, PlannedOperation
+
+_REPEATED, _REPEATED_US = 12, 20_000
 
 
 class Readers:
@@ -180,20 +185,53 @@ class Readers:
             return
         partition = operation.number % generation.config.partitions
         history = self._history(generation, partition)
+        self._latest(generation, partition, history)
+        self._latest_of_all(generation, partition, history, _REPEATED)
+
+    def _latest_of_all(
+        self, generation: StreamGeneration, partition: int, history: PartitionHistory, left: int
+    ) -> None:
+        """Ask all brokers that lead by their own account, and again a moment later: so a lease goes on."""
+        if self._is_alone or history.is_deleted:
+            return
+        for broker in self._around.brokers.values():
+            if broker.node is None:
+                continue
+            look = inspector.partition(broker.node, generation.stream_id, partition)
+            if look is not None and look.is_leader:
+                self._latest(generation, partition, history, broker.broker_id)
+        if left:
+            again = partial(self._latest_of_all, generation, partition, history, left - 1)
+            self._around.scheduler.after(_REPEATED_US, again)
+
+    def _are_leased(self) -> bool:
+        nodes = (broker.node for broker in self._around.brokers.values())
+        return all(node is None or inspector.has_leases(node) for node in nodes)
+
+    def _latest(
+        self, generation: StreamGeneration, partition: int, history: PartitionHistory, broker_id: int = 0
+    ) -> None:
         promised_end, epoch = history.promised_end, max(history.leaders, default=0)
-        stream_id = StreamId(generation.stream_id)
+        is_leased, stream_id = self._are_leased(), StreamId(generation.stream_id)
         request = ListOffsetsRequest(stream_id=stream_id, partition=PartitionId(partition), at="latest")
 
         def done(response: Response | RemoteError | None, _raw: bytes) -> None:
             self._trace(f"latest: {kind_of(response)}")
-            if not isinstance(response, ListOffsetsResponse) or response.leader_epoch < epoch:
-                return  # a deposed leader that does not know its successor
+            if not isinstance(response, ListOffsetsResponse):
+                return
+            if response.leader_epoch < epoch:
+                if not is_leased:
+                    return  # a deposed leader that does not know its successor
+                self._around.count("look-ups that a deposed leader answered in time")
             end = min(promised_end, history.promised_end)  # excludes messages that were permissibly lost meanwhile
             if response.offset < end and not (history.is_damaged or history.may_lose):
                 text = f"{history.name()}: latest is {response.offset} in epoch {response.leader_epoch}"
                 raise ViolationError(f"{text}, and {end} was promised")
 
-        self._program().ask_leader(generation.stream_id, partition, request, done)
+        if broker_id:
+            self._program().ask(request, done, broker_id=broker_id)
+        else:
+            self._program().ask_leader(generation.stream_id, partition, request, done)
 
     def _get(self, operation: PlannedOperation) -> None:
         generation = self._generations[operation.slot]

@@ -181,6 +181,24 @@ MUTANTS = (
 
 CLUSTER_MUTANTS = (
     Mutant(
+        "a deposed leader answers look-ups",
+        "penstock.node.api.lookup_api",
+        "        self._leases.confirm(call, partition, confirmed)",
+        "        confirmed(None)",
+    ),
+    Mutant(
+        "promises to leaders are not kept",
+        "penstock.node.replicas.leader_leases",
+        "        return self._given.binding(others, self._context.image.brokers, self._context.now.elapsed_us)",
+        "        return {}",
+    ),
+    Mutant(
+        "a leader counts on promises for longer than they last",
+        "penstock.replication.lease",
+        "            lease_us = min(lease_us, _LEASE_US)",
+        "            lease_us = 20 * lease_us",
+    ),
+    Mutant(
         "members commit what they have lost",
         "penstock.node.api.group_members",
         "        group.membership.check_commit(request.member_id, request.generation, parts)",

@@ -12,7 +12,7 @@ from penstock.base.config import Compression
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import Offset
 from penstock.client.read.batches import one_message
-from penstock.commitlog import Log, LogConfig, LogView, SubjectQueries
+from penstock.commitlog import FilterBudget, Log, LogConfig, LogView, SubjectQueries
 from penstock.commitlog.errors import LogCutError
 from penstock.commitlog.files import files
 from penstock.commitlog.subject_queries import identity_of
@@ -69,8 +69,8 @@ class Looked:
         return segment.latest.path, extent.position, extent.end_position
 
 
-def filled(vfs: Vfs, batches: int, config: LogConfig = CONFIG) -> Log:
-    log = open_log(vfs, config)
+def filled(vfs: Vfs, batches: int, config: LogConfig = CONFIG, filters: FilterBudget | None = None) -> Log:
+    log = open_log(vfs, config, filters=filters)
     log.start_epoch(1)
     for _ in range(batches):
         append_on(log, [f"s.{log.log_end + row}" for row in range(PER_BATCH)], ROW_BYTES)
@@ -212,7 +212,7 @@ def test_an_index_that_names_the_row_of_another_subject_is_not_believed(looked: 
     total.add(rows_on(["s.5", "s.4", "s.3"], 3))
     for _ in writing.write(looked.disk.open(files.subjects_path(segment.path)), total, identity_of(view, segment)):
         pass
-    segment.subjects.trailer = None
+    segment.subjects.forget_index()
     query = get(looked.log.view(), subject="s.5")
     query.run()
     assert message_of(query) == (5, "s.5")
@@ -262,13 +262,24 @@ def test_rows_are_not_summed_up_on_the_event_loop(real: Log) -> None:
     assert message_of(query) == (real.log_end - 1, "s.new")
 
 
-def test_a_subject_is_looked_for_in_few_segments_on_the_event_loop(real: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_filters_are_read_on_the_event_loop(real: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real.close()
+    log = open_log(RealVfs(tmp_path), CONFIG, filters=FilterBudget(0))
+    sealed = len(log.view().segments) - 1
+    assert sealed
+    for most, is_cached in ((sealed, True), (sealed - 1, False)):
+        monkeypatch.setattr(limits, "CACHED_SEGMENTS_MAX", most)
+        get(log.view(), subject="s.7").run()
+        assert get(log.view(), subject="s.7").run_if_cached() is is_cached
+        assert get(log.view(), offset=7).run_if_cached()  # is in one segment
+    log.close()
+
+
+def test_many_kept_filters_are_asked_by_a_disk_thread(real: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     get(real.view(), subject="s.7").run()
-    monkeypatch.setattr(limits, "CACHED_SEGMENTS_MAX", len(real.view().segments))
-    assert get(real.view(), subject="s.7").run_if_cached()
-    monkeypatch.setattr(limits, "CACHED_SEGMENTS_MAX", len(real.view().segments) - 1)
-    assert not get(real.view(), subject="s.7").run_if_cached()
-    assert get(real.view(), offset=7).run_if_cached()  # is in one segment
+    for most, is_cached in ((len(real.view().segments), True), (len(real.view().segments) - 1, False)):
+        monkeypatch.setattr(limits, "CACHED_FILTERS_MAX", most)
+        assert get(real.view(), subject="s.7").run_if_cached() is is_cached
 
 
 def test_a_batch_is_not_unpacked_on_the_event_loop(tmp_path: Path) -> None:

@@ -81,6 +81,7 @@ def test_the_numbers_of_the_requests_are_fixed_for_ever() -> None:
         "PURGE_SUBJECT": 45,
         "AWAIT_ERASURE": 46,
         "LIST_SUBJECTS": 48,
+        "FIND_MESSAGES": 49,
         "PEER_HELLO": 64,
         "RAFT": 65,
         "REPLICA_FETCH": 66,
@@ -100,6 +101,7 @@ def test_the_numbers_of_the_requests_are_fixed_for_ever() -> None:
         "ERASED": 80,
         "RECORD_DELETION": 81,
         "PASS_API_CALLS": 82,
+        "LEASE": 83,
     }
 
 

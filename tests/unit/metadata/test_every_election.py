@@ -58,7 +58,7 @@ def commits_beside_rivals(patch: pytest.MonkeyPatch) -> None:
 
     def _image(self: Leadership, *args) -> bool:
         image(self, *args)
-        self._has_rivals = False
+        self._rivals = ()
         return self._advance_high_watermark()
 
     patch.setattr(Leadership, "image", _image)

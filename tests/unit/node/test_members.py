@@ -114,6 +114,7 @@ def test_what_a_slow_disk_finds_is_of_the_leadership_in_which_it_was_asked() -> 
     epoch = brokers.partition("s").leader_epoch
     old.disk_runs_at_once = False
     caller = old.request(ListOffsetsRequest(stream_id=old.stream_id("s"), at="latest"))
+    brokers.settle()  # the others promise to wait
     (question,) = old.disk
     old.disk, old.disk_runs_at_once = [], True
     for number in (one for one in brokers.ids if one != old.broker_id):

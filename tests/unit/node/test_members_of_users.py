@@ -170,7 +170,9 @@ def test_who_leaves_its_cluster_judges_nobody_any_more() -> None:
     member = brokers.led("s")
     member.who = who(member, "ann")
     asked = ListOffsetsRequest(stream_id=member.stream_id("s"), partition=PartitionId(0), at="latest")
-    assert not isinstance(member.answer(member.request(asked), object), RemoteError)  # type: ignore[type-var]
+    caller = member.request(asked)
+    brokers.settle()  # the others promise to wait
+    assert not isinstance(member.answer(caller, object), RemoteError)  # type: ignore[type-var]
     member.node.leave(brokers.clock.now, lambda: None)
     assert member.refusal(asked).code == ErrorCode.NOT_YET
 

@@ -5,7 +5,8 @@ works and how far the clock goes. After every event it is checked that
 
 - what was committed once stays what it is, and a new leader has all of it;
 - whoever is in the ISR by the metadata has all that is committed;
-- what a broker shows as committed is that, and it never shows less of it than before.
+- what a broker shows as committed is that, and it never shows less of it than before;
+- a look-up that is answered under a lease shows all that was committed.
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ class Cluster:
         self.apart: set[frozenset[int]] = set()  # no connection between these
         self.ghosts: list[tuple[int, int, Any]] = []  # what comes late, from connections that are gone
         self.ledger: dict[int, tuple[int, int]] = {}  # all that was ever committed
+        self.queries = 0  # answered look-ups
         self.is_unclean = False  # an unclean election may have lost something
         self.unclean_cuts: list[int] = []  # by whom
         self.brokers = {number: Broker(number, self) for number in range(1, count + 1)}
@@ -60,6 +62,8 @@ class Cluster:
     def send(self, sender: int, receiver: int, message: Any) -> None:
         if frozenset((sender, receiver)) not in self.apart:
             self.queues.setdefault((sender, receiver), deque()).append(message)
+        elif message[0] == "lease":
+            self.brokers[sender].held.refused(BrokerId(receiver), message[1], self.now_us)
         elif message[0] in ("fetch", "progress"):
             error = RemoteError(ErrorCode.BROKER_UNAVAILABLE, "no connection")
             self.queues.setdefault((receiver, sender), deque()).append(("answer", message[1], error, ()))
@@ -74,6 +78,8 @@ class Cluster:
             if broker is not None and broker.is_up:
                 if sender in broker.fetchers:
                     broker.fetchers[sender].lost(self.now_us)
+                if (asked_us := broker.held._asked_us.get(BrokerId(sender))) is not None:
+                    broker.held.refused(BrokerId(sender), asked_us, self.now_us)
                 session = broker.sessions._sessions.get(BrokerId(sender))
                 if session is not None and session.caller is not None:
                     broker.sessions.callers_disconnected([session.caller])
@@ -174,6 +180,12 @@ class Cluster:
             if self.terms.durability is Durability.OS and len(holders) < self.terms.min_isr:  # nobody has lost power
                 raise Violation(f"{offset} is committed, but only {len(holders)} have it")
         self.check_shown()
+
+    def check_query(self, leader: Broker) -> None:
+        self.queries += 1
+        if not self.is_unclean and leader.committed_end < len(self.ledger):
+            text = f"{leader.number} answers a look-up with {leader.committed_end}"
+            raise Violation(f"{text}, and {len(self.ledger)} were committed before")
 
     def check_members(self) -> None:
         """Whoever may lead has all that was committed."""

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+from penstock.base import limits
 from penstock.base.config import Durability
 from penstock.base.errors import RemoteError
-from penstock.base.ids import PartitionKey
+from penstock.base.ids import BrokerId, Incarnation, PartitionKey
 from penstock.replication.catch_up import CatchUpBudget
 from penstock.replication.fetcher import Delivery, Fetcher
 from penstock.replication.follower import Following
 from penstock.replication.isr_proposals import IsrProposer
 from penstock.replication.leader import Leadership, LogEndsAtStart
 from penstock.replication.leadership_timers import LeadershipTimers
+from penstock.replication.lease import GivenPromises, HeldPromises
 from penstock.replication.sessions import Sessions
 from tests.unit.replication.model_log import Batch, ModelLog, OverlapError
 from tests.unit.replication.model_metadata import Image, Partition
@@ -22,6 +24,15 @@ if TYPE_CHECKING:
 
 KEY = PartitionKey(7, 0)
 METADATA = 0
+LEASE_US = limits.LEADER_LEASE_MS * 1_000
+
+
+class Registered(NamedTuple):
+    """A broker in an image."""
+
+    incarnation: Incarnation
+    is_live: bool
+    clean_stop: bool = False
 
 
 class Broker:
@@ -52,6 +63,8 @@ class Broker:
         self.sessions = Sessions()
         self.fetchers: dict[int, Fetcher] = {}
         self.looking: list[Any] = []
+        self.given = GivenPromises(self.cluster.now_us)
+        self.held = HeldPromises()
         self.rate = CatchUpBudget(self.cluster.catch_up_bytes_per_s)
         self.committed_end = self.shown_end = min(self.log.noted_committed_end, self.log.log_end)
         while self.hear():
@@ -86,6 +99,7 @@ class Broker:
             self._unfollow()
             if self.number not in self.cluster.metadata.now.live:
                 self.incarnation = self.cluster.metadata.register(self.number, clean=True)
+                self.held.clear()
             return True
         for fetcher in self.fetchers.values():
             fetcher.registered(self.incarnation, self.cluster.now_us)
@@ -118,9 +132,12 @@ class Broker:
             self.cut()  # a node would wait for its disk
         log = self.log
         ends = LogEndsAtStart(log.log_start, min(self.committed_end, log.log_end), log.flushed_end, log.log_end)
+        others = [BrokerId(one) for one in image.partition.replicas if one != self.number]
+        promised = self.given.binding(others, self._registered(), self.cluster.now_us)
         self.leadership = Leadership(
-            KEY, self.number, image.partition, image.live, ends, self.cluster.terms, self.agenda, self.cluster.now_us
-        )
+            KEY, self.number, image.partition, image.live, ends, self.cluster.terms, self.agenda, self.cluster.now_us,
+            promised=promised,
+        )  # fmt: skip
         self.sessions.lead(self.leadership, log)
         self.cluster.check_new_leader(self)
         self.moved(self.leadership)
@@ -156,6 +173,30 @@ class Broker:
             self.fetchers[leader] = Fetcher(self.number, self.incarnation, chance, self.rate)
         self.following.is_in_sync = is_in_sync
         self.fetchers[leader].follow(self.following)
+
+    # Its lease
+
+    def _registered(self) -> dict[BrokerId, Registered]:
+        """The brokers of its image, with their present or last runs."""
+        found = {}
+        for image in self.cluster.metadata.history[: self.heard]:
+            live = image.live
+            found.update({one: Registered(run, is_live=False) for one, run in live.items()})
+        return found | {one: Registered(run, is_live=True) for one, run in self.image.live.items()}  # type: ignore[return-value]
+
+    def query(self) -> bool:
+        """A look-up; True if it is answered. The lease is asked for if it is needed."""
+        leadership, now_us = self.leadership, self.cluster.now_us
+        if leadership is None:
+            return False
+        successors = leadership.successors
+        for other in self.held.to_ask(successors, now_us):
+            self.held.asked(other, now_us)
+            self.cluster.send(self.number, other, ("lease", now_us, self.incarnation, ()))
+        if not (leadership.knows_latest and self.held.cover(successors, self.image.index, now_us)):
+            return False
+        self.cluster.check_query(self)
+        return True
 
     # Its log
 
@@ -214,6 +255,11 @@ class Broker:
         now_us = self.cluster.now_us
         if kind in ("fetch", "progress"):
             self._serve(sender, kind, number, body)
+        elif kind == "lease":
+            self.given.give(BrokerId(sender), body, now_us)
+            self.cluster.send(self.number, sender, ("promise", number, self.image.index, ()))
+        elif kind == "promise":
+            self.held.promised(BrokerId(sender), number, LEASE_US, body)
         elif kind == "told":
             self.fetchers[sender].progress_answered(number)
         elif kind == "changed":

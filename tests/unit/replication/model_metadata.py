@@ -54,11 +54,13 @@ class Metadata:
             partition = replace(partition, leader=None)
         self._publish(partition, {other: run for other, run in image.live.items() if other != broker})
 
-    def elect(self, broker: int, *, unclean: bool = False) -> None:
-        """Let another replica lead."""
+    def elect(self, broker: int, *, unclean: bool = False, instead: bool = False) -> None:
+        """Let another replica lead; `instead`: followers do not reach the leader, which leaves the ISR."""
         partition = self.now.partition
         assert unclean or broker in partition.isr
         isr = (broker,) if unclean else partition.isr
+        if instead:
+            isr = tuple(one for one in isr if one != partition.leader)
         partition = replace(partition, leader=broker, isr=isr, leader_epoch=partition.leader_epoch + 1)
         self._publish(partition, self.now.live)
 

@@ -11,12 +11,13 @@ import random
 import pytest
 
 from penstock.base.config import Durability
-from penstock.replication import follower, leader, rules, sessions
+from penstock.replication import follower, leader, lease, rules, sessions
 from tests.extent import each_change
 from tests.unit.replication.model import Cluster, Violation
 from tests.unit.replication.model_broker import METADATA
 
 STEPS = 400
+CLOCK: list[Cluster] = [Cluster()]  # the cluster of the present run
 SEEDS = 24
 KINDS = (
     ("deliver", 130), ("hear", 40), ("append", 14), ("flush", 12), ("tick", 10), ("cut", 6), ("look", 6), ("drop", 1),
@@ -27,15 +28,17 @@ KINDS = (
 class Run:
     """One run of one seed."""
 
+    kinds = KINDS
+
     def __init__(self, seed: int, durability: Durability) -> None:
         self.chance = random.Random(seed * 31 + list(Durability).index(durability))
         self.durability = durability
         min_isr = self.chance.choice((1, 2, 2))
-        self.cluster = Cluster(3, min_isr=min_isr, durability=durability, seed=seed)
+        self.cluster = CLOCK[0] = Cluster(3, min_isr=min_isr, durability=durability, seed=seed)
 
     def run(self, steps: int = STEPS) -> Cluster:
         cluster, chance = self.cluster, self.chance
-        names = [name for name, weight in KINDS for _ in range(weight)]
+        names = [name for name, weight in self.kinds for _ in range(weight)]
         for _ in range(steps):
             getattr(self, chance.choice(names))()
             cluster.pump()
@@ -137,6 +140,44 @@ class Run:
                 broker.retain(self.chance.randint(broker.log.log_start, log_end))
 
 
+class LookupRun(Run):
+    """Many look-ups, and leaders that hear late of their successors, within the time that a lease lasts."""
+
+    kinds = (
+        ("deliver", 200), ("hear", 20), ("append", 20), ("flush", 10), ("moment", 40), ("tick", 1), ("cut", 20),
+        ("depose", 4), ("wake", 6), ("fence", 1), ("stop", 2), ("start", 20), ("query", 60), ("drop", 4),
+    )  # fmt: skip
+
+    def moment(self) -> None:
+        self.cluster.now_us += self.chance.choice((1_000, 5_000, 20_000, 60_000))
+        self.cluster.tick()
+
+    def hear(self) -> None:
+        for broker in self.cluster.up():
+            broker.hear()
+
+    def depose(self) -> None:
+        """The leader does not hear of its successor for a while."""
+        image = self.cluster.metadata.now
+        leader = image.partition.leader
+        others = [b for b in image.partition.isr if b in image.live and b != leader]
+        if others and leader is not None and self.cluster.brokers[leader].is_up:
+            self.cluster.brokers[leader].is_deaf = True
+            self.cluster.metadata.elect(self.chance.choice(others), instead=True)
+
+    def wake(self) -> None:
+        for broker in self.cluster.brokers.values():
+            broker.is_deaf = False
+
+    def heal(self) -> None:
+        self.wake()
+        super().heal()
+
+    def query(self) -> None:
+        for broker in self.cluster.up():
+            broker.query()
+
+
 @pytest.mark.parametrize("durability", Durability)
 @pytest.mark.parametrize("first", range(0, SEEDS, 8))
 def test_what_is_committed_is_never_lost(durability: Durability, first: int) -> None:
@@ -147,6 +188,19 @@ def test_what_is_committed_is_never_lost(durability: Durability, first: int) -> 
         except Exception as error:
             raise AssertionError(f"seed {seed}: {error!r}") from error
     assert committed > 100
+
+
+def test_a_look_up_under_a_lease_shows_all_that_was_committed_before() -> None:
+    queries = epochs = 0
+    for seed in range(SEEDS):
+        try:
+            cluster = LookupRun(seed, Durability.OS).run()
+        except Exception as error:
+            raise AssertionError(f"seed {seed}: {error!r}") from error
+        queries += cluster.queries
+        epochs += cluster.metadata.now.partition.leader_epoch
+    assert queries > 500
+    assert epochs > 50
 
 
 # Each rule, broken
@@ -238,6 +292,54 @@ def a_lost_answer_is_a_refusal(patch: pytest.MonkeyPatch) -> None:
     )
 
 
+def without_a_lease(patch: pytest.MonkeyPatch) -> None:
+    """Who takes itself for the leader answers look-ups."""
+    patch.setattr(lease.HeldPromises, "cover", lambda self, successors, index, now_us: True)
+
+
+def promises_are_not_kept(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(lease.GivenPromises, "binding", lambda self, others, brokers, now_us: {})
+
+
+def promises_count_from_their_receipt(patch: pytest.MonkeyPatch) -> None:
+    promised = lease.HeldPromises.promised
+
+    def later(self, broker_id, asked_us, lease_us, index) -> None:
+        if self._asked_us.get(broker_id) == asked_us:
+            self._asked_us[broker_id] = CLOCK[0].now_us
+            promised(self, broker_id, CLOCK[0].now_us, lease_us, index)
+
+    patch.setattr(lease.HeldPromises, "promised", later)
+
+
+def promises_of_an_earlier_run_are_forgotten(patch: pytest.MonkeyPatch) -> None:
+    init = lease.GivenPromises.__init__
+    patch.setattr(lease.GivenPromises, "__init__", lambda self, started_us: init(self, -lease._LEASE_US))
+
+
+def a_promise_holds_for_what_has_begun(patch: pytest.MonkeyPatch) -> None:
+    """Nobody looks which metadata the other broker had applied."""
+    cover = lease.HeldPromises.cover
+    patch.setattr(lease.HeldPromises, "cover", lambda self, ones, index, now_us: cover(self, ones, 1 << 40, now_us))
+
+
+def some_promises_suffice(patch: pytest.MonkeyPatch) -> None:
+    cover = lease.HeldPromises.cover
+    patch.setattr(
+        lease.HeldPromises, "cover", lambda self, ones, index, now_us: cover(self, sorted(ones)[:1], index, now_us)
+    )
+
+
+LEASE_MUTATIONS = (
+    (without_a_lease, 0),
+    (promises_are_not_kept, 0),
+    (promises_count_from_their_receipt, 0),
+    (promises_of_an_earlier_run_are_forgotten, 180),
+    (a_promise_holds_for_what_has_begun, 0),
+    (some_promises_suffice, 0),
+)
+"""The rule that is broken, and from which seed on it soon shows."""
+
 MUTATIONS = (
     (to_its_own_committed_end, Durability.AUTO, 0),
     (without_reconciling, Durability.AUTO, 0),
@@ -263,6 +365,19 @@ def test_a_broken_rule_shows(mutation, durability: Durability, seed: int, monkey
     mutation(monkeypatch)
     with pytest.raises(Violation):
         run_all(range(seed, seed + 60), durability)
+
+
+@each_change
+@pytest.mark.parametrize(("mutation", "first"), LEASE_MUTATIONS, ids=lambda value: getattr(value, "__name__", ""))
+def test_a_broken_rule_of_the_lease_shows(mutation, first: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    mutation(monkeypatch)
+    with pytest.raises(Violation, match="answers a look-up"):
+        look_up_all(range(first, first + 60))
+
+
+def look_up_all(seeds: range) -> None:
+    for seed in seeds:
+        LookupRun(seed, Durability.OS).run()
 
 
 def run_all(seeds: range, durability: Durability) -> None:

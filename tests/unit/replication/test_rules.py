@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.base.ids import BrokerId
 from penstock.replication import rules
 from penstock.replication.rules import EpochEnd
 from tests.unit.replication.model_log import Batch, ModelLog
@@ -69,4 +70,5 @@ def test_a_follower_shows_no_more_than_it_has_and_no_more_than_its_leader_says()
 
 
 def test_everybody_who_may_be_in_sync_must_have_it() -> None:
-    assert rules.must_have((1, 2), [(1,), (1, 2, 3)]) == {1, 2, 3}
+    one, two, three = map(BrokerId, (1, 2, 3))
+    assert rules.must_have((one, two), [(one,), (one, two, three)]) == {1, 2, 3}

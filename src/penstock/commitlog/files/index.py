@@ -37,10 +37,10 @@ ENTRY_BYTES = 64
 ENTRY_VERSION = 1
 _BODY = struct.Struct("<QQQqqIIIII")
 _CRC = struct.Struct("<I")
-_BASE_OFFSET = struct.Struct("<8xQ48x")  # of an entry
+_ENTRY_WORDS, _BASE_OFFSET_WORD = 8, 1  # of 64 bits
 _ROWS_POSITION = 44
 _ENTRIES_AT_ONCE = 16_384
-_ENTRIES_AT_HAND = 64  # 4 KiB: one read of so many takes no longer than two of one
+_ENTRIES_AT_HAND = 128  # 8 KiB: one read of so many takes no longer than two of one, with their checks
 _CRC_POSITION = ENTRY_BYTES - _CRC.size
 assert _BODY.size == _CRC_POSITION
 
@@ -134,9 +134,10 @@ class Entries(Protocol):
 
 
 class ActiveEntries:
-    """Entries of the active segment: append-only arrays, seen up to a fixed count."""
+    """Entries of contiguous batches in memory, such as the active segment: append-only arrays, to a fixed count."""
 
     __slots__ = ("_bases", "_end_offset", "_end_position", "_max", "_min", "_positions", "_rows", "count")
+    BYTES_PER_BATCH = 36
 
     def __init__(self, columns: Columns, count: int, end_offset: int, end_position: int) -> None:
         self._bases, self._positions, self._min, self._max, self._rows = columns
@@ -192,10 +193,7 @@ class PackedEntries:
 
     def columns(self) -> Columns:
         """Return all entries as arrays. An entry is eight 64-bit words, and its first five fields are one word each."""
-        numbers = array("q", bytes(self._data))
-        if sys.byteorder == "big":
-            numbers.byteswap()
-        step = ENTRY_BYTES // numbers.itemsize
+        numbers, step = _words(self._data), _ENTRY_WORDS
         rows = _row_numbers(bytes(self._data))
         return Columns(numbers[1::step], numbers[0::step], numbers[3::step], numbers[4::step], rows)
 
@@ -211,6 +209,14 @@ class PackedEntries:
 
     def rows(self, first: int, stop: int) -> Sequence[int]:
         return _row_numbers(bytes(self._data[first * ENTRY_BYTES : stop * ENTRY_BYTES]))
+
+
+def _words(entries: Buffer) -> array[int]:
+    """Return concatenated entries as 64-bit words."""
+    words = array("q", bytes(entries))
+    if sys.byteorder == "big":
+        words.byteswap()
+    return words
 
 
 def _row_numbers(entries: bytes) -> array[int]:
@@ -250,6 +256,21 @@ class FileEntries:
             found.extend(_row_numbers(bytes(self._file.read_at(number * ENTRY_BYTES, count * ENTRY_BYTES))))
         return found
 
+    def in_memory(self) -> ActiveEntries | None:
+        """Return all entries as arrays; None if batches lie apart. IndexDamagedError if one is invalid."""
+        data = self._file.read_at(0, self.count * ENTRY_BYTES)
+        columns, end = Columns.empty(), None
+        for position in range(0, self.count * ENTRY_BYTES, ENTRY_BYTES):
+            one = unpack_entry(data[position : position + ENTRY_BYTES], file=self._file.path, position=position)
+            if end is not None and end != (one.position, one.base_offset):
+                return None
+            end = one.position + one.size_bytes, one.end_offset
+            numbers = one.base_offset, one.position, one.min_timestamp_us, one.max_timestamp_us, one.rows
+            for column, number in zip(columns, numbers, strict=True):
+                column.append(number)
+        assert end is not None, "there is at least one entry"
+        return ActiveEntries(columns, self.count, end[1], end[0])
+
     def entry(self, number: int) -> IndexEntry:
         """Return entry `number`; IndexDamagedError if it is invalid."""
         assert 0 <= number < self.count
@@ -274,8 +295,7 @@ class FileEntries:
         # The last steps are in memory. A base offset that is read there is not checked, but the entry that is found is:
         # an offset that it does not hold is looked for again, entry by entry.
         data = self._file.read_at(low * ENTRY_BYTES, (high - low) * ENTRY_BYTES)
-        bases = [entry[0] for entry in _BASE_OFFSET.iter_unpack(data)]
-        number = bisect_right(bases, offset) - 1
+        number = bisect_right(_words(data)[_BASE_OFFSET_WORD::_ENTRY_WORDS], offset) - 1
         if number >= 0:
             begin = number * ENTRY_BYTES
             entry = data[begin : begin + ENTRY_BYTES]

@@ -43,6 +43,7 @@ from penstock.commitlog.files.index import (
 )
 from penstock.commitlog.segment.damage import Damage
 from penstock.commitlog.subjects.blocks import SubjectRows
+from penstock.commitlog.subjects.kept_filters import KeptFilter
 from penstock.commitlog.subjects.layout import Trailer
 from penstock.live.row_set import RowSet
 from penstock.vfs import File, Vfs
@@ -80,19 +81,26 @@ def _base_offset(read: ReadBatch) -> int:
 class SubjectMemory:
     """Knowledge of readers by subject about a segment; see `subject_queries`. Each value is replaced as a whole.
 
-    `trailer`: that of its subject index, once it was compared with the segment. `begin`, `end`, `parts` of `summed`:
-    sums of the rows from one offset to another, in no index file. `batches`: large ones that were read, by base offset;
-    see `single_rows`. An outdated one costs reading its batch. `gone`: a few hidden rows of it, and the sum of those
-    that its file holds.
+    `trailer`: that of its subject index, once it was compared with the segment. `filter`: what is kept of that index.
+    `begin`, `end`, `parts` of `summed`: sums of the rows from one offset to another, in no index file. `batches`: large
+    ones that were read, by base offset; see `single_rows`. An outdated one costs reading its batch. `gone`: a few
+    hidden rows of it, and the sum of those that its file holds. `reads`: how often its rows were read for want of an
+    index.
     """
 
-    __slots__ = ("batches", "gone", "summed", "trailer")
+    __slots__ = ("batches", "filter", "gone", "reads", "summed", "trailer")
 
     def __init__(self) -> None:
         self.trailer: Trailer | None = None
+        self.filter: KeptFilter | None = None
+        self.reads = 0
         self.summed: tuple[int, int, tuple[SubjectRows, ...]] | None = None
         self.batches: tuple[ReadBatch, ...] = ()
         self.gone: tuple[RowSet, SubjectRows] | None = None
+
+    def forget_index(self) -> None:
+        """Forget what was read of the subject index: it is gone, or in error."""
+        self.trailer = self.filter = None
 
     def read_batch_at(self, offset: int) -> ReadBatch | None:
         """Return the batch that holds an offset, if it is among `batches`."""

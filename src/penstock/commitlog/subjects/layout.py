@@ -171,6 +171,11 @@ class Directory:
         self._names = trailer.blocks * _ENTRY.size
         self.blocks = trailer.blocks
 
+    @property
+    def size_bytes(self) -> int:
+        """Its size, in the file and in memory."""
+        return len(self._data)
+
     def first_subject(self, number: int) -> bytes:
         """Return the first subject of a block."""
         begin = 0 if number == 0 else self._end(number - 1)

@@ -6,15 +6,19 @@ opened for one look-up and closed again by the caller; the trailer may be kept.
 
 from __future__ import annotations
 
+import sys
+from array import array
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from penstock.base.errors import CorruptionError
+from penstock.commitlog.files.index import ActiveEntries
 from penstock.commitlog.subjects import blocks, layout
 from penstock.commitlog.subjects.blocks import OffsetSpan, SubjectRow, SubjectRows
+from penstock.commitlog.subjects.kept_filters import KeptFilter
 from penstock.commitlog.subjects.layout import TRAILER_BYTES, Directory, FilterBits, Trailer
 from penstock.hot import subject_filter
-from penstock.hot.subject_filter import PAGE_BYTES
+from penstock.hot.subject_filter import BITS_BYTES, PAGE_BYTES
 from penstock.vfs import File
 
 if TYPE_CHECKING:
@@ -51,10 +55,44 @@ def check_trailer(file: File, trailer: Trailer) -> None:
 class SubjectIndex:
     """An open index with its trailer. Every method may raise CorruptionError or OSError."""
 
-    def __init__(self, file: File, trailer: Trailer) -> None:
+    def __init__(self, file: File, trailer: Trailer, kept: KeptFilter | None = None) -> None:
+        """`kept`: filter and directory of this index."""
         self.trailer = trailer
         self._file = file
-        self._directory: Directory | None = None
+        self._pages = None if kept is None else kept.pages
+        self._directory = None if kept is None else kept.directory
+
+    @property
+    def filter_bytes(self) -> int:
+        """Size of what `read_filter` returns, without the entries."""
+        trailer = self.trailer
+        return trailer.pages * PAGE_BYTES + trailer.directory_bytes + trailer.sum_pages * BITS_BYTES
+
+    def read_filter(self, entries: ActiveEntries | None = None) -> KeptFilter:
+        """Read all that `kept` is, beside the `entries` of the segment's batches, and use it."""
+        trailer = self.trailer
+        self._pages = self._read_pages()
+        try:
+            subject_filter.check_pages(self._pages)
+        except subject_filter.WrongPageError as error:
+            raise self._wrong_page(error) from None
+        sums = array("I")
+        for number in range(trailer.sum_pages):
+            sums.frombytes(self.sum_page(number)[:BITS_BYTES])
+        if sys.byteorder == "big":
+            sums.byteswap()
+        return KeptFilter(trailer.segment.base_offset, self._pages, self.directory, sums, entries)
+
+    def _read_pages(self) -> bytes:
+        trailer = self.trailer
+        size_bytes = trailer.pages * PAGE_BYTES
+        pages = self._file.read_at(trailer.filter_position, size_bytes)
+        if len(pages) != size_bytes:
+            raise layout.wrong_page(trailer.filter_position + len(pages), file=self._file.path)
+        return pages
+
+    def _wrong_page(self, error: subject_filter.WrongPageError) -> CorruptionError:
+        return layout.wrong_page(self.trailer.filter_position + error.number * PAGE_BYTES, file=self._file.path)
 
     @property
     def directory(self) -> Directory:
@@ -77,6 +115,8 @@ class SubjectIndex:
     def may_hold(self, subject: bytes) -> bool:
         """True if the filter says that the subject may be there."""
         trailer = self.trailer
+        if self._pages is not None:
+            return bool(subject_filter.holding([self._pages], subject_filter.hashes([subject])))
         number = subject_filter.page_of(subject, trailer.pages)
         page = self._file.read_at(trailer.filter_position + number * PAGE_BYTES, PAGE_BYTES)
         return subject_filter.may_hold(layout.checked_page(page, number, trailer, file=self._file.path), subject)
@@ -95,19 +135,14 @@ class SubjectIndex:
 
     def find_each(self, subjects: WantedSubjects) -> dict[bytes, OffsetSpan]:
         """Return the first and the last offset of those subjects that are there. Each block is read once."""
-        trailer = self.trailer
-        if _PAGES_PER_READ * len(subjects.names) < trailer.pages:
+        if self._pages is None and _PAGES_PER_READ * len(subjects.names) < self.trailer.pages:
             candidates = [one for one in subjects.names if self.may_hold(one)]
         else:
-            size_bytes = trailer.pages * PAGE_BYTES
-            pages = self._file.read_at(trailer.filter_position, size_bytes)
-            if len(pages) != size_bytes:
-                raise layout.wrong_page(trailer.filter_position + len(pages), file=self._file.path)
+            pages = self._read_pages() if self._pages is None else self._pages
             try:
                 candidates = [subjects.names[row] for row in subject_filter.may_hold_each(pages, subjects.hashes)]
             except subject_filter.WrongPageError as error:
-                position = trailer.filter_position + error.number * PAGE_BYTES
-                raise layout.wrong_page(position, file=self._file.path) from None
+                raise self._wrong_page(error) from None
         by_block: dict[int, list[bytes]] = {}
         for one in candidates:
             by_block.setdefault(self.directory.number_of(one), []).append(one)

@@ -10,8 +10,10 @@ import msgspec
 from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import Offset, TimestampUs
-from penstock.base.subjects import subject_mistake
+from penstock.base.subjects import are_plain, subject_mistake
 from penstock.messages import (
+    FindMessagesRequest,
+    FindMessagesResponse,
     GetRequest,
     GetResponse,
     ListOffsetsRequest,
@@ -22,16 +24,19 @@ from penstock.messages import (
 )
 from penstock.metadata import feature_versions
 from penstock.metadata.feature_levels import SUBJECT_INDEX
+from penstock.node.api.last_rows import LastRows
+from penstock.node.api.message_search import FindMessages, plain_lasts
 from penstock.node.api.subject_limits import SubjectLimits
 from penstock.node.context import Context
 from penstock.node.partition.log_queries import FindOffset, GetMessage, ListSubjects, Query, QueryGivenUpError
 from penstock.node.partition.partition import Partition
 from penstock.node.partition.query_executor import QueryExecutor
+from penstock.node.replicas.leader_leases import LeaderLeases
 from penstock.node.replicas.partition_lookup import PartitionLookup
 from penstock.node.replicas.stream_lifecycle import deleted_error
 from penstock.node.security.access import Call
 
-_Query = TypeVar("_Query", GetMessage, FindOffset, ListSubjects)
+_Query = TypeVar("_Query", GetMessage, FindOffset, ListSubjects, FindMessages)
 
 
 class LookupApi:
@@ -41,10 +46,12 @@ class LookupApi:
         self,
         context: Context,
         decisions: SubjectLimits,
+        leases: LeaderLeases,
         *,
         stopping: RemoteError,
     ) -> None:
         self._decisions = decisions
+        self._leases = leases
         self._outbox = context.outbox
         self._context = context
         self._format_version = context.settings.format_version
@@ -53,6 +60,7 @@ class LookupApi:
         self._executor = QueryExecutor(
             context.outbox, running_max=limits.QUERIES_RUNNING_MAX, waiting_max=limits.QUERIES_WAITING_MAX
         )
+        self._last_rows = LastRows()
         self._open: set[Hashable] = set()  # callers without an answer
 
     def callers_disconnected(self, callers: Iterable[Hashable]) -> None:
@@ -68,9 +76,12 @@ class LookupApi:
 
     def ask_get(self, find: PartitionLookup, call: Call, request: GetRequest) -> None:
         """Find the partition and call `get`. The last message of a key or subject is known only to the leader."""
-        which = find.readable if request.offset is None else find.held
-        partition = which(request.stream_id, request.partition)
-        self._when_decided(call, partition, lambda later: self.get(later, partition, request))
+        is_known = request.offset is not None and not request.is_latest  # any replica that shows it may answer
+        partition = (find.held if is_known else find.readable)(request.stream_id, request.partition)
+        if is_known and request.offset is not None and request.offset < partition.visible_end:
+            self._when_decided(call, partition, lambda later: self.get(later, partition, request))
+        else:
+            self._when_latest(call, partition, lambda later: self.get(later, partition, request))
 
     def ask_offsets(self, find: PartitionLookup, call: Call, request: ListOffsetsRequest) -> None:
         """Find the led partition and call `list_offsets`; without counts while it is unknown which rows are hidden."""
@@ -80,13 +91,26 @@ class LookupApi:
                 find.readable(request.stream_id, request.partition)
             except RemoteError:
                 request = msgspec.structs.replace(request, counts_rows=False, rows_from=None)
-        self._when_decided(call, partition, lambda later: self.list_offsets(later, partition, request))
+        self._when_latest(call, partition, lambda later: self.list_offsets(later, partition, request))
+
+    def _when_latest(self, call: Call, partition: Partition, go_on: Callable[[Call], None]) -> None:
+        """Go on once no other broker can have acked what this leader lacks, and the leader shows all that it has."""
+        call = call.without_raw()
+        confirmed = self._going_on(call, lambda later: self._when_decided(later, partition, go_on))
+        self._leases.confirm(call, partition, confirmed)
 
     def _when_decided(self, call: Call, partition: Partition, go_on: Callable[[Call], None]) -> None:
         """Go on once the leader shows all that is committed now: what was acked before must be found."""
-        call = call.without_raw()
+        if partition.is_limited:
+            call = call.without_raw()
+            self._decisions.when_decided(call, partition, self._going_on(call, go_on))
+        else:
+            go_on(call)
 
-        def decided(error: RemoteError | None) -> None:
+    def _going_on(self, call: Call, go_on: Callable[[Call], None]) -> Callable[[RemoteError | None], None]:
+        """Return a callback that goes on, or answers with the error."""
+
+        def done(error: RemoteError | None) -> None:
             try:
                 if error is not None:
                     raise error
@@ -94,15 +118,12 @@ class LookupApi:
             except RemoteError as refusal:
                 self._outbox.reply(call.caller, refusal)
 
-        if partition.is_limited:
-            self._decisions.when_decided(call, partition, decided)
-        else:
-            go_on(call)
+        return done
 
     def ask_subjects(self, find: PartitionLookup, call: Call, request: ListSubjectsRequest) -> None:
         """Find the led partition and call `list_subjects`."""
         partition = find.readable(request.stream_id, request.partition)
-        self._when_decided(call, partition, lambda later: self.list_subjects(later, partition, request))
+        self._when_latest(call, partition, lambda later: self.list_subjects(later, partition, request))
 
     def get(self, call: Call, partition: Partition, request: GetRequest) -> None:
         """Return one message. Raise RemoteError (not_yet) until this replica knows the latest high watermark."""
@@ -112,7 +133,7 @@ class LookupApi:
         epoch = partition.leader_epoch  # of the result: the leader may change before the disk answers
 
         def ask() -> GetMessage:
-            if request.offset is None or request.offset >= partition.visible_end:
+            if request.offset is None or request.is_latest or request.offset >= partition.visible_end:
                 partition.require_high_watermark()
             return GetMessage(
                 partition.live_view(),
@@ -169,11 +190,7 @@ class LookupApi:
 
     def list_subjects(self, call: Call, partition: Partition, request: ListSubjectsRequest) -> None:
         """Return subjects, or a count. RemoteError bad_request, not_yet; unsupported_version below level 0.4."""
-        for subject in request.subjects:
-            if (mistake := subject_mistake(subject, wildcards=True)) is not None:
-                raise RemoteError(ErrorCode.BAD_REQUEST, f"list_subjects: {mistake}")
-        if (error := feature_versions.missing(self._context.image, SUBJECT_INDEX)) is not None:
-            raise error
+        self._check_subjects(request, "list_subjects")
         partition.require_high_watermark()
         epoch = partition.leader_epoch
         end = partition.visible_end
@@ -192,11 +209,53 @@ class LookupApi:
 
         self._ask(call, partition, request, lambda: ListSubjects(partition.live_view(), end, request), answer)
 
+    def ask_messages(self, find: PartitionLookup, call: Call, request: FindMessagesRequest) -> None:
+        """Find the led partition and call `find_messages`."""
+        partition = find.readable(request.stream_id, request.partition)
+        self._when_latest(call, partition, lambda later: self.find_messages(later, partition, request))
+
+    def find_messages(self, call: Call, partition: Partition, request: FindMessagesRequest) -> None:
+        """Return messages by subject. RemoteError bad_request, not_yet; unsupported_version below level 0.4."""
+        self._check_subjects(request, "find_messages")
+        partition.require_high_watermark()
+        epoch, end = partition.leader_epoch, partition.visible_end
+
+        def ask() -> FindMessages:
+            subjects = plain_lasts(request)
+            known = None if subjects is None else self._last_rows.known(partition, subjects, end)
+            return FindMessages(partition.live_view(), end, request, known)
+
+        def answer(query: FindMessages) -> None:
+            if query.known is not None:
+                self._last_rows.keep(partition, query.known.lasts, query.end, query.fresh)
+            response = FindMessagesResponse(
+                begin=Offset(query.begin),
+                end_offset=Offset(query.end),
+                next_offset=Offset(query.next_offset),
+                subjects=query.subjects,
+                messages=query.messages,
+                log_start=Offset(partition.log_start),
+                committed_end=Offset(end),
+                format_version=self._format_version,
+                leader_epoch=epoch,
+            )
+            self._outbox.reply(call.caller, response, query.data or None, looked_bytes=_searched_bytes(query))
+
+        self._ask(call, partition, request, ask, answer)
+
+    def _check_subjects(self, request: ListSubjectsRequest | FindMessagesRequest, what: str) -> None:
+        if not are_plain([subject.encode(errors="replace") for subject in request.subjects]):
+            for subject in request.subjects:
+                if (mistake := subject_mistake(subject, wildcards=True)) is not None:
+                    raise RemoteError(ErrorCode.BAD_REQUEST, f"{what}: {mistake}")
+        if (error := feature_versions.missing(self._context.image, SUBJECT_INDEX)) is not None:
+            raise error
+
     def _ask(
         self,
         call: Call,
         partition: Partition,
-        request: GetRequest | ListOffsetsRequest | ListSubjectsRequest,
+        request: GetRequest | ListOffsetsRequest | ListSubjectsRequest | FindMessagesRequest,
         ask: Callable[[], _Query],
         answer: Callable[[_Query], None],
     ) -> None:

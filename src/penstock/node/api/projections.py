@@ -34,9 +34,16 @@ class Project(Query):
     """Runs `request` on a log up to `visible_end`; the result is `raw`, which covers the log up to `end_offset`."""
 
     def __init__(
-        self, view: LogView, vfs: Vfs, visible_end: int, request: FetchRequest, *, is_indexed: bool = False
+        self,
+        view: LogView,
+        vfs: Vfs,
+        visible_end: int,
+        request: FetchRequest,
+        *,
+        is_indexed: bool = False,
+        rows_max: int | None = None,
     ) -> None:
-        """`is_indexed`: subject indexes tell which batches need not be read."""
+        """`is_indexed`: subject indexes tell which batches need not be read. `rows_max`: so many rows are enough."""
         super().__init__(view)
         self.raw = b""
         self.raw_crc: int | None = None  # None without rows
@@ -50,13 +57,20 @@ class Project(Query):
         self._wanted = (int(request.offset), visible_end if request.end is None else min(request.end, visible_end))
         self._projection = Projection(request.columns, request.subjects, view.hidden or None)
         self._found: list[pa.RecordBatch] = []
-        self._found_bytes = 0
+        self._found_bytes = self._found_rows = 0
+        self._rows_max = rows_max
         subjects = request.subjects if is_indexed else None
         self._ranges = None if subjects is None else SubjectRanges(view, subjects)
         self._wanted_end = NEVER_OFFSET  # of the present range
 
     def run(self) -> None:
-        """Search. Raise RemoteError if no batch can be read, or for an error other than corruption."""
+        """As `search`."""
+        raw, crc = projecting.to_stream(self.search(), self._projection.schema)
+        if raw:
+            self.raw, self.raw_crc = raw, crc
+
+    def search(self) -> list[pa.RecordBatch]:
+        """Return the rows. Raise RemoteError if no batch can be read, or for an error other than corruption."""
         hidden = self._view.hidden
         start, end = self._wanted
         try:
@@ -82,10 +96,8 @@ class Project(Query):
                 self._file.close()
         self._view.check_not_cut(self.end_offset)  # other rows may be there by now
         self.end_offset = min(self.end_offset, end)
-        raw, crc = projecting.to_stream(self._found, self._projection.schema)
-        self._found.clear()
-        if raw:
-            self.raw, self.raw_crc = raw, crc
+        found, self._found = self._found, []
+        return found
 
     @property
     def _is_enough(self) -> bool:
@@ -93,6 +105,7 @@ class Project(Query):
             self.end_offset >= self._wanted[1]
             or self.looked_bytes - self._index_bytes >= limits.PROJECTED_SOURCE_BYTES_MAX
             or self._found_bytes >= min(self._request.bytes_max, limits.PROJECTED_BYTES_MAX)
+            or (self._rows_max is not None and self._found_rows >= self._rows_max)
         )
 
     @property
@@ -181,6 +194,7 @@ class Project(Query):
         if rows.num_rows:
             self._found.append(rows)
             self._found_bytes += rows.nbytes
+            self._found_rows += rows.num_rows
 
     def _read(self, path: str, position: int, length: int) -> memoryview:
         """Return the bytes; none if the file was removed."""

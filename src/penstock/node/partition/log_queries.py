@@ -163,8 +163,6 @@ class GetMessage(Query):
         """A message by its offset, or by its subject if the indexes are there: see `Query.run_if_cached`."""
         if self._offset is None and not (self._is_indexed and self._subject is not None):
             return False
-        if self._offset is None and len(self._view.segments) > limits.CACHED_SEGMENTS_MAX:
-            return False
         reads_max, bytes_max = limits.CACHED_READS_MAX, limits.CACHED_BYTES_MAX
         view, vfs = self._view, self._view.vfs.cached(reads_max=reads_max, bytes_max=bytes_max)
         if vfs is None:
@@ -190,7 +188,8 @@ class GetMessage(Query):
         self._looked(size_bytes)
 
     def _last_of_subject(self, subject: str) -> None:
-        offset = SubjectQueries(self._view, self._committed_end, self._summing).last(subject)
+        queries = SubjectQueries(self._view, self._committed_end, self._summing, reads_first=True)
+        offset = queries.last(subject)
         if offset is None:
             raise RemoteError(ErrorCode.MESSAGE_NOT_FOUND, "the stream holds no message with that subject")
         found = row_at(self._view, offset, self._looked)
@@ -352,7 +351,12 @@ class ListSubjects(Query):
             count = len(queries.matching(request.subjects, limit=limits.SUBJECTS_COUNTED_MAX + 1))
             self.subject_count = count if count <= limits.SUBJECTS_COUNTED_MAX else None
             return
-        self.end_offset = min(begin, self._end)
+        self.end_offset = begin = min(begin, self._end)
+        if ">" in request.subjects:
+            with contextlib.suppress(TooManyRowsError):
+                self.messages = LiveCounts(self._view.starting_at(begin), self._end, self._looked).rows()
+                self.end_offset = self._end
+                return
         for messages, end in queries.count_from(request.subjects, begin):
             self.messages += messages
             self.end_offset = end

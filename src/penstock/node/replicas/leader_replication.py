@@ -40,6 +40,7 @@ from penstock.node.control.cluster import Cluster
 from penstock.node.maintenance.log_maintenance import LogMaintenance
 from penstock.node.partition.partition import Partition
 from penstock.node.partition.partition_errors import as_remote_error
+from penstock.node.replicas.leader_leases import LeaderLeases
 from penstock.node.step import FileRange, Lane
 from penstock.node.subscriptions.nats_listener import NatsListener
 from penstock.replication.isr_proposals import ChangeBatch, IsrProposer
@@ -126,7 +127,9 @@ class LeaderReplication:
         maintenance: LogMaintenance,
         cluster: Cluster,
         listener: NatsListener,
+        leases: LeaderLeases,
     ) -> None:
+        self._leases = leases
         self._outbox = context.outbox
         self._broker_id = context.settings.broker_id
         self._partitions = partitions
@@ -167,8 +170,18 @@ class LeaderReplication:
         # Offsets truncated on request were committed, even if this broker had not learned so.
         committed_end = max(partition.committed_end, partition.truncated_end)
         ends = LogEndsAtStart(log.log_start, committed_end, log.flushed_end, log.log_end)
+        promised = self._leases.binding(state.replicas) if target is None else {}
         leadership = Leadership(
-            partition.key, self._broker_id, state, live, ends, partition.terms, self._timers, now.elapsed_us, target
+            partition.key,
+            self._broker_id,
+            state,
+            live,
+            ends,
+            partition.terms,
+            self._timers,
+            now.elapsed_us,
+            target,
+            promised=promised,
         )
         partition.lead(leadership)
         self._answer_for(partition, leadership)

@@ -35,6 +35,7 @@ from penstock.node.replicas.companions import Companions
 from penstock.node.replicas.follower_replication import FollowerReplication
 from penstock.node.replicas.hidden_rows import HiddenRows
 from penstock.node.replicas.key_migration import KeyMigrator
+from penstock.node.replicas.leader_leases import LeaderLeases
 from penstock.node.replicas.leader_replication import LeaderReplication
 from penstock.node.replicas.log_end_reports import recovered_text
 from penstock.node.replicas.remote_dedup import RemoteDedup
@@ -68,7 +69,10 @@ class Replicas:
         self._disk_space_probe = DiskSpaceProbe(context.vfs, context.outbox)
         self.partitions: dict[PartitionKey, Partition] = {}
         self.log_maintenance = LogMaintenance(context, events)
-        self.leader_replication = LeaderReplication(context, self.partitions, self.log_maintenance, cluster, listening)
+        self.leases = LeaderLeases(context, cluster, peers, budget.refusals)
+        self.leader_replication = LeaderReplication(
+            context, self.partitions, self.log_maintenance, cluster, listening, self.leases
+        )
         self.follows = FollowerReplication(context, peers, self.partitions, self.log_maintenance, events)
         self.truncations = Truncations(context, cluster)
         self.archives = Archives(context.outbox, cluster)
@@ -112,6 +116,7 @@ class Replicas:
 
     def live_brokers_changed(self, incarnation: Incarnation | None) -> None:
         """Update roles after brokers were registered or fenced, or after this broker's incarnation changed."""
+        self.leases.registered(incarnation)
         if self.roles.image(self._context.image, incarnation):
             self.streams.registered()
             if incarnation is not None:
@@ -302,10 +307,12 @@ class Replicas:
         self.truncations.callers_disconnected(callers)
         self.archives.callers_disconnected(callers)
         self.remote_dedup.callers_disconnected(callers)
+        self.leases.callers_disconnected(callers)
 
     def stop(self, error: RemoteError) -> None:
         """Fail pending requests because the broker is about to stop."""
         self.truncations.stop(error)
+        self.leases.stop(error)
         self.staged_retention.stop()
         self.streams.stream_waiters.stop(error)
         self.remote_dedup.stop()
@@ -324,6 +331,7 @@ class Replicas:
             self._free()
         now = self._context.now
         self.key_migrator.settle(now)
+        self.leases.settle()
         self.leader_replication.settle(now)
         self.follows.settle(now)
 
@@ -360,5 +368,6 @@ class Replicas:
             self.staged_retention.next_deadline_us,
             self.remote_dedup.next_deadline_us,
             self.repairs.next_deadline_us,
+            self.leases.next_deadline_us,
             self.scrubber.next_deadline_us,
         )

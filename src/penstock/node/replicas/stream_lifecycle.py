@@ -25,7 +25,7 @@ from penstock.base.clock import growing
 from penstock.base.config import Intake, Storage
 from penstock.base.errors import CorruptionError, ErrorCode, OperationalError, RemoteError
 from penstock.base.ids import PartitionId, PartitionKey, StreamId
-from penstock.commitlog import Deciding, Log, LogConfig, LogFolder, LogMissingError, OpenFiles
+from penstock.commitlog import Deciding, FilterBudget, Log, LogConfig, LogFolder, LogMissingError, OpenFiles
 from penstock.messages import ResignedLeadership
 from penstock.metadata.companions import (
     companion_key,
@@ -112,6 +112,7 @@ class StreamLifecycle:
         self._level = context.image.feature_level  # by which all roles were updated
         self._budget = budget
         self._open_files = OpenFiles(context.settings.log_files_max)
+        self.filters = FilterBudget()  # of look-ups by subject
         self._upkeep = upkeep
         self._roles = roles
         self._opening: dict[StreamId, set[PartitionKey]] = {}  # logs that disk threads are opening
@@ -168,6 +169,7 @@ class StreamLifecycle:
                 must_exist=was_made,
                 open_files=self._open_files,
                 noticed=self._upkeep.damage_found,
+                filters=self.filters,
             )
         except LogMissingError as error:
             text = f"{error}; bring it back (is its disk mounted?)"

@@ -100,6 +100,9 @@ class Truncations:
 
     def _check(self, call: Call, partition: Partition, request: TruncateRequest) -> None:
         partition.require_high_watermark()
+        if partition.leadership is not None and partition.leadership.is_bound:  # an earlier leader may show more still
+            text = f"the new leader of {partition.label} may not change it yet"
+            raise RemoteError(ErrorCode.NOT_YET, f"nothing was truncated: {text}; ask again in a moment")
         if request.before > partition.committed_end:
             raise RemoteError(
                 ErrorCode.OFFSET_OUT_OF_RANGE,

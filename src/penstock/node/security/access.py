@@ -65,6 +65,7 @@ from penstock.messages import (
     ExportUsersRequest,
     FetchOffsetsRequest,
     FetchRequest,
+    FindMessagesRequest,
     FindStreamsRequest,
     ForgetSchemasRequest,
     GetRequest,
@@ -398,7 +399,7 @@ class Authorization:
             else stream_deleted(state.stream_id)
         )
 
-    def _reading(self, request: FetchRequest | ListSubjectsRequest) -> None:
+    def _reading(self, request: FetchRequest | FindMessagesRequest | ListSubjectsRequest) -> None:
         self._need(Operation.READ, self._state(request.stream_id), request.subjects)
 
     def _getting(self, request: GetRequest) -> None:
@@ -540,6 +541,7 @@ class Authorization:
         GetRequest: _getting,
         ListOffsetsRequest: _listing_offsets,
         ListSubjectsRequest: _reading,
+        FindMessagesRequest: _reading,
         AppendRequest: _appending,
         AppendOnceRequest: _appending,
         ListProducersRequest: _appending,

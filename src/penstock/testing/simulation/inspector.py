@@ -22,6 +22,7 @@ from penstock.live.row_set import NONE, RowSet
 from penstock.messages import AddCompanionRequest, AppendResponse, Response
 from penstock.metadata import elections
 from penstock.metadata.companions import companion_key, is_companion, target_key
+from penstock.metadata.feature_levels import LEADER_LEASE
 from penstock.metadata.image import ClusterImage, StreamState
 from penstock.metadata.persistence.snapshot import encode_image
 from penstock.node.node import Node
@@ -87,6 +88,11 @@ def partition(node: Node, stream_id: int, number: int) -> PartitionLook | None:
     key = PartitionKey(StreamId(stream_id), PartitionId(number))
     there = node._partitions.get(key)
     return None if there is None else _look(node, key, there)
+
+
+def has_leases(node: Node) -> bool:
+    """Return True if the broker confirms look-ups by leases: its cluster's level allows it, as far as it knows."""
+    return node.image.has_feature(LEADER_LEASE)
 
 
 def add_companion(node: Node, look: PartitionLook, done: Callable[[Response | RemoteError], None]) -> None:

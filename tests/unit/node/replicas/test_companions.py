@@ -472,7 +472,9 @@ def test_a_new_leader_shows_messages_only_once_its_consumer_has_all_marks() -> N
     assert error.code == ErrorCode.NOT_YET
     assert "is being read" in error.message
     request = ListOffsetsRequest(stream_id=key_of(leader).stream_id, at="latest", counts_rows=True, rows_from=Offset(0))
-    uncounted = leader.ask(request, ListOffsetsResponse)
+    caller = leader.request(request)
+    brokers.settle()  # the others promise to wait
+    uncounted = leader.answer(caller, ListOffsetsResponse)
     assert (uncounted.offset, uncounted.live, uncounted.rows) == (1, None, None)
     leader.hung = ()
     brokers.run(100)

@@ -39,6 +39,7 @@ from penstock.messages import (
     FetchOffsetsRequest,
     FetchRequest,
     FetchResponse,
+    FindMessagesRequest,
     FindStreamsRequest,
     FindStreamsResponse,
     ForgetSchemasRequest,
@@ -242,6 +243,7 @@ CASES = {
     "list subjects": Case(
         plain(lambda b: ListSubjectsRequest(stream_id=stream_id(b), subjects=(">",))), on(READ), off(READ)
     ),
+    "find messages": Case(plain(lambda b: FindMessagesRequest(stream_id=stream_id(b))), on(READ), off(READ)),
     "append": Case(rows(lambda b: AppendRequest(stream_id=stream_id(b))), on(APPEND), off(APPEND)[:-1]),
     "append once": Case(
         rows(lambda b: AppendOnceRequest(stream_id=stream_id(b), producer_id=7, producer_epoch=0, sequence=0)),
@@ -631,6 +633,10 @@ OTHER_WAITS = {
     "list subjects": (
         Rule(READ, stream="orders"),
         lambda number: ListSubjectsRequest(stream_id=number, subjects=("orders.>",)),
+    ),
+    "find messages": (
+        Rule(READ, stream="orders"),
+        lambda number: FindMessagesRequest(stream_id=number, subjects=("orders.>",)),
     ),
     "verify": (Rule(Operation.ADMIN), lambda number: VerifyRequest(stream_id=number, offset=0)),
     "truncate, dry run": (

@@ -1,0 +1,515 @@
+"""Look-ups of messages: STREAM.MSG.GET and DIRECT.GET, answered by the leader of the stream.
+
+Rules: an answer is what nats-server answers to the same request, its headers, statuses and their order included. All
+gets of a subject's last message that came with one read are one request to the node, and their answers one write. A
+batch is read piece by piece: the next piece is read when the one before was written. A request that cannot be answered
+yet is asked again until its caller has given up; a leader that is none any more stays silent.
+
+| request                            | answer                                                                        |
+|------------------------------------|-------------------------------------------------------------------------------|
+| STREAM.MSG.GET.<s>                 | one message as JSON                                                           |
+| DIRECT.GET.<s>.<subject>           | the last message of a subject                                                 |
+| DIRECT.GET.<s> with `seq`, …       | one message                                                                   |
+| the same with `batch`              | messages from a sequence or a time on, then the status 204                    |
+| the same with `multi_last`         | the last messages of subjects, then 204                                       |
+| DIRECT.GET of any other stream     | the status 503, which nats-server sends without a subscriber                 |
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from penstock.base import limits
+from penstock.base.clock import Now
+from penstock.base.config import StreamConfig
+from penstock.base.errors import ErrorCode, RemoteError
+from penstock.base.ids import Offset, StreamId
+from penstock.base.subjects import are_plain, is_wildcard, subject_mistake
+from penstock.batch import codec
+from penstock.batch.picking import RowPicker
+from penstock.hot.direct_answers import direct_answers, time_text
+from penstock.hot.rows import BatchRows
+from penstock.jetstream.answers import json_answer, status
+from penstock.jetstream.api_call import ApiCall, ApiSubject
+from penstock.jetstream.direct_requests import (
+    MessageQuery,
+    RefusedRequestError,
+    parse_direct,
+    parse_last_of_subject,
+    parse_message_get,
+)
+from penstock.jetstream.errors import ApiError, api_error, no_message_found, several_partitions, stream_not_found
+from penstock.jetstream.stream_config import KEPT
+from penstock.messages import (
+    FindMessagesRequest,
+    FindMessagesResponse,
+    ListSubjectsRequest,
+    ListSubjectsResponse,
+    Request,
+    Response,
+)
+from penstock.metadata.image import StreamState
+from penstock.node.step import Payload
+
+if TYPE_CHECKING:
+    from penstock.jetstream.gateway import Gateway
+
+BATCH_BYTES_MAX = 8 * limits.MIB
+"""Of one batch read, whatever its `max_bytes`: its end status says how many messages are left."""
+BATCHES_RUNNING_MAX = 2
+"""So many are read at once, as what nats-server does not take yet is kept in memory."""
+BATCHES_WAITING_MAX = 1_000
+PATIENCE_US = 4_500_000
+"""Clients wait for 5 s: what can be answered later than that is not asked again."""
+ASKED_AGAIN_MAX = 1_000
+"""Requests to the node that wait to be asked again; each may be for all gets of a read."""
+_RETRY_US = 50_000
+_ALL = (">",)
+_NOT_FOUND = b"NATS/1.0 404 Message Not Found\r\n\r\n"
+_NO_RESULTS = b"NATS/1.0 404 No Results\r\n\r\n"
+_TOO_MANY = b"NATS/1.0 413 Too Many Results\r\n\r\n"
+_BUSY = b"NATS/1.0 503 Too Many Batch Reads\r\n\r\n"
+_WILDCARDS = re.compile("[*>]")
+_SILENT = frozenset(
+    {ErrorCode.NOT_YET, ErrorCode.NOT_LEADER, ErrorCode.STOPPING, ErrorCode.STREAM_CHANGED, ErrorCode.STREAM_NOT_FOUND}
+)
+"""Another broker may answer, or this one in a moment: the caller asks again after its time-out."""
+
+Handler = Callable[[ApiCall, ApiSubject, Now], None]
+Found = Callable[[FindMessagesResponse, bytes], None]
+"""Gets the node's answer and its batch, which is empty without a message."""
+Failed = Callable[[RemoteError], None]
+
+
+def allows_direct(config: StreamConfig) -> bool:
+    """Return the stream's `allow_direct`: streams that were not made by the API allow it."""
+    kept = None if isinstance(config.metadata, msgspec.UnsetType) else config.metadata.get(KEPT)
+    try:
+        return kept is None or json.loads(kept).get("allow_direct") is not False
+    except (ValueError, AttributeError):
+        return True
+
+
+class _Get(NamedTuple):
+    """A request for the last message of a subject."""
+
+    call: ApiCall
+    subject: str
+    has_headers: bool
+
+
+@dataclass(slots=True, eq=False)
+class _Batch:
+    """A batch read under way."""
+
+    call: ApiCall
+    stream: StreamState
+    query: MessageQuery
+    ask: FindMessagesRequest  # for the next piece
+    bytes_left: int
+    messages_left: int
+    pending: int = -1  # messages that follow the next one; -1: not counted yet
+    last: int = 0  # sequence of the message before
+    up_to: int | None = None  # of `multi_last`
+    parts: list[tuple[FindMessagesResponse, bytes]] = field(default_factory=list)  # wait for the count
+
+
+class Lookups:
+    """The look-ups of one gateway."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self._gets: dict[StreamId, list[_Get]] = {}  # of the present read
+        self._streams: dict[str, StreamState | None] = {}  # that the present read names
+        self._later: deque[tuple[int, Callable[[], None]]] = deque()  # what is asked again, and when
+        self._running = 0  # batches
+        self._waiting: deque[_Batch] = deque()
+
+    @property
+    def handlers(self) -> dict[str, Handler]:
+        """By operation."""
+        return {"STREAM.MSG.GET": self._message_get, "DIRECT.GET": self._direct_get}
+
+    def tick(self, now: Now) -> None:
+        """Ask again what could not be answered."""
+        while self._later and self._later[0][0] <= now.elapsed_us:
+            self._later.popleft()[1]()
+
+    @property
+    def next_deadline_us(self) -> int | None:
+        """Latest time at which `tick` must run."""
+        return self._later[0][0] if self._later else None
+
+    # Handlers
+
+    def _message_get(self, call: ApiCall, subject: ApiSubject, now: Now) -> None:
+        state = self._gateway.stream(subject.stream)
+        try:
+            query = parse_message_get(call.payload)
+            if state is None:
+                raise stream_not_found()
+            if (count := len(state.partitions)) > 1:
+                raise several_partitions(state.name, count)
+        except ApiError as refusal:
+            self._gateway.refuse(call, subject, refusal)
+            return
+
+        def found(_: FindMessagesResponse, data: bytes) -> None:
+            if not data:
+                self._gateway.refuse(call, subject, no_message_found())
+                return
+            row = RowPicker.of(data).row(0)
+            message = {"subject": (row.subject or b"").decode(), "seq": row.offset + 1}
+            if row.headers and not query.no_hdr:
+                message["hdrs"] = row.headers
+            if row.value:
+                message["data"] = row.value
+            message["time"] = time_text(row.timestamp_us).decode()
+            self._gateway.answer(call, json_answer(subject.operation, message=message))
+
+        def failed(error: RemoteError) -> None:
+            if error.code not in _SILENT:
+                self._gateway.refuse(call, subject, api_error(error))
+
+        if (request := _one(state, query)) is None:
+            self._gateway.refuse(call, subject, no_message_found())
+        else:
+            self._find(request, now, found, failed)
+
+    def _direct_get(self, call: ApiCall, subject: ApiSubject, now: Now) -> None:
+        if subject.stream not in self._streams:
+            self._streams[subject.stream] = self._gateway.stream(subject.stream)
+        state = self._streams[subject.stream]
+        if state is None or not allows_direct(state.config):
+            no_subscriber = b"NATS/1.0 503\r\nNats-Subject: %b\r\n\r\n" % call.subject.encode()
+            self._gateway.answer(call, b"", no_subscriber)
+        elif len(state.partitions) > 1:
+            self._gateway.refuse(call, subject, several_partitions(state.name, len(state.partitions)))
+        else:
+            try:
+                if subject.rest and not call.payload:
+                    query = MessageQuery(last_by_subj=subject.rest)
+                elif subject.rest:
+                    query = parse_last_of_subject(call.payload, subject.rest)
+                else:
+                    query = parse_direct(call.payload)
+            except RefusedRequestError as error:
+                self._gateway.answer(call, b"", status(408, error.text))
+            else:
+                self._look_up(call, state, query, now)
+
+    def _look_up(self, call: ApiCall, state: StreamState, query: MessageQuery, now: Now) -> None:
+        if query.multi_last or query.batch:
+            self._begin(call, state, query, now)
+        elif query.last_by_subj and not (_WILDCARDS.search(query.last_by_subj) and is_wildcard(query.last_by_subj)):
+            self._gets.setdefault(state.stream_id, []).append(_Get(call, query.last_by_subj, not query.no_hdr))
+        elif (request := _one(state, query)) is None:
+            self._gateway.answer(call, b"", _NOT_FOUND)
+        else:
+
+            def found(_: FindMessagesResponse, data: bytes) -> None:
+                rows = [0] if data else [-1]
+                self._send(state, data, [call.reply], rows, has_headers=not query.no_hdr)
+
+            self._find(request, now, found, partial(self._refuse, [call]))
+
+    # Last messages of subjects
+
+    def ask_gets(self, now: Now) -> None:
+        """Ask for all the last messages that one read asks for."""
+        self._streams.clear()
+        if not self._gets:
+            return
+        found, self._gets = self._gets, {}
+        for stream_id, gets in found.items():
+            state = self._gateway.node.image.streams.get(stream_id)
+            if state is not None:
+                for begin in range(0, len(gets), limits.FOUND_SUBJECTS_MAX):
+                    self._get(state, gets[begin : begin + limits.FOUND_SUBJECTS_MAX], now)
+
+    def _get(self, state: StreamState, gets: list[_Get], now: Now) -> None:
+        if not are_plain([one.subject.encode(errors="replace") for one in gets]):
+            wrong = [one for one in gets if subject_mistake(one.subject) is not None]
+            for one in wrong:
+                self._gateway.answer(one.call, b"", _NOT_FOUND)
+            if len(wrong) == len(gets):
+                return
+            gets = [one for one in gets if one not in wrong]
+        request = FindMessagesRequest(
+            stream_id=state.stream_id,
+            subjects=tuple({one.subject for one in gets}),
+            which="last_of_each",
+            limit=limits.FOUND_SUBJECTS_MAX,
+        )
+        self._ask_gets(request, state, gets, now)
+
+    def _ask_gets(self, request: FindMessagesRequest, state: StreamState, gets: list[_Get], now: Now) -> None:
+        def found(response: FindMessagesResponse, data: bytes) -> None:
+            rows = {one: row for row, one in enumerate(_subjects(data))}
+            is_all = response.next_offset >= response.end_offset
+            left = [] if is_all else [one for one in gets if one.subject not in rows]
+            for has_headers in (True, False):
+                these = [one for one in gets if one.has_headers is has_headers and (is_all or one.subject in rows)]
+                if these:
+                    places = [rows.get(one.subject, -1) for one in these]
+                    self._send(state, data, [one.call.reply for one in these], places, has_headers=has_headers)
+            if left:
+                again = msgspec.structs.replace(request, begin=response.next_offset, end=response.end_offset)
+                self._ask_gets(again, state, left, self._gateway.node.now)
+
+        def failed(error: RemoteError) -> None:
+            if error.code == ErrorCode.NOT_AUTHORIZED and len(gets) > 1:  # perhaps on some of the subjects only
+                for one in gets:
+                    self._get(state, [one], self._gateway.node.now)
+            else:
+                self._refuse([one.call for one in gets], error)
+
+        self._find(request, now, found, failed)
+
+    # Batches
+
+    def _begin(self, call: ApiCall, state: StreamState, query: MessageQuery, now: Now) -> None:
+        is_multi = bool(query.multi_last)
+        patterns: tuple[str, ...] = _legal(query.multi_last if is_multi else (query.next_by_subj or ">",))
+        if not patterns:
+            self._gateway.answer(call, b"", _NO_RESULTS if is_multi else _NOT_FOUND)
+            return
+        if len(patterns) > limits.FOUND_SUBJECTS_MAX:
+            self._gateway.answer(call, b"", _TOO_MANY)
+            return
+        begin_us = None if is_multi else query.start_us
+        ask = FindMessagesRequest(
+            stream_id=state.stream_id,
+            subjects=patterns,
+            which="last_of_each" if is_multi else "next",
+            begin=_offset(query.seq) if begin_us is None else Offset(0),
+            begin_us=begin_us,
+            end=Offset(min(query.up_to_seq, limits.OFFSET_MAX)) if is_multi and query.up_to_seq else None,
+            end_us=query.up_to_us if is_multi else None,
+        )
+        bytes_max = min(query.max_bytes or BATCH_BYTES_MAX, BATCH_BYTES_MAX)
+        messages = query.batch if query.batch > 0 or not is_multi else limits.FOUND_SUBJECTS_MAX
+        batch = _Batch(call, state, query, ask, bytes_max, messages)
+        if self._running < BATCHES_RUNNING_MAX:
+            self._running += 1
+            self._read_on(batch, now)
+        elif len(self._waiting) < BATCHES_WAITING_MAX:
+            self._waiting.append(batch)
+        else:
+            self._gateway.answer(call, b"", _BUSY)
+
+    def _ended(self) -> None:
+        """Begin with the next batch read."""
+        self._running -= 1
+        if self._waiting:
+            self._running += 1
+            self._read_on(self._waiting.popleft(), self._gateway.node.now)
+
+    def _read_on(self, batch: _Batch, now: Now) -> None:
+        """Ask for the next piece."""
+        batch.ask = msgspec.structs.replace(
+            batch.ask,
+            limit=max(1, min(batch.messages_left, limits.FOUND_MESSAGES_MAX)),
+            bytes_max=max(1, min(batch.bytes_left, limits.FOUND_BYTES_MAX)),
+        )
+        self._find(batch.ask, now, partial(self._piece, batch), partial(self._fail, batch))
+
+    def _piece(self, batch: _Batch, response: FindMessagesResponse, data: bytes) -> None:
+        query = batch.query
+        if batch.pending < 0:
+            if query.multi_last:
+                if not response.subjects:
+                    self._finish(batch, _NO_RESULTS)
+                    return
+                batch.pending = response.messages
+                asked = query.up_to_seq if query.up_to_us is None and query.up_to_seq else response.end_offset
+                batch.up_to = asked
+            elif not data and query.batch > 0:
+                self._finish(batch, _NOT_FOUND)
+                return
+            else:
+                batch.parts.append((response, data))
+                self._count(batch, response.begin, response.end_offset, 0, self._gateway.node.now)
+                return
+        self._write(batch, response, data)
+
+    def _count(self, batch: _Batch, begin: int, end: int, messages: int, now: Now) -> None:
+        """Count what the batch is about, piece by piece."""
+        request = ListSubjectsRequest(
+            stream_id=batch.ask.stream_id, subjects=batch.ask.subjects, begin=Offset(begin), end=Offset(end)
+        )
+
+        def heard(response: Response) -> None:
+            assert isinstance(response, ListSubjectsResponse)
+            counted = messages + response.messages
+            if response.end_offset < end:
+                self._count(batch, response.end_offset, end, counted, self._gateway.node.now)
+                return
+            batch.pending = counted
+            self._write(batch, *batch.parts.pop())
+
+        self._ask(request, now, lambda response, _: heard(response), partial(self._fail, batch))
+
+    def _write(self, batch: _Batch, response: FindMessagesResponse, data: bytes) -> None:
+        """Answer with the messages of a piece, then read the next one, or end the batch."""
+        query, count = batch.query, _row_count(data)
+        has_headers = not query.no_hdr or bool(query.multi_last)
+        rows = [*range(min(count, max(0, batch.messages_left)))]
+        following = max(0, batch.pending - 1) if has_headers else batch.pending
+        if rows:
+            replies = [batch.call.reply] * len(rows)
+            sent, size_bytes = self._send(
+                batch.stream, data, replies, rows, following, batch.last, batch.bytes_left, has_headers=has_headers
+            )
+            batch.last = _sequence(data, sent - 1)
+            batch.messages_left -= sent
+            batch.bytes_left -= size_bytes
+            if has_headers:  # nats-server does not count down without headers
+                batch.pending = max(0, batch.pending - sent)
+        is_all = response.next_offset >= response.end_offset
+        if batch.bytes_left <= 0 or batch.messages_left <= 0 or is_all:
+            self._finish(batch, _end_status(batch))
+        else:
+            batch.ask = msgspec.structs.replace(
+                batch.ask, begin=response.next_offset, end=response.end_offset, begin_us=None, end_us=None
+            )
+            self._read_on(batch, self._gateway.node.now)
+
+    def _finish(self, batch: _Batch, status: bytes) -> None:
+        self._gateway.answer(batch.call, b"", status)
+        self._ended()
+
+    def _fail(self, batch: _Batch, error: RemoteError) -> None:
+        if error.code == ErrorCode.TOO_LARGE and batch.query.multi_last and batch.pending < 0:
+            self._finish(batch, _TOO_MANY)
+        else:
+            self._refuse([batch.call], error)
+            self._ended()
+
+    # The node
+
+    def _find(self, request: FindMessagesRequest, now: Now, found: Found, failed: Failed) -> None:
+        """Ask for messages until there are some, or all was searched."""
+
+        def heard(response: Response, data: bytes) -> None:
+            assert isinstance(response, FindMessagesResponse)
+            if not data and response.next_offset < response.end_offset:
+                again = msgspec.structs.replace(request, begin=response.next_offset, end=response.end_offset)
+                self._find(again, self._gateway.node.now, found, failed)
+            else:
+                found(response, data)
+
+        self._ask(request, now, heard, failed)
+
+    def _ask(
+        self,
+        request: Request,
+        now: Now,
+        heard: Callable[[Response, bytes], None],
+        failed: Failed,
+        until_us: int | None = None,
+    ) -> None:
+        """Ask the node; again in a moment if it cannot answer yet."""
+        deadline_us = now.elapsed_us + PATIENCE_US if until_us is None else until_us
+
+        def answered(response: Response | RemoteError, payload: Payload) -> None:
+            if not isinstance(response, RemoteError):
+                heard(response, b"" if payload is None else bytes(payload))  # type: ignore[arg-type]
+                return
+            due_us = self._gateway.node.now.elapsed_us + _RETRY_US
+            is_early = response.code == ErrorCode.NOT_YET and due_us < deadline_us
+            if is_early and len(self._later) < ASKED_AGAIN_MAX:
+                again = partial(self._ask_again, request, heard, failed, deadline_us)
+                self._later.append((due_us, again))
+            else:
+                failed(response)
+
+        self._gateway.ask(request, now, answered)
+
+    def _ask_again(
+        self, request: Request, heard: Callable[[Response, bytes], None], failed: Failed, until_us: int
+    ) -> None:
+        self._ask(request, self._gateway.node.now, heard, failed, until_us)
+
+    def _send(
+        self,
+        state: StreamState,
+        data: bytes,
+        replies: list[bytes],
+        rows: list[int],
+        pending: int = -1,
+        last: int = 0,
+        bytes_max: int = BATCH_BYTES_MAX,
+        *,
+        has_headers: bool,
+    ) -> tuple[int, int]:
+        """Answer with rows of a batch; return their number and size, as `direct_answers` counts them."""
+        name, payload_max = state.name.encode(), self._gateway.payload_max
+        if pending < 0:
+            bytes_max = limits.OFFSET_MAX
+        commands, sent, size_bytes = direct_answers(
+            data, codec.LAYOUT, name, replies, rows, pending, last, bytes_max, payload_max, has_headers
+        )
+        self._gateway.send(commands)
+        return sent, size_bytes
+
+    def _refuse(self, calls: Sequence[ApiCall], error: RemoteError) -> None:
+        """Tell the callers, unless another broker may answer them."""
+        if error.code not in _SILENT:
+            for call in calls:
+                self._gateway.answer(call, b"", status(500, error.message))
+
+
+def _one(state: StreamState, query: MessageQuery) -> FindMessagesRequest | None:
+    """Return the request for the one message of a query; None: there can be none."""
+    if query.last_by_subj:
+        patterns = _legal((query.last_by_subj,))
+        which = FindMessagesRequest(stream_id=state.stream_id, subjects=patterns or _ALL, which="last")
+        return which if patterns else None
+    patterns = _legal((query.next_by_subj or ">",))
+    begin = _offset(query.seq)
+    end = None if query.next_by_subj or query.start_us is not None else Offset(begin + 1)
+    request = FindMessagesRequest(
+        stream_id=state.stream_id, subjects=patterns or _ALL, begin=begin, end=end, begin_us=query.start_us
+    )
+    return request if patterns else None
+
+
+def _offset(sequence: int) -> Offset:
+    return Offset(max(0, min(sequence, limits.OFFSET_MAX) - 1))
+
+
+def _legal(patterns: Sequence[str]) -> tuple[str, ...]:
+    """Return the legal ones: on others is no message."""
+    return tuple(one for one in dict.fromkeys(patterns) if subject_mistake(one, wildcards=True) is None)
+
+
+def _end_status(batch: _Batch) -> bytes:
+    up_to = b"" if batch.up_to is None else b"Nats-UpTo-Sequence: %d\r\n" % batch.up_to
+    numbers = b"Nats-Num-Pending: %d\r\nNats-Last-Sequence: %d\r\n" % (batch.pending, batch.last)
+    return b"NATS/1.0 204 EOB\r\n%b%b\r\n" % (numbers, up_to)
+
+
+def _subjects(data: bytes) -> list[str]:
+    """Return the subjects of a batch's rows."""
+    if not data:
+        return []
+    ends, text = BatchRows(data, codec.LAYOUT).subjects()
+    places, names = memoryview(ends).cast("B").cast("i"), bytes(text)
+    return [names[places[row] : places[row + 1]].decode() for row in range(len(places) - 1)]
+
+
+def _row_count(data: bytes) -> int:
+    return codec.read_header(data).count if data else 0
+
+
+def _sequence(data: bytes, row: int) -> int:
+    return codec.offsets(data)[row] + 1

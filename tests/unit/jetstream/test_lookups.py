@@ -1,0 +1,289 @@
+"""Look-ups through the gateway of one broker: groups, pieces, retries, limits, and hostile requests."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.access import Credential, CredentialKind, Operation, Rule
+from penstock.access.handshake import Principal
+from penstock.base import limits
+from penstock.ingest.last_sequences import LastSequences
+from penstock.jetstream import lookups
+from penstock.jetstream.gateway import ApiRights
+from penstock.jetstream.stream_config import KEPT
+from penstock.messages import CreateUserRequest, DeleteMessagesRequest, PurgeSubjectRequest
+from tests.extent import examples
+from tests.groups import group_of
+from tests.unit.jetstream.api_broker import ApiBroker
+
+PREFIX = "$JS.API."
+_COMMAND = re.compile(rb"(H?PUB) (\S+) (?:(\d+) )?(\d+)\r\n")
+_TIME = re.compile(rb"Time-Stamp: \S+")
+
+
+class GatewayBroker(ApiBroker):
+    """A broker with a gateway: calls in, answers out."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.got: list[tuple[str, bytes]] = []  # reply subject; header block and payload
+        self.writes = 0
+
+    def _published(self, command: bytes) -> None:
+        if _COMMAND.match(command) is None:
+            super()._published(command)
+            return
+        self.writes += 1
+        self._take(command)
+
+    def _take(self, commands: bytes) -> None:
+        at = 0
+        while at < len(commands):
+            found = _COMMAND.match(commands, at)
+            assert found is not None, commands[at : at + 80]
+            end = found.end() + int(found[4])
+            assert commands[end : end + 2] == b"\r\n"
+            self.got.append((found[2].decode(), commands[found.end() : end]))
+            at = end + 2
+
+    def look_up(self, *calls: tuple[str, bytes], headers: bytes | None = None) -> list[bytes]:
+        """One read with these calls; the answers so far."""
+        self.got.clear()
+        self.writes = 0
+        read = [
+            ((PREFIX + subject).encode(), b"reply.%d" % number, headers, payload)
+            for number, (subject, payload) in enumerate(calls)
+        ]
+        self.gateway.messages_received(group_of(read), self.clock.now)  # type: ignore[arg-type]
+        self.turn()
+        return self.told
+
+    @property
+    def told(self) -> list[bytes]:
+        """All answers, without times."""
+        return [_TIME.sub(b"Time-Stamp: T", payload) for _, payload in self.got]
+
+    def pass_time(self, ms: int) -> None:
+        """The node and the gateway are told that time passed."""
+        self.tick(ms)
+        self.gateway.tick(self.clock.now)
+        self.turn()
+
+
+def with_messages(count: int = 12, **config: Any) -> GatewayBroker:
+    broker = GatewayBroker()
+    broker.start()
+    broker.create("orders", segment_bytes=4096, **config)
+    for number in range(count):
+        broker.publish(f"orders.{number % 3}", b"%d" % number)
+    return broker
+
+
+def get(subject: str) -> tuple[str, bytes]:
+    return f"DIRECT.GET.orders.{subject}", b""
+
+
+def query(**fields: Any) -> tuple[str, bytes]:
+    return "DIRECT.GET.orders", json.dumps(fields).encode()
+
+
+def shown(sequence: int, value: bytes, *more: str) -> bytes:
+    """The answer with a message of `with_messages`."""
+    lines = ["NATS/1.0", "Nats-Stream: orders", f"Nats-Subject: orders.{(sequence - 1) % 3}"]
+    lines += [f"Nats-Sequence: {sequence}", "Nats-Time-Stamp: T", *more]
+    return "\r\n".join(lines).encode() + b"\r\n\r\n" + value
+
+
+NOT_FOUND = b"NATS/1.0 404 Message Not Found\r\n\r\n"
+
+
+def test_the_gets_of_one_read_are_answered_by_one_write() -> None:
+    broker = with_messages()
+    calls = [get("orders.0"), get("orders.none"), get("orders.2"), get("orders.0"), get("orders..x")]
+    assert broker.look_up(*calls) == [
+        b"NATS/1.0 404 Message Not Found\r\n\r\n",
+        shown(10, b"9"),
+        NOT_FOUND,
+        shown(12, b"11"),
+        shown(10, b"9"),
+    ]
+    assert [reply for reply, _ in broker.got] == ["reply.4", "reply.0", "reply.1", "reply.2", "reply.3"]
+    assert broker.writes == 2
+
+
+def test_a_get_that_is_repeated_reads_no_file_and_sees_each_newer_message() -> None:
+    broker = with_messages()
+    broker.look_up(get("orders.1"), get("orders.none"))
+    opened: list[str] = []
+    broker.vfs.plan = lambda operation: opened.append(operation.path)  # type: ignore[assignment,func-returns-value]
+    assert broker.look_up(get("orders.1"), get("orders.none")) == [shown(11, b"10"), NOT_FOUND]
+    assert not opened
+    broker.publish("orders.1", b"newer")
+    assert broker.look_up(get("orders.1"))[0].endswith(b"newer")
+    broker.request(DeleteMessagesRequest(stream_id=broker.stream_id("orders"), offsets=(12,)))  # type: ignore[arg-type]
+    broker.tick(1_000)
+    assert broker.look_up(get("orders.1")) == [shown(11, b"10")]
+    broker.request(PurgeSubjectRequest(stream_id=broker.stream_id("orders"), subject="orders.1"))
+    broker.tick(1_000)
+    assert broker.look_up(get("orders.1")) == [NOT_FOUND]
+
+
+def test_what_the_table_of_last_offsets_has_forgotten_is_looked_up_again() -> None:
+    with patch.object(limits, "SUBJECT_TABLE_MAX", 2):
+        broker = with_messages(3)
+        assert broker.look_up(get("orders.0"))[0].endswith(b"0")
+        partition = next(iter(broker.node._replicas.partitions.values()))
+        table = partition.lasts
+        assert isinstance(table, LastSequences)
+        broker.publish("orders.0", b"forgotten")
+        for number in range(20):
+            broker.publish(f"orders.other.{number}", b"")
+        assert partition.lasts is table
+        assert table.table.known_from > 4
+        assert broker.look_up(get("orders.0"))[0].endswith(b"forgotten")
+
+
+def test_a_large_read_of_gets_is_answered_piece_by_piece() -> None:
+    with patch.object(limits, "FOUND_BYTES_MAX", 1):
+        broker = with_messages()
+        calls = [get("orders.0"), get("orders.1"), get("orders.2"), get("orders.none")]
+        assert sorted(broker.look_up(*calls)) == sorted(
+            [NOT_FOUND, shown(10, b"9"), shown(11, b"10"), shown(12, b"11")]
+        )
+
+
+@pytest.mark.parametrize("bytes_max", [1, 3, limits.FOUND_BYTES_MAX])
+def test_a_batch_read_in_pieces_is_the_same_as_in_one(bytes_max: int) -> None:
+    with patch.object(limits, "FOUND_BYTES_MAX", bytes_max), patch.object(limits, "FOUND_MESSAGES_MAX", 4):
+        broker = with_messages()
+        wanted = [
+            shown(
+                at, b"%d" % (at - 1), f"Nats-Num-Pending: {12 - at}", f"Nats-Last-Sequence: {at - 1 if at > 2 else 0}"
+            )
+            for at in range(2, 11)
+        ]
+        end = b"NATS/1.0 204 EOB\r\nNats-Num-Pending: 2\r\nNats-Last-Sequence: 10\r\n\r\n"
+        assert broker.look_up(query(seq=2, batch=9)) == [*wanted, end]
+        found = broker.look_up(query(multi_last=["orders.*"]))
+        assert [b"Pending: %d\r\n" % left in one for left, one in zip((2, 1, 0, 0), found, strict=True)] == [True] * 4
+        assert found[-1].endswith(b"Nats-UpTo-Sequence: 12\r\n\r\n")
+
+
+def test_batches_wait_for_their_turn() -> None:
+    broker = with_messages()
+    with patch.object(lookups, "BATCHES_WAITING_MAX", 3):
+        broker.disk_runs_at_once = False
+        assert broker.look_up(*[query(seq=1, batch=2)] * 6) == [b"NATS/1.0 503 Too Many Batch Reads\r\n\r\n"]
+        broker.disk_runs_at_once = True
+        broker.turn()
+    assert sum(b" 204 EOB" in one for one in broker.told) == 5
+
+
+def test_too_many_subjects_are_refused() -> None:
+    with patch.object(limits, "FOUND_SUBJECTS_MAX", 2):
+        broker = with_messages()
+        assert broker.look_up(query(multi_last=["orders.*"])) == [b"NATS/1.0 413 Too Many Results\r\n\r\n"]
+        assert broker.look_up(query(multi_last=["a", "b", "c"])) == [b"NATS/1.0 413 Too Many Results\r\n\r\n"]
+
+
+def test_a_request_that_comes_too_early_is_answered_later() -> None:
+    broker = with_messages()
+    broker.request(DeleteMessagesRequest(stream_id=broker.stream_id("orders"), offsets=(0,)))  # type: ignore[arg-type]
+    broker.tick(1_000)
+    again = GatewayBroker(memory=broker.memory.crash_clone(), clock=broker.clock)
+    again.disk_runs_at_once = False
+    again.start()
+    assert again.look_up(get("orders.0"), ("STREAM.MSG.GET.orders", b'{"seq":2}'), query(seq=2, batch=1)) == []
+    assert again.gateway.lookups.next_deadline_us is not None
+    again.disk_runs_at_once = True
+    again.turn()
+    again.pass_time(100)
+    assert len(again.got) == 4
+    assert again.gateway.lookups.next_deadline_us is None
+
+
+def test_a_message_beyond_max_payload_costs_a_status_and_not_the_connection() -> None:
+    broker = with_messages(2)
+    broker.publish("orders.2", b"." * 600)
+    broker.gateway.payload_max = 512
+    status = b"NATS/1.0 413 Message Larger Than Max Payload\r\n\r\n"
+    assert broker.look_up(get("orders.2")) == [status]
+    assert broker.look_up(query(seq=3)) == [status]
+    assert b'"err_code":10008' in broker.look_up(("STREAM.MSG.GET.orders", b'{"seq":3}'))[0]
+    assert [one.startswith(status) for one in broker.look_up(query(seq=2, batch=2))] == [False, True, False]
+
+
+def test_which_streams_are_read() -> None:
+    broker = with_messages(1)
+    broker.create("many", "many", partitions=2)
+    broker.create("closed", metadata={KEPT: '{"allow_direct": false}'})
+    broker.create("odd", metadata={KEPT: "[]"})
+    silent = b"NATS/1.0 503\r\nNats-Subject: $JS.API.DIRECT.GET.%b\r\n\r\n"
+    for name in (b"closed", b"none", b"__offsets"):
+        assert broker.look_up((f"DIRECT.GET.{name.decode()}", b'{"seq":1}')) == [silent % name]
+    assert broker.look_up(("DIRECT.GET.many", b'{"seq":1}'))[0].startswith(b"NATS/1.0 400 stream many has 2 partitions")
+    assert broker.look_up(("DIRECT.GET.odd", b'{"seq":1}')) == [NOT_FOUND]
+    assert b'"err_code":10052' in broker.look_up(("STREAM.MSG.GET.many", b'{"seq":1}'))[0]
+    assert b'"err_code":10037' in broker.look_up(("STREAM.MSG.GET.closed", b'{"seq":1}'))[0]
+    assert b'"err_code":10059' in broker.look_up(("STREAM.MSG.GET.__offsets", b'{"seq":1}'))[0]
+
+
+def test_a_get_is_answered_by_the_rights_to_its_own_subject() -> None:
+    broker = GatewayBroker(rights=ApiRights(user="nats"))
+    broker.start()
+    broker.create("orders")
+    for number in range(6):
+        broker.publish(f"orders.{number % 3}", b"%d" % number)
+    key = Credential("password", CredentialKind.PASSWORD, 1, None, b"s" * 16, 600_000, bytes(32), bytes(32))
+    broker.request(CreateUserRequest(name="ann", credentials=(key,), rules=(Rule(Operation.ADMIN),)))
+    ann = broker.node.image.user("ann")
+    broker.who = Principal("ann", ann.made_index, "password", ann.credentials[0].mark)
+    rule = Rule(Operation.READ, subject="orders.1")
+    broker.request(CreateUserRequest(name="nats", credentials=(key,), rules=(rule,)))
+    refused = b"NATS/1.0 500 "
+    found = broker.look_up(get("orders.0"), get("orders.1"), get("orders.2"))
+    assert [one.startswith(refused) for one in found] == [True, True, False]
+    assert broker.got[-1][0] == "reply.1"
+    assert found[-1] == shown(5, b"4")
+    assert broker.look_up(query(seq=1))[0].startswith(refused)
+    assert broker.look_up(query(next_by_subj="orders.1", seq=3)) == [shown(5, b"4")]
+    assert b'"code":403' in broker.look_up(("STREAM.MSG.GET.orders", b'{"seq":1}'))[0]
+
+
+FIELDS = ("seq", "last_by_subj", "next_by_subj", "batch", "max_bytes", "start_time", "multi_last", "up_to_seq",
+          "up_to_time", "no_hdr", "other")  # fmt: skip
+VALUES = st.one_of(
+    st.none(), st.booleans(), st.integers(-(2**70), 2**70), st.integers(0, 14), st.floats(allow_nan=False), st.text(),
+    st.sampled_from(["orders.*", "orders.1", ">", "a..b", "*", "2023-11-14T22:13:20.1234567Z", "0000-00-00T00:00:00Z",
+                     "9999-12-31T23:59:59-23:59"]),
+    st.lists(st.one_of(st.none(), st.text(), st.sampled_from(["orders.>", "orders.2"])), max_size=3),
+)  # fmt: skip
+PAYLOADS = st.one_of(
+    st.binary(max_size=40),
+    st.dictionaries(st.sampled_from(FIELDS), VALUES, max_size=4).map(lambda one: json.dumps(one).encode()),
+    st.sampled_from([b"[" * 5_000, b'{"seq":' * 2_000, b'{"seq":1,"seq":2}', b'"', b"nul", b'{"batch":1e400}']),
+)
+SUBJECTS = st.one_of(
+    st.sampled_from(
+        ["DIRECT.GET.orders", "STREAM.MSG.GET.orders", "DIRECT.GET.orders.orders.1", "DIRECT.GET.orders.>"]
+    ),
+    st.text(max_size=20).map("DIRECT.GET.orders.".__add__),
+)
+
+
+@given(st.lists(st.tuples(SUBJECTS, PAYLOADS), min_size=1, max_size=12), st.sampled_from([None, b"NATS/1.0\r\n\r\n"]))
+@settings(max_examples=examples(150), deadline=None)
+def test_each_request_has_an_end_whatever_it_holds(calls: list[tuple[str, bytes]], headers: bytes | None) -> None:
+    broker = with_messages()
+    safe = [(subject.encode(errors="replace").decode(), payload) for subject, payload in calls]
+    broker.look_up(*safe, headers=headers)
+    assert {reply for reply, _ in broker.got} == {f"reply.{number}" for number in range(len(safe))}
+    assert not broker.disk
+    assert broker.gateway.lookups.next_deadline_us is None
