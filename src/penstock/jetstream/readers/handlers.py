@@ -30,7 +30,7 @@ from penstock.jetstream.readers.config import (
 )
 from penstock.jetstream.readers.pulls import BadPullError, go_duration, parsed_pull, status
 from penstock.jetstream.readers.reader import Reader, new_cursor
-from penstock.jetstream.readers.starting import Start, pending_of, start_of
+from penstock.jetstream.readers.starting import Start, pending_of, shown_now, start_of
 from penstock.jetstream.readers.table import READERS_MAX, Readers
 from penstock.jetstream.stream_config import json_object
 from penstock.jetstream.stream_state import NO_TIME, api_time, need_one_partition
@@ -127,12 +127,10 @@ class ConsumerApi:
         if self._opening >= OPENING_MAX:
             raise unavailable("too many consumers are being created; ask again in a moment")
         feed = readers.feed(state)
-        shown = feed.look()
-        if shown is None:
-            raise RemoteError(ErrorCode.NOT_LEADER, "the stream is led by another broker")
         self._opening += 1
         feed.opening += 1
         try:
+            shown = yield from shown_now(feed)
             start = yield from start_of(state, config, shown)
             pending = yield from pending_of(feed, config.filters, start, shown)
         finally:
@@ -181,9 +179,7 @@ class ConsumerApi:
         has_other_filter = config.filters != reader.config.filters
         if has_other_filter:
             feed = self._readers.feed(state)
-            shown = feed.look()
-            if shown is None:
-                raise RemoteError(ErrorCode.NOT_LEADER, "the stream is led by another broker")
+            shown = yield from shown_now(feed)
             start = Start(reader.cursor.next_offset)
             pending = yield from pending_of(feed, config.filters, start, shown)
             if reader.name not in feed.readers:
@@ -304,9 +300,7 @@ class ConsumerApi:
             sequence = found
         state = self._stream(subject)
         feed = self._readers.feed(state)
-        shown = feed.look()
-        if shown is None:
-            raise RemoteError(ErrorCode.NOT_LEADER, "the stream is led by another broker")
+        shown = yield from shown_now(feed)
         config = reader.config
         if not sequence:
             sequence = reader.cursor.last_offset + 2

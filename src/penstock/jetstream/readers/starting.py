@@ -11,6 +11,7 @@ from collections.abc import Generator
 from typing import NamedTuple
 
 from penstock.base import limits
+from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import Offset
 from penstock.jetstream.conversations import Answered, Asked, ask
 from penstock.jetstream.errors import unavailable
@@ -37,6 +38,17 @@ class Start(NamedTuple):
     offset: int
     wanted: bytes = b""
     resume: int = 0
+
+
+def shown_now(feed: Feed) -> Generator[Asked, list[Answered], Shown]:
+    """Return what readers are shown, with all that was acked before. Raise RemoteError.
+
+    It is asked, for rows of a stream with a limit by subject or rollups are shown a moment after their ack.
+    """
+    yield from ask(ListOffsetsRequest(stream_id=feed.stream_id, at="latest"), ListOffsetsResponse)
+    if (shown := feed.look()) is None:
+        raise RemoteError(ErrorCode.NOT_LEADER, "the stream is led by another broker")
+    return shown
 
 
 def start_of(state: StreamState, config: ReaderConfig, shown: Shown) -> Generator[Asked, list[Answered], Start]:
