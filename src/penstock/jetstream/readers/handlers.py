@@ -204,7 +204,10 @@ class ConsumerApi:
         """Return a consumer's info."""
         told = reader.told_pending
         reader.told_pending = None
-        if told is None and (told := self._readers.told_pending(reader)) is None:
+        if told is None:
+            yield from shown_now(self._readers.feed(self._gateway.node.image.streams[reader.stream_id]))
+            told = self._readers.told_pending(reader)
+        if told is None:
             told = (yield from self._readers.counting(reader)).messages
         return self._told(reader, told)
 
