@@ -208,3 +208,21 @@ def test_readers_that_catch_up_read_the_log_piece_by_piece() -> None:
         broker.tick(20)
         found += [(one.stream_seq, one.pending) for one in broker.delivered("inbox")]
     assert (total, found) == counted(*range(1, 110))
+
+
+def test_a_reader_has_what_was_acked_before_it_also_where_limits_are_decided_later() -> None:
+    broker = started(max_messages_per_subject=2)
+    for number in range(6):
+        broker.publish("s.a", b"%d" % number)  # at one moment: the next decision waits for a pause
+    assert read(broker, filter_subject="s.a") == counted(14, 15)
+    broker.publish("s.b", b"new")
+    broker.publish("s.b", b"newer")
+    assert broker.consumer("s", "d", deliver_policy="all")["num_pending"] == 6
+
+
+def test_an_info_counts_what_was_acked_before_it() -> None:
+    broker = started(max_messages_per_subject=2)
+    broker.consumer("s", "c", deliver_policy="new", filter_subject="s.a")
+    for number in range(6):
+        broker.publish("s.a", b"%d" % number)
+    assert broker.api("CONSUMER.INFO.s.c")["num_pending"] == 2
