@@ -442,7 +442,7 @@ def _nats_link(driver: Driver, config: BrokerConfig, servers: tuple[NatsServer, 
 def _load_arrow() -> None:
     """Import what counts subjects: 0.2 s of CPU, and pandas where it is installed, for which `array` looks once."""
     import pyarrow as pa
-    import pyarrow.compute  # noqa: F401
+    import pyarrow.compute
 
     pa.array([0])
 

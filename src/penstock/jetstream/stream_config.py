@@ -37,6 +37,10 @@ API_LEVEL = 1
 API_VERSION = "2.11.0"
 REQUEST_BYTES_MAX = 256 * 1024  # JSON of one request; a config with all that a stream may have is smaller
 
+BYTES_MIN = 64 * limits.KIB
+"""Least `max_bytes` of a stream made here. A batch takes up to 1 KiB beside its rows, so a smaller limit would hold a few
+messages only. A smaller one is told as it was given."""
+
 Config = dict[str, Any]
 """A config as JetStream's JSON has it, with every field."""
 
@@ -73,7 +77,7 @@ FIELDS = (
     ),
     ConfigField("max_consumers", "int", -1, "", "consumers are not counted"),
     ConfigField("max_msgs", "int64", -1, "max_messages"),
-    ConfigField("max_bytes", "int64", -1, "max_bytes", "of batches on the disk"),
+    ConfigField("max_bytes", "int64", -1, "max_bytes", f"of batches on the disk; at least {BYTES_MIN}"),
     ConfigField("max_age", "time.Duration", 0, "max_age_ms", "whole milliseconds"),
     ConfigField("max_msgs_per_subject", "int64", -1, "max_messages_per_subject"),
     ConfigField("max_msg_size", "int32", -1, "max_message_bytes", f"at most {limits.MESSAGE_BYTES_MAX}"),
@@ -322,13 +326,16 @@ def _none_if_unlimited(name: str) -> Callable[[Config], int | None]:
 
 
 def _kept_metadata(config: Config) -> dict[str, str]:
-    return {**config["metadata"], KEPT: json.dumps({"allow_direct": config["allow_direct"]})}
+    kept = {"allow_direct": config["allow_direct"]}
+    if 0 < config["max_bytes"] < BYTES_MIN:
+        kept["max_bytes"] = config["max_bytes"]
+    return {**config["metadata"], KEPT: json.dumps(kept)}
 
 
 _FIELDS_HERE: Mapping[str, Callable[[Config], Any]] = {
     "description": lambda config: config["description"],
     "max_messages": _none_if_unlimited("max_msgs"),
-    "max_bytes": _none_if_unlimited("max_bytes"),
+    "max_bytes": lambda config: max(config["max_bytes"], BYTES_MIN) if config["max_bytes"] > 0 else None,
     "max_age_ms": lambda config: config["max_age"] // _NS_OF_MS or None,
     "max_messages_per_subject": _none_if_unlimited("max_msgs_per_subject"),
     "max_message_bytes": lambda config: (
@@ -364,7 +371,7 @@ _SOURCES = {
     "deny_purge": ("deny_purge",),
     "allow_rollup": ("allow_rollup_hdrs",),
     "allow_message_ttl": ("allow_msg_ttl",),
-    "metadata": ("metadata", "allow_direct"),
+    "metadata": ("metadata", "allow_direct", "max_bytes"),
 }
 """The fields of JetStream's config from which a change of Penstock's field follows."""
 
@@ -415,7 +422,7 @@ def shown_config(state: StreamState) -> Config:
         "description": here.description or "",
         "subjects": list(here.subjects),
         "max_msgs": here.max_messages or -1,
-        "max_bytes": here.max_bytes or -1,
+        "max_bytes": _told_bytes(here.max_bytes, kept),
         "max_age": (here.max_age_ms or 0) * _NS_OF_MS,
         "max_msgs_per_subject": -1 if most is msgspec.UNSET or most is None else most,
         "max_msg_size": -1 if here.max_message_bytes == limits.MESSAGE_BYTES_MAX else here.max_message_bytes,
@@ -436,6 +443,13 @@ def shown_config(state: StreamState) -> Config:
         "metadata": metadata,
     }
     return config | _OF_SEALED if config["sealed"] else config
+
+
+def _told_bytes(size_bytes: int | None, kept: Mapping[str, Any]) -> int:
+    given = kept.get("max_bytes")
+    if size_bytes == BYTES_MIN and type(given) is int and 0 < given < BYTES_MIN:
+        return given
+    return size_bytes or -1
 
 
 def _kept(text: str | None) -> Mapping[str, Any]:

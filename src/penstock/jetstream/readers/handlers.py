@@ -205,7 +205,9 @@ class ConsumerApi:
         told = reader.told_pending
         reader.told_pending = None
         if told is None:
-            yield from shown_now(self._readers.feed(self._gateway.node.image.streams[reader.stream_id]))
+            yield from self._readers.caught_up(reader)
+            if not self._readers.is_here(reader):
+                raise consumer_not_found()
             told = self._readers.told_pending(reader)
         if told is None:
             told = (yield from self._readers.counting(reader)).messages

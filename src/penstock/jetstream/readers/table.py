@@ -33,7 +33,7 @@ from penstock.jetstream.readers.deliveries import Deliveries
 from penstock.jetstream.readers.feed import READ_BYTES, TAIL_WAIT_MS, Feed, Pending, RowCache
 from penstock.jetstream.readers.pulls import Pull, frame, status
 from penstock.jetstream.readers.reader import GRACE_US, Place, Reader, ended
-from penstock.jetstream.readers.starting import Start, pending_of
+from penstock.jetstream.readers.starting import Start, pending_of, shown_now
 from penstock.messages import FetchRequest, FetchResponse, Response
 from penstock.metadata.image import ClusterImage, StreamState
 from penstock.node.partition.partition import Shown
@@ -187,6 +187,10 @@ class Readers:
         reader.cursor.want(start.wanted, start.resume)
         if self._settle(feed, reader, pending):
             self.ready(reader)
+
+    def caught_up(self, reader: Reader) -> Generator[Asked, list[Answered], Shown]:
+        """Return the steps that wait until all is shown that was acked before."""
+        return shown_now(self._feeds[reader.stream_id])
 
     def counting(self, reader: Reader) -> Counting:
         """Return the steps that count what is pending for a reader now."""

@@ -88,8 +88,8 @@ class Partition:
     """One partition replica. An idle one is small: counters, waiters and caches are created on first use."""
 
     __slots__ = (
-        "_followed", "_marked", "_recovered_end", "_rules", "ack_domain", "budget", "cannot_lead", "closed", "committed_bytes",
-        "committed_end", "counters", "cutting", "damage_told", "dedup", "domain_prefix", "dropped", "fenced_told",
+        "_followed", "_marked", "_recovered_end", "_rules", "ack_domain", "budget", "cannot_lead", "closed",
+        "committed_bytes", "committed_end", "counters", "cutting", "damage_told", "dedup", "domain_prefix", "dropped", "fenced_told",
         "flush_us", "flushing", "following", "fresh_us", "impediment", "in_flight", "is_mute", "key", "keys", "lasts",
         "leader_epoch", "leadership", "leads", "led_epoch", "limit_start", "listened_us", "log", "marks_failure",
         "mending", "mending_fails", "meters", "misaddressed", "names_checked_us", "owes_name_check", "producers",
