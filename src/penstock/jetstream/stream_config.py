@@ -38,8 +38,8 @@ API_VERSION = "2.11.0"
 REQUEST_BYTES_MAX = 256 * 1024  # JSON of one request; a config with all that a stream may have is smaller
 
 BYTES_MIN = 64 * limits.KIB
-"""Least `max_bytes` of a stream made here. A batch takes up to 1 KiB beside its rows, so a smaller limit would hold a few
-messages only. A smaller one is told as it was given."""
+"""Least `max_bytes` of a stream made here. A batch takes up to 1 KiB beside its rows, so a smaller limit would hold a
+few messages only. A smaller one is told as it was given."""
 
 Config = dict[str, Any]
 """A config as JetStream's JSON has it, with every field."""
