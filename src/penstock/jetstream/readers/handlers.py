@@ -13,7 +13,7 @@ from penstock.base.clock import Now
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.jetstream.answers import json_answer
 from penstock.jetstream.api_call import ApiCall, ApiSubject
-from penstock.jetstream.conversations import Answered, Asked, Conversation, ask
+from penstock.jetstream.conversations import Answered, Asked, Conversation
 from penstock.jetstream.errors import invalid_json, not_empty, stream_not_found, unavailable
 from penstock.jetstream.gateway import Gateway, Handler
 from penstock.jetstream.readers.config import (
@@ -34,7 +34,6 @@ from penstock.jetstream.readers.starting import Start, pending_of, start_of
 from penstock.jetstream.readers.table import READERS_MAX, Readers
 from penstock.jetstream.stream_config import json_object
 from penstock.jetstream.stream_state import NO_TIME, api_time, need_one_partition
-from penstock.messages import FindStreamsRequest, FindStreamsResponse
 from penstock.metadata.image import StreamState
 
 NAMES_PER_ANSWER = 1_024  # as JetStream
@@ -121,7 +120,7 @@ class ConsumerApi:
         if not readers.deliveries.is_up:
             raise unavailable("messages cannot be delivered: the broker has no leaf connection to nats-server")
         if config.is_push:
-            yield from self._check_inbox(config.deliver_subject)
+            self._check_inbox(config.deliver_subject)
         if readers.total + self._opening >= READERS_MAX:
             raise refusal(10026, "maximum consumers limit reached")
         if self._opening >= OPENING_MAX:
@@ -140,6 +139,7 @@ class ConsumerApi:
             feed.opening -= 1
         if feed.is_closed:
             raise RemoteError(ErrorCode.NOT_LEADER, "the stream is led by another broker")
+        feed.check_room(config.filters)
         if not name:
             name = self._new_name()
         elif name in feed.readers:
@@ -152,17 +152,11 @@ class ConsumerApi:
         readers.add(feed, reader, pending, now)
         return reader
 
-    def _check_inbox(self, subject: str) -> Generator[Asked, list[Answered], None]:
+    def _check_inbox(self, subject: str) -> None:
         """Raise ApiError if nothing may be delivered there, or a stream would store it again."""
         if (mistake := self._readers.deliveries.mistake(subject.encode())) is not None:
             raise refusal(10112, f"invalid push consumer deliver subject: {mistake}")
-        try:
-            found = yield from ask(FindStreamsRequest(subject=subject), FindStreamsResponse)
-        except RemoteError as error:
-            if error.code == ErrorCode.STREAM_NOT_FOUND:
-                return
-            raise
-        if found.streams:
+        if self._gateway.node.is_stored(subject):
             raise delivery_cycle()
 
     def _update(
@@ -173,7 +167,7 @@ class ConsumerApi:
             raise refusal(10148, "consumer already exists")
         check_update(reader.config, config)
         if config.is_push and config.deliver_subject != reader.config.deliver_subject:
-            yield from self._check_inbox(config.deliver_subject)
+            self._check_inbox(config.deliver_subject)
             if self._readers.deliveries.has_interest(reader.inbox) is True:
                 raise refusal(10013, "consumer name already in use")
         if config == reader.config:
@@ -186,8 +180,9 @@ class ConsumerApi:
                 raise RemoteError(ErrorCode.NOT_LEADER, "the stream is led by another broker")
             start = Start(reader.cursor.next_offset)
             pending = yield from pending_of(feed, config.filters, start, shown)
-            if reader.name not in feed.readers:
+            if not self._readers.is_here(reader):
                 raise consumer_not_found()
+            feed.check_room(config.filters)
             reader.cursor.filter = feed.filter_of(config.filters)
             reader.told_pending = pending.messages
             self._readers.reconfigure(reader, config, now)
@@ -270,7 +265,7 @@ class ConsumerApi:
         yield from ()
         if call.payload.strip() not in (b"", b"{}", b"[]"):
             raise not_empty()
-        self._readers.remove(self._reader(subject))
+        self._readers.remove([self._reader(subject)])
         return json_answer(subject.operation, success=True)
 
     def _pause(self, call: ApiCall, subject: ApiSubject, now: Now) -> Conversation:
@@ -353,6 +348,9 @@ class ConsumerApi:
         if self._readers.deliveries.mistake(call.reply) is not None:
             return  # nats-server would close the leaf connection
         tell = self._readers.status
+        if self._readers.is_stored(call.reply):
+            tell(call.reply, status(400, "Bad Request - a stream stores what is sent to this reply subject"))
+            return
         if reader.config.is_push:
             tell(call.reply, status(409, "Consumer is push based"))
             return

@@ -1,0 +1,134 @@
+"""Readers against callers who mean harm, and against each other: loops, races, many of them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from penstock.jetstream.readers import feed, table
+from penstock.messages import AlterStreamRequest, AlterStreamResponse
+from tests.unit.jetstream.readers.gateways import ReaderBroker
+
+S = 1_000_000_000  # ns
+
+
+def started(messages: int = 5, **config: Any) -> ReaderBroker:
+    broker = ReaderBroker().start()
+    broker.create("s", **config)
+    for number in range(messages):
+        broker.publish(f"s.{number % 2}", b"%d" % number)
+    broker.tick(1)
+    return broker
+
+
+def add_subject(broker: ReaderBroker, subject: str) -> None:
+    broker.ask(AlterStreamRequest(name="s", changes={}, add_subjects=(subject,)), AlterStreamResponse)
+
+
+def test_a_request_is_not_answered_into_a_stream() -> None:
+    broker = started()
+    broker.consumer("s", "c")
+    broker.send("CONSUMER.MSG.NEXT.s.c", {"batch": 1_000_000, "expires": 60 * S}, reply="s.loop")
+    (told,) = broker.delivered()
+    assert told.status == "400 Bad Request - a stream stores what is sent to this reply subject"
+    assert broker.api("CONSUMER.INFO.s.c")["num_waiting"] == 0
+
+
+def test_a_request_ends_when_a_stream_begins_to_store_its_inbox() -> None:
+    broker = started(0)
+    broker.consumer("s", "c")
+    inbox = broker.send("CONSUMER.MSG.NEXT.s.c", {"batch": 9, "expires": 60 * S}, reply="later.x")
+    other = broker.send("CONSUMER.MSG.NEXT.s.c", {"batch": 1, "expires": 60 * S})
+    add_subject(broker, "later.>")
+    broker.gateway_tick(1)
+    broker.publish("s.0", b"x")
+    assert [one.inbox for one in broker.delivered()] == [other]
+    assert inbox != other
+
+
+def test_a_consumer_ends_when_a_stream_begins_to_store_its_deliver_subject() -> None:
+    broker = started(0)
+    assert "error" not in broker.consumer("s", "c", deliver_subject="later.x")
+    assert "error" not in broker.consumer("s", "other", deliver_subject="later")
+    add_subject(broker, "later.>")
+    broker.gateway_tick(1)
+    broker.publish("s.0", b"x")
+    assert [one.inbox for one in broker.delivered()] == ["later"]
+    assert broker.api("CONSUMER.NAMES.s")["consumers"] == ["other"]
+
+
+def test_a_consumer_that_is_deleted_while_it_is_updated_leaves_nothing() -> None:
+    broker = started()
+    broker.consumer("s", "c", deliver_subject="first")
+    wanted = {"stream_name": "s", "config": {"name": "c", "deliver_subject": "second"}}
+    broker.leaf.deserted.add(b"first")
+    broker.deliver(
+        [
+            (b"$JS.API.CONSUMER.CREATE.s.c", b"_INBOX.update", None, json.dumps(wanted).encode()),
+            (b"$JS.API.CONSUMER.DELETE.s.c", b"_INBOX.delete", None, b""),
+        ]
+    )
+    assert json.loads(broker.answers["_INBOX.delete"])["success"]
+    assert "error" not in json.loads(broker.answers["_INBOX.update"])
+    assert broker.leaf.watched == set()
+    assert broker.api("CONSUMER.NAMES.s")["total"] == 0
+
+
+def test_a_consumer_that_is_made_anew_while_it_is_updated_stays() -> None:
+    broker = started()
+    broker.consumer("s", "c", filter_subject="s.0")
+    wanted = {"stream_name": "s", "config": {"name": "c", "filter_subject": "s.1"}}
+    anew = {"stream_name": "s", "config": {"name": "c", "deliver_policy": "new"}}
+    broker.deliver(
+        [
+            (b"$JS.API.CONSUMER.CREATE.s.c.s.1", b"_INBOX.update", None, json.dumps(wanted).encode()),
+            (b"$JS.API.CONSUMER.DELETE.s.c", b"_INBOX.delete", None, b""),
+            (b"$JS.API.CONSUMER.CREATE.s.c", b"_INBOX.anew", None, json.dumps(anew).encode()),
+        ]
+    )
+    assert json.loads(broker.answers["_INBOX.update"])["error"]["err_code"] == 10014
+    assert "error" not in json.loads(broker.answers["_INBOX.anew"])
+    assert "filter_subject" not in broker.api("CONSUMER.INFO.s.c")["config"]
+
+
+def consumer_request(name: str, **config: Any) -> tuple[bytes, bytes, None, bytes]:
+    wanted = {"stream_name": "s", "config": {"name": name, **config}}
+    return f"$JS.API.CONSUMER.CREATE.s.{name}".encode(), f"_INBOX.{name}".encode(), None, json.dumps(wanted).encode()
+
+
+def pull_all(broker: ReaderBroker, names: list[str], request: bytes = b"") -> None:
+    subjects = [(f"$JS.API.CONSUMER.MSG.NEXT.s.{name}".encode(), f"got.{name}".encode()) for name in names]
+    broker.deliver([(subject, inbox, None, request) for subject, inbox in subjects])
+
+
+def test_who_waits_for_a_read_goes_on_when_another_one_has_read_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table, "FETCHES_MAX", 1)
+    broker = started(6)
+    for name, subject in (("a", "s.0"), ("b", "s.1"), ("c", "s.1"), ("d", "s.1"), ("e", "s.1")):
+        broker.consumer("s", name, filter_subjects=[subject, "s.none"])
+    pull_all(broker, ["a", "b", "c", "d", "e"])
+    assert sorted(one.inbox for one in broker.delivered()) == ["got.a", "got.b", "got.c", "got.d", "got.e"]
+
+
+def test_many_counts_at_once_are_no_recursion(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table, "COUNTS_MAX", 1)
+    broker = started(6)
+    names = [f"c{number}" for number in range(400)]
+    for name in names:
+        broker.consumer("s", name, filter_subjects=["s.1", f"s.none.{name}"], inactive_threshold=600 * S)
+    broker.api("STREAM.MSG.DELETE.s", {"seq": 2, "no_erase": True})
+    pull_all(broker, names)
+    assert [one.stream_seq for one in broker.delivered()] == [4] * len(names)
+
+
+def test_filter_subjects_of_all_consumers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feed, "FILTER_SUBJECTS_MAX", 4)
+    broker = started()
+    assert "error" not in broker.consumer("s", "a", filter_subjects=["s.1", "s.2", "s.3"])
+    assert "error" not in broker.consumer("s", "b", filter_subjects=["s.1", "s.2", "s.3"])
+    assert broker.consumer("s", "c", filter_subjects=["s.1", "s.2"])["error"]["code"] == 503
+    assert broker.api("CONSUMER.DELETE.s.a")["success"]
+    assert broker.api("CONSUMER.DELETE.s.b")["success"]
+    assert "error" not in broker.consumer("s", "c", filter_subjects=["s.1", "s.2"])
