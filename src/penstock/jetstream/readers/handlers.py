@@ -366,7 +366,7 @@ class ConsumerApi:
             tell(call.reply, status(409, f"Exceeded MaxRequestExpires of {go_duration(config.expires_us_max)}"))
         elif 0 < config.request_bytes_max < pull.bytes_left:
             tell(call.reply, status(409, f"Exceeded MaxRequestMaxBytes of {config.request_bytes_max}"))
-        elif len(reader.pulls) >= config.max_waiting:
+        elif not self._readers.has_room(reader, now):
             if not pull.heartbeat_us:
                 tell(call.reply, status(409, "Exceeded MaxWaiting"))
         else:

@@ -41,6 +41,10 @@ from penstock.node.step import Lane, Payload, Subscribe, Unsubscribe
 
 READERS_MAX = 20_000
 """Of one broker: some 5 KB each."""
+PULLS_MAX = 100_000
+"""Pull requests that wait at one broker, some 500 bytes each."""
+PULLS_LOOKED_AT = 1_000
+"""Requests after which those that wait are counted again."""
 TURN_BYTES = 1 * limits.MIB
 """Frames of one turn of the event loop: about a millisecond."""
 SHARE_BYTES = 256 * limits.KIB
@@ -80,6 +84,9 @@ class Readers:
         self._to_count: deque[Reader] = deque()
         self._inboxes: dict[bytes, set[Reader]] = {}  # of push readers
         self._turn_bytes = 0  # left in this turn
+        self._has_room = True  # for more requests, when they were counted
+        self._pulls_since = 0
+        self._counted_us = 0
         self.total = 0
         self.delivered_bytes = 0
         self._node.outbox.work(Lane.READ, load_arrow, lambda error: None)
@@ -212,6 +219,17 @@ class Readers:
         if reader.counted_under is not feed.version:
             return None
         return max(0, reader.cursor.pending + reader.cursor.filter.seen)
+
+    def has_room(self, reader: Reader, now: Now) -> bool:
+        """Return if one more pull request may wait at a reader."""
+        self._pulls_since += 1
+        if self._pulls_since >= PULLS_LOOKED_AT or not (
+            self._has_room or now.elapsed_us < self._counted_us + _RETRY_US
+        ):
+            readers = (one for feed in self._feeds.values() for one in feed.readers.values())
+            self._has_room = sum(len(one.pulls) for one in readers) < PULLS_MAX
+            self._pulls_since, self._counted_us = 0, now.elapsed_us
+        return self._has_room and len(reader.pulls) < reader.config.max_waiting
 
     def pull(self, reader: Reader, pull: Pull, now: Now) -> None:
         """Take a pull request."""
@@ -550,7 +568,7 @@ class Readers:
             feed.fetching[key] = [reader]
             self._read(feed, *key)
 
-    def _let_next(self, waiting: deque[Reader], has_place: bool) -> None:  # noqa: FBT001
+    def _let_next(self, waiting: deque[Reader], has_place: bool) -> None:
         """Have the first one served that waits for a place; it may need none by now, so each turn looks again."""
         while waiting and has_place:
             reader = waiting.popleft()

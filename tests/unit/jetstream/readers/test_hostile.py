@@ -93,14 +93,10 @@ def test_a_consumer_that_is_made_anew_while_it_is_updated_stays() -> None:
     assert "filter_subject" not in broker.api("CONSUMER.INFO.s.c")["config"]
 
 
-def consumer_request(name: str, **config: Any) -> tuple[bytes, bytes, None, bytes]:
-    wanted = {"stream_name": "s", "config": {"name": name, **config}}
-    return f"$JS.API.CONSUMER.CREATE.s.{name}".encode(), f"_INBOX.{name}".encode(), None, json.dumps(wanted).encode()
-
-
-def pull_all(broker: ReaderBroker, names: list[str], request: bytes = b"") -> None:
-    subjects = [(f"$JS.API.CONSUMER.MSG.NEXT.s.{name}".encode(), f"got.{name}".encode()) for name in names]
-    broker.deliver([(subject, inbox, None, request) for subject, inbox in subjects])
+def pull_all(broker: ReaderBroker, names: list[str], *more: bytes) -> None:
+    """Ask for one message of each consumer in one read; `more`: operations behind it."""
+    pulls = [(f"$JS.API.CONSUMER.MSG.NEXT.s.{name}".encode(), f"got.{name}".encode(), None, b"") for name in names]
+    broker.deliver(pulls + [(b"$JS.API." + one, b"_INBOX.more", None, b"") for one in more])
 
 
 def test_who_waits_for_a_read_goes_on_when_another_one_has_read_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,8 +115,11 @@ def test_many_counts_at_once_are_no_recursion(monkeypatch: pytest.MonkeyPatch) -
     for name in names:
         broker.consumer("s", name, filter_subjects=["s.1", f"s.none.{name}"], inactive_threshold=600 * S)
     broker.api("STREAM.MSG.DELETE.s", {"seq": 2, "no_erase": True})
-    pull_all(broker, names)
-    assert [one.stream_seq for one in broker.delivered()] == [4] * len(names)
+    pull_all(broker, names, b"STREAM.PURGE.s")  # nothing is left to count
+    broker.delivered()
+    broker.publish("s.1", b"new")
+    broker.tick(200)
+    assert [one.value for one in broker.delivered() if one.value] == [b"new"] * len(names)
 
 
 def test_filter_subjects_of_all_consumers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,3 +131,18 @@ def test_filter_subjects_of_all_consumers_are_bounded(monkeypatch: pytest.Monkey
     assert broker.api("CONSUMER.DELETE.s.a")["success"]
     assert broker.api("CONSUMER.DELETE.s.b")["success"]
     assert "error" not in broker.consumer("s", "c", filter_subjects=["s.1", "s.2"])
+
+
+def test_requests_that_wait_are_bounded_for_all_consumers_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table, "PULLS_MAX", 4)
+    monkeypatch.setattr(table, "PULLS_LOOKED_AT", 2)
+    broker = started(0)
+    for name in ("a", "b"):
+        broker.consumer("s", name, inactive_threshold=600 * S)
+    asked = [broker.send(f"CONSUMER.MSG.NEXT.s.{name}", {"expires": S}) for name in "abababab"]
+    refused = [one.inbox for one in broker.delivered() if one.status == "409 Exceeded MaxWaiting"]
+    assert refused == asked[5:]  # they are counted at every second one
+    broker.tick(1_500)  # all have ended
+    broker.delivered()
+    broker.send("CONSUMER.MSG.NEXT.s.a", {"expires": S})
+    assert broker.delivered() == []
