@@ -35,11 +35,11 @@ from penstock.hot.scan import GROUP_BITS
 from penstock.jetstream.answers import answer_headers, error_answer, json_answer, publish_command, status
 from penstock.jetstream.api_call import ApiCall, ApiSubject, parse_api_subject
 from penstock.jetstream.conversations import Answered, Asked, Conversation, Question
-from penstock.jetstream.errors import ApiError, api_error, not_allowed, unavailable
+from penstock.jetstream.errors import ApiError, api_error, invalid_json, not_allowed, unavailable
 from penstock.jetstream.lookups import Lookups
 from penstock.jetstream.node_access import GatewayCaller, GatewayNode, Heard
 from penstock.jetstream.ownership import CLUSTER_HEADER, PROBE_HEADER, PrefixOwnership, PrefixState
-from penstock.jetstream.stream_config import API_LEVEL
+from penstock.jetstream.stream_config import API_LEVEL, REQUEST_BYTES_MAX
 from penstock.messages import PassApiCallsRequest, Request, Response
 from penstock.metadata.feature_levels import SUBJECT_INDEX
 from penstock.metadata.image import StreamState
@@ -51,7 +51,7 @@ GATEWAY_GROUP = (1 << GROUP_BITS) - 1
 HOPS_MAX = 2
 """Brokers that may pass on one request: the leader may change while it is on its way."""
 CONVERSATIONS_MAX = 1_000
-"""Requests under way at one broker, each with its payload of at most nats-server's max_payload."""
+"""Requests under way at one broker, each with its payload of at most REQUEST_BYTES_MAX."""
 _CALLS = msgspec.msgpack.Decoder(list[ApiCall])
 _NO_SUBJECT = bytes(range(0x21)) + b"\x7f"  # no character of a subject
 _TIMEOUT_US = 4_500_000  # clients wait for 5 s
@@ -356,6 +356,8 @@ class Gateway:
 
     def _refusal(self, call: ApiCall, subject: ApiSubject) -> ApiError | None:
         """Return why the call is not even tried."""
+        if (size := len(call.payload) + len(call.headers or b"")) > REQUEST_BYTES_MAX:
+            return invalid_json(f"it has {size} bytes; the limit is {REQUEST_BYTES_MAX}")
         if subject.operation in _MANAGING and not self._rights.may_manage:
             return not_allowed("the API only reads here: the broker's setting jetstream_rights is `read`")
         if self.node.access.is_guarded and self._user() is None:
@@ -365,9 +367,6 @@ class Gateway:
             return ApiError(412, 10185, "Required Api Level" if is_direct else "JetStream minimum api level required")
         if not self.node.image.has_feature(SUBJECT_INDEX):
             return unavailable("the API needs feature level 0.4: upgrade all brokers, then `penstock cluster upgrade`")
-        required = None if call.headers is None else _REQUIRED_LEVEL.search(call.headers)
-        if required is not None and int(required[1]) > API_LEVEL:
-            return ApiError(412, 10185, "JetStream minimum api level required")
         return None
 
     def _send_passed_on(self) -> None:
