@@ -124,7 +124,7 @@ class ApiBroker(Broker):
             self.tick(100)
             self.gateway_tick()
         answer = self.answers.pop("_INBOX.caller", None)
-        return None if answer is None else json.loads(answer)
+        return json.loads(answer) if answer else None
 
     @property
     def served(self) -> list[str]:

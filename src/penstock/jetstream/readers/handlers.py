@@ -11,6 +11,7 @@ from typing import Any
 
 from penstock.base.clock import Now
 from penstock.base.errors import ErrorCode, RemoteError
+from penstock.base.ids import Offset
 from penstock.jetstream.answers import json_answer
 from penstock.jetstream.api_call import ApiCall, ApiSubject
 from penstock.jetstream.conversations import Answered, Asked, Conversation
@@ -34,6 +35,7 @@ from penstock.jetstream.readers.starting import Start, pending_of, start_of
 from penstock.jetstream.readers.table import READERS_MAX, Readers
 from penstock.jetstream.stream_config import json_object
 from penstock.jetstream.stream_state import NO_TIME, api_time, need_one_partition
+from penstock.messages import FetchRequest
 from penstock.metadata.image import StreamState
 
 NAMES_PER_ANSWER = 1_024  # as JetStream
@@ -117,6 +119,8 @@ class ConsumerApi:
         self, state: StreamState, config: ReaderConfig, name: str, now: Now
     ) -> Generator[Asked, list[Answered], Reader]:
         readers = self._readers
+        # One read of the tail serves all readers, so a right to some subjects of the stream is not enough.
+        self._gateway.authorization.check(FetchRequest(stream_id=state.stream_id, offset=Offset(0)))
         if not readers.deliveries.is_up:
             raise unavailable("messages cannot be delivered: the broker has no leaf connection to nats-server")
         if config.is_push:

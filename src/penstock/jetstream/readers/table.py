@@ -692,7 +692,7 @@ class Readers:
     # Times
 
     def _due(self, reader: Reader, now: Now) -> bool:
-        """Send what is due to a reader, look after its inbox, and let it go on if it slept. False: it has been inactive for too long."""
+        """Send what is due to a reader, look after its inbox, and let it go on if it slept."""
         feed = self._feeds[reader.stream_id]
         was_first = reader.pulls[0] if reader.pulls else None
         if reader.place is Place.FOLLOWING:

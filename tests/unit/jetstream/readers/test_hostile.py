@@ -7,8 +7,11 @@ from typing import Any
 
 import pytest
 
+from penstock.access import Credential, CredentialKind, Operation, Rule
+from penstock.access.handshake import Principal
+from penstock.jetstream.gateway import ApiRights
 from penstock.jetstream.readers import feed, table
-from penstock.messages import AlterStreamRequest, AlterStreamResponse
+from penstock.messages import AlterStreamRequest, AlterStreamResponse, CreateUserRequest
 from tests.unit.jetstream.readers.gateways import ReaderBroker
 
 S = 1_000_000_000  # ns
@@ -146,3 +149,19 @@ def test_requests_that_wait_are_bounded_for_all_consumers_together(monkeypatch: 
     broker.delivered()
     broker.send("CONSUMER.MSG.NEXT.s.a", {"expires": S})
     assert broker.delivered() == []
+
+
+@pytest.mark.parametrize("rule", [Rule(Operation.READ, subject="s.1"), Rule(Operation.ALTER, "s")])
+@pytest.mark.parametrize("policy", ["all", "new", "last"])
+def test_a_consumer_needs_the_right_to_read_the_whole_stream(rule: Rule, policy: str) -> None:
+    broker = ReaderBroker(rights=ApiRights(user="api")).start()
+    broker.create("s")
+    broker.publish("s.1", b"x")
+    key = Credential("password", CredentialKind.PASSWORD, 1, None, b"s" * 16, 600_000, bytes(32), bytes(32))
+    broker.request(CreateUserRequest(name="ann", credentials=(key,), rules=(Rule(Operation.ADMIN),)))
+    ann = broker.node.image.user("ann")
+    broker.who = Principal("ann", ann.made_index, "password", ann.credentials[0].mark)
+    broker.request(CreateUserRequest(name="api", credentials=(key,), rules=(rule,)))
+    made = broker.consumer("s", "c", deliver_policy=policy)
+    assert made["error"]["code"] == 403
+    assert broker.api("CONSUMER.NAMES.s")["total"] == 0
