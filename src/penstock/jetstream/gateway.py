@@ -117,11 +117,20 @@ class Gateway:
     """JetStream's API at one broker."""
 
     def __init__(
-        self, node: GatewayNode, *, prefixes: tuple[str, ...], domain: str = "", rights: ApiRights = ALL_RIGHTS
+        self,
+        node: GatewayNode,
+        *,
+        prefixes: tuple[str, ...],
+        unsent_bytes: Callable[[], int],
+        domain: str = "",
+        rights: ApiRights = ALL_RIGHTS,
     ) -> None:
-        """`prefixes` are API prefixes with their last dot, such as `$JS.API.`."""
+        """`prefixes` are API prefixes with their last dot, such as `$JS.API.`. `unsent_bytes` returns how much of what
+        is published nats-server has not taken yet.
+        """
         self.node = node
         self.domain = domain
+        self.unsent_bytes = unsent_bytes
         self.payload_max = 1 << 20  # nats-server's max_payload: a larger answer would cost the connection
         self.requests: Counter[str] = Counter()  # by operation
         self.errors: Counter[str] = Counter()

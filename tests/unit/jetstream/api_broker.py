@@ -32,12 +32,14 @@ class ApiBroker(Broker):
     ) -> None:
         super().__init__(*args, **settings)
         self.leaf = FakeLeaf()
+        self.unsent_bytes = 0
         names = count(1)
         self.gateway = jetstream_gateway(
             self.node,
             prefixes=PREFIXES,
             deliveries=self.leaf,
             new_name=lambda: f"reader{next(names)}",
+            unsent_bytes=lambda: self.unsent_bytes,
             domain="here",
             rights=rights,
         )
