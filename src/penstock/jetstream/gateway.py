@@ -169,8 +169,8 @@ class Gateway:
         return all(owner.state is not PrefixState.PROBING for owner in self._owners.values())
 
     def messages_received(self, group: MessageGroup, now: Now) -> None:
-        """Take the API requests of one read of the NATS connection; a bug in one is raised behind the others."""
-        bug: Exception | None = None
+        """Take the API requests of one read of the NATS connection."""
+        calls: list[ApiCall] = []
         for row in range(len(group)):
             reply = group.reply(row) or group.early(row)
             subject = group.subject(row).decode(errors="replace")
@@ -181,18 +181,9 @@ class Gateway:
                     part.heard(subject, now)
                 continue
             owner = self._owners.get(self._parsed(subject).prefix)
-            if owner is None or owner.state is not PrefixState.TAKEN:
-                continue
-            try:
-                self._take(ApiCall(subject, reply, group.headers(row), group.value(row) or b""), now)
-            except Exception as error:  # noqa: BLE001 (raised below)
-                bug = error
-        self.lookups.ask_gets(now)
-        self._send_passed_on()
-        if self.has_next_turn:
-            self.turn(now)  # at once: a pull request waits
-        if bug is not None:
-            raise bug
+            if owner is not None and owner.state is PrefixState.TAKEN:
+                calls.append(ApiCall(subject, reply, group.headers(row), group.value(row) or b""))
+        self._take_all(calls, now)
 
     def passed_on(self, raw: bytes | memoryview, now: Now) -> None:
         """Take API requests that another broker passed on. Raise RemoteError (bad_request)."""
@@ -202,10 +193,7 @@ class Gateway:
             raise RemoteError(ErrorCode.BAD_REQUEST, f"API calls: {error}") from None
         if any(not call.reply or call.reply.translate(None, _NO_SUBJECT) != call.reply for call in calls):
             raise RemoteError(ErrorCode.BAD_REQUEST, "API calls: a reply subject is none")
-        for call in calls:
-            self._take(call, now)
-        self.lookups.ask_gets(now)
-        self._send_passed_on()
+        self._take_all(calls, now)
 
     def answered(self, caller: GatewayCaller, response: Response | RemoteError, payload: Payload) -> None:
         """Take the node's answer to a request of `ask`."""
@@ -341,6 +329,21 @@ class Gateway:
 
     def _parsed(self, subject: str) -> ApiSubject:
         return parse_api_subject(subject, self._prefixes) or ApiSubject("", "")
+
+    def _take_all(self, calls: Sequence[ApiCall], now: Now) -> None:
+        """Take calls that came together; a bug in one is raised behind the others."""
+        bug: Exception | None = None
+        for call in calls:
+            try:
+                self._take(call, now)
+            except Exception as error:  # noqa: BLE001 (raised below)
+                bug = error
+        self.lookups.ask_gets(now)
+        self._send_passed_on()
+        if self.has_next_turn:
+            self.turn(now)  # at once: a pull request waits
+        if bug is not None:
+            raise bug
 
     def _take(self, call: ApiCall, now: Now) -> None:
         subject = self._parsed(call.subject)

@@ -15,7 +15,7 @@ import heapq
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Sequence
 from functools import partial
-from itertools import count
+from itertools import count, islice
 
 from penstock.base import limits
 from penstock.base.clock import Now
@@ -45,6 +45,8 @@ PULLS_MAX = 100_000
 """Pull requests that wait at one broker, some 500 bytes each."""
 PULLS_LOOKED_AT = 1_000
 """Requests after which those that wait are counted again."""
+INBOXES_LOOKED_AT = 32
+"""Inboxes of requests in one look at a reader: the interest in one may take 0.1 ms to find."""
 TURN_BYTES = 1 * limits.MIB
 """Frames of one turn of the event loop: about a millisecond."""
 SHARE_BYTES = 256 * limits.KIB
@@ -730,13 +732,16 @@ class Readers:
                 self.deliveries.watch(reader.inbox)
             return
         grace_us = now.elapsed_us - GRACE_US
-        kept = [
-            pull
-            for pull in reader.pulls
-            if pull.received_us > grace_us or self.deliveries.has_interest(pull.reply) is not False
-        ]
-        if len(kept) < len(reader.pulls):
-            reader.pulls = deque(kept)
+        begin = reader.looked_at if reader.looked_at < len(reader.pulls) else 0
+        reader.looked_at = begin + INBOXES_LOOKED_AT
+        gone = {
+            id(pull)
+            for pull in islice(reader.pulls, begin, begin + INBOXES_LOOKED_AT)
+            if pull.received_us <= grace_us and self.deliveries.has_interest(pull.reply) is False
+        }
+        if gone:
+            reader.looked_at -= len(gone)
+            reader.pulls = deque(pull for pull in reader.pulls if id(pull) not in gone)
 
     def _is_inactive(self, reader: Reader, now: Now) -> bool:
         if reader.inactive_us is None or reader.pulls:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -165,3 +166,19 @@ def test_a_consumer_needs_the_right_to_read_the_whole_stream(rule: Rule, policy:
     made = broker.consumer("s", "c", deliver_policy=policy)
     assert made["error"]["code"] == 403
     assert broker.api("CONSUMER.NAMES.s")["total"] == 0
+
+
+def test_requests_without_a_subscriber_are_found_piece_by_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table, "INBOXES_LOOKED_AT", 2)
+    broker = started(0)
+    broker.consumer("s", "c", inactive_threshold=600 * S)
+    inboxes = [broker.send("CONSUMER.MSG.NEXT.s.c", {"batch": 1}) for _ in range(5)]
+    broker.leaf.deserted.update(one.encode() for one in (inboxes[0], inboxes[1], inboxes[2], inboxes[4]))
+    waiting = [5]
+    for _ in range(5):
+        broker.tick(1_100)
+        waiting.append(broker.api("CONSUMER.INFO.s.c")["num_waiting"])
+    assert max(before - after for before, after in pairwise(waiting)) <= 2
+    assert waiting[-1] == 1
+    broker.publish("s.0", b"x")
+    assert [one.inbox for one in broker.delivered()] == [inboxes[3]]
