@@ -157,10 +157,10 @@ class ConsumerApi:
         return reader
 
     def _check_inbox(self, subject: str) -> None:
-        """Raise ApiError if nothing may be delivered there, or a stream would store it again."""
+        """Raise ApiError if nothing may be delivered there, or it would come back."""
         if (mistake := self._readers.deliveries.mistake(subject.encode())) is not None:
             raise refusal(10112, f"invalid push consumer deliver subject: {mistake}")
-        if self._gateway.node.is_stored(subject):
+        if self._readers.comes_back(subject.encode()):
             raise delivery_cycle()
 
     def _update(
@@ -352,8 +352,11 @@ class ConsumerApi:
         if self._readers.deliveries.mistake(call.reply) is not None:
             return  # nats-server would close the leaf connection
         tell = self._readers.status
-        if self._readers.is_stored(call.reply):
-            tell(call.reply, status(400, "Bad Request - a stream stores what is sent to this reply subject"))
+        if self._readers.comes_back(call.reply):
+            tell(
+                call.reply,
+                status(400, "Bad Request - what is sent to this reply subject comes back to a stream or the API"),
+            )
             return
         if reader.config.is_push:
             tell(call.reply, status(409, "Consumer is push based"))

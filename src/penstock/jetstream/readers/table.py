@@ -763,17 +763,17 @@ class Readers:
     def _end_stored(self) -> None:
         """End what would be delivered into a stream: the rows would come back to it for ever."""
         for feed in self._feeds.values():
-            pushes = [one for one in feed.readers.values() if one.config.is_push and self.is_stored(one.inbox)]
+            pushes = [one for one in feed.readers.values() if one.config.is_push and self.comes_back(one.inbox)]
             if pushes:
                 self.remove(pushes)
             for reader in feed.readers.values():
-                if any(self.is_stored(pull.reply) for pull in reader.pulls):
-                    reader.pulls = deque(pull for pull in reader.pulls if not self.is_stored(pull.reply))
+                if any(self.comes_back(pull.reply) for pull in reader.pulls):
+                    reader.pulls = deque(pull for pull in reader.pulls if not self.comes_back(pull.reply))
                     self.changed(reader, self._node.now)
 
-    def is_stored(self, inbox: bytes) -> bool:
-        """Return if a stream stores what is delivered there."""
-        return self._node.is_stored(inbox.decode(errors="replace"))
+    def comes_back(self, inbox: bytes) -> bool:
+        """Return if what is delivered there is stored by a stream, or is a request to JetStream's API."""
+        return inbox.startswith(b"$JS.") or self._node.is_stored(inbox.decode(errors="replace"))
 
     def _lose(self, feed: Feed) -> None:
         """End the readers of a stream."""

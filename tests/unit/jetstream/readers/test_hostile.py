@@ -36,8 +36,17 @@ def test_a_request_is_not_answered_into_a_stream() -> None:
     broker.consumer("s", "c")
     broker.send("CONSUMER.MSG.NEXT.s.c", {"batch": 1_000_000, "expires": 60 * S}, reply="s.loop")
     (told,) = broker.delivered()
-    assert told.status == "400 Bad Request - a stream stores what is sent to this reply subject"
+    assert told.status == "400 Bad Request - what is sent to this reply subject comes back to a stream or the API"
     assert broker.api("CONSUMER.INFO.s.c")["num_waiting"] == 0
+
+
+@pytest.mark.parametrize("subject", ["$JS.here.API.STREAM.DELETE.s", "$JS.here.API.$KV.b.k", "s.x"])
+def test_nothing_is_delivered_to_the_api_or_into_a_stream(subject: str) -> None:
+    broker = started()
+    assert broker.consumer("s", "c", deliver_subject=subject)["error"]["err_code"] == 10081
+    broker.consumer("s", "pull")
+    broker.send("CONSUMER.MSG.NEXT.s.pull", {"batch": 9}, reply=subject)
+    assert [one.status[:3] for one in broker.delivered()] == ["400"]
 
 
 def test_a_request_ends_when_a_stream_begins_to_store_its_inbox() -> None:
