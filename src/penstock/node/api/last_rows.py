@@ -79,8 +79,7 @@ class LastRows:
         """Return what is known of plain subjects; None: nothing can be kept of this partition now."""
         if partition.leadership is None or not partition.knows_hidden or partition.stream.config.compact:
             return None
-        if (lasts := partition.lasts) is None:
-            lasts = partition.lasts = LastSequences(partition.log.log_end, partition.budget.tables)
+        lasts = partition.keep_lasts()
         if lasts.is_compacted:
             return None
         known, table, key, log_start = KnownRows(lasts, {}, {}), lasts.table, partition.key, partition.log_start
