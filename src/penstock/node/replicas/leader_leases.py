@@ -90,6 +90,7 @@ class LeaderLeases:
         self._waiting: dict[Hashable, _Lookup] = {}  # those that wait for a lease, oldest first
         self._shares = FairShares()  # shares of the open ones
         self._is_due = False  # a lease may hold that did not
+        self._index = 0  # metadata index at the last `settle`: a promise counts once its own has arrived
 
     def started(self, now: Now) -> None:
         """Take the time at which this process started."""
@@ -187,10 +188,11 @@ class LeaderLeases:
         """Have look-ups go on whose lease holds by now, and the late ones wait for a heartbeat."""
         if not self._waiting:
             return
-        now_us = self._context.now.elapsed_us
-        if not self._is_due and now_us < next(iter(self._waiting.values())).until_us:
+        now_us, index = self._context.now.elapsed_us, self._context.image.index
+        is_due = self._is_due or index != self._index
+        if not is_due and now_us < next(iter(self._waiting.values())).until_us:
             return
-        self._is_due = False
+        self._is_due, self._index = False, index
         late: dict[tuple[Leadership, str], list[_Lookup]] = {}
         held: dict[Leadership, bool] = {}
         for lookup in list(self._waiting.values()):

@@ -345,3 +345,23 @@ def test_a_promise_is_given_to_a_known_run_only(step: int, code: ErrorCode) -> N
 def test_a_lease_is_asked_by_brokers() -> None:
     asked: type[Request] = LeaseRequest
     assert API_OF_REQUEST[asked].repeatable
+
+
+def test_a_promise_by_newer_metadata_counts_once_that_has_arrived() -> None:
+    brokers = with_messages(b"one")
+    led = apart_from_metadata(brokers)
+    caller = led.request(latest(led))
+    asked = list(brokers.carry)
+    brokers.carry.clear()
+    brokers.hang(led.broker_id)
+    brokers.leader.create("t", subject="t", replicas=3)
+    brokers.settle()
+    brokers.run(50)
+    brokers.carry += asked
+    brokers.settle()
+    late = brokers._hung[led.broker_id]
+    late.sort(key=lambda sent: not (isinstance(sent[1], tuple) and isinstance(sent[1][0].response, LeaseResponse)))
+    brokers.wake(led.broker_id)
+    brokers.settle()
+    assert led.image.index == brokers.leader.image.index
+    assert end_of(led, caller) == 1
