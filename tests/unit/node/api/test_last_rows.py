@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 
 from penstock.base.config import Discard
+from penstock.live.row_set import RowSet
 from penstock.messages import FindMessagesRequest, FindMessagesResponse
+from penstock.node.api.last_rows import LastRows
+from penstock.node.partition.visible_rows import AppliedMarks
 from tests.unit.node.harness import Broker
 
 FULL = "maximum messages per subject exceeded"
@@ -38,3 +43,22 @@ def test_a_look_up_before_the_first_message_leaves_limits_by_subject_as_they_are
     look_up(broker, "s.a")
     last = publish(broker, "s.a")
     assert last == (FULL if refuses else str(most + 1))
+
+
+def test_what_is_kept_holds_no_table_that_is_void() -> None:
+    broker = Broker().start()
+    broker.create("s", subject="s.>")
+    publish(broker, "s.0")
+    (partition,) = [one for one in broker.node._partitions.values() if one.stream.name == "s"]
+    rows, tables = LastRows(), partition.budget.tables
+    before = tables.slots
+    for number in range(9):
+        known = rows.known(partition, [f"s.{number}"], partition.visible_end)
+        assert known is not None
+        rows.keep(partition, known.lasts, partition.visible_end, {f"s.{number}": None})
+        partition.hide(AppliedMarks(RowSet.of([number])))
+        assert partition.lasts is None
+        del known
+    gc.collect()
+    rows.known(partition, ["s.0"], partition.visible_end)
+    assert tables.slots <= before + 2 * 64  # the present one, and the places that are known since it began
