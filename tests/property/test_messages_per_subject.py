@@ -147,12 +147,12 @@ def run(rules: Rules, acts: list[tuple[str, list[str], int]]) -> None:
             if not rules.refuses:
                 model.live = {name: own[-rules.most :] for name, own in model.live.items()}
         elif act == "look":
-            wanted = {f"orders.{name}": model.live.get(name, [])[-1:] for name in names}
-            find = FindMessagesRequest(stream_id=stream_id, subjects=tuple(wanted), which="last_of_each", limit=6)
+            expected = {f"orders.{name}": model.live.get(name, [])[-1:] for name in names}
+            find = FindMessagesRequest(stream_id=stream_id, subjects=tuple(expected), which="last_of_each", limit=6)
             caller = broker.request(find)
-            assert broker.answer(caller, FindMessagesResponse).messages == sum(map(len, wanted.values()))
+            assert broker.answer(caller, FindMessagesResponse).messages == sum(map(len, expected.values()))
             rows = codec.check_rows(broker.payloads[caller]).to_pylist() if caller in broker.payloads else []
-            assert [row["offset"] for row in rows] == sorted(one for last in wanted.values() for one in last)
+            assert [row["offset"] for row in rows] == sorted(one for last in expected.values() for one in last)
         elif act == "restart":
             broker.tick(1_000)
             broker = broker.crash().start()

@@ -113,7 +113,7 @@ class LeaderLeases:
         if known.incarnation > request.incarnation:
             text = f"incarnation {request.incarnation} of broker {request.broker_id} is over; register again"
             raise RemoteError(ErrorCode.STALE_INCARNATION, text)
-        self._given.give(request.broker_id, request.incarnation, call.now.elapsed_us)
+        self._given.give(request.broker_id, call.now.elapsed_us)
         self._outbox.reply(call.caller, LeaseResponse(lease_us=_LEASE_US, index=self._context.image.index))
 
     def binding(self, replicas: Iterable[BrokerId]) -> dict[BrokerId, int]:
