@@ -25,6 +25,7 @@ from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.fair_shares import FairShares
 from penstock.base.ids import BrokerId, Incarnation
 from penstock.messages import LeaseRequest, LeaseResponse, Response
+from penstock.metadata import feature_versions
 from penstock.metadata.feature_levels import LEADER_LEASE
 from penstock.node.context import Context
 from penstock.node.control.cluster import Cluster
@@ -105,7 +106,12 @@ class LeaderLeases:
     # Promises to others
 
     def promise(self, call: Call, request: LeaseRequest) -> None:
-        """Answer another broker with a promise. Raise RemoteError (unknown_epoch, stale_incarnation)."""
+        """Answer another broker with a promise.
+
+        Raise RemoteError (unknown_epoch, stale_incarnation; unsupported_version where a leadership would not be bound).
+        """
+        if (error := feature_versions.missing(self._context.image, LEADER_LEASE)) is not None:
+            raise error
         known = self._context.image.brokers.get(request.broker_id)
         if known is None or known.incarnation < request.incarnation:
             text = f"incarnation {request.incarnation} of broker {request.broker_id} is not known here yet"

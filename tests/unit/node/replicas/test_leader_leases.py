@@ -305,6 +305,10 @@ def test_below_feature_level_0_4_nobody_is_asked() -> None:
     led = brokers.led("s")
     led.ask(latest(led), ListOffsetsResponse)
     assert asked_leases(brokers) == 0
+    giver, run = brokers[1], brokers[1].image.brokers[2].incarnation
+    giver.who = THE_BROKER
+    # The asker may have heard sooner that the level was raised, and a leadership that begins here would not be bound.
+    assert giver.refusal(LeaseRequest(broker_id=BrokerId(2), incarnation=run)).code == ErrorCode.UNSUPPORTED_VERSION
 
 
 def test_a_stop_and_a_lost_connection_end_the_wait() -> None:
