@@ -457,6 +457,7 @@ def _gateway(node: Node, driver: Driver, config: BrokerConfig) -> Gateway:
         prefixes=prefixes,
         deliveries=LeafDeliveries(driver.leaf, node.outbox),
         new_name=lambda: secrets.token_hex(6),
+        unsent_bytes=lambda: driver.link.write_buffer_bytes,
         domain=config.jetstream_domain,
         rights=ApiRights(may_manage=manages, user=config.jetstream_user),
     )

@@ -17,6 +17,8 @@ has come within INTEREST_SETTLE_MS.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from penstock.base import limits
 from penstock.hot.interest import SHAPE_TOKENS_MAX, InterestKeys
 
@@ -168,8 +170,9 @@ class InterestTable:
             count, has_rest = shape >> 1 & 31, shape & 1
             if (len(tokens) <= count or with_rest is not None) if has_rest else len(tokens) != count:
                 continue
-            stars = shape >> 6
-            parts = [b"*" if stars >> place & 1 else tokens[place] for place in range(count)]
+            parts = tokens[:count]
+            for place in _places(shape >> 6):
+                parts[place] = b"*"
             if has_rest:
                 parts.append(b">")
             if (key := b".".join(parts) + end) in keys:
@@ -177,3 +180,9 @@ class InterestTable:
                     return key
                 with_rest = key
         return with_rest
+
+
+@lru_cache(maxsize=4 * limits.INTEREST_SHAPES_MAX)
+def _places(stars: int) -> tuple[int, ...]:
+    """Return the places of the bits that are 1."""
+    return tuple(place for place in range(SHAPE_TOKENS_MAX) if stars >> place & 1)

@@ -22,11 +22,12 @@ def jetstream_gateway(
     prefixes: tuple[str, ...],
     deliveries: Deliveries,
     new_name: Callable[[], str],
+    unsent_bytes: Callable[[], int],
     domain: str = "",
     rights: ApiRights = ALL_RIGHTS,
 ) -> Gateway:
     """Return the gateway with the handlers of every operation. `new_name` names consumers that have no name."""
-    gateway = Gateway(node, prefixes=prefixes, domain=domain, rights=rights)
+    gateway = Gateway(node, prefixes=prefixes, unsent_bytes=unsent_bytes, domain=domain, rights=rights)
     for handlers in _HANDLERS:
         gateway.handlers.update(handlers(gateway))
     gateway.handlers.update(gateway.lookups.handlers)

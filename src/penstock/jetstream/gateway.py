@@ -35,11 +35,11 @@ from penstock.hot.scan import GROUP_BITS
 from penstock.jetstream.answers import answer_headers, error_answer, json_answer, publish_command, status
 from penstock.jetstream.api_call import ApiCall, ApiSubject, parse_api_subject
 from penstock.jetstream.conversations import Answered, Asked, Conversation, Question
-from penstock.jetstream.errors import ApiError, api_error, not_allowed, unavailable
+from penstock.jetstream.errors import ApiError, api_error, invalid_json, not_allowed, unavailable
 from penstock.jetstream.lookups import Lookups
 from penstock.jetstream.node_access import GatewayCaller, GatewayNode, Heard
 from penstock.jetstream.ownership import CLUSTER_HEADER, PROBE_HEADER, PrefixOwnership, PrefixState
-from penstock.jetstream.stream_config import API_LEVEL
+from penstock.jetstream.stream_config import API_LEVEL, REQUEST_BYTES_MAX
 from penstock.messages import PassApiCallsRequest, Request, Response
 from penstock.metadata.feature_levels import SUBJECT_INDEX
 from penstock.metadata.image import StreamState
@@ -51,7 +51,7 @@ GATEWAY_GROUP = (1 << GROUP_BITS) - 1
 HOPS_MAX = 2
 """Brokers that may pass on one request: the leader may change while it is on its way."""
 CONVERSATIONS_MAX = 1_000
-"""Requests under way at one broker, each with its payload of at most nats-server's max_payload."""
+"""Requests under way at one broker, each with its payload of at most REQUEST_BYTES_MAX."""
 _CALLS = msgspec.msgpack.Decoder(list[ApiCall])
 _NO_SUBJECT = bytes(range(0x21)) + b"\x7f"  # no character of a subject
 _TIMEOUT_US = 4_500_000  # clients wait for 5 s
@@ -120,11 +120,20 @@ class Gateway:
     """JetStream's API at one broker."""
 
     def __init__(
-        self, node: GatewayNode, *, prefixes: tuple[str, ...], domain: str = "", rights: ApiRights = ALL_RIGHTS
+        self,
+        node: GatewayNode,
+        *,
+        prefixes: tuple[str, ...],
+        unsent_bytes: Callable[[], int],
+        domain: str = "",
+        rights: ApiRights = ALL_RIGHTS,
     ) -> None:
-        """`prefixes` are API prefixes with their last dot, such as `$JS.API.`."""
+        """`prefixes` are API prefixes with their last dot, such as `$JS.API.`. `unsent_bytes` returns how much of what
+        is published nats-server has not taken yet.
+        """
         self.node = node
         self.domain = domain
+        self.unsent_bytes = unsent_bytes
         self.payload_max = 1 << 20  # nats-server's max_payload: a larger answer would cost the connection
         self.requests: Counter[str] = Counter()  # by operation
         self.errors: Counter[str] = Counter()
@@ -163,8 +172,8 @@ class Gateway:
         return all(owner.state is not PrefixState.PROBING for owner in self._owners.values())
 
     def messages_received(self, group: MessageGroup, now: Now) -> None:
-        """Take the API requests of one read of the NATS connection; a bug in one is raised behind the others."""
-        bug: Exception | None = None
+        """Take the API requests of one read of the NATS connection."""
+        calls: list[ApiCall] = []
         for row in range(len(group)):
             reply = group.reply(row) or group.early(row)
             subject = group.subject(row).decode(errors="replace")
@@ -175,18 +184,9 @@ class Gateway:
                     part.heard(subject, now)
                 continue
             owner = self._owners.get(self._parsed(subject).prefix)
-            if owner is None or owner.state is not PrefixState.TAKEN:
-                continue
-            try:
-                self._take(ApiCall(subject, reply, group.headers(row), group.value(row) or b""), now)
-            except Exception as error:  # noqa: BLE001 (raised below)
-                bug = error
-        self.lookups.ask_gets(now)
-        self._send_passed_on()
-        if self.has_next_turn:
-            self.turn(now)  # at once: a pull request waits
-        if bug is not None:
-            raise bug
+            if owner is not None and owner.state is PrefixState.TAKEN:
+                calls.append(ApiCall(subject, reply, group.headers(row), group.value(row) or b""))
+        self._take_all(calls, now)
 
     def passed_on(self, raw: bytes | memoryview, now: Now) -> None:
         """Take API requests that another broker passed on. Raise RemoteError (bad_request)."""
@@ -196,10 +196,7 @@ class Gateway:
             raise RemoteError(ErrorCode.BAD_REQUEST, f"API calls: {error}") from None
         if any(not call.reply or call.reply.translate(None, _NO_SUBJECT) != call.reply for call in calls):
             raise RemoteError(ErrorCode.BAD_REQUEST, "API calls: a reply subject is none")
-        for call in calls:
-            self._take(call, now)
-        self.lookups.ask_gets(now)
-        self._send_passed_on()
+        self._take_all(calls, now)
 
     def answered(self, caller: GatewayCaller, response: Response | RemoteError, payload: Payload) -> None:
         """Take the node's answer to a request of `ask`."""
@@ -341,6 +338,21 @@ class Gateway:
     def _parsed(self, subject: str) -> ApiSubject:
         return parse_api_subject(subject, self._prefixes) or ApiSubject("", "")
 
+    def _take_all(self, calls: Sequence[ApiCall], now: Now) -> None:
+        """Take calls that came together; a bug in one is raised behind the others."""
+        bug: Exception | None = None
+        for call in calls:
+            try:
+                self._take(call, now)
+            except Exception as error:  # noqa: BLE001 (raised below)
+                bug = error
+        self.lookups.ask_gets(now)
+        self._send_passed_on()
+        if self.has_next_turn:
+            self.turn(now)  # at once: a pull request waits
+        if bug is not None:
+            raise bug
+
     def _take(self, call: ApiCall, now: Now) -> None:
         subject = self._parsed(call.subject)
         if subject.operation == "INFO" and call.headers is not None and PROBE_HEADER.encode() in call.headers:
@@ -364,6 +376,8 @@ class Gateway:
 
     def _refusal(self, call: ApiCall, subject: ApiSubject) -> ApiError | None:
         """Return why the call is not even tried."""
+        if (size := len(call.payload) + len(call.headers or b"")) > REQUEST_BYTES_MAX:
+            return invalid_json(f"it has {size} bytes; the limit is {REQUEST_BYTES_MAX}")
         if subject.operation in _MANAGING and not self._rights.may_manage:
             return not_allowed("the API only reads here: the broker's setting jetstream_rights is `read`")
         if self.node.access.is_guarded and self._user() is None:
@@ -373,9 +387,6 @@ class Gateway:
             return ApiError(412, 10185, "Required Api Level" if is_direct else "JetStream minimum api level required")
         if not self.node.image.has_feature(SUBJECT_INDEX):
             return unavailable("the API needs feature level 0.4: upgrade all brokers, then `penstock cluster upgrade`")
-        required = None if call.headers is None else _REQUIRED_LEVEL.search(call.headers)
-        if required is not None and int(required[1]) > API_LEVEL:
-            return ApiError(412, 10185, "JetStream minimum api level required")
         return None
 
     def _send_passed_on(self) -> None:

@@ -46,7 +46,14 @@ from penstock.jetstream.direct_requests import (
     parse_last_of_subject,
     parse_message_get,
 )
-from penstock.jetstream.errors import ApiError, api_error, no_message_found, several_partitions, stream_not_found
+from penstock.jetstream.errors import (
+    ApiError,
+    api_error,
+    no_message_found,
+    several_partitions,
+    stream_not_found,
+    unavailable,
+)
 from penstock.jetstream.stream_config import KEPT
 from penstock.messages import (
     FindMessagesRequest,
@@ -66,6 +73,10 @@ BATCH_BYTES_MAX = 8 * limits.MIB
 """Of one batch read, whatever its `max_bytes`: its end status says how many messages are left."""
 BATCHES_RUNNING_MAX = 2
 """So many are read at once, as what nats-server does not take yet is kept in memory."""
+UNSENT_BYTES_MAX = 2 * limits.MIB
+"""Answers that nats-server does not take yet: batches wait beyond it, for acks go the same way."""
+LOOKUPS_MAX = 2_000
+"""Requests to the node under way, some 0.3 s of work: more are refused, so that messages wait no longer than that."""
 BATCHES_WAITING_MAX = 1_000
 PATIENCE_US = 4_500_000
 """Clients wait for 5 s: what can be answered later than that is not asked again."""
@@ -77,6 +88,7 @@ _NOT_FOUND = b"NATS/1.0 404 Message Not Found\r\n\r\n"
 _NO_RESULTS = b"NATS/1.0 404 No Results\r\n\r\n"
 _TOO_MANY = b"NATS/1.0 413 Too Many Results\r\n\r\n"
 _BUSY = b"NATS/1.0 503 Too Many Batch Reads\r\n\r\n"
+_TOO_BUSY = b"NATS/1.0 503 Too Many Requests\r\n\r\n"
 _WILDCARDS = re.compile("[*>]")
 _SILENT = frozenset(
     {ErrorCode.NOT_YET, ErrorCode.NOT_LEADER, ErrorCode.STOPPING, ErrorCode.STREAM_CHANGED, ErrorCode.STREAM_NOT_FOUND}
@@ -130,6 +142,7 @@ class Lookups:
         self._gets: dict[StreamId, list[_Get]] = {}  # of the present read
         self._streams: dict[str, StreamState | None] = {}  # that the present read names
         self._later: deque[tuple[int, Callable[[], None]]] = deque()  # what is asked again, and when
+        self._asked = 0  # requests to the node without an answer
         self._running = 0  # batches
         self._waiting: deque[_Batch] = deque()
 
@@ -181,6 +194,8 @@ class Lookups:
 
         if (request := _one(state, query)) is None:
             self._gateway.refuse(call, subject, no_message_found())
+        elif self._asked >= LOOKUPS_MAX:
+            self._gateway.refuse(call, subject, unavailable("too many requests at once; ask again in a moment"))
         else:
             self._find(request, now, found, failed)
 
@@ -213,6 +228,8 @@ class Lookups:
             self._gets.setdefault(state.stream_id, []).append(_Get(call, query.last_by_subj, not query.no_hdr))
         elif (request := _one(state, query)) is None:
             self._gateway.answer(call, b"", _NOT_FOUND)
+        elif self._asked >= LOOKUPS_MAX:
+            self._gateway.answer(call, b"", _TOO_BUSY)
         else:
 
             def found(_: FindMessagesResponse, data: bytes) -> None:
@@ -314,7 +331,11 @@ class Lookups:
             self._read_on(self._waiting.popleft(), self._gateway.node.now)
 
     def _read_on(self, batch: _Batch, now: Now) -> None:
-        """Ask for the next piece."""
+        """Ask for the next piece, once nats-server has taken the ones before."""
+        if self._gateway.unsent_bytes() > UNSENT_BYTES_MAX:
+            later = now.elapsed_us + _RETRY_US
+            self._later.append((later, lambda: self._read_on(batch, self._gateway.node.now)))
+            return
         batch.ask = msgspec.structs.replace(
             batch.ask,
             limit=max(1, min(batch.messages_left, limits.FOUND_MESSAGES_MAX)),
@@ -421,6 +442,7 @@ class Lookups:
         deadline_us = now.elapsed_us + PATIENCE_US if until_us is None else until_us
 
         def answered(response: Response | RemoteError, payload: Payload) -> None:
+            self._asked -= 1
             if not isinstance(response, RemoteError):
                 heard(response, b"" if payload is None else bytes(payload))  # type: ignore[arg-type]
                 return
@@ -432,6 +454,7 @@ class Lookups:
             else:
                 failed(response)
 
+        self._asked += 1
         self._gateway.ask(request, now, answered)
 
     def _ask_again(

@@ -59,6 +59,9 @@ class GatewayNode(Protocol):
     def shown(self, stream_id: StreamId) -> Shown | None:
         """Return what readers are shown of a stream of one partition that this broker leads; None: it does not."""
 
+    def is_stored(self, subject: str) -> bool:
+        """Return if a stream stores messages on this subject without wildcards."""
+
     def request(
         self, caller: GatewayCaller, request: Request, raw: bytes, now: Now, who: Principal | None = None
     ) -> None:

@@ -35,7 +35,7 @@ KEPT = "_jetstream"
 API_LEVEL = 1
 """JetStream's API level of this gateway; nats-server 2.11 has it, too."""
 API_VERSION = "2.11.0"
-REQUEST_BYTES_MAX = 256 * 1024  # JSON of one request; a config with all that a stream may have is smaller
+REQUEST_BYTES_MAX = 256 * 1024  # headers and JSON of one request; a config with all that a stream may have is smaller
 
 BYTES_MIN = 64 * limits.KIB
 """Least `max_bytes` of a stream made here. A batch takes up to 1 KiB beside its rows, so a smaller limit would hold a
@@ -142,8 +142,6 @@ def parsed_config(payload: bytes) -> WantedConfig:
 
 def json_object(payload: bytes, go_type: str) -> dict[str, Any]:
     """Return a JSON object from the network. Raise ApiError (10025)."""
-    if len(payload) > REQUEST_BYTES_MAX:
-        raise invalid_json(f"it has {len(payload)} bytes; the limit is {REQUEST_BYTES_MAX}")
     try:
         found = msgspec.json.decode(payload)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:

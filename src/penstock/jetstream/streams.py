@@ -31,7 +31,6 @@ from penstock.jetstream.errors import (
 )
 from penstock.jetstream.gateway import Gateway, Handler
 from penstock.jetstream.stream_config import (
-    REQUEST_BYTES_MAX,
     Config,
     changes,
     completed,
@@ -92,8 +91,6 @@ def decoded(payload: bytes, kind: type[_T]) -> _T:
     """Return a request's options; without a JSON object the defaults. Raise ApiError (10025)."""
     if payload.lstrip()[:1] not in (b"{", b"["):
         return kind()
-    if len(payload) > REQUEST_BYTES_MAX:
-        raise invalid_json(f"it has {len(payload)} bytes; the limit is {REQUEST_BYTES_MAX}")
     try:
         return msgspec.json.decode(payload, type=kind)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:

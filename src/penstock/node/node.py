@@ -389,6 +389,10 @@ class Node:
             return None
         return partition.shown
 
+    def is_stored(self, subject: str) -> bool:
+        """Return if a stream stores messages on this subject without wildcards."""
+        return bool(self._router.stream_index.covering(self._context.image, subject))
+
     def ask_peer(
         self, to: BrokerId, request: Request, done: Callable[[Response | RemoteError, bytes | memoryview], None]
     ) -> None:

@@ -32,12 +32,14 @@ class ApiBroker(Broker):
     ) -> None:
         super().__init__(*args, **settings)
         self.leaf = FakeLeaf()
+        self.unsent_bytes = 0
         names = count(1)
         self.gateway = jetstream_gateway(
             self.node,
             prefixes=PREFIXES,
             deliveries=self.leaf,
             new_name=lambda: f"reader{next(names)}",
+            unsent_bytes=lambda: self.unsent_bytes,
             domain="here",
             rights=rights,
         )
@@ -124,7 +126,7 @@ class ApiBroker(Broker):
             self.tick(100)
             self.gateway_tick()
         answer = self.answers.pop("_INBOX.caller", None)
-        return None if answer is None else json.loads(answer)
+        return json.loads(answer) if answer else None
 
     @property
     def served(self) -> list[str]:

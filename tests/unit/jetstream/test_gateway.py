@@ -11,6 +11,7 @@ from penstock.base.errors import RemoteError
 from penstock.jetstream import gateway as module
 from penstock.jetstream.api_call import ApiCall
 from penstock.jetstream.gateway import HOPS_MAX, ApiRights
+from penstock.jetstream.stream_config import REQUEST_BYTES_MAX
 from tests.unit.jetstream.api_broker import ApiBroker
 
 
@@ -110,3 +111,12 @@ def test_deep_and_large_json_is_refused() -> None:
         assert answer["error"]["err_code"] == 10025
         assert len(answer["error"]["description"]) < 500
     assert broker.call("STREAM.NAMES", b"[" * 100_000)["error"]["err_code"] == 10025
+
+
+def test_large_requests_are_refused_before_anything_waits_with_them() -> None:
+    broker = ApiBroker().start()
+    broker.create("s")
+    for operation in ("STREAM.INFO.s", "STREAM.NAMES", "CONSUMER.NAMES.s", "STREAM.MSG.GET.s"):
+        answer = broker.call(operation, b"x" * (REQUEST_BYTES_MAX + 1))
+        assert answer["error"]["err_code"] == 10025
+    assert broker.call("STREAM.INFO.s", b"", headers=b"NATS/1.0\r\nX: %b\r\n\r\n" % (b"x" * REQUEST_BYTES_MAX))["error"]

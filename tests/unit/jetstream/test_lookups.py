@@ -257,6 +257,28 @@ def test_a_get_is_answered_by_the_rights_to_its_own_subject() -> None:
     assert b'"code":403' in broker.look_up(("STREAM.MSG.GET.orders", b'{"seq":1}'))[0]
 
 
+def test_a_batch_waits_while_nats_server_does_not_take_what_is_sent() -> None:
+    broker = with_messages()
+    broker.unsent_bytes = lookups.UNSENT_BYTES_MAX + 1
+    assert broker.look_up(query(seq=1, batch=3)) == []
+    broker.pass_time(100)
+    assert broker.told == []
+    assert broker.look_up(get("orders.0"))[0].endswith(b"9")  # others do not wait
+    broker.got.clear()
+    broker.unsent_bytes = 0
+    broker.pass_time(100)
+    assert [one.rpartition(b"\r\n\r\n")[2] for one in broker.told] == [b"0", b"1", b"2", b""]
+
+
+def test_requests_beyond_the_limit_are_refused() -> None:
+    broker = with_messages()
+    calls = [("STREAM.MSG.GET.orders", b'{"seq":1}'), query(seq=1)]
+    with patch.object(lookups, "LOOKUPS_MAX", 2):
+        answers = broker.look_up(*calls * 2)
+    assert sorted(b"too many" in one.lower() for one in answers) == [False, False, True, True]
+    assert not any(b"too many" in one.lower() for one in broker.look_up(*calls))
+
+
 FIELDS = ("seq", "last_by_subj", "next_by_subj", "batch", "max_bytes", "start_time", "multi_last", "up_to_seq",
           "up_to_time", "no_hdr", "other")  # fmt: skip
 VALUES = st.one_of(

@@ -366,12 +366,13 @@ def _check_filters(config: Config) -> None:
     if len(several) > FILTERS_MAX:
         raise invalid_config(f"filter_subjects: {len(several)} subjects; the limit is {FILTERS_MAX}")
     filters = [one] if one else several
-    for number, subject in enumerate(filters):
-        if subject_mistake(subject, wildcards=True) is not None:
-            raise invalid_config("nats: invalid subject")  # as nats-server's ErrBadSubject
-        for other_number, other in enumerate(filters):
-            if other_number != number and is_within(subject, other):
-                raise refusal(10138, "consumer subject filters cannot overlap")
+    if any(subject_mistake(subject, wildcards=True) is not None for subject in filters):
+        raise invalid_config("nats: invalid subject")  # as nats-server's ErrBadSubject
+    patterns = [subject for subject in filters if is_wildcard(subject)]
+    if len(set(filters)) < len(filters) or any(
+        is_within(subject, pattern) for pattern in patterns for subject in filters if subject is not pattern
+    ):
+        raise refusal(10138, "consumer subject filters cannot overlap")
 
 
 def _check_start(config: Config) -> None:

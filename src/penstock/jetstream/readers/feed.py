@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from penstock.base import limits
 from penstock.hot.deliveries import Cursor, Filter
+from penstock.jetstream.errors import unavailable
 from penstock.jetstream.readers.chunks import Chunk
 from penstock.jetstream.readers.reader import Reader
 from penstock.metadata.image import StreamState
@@ -26,6 +27,8 @@ READ_BYTES = 1 * limits.MIB  # read at once: some 2 ms of a disk thread
 RECENT_BYTES_MAX = 4 * limits.MIB  # decoded rows before the tail, of each stream
 CACHE_BYTES_MAX = 64 * limits.MIB  # decoded rows for readers that catch up, of all streams
 CACHED_CHUNKS_MAX = 256
+FILTER_SUBJECTS_MAX = 10_000
+"""Different filter subjects of all readers of one stream: each new message is compared with all of them, 0.2 ms."""
 
 
 class Pending(NamedTuple):
@@ -125,6 +128,15 @@ class Feed:
         if found is None:
             found = self._filters[patterns] = Filter([one.encode() for one in patterns])
         return found
+
+    def check_room(self, patterns: tuple[str, ...]) -> None:
+        """Raise ApiError if another reader with these patterns is too much."""
+        if patterns in self._filters:
+            return
+        used = sum(map(len, self._filters))
+        if used + len(patterns) > FILTER_SUBJECTS_MAX:
+            text = f"the consumers of this stream have {used} filter subjects; the limit is {FILTER_SUBJECTS_MAX}"
+            raise unavailable(text)
 
     def drop_unused_filters(self) -> None:
         used = {reader.config.filters for reader in self.readers.values()}

@@ -11,9 +11,10 @@ from typing import Any
 
 from penstock.base.clock import Now
 from penstock.base.errors import ErrorCode, RemoteError
+from penstock.base.ids import Offset
 from penstock.jetstream.answers import json_answer
 from penstock.jetstream.api_call import ApiCall, ApiSubject
-from penstock.jetstream.conversations import Answered, Asked, Conversation, ask
+from penstock.jetstream.conversations import Answered, Asked, Conversation
 from penstock.jetstream.errors import invalid_json, not_empty, stream_not_found, unavailable
 from penstock.jetstream.gateway import Gateway, Handler
 from penstock.jetstream.readers.config import (
@@ -34,7 +35,7 @@ from penstock.jetstream.readers.starting import Start, pending_of, shown_now, st
 from penstock.jetstream.readers.table import READERS_MAX, Readers
 from penstock.jetstream.stream_config import json_object
 from penstock.jetstream.stream_state import NO_TIME, api_time, need_one_partition
-from penstock.messages import FindStreamsRequest, FindStreamsResponse
+from penstock.messages import FetchRequest
 from penstock.metadata.image import StreamState
 
 NAMES_PER_ANSWER = 1_024  # as JetStream
@@ -118,10 +119,12 @@ class ConsumerApi:
         self, state: StreamState, config: ReaderConfig, name: str, now: Now
     ) -> Generator[Asked, list[Answered], Reader]:
         readers = self._readers
+        # One read of the tail serves all readers, so a right to some subjects of the stream is not enough.
+        self._gateway.authorization.check(FetchRequest(stream_id=state.stream_id, offset=Offset(0)))
         if not readers.deliveries.is_up:
             raise unavailable("messages cannot be delivered: the broker has no leaf connection to nats-server")
         if config.is_push:
-            yield from self._check_inbox(config.deliver_subject)
+            self._check_inbox(config.deliver_subject)
         if readers.total + self._opening >= READERS_MAX:
             raise refusal(10026, "maximum consumers limit reached")
         if self._opening >= OPENING_MAX:
@@ -138,6 +141,7 @@ class ConsumerApi:
             feed.opening -= 1
         if feed.is_closed:
             raise RemoteError(ErrorCode.NOT_LEADER, "the stream is led by another broker")
+        feed.check_room(config.filters)
         if not name:
             name = self._new_name()
         elif name in feed.readers:
@@ -150,17 +154,11 @@ class ConsumerApi:
         readers.add(feed, reader, pending, now)
         return reader
 
-    def _check_inbox(self, subject: str) -> Generator[Asked, list[Answered], None]:
-        """Raise ApiError if nothing may be delivered there, or a stream would store it again."""
+    def _check_inbox(self, subject: str) -> None:
+        """Raise ApiError if nothing may be delivered there, or it would come back."""
         if (mistake := self._readers.deliveries.mistake(subject.encode())) is not None:
             raise refusal(10112, f"invalid push consumer deliver subject: {mistake}")
-        try:
-            found = yield from ask(FindStreamsRequest(subject=subject), FindStreamsResponse)
-        except RemoteError as error:
-            if error.code == ErrorCode.STREAM_NOT_FOUND:
-                return
-            raise
-        if found.streams:
+        if self._readers.comes_back(subject.encode()):
             raise delivery_cycle()
 
     def _update(
@@ -171,7 +169,7 @@ class ConsumerApi:
             raise refusal(10148, "consumer already exists")
         check_update(reader.config, config)
         if config.is_push and config.deliver_subject != reader.config.deliver_subject:
-            yield from self._check_inbox(config.deliver_subject)
+            self._check_inbox(config.deliver_subject)
             if self._readers.deliveries.has_interest(reader.inbox) is True:
                 raise refusal(10013, "consumer name already in use")
         if config == reader.config:
@@ -182,8 +180,9 @@ class ConsumerApi:
             shown = yield from shown_now(feed)
             start = Start(reader.cursor.next_offset)
             pending = yield from pending_of(feed, config.filters, start, shown)
-            if reader.name not in feed.readers:
+            if not self._readers.is_here(reader):
                 raise consumer_not_found()
+            feed.check_room(config.filters)
             reader.cursor.filter = feed.filter_of(config.filters)
             reader.told_pending = pending.messages
             self._readers.reconfigure(reader, config, now)
@@ -271,7 +270,7 @@ class ConsumerApi:
         yield from ()
         if call.payload.strip() not in (b"", b"{}", b"[]"):
             raise not_empty()
-        self._readers.remove(self._reader(subject))
+        self._readers.remove([self._reader(subject)])
         return json_answer(subject.operation, success=True)
 
     def _pause(self, call: ApiCall, subject: ApiSubject, now: Now) -> Conversation:
@@ -352,6 +351,12 @@ class ConsumerApi:
         if self._readers.deliveries.mistake(call.reply) is not None:
             return  # nats-server would close the leaf connection
         tell = self._readers.status
+        if self._readers.comes_back(call.reply):
+            tell(
+                call.reply,
+                status(400, "Bad Request - what is sent to this reply subject comes back to a stream or the API"),
+            )
+            return
         if reader.config.is_push:
             tell(call.reply, status(409, "Consumer is push based"))
             return
@@ -367,7 +372,7 @@ class ConsumerApi:
             tell(call.reply, status(409, f"Exceeded MaxRequestExpires of {go_duration(config.expires_us_max)}"))
         elif 0 < config.request_bytes_max < pull.bytes_left:
             tell(call.reply, status(409, f"Exceeded MaxRequestMaxBytes of {config.request_bytes_max}"))
-        elif len(reader.pulls) >= config.max_waiting:
+        elif not self._readers.has_room(reader, now):
             if not pull.heartbeat_us:
                 tell(call.reply, status(409, "Exceeded MaxWaiting"))
         else:

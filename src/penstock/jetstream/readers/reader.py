@@ -81,8 +81,8 @@ class Reader:
     __slots__ = (
         "_blind", "_flow_number", "_granted", "_rate", "_told", "ahead_bytes", "beat_us", "config", "counted_under",
         "counts", "created_us", "cursor", "delivered_wall_us", "flow_bytes", "flow_reply", "inactive_us", "inbox",
-        "is_asleep", "is_paced", "looked_us", "name", "place", "pulls", "stream_id", "told_pending", "wake_us",
-        "window_bytes",
+        "is_asleep", "is_paced", "looked_at", "looked_us", "name", "place", "pulls", "stream_id", "told_pending",
+        "wake_us", "window_bytes",
     )  # fmt: skip
 
     def __init__(
@@ -110,6 +110,7 @@ class Reader:
         self.beat_us = now_us  # the last heartbeat, message or the beginning
         self.inactive_us: int | None = None  # since when no client has wanted its messages
         self.looked_us = now_us - LOOK_US  # when its inbox was looked for
+        self.looked_at = 0  # the first request whose inbox is looked for next
         self.wake_us = _NEVER_US
         self.counted_under: object = None  # for which state of the log its count of pending messages holds
         self.counts = 0  # since it was served

@@ -15,7 +15,7 @@ import heapq
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Sequence
 from functools import partial
-from itertools import count
+from itertools import count, islice
 
 from penstock.base import limits
 from penstock.base.clock import Now
@@ -41,6 +41,12 @@ from penstock.node.step import Lane, Payload, Subscribe, Unsubscribe
 
 READERS_MAX = 20_000
 """Of one broker: some 5 KB each."""
+PULLS_MAX = 100_000
+"""Pull requests that wait at one broker, some 500 bytes each."""
+PULLS_LOOKED_AT = 1_000
+"""Requests after which those that wait are counted again."""
+INBOXES_LOOKED_AT = 32
+"""Inboxes of requests in one look at a reader: the interest in one may take 0.1 ms to find."""
 TURN_BYTES = 1 * limits.MIB
 """Frames of one turn of the event loop: about a millisecond."""
 SHARE_BYTES = 256 * limits.KIB
@@ -53,6 +59,8 @@ COUNTS_EACH_MAX = 4
 _FIRST_SID = 1_000  # of subscriptions to the answers of flow-control messages
 _RETRY_US = 100_000
 _NEVER_US = 2**63 - 1
+_LOOK_US_PER_PULL = 50
+"""Time between two looks at a reader, for each request that waits: a look, and a heartbeat to each, takes 2 % of it."""
 
 Counting = Generator[Asked, list[Answered], Pending]
 
@@ -78,6 +86,9 @@ class Readers:
         self._to_count: deque[Reader] = deque()
         self._inboxes: dict[bytes, set[Reader]] = {}  # of push readers
         self._turn_bytes = 0  # left in this turn
+        self._has_room = True  # for more requests, when they were counted
+        self._pulls_since = 0
+        self._counted_us = 0
         self.total = 0
         self.delivered_bytes = 0
 
@@ -135,20 +146,20 @@ class Readers:
             self.ready(reader)
         self.wake(reader, reader.due_us(now.wall_us, now.elapsed_us))
 
-    def remove(self, reader: Reader, *, why: str = "Consumer Deleted") -> None:
-        """Delete a reader; its waiting requests are told why."""
-        feed = self._feeds[reader.stream_id]
-        if reader.place is Place.FOLLOWING:
-            for _ in feed.unfollow([reader.cursor]):
-                pass
-        reader.place = Place.GONE
-        for pull in reader.pulls:
-            self._send(frame(pull.reply, status(409, why)))
-        reader.pulls.clear()
-        self._forget_inbox(reader, reader.inbox)
-        del feed.readers[reader.name]
-        del feed.reader_of[reader.cursor]
-        self.total -= 1
+    def remove(self, readers: Sequence[Reader], *, why: str = "Consumer Deleted") -> None:
+        """Delete readers of one stream; their waiting requests are told why."""
+        feed = self._feeds[readers[0].stream_id]
+        for _ in feed.unfollow([reader.cursor for reader in readers if reader.place is Place.FOLLOWING]):
+            pass
+        for reader in readers:
+            reader.place = Place.GONE
+            for pull in reader.pulls:
+                self._send(frame(pull.reply, status(409, why)))
+            reader.pulls.clear()
+            self._forget_inbox(reader, reader.inbox)
+            del feed.readers[reader.name]
+            del feed.reader_of[reader.cursor]
+        self.total -= len(readers)
         feed.drop_unused_filters()
         if not feed.readers and feed.flow_sid is not None:
             self._node.outbox.step.nats.append(Unsubscribe(feed.flow_sid))
@@ -198,7 +209,8 @@ class Readers:
         cursor = reader.cursor
         start = Start(cursor.next_offset, cursor.wanted, cursor.resume_offset)
         shown = feed.look()
-        assert shown is not None
+        if shown is None:
+            raise RemoteError(ErrorCode.NOT_LEADER, f"stream {feed.name} is not led by this broker")
         return pending_of(feed, reader.config.filters, start, shown)
 
     def told_pending(self, reader: Reader) -> int | None:
@@ -212,6 +224,17 @@ class Readers:
         if reader.counted_under is not feed.version:
             return None
         return max(0, reader.cursor.pending + reader.cursor.filter.seen)
+
+    def has_room(self, reader: Reader, now: Now) -> bool:
+        """Return if one more pull request may wait at a reader."""
+        self._pulls_since += 1
+        if self._pulls_since >= PULLS_LOOKED_AT or not (
+            self._has_room or now.elapsed_us < self._counted_us + _RETRY_US
+        ):
+            readers = (one for feed in self._feeds.values() for one in feed.readers.values())
+            self._has_room = sum(len(one.pulls) for one in readers) < PULLS_MAX
+            self._pulls_since, self._counted_us = 0, now.elapsed_us
+        return self._has_room and len(reader.pulls) < reader.config.max_waiting
 
     def pull(self, reader: Reader, pull: Pull, now: Now) -> None:
         """Take a pull request."""
@@ -257,17 +280,24 @@ class Readers:
     def tick(self, now: Now) -> None:
         """Do what is due."""
         if self._node.image is not self._image:
+            has_other_subjects = self._image is None or self._node.image.names is not self._image.names
             self._image = self._node.image
             self._end_lost()
+            if has_other_subjects:
+                self._end_stored()
         for feed in list(self._feeds.values()):
             if feed.retry_us is not None and now.elapsed_us >= feed.retry_us:
                 feed.retry_us = None
                 self._poll(feed)
+        inactive: dict[int, list[Reader]] = {}
         while self._wakes and self._wakes[0][0] <= now.elapsed_us:
             at_us, _, reader = heapq.heappop(self._wakes)
             if reader.place is not Place.GONE and at_us >= reader.wake_us:
                 reader.wake_us = _NEVER_US
-                self._due(reader, now)
+                if not self._due(reader, now):
+                    inactive.setdefault(reader.stream_id, []).append(reader)
+        for readers in inactive.values():
+            self.remove(readers)
 
     def turn(self, now: Now) -> None:
         """Serve readers that can go on, as far as one turn of the event loop may."""
@@ -280,6 +310,8 @@ class Readers:
             reader = self._ready.popleft()
             if reader.place is Place.READY:
                 self._serve(reader, now)
+        self._let_next(self._to_fetch, self._fetching < FETCHES_MAX)
+        self._let_next(self._to_count, self._counting < COUNTS_MAX)
 
     @property
     def next_deadline_us(self) -> int | None:
@@ -541,6 +573,14 @@ class Readers:
             feed.fetching[key] = [reader]
             self._read(feed, *key)
 
+    def _let_next(self, waiting: deque[Reader], has_place: bool) -> None:
+        """Have the first one served that waits for a place; it may need none by now, so each turn looks again."""
+        while waiting and has_place:
+            reader = waiting.popleft()
+            if reader.place is Place.WAITING:
+                self.ready(reader)
+                return
+
     def _read_ahead(self, feed: Feed, reader: Reader, chunk: Chunk) -> None:
         """Read what comes behind the chunk, while the reader is sent the rest of it."""
         key = feed.fetch_filters(reader), chunk.end
@@ -578,11 +618,7 @@ class Readers:
                         self._sleep(reader, now.elapsed_us + _RETRY_US)
                     else:
                         self.ready(reader)
-            while self._to_fetch and self._fetching < FETCHES_MAX:
-                reader = self._to_fetch.popleft()
-                if reader.place is Place.WAITING:
-                    self.ready(reader)
-                    break
+            self._let_next(self._to_fetch, self._fetching < FETCHES_MAX)
 
         self._gateway.ask(request, self._node.now, heard)
 
@@ -616,12 +652,14 @@ class Readers:
                     self._sleep(reader, now.elapsed_us + _RETRY_US)
                 elif self._settle(self._feeds[reader.stream_id], reader, pending):
                     self.ready(reader)
-            while self._to_count and self._counting < COUNTS_MAX:
-                waiting = self._to_count.popleft()
-                if waiting.place is Place.WAITING:
-                    self._count(waiting)
+            self._let_next(self._to_count, self._counting < COUNTS_MAX)
 
-        self._run(self.counting(reader), None, done)
+        try:
+            counting = self.counting(reader)
+        except RemoteError:
+            done(None)
+        else:
+            self._run(counting, None, done)
 
     def _run(self, counting: Counting, answers: list[Answered] | None, done: Callable[[Pending | None], None]) -> None:
         """Ask the node the questions of a count, one after the other; `done` gets None if one is refused."""
@@ -658,7 +696,7 @@ class Readers:
 
     # Times
 
-    def _due(self, reader: Reader, now: Now) -> None:
+    def _due(self, reader: Reader, now: Now) -> bool:
         """Send what is due to a reader, look after its inbox, and let it go on if it slept."""
         feed = self._feeds[reader.stream_id]
         was_first = reader.pulls[0] if reader.pulls else None
@@ -669,8 +707,7 @@ class Readers:
         for one in reader.frames_due(now.elapsed_us):
             self._send(one)
         if self._is_inactive(reader, now):
-            self.remove(reader)
-            return
+            return False
         if reader.place is Place.FOLLOWING and (reader.pulls[0] if reader.pulls else None) is not was_first:
             self._unfollow([reader])
         elif reader.place is Place.IDLE and (reader.is_asleep or reader.wants):
@@ -679,7 +716,9 @@ class Readers:
         elif reader.place is Place.FOLLOWING and not reader.wants:
             for _ in feed.unfollow([reader.cursor]):
                 reader.place = Place.IDLE
-        self.wake(reader, max(now.elapsed_us + 1_000, reader.due_us(now.wall_us, now.elapsed_us)))
+        earliest_us = now.elapsed_us + 1_000 + _LOOK_US_PER_PULL * len(reader.pulls)
+        self.wake(reader, max(earliest_us, reader.due_us(now.wall_us, now.elapsed_us)))
+        return True
 
     def _look_for_inboxes(self, reader: Reader, now: Now) -> None:
         reader.looked_us = now.elapsed_us
@@ -696,13 +735,16 @@ class Readers:
                 self.deliveries.watch(reader.inbox)
             return
         grace_us = now.elapsed_us - GRACE_US
-        kept = [
-            pull
-            for pull in reader.pulls
-            if pull.received_us > grace_us or self.deliveries.has_interest(pull.reply) is not False
-        ]
-        if len(kept) < len(reader.pulls):
-            reader.pulls = deque(kept)
+        begin = reader.looked_at if reader.looked_at < len(reader.pulls) else 0
+        reader.looked_at = begin + INBOXES_LOOKED_AT
+        gone = {
+            id(pull)
+            for pull in islice(reader.pulls, begin, begin + INBOXES_LOOKED_AT)
+            if pull.received_us <= grace_us and self.deliveries.has_interest(pull.reply) is False
+        }
+        if gone:
+            reader.looked_at -= len(gone)
+            reader.pulls = deque(pull for pull in reader.pulls if id(pull) not in gone)
 
     def _is_inactive(self, reader: Reader, now: Now) -> bool:
         if reader.inactive_us is None or reader.pulls:
@@ -721,12 +763,27 @@ class Readers:
             if partition is None or not is_led or partition.leader_epoch != feed.leader_epoch:
                 self._lose(feed)
 
+    def _end_stored(self) -> None:
+        """End what would be delivered into a stream: the rows would come back to it for ever."""
+        for feed in self._feeds.values():
+            pushes = [one for one in feed.readers.values() if one.config.is_push and self.comes_back(one.inbox)]
+            if pushes:
+                self.remove(pushes)
+            for reader in feed.readers.values():
+                if any(self.comes_back(pull.reply) for pull in reader.pulls):
+                    reader.pulls = deque(pull for pull in reader.pulls if not self.comes_back(pull.reply))
+                    self.changed(reader, self._node.now)
+
+    def comes_back(self, inbox: bytes) -> bool:
+        """Return if what is delivered there is stored by a stream, or is a request to JetStream's API."""
+        return inbox.startswith(b"$JS.") or self._node.is_stored(inbox.decode(errors="replace"))
+
     def _lose(self, feed: Feed) -> None:
         """End the readers of a stream."""
         is_led_elsewhere = feed.stream_id in self._node.image.streams
         why = "Leadership Change" if is_led_elsewhere else "Consumer Deleted"
-        for reader in list(feed.readers.values()):
-            self.remove(reader, why=why)
+        if feed.readers:
+            self.remove(list(feed.readers.values()), why=why)
         self._close(feed)
 
     def _close(self, feed: Feed) -> None:

@@ -1,0 +1,193 @@
+"""Readers against callers who mean harm, and against each other: loops, races, many of them."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from penstock.access import Credential, CredentialKind, Operation, Rule
+from penstock.access.handshake import Principal
+from penstock.jetstream.gateway import ApiRights
+from penstock.jetstream.readers import feed, table
+from penstock.messages import AlterStreamRequest, AlterStreamResponse, CreateUserRequest
+from tests.unit.jetstream.readers.gateways import ReaderBroker
+
+S = 1_000_000_000  # ns
+
+
+def started(messages: int = 5, **config: Any) -> ReaderBroker:
+    broker = ReaderBroker().start()
+    broker.create("s", **config)
+    for number in range(messages):
+        broker.publish(f"s.{number % 2}", b"%d" % number)
+    broker.tick(1)
+    return broker
+
+
+def add_subject(broker: ReaderBroker, subject: str) -> None:
+    broker.ask(AlterStreamRequest(name="s", changes={}, add_subjects=(subject,)), AlterStreamResponse)
+
+
+def test_a_request_is_not_answered_into_a_stream() -> None:
+    broker = started()
+    broker.consumer("s", "c")
+    broker.send("CONSUMER.MSG.NEXT.s.c", {"batch": 1_000_000, "expires": 60 * S}, reply="s.loop")
+    (told,) = broker.delivered()
+    assert told.status == "400 Bad Request - what is sent to this reply subject comes back to a stream or the API"
+    assert broker.api("CONSUMER.INFO.s.c")["num_waiting"] == 0
+
+
+@pytest.mark.parametrize("subject", ["$JS.here.API.STREAM.DELETE.s", "$JS.here.API.$KV.b.k", "s.x"])
+def test_nothing_is_delivered_to_the_api_or_into_a_stream(subject: str) -> None:
+    broker = started()
+    assert broker.consumer("s", "c", deliver_subject=subject)["error"]["err_code"] == 10081
+    broker.consumer("s", "pull")
+    broker.send("CONSUMER.MSG.NEXT.s.pull", {"batch": 9}, reply=subject)
+    assert [one.status[:3] for one in broker.delivered()] == ["400"]
+
+
+def test_a_request_ends_when_a_stream_begins_to_store_its_inbox() -> None:
+    broker = started(0)
+    broker.consumer("s", "c")
+    inbox = broker.send("CONSUMER.MSG.NEXT.s.c", {"batch": 9, "expires": 60 * S}, reply="later.x")
+    other = broker.send("CONSUMER.MSG.NEXT.s.c", {"batch": 1, "expires": 60 * S})
+    add_subject(broker, "later.>")
+    broker.gateway_tick(1)
+    broker.publish("s.0", b"x")
+    assert [one.inbox for one in broker.delivered()] == [other]
+    assert inbox != other
+
+
+def test_a_consumer_ends_when_a_stream_begins_to_store_its_deliver_subject() -> None:
+    broker = started(0)
+    assert "error" not in broker.consumer("s", "c", deliver_subject="later.x")
+    assert "error" not in broker.consumer("s", "other", deliver_subject="later")
+    add_subject(broker, "later.>")
+    broker.gateway_tick(1)
+    broker.publish("s.0", b"x")
+    assert [one.inbox for one in broker.delivered()] == ["later"]
+    assert broker.api("CONSUMER.NAMES.s")["consumers"] == ["other"]
+
+
+def test_a_consumer_that_is_deleted_while_it_is_updated_leaves_nothing() -> None:
+    broker = started()
+    broker.consumer("s", "c", deliver_subject="first")
+    wanted = {"stream_name": "s", "config": {"name": "c", "deliver_subject": "second"}}
+    broker.leaf.deserted.add(b"first")
+    broker.deliver(
+        [
+            (b"$JS.API.CONSUMER.CREATE.s.c", b"_INBOX.update", None, json.dumps(wanted).encode()),
+            (b"$JS.API.CONSUMER.DELETE.s.c", b"_INBOX.delete", None, b""),
+        ]
+    )
+    assert json.loads(broker.answers["_INBOX.delete"])["success"]
+    assert "error" not in json.loads(broker.answers["_INBOX.update"])
+    assert broker.leaf.watched == set()
+    assert broker.api("CONSUMER.NAMES.s")["total"] == 0
+
+
+def test_a_consumer_that_is_made_anew_while_it_is_updated_stays() -> None:
+    broker = started()
+    broker.consumer("s", "c", filter_subject="s.0")
+    wanted = {"stream_name": "s", "config": {"name": "c", "filter_subject": "s.1"}}
+    anew = {"stream_name": "s", "config": {"name": "c", "deliver_policy": "new"}}
+    broker.deliver(
+        [
+            (b"$JS.API.CONSUMER.CREATE.s.c.s.1", b"_INBOX.update", None, json.dumps(wanted).encode()),
+            (b"$JS.API.CONSUMER.DELETE.s.c", b"_INBOX.delete", None, b""),
+            (b"$JS.API.CONSUMER.CREATE.s.c", b"_INBOX.anew", None, json.dumps(anew).encode()),
+        ]
+    )
+    assert json.loads(broker.answers["_INBOX.update"])["error"]["err_code"] == 10014
+    assert "error" not in json.loads(broker.answers["_INBOX.anew"])
+    assert "filter_subject" not in broker.api("CONSUMER.INFO.s.c")["config"]
+
+
+def pull_all(broker: ReaderBroker, names: list[str], *more: bytes) -> None:
+    """Ask for one message of each consumer in one read; `more`: operations behind it."""
+    pulls = [(f"$JS.API.CONSUMER.MSG.NEXT.s.{name}".encode(), f"got.{name}".encode(), None, b"") for name in names]
+    broker.deliver(pulls + [(b"$JS.API." + one, b"_INBOX.more", None, b"") for one in more])
+
+
+def test_who_waits_for_a_read_goes_on_when_another_one_has_read_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table, "FETCHES_MAX", 1)
+    broker = started(6)
+    for name, subject in (("a", "s.0"), ("b", "s.1"), ("c", "s.1"), ("d", "s.1"), ("e", "s.1")):
+        broker.consumer("s", name, filter_subjects=[subject, "s.none"])
+    pull_all(broker, ["a", "b", "c", "d", "e"])
+    assert sorted(one.inbox for one in broker.delivered()) == ["got.a", "got.b", "got.c", "got.d", "got.e"]
+
+
+def test_many_counts_at_once_are_no_recursion(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table, "COUNTS_MAX", 1)
+    broker = started(6)
+    names = [f"c{number}" for number in range(400)]
+    for name in names:
+        broker.consumer("s", name, filter_subjects=["s.1", f"s.none.{name}"], inactive_threshold=600 * S)
+    broker.api("STREAM.MSG.DELETE.s", {"seq": 2, "no_erase": True})
+    pull_all(broker, names, b"STREAM.PURGE.s")  # nothing is left to count
+    broker.delivered()
+    broker.publish("s.1", b"new")
+    broker.tick(200)
+    assert [one.value for one in broker.delivered() if one.value] == [b"new"] * len(names)
+
+
+def test_filter_subjects_of_all_consumers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feed, "FILTER_SUBJECTS_MAX", 4)
+    broker = started()
+    assert "error" not in broker.consumer("s", "a", filter_subjects=["s.1", "s.2", "s.3"])
+    assert "error" not in broker.consumer("s", "b", filter_subjects=["s.1", "s.2", "s.3"])
+    assert broker.consumer("s", "c", filter_subjects=["s.1", "s.2"])["error"]["code"] == 503
+    assert broker.api("CONSUMER.DELETE.s.a")["success"]
+    assert broker.api("CONSUMER.DELETE.s.b")["success"]
+    assert "error" not in broker.consumer("s", "c", filter_subjects=["s.1", "s.2"])
+
+
+def test_requests_that_wait_are_bounded_for_all_consumers_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table, "PULLS_MAX", 4)
+    monkeypatch.setattr(table, "PULLS_LOOKED_AT", 2)
+    broker = started(0)
+    for name in ("a", "b"):
+        broker.consumer("s", name, inactive_threshold=600 * S)
+    asked = [broker.send(f"CONSUMER.MSG.NEXT.s.{name}", {"expires": S}) for name in "abababab"]
+    refused = [one.inbox for one in broker.delivered() if one.status == "409 Exceeded MaxWaiting"]
+    assert refused == asked[5:]  # they are counted at every second one
+    broker.tick(1_500)  # all have ended
+    broker.delivered()
+    broker.send("CONSUMER.MSG.NEXT.s.a", {"expires": S})
+    assert broker.delivered() == []
+
+
+@pytest.mark.parametrize("rule", [Rule(Operation.READ, subject="s.1"), Rule(Operation.ALTER, "s")])
+@pytest.mark.parametrize("policy", ["all", "new", "last"])
+def test_a_consumer_needs_the_right_to_read_the_whole_stream(rule: Rule, policy: str) -> None:
+    broker = ReaderBroker(rights=ApiRights(user="api")).start()
+    broker.create("s")
+    broker.publish("s.1", b"x")
+    key = Credential("password", CredentialKind.PASSWORD, 1, None, b"s" * 16, 600_000, bytes(32), bytes(32))
+    broker.request(CreateUserRequest(name="ann", credentials=(key,), rules=(Rule(Operation.ADMIN),)))
+    ann = broker.node.image.user("ann")
+    broker.who = Principal("ann", ann.made_index, "password", ann.credentials[0].mark)
+    broker.request(CreateUserRequest(name="api", credentials=(key,), rules=(rule,)))
+    made = broker.consumer("s", "c", deliver_policy=policy)
+    assert made["error"]["code"] == 403
+    assert broker.api("CONSUMER.NAMES.s")["total"] == 0
+
+
+def test_requests_without_a_subscriber_are_found_piece_by_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table, "INBOXES_LOOKED_AT", 2)
+    broker = started(0)
+    broker.consumer("s", "c", inactive_threshold=600 * S)
+    inboxes = [broker.send("CONSUMER.MSG.NEXT.s.c", {"batch": 1}) for _ in range(5)]
+    broker.leaf.deserted.update(one.encode() for one in (inboxes[0], inboxes[1], inboxes[2], inboxes[4]))
+    waiting = [5]
+    for _ in range(5):
+        broker.tick(1_100)
+        waiting.append(broker.api("CONSUMER.INFO.s.c")["num_waiting"])
+    assert max(before - after for before, after in pairwise(waiting)) <= 2
+    assert waiting[-1] == 1
+    broker.publish("s.0", b"x")
+    assert [one.inbox for one in broker.delivered()] == [inboxes[3]]
