@@ -205,9 +205,8 @@ class ConsumerApi:
         reader.told_pending = None
         if told is None:
             yield from self._readers.caught_up(reader)
-            if not self._readers.is_here(reader):
-                raise consumer_not_found()
-            told = self._readers.told_pending(reader)
+            # it may be deleted meanwhile
+            told = self._readers.told_pending(reader) if self._readers.is_here(reader) else 0
         if told is None:
             told = (yield from self._readers.counting(reader)).messages
         return self._told(reader, told)
