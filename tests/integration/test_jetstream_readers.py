@@ -224,6 +224,23 @@ async def test_key_value_buckets_are_watched(tmp_path: Path) -> None:
                 await updates.stop()
 
 
+@each_change
+async def test_objects_are_put_read_watched_and_deleted(tmp_path: Path) -> None:
+    with running_broker(tmp_path / "data", *api_options()) as broker:
+        async with connected(broker.nats_url) as connection:
+            await delivering(connection)
+            store = await connection.jetstream().create_object_store(bucket="o")
+            data = bytes(range(256)) * 5_000
+            await store.put("big", data)
+            found = await store.get("big")
+            assert (found.data == data, found.info.chunks) == (True, 10)
+            watcher = await store.watch()
+            assert (await watcher.updates(timeout=TIMEOUT_S)).name == "big"
+            assert await watcher.updates(timeout=TIMEOUT_S) is None  # that was all
+            await store.delete("big")
+            assert (await watcher.updates(timeout=TIMEOUT_S)).deleted
+
+
 async def watched(watcher: Any, *, stops: bool = True) -> list[tuple[str, bytes, str | None]]:
     """Return the values that a watch begins with, up to the mark behind them."""
     found = []

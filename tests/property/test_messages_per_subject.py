@@ -1,7 +1,7 @@
 """Streams that refuse what is beyond a limit by subject, or take it in place of an older message, against lists.
 
-Reads, batches, rollups, deletions, truncations, writes that fail and restarts; what is beyond the limits of the whole
-stream is refused as by nats-server 2.15.1.
+Reads, batches, rollups, deletions, truncations, writes that fail, restarts, look-ups and other limits; what is beyond
+the limits of the whole stream is refused as by nats-server 2.15.1.
 """
 
 from __future__ import annotations
@@ -16,15 +16,27 @@ from hypothesis import strategies as st
 from penstock.base import limits
 from penstock.base.config import Discard
 from penstock.base.ids import Offset, PartitionId
-from penstock.messages import AppendRequest, AppendResponse, DeleteMessagesRequest, TruncateRequest, TruncateResponse
+from penstock.batch import codec
+from penstock.messages import (
+    AlterStreamRequest,
+    AlterStreamResponse,
+    AppendRequest,
+    AppendResponse,
+    DeleteMessagesRequest,
+    FindMessagesRequest,
+    FindMessagesResponse,
+    TruncateRequest,
+    TruncateResponse,
+)
 from penstock.vfs.faulty import FileFault, FileOperationKind, no_faults, nth
 from tests.extent import examples
 from tests.unit.node.harness import Broker, batch_of
 
 NAMES = "abcdef"
+_OFTEN = ("read", "append")
 ACTS = st.lists(
     st.tuples(
-        st.sampled_from(["read", "read", "append", "append", "sub", "all", "delete", "failed", "restart", "truncate"]),
+        st.sampled_from([*_OFTEN, *_OFTEN, "sub", "all", "delete", "failed", "restart", "truncate", "look", "alter"]),
         st.lists(st.sampled_from(NAMES), min_size=1, max_size=6),
         st.integers(0, 40),
     ),
@@ -115,7 +127,7 @@ def run(rules: Rules, acts: list[tuple[str, list[str], int]]) -> None:
             request = AppendRequest(stream_id=stream_id, partition=PartitionId(0))
             rows = batch_of([(f"orders.{name}", None, b"." * 300, None) for name in names])
             response = broker.replies[broker.request(request, rows)].response
-            after = Model(rules)
+            after = Model(model.rules)
             after.live, after.end = {name: [*own] for name, own in model.live.items()}, model.end
             is_whole = all(after.takes(name) for name in names)
             assert isinstance(response, AppendResponse) == is_whole, (names, model.live, response)
@@ -128,6 +140,19 @@ def run(rules: Rules, acts: list[tuple[str, list[str], int]]) -> None:
             before = min(number, model.end)
             broker.ask(TruncateRequest(stream_id=stream_id, before=Offset(before)), TruncateResponse)
             model.live = {name: [one for one in own if one >= before] for name, own in model.live.items()}
+        elif act == "alter":
+            model.rules = rules = rules._replace(most=1 + number % 3)
+            changes = {"max_messages_per_subject": rules.most}
+            broker.ask(AlterStreamRequest(name="orders", changes=changes), AlterStreamResponse)
+            if not rules.refuses:
+                model.live = {name: own[-rules.most :] for name, own in model.live.items()}
+        elif act == "look":
+            expected = {f"orders.{name}": model.live.get(name, [])[-1:] for name in names}
+            find = FindMessagesRequest(stream_id=stream_id, subjects=tuple(expected), which="last_of_each", limit=6)
+            caller = broker.request(find)
+            assert broker.answer(caller, FindMessagesResponse).messages == sum(map(len, expected.values()))
+            rows = codec.check_rows(broker.payloads[caller]).to_pylist() if caller in broker.payloads else []
+            assert [row["offset"] for row in rows] == sorted(one for last in expected.values() for one in last)
         elif act == "restart":
             broker.tick(1_000)
             broker = broker.crash().start()

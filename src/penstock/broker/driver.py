@@ -720,6 +720,9 @@ class Driver:
             if proven_us is not None:
                 self._node.not_drained(proven_us)
         await self._others(self._node.leave, timeout_s * _LEAVE_SHARE)
+        if self.gateway is not None:
+            self.gateway.shut_down()
+            self.carry_out()
         self._stopping = True
         self._node.give_up_queries()
         for_clients_s = timeout_s * 0.3

@@ -60,29 +60,38 @@ def row_at(view: LogView, offset: int, tell: Tell = lambda _: None) -> FoundRow 
 
 
 def rows_at(view: LogView, offsets: Sequence[int], tell: Tell = lambda _: None) -> Iterator[FoundRow | None]:
-    """Yield what `row_at` returns for each offset; they rise. Files are opened once for all rows of a segment."""
+    """Yield what `row_at` returns for each offset; they rise. Files are opened once for all rows of a segment.
+
+    Each batch is read as its first row is asked for: a caller that has enough stops.
+    """
     for _, group in groupby(offsets, view.segment_of):
         these = [*group]
-        found = _of_segment(view, these, tell) if len(these) > 1 else {}
-        for offset in these:
-            yield found[offset] if offset in found else row_at(view, offset, tell)
+        done = 0
+        if len(these) > 1:
+            for found in _of_segment(view, these, tell):
+                yield row_at(view, these[done], tell) if found is None else found
+                done += 1
+        for offset in these[done:]:
+            yield row_at(view, offset, tell)
 
 
-def _of_segment(view: LogView, offsets: Sequence[int], tell: Tell) -> dict[int, FoundRow]:
-    """Return rows of small batches of one segment; those that are left out have to be read one by one."""
+def _of_segment(view: LogView, offsets: Sequence[int], tell: Tell) -> Iterator[FoundRow | None]:
+    """Yield rows of small batches of one segment; None, and what is left out, have to be read one by one."""
     segment = view.segment_of(offsets[0]).latest
-    hidden, found = view.hidden, dict[int, FoundRow]()
-    wanted = [one for one in offsets if hidden is None or one not in hidden]
+    hidden = view.hidden
     with (
         contextlib.suppress(ReplacedError, LogCutError, RemoteError, CorruptionError, FileNotFoundError),
         contextlib.closing(view.open_exactly(segment)) as file,
     ):
-        extents = view.with_entries_of(segment, lambda _, entries: [extent_of(entries, one) for one in wanted], file)
+        extents = view.with_entries_of(segment, lambda _, entries: [extent_of(entries, one) for one in offsets], file)
         batch: RowPicker | None = None
-        for offset, extent in zip(wanted, extents, strict=True):
-            if extent is None or not extent.base_offset <= offset < extent.end_offset:
+        for offset, extent in zip(offsets, extents, strict=True):
+            is_small = extent is not None and extent.size_bytes < limits.PICKED_BATCH_BYTES
+            if extent is None or not is_small or not extent.base_offset <= offset < extent.end_offset:
+                yield None
                 continue
-            if extent.size_bytes >= limits.PICKED_BATCH_BYTES:
+            if hidden is not None and offset in hidden:
+                yield None
                 continue
             if batch is None or batch.header.end_offset <= offset:
                 _, data = view.read_batch(segment, file, extent)
@@ -90,9 +99,8 @@ def _of_segment(view: LogView, offsets: Sequence[int], tell: Tell) -> dict[int, 
                 batch = RowPicker.of(data)
             row = _row_of(batch, offset)
             # Later than the read: the cleaner may have left the row blank meanwhile.
-            if row is not None and row.row.subject is not None and offset not in (view.hidden_in(segment) or ()):
-                found[offset] = row
-    return found
+            is_there = row is not None and row.row.subject is not None
+            yield row if is_there and offset not in (view.hidden_in(segment) or ()) else None
 
 
 def has_blocks(segment: Segment) -> bool:

@@ -29,14 +29,15 @@ class LastSequences:
     for another such offset.
     """
 
-    __slots__ = ("_found", "_found_counts", "_found_from", "counted_from", "failure", "is_compacted", "is_searching",
-                 "older", "searches_long", "table", "waiting")  # fmt: skip
+    __slots__ = ("_found", "_found_counts", "_found_from", "counted_from", "failure", "identity", "is_compacted",
+                 "is_searching", "older", "searches_long", "table", "waiting")  # fmt: skip
 
     def __init__(
         self, log_end: int, budget: TableBudget | None = None, *, counts: bool = False, counted_from: int = 0
     ) -> None:
         self.table = SubjectTable(limits.SUBJECT_TABLE_MAX, log_end, budget, counts)
         self.counted_from = counted_from
+        self.identity = object()  # for what is remembered of it: the tables themselves may be large
         self.is_searching = self.searches_long = self.is_compacted = False
         self.failure = ""
         self.waiting: list[Callable[[], None]] = []

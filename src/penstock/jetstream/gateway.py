@@ -78,6 +78,9 @@ class Part(Protocol):
     def tick(self, now: Now) -> None:
         """Time has passed, or the image has changed."""
 
+    def shut_down(self) -> None:
+        """The broker stops: tell who waits."""
+
     def turn(self, now: Now) -> None:
         """Do some of the work that waits for its turn."""
 
@@ -233,6 +236,11 @@ class Gateway:
         """Watched subjects have no subscriber any more."""
         for part in self.parts:
             part.interest_lost(subjects, now)
+
+    def shut_down(self) -> None:
+        """The broker stops: tell who waits."""
+        for part in self.parts:
+            part.shut_down()
 
     def turn(self, now: Now) -> None:
         """Do some of the work that waits for its turn."""

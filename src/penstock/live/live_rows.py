@@ -46,7 +46,7 @@ class LiveRows:
     __slots__ = (
         "_held_end", "_lacked_end", "_parts", "_since_bytes", "_since_marks", "counts", "decided_end", "expired",
         "files_start", "hidden", "is_whole", "leader_epoch", "limit", "log_end", "log_start", "refusal",
-        "removable_end", "rollups", "secure",
+        "removable_end", "rollups", "secure", "was_narrower",
     )  # fmt: skip
 
     def __init__(self, begin: int = 0) -> None:
@@ -58,6 +58,7 @@ class LiveRows:
         self.counts = [0] * len(_REASONS)  # rows that were hidden, in the order of HideReason
         self.decided_end = 0
         self.limit = 0  # messages of each subject that stay before `decided_end`; 0: no limit was decided
+        self.was_narrower = bool(begin)  # rows may be hidden by a narrower limit than `limit`
         self.rollups = False  # rollups before `decided_end` have taken effect
         self.leader_epoch = 0  # of the last mark
         self.log_end = 0  # of the same
@@ -106,6 +107,7 @@ class LiveRows:
         else:
             self.decided_end = under.decided_end
         if under.limit or under.rollups:
+            self.was_narrower |= self.limit > 0 and not 0 < under.limit <= self.limit
             self.limit, self.rollups = under.limit, under.rollups
 
     def covers(self, limit: int, *, rollups: bool) -> bool:

@@ -10,7 +10,8 @@ Rules:
    a leadership that began there by then is not bound.
 3. A bound leadership commits nothing, and no replica joins its ISR: that one could lead next, and would not be bound.
 4. A promise binds no longer once the broker that it was given to cannot lead by old metadata any more: it fetches in
-   the new epoch, has stopped on purpose (before that it uses no lease), or has been registered anew.
+   the new epoch, or has stopped on purpose (before that it uses no lease). That it has been registered anew does not
+   say so: a registration that was sent twice may arrive late.
 5. Promises are in memory. A broker that starts is bound as if it had promised everything just before.
 
 So at most one broker answers look-ups by a lease and acks messages of a partition. Only elapsed time counts. A broker
@@ -23,17 +24,13 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple, Protocol
 
 from penstock.base import limits
-from penstock.base.ids import BrokerId, Incarnation
+from penstock.base.ids import BrokerId
 
 _LEASE_US = limits.LEADER_LEASE_MS * 1_000
 
 
 class RegisteredBroker(Protocol):
     """A broker in the metadata image."""
-
-    @property
-    def incarnation(self) -> Incarnation:
-        """Its present or last run."""
 
     @property
     def is_live(self) -> bool:
@@ -44,22 +41,17 @@ class RegisteredBroker(Protocol):
         """True if it stopped on purpose, unless it is live."""
 
 
-class _Given(NamedTuple):
-    incarnation: Incarnation
-    until_us: int
-
-
 class GivenPromises:
     """The promises of one broker to others, at most one for each broker in the metadata. Times are elapsed."""
 
     def __init__(self, started_us: int) -> None:
         """`started_us`: when this process started."""
         self._forgotten_until_us = started_us + _LEASE_US  # promises of an earlier process
-        self._given: dict[BrokerId, _Given] = {}
+        self._given: dict[BrokerId, int] = {}  # until when
 
-    def give(self, broker_id: BrokerId, incarnation: Incarnation, now_us: int) -> None:
+    def give(self, broker_id: BrokerId, now_us: int) -> None:
         """Promise it to a broker, from now on."""
-        self._given[broker_id] = _Given(incarnation, now_us + _LEASE_US)
+        self._given[broker_id] = now_us + _LEASE_US
 
     def binding(
         self, others: Iterable[BrokerId], brokers: Mapping[BrokerId, RegisteredBroker], now_us: int
@@ -67,12 +59,10 @@ class GivenPromises:
         """Return the promises that bind a leadership that begins now, and until when; `others`: the other replicas."""
         found = {}
         for broker_id in others:
-            broker, given = brokers.get(broker_id), self._given.get(broker_id)
+            broker = brokers.get(broker_id)
             if broker is None or (not broker.is_live and broker.clean_stop):
                 continue
-            until_us = self._forgotten_until_us
-            if given is not None and given.incarnation == broker.incarnation:
-                until_us = max(until_us, given.until_us)
+            until_us = max(self._forgotten_until_us, self._given.get(broker_id, 0))
             if until_us > now_us:
                 found[broker_id] = until_us
         return found

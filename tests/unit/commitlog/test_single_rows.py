@@ -12,7 +12,7 @@ from penstock.base.config import Compression
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import Offset
 from penstock.client.read.batches import one_message
-from penstock.commitlog import FilterBudget, Log, LogConfig, LogView, SubjectQueries
+from penstock.commitlog import FilterBudget, Log, LogConfig, LogView, SubjectQueries, rows_at
 from penstock.commitlog.errors import LogCutError
 from penstock.commitlog.files import files
 from penstock.commitlog.subject_queries import identity_of
@@ -317,3 +317,16 @@ def test_memory_and_encrypted_files_are_left_to_a_disk_thread(tmp_path: Path) ->
         query.run()
         assert message_of(query) == (7, "s.7")
         log.close()
+
+
+def test_rows_are_read_as_far_as_they_are_asked_for() -> None:
+    """An answer holds few large messages, and a request may name many subjects."""
+    log = open_log(MemoryVfs(), LogConfig(segment_bytes=2**20))
+    log.start_epoch(1)
+    for number in range(8):
+        append_on(log, [f"s.{number}"], limits.PICKED_BATCH_BYTES // 4)
+    read: list[int] = []
+    rows = rows_at(log.view(), range(8), read.append)
+    assert [found.row.offset for found in (next(rows), next(rows)) if found is not None] == [0, 1]
+    assert len(read) == 2
+    assert [found.row.offset for found in rows if found is not None] == [*range(2, 8)]

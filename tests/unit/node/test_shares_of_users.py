@@ -12,6 +12,7 @@ from penstock.base.ids import Offset, PartitionId
 from penstock.hot.keyhash import partition_of
 from penstock.messages import (
     AlterStreamRequest,
+    AlterStreamResponse,
     AlterUserRequest,
     AppendRequest,
     ChangeRulesRequest,
@@ -30,6 +31,7 @@ from penstock.messages import (
     StagedStreamRequest,
     TruncateRequest,
 )
+from penstock.metadata.effects.streams import logs_of
 from penstock.node.partition.decisions import DecideRows
 from tests.unit.node.api.test_offsets import again
 from tests.unit.node.harness import Broker, batch_of
@@ -301,3 +303,16 @@ def test_changes_at_once_that_ask_for_no_more_are_made(broker) -> None:
     under_way(broker, of_bob(broker, 0, 2))
     changes = (AlterStreamRequest(name="b0", changes={"max_age_ms": 60_000 + number}) for number in range(3))
     assert not under_way(broker, *changes)
+
+
+def test_a_limit_that_needs_companion_logs_needs_room_for_them(monkeypatch) -> None:
+    broker = Broker().start()
+    broker.create("plain", subject="plain", partitions=2)
+    logs = sum(map(logs_of, broker.node._cluster.image.streams.values()))
+    monkeypatch.setattr(limits, "PARTITIONS_MAX", logs + 1)
+    request = AlterStreamRequest(name="plain", changes={"max_messages_per_subject": 1})
+    assert broker.refusal(request).code == ErrorCode.TOO_LARGE
+    monkeypatch.setattr(limits, "PARTITIONS_MAX", logs + 2)
+    broker.ask(request, AlterStreamResponse)
+    again = AlterStreamRequest(name="plain", changes={"max_messages_per_subject": 2})
+    broker.ask(again, AlterStreamResponse)

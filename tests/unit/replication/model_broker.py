@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from penstock.base import limits
 from penstock.base.config import Durability
 from penstock.base.errors import RemoteError
-from penstock.base.ids import BrokerId, Incarnation, PartitionKey
+from penstock.base.ids import BrokerId, PartitionKey
 from penstock.replication.catch_up import CatchUpBudget
 from penstock.replication.fetcher import Delivery, Fetcher
 from penstock.replication.follower import Following
@@ -30,7 +30,6 @@ LEASE_US = limits.LEADER_LEASE_MS * 1_000
 class Registered(NamedTuple):
     """A broker in an image."""
 
-    incarnation: Incarnation
     is_live: bool
     clean_stop: bool = False
 
@@ -177,12 +176,9 @@ class Broker:
     # Its lease
 
     def _registered(self) -> dict[BrokerId, Registered]:
-        """The brokers of its image, with their present or last runs."""
-        found = {}
-        for image in self.cluster.metadata.history[: self.heard]:
-            live = image.live
-            found.update({one: Registered(run, is_live=False) for one, run in live.items()})
-        return found | {one: Registered(run, is_live=True) for one, run in self.image.live.items()}  # type: ignore[return-value]
+        """The brokers that its images have had."""
+        known = {one for image in self.cluster.metadata.history[: self.heard] for one in image.live}
+        return {BrokerId(one): Registered(is_live=one in self.image.live) for one in known}
 
     def query(self) -> bool:
         """A look-up; True if it is answered. The lease is asked for if it is needed."""
@@ -192,7 +188,7 @@ class Broker:
         successors = leadership.successors
         for other in self.held.to_ask(successors, now_us):
             self.held.asked(other, now_us)
-            self.cluster.send(self.number, other, ("lease", now_us, self.incarnation, ()))
+            self.cluster.send(self.number, other, ("lease", now_us, None, ()))
         if not (leadership.knows_latest and self.held.cover(successors, self.image.index, now_us)):
             return False
         self.cluster.check_query(self)
@@ -256,7 +252,7 @@ class Broker:
         if kind in ("fetch", "progress"):
             self._serve(sender, kind, number, body)
         elif kind == "lease":
-            self.given.give(BrokerId(sender), body, now_us)
+            self.given.give(BrokerId(sender), now_us)
             self.cluster.send(self.number, sender, ("promise", number, self.image.index, ()))
         elif kind == "promise":
             self.held.promised(BrokerId(sender), number, LEASE_US, body)

@@ -8,7 +8,7 @@ import pytest
 
 from penstock.base import limits
 from penstock.base.config import Durability
-from penstock.base.ids import BrokerId, Incarnation, PartitionKey
+from penstock.base.ids import BrokerId, PartitionKey
 from penstock.replication.leader import CommitTerms, Leadership, LogEndsAtStart
 from penstock.replication.leadership_timers import LeadershipTimers
 from penstock.replication.lease import GivenPromises, HeldPromises
@@ -18,14 +18,12 @@ LEASE_US = limits.LEADER_LEASE_MS * 1_000
 COUNTED_US = LEASE_US - LEASE_US // limits.LEASE_MARGIN
 LATER_US = 10 * LEASE_US  # when promises of an earlier process are over
 ONE, TWO, THREE = map(BrokerId, (1, 2, 3))
-RUN = Incarnation(11)
 LIVE: Any = {1: 11, 2: 12, 3: 13}
 
 
 class Known(NamedTuple):
     """A broker in the metadata."""
 
-    incarnation: Incarnation = RUN
     is_live: bool = True
     clean_stop: bool = False
 
@@ -33,7 +31,7 @@ class Known(NamedTuple):
 def given() -> GivenPromises:
     """The promises of a broker that gave one to broker 1."""
     promises = GivenPromises(0)
-    promises.give(ONE, RUN, LATER_US)
+    promises.give(ONE, LATER_US)
     return promises
 
 
@@ -44,7 +42,6 @@ def given() -> GivenPromises:
         (Known(is_live=False), True),  # fenced: it may be alive, and not know it
         (Known(is_live=False, clean_stop=True), False),  # it has stopped by itself
         (Known(clean_stop=True), True),  # it did before it was started this time
-        (Known(incarnation=Incarnation(12)), False),  # that run has ended, or knows that it was fenced
         (None, False),
     ],
 )

@@ -81,14 +81,6 @@ def without_hidden(offsets: bytes, hidden: RowSet | None) -> bytes:
     return bytes(memoryview(found.buffers()[1])[: 8 * len(found)])
 
 
-def load_arrow() -> None:
-    """Load what decoding needs, before a reader waits for it: it takes a second on a busy machine."""
-    import pyarrow
-    import pyarrow.compute
-
-    assert pyarrow.compute is not None
-
-
 def decoded(begin: int, response: FetchResponse, payload: Payload, filters: tuple[str, ...] | None) -> Chunk:
     """Return the rows from `begin` on in the answer of a fetch. CorruptionError, OSError."""
     raw = _read(payload)

@@ -27,7 +27,7 @@ from penstock.hot.scan import GROUP_BITS
 from penstock.jetstream.conversations import Answered, Asked
 from penstock.jetstream.errors import ApiError
 from penstock.jetstream.gateway import GATEWAY_GROUP, Gateway
-from penstock.jetstream.readers.chunks import COLUMNS, Chunk, decoded, load_arrow
+from penstock.jetstream.readers.chunks import COLUMNS, Chunk, decoded
 from penstock.jetstream.readers.config import ReaderConfig
 from penstock.jetstream.readers.deliveries import Deliveries
 from penstock.jetstream.readers.feed import READ_BYTES, TAIL_WAIT_MS, Feed, Pending, RowCache
@@ -91,7 +91,6 @@ class Readers:
         self._counted_us = 0
         self.total = 0
         self.delivered_bytes = 0
-        self._node.outbox.work(Lane.READ, load_arrow, lambda error: None)
 
     # What requests use
 
@@ -800,7 +799,9 @@ class Readers:
             self._by_name.pop(feed.name, None)
 
     def shut_down(self) -> None:
-        """Tell who waits that this broker stops."""
+        """Tell clients whose requests wait that this broker stops."""
+        if not self.deliveries.is_up:
+            return
         for feed in self._feeds.values():
             for reader in feed.readers.values():
                 for pull in reader.pulls:

@@ -85,7 +85,7 @@ def check_create(
     existing = _existing(image, config)
     if existing is None:
         check_owned(image, config, by, under_way=under_way)
-        logs = config.partitions * (2 if _is_decided(image, config) else 1)
+        logs = config.partitions * (2 if is_decided(image, config) else 1)
         check_room(image, logs, by, under_way=under_way)
         _check_replicas(config, brokers, ready)
     return existing
@@ -329,14 +329,14 @@ def _made(image: ClusterImage, stream_id: StreamId, command: CreateStream) -> St
     partitions = made_partitions(image, command.config, assignments, command.observers)
     config = created_config(command.config, len(assignments[0]))
     owner = "" if config.is_internal else command.by
-    has_companion = _is_decided(image, config)
+    has_companion = is_decided(image, config)
     made = StreamState(stream_id, config, command.created_us, partitions, owner=owner, has_companion=has_companion)
     if command.intake is Intake.OPEN:
         return made
     return msgspec.structs.replace(made, intake=command.intake, intake_us=max(1, command.created_us))
 
 
-def _is_decided(image: ClusterImage, config: StreamConfig) -> bool:
+def is_decided(image: ClusterImage, config: StreamConfig) -> bool:
     """True if marks enforce something of this config, so that the stream needs companion logs."""
     return config.subject_limit is not None or (config.allow_rollup and image.has_feature(LEADER_DECIDES))
 
@@ -401,7 +401,7 @@ def alter_stream(image: ClusterImage, index: int, command: AlterStream) -> tuple
         config = _merged(state.config, changes, command.add_subjects, command.remove_subjects)
     except ConfigError as error:  # another request has changed the subjects meanwhile
         raise _invalid(error.mistakes) from None
-    has_companion = state.has_companion or _is_decided(image, config)
+    has_companion = state.has_companion or is_decided(image, config)
     changed = msgspec.structs.replace(state, config=config, has_companion=has_companion)
     changed = _observed(changed, command.observers)
     rules, live = ElectionRules.of(changed), image.live_brokers()

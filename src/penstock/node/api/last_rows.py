@@ -41,16 +41,16 @@ class KnownRows(NamedTuple):
 
 
 class _Kept(NamedTuple):
-    lasts: LastSequences
+    identity: object  # of the `LastSequences`
     end: int
     found: FoundRow | None
     size_bytes: int
 
 
 class _Places(NamedTuple):
-    """Offsets of last messages that were found since the table `lasts` knew all from `known_from` on."""
+    """Offsets of last messages that were found since the `LastSequences` knew all from `known_from` on."""
 
-    lasts: LastSequences
+    identity: object
     known_from: int
     table: SubjectTable
 
@@ -67,20 +67,19 @@ class LastRows:
     def _places_of(self, partition: Partition, lasts: LastSequences) -> SubjectTable:
         """Return the table of a partition, a new one if the last one is void."""
         found, known_from = self._places.get(partition.key), lasts.table.known_from
-        if found is None or found.lasts is not lasts or found.known_from != known_from:
+        if found is None or found.identity is not lasts.identity or found.known_from != known_from:
             table = SubjectTable(limits.SUBJECT_TABLE_MAX, 0, partition.budget.tables)
             self._places.pop(partition.key, None)
             while len(self._places) >= limits.LAST_ROWS_PARTITIONS_MAX:
                 del self._places[next(iter(self._places))]
-            found = self._places[partition.key] = _Places(lasts, known_from, table)
+            found = self._places[partition.key] = _Places(lasts.identity, known_from, table)
         return found.table
 
     def known(self, partition: Partition, subjects: Sequence[str], visible_end: int) -> KnownRows | None:
         """Return what is known of plain subjects; None: nothing can be kept of this partition now."""
         if partition.leadership is None or not partition.knows_hidden or partition.stream.config.compact:
             return None
-        if (lasts := partition.lasts) is None:
-            lasts = partition.lasts = LastSequences(partition.log.log_end, partition.budget.tables)
+        lasts = partition.keep_lasts()
         if lasts.is_compacted:
             return None
         known, table, key, log_start = KnownRows(lasts, {}, {}), lasts.table, partition.key, partition.log_start
@@ -89,7 +88,7 @@ class LastRows:
             name = subject.encode()
             last = table.find(name, 0, len(name))
             kept = self._kept.get((key, subject))
-            if kept is not None and kept.lasts is not lasts:
+            if kept is not None and kept.identity is not lasts.identity:
                 self._drop((key, subject))
                 kept = None
             if last >= visible_end:
@@ -121,7 +120,7 @@ class LastRows:
                 size_bytes += sum(map(len, (one.row.key or b"", one.row.value or b"", one.row.headers or b"")))
             if size_bytes > self._bytes_max:
                 continue
-            self._kept[key] = _Kept(lasts, end, one, size_bytes)
+            self._kept[key] = _Kept(lasts.identity, end, one, size_bytes)
             self._size_bytes += size_bytes
         while self._size_bytes > self._bytes_max:
             self._drop(next(iter(self._kept)))

@@ -72,6 +72,7 @@ from penstock.metadata.effects.streams import (
     check_owned,
     check_room,
     created_config,
+    is_decided,
     replicas_wanted,
 )
 from penstock.metadata.image import ClusterImage, CommandOutcome, OwnedStreams, StreamState
@@ -386,6 +387,8 @@ class StreamAdmin:
         config = altered_config(state.config, request.changes, request.add_subjects, request.remove_subjects)
         payer = self._payer(state, auth)
         check_owned(self._image, config, payer, state, self._under_way)
+        if is_decided(self._image, config) and not state.has_companion:
+            check_room(self._image, len(state.partitions), payer, streams=0, under_way=self._under_way)
         observers = None
         if config.observers > state.config.observers:
             assert config.replicas is not None

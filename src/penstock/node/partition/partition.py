@@ -591,11 +591,13 @@ class Partition:
         """Offset from which on messages of a subject count: a rollup of all may not be applied yet."""
         return max(self.log_start, self.rollup_at)
 
-    def _new_lasts(self) -> LastSequences:
-        counts = self._rules.subject_max > 1
-        return LastSequences(
-            self.log.log_end, self.budget.tables, counts=counts, counted_from=self._counted_from if counts else 0
-        )
+    def keep_lasts(self) -> LastSequences:
+        """Return the last offsets of subjects that are known; of a new table, all that come from now on."""
+        if self.lasts is None:
+            counts = self._rules.subject_max > 1
+            begin = self._counted_from if counts else 0
+            self.lasts = LastSequences(self.log.log_end, self.budget.tables, counts=counts, counted_from=begin)
+        return self.lasts
 
     def _forget_lasts_before(self) -> None:
         """Forget counts that began elsewhere than messages count from now."""
@@ -606,7 +608,9 @@ class Partition:
     def _search(self, lasts: LastSequences, subjects: Sequence[bytes], uncounted: Sequence[bytes], step: Step) -> bool:
         """Have subjects looked up; see `search`."""
         begin, most = lasts.counted_from, self._rules.subject_max
-        hides_oldest = self.stream.config.subject_limit is not None and not self.visible.applied.hides_others
+        # A subject of which a narrower limit has hidden some may have fewer than `most` others.
+        is_wide = self.decided_limit >= most and not self.visible.applied.hides_others
+        hides_oldest = self.stream.config.subject_limit is not None and is_wide
         view, is_indexed = self.view().hiding(self.log.hidden), self.log.config.indexes_subjects
         counted = Counted(uncounted, begin, most, hides_oldest)
         return search(lasts, subjects, counted, view, step, is_indexed=is_indexed)
@@ -641,9 +645,7 @@ class Partition:
         if not self._may_be_full(message, codec.read_header(message).count):
             return False
         self._forget_lasts_before()
-        lasts = self.lasts
-        if lasts is None:
-            lasts = self.lasts = self._new_lasts()
+        lasts = self.keep_lasts()
         if lasts.is_searching:
             return True
         _, unknown = self._at_limit(lasts, message)
@@ -819,7 +821,7 @@ class Partition:
                 return None
             if not self.knows_hidden:
                 return self._refuse_without_marks(group)
-            self.lasts = self._new_lasts()
+            self.keep_lasts()
             return self._admit(group, now, step, arrived_us, must=must)
         if not (admission.needs_ids or admission.needs_lasts):
             if values is not None:

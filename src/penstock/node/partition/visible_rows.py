@@ -24,8 +24,8 @@ class AppliedMarks(NamedTuple):
 
     `secure`: rows that are to be erased at once. `refusal`: why no row may be shown, as not all marks are understood.
     `leader_epoch`: see `Log.hide`. `decided_end`: the rows before it hide what they hide by that `limit` by subject, 0:
-    by none. `hides_others`: not only a limit by subject hides some of them. `log_end`: up to which the log has to be
-    committed beside them.
+    by none. `hides_others`: not only this limit by subject, or a wider one, hides some of them. `log_end`: up to which
+    the log has to be committed beside them.
     """
 
     hidden: RowSet = NONE

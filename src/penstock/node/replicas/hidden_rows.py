@@ -68,6 +68,7 @@ class _Result(NamedTuple):
     limit: int
     log_end: int  # up to which the data log has to be committed beside them
     others: int  # rows that were hidden, but not by a limit: any of them may be the last one of its subject
+    was_narrower: bool  # see `LiveRows`
 
 
 @dataclass(slots=True)
@@ -83,8 +84,9 @@ class _Fold:
         live = self.live
         others = sum(live.counts) - live.counts[_LIMIT]
         return _Result(
-            self.end, live.hidden, live.secure, live.leader_epoch, live.decided_end, live.limit, live.log_end, others
-        )
+            self.end, live.hidden, live.secure, live.leader_epoch, live.decided_end, live.limit, live.log_end, others,
+            live.was_narrower,
+        )  # fmt: skip
 
 
 class Decision(NamedTuple):
@@ -270,7 +272,7 @@ class HiddenRows:
                 live.refusal,
                 result.decided_end,
                 result.limit,
-                hides_others=result.others > 0,
+                hides_others=result.others > 0 or result.was_narrower,
                 log_end=result.log_end,
             )
             partition.hide(marks, keeps_lasts=result.others == fold.others)

@@ -25,6 +25,7 @@ from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.fair_shares import FairShares
 from penstock.base.ids import BrokerId, Incarnation
 from penstock.messages import LeaseRequest, LeaseResponse, Response
+from penstock.metadata import feature_versions
 from penstock.metadata.feature_levels import LEADER_LEASE
 from penstock.node.context import Context
 from penstock.node.control.cluster import Cluster
@@ -90,6 +91,7 @@ class LeaderLeases:
         self._waiting: dict[Hashable, _Lookup] = {}  # those that wait for a lease, oldest first
         self._shares = FairShares()  # shares of the open ones
         self._is_due = False  # a lease may hold that did not
+        self._index = 0  # metadata index at the last `settle`: a promise counts once its own has arrived
 
     def started(self, now: Now) -> None:
         """Take the time at which this process started."""
@@ -104,7 +106,12 @@ class LeaderLeases:
     # Promises to others
 
     def promise(self, call: Call, request: LeaseRequest) -> None:
-        """Answer another broker with a promise. Raise RemoteError (unknown_epoch, stale_incarnation)."""
+        """Answer another broker with a promise.
+
+        Raise RemoteError (unknown_epoch, stale_incarnation; unsupported_version where a leadership would not be bound).
+        """
+        if (error := feature_versions.missing(self._context.image, LEADER_LEASE)) is not None:
+            raise error
         known = self._context.image.brokers.get(request.broker_id)
         if known is None or known.incarnation < request.incarnation:
             text = f"incarnation {request.incarnation} of broker {request.broker_id} is not known here yet"
@@ -112,7 +119,7 @@ class LeaderLeases:
         if known.incarnation > request.incarnation:
             text = f"incarnation {request.incarnation} of broker {request.broker_id} is over; register again"
             raise RemoteError(ErrorCode.STALE_INCARNATION, text)
-        self._given.give(request.broker_id, request.incarnation, call.now.elapsed_us)
+        self._given.give(request.broker_id, call.now.elapsed_us)
         self._outbox.reply(call.caller, LeaseResponse(lease_us=_LEASE_US, index=self._context.image.index))
 
     def binding(self, replicas: Iterable[BrokerId]) -> dict[BrokerId, int]:
@@ -187,10 +194,11 @@ class LeaderLeases:
         """Have look-ups go on whose lease holds by now, and the late ones wait for a heartbeat."""
         if not self._waiting:
             return
-        now_us = self._context.now.elapsed_us
-        if not self._is_due and now_us < next(iter(self._waiting.values())).until_us:
+        now_us, index = self._context.now.elapsed_us, self._context.image.index
+        is_due = self._is_due or index != self._index
+        if not is_due and now_us < next(iter(self._waiting.values())).until_us:
             return
-        self._is_due = False
+        self._is_due, self._index = False, index
         late: dict[tuple[Leadership, str], list[_Lookup]] = {}
         held: dict[Leadership, bool] = {}
         for lookup in list(self._waiting.values()):

@@ -201,3 +201,13 @@ def test_no_request_is_lost_while_nothing_can_be_delivered() -> None:
     broker.leaf.is_up = True
     broker.turn()
     assert told(broker.delivered(inbox)) == ["0", "1", "more"]
+
+
+def test_a_broker_that_stops_tells_it() -> None:
+    broker = started(0)
+    broker.consumer("s", "c")
+    inbox = broker.send("CONSUMER.MSG.NEXT.s.c", {"batch": 3, "expires": 5 * S})
+    broker.gateway.shut_down()
+    (end,) = broker.delivered(inbox)
+    text = b"NATS/1.0 409 Server Shutdown\r\nNats-Pending-Messages: 3\r\nNats-Pending-Bytes: 0\r\n\r\n"
+    assert end.headers == text

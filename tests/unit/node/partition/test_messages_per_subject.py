@@ -636,3 +636,29 @@ def test_nothing_is_replaced_while_the_limit_is_suspended() -> None:
     changes = {"suspend_deletion": "yes"}
     broker.ask(AlterStreamRequest(name="orders", changes=changes), AlterStreamResponse)
     assert publish(broker, "a") == [FULL_STREAM]
+
+
+@pytest.mark.parametrize("is_decided", [False, True])
+@pytest.mark.parametrize("restarts", [False, True])
+def test_what_a_narrower_limit_has_hidden_makes_no_room(*, restarts: bool, is_decided: bool) -> None:
+    broker = limited(**REPLACING, max_messages=3)
+    for name in "aaabc":
+        publish(broker, name)
+        broker.tick(1_000)
+    assert shown(broker) == "abc"
+
+    def alter(**changes: int) -> None:
+        broker.ask(AlterStreamRequest(name="orders", changes=changes), AlterStreamResponse)
+        broker.tick(1_000)
+
+    alter(**TWO)
+    if is_decided:  # the wider limit has hidden something, too
+        alter(max_messages=5)
+        publish(broker, "cc")
+        broker.tick(1_000)
+        assert shown(broker) == "abcc"
+        alter(max_messages=4)
+    if restarts:
+        broker = broker.crash().start()
+        broker.tick(1_000)
+    assert publish(broker, "a") == [FULL_STREAM]  # it has one message only

@@ -20,6 +20,7 @@ from penstock.messages import (
     ListOffsetsResponse,
     ListSubjectsRequest,
     ListSubjectsResponse,
+    RegisterBrokerResponse,
     Request,
     TruncateRequest,
 )
@@ -105,7 +106,7 @@ def test_without_look_ups_nobody_is_asked() -> None:
     led = brokers.led("s")
     led.request(latest(led))
     brokers.run(10_000)
-    given = [leases(one)._given._given[led.broker_id].until_us for one in brokers.members.values() if one is not led]
+    given = [leases(one)._given._given[led.broker_id] for one in brokers.members.values() if one is not led]
     assert all(until_us < brokers.clock.now.elapsed_us - 9_000_000 for until_us in given)
 
 
@@ -304,6 +305,10 @@ def test_below_feature_level_0_4_nobody_is_asked() -> None:
     led = brokers.led("s")
     led.ask(latest(led), ListOffsetsResponse)
     assert asked_leases(brokers) == 0
+    giver, run = brokers[1], brokers[1].image.brokers[2].incarnation
+    giver.who = THE_BROKER
+    # The asker may have heard sooner that the level was raised, and a leadership that begins here would not be bound.
+    assert giver.refusal(LeaseRequest(broker_id=BrokerId(2), incarnation=run)).code == ErrorCode.UNSUPPORTED_VERSION
 
 
 def test_a_stop_and_a_lost_connection_end_the_wait() -> None:
@@ -345,3 +350,50 @@ def test_a_promise_is_given_to_a_known_run_only(step: int, code: ErrorCode) -> N
 def test_a_lease_is_asked_by_brokers() -> None:
     asked: type[Request] = LeaseRequest
     assert API_OF_REQUEST[asked].repeatable
+
+
+def test_a_promise_by_newer_metadata_counts_once_that_has_arrived() -> None:
+    brokers = with_messages(b"one")
+    led = apart_from_metadata(brokers)
+    caller = led.request(latest(led))
+    asked = list(brokers.carry)
+    brokers.carry.clear()
+    brokers.hang(led.broker_id)
+    brokers.leader.create("t", subject="t", replicas=3)
+    brokers.settle()
+    brokers.run(50)
+    brokers.carry += asked
+    brokers.settle()
+    late = brokers._hung[led.broker_id]
+    late.sort(key=lambda sent: not (isinstance(sent[1], tuple) and isinstance(sent[1][0].response, LeaseResponse)))
+    brokers.wake(led.broker_id)
+    brokers.settle()
+    assert led.image.index == brokers.leader.image.index
+    assert end_of(led, caller) == 1
+
+
+def test_a_late_registration_does_not_end_a_promise() -> None:
+    """The process that sent it twice goes on under the first one, and has the lease, until it hears of the second."""
+    brokers = with_messages(b"one")
+    led = apart_from_metadata(brokers)
+    twice = led.node._cluster.registration._who
+    caller = led.request(latest(led))
+    brokers.settle()
+    assert end_of(led, caller) == 1
+    for other in brokers.ids:
+        if other != led.broker_id:
+            brokers.cut(led.broker_id, other)
+    leader = brokers.leader
+    leader.who = THE_BROKER
+    registered = leader.request(twice)
+    brokers.settle()
+    brokers.run(50)
+    leader.answer(registered, RegisterBrokerResponse)
+    successor = brokers.led("s")
+    assert successor is not led
+    successor.publish("s", b"two", reply="r")
+    brokers.settle()
+    assert end_of(led, led.request(latest(led))) == 1
+    assert not successor.acks
+    brokers.run(2 * limits.LEADER_LEASE_MS)
+    assert [ack.reply for ack in successor.acks] == ["r"]
