@@ -30,6 +30,7 @@ Answers have nats-server's fields, codes and texts; `tests/integration/test_jets
 - The leader is `broker-<id>` in `cluster`.
 - The leader answers `DIRECT.GET`, so that it sees each ack; nats-server lets any replica answer. It has the same answers but for these: a batch ends after 8 MiB, `multi_last` has up to 1,024 filters, an `up_to_seq` beyond the last sequence is no error, and a message above `max_payload` gives the status 413. `tests/integration/test_jetstream_lookups.py` compares the bytes of the others.
 - Every answered change is known to every live broker, so the next request may reach any of them.
+- A request has at most 256 KiB of headers and JSON (10025). While a broker has 1,000 requests or 2,000 look-ups under way, further ones are refused (503): ask again.
 
 ## Fields of a stream's config
 A field that is absent, null or at its default is accepted.

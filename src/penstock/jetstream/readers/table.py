@@ -765,13 +765,23 @@ class Readers:
 
     def _end_stored(self) -> None:
         """End what would be delivered into a stream: the rows would come back to it for ever."""
+        if not self.total:
+            return
+        streams = self._node.image.streams.values()
+        firsts = {subject.partition(".")[0].encode() for state in streams for subject in state.config.subjects}
+        is_any = not firsts.isdisjoint((b"*", b">"))
+
+        def is_stored(inbox: bytes) -> bool:  # nearly all begin with a token that no stream has
+            return (is_any or inbox.partition(b".")[0] in firsts) and self.comes_back(inbox)
+
         for feed in self._feeds.values():
-            pushes = [one for one in feed.readers.values() if one.config.is_push and self.comes_back(one.inbox)]
+            pushes = [one for one in feed.readers.values() if one.config.is_push and is_stored(one.inbox)]
             if pushes:
                 self.remove(pushes)
             for reader in feed.readers.values():
-                if any(self.comes_back(pull.reply) for pull in reader.pulls):
-                    reader.pulls = deque(pull for pull in reader.pulls if not self.comes_back(pull.reply))
+                kept = deque(pull for pull in reader.pulls if not is_stored(pull.reply))
+                if len(kept) < len(reader.pulls):
+                    reader.pulls = kept
                     self.changed(reader, self._node.now)
 
     def comes_back(self, inbox: bytes) -> bool:

@@ -61,11 +61,12 @@ def test_a_request_ends_when_a_stream_begins_to_store_its_inbox() -> None:
     assert inbox != other
 
 
-def test_a_consumer_ends_when_a_stream_begins_to_store_its_deliver_subject() -> None:
+@pytest.mark.parametrize("added", ["later.>", "*.x"])
+def test_a_consumer_ends_when_a_stream_begins_to_store_its_deliver_subject(added: str) -> None:
     broker = started(0)
     assert "error" not in broker.consumer("s", "c", deliver_subject="later.x")
     assert "error" not in broker.consumer("s", "other", deliver_subject="later")
-    add_subject(broker, "later.>")
+    broker.create("t", added, acks="never")
     broker.gateway_tick(1)
     broker.publish("s.0", b"x")
     assert [one.inbox for one in broker.delivered()] == ["later"]
