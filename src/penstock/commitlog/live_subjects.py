@@ -74,7 +74,13 @@ class LiveSubjectQueries(SubjectQueries):
         return None
 
     def _use(
-        self, piece: Piece, use: Callable[[SubjectSource], _T], *, is_last: bool = False, may_exceed: bool = False
+        self,
+        piece: Piece,
+        use: Callable[[SubjectSource], _T],
+        *,
+        is_last: bool = False,
+        may_exceed: bool = False,
+        keeps: bool = False,
     ) -> list[_T]:
         if may_exceed:  # of last rows, which the base class reads without hidden ones
             return super()._use(piece, use, may_exceed=True)
@@ -84,7 +90,7 @@ class LiveSubjectQueries(SubjectQueries):
             return use(_Told(source, self._tell_subjects))
 
         if hidden is None or not hidden.any_in(piece.begin, piece.end):
-            return super()._use(piece, told, is_last=is_last)
+            return super()._use(piece, told, is_last=is_last, keeps=keeps)
         for _ in range(_TRIES):
             latest = piece.segment.latest
             gone = self._gone(piece, hidden)

@@ -555,12 +555,17 @@ class SubjectQueries:
         """
         numbers = dict.fromkeys(subjects, 0)
         hidden = None if hides_oldest else self._live_view.hidden
-        for piece in reversed(self._pieces()):
+        wanted = WantedSubjects([*numbers])
+        for piece in self._pieces_with(wanted) if numbers else ():
             left = [one for one, number in numbers.items() if number < most]
             if not left:
                 break
+            if len(left) < len(wanted.names):
+                wanted = WantedSubjects(left)
+                if not may_hold(piece.segment.latest, wanted):
+                    continue
             found: dict[bytes, SubjectRow] = {}
-            for part in self._use(piece, lambda source: [source.find(one) for one in left]):  # noqa: B023
+            for part in self._use(piece, lambda source: [source.find(one) for one in left], keeps=True):  # noqa: B023
                 for one, row in zip(left, part, strict=True):
                     if row is not None:
                         found[one] = _added(found.get(one), row)
@@ -701,12 +706,18 @@ class SubjectQueries:
             yield piece
 
     def _use(
-        self, piece: Piece, use: Callable[[SubjectSource], _T], *, is_last: bool = False, may_exceed: bool = False
+        self,
+        piece: Piece,
+        use: Callable[[SubjectSource], _T],
+        *,
+        is_last: bool = False,
+        may_exceed: bool = False,
+        keeps: bool = False,
     ) -> list[_T]:
         """Return what `use` makes of the index of a segment, or of each sum of what has none.
 
         `is_last`: an index that also counts what log_start cuts off will do. `may_exceed`: so will one, or sums, that
-        also count what is cut off behind.
+        also count what is cut off behind. `keeps`: its filter is kept, as with `may_exceed`.
         """
         self._tell(0)
         segment = piece.segment
@@ -716,7 +727,7 @@ class SubjectQueries:
             for _ in range(_TRIES):
                 segment = segment.latest
                 with contextlib.suppress(SegmentReplacedError):
-                    return self._with_index(segment, use, keeps=may_exceed)
+                    return self._with_index(segment, use, keeps=may_exceed or keeps)
         return [use(one) for one in self._summed(piece, may_exceed=may_exceed)]
 
     def _with_index(self, segment: Segment, use: Callable[[SubjectSource], _T], *, keeps: bool) -> list[_T]:

@@ -80,6 +80,23 @@ def test_an_absent_subject_reads_nothing_and_a_present_one_the_index_of_its_segm
     assert counted.looked_at() == {files.subjects_path(first.path)}
 
 
+def test_a_count_opens_no_index_of_segments_without_the_subject() -> None:
+    counted = Counted()
+
+    def counts(*subjects: bytes) -> list[int]:
+        counted.operations.clear()
+        view = counted.log.view()
+        return SubjectQueries(view, view.log_end).counts_of_many(subjects, 100, hides_oldest=False)
+
+    assert counts(b"absent") == [0]
+    assert counts(b"absent", b"absent.2") == [0, 0]
+    assert not counted.operations
+    assert counts(b"own.0", b"absent") == [1, 0]
+    assert counted.looked_at() == {files.subjects_path(counted.log.view().segments[0].path)}
+    assert counts(b"common") == [60]
+    assert counts() == []
+
+
 def test_a_read_of_one_subject_opens_no_index_of_segments_without_it() -> None:
     counted = Counted()
     assert counted.last("absent") == [-1]
