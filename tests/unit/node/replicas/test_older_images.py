@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-from typing import Any
 
 from penstock.base.ids import Offset
 from penstock.messages import (
@@ -12,7 +11,7 @@ from penstock.messages import (
     DeleteMessagesRequest,
     DeleteMessagesResponse,
 )
-from penstock.raft.storage import LOG_PATH
+from penstock.raft.tasks import LOG_PATH
 from penstock.vfs.faulty import FileFault, FileOperation, FileOperationKind, no_faults
 from tests.unit.node.members import Brokers, Member, formed
 from tests.unit.node.replicas.companion_brokers import key_of, target
@@ -27,11 +26,10 @@ def nothing_written(operation: FileOperation) -> FileFault | None:
     return FileFault(errno.ENOSPC) if operation.kind is FileOperationKind.WRITE else None
 
 
-def with_stream(**config: Any) -> tuple[Brokers, Member]:
+def with_stream() -> tuple[Brokers, Member]:
     """They hold a stream `s`; and a follower that does not lead the metadata."""
     brokers = formed()
-    config = {"replicas": 3, "min_isr": 2, "dedup_window_ms": None, **config}
-    caller = brokers.leader.create("s", subject="s.>", **config)
+    caller = brokers.leader.create("s", subject="s.>", replicas=3, min_isr=2, dedup_window_ms=None)
     brokers.run(500)
     brokers.leader.answer(caller, object)  # type: ignore[type-var]
     led = brokers.led("s")
