@@ -98,7 +98,7 @@ class Broker:
     def alter(self, number: int, changes: dict[str, Any]) -> None:
         partition = self.partitions[key_of(number)]
         config = msgspec.structs.replace(partition.stream.config, **changes)
-        partition.reconfigure(stream_state(number, config))
+        partition.reconfigure(stream_state(number, config), 0)
         partition.log.configure(LogConfig.of(config))
         self.upkeep.note_progress(partition, partition.committed_end)
 

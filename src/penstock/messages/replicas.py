@@ -143,7 +143,8 @@ class ReplicaNews(msgspec.Struct, frozen=True, array_like=True):
     `error` is an `ErrorCode`, or a newer one; then no other field is set. If the logs diverge, only `log_start` is.
     `committed_end` may lie beyond the follower's log end, which then bounds it. `replica_start` is for a follower that
     lacks batches that the leader has removed: it starts over there, at the base of the batch that holds `log_start`; 0:
-    it need not. `is_settled`: no earlier leader committed more than `committed_end`.
+    it need not. `is_settled`: no earlier leader committed more than `committed_end`. `image_index`: a follower whose
+    metadata ends before that command does not know which of these rows to show.
     """
 
     stream_id: StreamIdField
@@ -156,6 +157,7 @@ class ReplicaNews(msgspec.Struct, frozen=True, array_like=True):
     error: str = ""
     replica_start: OffsetField = 0  # type: ignore[assignment]
     is_settled: bool = False
+    image_index: Int64Field = 0
 
 
 class ReplicaFetchResponse(Response, frozen=True, kw_only=True):

@@ -2,8 +2,8 @@
 
 Rules: nothing is appended before the leader has found the end of this log in its own history, in this epoch. News count
 only in their own epoch, and batches only once each time the partition was named. The high watermark (`committed_end`)
-is the leader's, as far as this log reaches, never this log's end. While the log is cut it is not named, so no news
-come.
+is the leader's, as far as this log reaches, never this log's end; it stays while this broker's metadata is older than
+what the leader decides by. While the log is cut it is not named, so no news come.
 
 | state       | agrees   | diverges   | starts later | overlaps   | cut         | fails  | follows     | mended      |
 |-------------|----------|------------|--------------|------------|-------------|--------|-------------|-------------|
@@ -126,8 +126,8 @@ class Following:
 
     __slots__ = (
         "_is_asked", "_leader_committed_end", "_leader_log_start", "_overlapped", "committed_end", "freshness",
-        "is_in_sync", "is_observer", "key", "leader", "leader_epoch", "log", "state", "tells_flushes",
-        "trouble",
+        "image_index", "is_in_sync", "is_observer", "key", "leader", "leader_epoch", "log", "needed_index", "state",
+        "tells_flushes", "trouble",
     )  # fmt: skip
 
     def __init__(
@@ -150,6 +150,8 @@ class Following:
         self.is_in_sync = False  # a member of the ISR
         self.tells_flushes = False  # commits depend on this broker's disk
         self.is_observer = False  # a read replica: its flushed end is not reported
+        self.image_index = 0  # the last metadata command that was applied here
+        self.needed_index = 0  # the one from which on this broker knows which rows to show, by its leader
         self.freshness = Freshness(fresh_us)  # of the data shown to readers here
         self.trouble = ""  # why it is stalled and retried later
         self._is_asked = False
@@ -161,6 +163,11 @@ class Following:
     def may_ask(self) -> bool:
         """True if the log is idle, so that its end can be named."""
         return self.state in (FollowState.RECONCILING, FollowState.FETCHING)
+
+    @property
+    def is_behind(self) -> bool:
+        """True if this broker's metadata is too old to tell which of the leader's rows readers may be shown."""
+        return self.image_index < self.needed_index
 
     @property
     def reports_flushes(self) -> bool:
@@ -184,7 +191,7 @@ class Following:
         assert leader_epoch > self.leader_epoch, (self.key, leader_epoch, self.leader_epoch)
         self.leader, self.leader_epoch = leader, leader_epoch
         self.trouble = ""
-        self._leader_committed_end = self._leader_log_start = 0
+        self._leader_committed_end = self._leader_log_start = self.needed_index = 0
         self.unasked()
         self._on(_On.FOLLOWS)
 
@@ -225,6 +232,7 @@ class Following:
         self._leader_committed_end = max(self._leader_committed_end, news.committed_end)
         self.freshness.leader_end_reported(news.committed_end, self.committed_end, made_us, is_settled=news.is_settled)
         self._leader_log_start = max(self._leader_log_start, news.log_start)
+        self.needed_index = max(self.needed_index, news.image_index)
         if news.size_bytes and self._is_asked:
             self._is_asked = False
             return LogOrders(append=True)
@@ -273,7 +281,7 @@ class Following:
         """Return the ends that moved with the latest news, once its batches are in the log."""
         log, committed_end, log_start = self.log, None, None
         end = rules.follower_committed_end(self._leader_committed_end, log.log_end)
-        if self.state is FollowState.FETCHING and end > self.committed_end:
+        if self.state is FollowState.FETCHING and end > self.committed_end and not self.is_behind:
             self.committed_end = committed_end = Offset(end)
             self.freshness.shown(end)
         start = min(self._leader_log_start, self.committed_end)

@@ -208,8 +208,8 @@ class Leadership:
     __slots__ = (
         "_agenda", "_awaited_version", "_broker_id", "_followers", "_has_failed", "_incarnation", "_must_have",
         "_observers", "_promised", "_retry_us", "_rivals", "_smallest_isr", "_terms", "_under_way", "_unsettled",
-        "committed_end", "companion", "epoch_start", "flushed_end", "isr", "key", "leader_epoch", "log_end",
-        "log_start", "replicas", "target", "version",
+        "committed_end", "companion", "epoch_start", "flushed_end", "image_index", "isr", "key", "leader_epoch",
+        "log_end", "log_start", "replicas", "target", "version",
     )  # fmt: skip
 
     def __init__(
@@ -234,6 +234,7 @@ class Leadership:
         self.leader_epoch = assignment.leader_epoch
         self.log_start, self.committed_end, self.flushed_end, self.log_end = ends
         self.epoch_start = ends.log_end
+        self.image_index = 0  # metadata that a follower needs to show rows; set by the caller
         self.version = -1
         self._broker_id = broker_id
         self._terms = terms

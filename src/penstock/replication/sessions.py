@@ -534,6 +534,7 @@ class Sessions:
             Offset(leadership.log_start),
             size_bytes,
             is_settled=is_settled,
+            image_index=leadership.image_index,
         )
 
 

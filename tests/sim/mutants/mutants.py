@@ -726,6 +726,12 @@ MUTANTS_OF_MARKS = (
         "        return as_of_us\n",
     ),
     Mutant(
+        "a follower shows rows by metadata older than its leader's",
+        "penstock.replication.follower",
+        " and end > self.committed_end and not self.is_behind:\n",
+        " and end > self.committed_end:\n",
+    ),
+    Mutant(
         "the longest log leads whatever marks it lacks",
         "penstock.metadata.controller.recoveries",
         "        if rules.has_companion:\n",

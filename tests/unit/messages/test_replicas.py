@@ -61,10 +61,11 @@ def test_news_survive_the_wire_and_may_gain_fields() -> None:
         diverging=Divergence(2, 4),
         replica_start=6,
         is_settled=True,
+        image_index=12,
     )
     told = msgspec.msgpack.encode(ReplicaFetchResponse(partitions=(news,)))
     assert msgspec.msgpack.decode(told, type=ReplicaFetchResponse).partitions == (news,)
-    longer = msgspec.msgpack.encode({"partitions": [[7, 0, 3, 5, 1, 99, None, "", 6, True, "a field of later"]]})
+    longer = msgspec.msgpack.encode({"partitions": [[7, 0, 3, 5, 1, 99, None, "", 6, True, 12, "a field of later"]]})
     assert msgspec.msgpack.decode(longer, type=ReplicaFetchResponse).partitions[0].size_bytes == 99
     older = msgspec.msgpack.encode({"partitions": [[7, 0, 3, 5, 1, 99]]})
     assert msgspec.msgpack.decode(older, type=ReplicaFetchResponse).partitions[0].replica_start == 0

@@ -88,9 +88,15 @@ class Partition:
     """One partition replica. An idle one is small: counters, waiters and caches are created on first use."""
 
     __slots__ = (
+<<<<<<< HEAD
         "_followed", "_marked", "_recovered_end", "_rules", "ack_domain", "budget", "cannot_lead", "closed",
         "committed_bytes", "committed_end", "counters", "cutting", "damage_told", "dedup", "domain_prefix", "dropped",
         "fenced_told", "flush_us", "flushing", "following", "fresh_us", "impediment", "in_flight", "is_mute", "key",
+=======
+        "_followed", "_marked", "_recovered_end", "_rules", "budget", "cannot_lead", "closed", "committed_bytes",
+        "committed_end", "counters", "cutting", "damage_told", "dedup", "domain_prefix", "dropped", "fenced_told",
+        "flush_us", "flushing", "following", "fresh_us", "image_index", "impediment", "in_flight", "is_mute", "key",
+>>>>>>> seedfix
         "keys", "lasts", "leader_epoch", "leadership", "leads", "led_epoch", "limit_start", "listened_us", "log",
         "marks_failure", "mending", "mending_fails", "meters", "misaddressed", "names_checked_us", "owes_name_check",
         "producers", "published", "refusal", "rolled_up_end", "rollup_at", "row_limit", "sid", "stall", "stream",
@@ -162,7 +168,9 @@ class Partition:
         # end and size of fetched batches that are not committed yet
         self._followed: deque[tuple[int, int]] | None = None
         self.committed_end = 0
-        self.reconfigure(stream)
+        self.image_index = 0  # the metadata command since which readers are shown rows by the present rules
+        self.stream = stream
+        self.reconfigure(stream, 0)
         self.committed_end = self._recovered_committed_end()
 
     @property
@@ -264,9 +272,10 @@ class Partition:
             return self.log.committed_end
         return self.log.log_end if self.terms.durability is Durability.OS else self.log.flushed_end
 
-    def reconfigure(self, stream: StreamState) -> None:
-        """Apply the stream's state in the metadata image."""
+    def reconfigure(self, stream: StreamState, image_index: int) -> None:
+        """Apply the stream's state in the metadata image, which ends with that command."""
         seen_end = self.visible_end
+        before = self.stream.has_companion, self.needs_decisions
         self.stream = stream
         self.leader_epoch = stream.partitions[self.key.partition].leader_epoch
         self.truncated = stream.truncated_at(self.key.partition)
@@ -293,7 +302,10 @@ class Partition:
         self.terms = terms_of(
             config.durability, config.min_isr, is_in_memory=is_in_memory, has_companion=stream.has_companion
         )
+        if before != (stream.has_companion, needs_decisions):
+            self.image_index = image_index
         if self.leadership is not None:
+            self.leadership.image_index = self.image_index
             self.leadership.reconfigured(self.terms)
             self._limit_rows()
 
@@ -447,6 +459,7 @@ class Partition:
         """Become the leader."""
         self.following, self._followed = None, None
         self.leadership = leadership
+        leadership.image_index = self.image_index
         self.rollup_at = UNKNOWN_ROLLUP if self.stream.config.allow_rollup else NO_ROLLUP
         self.rolled_up_end = self.log.log_end if self.stream.decides_rollups else 0
         self._limit_rows()

@@ -2,8 +2,9 @@
 
 Rules: batches from a leader are appended byte for byte, or refused as a whole; one fetch response is processed before
 the next request is sent. A log is truncated only while no other work is under way in it. A follower's high watermark
-(`committed_end`) is what its leader says. An unreachable leader is reported with a heartbeat, which is sent at once. A
-log that cannot be appended to is reported to its leader, which stops waiting for it; on a full disk it is retried.
+(`committed_end`) is what its leader says, once the metadata here says which rows readers are shown. An unreachable
+leader is reported with a heartbeat, which is sent at once. A log that cannot be appended to is reported to its leader,
+which stops waiting for it; on a full disk it is retried.
 """
 
 from __future__ import annotations
@@ -48,6 +49,8 @@ class FollowerReplication:
         self._upkeep = upkeep
         self._events = events
         self._fetchers: dict[BrokerId, Fetcher] = {}
+        self._behind: dict[PartitionKey, None] = {}  # partitions whose leaders go by later metadata
+        self._image_index = 0  # of the metadata for which they were last looked at
         self._without_us: dict[BrokerId, int] = {}  # leaders without a connection, and since when (elapsed)
         self._catch_up = CatchUpBudget(context.settings.catch_up_bytes_per_s)
         self._incarnation: Incarnation | None = None
@@ -164,6 +167,8 @@ class FollowerReplication:
     def settle(self, now: Now) -> None:
         """Send the fetch and progress requests that are due."""
         now_us = now.elapsed_us
+        if self._behind and self._image_index != self._context.image.index:
+            self._show_what_waited()
         for leader, fetcher in self._fetchers.items():
             if fetcher.rests(now_us) or not self._peers.is_up(leader):
                 continue
@@ -292,12 +297,23 @@ class FollowerReplication:
     def _note_ends(self, partition: Partition) -> None:
         following = partition.following
         assert following is not None
+        following.image_index = self._context.image.index
+        if following.is_behind:
+            self._behind[partition.key] = None
         ends = following.ends()
         if ends.log_start is not None:
             self._raise_start(partition, ends.log_start)
         if ends.committed_end is not None:
             partition.follow_committed(ends.committed_end)
             self._events.add(PartitionEventKind.COMMITTED, partition)
+
+    def _show_what_waited(self) -> None:
+        """Follow the high watermarks of partitions that waited for the metadata by which their leaders go."""
+        behind, self._behind, self._image_index = self._behind, {}, self._context.image.index
+        for key in behind:
+            partition = self._partitions.get(key)
+            if partition is not None and partition.following is not None and partition.cutting is None:
+                self._note_ends(partition)
 
     def _raise_start(self, partition: Partition, log_start: int) -> None:
         before = partition.log.log_start

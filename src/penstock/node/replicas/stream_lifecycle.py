@@ -219,6 +219,7 @@ class StreamLifecycle:
             self._events.is_heartbeat_due = True
             return
         partition = Partition(state, key, log, self._vfs_of(state), self._budget)
+        partition.image_index = self._context.image.index
         partition.domain_prefix = self._context.settings.domain_prefix
         partition.ack_domain = self._context.settings.ack_domain
         partition.listened_us = max(
@@ -371,11 +372,11 @@ class StreamLifecycle:
         companion = self.partitions.get(companion_key(key)) if state.has_companion else None
         if partition is not None and partition.stream is not state:
             needed_decisions = partition.needs_decisions
-            partition.reconfigure(state)
+            partition.reconfigure(state, self._context.image.index)
             if needed_decisions or partition.needs_decisions:
                 self._events.add(PartitionEventKind.SHOWN, partition)
         if companion is not None:
-            companion.reconfigure(companion_of(state))
+            companion.reconfigure(companion_of(state), self._context.image.index)
         here = [one for one in (partition, companion) if one is not None]
         for one in here[:1]:
             self._roles.update(one)
