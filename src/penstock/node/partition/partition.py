@@ -88,20 +88,15 @@ class Partition:
     """One partition replica. An idle one is small: counters, waiters and caches are created on first use."""
 
     __slots__ = (
-<<<<<<< HEAD
         "_followed", "_marked", "_recovered_end", "_rules", "ack_domain", "budget", "cannot_lead", "closed",
         "committed_bytes", "committed_end", "counters", "cutting", "damage_told", "dedup", "domain_prefix", "dropped",
-        "fenced_told", "flush_us", "flushing", "following", "fresh_us", "impediment", "in_flight", "is_mute", "key",
-=======
-        "_followed", "_marked", "_recovered_end", "_rules", "budget", "cannot_lead", "closed", "committed_bytes",
-        "committed_end", "counters", "cutting", "damage_told", "dedup", "domain_prefix", "dropped", "fenced_told",
-        "flush_us", "flushing", "following", "fresh_us", "image_index", "impediment", "in_flight", "is_mute", "key",
->>>>>>> seedfix
-        "keys", "lasts", "leader_epoch", "leadership", "leads", "led_epoch", "limit_start", "listened_us", "log",
-        "marks_failure", "mending", "mending_fails", "meters", "misaddressed", "names_checked_us", "owes_name_check",
-        "producers", "published", "refusal", "rolled_up_end", "rollup_at", "row_limit", "sid", "stall", "stream",
-        "subscribed", "taken", "terms", "traffic", "trouble", "truncated", "undelivered_told", "unheard",
-        "unheard_told_us", "unmarked", "values", "vfs", "visible", "visit_us", "when_idle",
+        "fenced_told", "flush_us", "flushing", "following", "fresh_us", "image_index", "impediment", "in_flight",
+        "is_mute", "key", "keys", "lasts", "leader_epoch", "leadership", "leads", "led_epoch", "limit_start",
+        "listened_us", "log", "marks_failure", "mending", "mending_fails", "meters", "misaddressed",
+        "names_checked_us", "owes_name_check", "producers", "published", "refusal", "rolled_up_end", "rollup_at",
+        "row_limit", "sid", "stall", "stream", "subscribed", "taken", "terms", "traffic", "trouble", "truncated",
+        "undelivered_told", "unheard", "unheard_told_us", "unmarked", "values", "vfs", "visible", "visit_us",
+        "when_idle",
     )  # fmt: skip
 
     def __init__(self, stream: StreamState, key: PartitionKey, log: Log, vfs: Vfs, budget: InFlightBudget) -> None:
