@@ -76,6 +76,12 @@ def several_partitions(name: str, count: int) -> ApiError:
     return ApiError(400, 10052, text)
 
 
+def encrypted(name: str) -> ApiError:
+    """Who encrypts a stream's files does not expect its messages on every connection to NATS."""
+    text = f"stream {name} is encrypted: its messages are not sent over NATS, where they would be in clear"
+    return not_allowed(f"{text}; read it with Penstock's own client")
+
+
 def not_allowed(text: str) -> ApiError:
     return ApiError(403, 10003, text)
 

@@ -35,7 +35,7 @@ from penstock.hot.scan import GROUP_BITS
 from penstock.jetstream.answers import answer_headers, error_answer, json_answer, publish_command, status
 from penstock.jetstream.api_call import ApiCall, ApiSubject, parse_api_subject
 from penstock.jetstream.conversations import Answered, Asked, Conversation, Question
-from penstock.jetstream.errors import ApiError, api_error, invalid_json, not_allowed, unavailable
+from penstock.jetstream.errors import ApiError, api_error, encrypted, invalid_json, not_allowed, unavailable
 from penstock.jetstream.lookups import Lookups
 from penstock.jetstream.node_access import GatewayCaller, GatewayNode, Heard
 from penstock.jetstream.ownership import CLUSTER_HEADER, PROBE_HEADER, PrefixOwnership, PrefixState
@@ -60,6 +60,10 @@ _RETRY_US = 50_000
 _REQUIRED_LEVEL = re.compile(rb"\r\nNats-Required-Api-Level: *([^\r]*?) *\r\n", re.IGNORECASE)
 _MANAGING = frozenset({"STREAM.CREATE", "STREAM.UPDATE", "STREAM.DELETE", "STREAM.PURGE", "STREAM.MSG.DELETE"})
 """Operations that change streams or messages."""
+_READING = frozenset(
+    {"STREAM.MSG.GET", "DIRECT.GET", "CONSUMER.CREATE", "CONSUMER.DURABLE.CREATE", "CONSUMER.MSG.NEXT"}
+)
+"""Operations that lead to messages in an answer."""
 _ANYWHERE = frozenset({"STREAM.CREATE", "STREAM.UPDATE", "STREAM.DELETE"})
 """Operations about a stream for which any broker asks the metadata leader: they need no partition leader."""
 
@@ -382,6 +386,9 @@ class Gateway:
             return not_allowed("the API only reads here: the broker's setting jetstream_rights is `read`")
         if self.node.access.is_guarded and self._user() is None:
             return not_allowed("the API has no user here: see the broker's setting jetstream_user")
+        stream = self.stream(subject.stream)
+        if stream is not None and stream.config.is_encrypted and subject.operation in _READING:
+            return encrypted(stream.name)
         if call.headers is not None and _asks_for_too_much(call.headers):
             is_direct = subject.operation == "DIRECT.GET"
             return ApiError(412, 10185, "Required Api Level" if is_direct else "JetStream minimum api level required")

@@ -8,10 +8,14 @@ import msgspec
 import pytest
 
 from penstock.base.errors import RemoteError
+from penstock.commitlog.files.files import holds_messages
 from penstock.jetstream import gateway as module
 from penstock.jetstream.api_call import ApiCall
 from penstock.jetstream.gateway import HOPS_MAX, ApiRights
 from penstock.jetstream.stream_config import REQUEST_BYTES_MAX
+from penstock.vfs.encrypted import EncryptedVfs
+from penstock.vfs.memory import MemoryVfs
+from tests.encryption import encryption_keys
 from tests.unit.jetstream.api_broker import ApiBroker
 
 
@@ -77,6 +81,30 @@ def test_who_may_only_read_changes_nothing() -> None:
     for operation in ("CREATE.new", "UPDATE.s", "DELETE.s", "PURGE.s", "MSG.DELETE.s"):
         assert broker.call(f"STREAM.{operation}", {"name": "s"})["error"]["code"] == 403
     assert broker.call("STREAM.INFO.s")["config"]["name"] == "s"
+
+
+@pytest.mark.parametrize(
+    ("operation", "rest"),
+    [
+        ("STREAM.MSG.GET", ""),
+        ("DIRECT.GET", ""),
+        ("DIRECT.GET", ".secret"),
+        ("CONSUMER.CREATE", ""),
+        ("CONSUMER.CREATE", ".c.secret"),
+        ("CONSUMER.DURABLE.CREATE", ".c"),
+        ("CONSUMER.MSG.NEXT", ".c"),
+    ],
+)
+def test_messages_of_an_encrypted_stream_are_not_sent_over_nats(operation: str, rest: str) -> None:
+    memory = MemoryVfs()
+    broker = ApiBroker(encrypted=EncryptedVfs(memory, encryption_keys("first"), holds_messages)).start()
+    broker.create("secret", "secret", encryption="aes-256-gcm")
+    broker.publish("secret", b"classified")
+    answer = broker.call(f"{operation}.secret{rest}", {"seq": 1})
+    told = json.dumps(answer) + broker.blocks.get("_INBOX.caller", b"").decode()
+    assert "stream secret is encrypted" in told
+    assert "classified" not in told
+    assert broker.call("STREAM.INFO.secret")["state"]["messages"] == 1
 
 
 def test_a_higher_api_level_is_refused() -> None:
