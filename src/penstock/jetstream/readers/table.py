@@ -688,7 +688,8 @@ class Readers:
             feed.unsettled.append((reader, pending))
             return False
         later = feed.count_recent(cursor.filter, max(pending.end, cursor.next_offset))
-        is_valid = later is not None and pending.version is feed.version
+        # A reader may begin behind the tail: the rows between, which it does not want, would be counted as they come.
+        is_valid = later is not None and pending.version is feed.version and cursor.next_offset <= feed.tail_end
         reader.counted_under = feed.version if is_valid else None
         reader.counts += 1
         cursor.pending = pending.messages + (later or 0) - cursor.filter.seen

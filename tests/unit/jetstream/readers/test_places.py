@@ -226,3 +226,13 @@ def test_an_info_counts_what_was_acked_before_it() -> None:
     for number in range(6):
         broker.publish("s.a", b"%d" % number)
     assert broker.api("CONSUMER.INFO.s.c")["num_pending"] == 2
+
+
+def test_what_comes_before_the_first_place_of_a_reader_is_not_pending() -> None:
+    broker = started()
+    info = broker.consumer("s", "c", deliver_policy="by_start_sequence", opt_start_seq=11)
+    assert info["num_pending"] == 0
+    for _ in range(3):
+        broker.publish("s.a", b"x")
+    broker.settle()
+    assert broker.api("CONSUMER.INFO.s.c")["num_pending"] == 2
