@@ -71,13 +71,13 @@ def sealed() -> ApiError:
 
 
 def several_partitions(name: str, count: int) -> ApiError:
-    """Offsets of several partitions are no sequence."""
+    """Refusal for a stream of several partitions: their offsets are no single sequence."""
     text = f"stream {name} has {count} partitions; JetStream's API reads and changes streams of one partition"
     return ApiError(400, 10052, text)
 
 
 def encrypted(name: str) -> ApiError:
-    """Who encrypts a stream's files does not expect its messages on every connection to NATS."""
+    """Refusal to read a stream with encrypted files: NATS would carry its messages in clear."""
     text = f"stream {name} is encrypted: its messages are not sent over NATS, where they would be in clear"
     return not_allowed(f"{text}; read it with Penstock's own client")
 
