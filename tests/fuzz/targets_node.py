@@ -8,7 +8,7 @@ from typing import Any
 
 from penstock.base.errors import RemoteError
 from penstock.base.ids import BrokerId
-from penstock.messages import APIS, AuthenticateRequest, Request
+from penstock.messages import APIS, AuthenticateRequest, PassApiCallsRequest, Request
 from penstock.wire.bodies import decode_request_body
 from tests.fuzz.messages_made import harmed, made_message, sealed
 from tests.fuzz.parts import joined, parted
@@ -17,7 +17,8 @@ from tests.fuzz.target import Cover, Modules, Target
 from tests.fuzz.targets_raft import made_raft_message
 from tests.unit.node.harness import Broker
 
-_SPECS = tuple(spec for spec in APIS.values() if spec.request is not AuthenticateRequest)  # it ends at a connection
+_NOT_FOR_NODES = (AuthenticateRequest, PassApiCallsRequest)  # they end at a connection, and at the gateway
+_SPECS = tuple(spec for spec in APIS.values() if spec.request not in _NOT_FOR_NODES)
 _OF_PEERS = tuple(spec for spec in _SPECS if spec.api >= 64)
 _STEPS_MAX = 4
 _HEAD = struct.Struct("<BBH")
@@ -40,7 +41,7 @@ def node(modules: Modules, data: bytes) -> object:
         except RemoteError as error:
             out.append(f"{api} {error.code}")
             continue
-        if isinstance(request, AuthenticateRequest):
+        if isinstance(request, _NOT_FOR_NODES):
             continue
         caller = broker.request(request, raw)
         reply = broker.replies.get(caller)

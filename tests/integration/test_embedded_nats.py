@@ -105,12 +105,12 @@ async def test_a_taken_leaf_port_does_not_keep_it_from_coming_back(
 ) -> None:
     server = await EmbeddedNats.start(data_dir=tmp_path, port=0)
     try:
-        leaf_port = server.leaf_port
-        async with listening(server.url) as listener:
-            assert server.process_id is not None
-            os.kill(server.process_id, signal.SIGKILL)
-            down = await listener.event(LinkDown)
-            with socket.create_server(("127.0.0.1", leaf_port)):
+        with socket.create_server(("127.0.0.1", 0)) as other:
+            leaf_port = server.leaf_port = other.getsockname()[1]  # as if the other program had been quicker
+            async with listening(server.url) as listener:
+                assert server.process_id is not None
+                os.kill(server.process_id, signal.SIGKILL)
+                down = await listener.event(LinkDown)
                 await listener.event(LinkUp, after=listener.events.index(down))
         assert server.leaf_port not in (0, leaf_port)
         assert f"its leaf port {leaf_port} is in use by another program" in caplog.text

@@ -18,7 +18,7 @@ MIB = 1 << 20
 @needs_time
 @pytest.mark.parametrize(
     ("limit", "most"),
-    [(resource.RLIMIT_AS, mib * MIB) for mib in (60, 120, 400, 800)] + [(resource.RLIMIT_NOFILE, 8)],
+    [(resource.RLIMIT_AS, mib * MIB) for mib in (60, 120, 400, 600)] + [(resource.RLIMIT_NOFILE, 8)],
 )
 def test_a_start_with_too_little_of_something_ends_with_one_line(tmp_path: Path, limit: int, most: int) -> None:
     done = subprocess.run(

@@ -20,6 +20,7 @@ _BY_NUMBER = {
     errno.ENFILE: ("too many open files on this machine", "raise fs.file-max (sysctl)"),
 }
 _NO_THREAD = "can't start new thread"  # CPython's text; the error has no number
+_NOTHING_SAID = "without exception set"  # CPython's text where its code in C found no memory for the exception either
 _NOT_MAPPED = ("failed to map segment", "cannot allocate memory", "Cannot allocate memory")  # dynamic linker
 
 
@@ -27,6 +28,8 @@ def shortage(error: BaseException) -> str | None:
     """Return the shortage and its remedy in one line; None for other errors."""
     if isinstance(error, MemoryError):
         return _line("not enough memory", str(error), _MEMORY)
+    if isinstance(error, SystemError) and _NOTHING_SAID in str(error):
+        return _line("not enough memory", "", _MEMORY)
     if isinstance(error, RuntimeError) and _NO_THREAD in str(error):
         return _line("no more threads", "", _THREADS)
     if isinstance(error, ImportError) and any(words in str(error) for words in _NOT_MAPPED):

@@ -17,6 +17,7 @@ from penstock.base.shortages import shortage
         (pa.ArrowMemoryError("malloc of size 64 failed"), "malloc of size 64 failed", "MemoryMax="),
         (OSError(errno.ENOMEM, "Cannot allocate memory", "/data/x"), "not enough memory (/data/x)", "ulimit -v"),
         (ImportError("libarrow.so.2600: failed to map segment from shared object"), "libarrow", "ulimit -v"),
+        (SystemError("error return without exception set"), "not enough memory: ", "ulimit -v"),
         (RuntimeError("can't start new thread"), "no more threads", "TasksMax="),
         (BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable"), "threads or processes", "ulimit -u"),
         (OSError(errno.EMFILE, "Too many open files", "/data/y"), "too many open files (/data/y)", "ulimit -n"),
@@ -35,6 +36,7 @@ def test_what_is_lacking_is_named_with_the_limit_to_raise(error: Exception, what
     "error",
     [
         RuntimeError("the loop is closed"),
+        SystemError("bad argument to internal function"),
         ImportError("No module named 'x'"),
         OSError(errno.ENOENT, "No such file or directory", "x"),
         ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused"),

@@ -92,8 +92,8 @@ def clearly(command: Callable[P, T]) -> Callable[P, T]:
             sys.unraisablehook = lambda _: None
             warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
             raise typer.Exit(error.exit_code if isinstance(error, Interrupted) else INTERRUPTED) from None
-        except (PenstockError, OSError, ValueError, ImportError, MemoryError, RuntimeError) as error:
-            is_mistake = isinstance(error, RuntimeError) and shortage(error) is None
+        except (PenstockError, OSError, ValueError, ImportError, MemoryError, RuntimeError, SystemError) as error:
+            is_mistake = isinstance(error, RuntimeError | SystemError) and shortage(error) is None
             if is_debugging() or is_mistake:
                 raise
             raise typer.Exit(report(error)) from None

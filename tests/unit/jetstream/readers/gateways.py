@@ -27,7 +27,7 @@ class Delivered(NamedTuple):
     stream_seq: int = 0
     consumer_seq: int = 0
     pending: int = 0
-    time_ns: int = 0
+    stored_at_ns: int = 0
 
     @property
     def status(self) -> str:

@@ -82,7 +82,7 @@ def test_the_time_of_a_message_is_that_of_its_commit() -> None:
     broker = started()
     broker.consumer("s", "c", deliver_subject="inbox")
     expected = [(START_US + 2_000 + n * 1_000_000) * 1_000 for n in range(9)]
-    assert [one.time_ns for one in broker.delivered("inbox")] == expected
+    assert [one.stored_at_ns for one in broker.delivered("inbox")] == expected
 
 
 def test_a_reader_may_begin_at_a_sequence_that_does_not_exist_yet() -> None:

@@ -374,7 +374,8 @@ def test_latest_never_goes_back(quiet: World, behind: int, epochs_behind: int, i
     history.may_lose = is_lost
     ask = PlannedOperation(0, Act.OFFSETS, 0, 0)
     if is_told:
-        with pytest.raises(ViolationError, match=rf"latest is .* in epoch {epoch - epochs_behind}, and {history.promised_end} was"):
+        told = rf"latest is .* in epoch {epoch - epochs_behind}, and {history.promised_end} was"
+        with pytest.raises(ViolationError, match=told):
             clients.do(ask)
     else:
         clients.do(ask)
