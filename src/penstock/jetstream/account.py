@@ -35,7 +35,11 @@ def account_handlers(gateway: Gateway) -> Mapping[str, Handler]:
             "streams": len(streams),
             "consumers": sum(map(gateway.count_consumers, streams)),
             "limits": _LIMITS,
-            "api": {"level": API_LEVEL, "total": gateway.requests.total(), "errors": gateway.errors.total()},
+            "api": {
+                "level": API_LEVEL,
+                "total": gateway.requests.total() - 1,  # without this one, as nats-server
+                "errors": gateway.errors.total(),
+            },
         }
         if gateway.domain:
             fields["domain"] = gateway.domain

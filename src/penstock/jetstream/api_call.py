@@ -37,6 +37,11 @@ class ApiCall(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
     payload: bytes
     hops: int = 0  # how often brokers have passed it on
 
+    @property
+    def is_empty(self) -> bool:
+        """True if it has no body, or an empty JSON object, as some clients send."""
+        return not self.payload or b"".join(self.payload.split()) == b"{}"
+
 
 class ApiSubject(msgspec.Struct, frozen=True):
     """The parts of an API subject; `stream` and `rest` are empty if there is none."""

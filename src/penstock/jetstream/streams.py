@@ -184,7 +184,7 @@ class _Streams:
         return (yield from self._changed(subject, self._named(subject.stream)))
 
     def delete(self, call: ApiCall, subject: ApiSubject) -> Conversation:
-        if call.payload:
+        if not call.is_empty:
             raise not_empty()
         state = self._named(subject.stream)
         yield from ask(

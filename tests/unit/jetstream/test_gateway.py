@@ -33,6 +33,21 @@ def test_a_stream_is_made_changed_shown_and_deleted() -> None:
     assert broker.gateway.errors == {"STREAM.INFO": 1}
 
 
+def test_a_request_may_be_an_empty_object_where_it_has_to_be_empty() -> None:
+    broker = ApiBroker().start()
+    for body in (b"null", b" ", b"[]", b'{"a":1}', b"x"):
+        broker.call("STREAM.CREATE.s", {"name": "s"})
+        assert broker.call("STREAM.DELETE.s", body)["error"]["err_code"] == 10038
+    for body in (b"", b"{}", b" {\n} "):
+        broker.call("STREAM.CREATE.s", {"name": "s"})
+        assert broker.call("STREAM.DELETE.s", body)["success"]
+
+
+def test_the_account_tells_how_many_requests_there_were_before() -> None:
+    broker = ApiBroker().start()
+    assert [broker.call("INFO")["api"]["total"] for _ in range(3)] == [0, 1, 2]
+
+
 def test_requests_beyond_the_limit_are_refused_and_late_ones_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "CONVERSATIONS_MAX", 1)
     broker = ApiBroker().start()

@@ -194,7 +194,7 @@ class ConsumerApi:
     # About one or all
 
     def _info(self, call: ApiCall, subject: ApiSubject, now: Now) -> Conversation:
-        if call.payload.strip() not in (b"", b"{}", b"[]"):
+        if not call.is_empty:
             raise not_empty()
         reader = self._reader(subject)
         return json_answer(subject.operation, **(yield from self._fields(reader)))
@@ -267,7 +267,7 @@ class ConsumerApi:
 
     def _delete(self, call: ApiCall, subject: ApiSubject, now: Now) -> Conversation:
         yield from ()
-        if call.payload.strip() not in (b"", b"{}", b"[]"):
+        if not call.is_empty:
             raise not_empty()
         self._readers.remove([self._reader(subject)])
         return json_answer(subject.operation, success=True)
