@@ -15,6 +15,7 @@ from penstock.messages import (
     SetIntakeRequest,
     SetIntakeResponse,
 )
+from penstock.node.partition.decisions import DecideRows
 from penstock.node.partition.expiry import FindExpired
 from penstock.node.step import DiskWork
 from tests.unit.node.harness import Broker
@@ -255,3 +256,20 @@ def test_what_is_no_config() -> None:
         assert isinstance(refusal, RemoteError)
         assert refusal.code == ErrorCode.INVALID_CONFIG
         assert text in refusal.message
+
+
+def test_a_message_that_is_not_decided_on_yet_is_not_replaced() -> None:
+    broker = started(**BUCKET)
+    publish(broker, "z", b"v", "Nats-Expected-Last-Subject-Sequence: 0")  # from then on last sequences are known
+    publish(broker, "a", b"gone", "Nats-TTL: 2")
+    go_on(broker, 1_500)
+    broker.hung = (DecideRows,)
+    broker.publish("orders.a", b"newer", reply="r")
+    broker.turn()
+    for _ in range(20):
+        broker.tick(100)
+    assert any(isinstance(getattr(one.run, "__self__", None), DecideRows) for one in broker.disk)
+    broker.hung = ()
+    broker.settle()
+    go_on(broker, 1_000)
+    assert rows(broker) == [("z", b"v"), ("a", b"newer")]
