@@ -199,7 +199,7 @@ def _batches(modules: Modules, encoder: Any, rows: Any, rows_max: int) -> list[o
         assert looked_at.mistake() is None
         out += (
             looked_at.asked(),
-            looked_at.lifetimes_us(7),
+            looked_at.lifetimes_us(7, 3, 9),
             looked_at.rollups(),
             *map(bytes, looked_at.subjects()),
         )
@@ -295,7 +295,7 @@ def rows(modules: Modules, data: bytes) -> object:
         return tuple(mistake)
     refused = [found.refused_subject(pattern) for pattern in _PATTERNS]
     asked = found.asked()
-    more = (tuple(asked), bytes(found.lifetimes_us(1)), bytes(found.rollups()), *map(bytes, found.subjects()))
+    more = (tuple(asked), bytes(found.lifetimes_us(1, 0, 0)), bytes(found.rollups()), *map(bytes, found.subjects()))
     assert bytes(modules("rows").copied(whole)) == bytes(whole)
     return (
         more,

@@ -165,6 +165,8 @@ class StreamConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     discard_new_per_subject: bool | msgspec.UnsetType = msgspec.UNSET
     deny_delete: bool | msgspec.UnsetType = msgspec.UNSET  # no single message can be deleted, for ever; UNSET: no
     deny_purge: bool | msgspec.UnsetType = msgspec.UNSET  # nothing can be purged, for ever; UNSET: no
+    # The last message of a subject leaves a marker for so long when it expires. UNSET: none; so is None, in changes.
+    subject_delete_marker_ttl_ms: int | msgspec.UnsetType | None = msgspec.UNSET
 
     @property
     def subjects(self) -> tuple[str, ...]:
@@ -218,6 +220,8 @@ class StreamConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             msgspec.structs.force_setattr(self, "schema_check", msgspec.UNSET)
         if self.max_messages_per_subject is None:
             msgspec.structs.force_setattr(self, "max_messages_per_subject", msgspec.UNSET)
+        if self.subject_delete_marker_ttl_ms is None:
+            msgspec.structs.force_setattr(self, "subject_delete_marker_ttl_ms", msgspec.UNSET)
         if self.discard is Discard.OLD:
             msgspec.structs.force_setattr(self, "discard", msgspec.UNSET)
         for name in (
@@ -242,6 +246,12 @@ class StreamConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         """Number of messages of each subject that readers are shown of a partition; None: no limit hides any."""
         most = self.max_messages_per_subject
         return None if most is msgspec.UNSET or self.discard_new_per_subject is not msgspec.UNSET else most
+
+    @property
+    def marker_ttl_ms(self) -> int:
+        """Time to live of the marker that the last message of a subject leaves when it expires; 0: it leaves none."""
+        ttl_ms = self.subject_delete_marker_ttl_ms
+        return 0 if ttl_ms is msgspec.UNSET or ttl_ms is None else ttl_ms
 
     @property
     def denies_deletion(self) -> bool:
@@ -314,6 +324,7 @@ ALTERABLE = frozenset(
         "discard_new_per_subject",
         "deny_delete",
         "deny_purge",
+        "subject_delete_marker_ttl_ms",
         "partitions",  # can only increase, alone or with
         "range_bounds",
     }
@@ -386,6 +397,12 @@ def stream_config_mistakes(config: StreamConfig) -> list[str]:
             None if config.max_messages_per_subject is msgspec.UNSET else config.max_messages_per_subject,
             1,
             limits.MESSAGES_PER_SUBJECT_MAX,
+        ),
+        (
+            "subject_delete_marker_ttl_ms",
+            None if config.subject_delete_marker_ttl_ms is msgspec.UNSET else config.subject_delete_marker_ttl_ms,
+            limits.SUBJECT_DELETE_MARKER_TTL_MS_MIN,
+            limits.TTL_S_MAX * 1_000,
         ),
         ("max_message_bytes", config.max_message_bytes, 1, limits.MESSAGE_BYTES_MAX),
         ("segment_bytes", config.segment_bytes, limits.SEGMENT_BYTES_MIN, limits.SEGMENT_BYTES_MAX),
@@ -512,6 +529,8 @@ def _consequences(config: StreamConfig) -> list[str]:
         mistakes += [f"max_messages_per_subject: {one}" for one in _subject_limit_mistakes(config)]
     if config.discard_new_per_subject is not msgspec.UNSET:
         mistakes += [f"discard_new_per_subject: {one}" for one in _new_per_subject_mistakes(config)]
+    if config.subject_delete_marker_ttl_ms is not msgspec.UNSET:
+        mistakes += [f"subject_delete_marker_ttl_ms: {one}" for one in _marker_mistakes(config)]
     if config.denies_purge and config.allow_rollup:
         mistakes.append("deny_purge: a rollup purges; choose one of deny_purge and allow_rollup")
     mistakes += _split_mistakes(config)
@@ -527,6 +546,16 @@ def _subject_limit_mistakes(config: StreamConfig) -> Iterator[str]:
     if config.competes and (config.partitions > 1 or config.group is not None):
         text = "messages of a subject go to random partitions or streams of a group, and each would keep its own last"
         yield f"{text} ones; choose a partition_by that keeps a subject together, as 'token:N'"
+
+
+def _marker_mistakes(config: StreamConfig) -> Iterator[str]:
+    """Yield what keeps delete markers from working."""
+    if not config.allow_message_ttl:
+        yield "it needs allow_message_ttl, as a marker has a time to live"
+    if not config.allow_rollup:
+        yield "it needs allow_rollup, as a marker takes the place of what expires"
+    if config.compact:
+        yield "with 'compact' messages with a key go after a pass; choose one of the two"
 
 
 def _new_per_subject_mistakes(config: StreamConfig) -> Iterator[str]:

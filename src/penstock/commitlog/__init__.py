@@ -18,6 +18,7 @@ from penstock.commitlog.cleaner.cleaning import Cleaning
 from penstock.commitlog.cleaner.compaction import Survey
 from penstock.commitlog.cleaner.expiry import ExpirySurvey
 from penstock.commitlog.cleaner.indexing import SubjectIndexing
+from penstock.commitlog.cleaner.retained_rows import FoundRows
 from penstock.commitlog.config import Deciding, LogConfig
 from penstock.commitlog.errors import (
     LogCutError,
@@ -56,6 +57,7 @@ __all__ = [
     "Flush",
     "FoundHidden",
     "FoundRow",
+    "FoundRows",
     "LineageEntry",
     "LiveCounts",
     "LiveState",

@@ -26,6 +26,7 @@ cdef unsigned char _STAR
 cdef unsigned char _GREATER
 cdef int64_t _S_US
 cdef int64_t _INVALID
+cdef int64_t _NEVER
 cdef int _OF_SUBJECT
 cdef int _OF_ALL
 
@@ -78,7 +79,7 @@ cdef class BatchRows:
         out=bytearray, target="unsigned char*", text=bytes, ends="const loose_int32*", fields=HeaderFields, row=Py_ssize_t,
         begin=Py_ssize_t, end=Py_ssize_t, ttl=int64_t, lifetime_us=int64_t,
     )
-    cpdef bytearray lifetimes_us(self, int64_t least_us)
+    cpdef bytearray lifetimes_us(self, int64_t least_us, int64_t shortest_us, int64_t longest_us)
 
     @cython.locals(
         out=bytearray, target="unsigned char*", text=bytes, ends="const loose_int32*", fields=HeaderFields, row=Py_ssize_t,

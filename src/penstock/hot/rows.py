@@ -49,6 +49,7 @@ _STAR = 0x2A
 _GREATER = 0x3E
 _S_US = 1_000_000
 _INVALID = lifetimes.INVALID
+_NEVER = lifetimes.NEVER
 _OF_SUBJECT = lifetimes.OF_SUBJECT
 _OF_ALL = lifetimes.OF_ALL
 
@@ -224,8 +225,12 @@ class BatchRows:
                         rollup_row = row
         return HeaderRequests(found, has_ttls, has_rollups, rollup_row, is_bad)
 
-    def lifetimes_us(self, least_us: _int) -> bytearray:
-        """Return each row's time to live in µs, as int64; 0: for ever. With a message id it is at least `least_us`."""
+    def lifetimes_us(self, least_us: _int, shortest_us: _int, longest_us: _int) -> bytearray:
+        """Return each row's time to live in µs, as int64; 0: for ever. With a message id it is at least `least_us`.
+
+        A time to live counts as `shortest_us` at least. `longest_us`: of all rows but those that are never to expire;
+        0: there is none.
+        """
         out = bytearray(8 * self._count)
         target = out
         text = self._bytes(_HEADERS, _VALUES)
@@ -234,15 +239,21 @@ class BatchRows:
         for row in range(self._count):
             begin = ends[row]
             end = ends[row + 1]
+            lifetime_us = longest_us
             if end > begin:
                 fields.read(text, begin, end)
                 if fields.ttl >= 0 and fields.ttl_end > fields.ttl:
                     ttl = lifetimes.ttl_s(text, fields.ttl, fields.ttl_end)
                     if ttl > 0:
-                        lifetime_us = _S_US * ttl
+                        lifetime_us = max(_S_US * ttl, shortest_us)
                         if lifetime_us < least_us and fields.id >= 0:
                             lifetime_us = least_us
-                        load.put_int64s(target, 8 * row, lifetime_us, 0, 1)
+                        if 0 < longest_us < lifetime_us:
+                            lifetime_us = longest_us
+                    elif ttl == _NEVER:
+                        lifetime_us = 0
+            if lifetime_us:
+                load.put_int64s(target, 8 * row, lifetime_us, 0, 1)
         return out
 
     def rollups(self) -> bytearray:

@@ -45,6 +45,7 @@ Config = dict[str, Any]
 """A config as JetStream's JSON has it, with every field."""
 
 _NS_OF_MS = 1_000_000
+_S_NS = 1_000_000_000
 _WINDOW_NS = limits.DEDUP_WINDOW_MS_DEFAULT * _NS_OF_MS
 _NS_MIN = 100 * _NS_OF_MS  # of an age and a window, as nats-server
 _REPLICAS_MAX = 5  # as nats-server
@@ -102,7 +103,14 @@ FIELDS = (
     ConfigField("allow_rollup_hdrs", "bool", False, "allow_rollup"),
     ConfigField("consumer_limits", "StreamConsumerLimits", {}, "", "consumers are not limited"),
     ConfigField("allow_msg_ttl", "bool", False, "allow_message_ttl"),
-    ConfigField("subject_delete_marker_ttl", "time.Duration", 0, "", is_omitted=True),
+    ConfigField(
+        "subject_delete_marker_ttl",
+        "time.Duration",
+        0,
+        "subject_delete_marker_ttl_ms",
+        "whole milliseconds",
+        is_omitted=True,
+    ),
     ConfigField("allow_msg_counter", "bool", False, "", is_omitted=True),
     ConfigField("allow_atomic", "bool", False, "", is_omitted=True),
     ConfigField("allow_msg_schedules", "bool", False, "", is_omitted=True),
@@ -224,6 +232,13 @@ def completed(wanted: WantedConfig) -> Config:
             if is_pedantic:
                 raise ApiError(400, 10157, "pedantic mode: duplicate window cannot be bigger than max age")
             config["duplicate_window"] = config["max_age"]
+    if config["subject_delete_marker_ttl"] >= _S_NS:
+        for name, what in (("allow_msg_ttl", "message TTLs"), ("allow_rollup_hdrs", "roll-ups")):
+            if not config[name] and is_pedantic:
+                raise invalid_config(f"subject delete marker cannot be set if {what} are disabled")
+        if not config["allow_rollup_hdrs"]:
+            config["deny_purge"] = False
+        config["allow_msg_ttl"] = config["allow_rollup_hdrs"] = True
     if config["sealed"]:
         config |= _OF_SEALED
     _check(config)
@@ -259,7 +274,11 @@ def _mistakes(config: Config) -> Iterator[tuple[bool, str]]:
         is_new, most = config["discard"] == "new", config["max_msgs_per_subject"]
         yield not is_new, "discard new per subject requires discard new policy to be set"
         yield most <= 0, "discard new per subject requires max msgs per subject > 0"
+    marker_ns = config["subject_delete_marker_ttl"]
+    yield 0 < marker_ns < _S_NS, "subject delete marker TTL must be at least 1 second"
+    yield marker_ns < 0, "subject delete marker TTL must not be negative"
     has_mirror = config["mirror"] is not None
+    yield has_mirror and marker_ns > 0, "subject delete markers forbidden on mirrors"
     yield config["mirror_direct"] and not has_mirror, "stream has no mirror but does have mirror direct"
     yield from _subject_mistakes(config)
 
@@ -287,7 +306,7 @@ def refused_fields(config: Config) -> Iterator[str]:
         if not field.becomes and config[field.name] != field.default and (field.name, config[field.name]) != _FIRST:
             note = f": {field.note}" if field.note else ""
             yield f"{field.name}: {json.dumps(config[field.name])[:64]} is not supported{note}"
-    for name in ("max_age", "duplicate_window"):
+    for name in ("max_age", "duplicate_window", "subject_delete_marker_ttl"):
         if config[name] % _NS_OF_MS:
             yield f"{name}: {config[name]} ns are not whole milliseconds"
     if (mistake := stream_name_mistake(config["name"])) is not None:
@@ -349,6 +368,7 @@ _FIELDS_HERE: Mapping[str, Callable[[Config], Any]] = {
     "deny_purge": lambda config: config["deny_purge"],
     "allow_rollup": lambda config: config["allow_rollup_hdrs"],
     "allow_message_ttl": lambda config: config["allow_msg_ttl"],
+    "subject_delete_marker_ttl_ms": lambda config: config["subject_delete_marker_ttl"] // _NS_OF_MS or None,
     "metadata": _kept_metadata,
 }
 """Penstock's fields, each from JetStream's config; `name`, `replicas` and the subjects have their own rules."""
@@ -369,6 +389,7 @@ _SOURCES = {
     "deny_purge": ("deny_purge",),
     "allow_rollup": ("allow_rollup_hdrs",),
     "allow_message_ttl": ("allow_msg_ttl",),
+    "subject_delete_marker_ttl_ms": ("subject_delete_marker_ttl",),
     "metadata": ("metadata", "allow_direct", "max_bytes"),
 }
 """The fields of JetStream's config from which a change of Penstock's field follows."""
@@ -438,6 +459,7 @@ def shown_config(state: StreamState) -> Config:
         "deny_purge": here.denies_purge,
         "allow_rollup_hdrs": here.allow_rollup,
         "allow_msg_ttl": here.allow_message_ttl,
+        "subject_delete_marker_ttl": here.marker_ttl_ms * _NS_OF_MS,
         "metadata": metadata,
     }
     return config | _OF_SEALED if config["sealed"] else config
@@ -473,7 +495,7 @@ def json_config(config: Config) -> Config:
         for field in FIELDS
         if not (field.is_omitted and config[field.name] == field.default)
     }
-    level = "1" if config["allow_msg_ttl"] else "0"
+    level = "1" if config["allow_msg_ttl"] or config["subject_delete_marker_ttl"] else "0"
     shown["metadata"] = {
         **config["metadata"],
         "_nats.level": str(API_LEVEL),

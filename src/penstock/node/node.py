@@ -124,7 +124,7 @@ class Node:
         self._schema_checks, self._deletions = self._router.schema_checks, self._router.deletions
         self._decisions = self._router.decisions
         self._erasures = self._router.erasures
-        self._survey_marks = self._router.survey_marks
+        self._survey_marks, self._expiries = self._router.survey_marks, self._router.expiries
         self._mark_snapshots = self._router.mark_snapshots
         self._metrics_collector = NodeMetricsCollector(
             context, self._cluster, self._replicas, self._listener, self._router, self.meters
@@ -165,6 +165,7 @@ class Node:
         self._verifying.stop()
         self._deletions.stop()
         self._decisions.stop(STOPPING)
+        self._expiries.stop()
         self._erasures.stop()
         self._fetches.give_up(STOPPING)
         self._replicas.remote_dedup.stop()
@@ -209,6 +210,7 @@ class Node:
         self._verifying.stop()
         self._deletions.stop()
         self._decisions.stop(STOPPING)
+        self._expiries.stop()
         self._erasures.stop()
         self._listened.stop(now)
         self._ingest_backlog.go_on(self._ingest, must=True)
@@ -267,11 +269,13 @@ class Node:
         |----------------------|--------------------------------------------------------------------------------|
         | OPENED               | hidden rows                                                                    |
         | BEGAN                | rollups, retention of staged rows; deletions that wait for a companion log;    |
-        |                      | decisions by limits by subject and rollups                                     |
+        |                      | decisions by limits by subject and rollups; expiry                             |
         | RESIGNED             | callers that wait are sent to the new leader; group offsets are dropped        |
         | COMMITTED            | followers, readers, publications of staged rows; rollups; the consumer of      |
-        |                      | companion logs; hidden rows; decisions by limits by subject and rollups        |
-        | SHOWN                | readers; these decisions, and requests that wait for them; rollups of all      |
+        |                      | companion logs; hidden rows; decisions by limits by subject and rollups;       |
+        |                      | expiry                                                                         |
+        | SHOWN                | readers; these decisions, and requests that wait for them; rollups of all;     |
+        |                      | expiry                                                                         |
         | FLUSHED              | the leader that is followed                                                    |
         | LOG_START_RAISED     | followers, truncations, hidden rows                                            |
         | ROLE_DUE             | roles; the consumer of companion logs                                          |
@@ -292,12 +296,16 @@ class Node:
                     self._fetches.grown(partition)
                     if partition.needs_decisions or is_companion(partition.key.stream_id):
                         self._decisions.check(partition)
+                    if partition.stream.config.allow_message_ttl:
+                        self._expiries.check(partition)
                     if self._publishing:
                         self._publishing.grown(partition)
                 case PartitionEventKind.SHOWN:
                     replicas.rollups.check(partition)
                     self._fetches.grown(partition)
                     self._decisions.shown(partition)
+                    if partition.stream.config.allow_message_ttl:
+                        self._expiries.check(partition)
                 case PartitionEventKind.FLUSHED:
                     replicas.follows.flushed(partition)
                 case PartitionEventKind.LOG_START_RAISED:
@@ -308,6 +316,7 @@ class Node:
                     replicas.began(partition)
                     self._deletions.companion_led(partition)
                     self._decisions.check(partition)
+                    self._expiries.check(partition)
                 case PartitionEventKind.RESIGNED:
                     self._resigned(partition)
                 case PartitionEventKind.ROLE_DUE:
@@ -578,6 +587,7 @@ class Node:
         self._cluster.tick(now)
         self._replicas.tick(now)
         self._decisions.resume(now.elapsed_us)
+        self._expiries.tick(now.elapsed_us)
         if now.elapsed_us < self._next_tick_us:
             return
         self._next_tick_us = now.elapsed_us + TICK_US
@@ -609,6 +619,7 @@ class Node:
             self._cluster.next_deadline_us,
             self._replicas.next_deadline_us,
             self._decisions.next_deadline_us,
+            self._expiries.next_deadline_us,
             self._budget.refusals.next_deadline_us,
         ):
             if deadline_us is not None and deadline_us < wake_us:
@@ -673,6 +684,7 @@ class Node:
         self._decisions.ended(partition, error)
         self._erasures.refuse(partition, error)
         self._survey_marks.ended(partition)
+        self._expiries.forget(partition)
         self._publishing.grown(partition)
         self._listener.remove(partition)
         self._offsets.ended(partition)
@@ -691,6 +703,7 @@ class Node:
         self._decisions.ended(partition, error)
         self._erasures.refuse(partition, error)
         self._survey_marks.ended(partition)
+        self._expiries.forget(partition)
         self._offsets.ended(partition)
         self._schemas.ended(partition)
 

@@ -56,6 +56,7 @@ from penstock.node.api.append_api import AppendApi
 from penstock.node.api.commit_bounds import CommitBounds
 from penstock.node.api.deletions import Deletions
 from penstock.node.api.erasures import Erasures
+from penstock.node.api.expiries import Expiries
 from penstock.node.api.fetch_api import FetchApi
 from penstock.node.api.in_flight_total import InFlightTotal
 from penstock.node.api.lookup_api import LookupApi
@@ -131,6 +132,7 @@ class RequestRouter:
             replicas.log_maintenance,
             write=self.storing.append_to_companion,
         )
+        self.expiries = Expiries(context, cluster, replicas, self.storing)
         self.mark_snapshots = MarkSnapshots(context, replicas, write=self.storing.append_to_companion)
         self.report = StatusReport(context, cluster, replicas, listener, budget.meters)
         self.in_flight = InFlightTotal(self.storing.appends, backlog, budget)

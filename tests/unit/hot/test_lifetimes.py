@@ -53,8 +53,8 @@ def rows_in(mode: Any, values: list[str], name: str = "Nats-TTL", others: str = 
 MODES = pytest.mark.parametrize("mode", [hot_modes.running, hot_modes.plain])
 
 
-def lifetimes_us(rows: Any, least_us: int = 0) -> list[int]:
-    return memoryview(rows.lifetimes_us(least_us)).cast("q").tolist()
+def lifetimes_us(rows: Any, least_us: int = 0, shortest_us: int = 0, longest_us: int = 0) -> list[int]:
+    return memoryview(rows.lifetimes_us(least_us, shortest_us, longest_us)).cast("q").tolist()
 
 
 @MODES
@@ -103,4 +103,4 @@ def test_rollups(mode: Any) -> None:
 def test_both_modes_read_the_same(values: list[str]) -> None:
     compiled, plain = (rows_in(mode, values) for mode in (hot_modes.running, hot_modes.plain))
     assert tuple(compiled.asked()) == tuple(plain.asked())
-    assert compiled.lifetimes_us(7) == plain.lifetimes_us(7)
+    assert compiled.lifetimes_us(7, 3, 9) == plain.lifetimes_us(7, 3, 9)

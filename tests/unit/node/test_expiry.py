@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from penstock.base import limits
 from penstock.base.config import Intake
 from penstock.base.errors import ErrorCode
 from penstock.batch.header import MAY_EXPIRE, MAY_HOLD_IDS
 from penstock.messages import AlterStreamRequest, AlterStreamResponse, AppendRequest, SetIntakeRequest
-from tests.extent import each_change
 from tests.unit.node.harness import Broker, batch_of
 
 CONFIG = {"allow_message_ttl": True, "segment_age_ms": 60_000, "dedup_window_ms": None}
@@ -36,59 +34,6 @@ def flags(broker: Broker) -> list[int]:
     partition = next(one for one in broker.node._partitions.values() if one.stream.name == "orders")
     view = partition.log.view()
     return [header.flags for header, _ in view.batches(view.log_start, view.log_end)]
-
-
-@each_change
-def test_a_message_goes_once_its_time_is_over_though_nothing_more_comes() -> None:
-    broker = started()
-    publish(broker, b"kept")
-    publish(broker, b"gone", "Nats-TTL: 5s")
-    publish(broker, b"later", "Nats-TTL: 1h")
-    publish(broker, b"last", "Nats-TTL: 1")
-    assert flags(broker) == [0, MAY_EXPIRE, MAY_EXPIRE, MAY_EXPIRE]
-    go_on(broker, 59_000)
-    assert broker.values("orders") == [b"kept", b"gone", b"later", b"last"]
-    go_on(broker, 15_000)
-    assert broker.values("orders") == [b"kept", b"later", b"last"]
-    go_on(broker, 3_600_000)
-    assert broker.values("orders") == [b"kept", b"last"]
-    assert broker.notices == []
-    after = broker.crash().start()
-    assert after.values("orders") == [b"kept", b"last"]
-    after.stop()
-
-
-def test_after_an_hour_at_the_latest() -> None:
-    broker = started(segment_age_ms=None)
-    publish(broker, b"gone", "Nats-TTL: 5s")
-    publish(broker, b"kept")
-    broker.tick(limits.EXPIRING_SEGMENT_AGE_MS - 1_000)
-    go_on(broker, 20_000)
-    assert broker.values("orders") == [b"kept"]
-
-
-def test_after_a_start_it_is_known_again_and_goes() -> None:
-    broker = started()
-    publish(broker, b"gone", "Nats-TTL: 90s")
-    publish(broker, b"kept")
-    go_on(broker, 65_000)
-    assert broker.values("orders") == [b"gone", b"kept"]
-    after = broker.crash().start()
-    go_on(after, 20_000)
-    assert after.values("orders") == [b"gone", b"kept"]
-    go_on(after, 10_000)
-    assert after.values("orders") == [b"kept"]
-    after.stop()
-
-
-def test_after_a_kill_the_newest_goes_though_nothing_more_comes() -> None:
-    broker = started()
-    publish(broker, b"gone", "Nats-TTL: 5s")
-    publish(broker, b"kept")
-    after = broker.crash().start()
-    go_on(after, 80_000)
-    assert after.values("orders") == [b"kept"]
-    after.stop()
 
 
 def test_what_is_refused() -> None:

@@ -10,7 +10,7 @@ from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import Offset, PartitionKey
 from penstock.batch import codec
-from penstock.commitlog import Cleaning, Deciding, ExpirySurvey, Survey
+from penstock.commitlog import Cleaning, Deciding, Survey
 from penstock.live.marks import HideReason
 from penstock.messages import (
     AlterStreamRequest,
@@ -22,6 +22,7 @@ from penstock.messages import (
     RaiseFeatureLevelResponse,
 )
 from penstock.messages.streams import PartitionHealth
+from penstock.node.partition.expiry import FindExpired
 from penstock.node.partition.partition import Partition
 from tests.unit.node.harness import Broker, Row
 from tests.unit.node.members import Brokers, formed
@@ -78,7 +79,7 @@ def views(brokers: Brokers) -> list[list[Row]]:
 
 def works(member: Broker) -> list[type]:
     found = [getattr(work.run, "__self__", None) for step in member.steps for work in step.disk]
-    return [type(work) for work in found if isinstance(work, Cleaning | Survey | ExpirySurvey)]
+    return [type(work) for work in found if isinstance(work, Cleaning | Survey | FindExpired)]
 
 
 def stored(member: Broker) -> set[int]:
@@ -172,7 +173,7 @@ def test_expired_messages_go_everywhere_at_once() -> None:
     assert {len(view) for view in views(brokers)} == {min(sizes)} == {10}
     led = brokers.led("prices")
     for member in brokers.members.values():
-        assert (ExpirySurvey in works(member)) == (member is led)
+        assert (FindExpired in works(member)) == (member is led)
     brokers.run(2 * limits.ERASURE_WAIT_MS // 60)
     for member in brokers.members.values():
         assert stored(member) == {row.offset for row in member.read("prices")}

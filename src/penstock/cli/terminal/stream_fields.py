@@ -297,6 +297,18 @@ FIELDS = (
         "Whether a message may have a time to live, such as 1h, in the header Nats-TTL. If not, such a message is "
         "refused.",
     ),
+    Field(
+        "subject_delete_marker_ttl_ms",
+        "--subject-delete-marker-ttl",
+        "DURATION",
+        "When the last message of a subject expires, by its time to live or the stream's maximum age, it leaves a "
+        "marker on the subject for so long, as in JetStream: at least 1s. It needs --allow-message-ttl and "
+        "--allow-rollup.",
+        parse_duration_ms,
+        format_duration_ms,
+        unlimited=True,
+        nothing="no markers",
+    ),
     _switch(
         "allow_rollup",
         "--allow-rollup",

@@ -113,7 +113,7 @@ class ExpirySurvey(IncrementalTask):
         rules = self.rules
         rows = codec.check_rows(data, file=self.segment.path)
         looked_at = BatchRows(data, LAYOUT)
-        lifetimes = looked_at.lifetimes_us(rules.dedup_window_us)
+        lifetimes = looked_at.lifetimes_us(rules.dedup_window_us, 0, 0)
         lifetimes_us = pa.Array.from_buffers(pa.int64(), rows.num_rows, [None, pa.py_buffer(lifetimes)])
         expiries_us = pc.add(rows.column("timestamp").cast(pa.int64()), lifetimes_us)
         lives_on = pc.equal(lifetimes_us, 0)

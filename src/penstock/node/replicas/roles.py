@@ -314,7 +314,11 @@ class Roles:
         if not partition.stream.config.is_internal and self._context.image.has_feature(SUBJECT_INDEX):
             config = replace(config, indexes_subjects=True)
         is_leader = partition.stream.partitions[partition.key.partition].leader == self._broker_id
-        if leader_decides(self._context.image, partition.stream, partition.key.partition):
+        if expires_by_rows(self._context.image, partition.stream):
+            config = replace(config, deciding=Deciding.ELSEWHERE)
+            if partition.stream.config.marker_ttl_ms:
+                config = replace(config, max_age_us=None)  # old messages may leave markers
+        elif leader_decides(self._context.image, partition.stream, partition.key.partition):
             config = replace(config, deciding=Deciding.BY_MARKS if is_leader else Deciding.ELSEWHERE)
         if partition.stream.intake is Intake.SEALED:
             config = config.untouched()
@@ -332,6 +336,18 @@ def leader_decides(image: ClusterImage, stream: StreamState, number: int) -> boo
     if stream.config.is_internal or len(stream.partitions[number].holders) < 2:
         return False
     return image.has_feature(LEADER_DECIDES)
+
+
+def expires_by_rows(image: ClusterImage, stream: StreamState) -> bool:
+    """True if the leader hides the messages of a stream as they expire, in all of its log (ADR 97).
+
+    With compaction messages go after a pass, so segment by segment, as below the feature level.
+    """
+    config = stream.config
+    if not config.allow_message_ttl or config.compact or config.is_internal:
+        return False
+    is_rolled_up = config.allow_rollup and not stream.decides_rollups  # by each cleaner
+    return image.has_feature(LEADER_DECIDES) and not is_rolled_up
 
 
 def _name(partition: Partition) -> str:

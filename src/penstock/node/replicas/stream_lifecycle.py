@@ -48,7 +48,7 @@ from penstock.node.partition.partition_errors import not_opened, partition_label
 from penstock.node.partition.partition_events import PartitionEventKind, PartitionEvents
 from penstock.node.quorum.stream_waiters import ANYHOW, ExpectedStream, StreamWaiters
 from penstock.node.replicas.listened_file import ListenedTimes
-from penstock.node.replicas.roles import Roles, leader_decides
+from penstock.node.replicas.roles import Roles, expires_by_rows, leader_decides
 from penstock.node.step import Lane
 from penstock.vfs import Vfs
 from penstock.vfs.memory import MemoryVfs
@@ -63,7 +63,7 @@ def _log_config(image: ClusterImage, state: StreamState, number: int) -> LogConf
     """Config of a log before its role is known."""
     config = LogConfig.of(state.config)
     config = replace(config, rolls_up=config.rolls_up and not state.decides_rollups)
-    if leader_decides(image, state, number):
+    if expires_by_rows(image, state) or leader_decides(image, state, number):
         config = replace(config, deciding=Deciding.ELSEWHERE)
     return config.untouched() if state.intake is Intake.SEALED else config
 
@@ -373,7 +373,7 @@ class StreamLifecycle:
         if partition is not None and partition.stream is not state:
             needed_decisions = partition.needs_decisions
             partition.reconfigure(state, self._context.image.index)
-            if needed_decisions or partition.needs_decisions:
+            if needed_decisions or partition.needs_decisions or state.config.allow_message_ttl:
                 self._events.add(PartitionEventKind.SHOWN, partition)
         if companion is not None:
             companion.reconfigure(companion_of(state), self._context.image.index)

@@ -114,6 +114,9 @@ def _limits(config: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
         fields["compression"] = Compression.LZ4
     fields["allow_rollup"] = bool(config.get("allow_rollup_hdrs"))
     fields["allow_message_ttl"] = bool(config.get("allow_msg_ttl"))
+    marker_ms = int(config.get("subject_delete_marker_ttl") or 0) // _NS_OF_MS
+    if marker_ms >= limits.SUBJECT_DELETE_MARKER_TTL_MS_MIN and fields["allow_rollup"] and fields["allow_message_ttl"]:
+        fields["subject_delete_marker_ttl_ms"] = marker_ms
     if (retention := config.get("retention", "limits")) != "limits":
         notes.append(f"JetStream's retention is {retention}: here messages stay until a limit removes them")
     if config.get("discard") == "new":

@@ -1,0 +1,268 @@
+"""Expiry of messages in the partitions led here, within a second: by their own time to live, and with delete markers
+also by the stream's maximum age.
+
+Rules: the leader decides for all replicas, also where there is only one. A disk thread finds what is over
+(`node.partition.expiry`), one round at a time for each partition, and the leader hides it by marks. A round begins when
+a message expires, and EXPIRY_PAUSE_MS after messages were committed, to learn when they do: nothing is done while a
+message is published. A round is bounded, and the next one follows at once if there is more; partitions take turns.
+
+    committed, or due → read → markers appended → committed ─┬─▶ marked → mark committed: hidden → settled
+                           └─ no subject is emptied ─────────┘
+
+A subject whose last message expires gets its delete marker first, which is a rollup: it hides that message, so no
+reader finds the subject without both, and no leader finds it twice. What came on the subject while the round read the
+log is found in the table of last sequences (`LastSequences`), and no marker is written then. If the leadership ends,
+the next leader reads its log anew: a committed marker is the subject's last message, and a lost one is written again.
+
+Where the maximum age removes messages here, and not the log's retention, the log start follows what is hidden.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from functools import partial
+from heapq import heappop, heappush
+from itertools import count
+
+from penstock.base import limits
+from penstock.base.config import Intake
+from penstock.base.errors import ErrorCode, RemoteError
+from penstock.ingest.last_sequences import LastSequences
+from penstock.live.marks import HideReason
+from penstock.messages import AddCompanionRequest, AppendResponse, Response
+from penstock.metadata.companions import is_companion
+from penstock.node.api.append_api import AppendApi
+from penstock.node.context import Context
+from penstock.node.control.cluster import Cluster
+from penstock.node.partition.expiry import ExpiryBlocks, ExpiryRules, FindExpired, markers
+from penstock.node.partition.log_queries import QueryGivenUpError
+from penstock.node.partition.partition import Partition
+from penstock.node.partition.partition_errors import as_remote_error
+from penstock.node.replicas.replicas import Replicas
+from penstock.node.replicas.roles import expires_by_rows
+from penstock.node.step import InternalCaller, Lane
+from penstock.replication.leader import Leadership
+
+_PAUSE_US = limits.EXPIRY_PAUSE_MS * 1_000
+_RETRY_US = limits.MAINTENANCE_RETRY_MS * 1_000
+_WAIT_US_MAX = limits.EXPIRY_WAIT_MS_MAX * 1_000
+_SOON = (ErrorCode.NOT_YET, ErrorCode.NOT_LEADER, ErrorCode.FENCED_EPOCH)  # not worth a notice
+
+
+class _Expiring:
+    """State of one partition's expiry in one leadership."""
+
+    __slots__ = ("at_us", "begun_us", "blocks", "is_busy", "lasts", "leadership", "partition", "query", "rules")
+
+    def __init__(self, partition: Partition, leadership: Leadership, rules: ExpiryRules) -> None:
+        self.partition, self.leadership, self.rules = partition, leadership, rules
+        self.blocks = ExpiryBlocks(partition.log_start)
+        self.query: FindExpired | None = None  # of the round under way
+        self.lasts: LastSequences | None = None  # knows what comes on subjects since the round began
+        self.is_busy = False  # from the begin of a round until what it found is hidden
+        self.at_us: int | None = None  # elapsed time of the next round
+        self.begun_us = -_PAUSE_US  # when the last round began
+
+
+class Expiries:
+    """Expiry in all partitions of one broker."""
+
+    def __init__(self, context: Context, cluster: Cluster, replicas: Replicas, storing: AppendApi) -> None:
+        self._context, self._outbox = context, context.outbox
+        self._cluster = cluster
+        self._hidden, self._companions = replicas.hidden_rows, replicas.companions
+        self._upkeep = replicas.log_maintenance
+        self._storing = storing
+        self._expiring: dict[Partition, _Expiring] = {}
+        self._timers: list[tuple[int, int, _Expiring]] = []  # a heap; outdated ones stay in it
+        self._numbers = count()
+        self._queue: deque[_Expiring] = deque()  # due, while EXPIRIES_RUNNING_MAX others run
+        self._running = 0
+        self._is_stopped = False
+
+    # When
+
+    def check(self, partition: Partition) -> None:
+        """Plan a round after messages were committed or shown, or the config or the leader has changed."""
+        one, leadership = self._expiring.get(partition), partition.leadership
+        if one is None or one.leadership is not leadership or one.rules != ExpiryRules.of(partition.stream.config):
+            self.forget(partition)
+            if leadership is None or self._is_stopped or not self._applies(partition):
+                return
+            one = self._expiring[partition] = _Expiring(partition, leadership, ExpiryRules.of(partition.stream.config))
+        at_us = one.begun_us + _PAUSE_US
+        if not one.is_busy and (one.at_us is None or one.at_us > at_us):
+            self._plan(one, at_us)
+
+    def _applies(self, partition: Partition) -> bool:
+        stream = partition.stream
+        is_kept = stream.intake is Intake.SEALED or stream.config.is_deletion_suspended
+        is_open = partition.when_idle is None and not is_companion(partition.key.stream_id)
+        return is_open and not is_kept and expires_by_rows(self._context.image, stream)
+
+    def forget(self, partition: Partition) -> None:
+        """Drop what is known of a partition that is no longer led here, or is gone."""
+        if (one := self._expiring.pop(partition, None)) is not None:
+            one.at_us = None
+            if one.query is not None:
+                one.query.give_up()
+
+    def stop(self) -> None:
+        """Begin no more rounds because the broker stops. May be called twice."""
+        self._is_stopped = True
+        for partition in list(self._expiring):
+            self.forget(partition)
+
+    def _plan(self, one: _Expiring, at_us: int) -> None:
+        one.at_us = max(at_us, self._context.now.elapsed_us)
+        heappush(self._timers, (one.at_us, next(self._numbers), one))
+
+    @property
+    def next_deadline_us(self) -> int | None:
+        """Latest time at which `tick` must run."""
+        return self._timers[0][0] if self._timers else None
+
+    def tick(self, now_us: int) -> None:
+        """Begin the rounds that are due; `now_us` is elapsed time."""
+        while self._timers and self._timers[0][0] <= now_us:
+            at_us, _, one = heappop(self._timers)
+            if one.at_us == at_us:
+                one.at_us, one.is_busy = None, True
+                self._queue.append(one)
+        self._run_more()
+
+    def _run_more(self) -> None:
+        while self._queue and self._running < limits.EXPIRIES_RUNNING_MAX:
+            one = self._queue.popleft()
+            if self._is_current(one):
+                self._begin(one)
+
+    def _is_current(self, one: _Expiring) -> bool:
+        partition = one.partition
+        return self._expiring.get(partition) is one and partition.leadership is one.leadership
+
+    # A round
+
+    def _begin(self, one: _Expiring) -> None:
+        partition, now = one.partition, self._context.now
+        if not self._applies(partition):
+            self.forget(partition)
+            return
+        one.begun_us = now.elapsed_us
+        end = partition.committed_end
+        if partition.needs_decisions:
+            end = min(end, partition.decided_end)
+        next_us = one.blocks.next_us
+        if one.blocks.known_end >= end and (next_us is None or next_us > now.wall_us):
+            self._end(one)
+            return
+        try:
+            partition.require_high_watermark()
+            self._companions.check_readable(partition)
+            if not partition.knows_hidden:
+                raise RemoteError(ErrorCode.NOT_YET, "what is hidden is not known yet")
+            if one.rules.marker_us:
+                one.lasts = partition.keep_lasts()
+            view = partition.live_view()
+        except RemoteError as error:
+            self._retry(one, error)
+            return
+        query = one.query = FindExpired(view, one.blocks, end, now.wall_us, one.rules)
+        self._running += 1
+
+        def done(error: Exception | None) -> None:
+            self._running -= 1
+            if self._is_current(one):
+                if error is not None:
+                    self._retry(one, error)
+                elif query.emptied:
+                    self._append_markers(one, query)
+                else:
+                    self._hide(one, query)
+            self._run_more()
+
+        self._outbox.work(Lane.READ, query.run, done)
+
+    def _append_markers(self, one: _Expiring, query: FindExpired) -> None:
+        partition, lasts = one.partition, one.lasts
+        if lasts is None or partition.lasts is not lasts or lasts.table.known_from > query.log_end:
+            self._retry(one, None)  # what has come since the round began is not known
+            return
+        find = lasts.table.find
+        subjects = [name for name in query.emptied if find(name, 0, len(name)) < query.log_end]
+        if not subjects or not partition.stream.takes:
+            self._hide(one, query)
+            return
+
+        def heard(response: Response | RemoteError) -> None:
+            if not self._is_current(one):
+                return
+            if isinstance(response, RemoteError) and response.code != ErrorCode.STREAM_FULL:
+                self._retry(one, response)
+            else:  # what expires makes room in a full stream, which takes no marker
+                self._hide(one, query)
+
+        made = markers(subjects, one.rules.marker_us)
+        self._storing.append_to(partition, InternalCaller(heard), made.data, made.asked)
+
+    def _hide(self, one: _Expiring, query: FindExpired) -> None:
+        partition = one.partition
+        if not query.found:
+            self._settle(one, query)
+            return
+        try:
+            if not partition.stream.has_companion:
+                request = AddCompanionRequest(stream_id=partition.key.stream_id)
+                self._cluster.link.ask(request, partial(self._companion_added, one))
+                return
+            rows = self._hidden.marks(partition, query.pieces, HideReason.EXPIRY, "", self._context.now)
+            self._storing.append_to_companion(partition, rows, partial(self._hidden_now, one, query))
+        except RemoteError as error:
+            self._retry(one, error)
+
+    def _companion_added(self, one: _Expiring, response: Response | RemoteError) -> None:
+        if self._is_current(one):
+            self._retry(one, response if isinstance(response, RemoteError) else None)
+
+    def _hidden_now(self, one: _Expiring, query: FindExpired, answer: AppendResponse | RemoteError) -> None:
+        if not self._is_current(one):
+            return
+        if isinstance(answer, RemoteError):
+            self._retry(one, answer)
+        else:
+            one.partition.unmarked = ""
+            self._settle(one, query)
+
+    def _settle(self, one: _Expiring, query: FindExpired) -> None:
+        query.settle()
+        partition = one.partition
+        hidden = partition.log.hidden
+        if one.rules.longest_us and hidden is not None:
+            start = min(hidden.first_absent(partition.log_start), partition.visible_end)
+            if start > partition.log_start:
+                self._upkeep.give_up(partition, start)
+        self._end(one, is_cut=query.is_cut)
+
+    def _end(self, one: _Expiring, *, is_cut: bool = False) -> None:
+        """Plan the next round."""
+        one.is_busy, one.query, one.lasts = False, None, None
+        now, partition = self._context.now, one.partition
+        next_us = one.blocks.next_us
+        if is_cut:
+            self._plan(one, now.elapsed_us)
+        elif one.blocks.known_end < partition.committed_end:
+            self._plan(one, one.begun_us + _PAUSE_US)
+        elif next_us is not None:
+            wait_us = min(max(0, next_us - now.wall_us), _WAIT_US_MAX)
+            self._plan(one, max(now.elapsed_us + wait_us, one.begun_us + _PAUSE_US))
+
+    def _retry(self, one: _Expiring, error: Exception | None) -> None:
+        """Begin another round in a moment: nothing of this one is lost but the reading."""
+        one.is_busy, one.query, one.lasts = False, None, None
+        self._plan(one, self._context.now.elapsed_us + (_PAUSE_US if error is None else _RETRY_US))
+        if error is None or isinstance(error, QueryGivenUpError):
+            return
+        told = as_remote_error(error)
+        if told.code not in _SOON:
+            one.partition.unmarked = f"expired messages stay for now: {told.message}"
+            one.partition.tell(one.partition.unmarked, self._outbox)
