@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
+
+import msgspec
 
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import LeaderEpoch, Offset
@@ -26,8 +28,10 @@ from penstock.messages import (
 )
 from penstock.metadata.image import StreamState
 
-SUBJECTS_AT_ONCE = 20_000
-"""Subjects of one look at the index: more than a client of the socket API gets, for nothing is sent."""
+SUBJECTS_PAGE = 100_000
+"""Subjects of one answer, as nats-server."""
+SUBJECTS_AT_ONCE = 8_000
+"""Subjects of one look at the index: 2 ms of work of the event loop."""
 DELETED_TOLD_MAX = 100_000
 """Sequences in `deleted` of one answer: 1 MB."""
 NOTHING = ListOffsetsResponse(
@@ -39,6 +43,7 @@ NOTHING = ListOffsetsResponse(
 )
 """Of a stream that is empty, or not to be read."""
 NO_TIME = "0001-01-01T00:00:00Z"
+_encode = msgspec.json.Encoder().encode
 _OFFSETS_BYTES = 64 * 1024  # of one read of offsets: decoded on the event loop
 
 
@@ -82,11 +87,26 @@ def state_fields(found: ListOffsetsResponse, consumers: int) -> dict[str, Any]:
     return fields
 
 
-def subject_counts(state: StreamState, pattern: str, end: int) -> Generator[Asked, list[Answered], dict[str, int]]:
-    """Return the messages of each subject that matches, by subject; only where the leader is this broker."""
-    found: dict[str, int] = {}
+class SubjectPage(NamedTuple):
+    """One page of the subjects that match."""
+
+    total: int  # subjects that match, of all pages
+    shown: int  # of this page
+    subjects: bytes  # a JSON object: the messages of each subject
+
+
+def subject_page(
+    state: StreamState, pattern: str, end: int, offset: int, bytes_max: int
+) -> Generator[Asked, list[Answered], SubjectPage]:
+    """Return the subjects that match from the one with number `offset` on, as many as fit; only where the leader is.
+
+    Each turn of the event loop encodes SUBJECTS_AT_ONCE of them.
+    """
     if subject_mistake(pattern, wildcards=True) is not None:
-        return found
+        return SubjectPage(0, 0, b"{}")
+    parts: list[bytes] = []
+    total = shown = 0
+    left, is_full = bytes_max, False
     after, leader = "", state.partitions[0].leader
     while True:
         request = ListSubjectsRequest(
@@ -96,11 +116,21 @@ def subject_counts(state: StreamState, pattern: str, end: int) -> Generator[Aske
             limit=SUBJECTS_AT_ONCE,
             end=end,  # type: ignore[arg-type]
         )
-        page = yield from ask(request, ListSubjectsResponse, leader)
-        found |= {one.subject: one.messages for one in page.subjects}
-        if len(page.subjects) < SUBJECTS_AT_ONCE:
-            return found
-        after = page.subjects[-1].subject
+        found = (yield from ask(request, ListSubjectsResponse, leader)).subjects
+        wanted = [] if is_full else list(found[max(0, offset - total) :][: SUBJECTS_PAGE - shown])
+        total += len(found)
+        while wanted:
+            part = _encode({one.subject: one.messages for one in wanted})[1:-1]
+            if len(part) < left:
+                parts.append(part)
+                shown += len(wanted)
+                left -= len(part) + 1
+                break
+            is_full = True  # a client asks for the rest
+            del wanted[min(len(wanted) - 1, max(0, left) * len(wanted) // len(part)) :]
+        if len(found) < SUBJECTS_AT_ONCE:
+            return SubjectPage(total, shown, b"{%b}" % b",".join(parts))
+        after = found[-1].subject
 
 
 def number_of_subjects(state: StreamState, found: ListOffsetsResponse) -> Generator[Asked, list[Answered], int | None]:
