@@ -159,7 +159,7 @@ def test_the_info_of_an_empty_stream_waits_for_no_disk() -> None:
 
 
 def test_a_list_asks_for_the_counts_of_a_few_streams_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streams, "LISTED_AT_ONCE", 2)
+    monkeypatch.setattr(streams, "PARTS_AT_ONCE", 2)
     broker = ApiBroker().start()
     for name in "abcde":
         broker.call(f"STREAM.CREATE.{name}", {"name": name})
