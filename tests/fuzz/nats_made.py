@@ -8,6 +8,7 @@ from random import Random
 
 _NAMES = (
     "Nats-Msg-Id", "Nats-Expected-Stream", "Nats-Expected-Last-Sequence", "Nats-Expected-Last-Subject-Sequence",
+    "Nats-Expected-Last-Subject-Sequence-Subject",
     "Nats-Expected-Last-Msg-Id", "Nats-TTL", "Nats-Rollup", "Penstock-Key", "Penstock-Key-Base64", "Penstock-Ack",
     "Penstock-Tombstone", "Penstock-Later", "Nats-Later", "A", "", "a b", "nats-msg-id",
 )  # fmt: skip

@@ -16,7 +16,6 @@ ASKING = [
     "Nats-Batch-Id",
     "Nats-Incr",
     "Nats-Schedule",
-    "Nats-Expected-Last-Subject-Sequence-Subject",
 ]
 
 SPACES = ["literal.a\u00a0b", "literal.\u3000", "literal.a\u2028b"]

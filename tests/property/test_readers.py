@@ -14,6 +14,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from penstock.base.ids import PartitionId
 from penstock.base.subjects import matches
 from penstock.messages import DeleteMessagesRequest, PurgeSubjectRequest, TruncateRequest
 from penstock.vfs.memory import Keep
@@ -93,7 +94,7 @@ class ReadersMachine(RuleBasedStateMachine):
 
     @property
     def shown_end(self) -> int:
-        shown = self.broker.node.shown(self.broker.stream_id("s"))
+        shown = self.broker.node.shown(self.broker.stream_id("s"), PartitionId(0))
         return 0 if shown is None else shown.end
 
     @rule(number=st.integers(0, 30))

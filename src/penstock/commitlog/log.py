@@ -214,10 +214,8 @@ class Log:
             if log._state is LogState.WRITABLE and not (must_exist and found.left_as(log._checkpoint_values())):
                 if found.checkpoint is not None:
                     log._checkpoint.write_again(found.checkpoint)
-                log.checkpoint()
-                if found.checkpoint is None:
-                    # The log may be new: make the folder's own name durable.
-                    folder.sync()
+                # Without a checkpoint the log may be new: make the checkpoint's name durable, too.
+                log.checkpoint(and_also=folder.sync if found.checkpoint is None else None)
             if found.has_unused:
                 checkpoints.clear_unused(folder.vfs, folder.path)
             if found.active is not None:
@@ -1047,10 +1045,13 @@ class Log:
         is_noted = self._segments.active is None or not self._checkpoint.is_dirty
         return self._state is not LogState.FENCED and is_synced and is_noted
 
-    def checkpoint(self) -> None:
-        """Write and sync the checkpoint in this thread. OSError."""
+    def checkpoint(self, *, and_also: Callable[[], None] | None = None) -> None:
+        """Write and sync the checkpoint in this thread, together with another sync. OSError."""
         self._checkpoint.write(self._checkpoint_values())
-        self._checkpoint.sync()
+        if and_also is None:
+            self._checkpoint.sync()
+        else:
+            self._vfs.together(self._checkpoint.sync, and_also)
         self._checkpoint.is_dirty = False
 
     def hasten(self) -> None:

@@ -227,8 +227,7 @@ class Recovery:
                     f"{self._folder.path}: a log was created here earlier, but it has no segment files"
                 )
             out.active = segment.create(self._folder, 0, make_folders=True)
-            out.active.opened(self._vfs).sync()
-            self._folder.sync()
+            self._vfs.together(out.active.opened(self._vfs).sync, self._folder.sync)
             return
         path, end = self._folder.segment_path(point.segment_base), point.flushed_end
         out.log_start, out.log_end, out.flushed_end = min(point.log_start, end), end, end

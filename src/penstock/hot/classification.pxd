@@ -63,6 +63,7 @@ cdef class Classified:
     cdef bint allows_ttls
     cdef bint allows_rollups
     cdef bint competes
+    cdef bint is_only
     cdef readonly bint needs_ids
     cdef readonly bint needs_lasts
     cdef readonly list unknown
@@ -168,7 +169,9 @@ cdef class Classified:
     @cython.locals(fields=HeaderFields)
     cdef int _of_rollup(self, const unsigned char* text) except? -3
 
-    @cython.locals(fields=HeaderFields, last=int64_t)
+    @cython.locals(
+        fields=HeaderFields, last=int64_t, at=Py_ssize_t, subject=Py_ssize_t, subject_end=Py_ssize_t
+    )
     cdef int _of_subject(self, const unsigned char* text, Py_ssize_t row, int64_t offset) except? -3
 
     @cython.locals(at_limit=int)
@@ -189,8 +192,10 @@ cdef class Classified:
 
     cpdef SubjectTable lasts_since_rollup(self)
 
-    @cython.locals(group=MessageGroup, at=Py_ssize_t, last=int64_t)
-    cdef int64_t _last(self, const unsigned char* text, Py_ssize_t row, int64_t offset) except? -3
+    @cython.locals(last=int64_t, name=bytes)
+    cdef int64_t _last(
+        self, const unsigned char* text, Py_ssize_t subject, Py_ssize_t subject_end, int64_t offset
+    ) except? -3
 
     cdef int note_rows(self, int64_t log_end) except -1
 
@@ -246,6 +251,7 @@ cpdef Classified classify(
     int64_t counted_from = *,
     bint refuses_subjects = *,
     dict found_counts = *,
+    bint is_only = *,
 )
 
 @cython.locals(out=Classified, opened=OpenedEnvelopes)

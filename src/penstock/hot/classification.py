@@ -17,6 +17,8 @@ the offset of the first; the id of a message that becomes a row is known from th
 | WRONG_LAST_ID   | expects another id of the last message                     |                        |
 | UNTRACKED       | expects an id in a stream without deduplication            |                        |
 | UNKNOWN_LAST    | expects a sequence of its subject that cannot be known     |                        |
+| NO_SEQUENCE     | names another subject, and expects no last sequence of it  |                        |
+| BAD_EXPECTED    | names no other subject whose last sequence can be expected |                        |
 | BAD_TTL         | has an invalid time to live                                |                        |
 | TTL_DISABLED    | has a time to live, and the stream does not allow it       |                        |
 | BAD_ROLLUP      | has an invalid rollup                                      |                        |
@@ -89,7 +91,9 @@ MISTYPED = 24
 FULL_ROWS = 25
 FULL_BYTES = 26
 FULL_SUBJECT = 27
-LAST = FULL_SUBJECT
+NO_SEQUENCE = 28
+BAD_EXPECTED = 29
+LAST = BAD_EXPECTED
 
 _DUPLICATE = -1
 _UNDECIDED = -2
@@ -160,7 +164,7 @@ class Classified:
                  "_key", "_key_end", "_lasts", "_lasts_before", "_log_start", "_mistyped", "_noted", "_number",
                  "_opened", "_partition", "_refuses_subjects", "_room_bytes", "_room_rows", "_subject_max",
                  "_tracks_ids", "allows_rollups", "allows_ttls", "competes", "controls", "duplicates", "elsewhere",
-                 "flow_replies", "group", "has_ids", "has_rollups", "has_ttls", "misaddressed", "needs_ids",
+                 "flow_replies", "group", "has_ids", "has_rollups", "has_ttls", "is_only", "misaddressed", "needs_ids",
                  "needs_lasts", "other_stream", "refused", "reserved", "rollup_row", "rows", "uncounted",
                  "undelivered", "unknown")  # fmt: skip
 
@@ -200,7 +204,7 @@ class Classified:
         self.duplicates: list[RefusedMessage] = []
         self.elsewhere: list[RefusedMessage] = []
         self.has_ids = self.has_ttls = self.has_rollups = self.needs_ids = False
-        self.allows_ttls = self.allows_rollups = self.competes = False
+        self.allows_ttls = self.allows_rollups = self.competes = self.is_only = False
         self.refused: list[RefusedMessage] = []
         self.undelivered: list[RefusedMessage] = []
         self.misaddressed: list[int] = []
@@ -410,6 +414,8 @@ class Classified:
             verdict = self._of_subject(text, row, last_sequence)
             if verdict != 0:
                 return verdict
+        elif fields.other_subject >= 0 and fields.other_subject_end > fields.other_subject:
+            return NO_SEQUENCE
         expects = fields.sequence >= 0 and fields.sequence_end > fields.sequence
         if (expects and not _says(text, fields.sequence, fields.sequence_end, last_sequence)) or (
             # the last message's sequence is the next offset
@@ -467,11 +473,19 @@ class Classified:
                 self.undelivered.append(one)
 
     def _of_subject(self, text: bytes, row: int, offset: int) -> int:
-        """Check the expected last sequence of the message's subject; `offset` would be its own.
+        """Check the expected last sequence of the message's subject, or of the one it names; `offset` would be its own.
 
-        An empty expectation counts as none, as in JetStream.
+        An empty expectation counts as none, as in JetStream. Another partition may have the last message on another
+        subject.
         """
-        last = self._last(text, row, offset)
+        fields = self._fields
+        at = row * places.STRIDE + places.SUBJECT
+        subject, subject_end = self.group.numbers[at], self.group.numbers[at + 1]
+        if fields.other_subject >= 0 and fields.other_subject_end > fields.other_subject:
+            subject, subject_end = fields.other_subject, fields.other_subject_end
+            if not self.is_only or not subjects.is_plain(text, subject, subject_end):
+                return BAD_EXPECTED
+        last = self._last(text, subject, subject_end, offset)
         if last == _UNREAD:
             return _UNREAD
         if last < -1:
@@ -479,7 +493,6 @@ class Classified:
         if last < self._log_start and self._is_added:
             return UNKNOWN_LAST
         self._number = last + 1 if last >= self._log_start else 0
-        fields = self._fields
         return 0 if _says(text, fields.subject_sequence, fields.subject_sequence_end, self._number) else WRONG_SEQUENCE
 
     def _of_subject_limit(self, text: bytes, row: int, offset: int) -> int:
@@ -498,7 +511,8 @@ class Classified:
         -2: the search for them failed; _UNREAD: they are to be searched first.
         """
         if self._subject_max == 1:
-            last = self._last(text, row, offset)
+            at = row * places.STRIDE + places.SUBJECT
+            last = self._last(text, self.group.numbers[at], self.group.numbers[at + 1], offset)
             if last == _UNREAD or last < -1:
                 return _UNREAD if last == _UNREAD else -2
             return 1 if last >= self._counted_from else 0
@@ -531,23 +545,21 @@ class Classified:
             self.note_rows(log_end)
             self._lasts.restart(data, subject, subject_end)
 
-    def _last(self, text: bytes, row: int, offset: int) -> int:
-        """Return the last offset of the message's subject below `offset`; below the log start: there is no message.
+    def _last(self, text: bytes, subject: int, subject_end: int, offset: int) -> int:
+        """Return the last offset of a subject below `offset`; below the log start: there is no message.
 
         -2: the search for it failed; _UNREAD: it is to be searched first.
         """
         if self._lasts is None:
             return _UNREAD
         self.note_rows(offset - self.rows.count)
-        group = self.group
-        at = row * places.STRIDE + places.SUBJECT
-        last = self._lasts.find(group.data, group.numbers[at], group.numbers[at + 1])
+        last = self._lasts.find(self.group.data, subject, subject_end)
         if last < 0 and self._lasts.known_from > self._log_start and self._lasts_before is None:
-            subject = memory.copied(text, group.numbers[at], group.numbers[at + 1])
-            if self._found_lasts is None or subject not in self._found_lasts:
-                self.unknown.append(subject)
+            name = memory.copied(text, subject, subject_end)
+            if self._found_lasts is None or name not in self._found_lasts:
+                self.unknown.append(name)
                 return _UNREAD
-            last = self._found_lasts[subject]
+            last = self._found_lasts[name]
         return last
 
     def note_rows(self, log_end: int) -> None:
@@ -745,6 +757,7 @@ def classify(
     counted_from: int = 0,
     refuses_subjects: bool = False,
     found_counts: dict[bytes, int] | None = None,
+    is_only: bool = True,
 ) -> Classified:
     """Check `group` for a log from `log_start` to `log_end`, of a stream with this name and these rules.
 
@@ -756,7 +769,7 @@ def classify(
     `room_rows`, `room_bytes`: no more is stored, in the order of arrival, where each row takes ROW_BYTES beside its
     content; -1: any number. `subject_max`: how many messages from `counted_from` on a subject may have, 0: any number.
     A message beyond that is refused with `refuses_subjects`, else it takes the place of another, and needs no room for
-    a row. `found_counts`: what was counted below `lasts`; -2: that failed.
+    a row. `found_counts`: what was counted below `lasts`; -2: that failed. `is_only`: there is no other partition.
     """
     has_room = (room_rows < 0 or group.count <= room_rows) and (
         room_bytes < 0 or len(group.data) + _ROW_BYTES * group.count <= room_bytes
@@ -774,7 +787,7 @@ def classify(
     if opened is not None:
         group = opened.group
     out = Classified(group, MessageGroup(group.data), opened, ids, tracks_ids, lasts, log_start)
-    out.allows_ttls, out.allows_rollups, out.competes = allows_ttls, allows_rollups, competes
+    out.allows_ttls, out.allows_rollups, out.competes, out.is_only = allows_ttls, allows_rollups, competes, is_only
     out._found_lasts, out._is_added = found_lasts, is_added  # noqa: SLF001 (of its own module)
     if mistyped is not None and len(mistyped) != group.count:
         raise IndexError(f"{len(mistyped)} marks for {group.count} messages")

@@ -8,6 +8,7 @@ cdef bytes _NAMES
 cdef Py_ssize_t _STREAM
 cdef Py_ssize_t _SEQUENCE
 cdef Py_ssize_t _SUBJECT_SEQUENCE
+cdef Py_ssize_t _OTHER_SUBJECT
 cdef Py_ssize_t _ID
 cdef Py_ssize_t _LAST_ID
 cdef Py_ssize_t _TTL
@@ -26,6 +27,7 @@ cdef class HeaderFields:
     cdef readonly Py_ssize_t id, id_end
     cdef readonly Py_ssize_t key, key_end
     cdef readonly Py_ssize_t last_id, last_id_end
+    cdef readonly Py_ssize_t other_subject, other_subject_end
     cdef readonly Py_ssize_t rollup, rollup_end
     cdef readonly Py_ssize_t sequence, sequence_end
     cdef readonly Py_ssize_t stream, stream_end

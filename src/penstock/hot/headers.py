@@ -24,6 +24,7 @@ _HONOURED = (
     b"Nats-Expected-Stream",
     b"Nats-Expected-Last-Sequence",
     b"Nats-Expected-Last-Subject-Sequence",
+    b"Nats-Expected-Last-Subject-Sequence-Subject",
     b"Nats-Expected-Last-Msg-Id",
     b"Nats-TTL",
     b"Nats-Rollup",
@@ -63,6 +64,7 @@ _NAMES = b"".join([name + b":" for name in _KNOWN])
 _STREAM = _NAMES.index(b"Nats-Expected-Stream:")
 _SEQUENCE = _NAMES.index(b"Nats-Expected-Last-Sequence:")
 _SUBJECT_SEQUENCE = _NAMES.index(b"Nats-Expected-Last-Subject-Sequence:")
+_OTHER_SUBJECT = _NAMES.index(b"Nats-Expected-Last-Subject-Sequence-Subject:")
 _ID = _NAMES.index(b"Nats-Msg-Id:")
 _LAST_ID = _NAMES.index(b"Nats-Expected-Last-Msg-Id:")
 _TTL = _NAMES.index(b"Nats-TTL:")
@@ -90,6 +92,8 @@ class HeaderFields:
         "key_end",
         "last_id",
         "last_id_end",
+        "other_subject",
+        "other_subject_end",
         "rollup",
         "rollup_end",
         "sequence",
@@ -108,18 +112,18 @@ class HeaderFields:
     def __init__(self) -> None:
         self.ack_end = self.encoded_key_end = self.id_end = self.key_end = self.last_id_end = -1
         self.sequence_end = self.stream_end = self.subject_sequence_end = self.tombstone_end = self.ttl_end = -1
-        self.rollup_end = -1
+        self.rollup_end = self.other_subject_end = -1
         self.clear()
 
     def clear(self) -> None:
         """Forget the last block."""
         self.ack = self.encoded_key = self.id = self.key = self.last_id = self.sequence = self.stream = -1
-        self.subject_sequence = self.tombstone = self.ttl = self.rollup = -1
+        self.subject_sequence = self.other_subject = self.tombstone = self.ttl = self.rollup = -1
         self.unsupported = False
 
     def forget_publisher(self) -> None:
         """Clear the ack and the expectations, which are the first publisher's, of a relayed message."""
-        self.ack = self.stream = self.sequence = self.subject_sequence = self.last_id = -1
+        self.ack = self.stream = self.sequence = self.subject_sequence = self.other_subject = self.last_id = -1
 
     def read(self, text: bytes, begin: int, end: int) -> None:
         """Read the block text[begin:end]. Raise IndexError if it is not within `text`."""
@@ -163,6 +167,9 @@ class HeaderFields:
         elif place == _SUBJECT_SEQUENCE:
             if self.subject_sequence < 0:
                 self.subject_sequence, self.subject_sequence_end = begin, end
+        elif place == _OTHER_SUBJECT:
+            if self.other_subject < 0:
+                self.other_subject, self.other_subject_end = begin, end
         elif place == _LAST_ID:
             if self.last_id < 0:
                 self.last_id, self.last_id_end = begin, end

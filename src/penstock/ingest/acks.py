@@ -74,6 +74,11 @@ def ttl_disabled() -> AckError:
     return AckError(400, 10166, "per-message TTL is disabled")
 
 
+def no_sequence() -> AckError:
+    """Another subject is named, and no last sequence of it is expected."""
+    return AckError(400, 10193, "missing sequence for expected last sequence per subject")
+
+
 def rollup_failed(description: str) -> AckError:
     """The rollup is invalid or not allowed."""
     return AckError(500, 10111, description)

@@ -21,6 +21,8 @@ sequence, message id, last id, rollup, size.
 |                                           | other stream is on the subject, and else is silent                   |
 | `Nats-Expected-Last-Sequence`             | stored only if the last sequence is that one                         |
 | `Nats-Expected-Last-Subject-Sequence`     | the same for the last sequence of its subject, 0 if it has none      |
+| `Nats-Expected-Last-Subject-Sequence-Subject` | the subject whose last sequence that is, in place of the         |
+|                                           | message's own: a plain one, in a stream of one partition             |
 | `Nats-Msg-Id`                             | not stored again in the deduplication window: acked as a duplicate   |
 | `Nats-Expected-Last-Msg-Id`               | stored only if the last message has that id                          |
 | `Nats-TTL`                                | deleted after that time, if the stream allows it                     |
@@ -119,6 +121,7 @@ class AdmissionRules:
     competes: bool = False
     subject_max: int = 0  # messages of a subject, if what comes beyond is refused or needs no room; else 0
     refuses_subjects: bool = False  # what comes beyond is refused, unless it is a rollup
+    is_only: bool = True  # the stream has no other partition
     refuses_misfits: bool = False  # if values are checked at all; else they are counted
 
     @property
@@ -142,6 +145,7 @@ class AdmissionRules:
             allows_ttls=config.allow_message_ttl,
             allows_rollups=config.allow_rollup,
             competes=config.competes,
+            is_only=config.partitions == 1,
             refuses_misfits=config.schema_check is SchemaCheck.REFUSE,
             subject_max=config.admitted_per_subject,
             refuses_subjects=config.refuses_new_per_subject,
@@ -227,7 +231,7 @@ def admit(
         group, rules.name, rules.acks_replies, rules.message_bytes_max, rules.skips_reserved, log_end,
         rules.acks_envelopes, ids, rules.dedup_window_us is not None, table, log_start, rules.allows_ttls,
         rules.allows_rollups, rules.competes, mistyped, found_lasts, is_added, *room, rules.subject_max, counted_from,
-        rules.refuses_subjects, found_counts,
+        rules.refuses_subjects, found_counts, rules.is_only,
     )  # fmt: skip
     if found.needs_ids or found.needs_lasts:
         out = Admission(found.rows, needs_ids=found.needs_ids, needs_lasts=found.needs_lasts)
@@ -396,6 +400,11 @@ def _body(verdict: int, quoted: bytes | None, rules: AdmissionRules) -> bytes:
             return acks.error_body(rules.name, acks.bad_request(text))
         case classification.WRONG_LAST_ID:
             return acks.error_body(rules.name, acks.wrong_last_msg_id())
+        case classification.NO_SEQUENCE:
+            return acks.error_body(rules.name, acks.no_sequence())
+        case classification.BAD_EXPECTED:
+            text = "Nats-Expected-Last-Subject-Sequence-Subject names a plain subject, in a stream of one partition"
+            return acks.error_body(rules.name, acks.bad_request(text))
         case classification.UNTRACKED:
             text = "Nats-Expected-Last-Msg-Id needs a stream with a dedup_window_ms, and this one has none"
             return acks.error_body(rules.name, acks.bad_request(text))

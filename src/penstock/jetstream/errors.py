@@ -72,8 +72,8 @@ def sealed() -> ApiError:
 
 def several_partitions(name: str, count: int) -> ApiError:
     """Refusal for a stream of several partitions: their offsets are no single sequence."""
-    text = f"stream {name} has {count} partitions; JetStream's API reads and changes streams of one partition"
-    return ApiError(400, 10052, text)
+    text = f"stream {name} has {count} partitions, each with an order of its own"
+    return ApiError(400, 10052, f"{text}; read them as the streams {name}-p0 to {name}-p{count - 1}")
 
 
 def encrypted(name: str) -> ApiError:

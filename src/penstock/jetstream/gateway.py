@@ -29,20 +29,36 @@ import msgspec
 from penstock.access.handshake import Principal
 from penstock.base.clock import Now
 from penstock.base.errors import ErrorCode, RemoteError
-from penstock.base.ids import BrokerId
+from penstock.base.ids import BrokerId, StreamId
 from penstock.hot.message_group import MessageGroup
 from penstock.hot.scan import GROUP_BITS
 from penstock.jetstream.answers import answer_headers, error_answer, json_answer, publish_command, status
 from penstock.jetstream.api_call import ApiCall, ApiSubject, parse_api_subject
 from penstock.jetstream.conversations import Answered, Asked, Conversation, Question
-from penstock.jetstream.errors import ApiError, api_error, encrypted, invalid_json, not_allowed, unavailable
+from penstock.jetstream.errors import (
+    ApiError,
+    api_error,
+    encrypted,
+    invalid_config,
+    invalid_json,
+    not_allowed,
+    unavailable,
+)
 from penstock.jetstream.lookups import Lookups
 from penstock.jetstream.node_access import GatewayCaller, GatewayNode, Heard
 from penstock.jetstream.ownership import CLUSTER_HEADER, PROBE_HEADER, PrefixOwnership, PrefixState
+from penstock.jetstream.partition_streams import (
+    addressed,
+    is_partition_stream,
+    parsed_name,
+    partition_stream,
+    real_ids,
+)
 from penstock.jetstream.stream_config import API_LEVEL, REQUEST_BYTES_MAX
 from penstock.messages import PassApiCallsRequest, Request, Response
 from penstock.metadata.feature_levels import SUBJECT_INDEX
 from penstock.metadata.image import StreamState
+from penstock.node.partition.partition import Shown
 from penstock.node.security.access import Authorization
 from penstock.node.step import NatsAnswers, Payload
 
@@ -274,7 +290,7 @@ class Gateway:
         self._last_number += 1
         caller = GatewayCaller(self._last_number)
         self._waiting[caller] = heard
-        self.node.request(caller, request, raw, now, self._user())
+        self.node.request(caller, addressed(request), raw, now, self._user())
 
     def converse(self, call: ApiCall, subject: ApiSubject, now: Now, conversation: Conversation) -> None:
         """Answer a call with what the conversation returns, or with its refusal."""
@@ -309,12 +325,33 @@ class Gateway:
             self.answer(call, error_answer(subject.operation, error.code, error.err_code, error.description))
 
     def stream(self, name: str) -> StreamState | None:
-        """Return a stream that the API's user may see; never one of Penstock's own."""
+        """Return a stream that the API's user may see, perhaps a partition's; never one of Penstock's own."""
+        if (state := self.real_stream(name)) is not None or (found := parsed_name(name)) is None:
+            return state
+        whole = None if name in self.node.image.names else self.real_stream(found[0])
+        return None if whole is None else partition_stream(whole, found[1])
+
+    def real_stream(self, name: str) -> StreamState | None:
+        """Return a stream that the API's user may see, but no partition's."""
         image = self.node.image
         if not name or name.startswith("__") or name not in image.names:
             return None
         state = image.by_name(name)
         return None if state.config.is_internal or not self.authorization.may_see(state) else state
+
+    def stream_of(self, stream_id: StreamId) -> StreamState | None:
+        """Return the stream of an id, as it is now; None if it was deleted."""
+        real_id, partition = real_ids(stream_id)
+        state = self.node.image.streams.get(real_id)
+        return state if state is None or real_id == stream_id else partition_stream(state, partition)
+
+    def shown(self, stream_id: StreamId) -> Shown | None:
+        """Return what readers are shown of a stream that is led here; None: it is not."""
+        return self.node.shown(*real_ids(stream_id))
+
+    def check(self, request: Request) -> None:
+        """Raise RemoteError (not_authorized) if the API's user may not ask this."""
+        self.authorization.check(addressed(request))
 
     def streams(self) -> list[StreamState]:
         """Return all streams that the API's user may see, by name; none of Penstock's own."""
@@ -387,6 +424,9 @@ class Gateway:
         if self.node.access.is_guarded and self._user() is None:
             return not_allowed("the API has no user here: see the broker's setting jetstream_user")
         stream = self.stream(subject.stream)
+        is_partition = stream is not None and is_partition_stream(stream)
+        if is_partition and subject.operation in _MANAGING and subject.operation != "STREAM.CREATE":
+            return invalid_config(f"stream {subject.stream} is a partition of another stream, and can only be read")
         if stream is not None and stream.config.is_encrypted and subject.operation in _READING:
             return encrypted(stream.name)
         if call.headers is not None and _asks_for_too_much(call.headers):
@@ -439,12 +479,13 @@ class Gateway:
     def _ask_other(self, question: Question, heard: Heard) -> None:
         """Ask another broker; the rights are checked here, for brokers may do everything there."""
         assert question.of is not None
+        request = addressed(question.request)
         try:
-            self.authorization.check(question.request)
+            self.authorization.check(request)
         except RemoteError as refusal:
             heard(refusal, None)
         else:
-            self.node.ask_peer(question.of, question.request, lambda response, raw: heard(response, bytes(raw)))
+            self.node.ask_peer(question.of, request, lambda response, raw: heard(response, bytes(raw)))
 
     def _heard(
         self,

@@ -247,7 +247,7 @@ class Lookups:
             return
         found, self._gets = self._gets, {}
         for stream_id, gets in found.items():
-            state = self._gateway.node.image.streams.get(stream_id)
+            state = self._gateway.stream_of(stream_id)
             if state is not None:
                 for begin in range(0, len(gets), limits.FOUND_SUBJECTS_MAX):
                     self._get(state, gets[begin : begin + limits.FOUND_SUBJECTS_MAX], now)

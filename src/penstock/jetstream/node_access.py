@@ -9,7 +9,7 @@ from typing import Protocol
 from penstock.access.handshake import Principal
 from penstock.base.clock import Now
 from penstock.base.errors import RemoteError
-from penstock.base.ids import BrokerId, StreamId
+from penstock.base.ids import BrokerId, PartitionId, StreamId
 from penstock.messages import Request, Response
 from penstock.metadata.image import ClusterImage
 from penstock.node.partition.partition import Shown
@@ -56,8 +56,8 @@ class GatewayNode(Protocol):
     def outbox(self) -> Outbox:
         """Collects what the driver must do: answers on NATS, deliveries, disk work."""
 
-    def shown(self, stream_id: StreamId) -> Shown | None:
-        """Return what readers are shown of a stream of one partition that this broker leads; None: it does not."""
+    def shown(self, stream_id: StreamId, partition: PartitionId) -> Shown | None:
+        """Return what readers are shown of a partition that this broker leads; None: it does not."""
 
     def is_stored(self, subject: str) -> bool:
         """Return if a stream stores messages on this subject without wildcards."""

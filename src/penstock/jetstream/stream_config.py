@@ -28,6 +28,7 @@ from penstock.base.subjects import (
     subject_mistake,
 )
 from penstock.jetstream.errors import ApiError, invalid_config, invalid_json
+from penstock.jetstream.partition_streams import PARTITION_OF, PARTITIONS
 from penstock.metadata.image import StreamState
 
 KEPT = "_jetstream"
@@ -49,7 +50,8 @@ _S_NS = 1_000_000_000
 _WINDOW_NS = limits.DEDUP_WINDOW_MS_DEFAULT * _NS_OF_MS
 _NS_MIN = 100 * _NS_OF_MS  # of an age and a window, as nats-server
 _REPLICAS_MAX = 5  # as nats-server
-_ADDED = ("_nats.level", "_nats.req.level", "_nats.ver")  # keys of the metadata that the API adds
+_ADDED = ("_nats.level", "_nats.req.level", "_nats.ver", PARTITIONS, PARTITION_OF)
+"""Keys of the metadata that the API adds."""
 
 
 class ConfigField(NamedTuple):

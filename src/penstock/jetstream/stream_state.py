@@ -6,15 +6,18 @@ counts are about. `num_subjects` is left out beyond `limits.SUBJECTS_COUNTED_MAX
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
+
+import msgspec
 
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import LeaderEpoch, Offset
 from penstock.base.subjects import subject_mistake
 from penstock.jetstream.conversations import Answered, Asked, Question, ask
 from penstock.jetstream.errors import several_partitions, unavailable
+from penstock.jetstream.partition_streams import partition_stream
 from penstock.messages import (
     FetchRequest,
     FetchResponse,
@@ -26,8 +29,12 @@ from penstock.messages import (
 )
 from penstock.metadata.image import StreamState
 
-SUBJECTS_AT_ONCE = 20_000
-"""Subjects of one look at the index: more than a client of the socket API gets, for nothing is sent."""
+PARTS_AT_ONCE = 32
+"""Partitions whose counts are asked for at once: 2 ms of work of the event loop, then others have their turn."""
+SUBJECTS_PAGE = 100_000
+"""Subjects of one answer, as nats-server."""
+SUBJECTS_AT_ONCE = 8_000
+"""Subjects of one look at the index: 2 ms of work of the event loop."""
 DELETED_TOLD_MAX = 100_000
 """Sequences in `deleted` of one answer: 1 MB."""
 NOTHING = ListOffsetsResponse(
@@ -39,6 +46,7 @@ NOTHING = ListOffsetsResponse(
 )
 """Of a stream that is empty, or not to be read."""
 NO_TIME = "0001-01-01T00:00:00Z"
+_encode = msgspec.json.Encoder().encode
 _OFFSETS_BYTES = 64 * 1024  # of one read of offsets: decoded on the event loop
 
 
@@ -58,10 +66,49 @@ def need_one_partition(state: StreamState) -> None:
 
 def offsets_of(state: StreamState) -> Generator[Asked, list[Answered], ListOffsetsResponse]:
     """Return the offsets and counts of a stream, from its leader. Raise RemoteError."""
-    request = ListOffsetsRequest(stream_id=state.stream_id, at="latest", counts_rows=True)
-    if (leader := state.partitions[0].leader) is None:
+    parts = parts_of(state)
+    if any(part.partitions[0].leader is None for part in parts):
         raise unavailable("the stream has no leader at the moment; ask again")
-    return (yield from ask(request, ListOffsetsResponse, leader, lambda response: response.live is not None))
+    found: list[ListOffsetsResponse] = []
+    for begin in range(0, len(parts), PARTS_AT_ONCE):
+        for response, _ in (yield tuple(map(count_of, parts[begin : begin + PARTS_AT_ONCE]))):
+            if isinstance(response, RemoteError):
+                raise response
+            assert isinstance(response, ListOffsetsResponse)
+            found.append(response)
+    return summed(found)
+
+
+def parts_of(state: StreamState) -> list[StreamState]:
+    """Return the streams of a stream's partitions; of one partition: the stream itself."""
+    if len(state.partitions) == 1:
+        return [state]
+    parts = (partition_stream(state, number) for number in range(len(state.partitions)))
+    return [part for part in parts if part is not None]
+
+
+def count_of(state: StreamState) -> Question:
+    """Return the question for the offsets and counts of a stream of one partition."""
+
+    def is_enough(response: Any) -> bool:
+        return isinstance(response, RemoteError) or response.live is not None
+
+    request = ListOffsetsRequest(stream_id=state.stream_id, at="latest", counts_rows=True)
+    return Question(request, state.partitions[0].leader, until=is_enough)
+
+
+def summed(found: Sequence[ListOffsetsResponse]) -> ListOffsetsResponse:
+    """Return the counts of several partitions together; there is no sequence then, so its numbers are 0."""
+    if len(found) == 1:
+        return found[0]
+    lives = [one.live for one in found if one.live is not None]
+    live = LiveRowsInfo(
+        rows=sum(one.rows for one in lives),
+        size_bytes=sum(one.size_bytes for one in lives),
+        first_us=min((one.first_us for one in lives if one.first_us is not None), default=None),
+        last_us=max((one.last_us for one in lives if one.last_us is not None), default=None),
+    )
+    return msgspec.structs.replace(NOTHING, live=live)
 
 
 def state_fields(found: ListOffsetsResponse, consumers: int) -> dict[str, Any]:
@@ -71,7 +118,9 @@ def state_fields(found: ListOffsetsResponse, consumers: int) -> dict[str, Any]:
     fields: dict[str, Any] = {"messages": live.rows, "bytes": live.size_bytes if live.rows else 0}
     if live.first_offset is None:
         first_seq = last_seq + 1 if last_seq else 0
-        fields |= {"first_seq": first_seq, "first_ts": NO_TIME, "last_seq": last_seq, "last_ts": NO_TIME}
+        first_ts = api_time(live.first_us) if live.first_us else NO_TIME  # of several partitions
+        last_ts = api_time(live.last_us) if live.last_us else NO_TIME
+        fields |= {"first_seq": first_seq, "first_ts": first_ts, "last_seq": last_seq, "last_ts": last_ts}
     else:
         first_seq = live.first_offset + 1
         times = {"first_ts": api_time(live.first_us or 0), "last_ts": api_time(live.last_us or 0)}
@@ -82,11 +131,26 @@ def state_fields(found: ListOffsetsResponse, consumers: int) -> dict[str, Any]:
     return fields
 
 
-def subject_counts(state: StreamState, pattern: str, end: int) -> Generator[Asked, list[Answered], dict[str, int]]:
-    """Return the messages of each subject that matches, by subject; only where the leader is this broker."""
-    found: dict[str, int] = {}
+class SubjectPage(NamedTuple):
+    """One page of the subjects that match."""
+
+    total: int  # subjects that match, of all pages
+    shown: int  # of this page
+    subjects: bytes  # a JSON object: the messages of each subject
+
+
+def subject_page(
+    state: StreamState, pattern: str, end: int, offset: int, bytes_max: int
+) -> Generator[Asked, list[Answered], SubjectPage]:
+    """Return the subjects that match from the one with number `offset` on, as many as fit; only where the leader is.
+
+    Each turn of the event loop encodes SUBJECTS_AT_ONCE of them.
+    """
     if subject_mistake(pattern, wildcards=True) is not None:
-        return found
+        return SubjectPage(0, 0, b"{}")
+    parts: list[bytes] = []
+    total = shown = 0
+    left, is_full = bytes_max, False
     after, leader = "", state.partitions[0].leader
     while True:
         request = ListSubjectsRequest(
@@ -96,11 +160,21 @@ def subject_counts(state: StreamState, pattern: str, end: int) -> Generator[Aske
             limit=SUBJECTS_AT_ONCE,
             end=end,  # type: ignore[arg-type]
         )
-        page = yield from ask(request, ListSubjectsResponse, leader)
-        found |= {one.subject: one.messages for one in page.subjects}
-        if len(page.subjects) < SUBJECTS_AT_ONCE:
-            return found
-        after = page.subjects[-1].subject
+        found = (yield from ask(request, ListSubjectsResponse, leader)).subjects
+        wanted = [] if is_full else list(found[max(0, offset - total) :][: SUBJECTS_PAGE - shown])
+        total += len(found)
+        while wanted:
+            part = _encode({one.subject: one.messages for one in wanted})[1:-1]
+            if len(part) < left:
+                parts.append(part)
+                shown += len(wanted)
+                left -= len(part) + 1
+                break
+            is_full = True  # a client asks for the rest
+            del wanted[min(len(wanted) - 1, max(0, left) * len(wanted) // len(part)) :]
+        if len(found) < SUBJECTS_AT_ONCE:
+            return SubjectPage(total, shown, b"{%b}" % b",".join(parts))
+        after = found[-1].subject
 
 
 def number_of_subjects(state: StreamState, found: ListOffsetsResponse) -> Generator[Asked, list[Answered], int | None]:

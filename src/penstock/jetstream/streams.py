@@ -18,7 +18,7 @@ from penstock.base.ids import StreamId
 from penstock.base.subjects import overlap, subject_mistake
 from penstock.jetstream.answers import json_answer
 from penstock.jetstream.api_call import ApiCall, ApiSubject
-from penstock.jetstream.conversations import Answered, Asked, Conversation, Question, ask
+from penstock.jetstream.conversations import Answered, Asked, Conversation, ask
 from penstock.jetstream.errors import (
     invalid_config,
     invalid_json,
@@ -30,6 +30,7 @@ from penstock.jetstream.errors import (
     too_many_replicas,
 )
 from penstock.jetstream.gateway import Gateway, Handler
+from penstock.jetstream.partition_streams import PARTITIONS, partition_names
 from penstock.jetstream.stream_config import (
     Config,
     changes,
@@ -42,14 +43,20 @@ from penstock.jetstream.stream_config import (
 )
 from penstock.jetstream.stream_state import (
     NOTHING,
+    PARTS_AT_ONCE,
+    SUBJECTS_PAGE,
+    SubjectPage,
     api_time,
     cluster_fields,
+    count_of,
     deleted_sequences,
     need_one_partition,
     number_of_subjects,
     offsets_of,
+    parts_of,
     state_fields,
-    subject_counts,
+    subject_page,
+    summed,
 )
 from penstock.messages import (
     AlterStreamRequest,
@@ -58,7 +65,6 @@ from penstock.messages import (
     CreateStreamResponse,
     DeleteStreamRequest,
     DeleteStreamResponse,
-    ListOffsetsRequest,
     ListOffsetsResponse,
     SetIntakeRequest,
     SetIntakeResponse,
@@ -68,9 +74,11 @@ from penstock.node.security.subscription_permissions import overlapping
 
 NAMES_PAGE = 1_024
 LIST_PAGE = 256
-SUBJECTS_PAGE = 100_000
+LISTED_PARTITIONS_MAX = 1_024
+"""Partitions that are asked for one page of a list; one stream may have more."""
 COUNTED_STREAMS_MAX = 1_000
 """Streams whose number of subjects is remembered."""
+_ROOM_BESIDE = 256  # bytes of numbers that are known after the subjects
 _CREATE_TIMEOUT_MS = 4_000
 _T = TypeVar("_T", bound=msgspec.Struct)
 _Number = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
@@ -136,7 +144,7 @@ class _Streams:
         if config["sealed"]:
             raise invalid_config("stream configuration for create can not be sealed")
         self._check_replicas(config)
-        if (existing := self._gateway.stream(subject.stream)) is not None:
+        if (existing := self._gateway.real_stream(subject.stream)) is not None:
             self._gateway.authorization.check(CreateStreamRequest(config=existing.config))  # it may exist already
             if not is_same(shown_config(existing), config):
                 raise name_in_use()
@@ -194,7 +202,6 @@ class _Streams:
 
     def _changed(self, subject: ApiSubject, state: StreamState, **more: Any) -> Generator[Asked, list[Answered], bytes]:
         """Return the answer to a change: the stream's info."""
-        need_one_partition(state)
         try:
             found = yield from offsets_of(state)
             subjects = yield from self._number_of_subjects(state, found)
@@ -214,35 +221,30 @@ class _Streams:
     def info(self, call: ApiCall, subject: ApiSubject) -> Conversation:
         options = decoded(call.payload, _InfoRequest)
         state = self._named(subject.stream)
-        need_one_partition(state)
+        if options.subjects_filter or options.deleted_details:
+            need_one_partition(state)
         found = yield from offsets_of(state)
         page: dict[str, Any] = {"total": 0, "offset": 0, "limit": 0}
         fields = self._info(state, found)
-        subjects: dict[str, int] = {}
+        fields["cluster"] = cluster_fields(state, self._node.image.cluster_id)
+        if options.deleted_details and fields["state"].get("num_deleted"):
+            fields["state"]["deleted"] = yield from deleted_sequences(state, found)
+        subjects: SubjectPage | None = None
         if options.subjects_filter:
-            subjects = yield from subject_counts(state, options.subjects_filter, found.committed_end)
-        if options.subjects_filter == ">":
-            count: int | None = len(subjects)
+            room = self._gateway.payload_max - len(json_answer(subject.operation, **page, **fields)) - _ROOM_BESIDE
+            offset = max(0, options.offset or 0)
+            subjects = yield from subject_page(state, options.subjects_filter, found.committed_end, offset, room)
+        if subjects is not None and options.subjects_filter == ">":
+            count: int | None = subjects.total
         else:
             count = yield from self._number_of_subjects(state, found)
         if count:
             fields["state"]["num_subjects"] = count
-        fields["cluster"] = cluster_fields(state, self._node.image.cluster_id)
-        if options.deleted_details and fields["state"].get("num_deleted"):
-            fields["state"]["deleted"] = yield from deleted_sequences(state, found)
-        if subjects:
-            offset = max(0, options.offset or 0)
-            names = list(subjects)[offset : offset + SUBJECTS_PAGE]
-            page = {"total": len(subjects), "offset": offset, "limit": SUBJECTS_PAGE}
-
-            def answer_with(count: int) -> bytes:
-                if count < len(names):
-                    page["limit"] = count
-                if count:
-                    fields["state"]["subjects"] = {name: subjects[name] for name in names[:count]}
-                return json_answer(subject.operation, **page, **fields)
-
-            return self._fitting(len(names), answer_with)
+        if subjects is not None and subjects.total:
+            is_cut = subjects.shown < min(subjects.total - offset, SUBJECTS_PAGE)
+            page = {"total": subjects.total, "offset": offset, "limit": subjects.shown if is_cut else SUBJECTS_PAGE}
+            if subjects.shown:
+                fields["state"]["subjects"] = msgspec.Raw(subjects.subjects)
         return json_answer(subject.operation, **page, **fields)
 
     def names(self, call: ApiCall, subject: ApiSubject) -> Conversation:
@@ -257,25 +259,35 @@ class _Streams:
         options = decoded(call.payload, _PageRequest)
         states = self._matching(options)
         offset = min(max(0, options.offset or 0), len(states))
-        readable, missing, offline = [], [], {}
+        missing: list[str] = []
+        asked: list[tuple[StreamState, StreamState]] = []  # each partition beside its stream
+        is_cut = False
         for state in states[offset : offset + LIST_PAGE]:
-            if len(state.partitions) > 1:
-                offline[state.name] = f"{len(state.partitions)} partitions; JetStream's API reads streams of one"
-            elif state.partitions[0].leader is None:
-                missing.append(state.name)
+            if is_cut := bool(asked) and len(asked) + len(state.partitions) > LISTED_PARTITIONS_MAX:
+                break
+            if all(partition.leader is not None for partition in state.partitions):
+                asked += [(state, part) for part in parts_of(state)]
             else:
-                readable.append(state)
-        answers = yield tuple(map(_count_of, readable))
-        streams = []
-        for state, (response, _) in zip(readable, answers, strict=True):
-            if isinstance(response, ListOffsetsResponse) and response.live is not None:
-                streams.append(self._info(state, response))
-            elif state.stream_id in self._node.image.streams:
                 missing.append(state.name)
-        beside = {name: found for name, found in (("missing", missing), ("offline", offline)) if found}
+        streams: list[dict[str, Any]] = []
+        found: list[ListOffsetsResponse] = []  # of the partitions of one stream
+        for begin in range(0, len(asked), PARTS_AT_ONCE):
+            some = asked[begin : begin + PARTS_AT_ONCE]
+            answers = yield tuple(count_of(part) for _, part in some)
+            for number, ((state, _), (response, _)) in enumerate(zip(some, answers, strict=True), begin):
+                if isinstance(response, ListOffsetsResponse) and response.live is not None:
+                    found.append(response)
+                if number + 1 < len(asked) and asked[number + 1][0] is state:
+                    continue
+                if len(found) == len(state.partitions):
+                    streams.append(self._info(state, summed(found)))
+                elif state.stream_id in self._node.image.streams:
+                    missing.append(state.name)
+                found = []
+        beside = {"missing": missing} if missing else {}
 
         def answer_with(count: int) -> bytes:
-            limit = LIST_PAGE if count == len(streams) else count
+            limit = count if is_cut or count < len(streams) else LIST_PAGE
             page = {"total": len(states), "offset": offset, "limit": limit, "streams": streams[:count]}
             return json_answer(subject.operation, **page, **beside)
 
@@ -300,6 +312,8 @@ class _Streams:
     ) -> Generator[Asked, list[Answered], int | None]:
         """Return `number_of_subjects`, which takes long with many: it stays while the stream does not change."""
         assert found.live is not None
+        if len(state.partitions) > 1:
+            return None  # a subject may be in several
         key = (found.leader_epoch, found.log_start, found.committed_end, found.live.rows)
         known = self._counted.pop(state.stream_id, None)
         if known is None or known[0] != key:
@@ -336,19 +350,13 @@ class _Streams:
 
     def _info(self, state: StreamState, found: ListOffsetsResponse) -> dict[str, Any]:
         """Return the fields of a stream's info that all answers have."""
-        config: Config = shown_config(state)
+        config: Config = json_config(shown_config(state))
+        if len(state.partitions) > 1:
+            config["metadata"][PARTITIONS] = partition_names(state)
         return {
-            "config": json_config(config),
+            "config": config,
             "created": api_time(state.created_us),
             "state": state_fields(found, self._gateway.count_consumers(state)),
             "ts": api_time(self._node.now.wall_us),
             **({"domain": self._gateway.domain} if self._gateway.domain else {}),
         }
-
-
-def _count_of(state: StreamState) -> Question:
-    def is_enough(response: Any) -> bool:
-        return isinstance(response, RemoteError) or response.live is not None
-
-    request = ListOffsetsRequest(stream_id=state.stream_id, at="latest", counts_rows=True)
-    return Question(request, state.partitions[0].leader, until=is_enough)

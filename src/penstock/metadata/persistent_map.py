@@ -7,7 +7,7 @@ when that has grown to the square root of the large one, both are merged into a 
 
 from __future__ import annotations
 
-from collections.abc import ItemsView, Iterator, Mapping
+from collections.abc import ItemsView, Iterator, Mapping, ValuesView
 from math import isqrt
 from typing import Any, TypeVar
 
@@ -70,6 +70,10 @@ class PersistentMap(Mapping[K, V]):
     def items(self) -> ItemsView[K, V]:
         """Return keys and values; faster than one by one."""
         return self._merged().items()
+
+    def values(self) -> ValuesView[V]:
+        """Return the values; faster than one by one."""
+        return self._merged().values()
 
     def _merged(self) -> dict[K, V]:
         """Return all of it as one dict, which the caller must not change."""

@@ -391,12 +391,10 @@ class Node:
         """The time of the current event."""
         return self._context.now
 
-    def shown(self, stream_id: StreamId) -> Shown | None:
-        """Return what readers are shown of a stream of one partition that this broker leads; None: it does not."""
-        partition = self._partitions.get(PartitionKey(stream_id, PartitionId(0)))
-        if partition is None or partition.leadership is None:
-            return None
-        return partition.shown
+    def shown(self, stream_id: StreamId, partition: PartitionId) -> Shown | None:
+        """Return what readers are shown of a partition that this broker leads; None: it does not."""
+        found = self._partitions.get(PartitionKey(stream_id, partition))
+        return None if found is None or found.leadership is None else found.shown
 
     def is_stored(self, subject: str) -> bool:
         """Return if a stream stores messages on this subject without wildcards."""

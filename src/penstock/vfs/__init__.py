@@ -18,7 +18,7 @@ synced, and `reserve.Reserve` keeps disk space for metadata.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 NFS_LEFTOVER = r"\.nfs[0-9a-f]+"
@@ -106,7 +106,22 @@ class Vfs(Protocol):
     def sync_dir(self, path: str) -> None:
         """Return once the names in this folder, and the folder's own name up to the root, survive a power loss."""
 
+    def together(self, *syncs: Callable[[], None]) -> None:
+        """Run syncs of its files and folders, in any order or at once. Raise the first failure after all have run."""
+
     def cached(self, *, reads_max: int, bytes_max: int) -> Vfs | None:
         """Return the same files for an event loop, whose reads raise `page_cache.ColdError` rather than wait for a
         disk, and beyond these limits. None: it cannot tell what needs one, or reads take work.
         """
+
+
+def in_turn(syncs: Sequence[Callable[[], None]]) -> None:
+    """Run syncs one after the other; raise the first failure after all have run."""
+    errors: list[OSError] = []
+    for sync in syncs:
+        try:
+            sync()
+        except OSError as error:
+            errors.append(error)
+    if errors:
+        raise errors[0]

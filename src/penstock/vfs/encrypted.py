@@ -86,6 +86,9 @@ class EncryptedVfs:
     def sync_dir(self, path: str) -> None:
         self._inner.sync_dir(path)
 
+    def together(self, *syncs: Callable[[], None]) -> None:
+        self._inner.together(*syncs)
+
     def cached(self, *, reads_max: int, bytes_max: int) -> None:
         return None
 

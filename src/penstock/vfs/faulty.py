@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from penstock.vfs import Buffer, File, Folder, Vfs
+from penstock.vfs import Buffer, File, Folder, Vfs, in_turn
 
 
 class FileOperationKind(Enum):
@@ -135,6 +135,9 @@ class FaultyVfs:
         operation = self.begin(FileOperationKind.SYNC_DIR, path)
         self.inner.sync_dir(path)
         self.end(operation)
+
+    def together(self, *syncs: Callable[[], None]) -> None:
+        in_turn(syncs)
 
     def cached(self, *, reads_max: int, bytes_max: int) -> None:
         return None

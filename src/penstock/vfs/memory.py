@@ -20,11 +20,11 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from penstock.vfs import Buffer
+from penstock.vfs import Buffer, in_turn
 
 if TYPE_CHECKING:
     from random import Random
@@ -314,6 +314,9 @@ class MemoryVfs:
     def sync_dir(self, path: str) -> None:
         """Make the names in this folder, and its own up to the root, survive in every crash clone."""
         self.sync_folders(self._chain(path))
+
+    def together(self, *syncs: Callable[[], None]) -> None:
+        in_turn(syncs)
 
     def cached(self, *, reads_max: int, bytes_max: int) -> None:
         return None

@@ -8,7 +8,7 @@ content; it is as quick as the opening of a file that is sent.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from penstock.base.errors import PenstockError
@@ -58,6 +58,9 @@ class CachedVfs:
 
     def sync_dir(self, path: str) -> None:
         _refuse(path)
+
+    def together(self, *syncs: Callable[[], None]) -> None:
+        _refuse("")
 
     def cached(self, *, reads_max: int, bytes_max: int) -> CachedVfs | None:
         return None

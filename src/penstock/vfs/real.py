@@ -6,7 +6,8 @@ continued, so that `write_at` has written all or raised.
 Only regular files are opened: a FIFO, a socket or a device in their place is refused without waiting for its other end.
 
 Theory: `fdatasync` is enough for a file (it also writes the length that is needed to read the data back). A name is
-part of its folder's data, so it takes an fsync of the folder. On macOS only F_FULLFSYNC reaches the medium.
+part of its folder's data, so it takes an fsync of the folder. On macOS only F_FULLFSYNC reaches the medium. A folder's
+own name needs a sync of its parents only once, so the first sync of a folder syncs them, and the later ones do not.
 
 | if folders cannot be synced (CIFS, 9p, some of FUSE)     | a sync                                                |
 |----------------------------------------------------------|-------------------------------------------------------|
@@ -25,13 +26,18 @@ import re
 import shutil
 import stat
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
 from penstock.vfs import Buffer, is_nfs_leftover
 from penstock.vfs.page_cache import CachedVfs
 
+LASTING_FOLDERS_MAX = 4_096
+"""Folders whose names are known to be on the disk; all are forgotten beyond it, which costs syncs."""
+FolderIdentity = tuple[int, int]
+"""Device and inode."""
 _NAME = r"(?!\.{1,2}(?:/|\Z))[^/\0]+"
 _PLAIN = re.compile(f"{_NAME}(?:/{_NAME})*/*", re.DOTALL)
 _BUFFERS_MAX = 1024  # IOV_MAX of Linux and macOS
@@ -194,6 +200,12 @@ class RealFolder:
         self._full = full
         self._descriptor = os.open(full, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
+    @property
+    def identity(self) -> FolderIdentity:
+        """Device and inode: another folder of the same name has others."""
+        found = os.fstat(self._descriptor)
+        return found.st_dev, found.st_ino
+
     def sync(self) -> None:
         """Sync the names in it. OSError with the folder's name."""
         try:
@@ -221,6 +233,7 @@ class RealVfs:
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
         self._root = os.path.abspath(os.fspath(root))
+        self._lasting = _LastingFolders()
         self._make_root()
 
     @property
@@ -252,12 +265,16 @@ class RealVfs:
     def rename(self, old: str, new: str) -> None:
         target = self._full(new)
         _make_folders(os.path.dirname(target))
-        os.replace(self._full(old), target)
+        source = self._full(old)
+        self._lasting.forget(source)
+        self._lasting.forget(target)
+        os.replace(source, target)
 
     def remove(self, path: str) -> None:
         """Delete a file, or a folder with its content, except files that NFS keeps. A missing one is no error."""
         full = self._full(path)
         assert full != self._root, "the root is not removed"
+        self._lasting.forget(full)
         try:
             if os.path.isdir(full) and not os.path.islink(full):
                 _remove_tree(full)
@@ -268,11 +285,44 @@ class RealVfs:
 
     def sync_dir(self, path: str) -> None:
         full = self._full(path)
-        while True:
-            sync_folder(full)
-            if full == self._root:
-                return
-            full = os.path.dirname(full)
+        opened: list[tuple[str, RealFolder]] = []
+        try:
+            while True:
+                opened.append((full, RealFolder(full)))
+                if full == self._root or self._lasting.has(full, opened[-1][1].identity):
+                    break
+                full = os.path.dirname(full)
+            known = [(name, folder.identity) for name, folder in opened if name != self._root]
+            self.together(*(folder.sync for _, folder in opened))
+        finally:
+            for _, folder in opened:
+                folder.close()
+        self._lasting.add(known)
+
+    def together(self, *syncs: Callable[[], None]) -> None:
+        """Run syncs, each in a thread: a disk does several that wait in the time of one."""
+        errors: list[BaseException] = []
+
+        def run(sync: Callable[[], None]) -> None:
+            try:
+                sync()
+            except BaseException as error:  # noqa: BLE001 (raised below)
+                errors.append(error)
+
+        threads = []
+        for sync in syncs[1:]:
+            thread = threading.Thread(target=run, args=(sync,))
+            try:
+                thread.start()
+            except RuntimeError:  # no thread is to be had
+                run(sync)
+            else:
+                threads.append(thread)
+        run(syncs[0])
+        for thread in threads:
+            thread.join()
+        if errors:
+            raise errors[0]
 
     def cached(self, *, reads_max: int, bytes_max: int) -> CachedVfs:
         return CachedVfs(self, reads_max=reads_max, bytes_max=bytes_max)
@@ -294,6 +344,35 @@ class RealVfs:
             os.makedirs(self._root, _FOLDER_MODE, exist_ok=True)
             for folder in made:
                 sync_folder(os.path.dirname(folder))
+
+
+class _LastingFolders:
+    """Folders whose own names are on the disk, up to the root: a sync of them need not sync their parents again.
+
+    Each with its identity, for another process may remove a folder and make another one of its name. If a folder is
+    known, then its parents are known, too. Disk threads share it: each method is one step for them.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[str, FolderIdentity] = {}
+
+    def has(self, full: str, identity: FolderIdentity) -> bool:
+        return self._known.get(full) == identity
+
+    def add(self, synced: Iterable[tuple[str, FolderIdentity]]) -> None:
+        """Note folders after a sync of them and of all their parents that are not known."""
+        if len(self._known) >= LASTING_FOLDERS_MAX:
+            self._known = {}
+        self._known.update(synced)
+
+    def forget(self, full: str) -> None:
+        """Forget a folder that is about to be removed or renamed, and the folders in it."""
+        known = self._known
+        if full in known:
+            inside = f"{full}/"
+            for name in list(known):
+                if name == full or name.startswith(inside):
+                    known.pop(name, None)
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:

@@ -17,14 +17,15 @@ Answers have nats-server's fields, codes and texts; `tests/integration/test_jets
 | `INFO` | API level 1 (nats-server 2.11); `memory` and `storage` are 0: `STREAM.LIST` has the sizes |
 | `STREAM.CREATE`, `STREAM.UPDATE` | subjects that overlap another stream's are refused (10065), which `penstock stream create` allows |
 | `STREAM.INFO` | `subjects_filter` with `offset`, `deleted_details` (100,000 sequences); an answer above `max_payload` has fewer subjects, and their number as `limit` |
-| `STREAM.NAMES`, `STREAM.LIST` | 1,024 and 256 a page; streams with several partitions are in `offline`, those without a leader in `missing`; `num_subjects` is in `STREAM.INFO` only |
+| `STREAM.NAMES`, `STREAM.LIST` | 1,024 and 256 a page; the partitions of a stream are not listed; streams without a leader are in `missing`; `num_subjects` is in `STREAM.INFO` only |
 | `STREAM.DELETE` | |
 | `STREAM.PURGE` | `filter`, `seq`, `keep`; a `seq` beyond the end removes everything, and the next sequence stays |
 | `STREAM.MSG.DELETE` | without `no_erase` the bytes are erased on all replicas ([how](../how-to/delete-messages.md)) |
 | `STREAM.MSG.GET` | `seq`, `last_by_subj`, `next_by_subj`, `start_time`, `no_hdr`; an answer above `max_payload` is refused (10008) |
 | `DIRECT.GET` | the same, with `batch`, `max_bytes`, `multi_last`, `up_to_seq`, `up_to_time`; of one subject: `DIRECT.GET.<stream>.<subject>` |
 
-- **`seq = offset + 1`**, in streams of one partition; requests about others are refused (10052).
+- **`seq = offset + 1`**.
+- **Partition N of a stream `orders` that has several is the stream `orders-p<N>`**, which can be read, but not changed ([why](../adr/0099-each-partition-is-a-stream-that-is-read.md)). The whole is listed, with the sums of its partitions, and changed under its own name; what needs one order is refused for it (10052). The key `_penstock.partitions` of its metadata has the names.
 - **Streams whose names begin with `__`** are Penstock's own: never listed, read or changed.
 - `bytes` counts batches on the disk of one replica. `num_subjects` is left out beyond 100,000 subjects, and if it is not known within 4.5 s.
 - The leader is `broker-<id>` in `cluster`.

@@ -10,6 +10,7 @@ import pytest
 from penstock.base.errors import RemoteError
 from penstock.commitlog.files.files import holds_messages
 from penstock.jetstream import gateway as module
+from penstock.jetstream import stream_state, streams
 from penstock.jetstream.api_call import ApiCall
 from penstock.jetstream.gateway import HOPS_MAX, ApiRights
 from penstock.jetstream.stream_config import REQUEST_BYTES_MAX
@@ -52,8 +53,8 @@ def test_requests_beyond_the_limit_are_refused_and_late_ones_too(monkeypatch: py
     monkeypatch.setattr(module, "CONVERSATIONS_MAX", 1)
     broker = ApiBroker().start()
     broker.call("STREAM.CREATE.s", {"name": "s"})
-    broker.disk_runs_at_once = False
     broker.publish("s", b"x")
+    broker.disk_runs_at_once = False
     assert broker.call("STREAM.INFO.s", waits_ms=0) is None  # it waits for the disk
     refused = broker.call("STREAM.INFO.s", waits_ms=0)
     assert "too many requests" in refused["error"]["description"]
@@ -163,3 +164,55 @@ def test_large_requests_are_refused_before_anything_waits_with_them() -> None:
         answer = broker.call(operation, b"x" * (REQUEST_BYTES_MAX + 1))
         assert answer["error"]["err_code"] == 10025
     assert broker.call("STREAM.INFO.s", b"", headers=b"NATS/1.0\r\nX: %b\r\n\r\n" % (b"x" * REQUEST_BYTES_MAX))["error"]
+
+
+def test_the_info_of_an_empty_stream_waits_for_no_disk() -> None:
+    broker = ApiBroker().start()
+    broker.call("STREAM.CREATE.s", {"name": "s"})
+    broker.disk_runs_at_once = False
+    assert broker.call("STREAM.INFO.s", waits_ms=0)["state"]["messages"] == 0
+
+
+def test_a_list_asks_for_the_counts_of_a_few_streams_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streams, "PARTS_AT_ONCE", 2)
+    broker = ApiBroker().start()
+    for name in "abcde":
+        broker.call(f"STREAM.CREATE.{name}", {"name": name})
+        broker.publish(name, b"x")
+    broker.disk_runs_at_once = False
+    assert broker.call("STREAM.LIST", waits_ms=0) is None
+    (waiting,) = broker.gateway._open
+    assert len(waiting.questions) == 2
+    broker.disk_runs_at_once = True
+    broker.turn()
+    listed = broker.call("STREAM.LIST")
+    assert [(one["config"]["name"], one["state"]["messages"]) for one in listed["streams"]] == [
+        (one, 1) for one in "abcde"
+    ]
+    assert "missing" not in listed
+
+
+def test_a_page_of_subjects_has_what_the_connection_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client asks for the rest; each look at the index is small."""
+    monkeypatch.setattr(stream_state, "SUBJECTS_AT_ONCE", 3)
+    broker = ApiBroker().start()
+    broker.call("STREAM.CREATE.s", {"name": "s", "subjects": ["s.>"]})
+    names = [f"s.{'x' * 100}.{number:02}" for number in range(20)]
+    for name in names:
+        broker.publish(name, b"x")
+    whole = broker.call("STREAM.INFO.s", {"subjects_filter": ">"})
+    assert (whole["total"], whole["offset"], whole["limit"]) == (20, 0, 100_000)
+    assert whole["state"]["subjects"] == dict.fromkeys(names, 1)
+    broker.gateway.payload_max = 2_400
+    found: dict[str, int] = {}
+    while len(found) < 20:
+        page = broker.call("STREAM.INFO.s", {"subjects_filter": ">", "offset": len(found)})
+        assert "error" not in page
+        assert (page["total"], page["offset"]) == (20, len(found))
+        assert 0 < len(page["state"]["subjects"]) < 20
+        assert page["limit"] == len(page["state"]["subjects"]) or len(found) + len(page["state"]["subjects"]) == 20
+        found |= page["state"]["subjects"]
+    assert found == dict.fromkeys(names, 1)
+    beyond = broker.call("STREAM.INFO.s", {"subjects_filter": ">", "offset": 20})
+    assert beyond["total"] == 20
+    assert "subjects" not in beyond["state"]

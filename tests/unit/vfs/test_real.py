@@ -208,3 +208,52 @@ def test_what_cannot_be_removed_and_is_not_kept_by_nfs_is_an_error(
     vfs.open("s/1/busy", create=True).close()
     with pytest.raises(OSError, match="busy"):
         vfs.remove("s")
+
+
+def test_the_parents_of_a_folder_are_synced_only_once_until_it_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a removed or renamed folder, and of one that another process has made again, the new name may be lost."""
+    vfs, synced = RealVfs(tmp_path), []
+    real_fsync = os.fsync
+
+    def counted(descriptor: int) -> None:
+        here = os.fstat(descriptor)
+        folders = [tmp_path, *(path for path in tmp_path.rglob("*") if path.is_dir())]
+        (folder,) = (path for path in folders if os.path.samestat(path.stat(), here))
+        synced.append(str(folder).removeprefix(str(tmp_path)))
+        real_fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", counted)
+
+    def synced_for(path: str) -> list[str]:
+        synced.clear()
+        vfs.sync_dir(path)
+        return sorted(synced)
+
+    everything = ["", "/a", "/a/b", "/a/b/c"]
+    vfs.open("a/b/c/file", create=True).close()
+    assert synced_for("a/b/c") == everything
+    assert synced_for("a/b/c") == ["/a/b/c"]
+    assert synced_for("a") == ["/a"]
+    vfs.open("a/b/d/file", create=True).close()
+    assert synced_for("a/b/d") == ["/a/b", "/a/b/d"]
+    vfs.remove("a/b")
+    vfs.open("a/b/c/file", create=True).close()
+    assert synced_for("a/b/c") == ["/a", "/a/b", "/a/b/c"]
+    vfs.rename("a/b", "a/e")
+    assert synced_for("a/e/c") == ["/a", "/a/e", "/a/e/c"]
+    (tmp_path / "a" / "e").rename(tmp_path / "old")
+    vfs.open("a/e/c/file", create=True).close()
+    assert synced_for("a/e/c") == ["/a", "/a/e", "/a/e/c"]
+
+
+def test_syncs_that_run_together_all_run_and_one_that_fails_is_told(tmp_path: Path) -> None:
+    vfs, ran = RealVfs(tmp_path), []
+
+    def fails() -> None:
+        raise OSError(errno.EIO, "it cannot be synced")
+
+    with pytest.raises(OSError, match="it cannot be synced"):
+        vfs.together(lambda: ran.append(1), fails, lambda: ran.append(2))
+    assert sorted(ran) == [1, 2]

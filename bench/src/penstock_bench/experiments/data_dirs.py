@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -61,6 +61,9 @@ class UnsyncedVfs(RealVfs):
     folder_type = UnsyncedFolder
 
     def sync_dir(self, path: str) -> None:
+        """Do nothing."""
+
+    def together(self, *syncs: Callable[[], None]) -> None:
         """Do nothing."""
 
 

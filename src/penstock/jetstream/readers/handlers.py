@@ -120,7 +120,7 @@ class ConsumerApi:
     ) -> Generator[Asked, list[Answered], Reader]:
         readers = self._readers
         # One read of the tail serves all readers, so a right to some subjects of the stream is not enough.
-        self._gateway.authorization.check(FetchRequest(stream_id=state.stream_id, offset=Offset(0)))
+        self._gateway.check(FetchRequest(stream_id=state.stream_id, offset=Offset(0)))
         if not readers.deliveries.is_up:
             raise unavailable("messages cannot be delivered: the broker has no leaf connection to nats-server")
         if config.is_push:

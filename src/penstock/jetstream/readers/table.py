@@ -99,7 +99,7 @@ class Readers:
         feed = self._feeds.get(state.stream_id)
         if feed is not None:
             return feed
-        look = partial(self._node.shown, state.stream_id)
+        look = partial(self._gateway.shown, state.stream_id)
         shown = look()
         if shown is None:
             raise RemoteError(ErrorCode.NOT_LEADER, f"stream {state.name} is not led by this broker")
@@ -756,9 +756,8 @@ class Readers:
 
     def _end_lost(self) -> None:
         """End the readers of streams that are deleted, or led by another broker."""
-        image = self._node.image
         for feed in list(self._feeds.values()):
-            state = image.streams.get(feed.stream_id)
+            state = self._gateway.stream_of(feed.stream_id)
             partition = None if state is None else state.partitions[0]
             is_led = partition is not None and partition.leader == self._node.broker_id
             if partition is None or not is_led or partition.leader_epoch != feed.leader_epoch:
@@ -791,7 +790,7 @@ class Readers:
 
     def _lose(self, feed: Feed) -> None:
         """End the readers of a stream."""
-        is_led_elsewhere = feed.stream_id in self._node.image.streams
+        is_led_elsewhere = self._gateway.stream_of(feed.stream_id) is not None
         why = "Leadership Change" if is_led_elsewhere else "Consumer Deleted"
         if feed.readers:
             self.remove(list(feed.readers.values()), why=why)

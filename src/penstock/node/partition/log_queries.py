@@ -292,6 +292,13 @@ class FindOffset(Query):
         self.offset = committed_end if offset is None else offset
         self.timestamp_us: int | None = None
 
+    def run_if_cached(self) -> bool:
+        """The end and the counts of an empty log: see `Query.run_if_cached`."""
+        if self._view.log_start < self._committed_end or self._wanted_us is not None:
+            return False
+        self.run()
+        return True
+
     def run(self) -> None:
         """Raise RemoteError (corrupt_range) if the log is corrupt there."""
         if self._counts_rows:

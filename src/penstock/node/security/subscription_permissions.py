@@ -103,7 +103,11 @@ def overlapping(image: ClusterImage, config: StreamConfig) -> Iterator[StreamSta
     takes_any = any(head in _WILDCARDS for head in heads)
     for state in image.streams.values():
         # a cheap test first: most differ in the first token
-        is_near = takes_any or any(one.startswith(heads) or one[0] in _WILDCARDS for one in state.config.subjects)
+        if not takes_any and state.config.more_subjects is msgspec.UNSET:
+            subject = state.config.subject
+            is_near = subject.startswith(heads) or subject[0] in _WILDCARDS
+        else:
+            is_near = takes_any or any(one.startswith(heads) or one[0] in _WILDCARDS for one in state.config.subjects)
         if is_near and state.name != config.name and not state.config.is_internal and _overlap(state.config, config):
             yield state
 

@@ -66,6 +66,50 @@ def test_only_what_follows_the_last_message_on_its_subject_is_stored() -> None:
     assert told(broker, "orders.b", 2) == "stored as 6"
 
 
+def told_of_other(broker: Broker, subject: str, sequence: int, other: str) -> str:
+    """What a publisher hears that expects the last sequence of another subject."""
+    name = "Nats-Expected-Last-Subject-Sequence"
+    broker.publish(subject, b"v", reply="r", headers=block(f"{name}: {sequence}", f"{name}-Subject: {other}"))
+    return said(broker.acks[-1])
+
+
+def test_a_message_may_follow_the_last_one_on_another_subject() -> None:
+    broker = with_orders()
+    broker.publish("orders.a", b"1")
+    broker.publish("orders.b", b"2")
+    assert told_of_other(broker, "orders.a", 1, "orders.b") == "wrong last sequence: 2"
+    assert told_of_other(broker, "orders.a", 2, "orders.b") == "stored as 3"
+    assert told_of_other(broker, "orders.c", 0, "orders.c") == "stored as 4"
+    assert told_of_other(broker, "orders.c", 1, "elsewhere") == "wrong last sequence: 0"
+    broker = broker.crash().start()  # now the log is searched
+    assert told_of_other(broker, "orders.d", 2, "orders.a") == "wrong last sequence: 3"
+    assert told_of_other(broker, "orders.d", 3, "orders.a") == "stored as 5"
+    together = [(b"orders.e", b"r", None, b"")]
+    for expected in (6, 6, 5):
+        name = "Nats-Expected-Last-Subject-Sequence"
+        headers = block(f"{name}: {expected}", f"{name}-Subject: orders.e")
+        together.append((b"orders.f", b"r", headers, b""))  # type: ignore[arg-type]
+    broker.deliver(together)  # type: ignore[arg-type]
+    assert sorted(map(said, broker.acks[-4:])) == [
+        "stored as 6",
+        "stored as 7",
+        "stored as 8",
+        "wrong last sequence: 6",
+    ]
+
+
+def test_what_is_no_other_subject_is_refused() -> None:
+    broker = with_orders()
+    for other in ("orders.*", ">", "orders..a"):
+        assert "plain subject" in told_of_other(broker, "orders.a", 0, other)
+        assert broker.acks[-1].err_code == 10003
+    broker.publish("orders.a", b"v", reply="r", headers=block("Nats-Expected-Last-Subject-Sequence-Subject: orders.b"))
+    assert broker.acks[-1].err_code == 10193
+    broker.create("many", "many.*", partitions=2, partition_by="token:2")
+    assert "one partition" in told_of_other(broker, "many.a", 0, "many.b")
+    assert broker.values("orders") == []
+
+
 def test_a_message_in_an_envelope() -> None:
     broker = with_orders()
     for expected in (0, 0):
