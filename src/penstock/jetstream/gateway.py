@@ -30,19 +30,21 @@ from penstock.access.handshake import Principal
 from penstock.base.clock import Now
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import BrokerId
+from penstock.base.subjects import is_within
 from penstock.hot.message_group import MessageGroup
 from penstock.hot.scan import GROUP_BITS
 from penstock.jetstream.answers import answer_headers, error_answer, json_answer, publish_command, status
 from penstock.jetstream.api_call import ApiCall, ApiSubject, parse_api_subject
 from penstock.jetstream.conversations import Answered, Asked, Conversation, Question
-from penstock.jetstream.errors import ApiError, api_error, encrypted, invalid_json, not_allowed, unavailable
+from penstock.jetstream.errors import ApiError, api_error, invalid_json, not_allowed, unavailable, unreadable
 from penstock.jetstream.lookups import Lookups
 from penstock.jetstream.node_access import GatewayCaller, GatewayNode, Heard
 from penstock.jetstream.ownership import CLUSTER_HEADER, PROBE_HEADER, PrefixOwnership, PrefixState
 from penstock.jetstream.stream_config import API_LEVEL, REQUEST_BYTES_MAX
-from penstock.messages import PassApiCallsRequest, Request, Response
+from penstock.messages import FetchRequest, ListOffsetsRequest, PassApiCallsRequest, Request, Response
 from penstock.metadata.feature_levels import SUBJECT_INDEX
 from penstock.metadata.image import StreamState
+from penstock.node.quorum.metadata_forwarding import THE_BROKER
 from penstock.node.security.access import Authorization
 from penstock.node.step import NatsAnswers, Payload
 
@@ -64,6 +66,8 @@ _READING = frozenset(
     {"STREAM.MSG.GET", "DIRECT.GET", "CONSUMER.CREATE", "CONSUMER.DURABLE.CREATE", "CONSUMER.MSG.NEXT"}
 )
 """Operations that lead to messages in an answer."""
+_OF_STATUSES = frozenset({"DIRECT.GET", "CONSUMER.MSG.NEXT"})
+"""Operations whose callers take an answer without a status for a message."""
 _ANYWHERE = frozenset({"STREAM.CREATE", "STREAM.UPDATE", "STREAM.DELETE"})
 """Operations about a stream for which any broker asks the metadata leader: they need no partition leader."""
 
@@ -269,12 +273,39 @@ class Gateway:
 
     # What handlers use
 
-    def ask(self, request: Request, now: Now, heard: Heard, *, raw: bytes = b"") -> None:
-        """Ask the node as the API's user; `heard` gets its answer in a later turn."""
+    def ask(self, request: Request, now: Now, heard: Heard, *, who: Principal | None = None) -> None:
+        """Ask the node, as the API's user unless another is named; `heard` gets its answer in a later turn."""
         self._last_number += 1
         caller = GatewayCaller(self._last_number)
         self._waiting[caller] = heard
-        self.node.request(caller, request, raw, now, self._user())
+        self.node.request(caller, request, b"", now, self._user() if who is None else who)
+
+    def ask_rows(self, request: FetchRequest, now: Now, heard: Heard) -> None:
+        """Ask for rows of which readers get those that match their filters.
+
+        So they are read for a user, too, who may only read what these filters take.
+        """
+        state = self.node.image.streams.get(request.stream_id)
+        if state is None or request.subjects is not None or not self.authorization.read_subjects(state):
+            self.ask(request, now, heard)
+            return
+
+        def checked(response: Response | RemoteError, payload: Payload) -> None:
+            try:
+                self.authorization.check(ListOffsetsRequest(stream_id=request.stream_id, at="latest"))
+            except RemoteError as refusal:
+                response, payload = refusal, None
+            heard(response, payload)
+
+        self.ask(request, now, checked, who=THE_BROKER)
+
+    def narrowed(self, state: StreamState, patterns: tuple[str, ...]) -> tuple[str, ...]:
+        """Return the subjects of a request that reads; if it is about all of the stream's, those that the API's user
+        may read.
+        """
+        allowed = self.authorization.read_subjects(state)
+        is_all = any(all(is_within(one, pattern) for one in state.config.subjects) for pattern in patterns)
+        return allowed if allowed and is_all else patterns
 
     def converse(self, call: ApiCall, subject: ApiSubject, now: Now, conversation: Conversation) -> None:
         """Answer a call with what the conversation returns, or with its refusal."""
@@ -303,7 +334,7 @@ class Gateway:
     def refuse(self, call: ApiCall, subject: ApiSubject, error: ApiError) -> None:
         """Answer a call with an error."""
         self.errors[subject.operation] += 1
-        if subject.operation == "DIRECT.GET":
+        if subject.operation in _OF_STATUSES:
             self.answer(call, b"", status(error.code, error.description))
         else:
             self.answer(call, error_answer(subject.operation, error.code, error.err_code, error.description))
@@ -387,8 +418,8 @@ class Gateway:
         if self.node.access.is_guarded and self._user() is None:
             return not_allowed("the API has no user here: see the broker's setting jetstream_user")
         stream = self.stream(subject.stream)
-        if stream is not None and stream.config.is_encrypted and subject.operation in _READING:
-            return encrypted(stream.name)
+        if stream is not None and subject.operation in _READING and (refusal := unreadable(stream)) is not None:
+            return refusal
         if call.headers is not None and _asks_for_too_much(call.headers):
             is_direct = subject.operation == "DIRECT.GET"
             return ApiError(412, 10185, "Required Api Level" if is_direct else "JetStream minimum api level required")

@@ -10,11 +10,12 @@ from collections.abc import Generator, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import LeaderEpoch, Offset
 from penstock.base.subjects import subject_mistake
 from penstock.jetstream.conversations import Answered, Asked, Question, ask
-from penstock.jetstream.errors import several_partitions, unavailable
+from penstock.jetstream.errors import several_partitions, too_many_rules, unavailable
 from penstock.messages import (
     FetchRequest,
     FetchResponse,
@@ -82,16 +83,20 @@ def state_fields(found: ListOffsetsResponse, consumers: int) -> dict[str, Any]:
     return fields
 
 
-def subject_counts(state: StreamState, pattern: str, end: int) -> Generator[Asked, list[Answered], dict[str, int]]:
+def subject_counts(
+    state: StreamState, patterns: tuple[str, ...], end: int
+) -> Generator[Asked, list[Answered], dict[str, int]]:
     """Return the messages of each subject that matches, by subject; only where the leader is this broker."""
     found: dict[str, int] = {}
-    if subject_mistake(pattern, wildcards=True) is not None:
+    if any(subject_mistake(one, wildcards=True) is not None for one in patterns):
         return found
+    if len(patterns) > limits.FETCH_SUBJECTS_MAX:
+        raise too_many_rules(len(patterns))
     after, leader = "", state.partitions[0].leader
     while True:
         request = ListSubjectsRequest(
             stream_id=state.stream_id,
-            subjects=(pattern,),
+            subjects=patterns,
             after=after,
             limit=SUBJECTS_AT_ONCE,
             end=end,  # type: ignore[arg-type]

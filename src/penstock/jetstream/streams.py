@@ -28,6 +28,7 @@ from penstock.jetstream.errors import (
     stream_not_found,
     subjects_overlap,
     too_many_replicas,
+    unreadable,
 )
 from penstock.jetstream.gateway import Gateway, Handler
 from penstock.jetstream.stream_config import (
@@ -220,7 +221,10 @@ class _Streams:
         fields = self._info(state, found)
         subjects: dict[str, int] = {}
         if options.subjects_filter:
-            subjects = yield from subject_counts(state, options.subjects_filter, found.committed_end)
+            if (refusal := unreadable(state)) is not None:  # its subjects are in encrypted files, too
+                raise refusal
+            patterns = self._gateway.narrowed(state, (options.subjects_filter,))
+            subjects = yield from subject_counts(state, patterns, found.committed_end)
         if options.subjects_filter == ">":
             count: int | None = len(subjects)
         else:

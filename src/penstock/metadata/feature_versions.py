@@ -87,6 +87,7 @@ CONFIG_FIELDS: Mapping[str, Version] = {
     "discard_new_per_subject": (0, 4),
     "deny_delete": (0, 4),
     "deny_purge": (0, 4),
+    "nats_readable": (0, 4),
 }
 
 OPERATIONS: Mapping[Operation, Version] = {Operation.MONITOR: (0, 3), Operation.REGISTER: (0, 4)}

@@ -58,6 +58,7 @@ class StreamChanges(TypedDict, total=False):
     discard_new_per_subject: bool
     deny_delete: bool
     deny_purge: bool
+    nats_readable: bool
     partitions: int
     range_bounds: tuple[str, ...]
 

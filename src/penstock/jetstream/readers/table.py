@@ -283,6 +283,7 @@ class Readers:
             has_other_subjects = self._image is None or self._node.image.names is not self._image.names
             self._image = self._node.image
             self._end_lost()
+            self._end_unreadable()
             if has_other_subjects:
                 self._end_stored()
         for feed in list(self._feeds.values()):
@@ -464,7 +465,7 @@ class Readers:
             bytes_max=READ_BYTES,
             wait_ms_max=TAIL_WAIT_MS,
         )
-        self._gateway.ask(request, self._node.now, partial(self._polled, feed, feed.tail_end))
+        self._gateway.ask_rows(request, self._node.now, partial(self._polled, feed, feed.tail_end))
 
     def _polled(self, feed: Feed, begin: int, response: Response | RemoteError, payload: Payload) -> None:
         if feed.is_closed:
@@ -507,7 +508,7 @@ class Readers:
 
     def _poll_failed(self, feed: Feed, error: RemoteError, now: Now) -> None:
         shown = feed.look()
-        if shown is None or error.code in (ErrorCode.NOT_AUTHORIZED, ErrorCode.STREAM_NOT_FOUND):
+        if shown is None or error.code is ErrorCode.STREAM_NOT_FOUND:
             self._lose(feed)
             return
         if shown.log_start > feed.tail_end:
@@ -620,7 +621,7 @@ class Readers:
                         self.ready(reader)
             self._let_next(self._to_fetch, self._fetching < FETCHES_MAX)
 
-        self._gateway.ask(request, self._node.now, heard)
+        self._gateway.ask_rows(request, self._node.now, heard)
 
     def _is_counted(self, feed: Feed, reader: Reader) -> bool:
         """True if the count of pending messages holds; if all that is pending is in memory, it is counted now."""
@@ -763,6 +764,25 @@ class Readers:
             is_led = partition is not None and partition.leader == self._node.broker_id
             if partition is None or not is_led or partition.leader_epoch != feed.leader_epoch:
                 self._lose(feed)
+
+    def _end_unreadable(self) -> None:
+        """End readers that may not read any more: their stream's config, or the rights of the API's user, changed."""
+        if not self._feeds:
+            return
+        rights = self._gateway.authorization
+        for feed in list(self._feeds.values()):
+            state = self._node.image.streams[feed.stream_id]
+            before, feed.rights = feed.rights, (rights.who, rights.read_subjects(state))
+            if not state.config.is_nats_readable:
+                gone = list(feed.readers.values())
+            elif feed.rights == before or rights.may_read(state, None):
+                gone = []
+            else:
+                filters = {reader.config.filters for reader in feed.readers.values()}
+                refused = {one for one in filters if not rights.may_read(state, one or None)}
+                gone = [reader for reader in feed.readers.values() if reader.config.filters in refused]
+            if gone:
+                self.remove(gone)
 
     def _end_stored(self) -> None:
         """End what would be delivered into a stream: the rows would come back to it for ever."""
