@@ -27,9 +27,11 @@ from typing import NamedTuple, Protocol
 import msgspec
 
 from penstock.access.handshake import Principal
+from penstock.base import limits
 from penstock.base.clock import Now
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import BrokerId
+from penstock.base.meters import Histogram
 from penstock.base.subjects import is_within
 from penstock.hot.message_group import MessageGroup
 from penstock.hot.scan import GROUP_BITS
@@ -54,6 +56,8 @@ HOPS_MAX = 2
 """Brokers that may pass on one request: the leader may change while it is on its way."""
 CONVERSATIONS_MAX = 1_000
 """Requests under way at one broker, each with its payload of at most REQUEST_BYTES_MAX."""
+DENIAL_CHARS_MAX = 400
+"""Of a log line about a denied request."""
 _CALLS = msgspec.msgpack.Decoder(list[ApiCall])
 _NO_SUBJECT = bytes(range(0x21)) + b"\x7f"  # no character of a subject
 _TIMEOUT_US = 4_500_000  # clients wait for 5 s
@@ -101,6 +105,13 @@ class Part(Protocol):
         """Latest time at which `tick` must run."""
 
 
+class ReaderCounts(NamedTuple):
+    """The readers of a broker, and what was delivered to them."""
+
+    readers: int = 0
+    delivered_bytes: int = 0
+
+
 class ApiRights(NamedTuple):
     """Rights of the API's callers. All act as one user."""
 
@@ -144,7 +155,9 @@ class Gateway:
         self.unsent_bytes = unsent_bytes
         self.payload_max = 1 << 20  # nats-server's max_payload: a larger answer would cost the connection
         self.requests: Counter[str] = Counter()  # by operation
-        self.errors: Counter[str] = Counter()
+        self.errors: Counter[tuple[str, int]] = Counter()  # by operation and error code
+        self.seconds: dict[str, Histogram] = {}  # from requests until their answers, in µs, by operation
+        self.count_readers: Callable[[], ReaderCounts] = ReaderCounts
         self.count_consumers: Callable[[StreamState], int] = lambda state: 0
         # by operation; of requests without a stream, and of those about a stream that is led here
         self.handlers: dict[str, Handler] = {}
@@ -160,6 +173,7 @@ class Gateway:
         self._last_number = 0
         self._to_pass_on: dict[BrokerId, list[ApiCall]] = {}
         self._open: dict[_Open, None] = {}
+        self._denials: dict[str, int] = {}  # by operation: when the next one is logged
 
     # Events
 
@@ -193,7 +207,8 @@ class Gateway:
                 continue
             owner = self._owners.get(self._parsed(subject).prefix)
             if owner is not None and owner.state is PrefixState.TAKEN:
-                calls.append(ApiCall(subject, reply, group.headers(row), group.value(row) or b""))
+                value = group.value(row) or b""
+                calls.append(ApiCall(subject, reply, group.headers(row), value, received_us=now.wall_us))
         self._take_all(calls, now)
 
     def passed_on(self, raw: bytes | memoryview, now: Now) -> None:
@@ -320,12 +335,29 @@ class Gateway:
     def answer(self, call: ApiCall, payload: bytes, headers: bytes | None = None) -> None:
         """Answer a call on its reply subject."""
         size = len(payload) + len(headers or b"")
+        operation = self._parsed(call.subject).operation
+        self.took(operation, call)
         if size > self.payload_max:
-            operation = self._parsed(call.subject).operation
             text = f"the answer has {size} bytes, and nats-server's max_payload is {self.payload_max}; ask for less"
             headers, payload = None, error_answer(operation, 500, 10008, text)
-            self.errors[operation] += 1
+            self.errors[operation, 10008] += 1
         self.send(publish_command(call.reply, payload, headers))
+
+    def took(self, operation: str, call: ApiCall, count: int = 1) -> None:
+        """Note that calls were answered which came together."""
+        found = self.seconds.get(operation)
+        if found is None:
+            found = self.seconds[operation] = Histogram.of_times()
+        found.add(max(0, self.node.now.wall_us - call.received_us), count)
+
+    def denied(self, operation: str, stream: str, why: str) -> None:
+        """Have a denied request logged, unless one of the same operation was lately."""
+        now_us = self.node.now.elapsed_us
+        if now_us >= self._denials.get(operation, now_us):
+            self._denials[operation] = now_us + limits.RATE_LIMITED_LOG_INTERVAL_MS * 1_000
+            user = f" as user {self._rights.user!r}" if self._rights.user else ""
+            text = f"denied: {operation} of JetStream's API{user}, stream {stream!r}: {why}"
+            self.node.outbox.step.notices.append(text[:DENIAL_CHARS_MAX])
 
     def send(self, commands: bytes) -> None:
         """Send ready commands, in one piece: several answers of the same read."""
@@ -333,7 +365,9 @@ class Gateway:
 
     def refuse(self, call: ApiCall, subject: ApiSubject, error: ApiError) -> None:
         """Answer a call with an error."""
-        self.errors[subject.operation] += 1
+        self.errors[subject.operation, error.err_code] += 1
+        if error.code == 403:
+            self.denied(subject.operation, subject.stream, error.description)
         if subject.operation in _OF_STATUSES:
             self.answer(call, b"", status(error.code, error.description))
         else:

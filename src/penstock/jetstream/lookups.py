@@ -235,6 +235,7 @@ class Lookups:
 
             def found(_: FindMessagesResponse, data: bytes) -> None:
                 rows = [0] if data else [-1]
+                self._gateway.took("DIRECT.GET", call)
                 self._send(state, data, [call.reply], rows, has_headers=not query.no_hdr)
 
             self._find(request, now, found, partial(self._refuse, [call]))
@@ -288,6 +289,7 @@ class Lookups:
                 these = [one for one in gets if one.has_headers is has_headers and (is_all or one.subject in rows)]
                 if these:
                     places = [rows.get(one.subject, -1) for one in these]
+                    self._gateway.took("DIRECT.GET", these[0].call, len(these))
                     self._send(state, data, [one.call.reply for one in these], places, has_headers=has_headers)
             if left:
                 again = msgspec.structs.replace(request, begin=response.next_offset, end=response.end_offset)
@@ -503,7 +505,11 @@ class Lookups:
     def _refuse(self, calls: Sequence[ApiCall], error: RemoteError) -> None:
         """Tell the callers, unless another broker may answer them."""
         if error.code not in _SILENT:
-            code = 403 if error.code in (ErrorCode.NOT_AUTHORIZED, ErrorCode.UNAUTHENTICATED) else 500
+            refusal = api_error(error)
+            self._gateway.errors["DIRECT.GET", refusal.err_code] += len(calls)
+            if refusal.code == 403:
+                self._gateway.denied("DIRECT.GET", "", error.message)
+            code = 403 if refusal.code == 403 else 500
             for call in calls:
                 self._gateway.answer(call, b"", status(code, error.message))
 

@@ -30,7 +30,8 @@ def test_a_stream_is_made_changed_shown_and_deleted() -> None:
     assert broker.call("STREAM.DELETE.orders")["success"]
     assert broker.call("STREAM.INFO.orders")["error"]["err_code"] == 10059
     assert broker.gateway.requests["STREAM.INFO"] == 2
-    assert broker.gateway.errors == {"STREAM.INFO": 1}
+    assert broker.gateway.errors == {("STREAM.INFO", 10059): 1}
+    assert broker.gateway.seconds["STREAM.INFO"].count == 2
 
 
 def test_requests_beyond_the_limit_are_refused_and_late_ones_too(monkeypatch: pytest.MonkeyPatch) -> None:

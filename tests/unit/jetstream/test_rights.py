@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from penstock.access import Operation, Rule
+from penstock.base.limits import RATE_LIMITED_LOG_INTERVAL_MS
 from penstock.commitlog.files.files import holds_messages
 from penstock.jetstream.gateway import ApiRights
 from penstock.messages import AlterStreamRequest, ChangeRulesRequest, DeleteUserRequest
@@ -15,6 +16,7 @@ from penstock.vfs.encrypted import EncryptedVfs
 from penstock.vfs.memory import MemoryVfs
 from tests.encryption import encryption_keys
 from tests.unit.jetstream.readers.gateways import ReaderBroker
+from tests.unit.node.controller.test_audit import acts, passes
 from tests.unit.node.security.test_access import allow, asking, user
 
 EU = Rule(Operation.READ, subject="orders.eu.>")
@@ -202,6 +204,44 @@ def test_a_reader_that_is_being_made_is_not_when_the_right_is_revoked() -> None:
     broker.complete(counted)
     assert json.loads(broker.answers[inbox])["error"]["code"] in (403, 404)
     assert broker.delivered() == []
+
+
+# What is known of it afterwards
+
+
+def test_changes_are_audited_as_those_of_the_apis_user() -> None:
+    broker = guarded(Rule(Operation.ADMIN))
+    passes(broker)
+    passes(broker)
+    broker.call("STREAM.CREATE.new", {"name": "new", "subjects": ["new.>"]})
+    broker.call("STREAM.UPDATE.new", {"name": "new", "subjects": ["new.>"], "max_msgs": 9})
+    for subject in ("new.a", "new.b", "new.a"):
+        broker.publish(subject, b"x")
+    assert broker.call("STREAM.MSG.DELETE.new", {"seq": 1, "no_erase": True})["success"]
+    assert broker.call("STREAM.PURGE.new", {"filter": "new.b"})["purged"] == 1
+    assert broker.call("STREAM.PURGE.new")["purged"] == 1
+    assert broker.call("STREAM.MSG.GET.new", {"seq": 1})["error"]["code"] == 404  # reads are not audited, here as there
+    assert broker.call("STREAM.DELETE.new")["success"]
+    passes(broker)
+    told = [one for one in acts(broker) if one.endswith(" new")]
+    changes = ("create_stream", "alter_stream", "delete_messages", "purge_subject", "truncate", "delete_stream")
+    assert told == [f"bob {one} new" for one in changes]
+
+
+def test_denied_requests_are_counted_and_logged_once_a_minute() -> None:
+    broker = guarded(EU)
+    broker.notices.clear()
+    for _ in range(3):
+        broker.call("STREAM.DELETE.orders")
+        broker.call("DIRECT.GET.orders.orders.us.ny")
+    delete, get = broker.notices
+    assert delete.startswith("denied: STREAM.DELETE of JetStream's API as user 'bob', stream 'orders': ")
+    assert get.startswith("denied: DIRECT.GET of JetStream's API as user 'bob'")
+    assert broker.gateway.errors == {("STREAM.DELETE", 10003): 3, ("DIRECT.GET", 10003): 3}
+    for _ in range(0, RATE_LIMITED_LOG_INTERVAL_MS, 3_000):
+        passes(broker)
+    broker.call("STREAM.DELETE.orders")
+    assert [one for one in broker.notices if "denied" in one] == [delete, get, delete]
 
 
 # Streams that NATS may not carry
