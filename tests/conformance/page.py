@@ -12,6 +12,7 @@ from tests.conformance.servers import System
 HEADING = "## Tests of others"
 _NEXT = "\n## "
 _MADE = "<!-- Made by `python -m tests.docs.reference docs/reference` from tests/conformance/results. -->"
+_NAMES = "../../tests/conformance/results"
 _IN_WORDS = {
     "server": "streams, look-ups, readers without acks, key-value, objects",
     "cluster": "several servers",
@@ -20,6 +21,12 @@ _IN_WORDS = {
     "acked": "consumers that are durable or have acks",
     "client": "no server",
 }
+_WHY = {
+    "acked": "consumers that are durable or have acks are refused for now (10052)",
+    "sources": "a stream with mirrors or sources is refused (10052); `penstock copy` and `relay` copy streams",
+    "extras": "such a stream or message is refused (10052, 10003)",
+}
+"""Why tests do not pass that need what is not there; the others are listed one by one."""
 _INTRO = """\
 Peers' own tests, unmodified, against Penstock and against a nats-server with JetStream, by what each test needs \
 (`make conformance`, [how](../adr/0096-conformance-by-tests-of-others.md)).
@@ -52,7 +59,11 @@ def section() -> str:
     for run in ours:
         theirs = read_run(Path(RESULTS / f"{run.suite}.{System.NATS_SERVER}.json"))
         lines += _rows(run, theirs)
-    lines += ["", "What does not pass, by its first message:", "", "| suite | message | tests |", "|---|---|---|"]
+    lines += ["", f"What does not pass because something is not there ([names]({_NAMES})):", ""]
+    lines += ["| tests that need | number | why |", "|---|---|---|"]
+    lines += _not_there(ours)
+    lines += ["", "All else that does not pass, by its first message:", ""]
+    lines += ["| suite | message | tests |", "|---|---|---|"]
     for run in ours:
         lines += _not_passed(run)
     return "\n".join(lines) + "\n"
@@ -65,10 +76,18 @@ def _rows(ours: Run, theirs: Run) -> Iterator[str]:
             yield f"| {ours.version} | {_IN_WORDS[group]} | {passed} of {of} | {theirs.passed(group)[0]} of {of} |"
 
 
+def _not_there(runs: Sequence[Run]) -> Iterator[str]:
+    for group, why in _WHY.items():
+        missed = [(run.suite, run.passed(group)) for run in runs]
+        numbers = ", ".join(f"{suite} {of - passed}" for suite, (passed, of) in missed if passed < of)
+        if numbers:
+            yield f"| {_IN_WORDS[group]} | {numbers} | {why} |"
+
+
 def _not_passed(run: Run) -> Iterator[str]:
     by_reason: dict[str, list[str]] = defaultdict(list)
     for row in run.rows:
-        if row.result != Result.PASSED:
+        if row.result != Result.PASSED and row.group not in _WHY:
             by_reason[_cell(row.reason or row.result)].append(row.name)
     for why, names in sorted(by_reason.items(), key=lambda item: -len(item[1])):
         yield f"| {run.suite} | {why} | {_names(names)} |"

@@ -12,6 +12,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,14 @@ import nats.errors
 import pytest
 from nats.aio.client import Client as Nats
 from nats.js import JetStreamContext
-from nats.js.errors import APIError, NoStreamResponseError, ServiceUnavailableError
+from nats.js.api import AckPolicy, ConsumerConfig, RetentionPolicy, StreamSource
+from nats.js.errors import (
+    APIError,
+    KeyWrongLastSequenceError,
+    NoStreamResponseError,
+    NotFoundError,
+    ServiceUnavailableError,
+)
 
 from penstock import aio
 from tests.broker_process import BrokerProcess, running_broker
@@ -31,12 +39,13 @@ GO = Path(__file__).parents[1] / "compat/go"
 GO_BUILD_S = 300
 SILENCE_S = 0.5  # far beyond what an answer takes here
 NO_RESPONDERS = "no responders"
+API_ON = ("--jetstream-api", "auto")
 
 
-def rows(heading: str) -> dict[str, str]:
-    """The first two cells of the table under a heading."""
+def rows(heading: str, column: int = 1) -> dict[str, str]:
+    """The first cell of each row of the table under a heading, and the one in that column."""
     section = PAGE.read_text(encoding="utf-8").split(f"\n## {heading}")[1].split("\n## ")[0]
-    found = re.findall(r"^\| (.*?) \| (.*?) \|", section, flags=re.MULTILINE)
+    found = re.findall(rf"^\| (.*?) \|{'.*?[|]' * (column - 1)} (.*?) \|", section, flags=re.MULTILINE)
     assert len(dict(found)) == len(found)
     return {call: result for call, result in found if call != "call"}
 
@@ -195,30 +204,141 @@ async def _each(*calls: Awaitable[Any]) -> str:
     return outcomes.pop()
 
 
+async def _streams(one: Publisher) -> str:
+    added = await one.js.add_stream(name="made", subjects=["made.>"])
+    assert added.config.max_msgs == -1
+    changed = await one.js.update_stream(name="made", subjects=["made.>"], max_msgs=5)
+    assert changed.config.max_msgs == 5
+    assert await one.js.delete_stream("made")
+    return "yes"
+
+
+async def _purge(one: Publisher) -> str:
+    await one.js.add_stream(name="purged", subjects=["purged.>"])
+    for number in range(6):
+        await one.js.publish(f"purged.{number % 2}", b"x")
+    assert await one.js.purge_stream("purged", subject="purged.1")
+    assert await one.js.purge_stream("purged", keep=1)
+    assert (await one.js.stream_info("purged")).state.messages == 1
+    await one.js.delete_stream("purged")
+    return "yes"
+
+
+async def _infos(one: Publisher) -> str:
+    info = await one.js.stream_info("orders", subjects_filter=">")
+    assert info.state.subjects is not None
+    names = {one.config.name for one in await one.js.streams_info()}
+    assert {"orders", "short"} <= names
+    assert await one.js.find_stream_name_by_subject("orders.py") == "orders"
+    return "yes"
+
+
+async def _looks(one: Publisher) -> str:
+    seq = (await one.ack({"Own": "kept"})).seq
+    for message in (
+        await one.js.get_msg("orders", seq),
+        await one.js.get_last_msg("orders", "orders.py"),
+        await one.js.get_msg("orders", seq, direct=True),
+    ):
+        assert (message.seq, message.data, (message.headers or {})["Own"]) == (seq, b"x", "kept")
+    return "yes"
+
+
+async def _deletes(one: Publisher) -> str:
+    seq = (await one.ack()).seq
+    assert await one.js.delete_msg("orders", seq)
+    with pytest.raises(NotFoundError):
+        await one.js.get_msg("orders", seq)
+    return "yes"
+
+
+async def _consumers(one: Publisher) -> str:
+    info = await one.js.add_consumer("orders", ack_policy=AckPolicy.NONE, deliver_subject="_INBOX.tried")
+    assert (await one.js.consumer_info("orders", info.name)).num_pending == info.num_pending
+    assert info.name in {found.name for found in await one.js.consumers_info("orders")}
+    assert await one.js.delete_consumer("orders", info.name)
+    return "yes"
+
+
+async def _ordered(one: Publisher) -> str:
+    seq = (await one.ack(subject="orders.ordered")).seq
+    for more in ({"ordered_consumer": True}, {"config": ConsumerConfig(ack_policy=AckPolicy.NONE)}):
+        subscription = await one.js.subscribe("orders.ordered", **more)
+        assert (await subscription.next_msg(timeout=30)).metadata.sequence.stream == seq
+        await subscription.unsubscribe()
+    return "yes"
+
+
+async def _pulled(one: Publisher) -> str:
+    await one.ack(subject="orders.pulled")
+    config = ConsumerConfig(ack_policy=AckPolicy.NONE)
+    subscription = await one.js.pull_subscribe("orders.pulled", config=config)
+    assert len(await subscription.fetch(1, timeout=30)) == 1
+    await subscription.unsubscribe()
+    return "yes"
+
+
+async def _bucket(one: Publisher) -> str:
+    bucket = await one.js.create_key_value(bucket="keys", history=5)
+    revision = await bucket.put("a", b"1")
+    assert await bucket.update("a", b"2", last=revision) == revision + 1
+    with pytest.raises(KeyWrongLastSequenceError):
+        await bucket.update("a", b"3", last=revision)
+    await bucket.create("b", b"1")
+    assert (await bucket.get("a")).value == b"2"
+    await bucket.delete("b")
+    assert await bucket.keys() == ["a"]
+    assert [entry.value for entry in await bucket.history("a")] == [b"1", b"2"]
+    watcher = await bucket.watchall()
+    first = await watcher.updates(timeout=30)
+    assert first is not None
+    assert first.key == "a"
+    await watcher.stop()
+    assert (await (await one.js.key_value("keys")).status()).values == 4
+    await one.js.delete_key_value("keys")
+    return "yes"
+
+
+async def _objects(one: Publisher) -> str:
+    store = await one.js.create_object_store("objects")
+    await store.put("object", b"x" * 300_000)
+    assert (await (await one.js.object_store("objects")).get("object")).data == b"x" * 300_000
+    assert [found.name for found in await store.list()] == ["object"]
+    await store.delete("object")
+    await one.js.delete_object_store("objects")
+    return "yes"
+
+
 ELSE: dict[str, Try] = {
-    "`js.account_info()`": lambda one: one.js.account_info(),
-    "`js.add_stream(…)`": lambda one: one.js.add_stream(name="new", subjects=["new.>"]),
-    "`js.update_stream(…)`": lambda one: one.js.update_stream(name="orders", subjects=["orders.>"]),
-    "`js.delete_stream(…)`": lambda one: one.js.delete_stream("orders"),
-    "`js.purge_stream(…)`": lambda one: one.js.purge_stream("orders"),
-    "`js.stream_info(…)`, `js.streams_info()`": lambda one: _each(one.js.stream_info("orders"), one.js.streams_info()),
-    "`js.find_stream_name_by_subject(…)`": lambda one: one.js.find_stream_name_by_subject("orders.py"),
-    "`js.get_msg(…)`, `js.get_last_msg(…)`": lambda one: _each(
-        one.js.get_msg("orders", 1), one.js.get_last_msg("orders", "orders.py")
+    "`js.account_info()`": lambda one: _yes(one.js.account_info()),
+    "`js.add_stream(…)`, `update_stream(…)`, `delete_stream(…)`": _streams,
+    "`js.add_stream(…)` with a mirror, with sources, or as a work queue": lambda one: _each(
+        one.js.add_stream(name="m", mirror=StreamSource(name="orders")),
+        one.js.add_stream(name="s", sources=[StreamSource(name="orders")]),
+        one.js.add_stream(name="w", retention=RetentionPolicy.WORK_QUEUE),
     ),
-    "`js.delete_msg(…)`": lambda one: one.js.delete_msg("orders", 1),
-    "`js.add_consumer(…)`, `js.consumer_info(…)`": lambda one: _each(
-        one.js.add_consumer("orders", durable_name="mail"), one.js.consumer_info("orders", "mail")
+    "`js.add_stream(…)` on a subject of another stream": lambda one: one.js.add_stream(name="o", subjects=["orders.a"]),
+    "`js.purge_stream(…)`": _purge,
+    "`js.stream_info(…)`, `streams_info()`, `find_stream_name_by_subject(…)`": _infos,
+    "`js.get_msg(…)`, `get_last_msg(…)`": _looks,
+    "`js.delete_msg(…)`": _deletes,
+    "`js.add_consumer(…)` without acks, `consumer_info(…)`, `consumers_info(…)`, `delete_consumer(…)`": _consumers,
+    "`js.add_consumer(…)`, durable or with acks": lambda one: _each(
+        one.js.add_consumer("orders", durable_name="mail", ack_policy=AckPolicy.NONE),
+        one.js.add_consumer("orders", ack_policy=AckPolicy.EXPLICIT),
     ),
-    "`js.subscribe(…)`": lambda one: one.js.subscribe("orders.py"),
-    "`js.pull_subscribe(…)`": lambda one: one.js.pull_subscribe("orders.py", "mail"),
-    "`js.create_key_value(…)`, `js.key_value(…)`": lambda one: _each(
-        one.js.create_key_value(bucket="b"), one.js.key_value("b")
-    ),
-    "`js.create_object_store(…)`, `js.object_store(…)`": lambda one: _each(
-        one.js.create_object_store("b"), one.js.object_store("b")
-    ),
+    "`js.subscribe(…, ordered_consumer=True)`, or with `ack_policy` none": _ordered,
+    "`js.subscribe(…)` without these": lambda one: one.js.subscribe("orders.py"),
+    "`js.pull_subscribe(…)` with `ack_policy` none": _pulled,
+    "`js.pull_subscribe(…)` without": lambda one: one.js.pull_subscribe("orders.py", "mail"),
+    "`js.create_key_value(…)`, and all calls of a bucket": _bucket,
+    "`js.create_object_store(…)`, and all calls of a store": _objects,
 }
+
+
+async def _yes(call: Awaitable[Any]) -> str:
+    await call
+    return "yes"
 
 
 @pytest.fixture(scope="module")
@@ -227,8 +347,14 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Any:
         yield shared
 
 
-@pytest.fixture
-async def publisher(broker: BrokerProcess) -> AsyncIterator[Publisher]:
+@pytest.fixture(scope="module")
+def api_broker(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    with running_broker(tmp_path_factory.mktemp("api") / "data", *API_ON) as shared:
+        yield shared
+
+
+@asynccontextmanager
+async def connected(broker: BrokerProcess) -> AsyncIterator[Publisher]:
     connection = await nats.connect(broker.nats_url)
     async with await broker.client() as client:
         await client.create_stream("orders", "orders.>")
@@ -241,15 +367,39 @@ async def publisher(broker: BrokerProcess) -> AsyncIterator[Publisher]:
     await connection.close()
 
 
+@pytest.fixture
+async def publisher(broker: BrokerProcess) -> AsyncIterator[Publisher]:
+    async with connected(broker) as found:
+        yield found
+
+
+@pytest.fixture
+async def caller(api_broker: BrokerProcess) -> AsyncIterator[Publisher]:
+    async with connected(api_broker) as found:
+        yield found
+
+
 @each_change
 @pytest.mark.parametrize("call", PUBLISHING)
 async def test_publishing(publisher: Publisher, call: str) -> None:
     assert await outcome(PUBLISHING[call](publisher)) == rows("Publish with nats-py")[call]
 
 
+@each_change
+@pytest.mark.parametrize("call", PUBLISHING)
+async def test_publishing_where_the_api_is_served(caller: Publisher, call: str) -> None:
+    assert await outcome(PUBLISHING[call](caller)) == rows("Publish with nats-py")[call]
+
+
 @pytest.mark.parametrize("call", ELSE)
-async def test_all_else(publisher: Publisher, call: str) -> None:
-    assert await outcome(ELSE[call](publisher)) == rows("Other calls of nats-py")[call]
+async def test_all_else_with_the_api_off(publisher: Publisher, call: str) -> None:
+    assert await outcome(ELSE[call](publisher)) == NO_RESPONDERS
+
+
+@each_change
+@pytest.mark.parametrize("call", ELSE)
+async def test_all_else(caller: Publisher, call: str) -> None:
+    assert await outcome(ELSE[call](caller)) == rows("Other calls of nats-py")[call]
 
 
 def test_every_row_is_tried() -> None:
@@ -291,8 +441,9 @@ def go_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @needs_time
-async def test_nats_go(go_program: Path, tmp_path: Path) -> None:
-    with running_broker(tmp_path / "data") as broker:
+@pytest.mark.parametrize(("options", "column"), [((), 1), (API_ON, 2)], ids=["off", "on"])
+async def test_nats_go(go_program: Path, tmp_path: Path, options: tuple[str, ...], column: int) -> None:
+    with running_broker(tmp_path / "data", *options) as broker:
         async with await broker.client() as client:
             await client.create_stream("orders", "orders.>")
             done = subprocess.run(
@@ -300,7 +451,7 @@ async def test_nats_go(go_program: Path, tmp_path: Path) -> None:
             )
             assert done.returncode == 0, done.stderr
             said = {one["call"]: one["result"] for one in map(json.loads, done.stdout.splitlines())}
-            assert {f"`{call}`": result for call, result in said.items()} == rows("nats.go")
-            (info,) = await client.streams()
+            assert {f"`{call}`": result for call, result in said.items()} == rows("nats.go", column)
+            info = await client.stream("orders")
             assert info.partitions[0].log_end == 8
             assert (await client.get("orders", offset=7)).headers == {"Of-Its-Own": "kept"}

@@ -167,6 +167,8 @@ class StreamConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     deny_purge: bool | msgspec.UnsetType = msgspec.UNSET  # nothing can be purged, for ever; UNSET: no
     # The last message of a subject leaves a marker for so long when it expires. UNSET: none; so is None, in changes.
     subject_delete_marker_ttl_ms: int | msgspec.UnsetType | None = msgspec.UNSET
+    # JetStream's API sends its messages over NATS, in clear. UNSET: unless its files are encrypted
+    nats_readable: bool | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def subjects(self) -> tuple[str, ...]:
@@ -230,11 +232,18 @@ class StreamConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         ):  # fmt: skip
             if not getattr(self, name):  # UNSET is false, too
                 msgspec.structs.force_setattr(self, name, msgspec.UNSET)
+        if self.nats_readable is not self.is_encrypted:  # the default
+            msgspec.structs.force_setattr(self, "nats_readable", msgspec.UNSET)
 
     @property
     def is_encrypted(self) -> bool:
         """True if the files that hold its messages are encrypted."""
         return self.encryption is Encryption.AES_256_GCM
+
+    @property
+    def is_nats_readable(self) -> bool:
+        """True if its messages and their subjects may be read through JetStream's API."""
+        return (not self.is_encrypted) if self.nats_readable is msgspec.UNSET else self.nats_readable
 
     @property
     def is_deletion_suspended(self) -> bool:
@@ -325,6 +334,7 @@ ALTERABLE = frozenset(
         "deny_delete",
         "deny_purge",
         "subject_delete_marker_ttl_ms",
+        "nats_readable",
         "partitions",  # can only increase, alone or with
         "range_bounds",
     }
@@ -342,9 +352,10 @@ ALTERABLE_SEALED = frozenset(
         "metadata",
         "deny_delete",
         "deny_purge",
+        "nats_readable",
     }
 )
-"""Alterable fields of a sealed stream: they concern leaders and replicas, or none of its messages."""
+"""Alterable fields of a sealed stream: they concern leaders, replicas and readers, or none of its messages."""
 
 
 _PYTHONS = {"null": "None", "array": "list", "object": "dict"}

@@ -36,6 +36,7 @@ class ApiCall(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
     headers: bytes | None  # the header block, with its first line
     payload: bytes
     hops: int = 0  # how often brokers have passed it on
+    received_us: int = 0  # wall time at the first broker
 
     @property
     def is_empty(self) -> bool:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from penstock.base import limits
 from penstock.base.errors import ErrorCode, PenstockError, RemoteError
+from penstock.metadata.image import StreamState
 
 
 class ApiError(PenstockError):
@@ -76,10 +78,20 @@ def several_partitions(name: str, count: int) -> ApiError:
     return ApiError(400, 10052, f"{text}; read them as the streams {name}-p0 to {name}-p{count - 1}")
 
 
-def encrypted(name: str) -> ApiError:
-    """Refusal to read a stream with encrypted files: NATS would carry its messages in clear."""
-    text = f"stream {name} is encrypted: its messages are not sent over NATS, where they would be in clear"
-    return not_allowed(f"{text}; read it with Penstock's own client")
+def unreadable(state: StreamState) -> ApiError | None:
+    """Return the refusal to read a stream whose messages are not to be sent over NATS; None: it may be read."""
+    config, name = state.config, state.name
+    if config.is_nats_readable:
+        return None
+    why = f"stream {name} is encrypted" if config.is_encrypted else f"stream {name} has --nats-readable no"
+    text = f"{why}: its messages are not sent over NATS, where they would be in clear"
+    return not_allowed(f"{text}; read it with Penstock's own client, or alter it with --nats-readable yes")
+
+
+def too_many_rules(count: int) -> ApiError:
+    """Refusal to read all of a stream for a user who may read very many subjects of it."""
+    text = f"the API's user may read {count} subjects of this stream, and {limits.FETCH_SUBJECTS_MAX} are read at once"
+    return not_allowed(f"{text}; name some of them")
 
 
 def not_allowed(text: str) -> ApiError:

@@ -27,9 +27,12 @@ from typing import NamedTuple, Protocol
 import msgspec
 
 from penstock.access.handshake import Principal
+from penstock.base import limits
 from penstock.base.clock import Now
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import BrokerId, StreamId
+from penstock.base.meters import Histogram
+from penstock.base.subjects import is_within
 from penstock.hot.message_group import MessageGroup
 from penstock.hot.scan import GROUP_BITS
 from penstock.jetstream.answers import answer_headers, error_answer, json_answer, publish_command, status
@@ -38,11 +41,11 @@ from penstock.jetstream.conversations import Answered, Asked, Conversation, Ques
 from penstock.jetstream.errors import (
     ApiError,
     api_error,
-    encrypted,
     invalid_config,
     invalid_json,
     not_allowed,
     unavailable,
+    unreadable,
 )
 from penstock.jetstream.lookups import Lookups
 from penstock.jetstream.node_access import GatewayCaller, GatewayNode, Heard
@@ -55,10 +58,11 @@ from penstock.jetstream.partition_streams import (
     real_ids,
 )
 from penstock.jetstream.stream_config import API_LEVEL, REQUEST_BYTES_MAX
-from penstock.messages import PassApiCallsRequest, Request, Response
+from penstock.messages import FetchRequest, ListOffsetsRequest, PassApiCallsRequest, Request, Response
 from penstock.metadata.feature_levels import SUBJECT_INDEX
 from penstock.metadata.image import StreamState
 from penstock.node.partition.partition import Shown
+from penstock.node.quorum.metadata_forwarding import THE_BROKER
 from penstock.node.security.access import Authorization
 from penstock.node.step import NatsAnswers, Payload
 
@@ -68,6 +72,8 @@ HOPS_MAX = 2
 """Brokers that may pass on one request: the leader may change while it is on its way."""
 CONVERSATIONS_MAX = 1_000
 """Requests under way at one broker, each with its payload of at most REQUEST_BYTES_MAX."""
+DENIAL_CHARS_MAX = 400
+"""Of a log line about a denied request."""
 _CALLS = msgspec.msgpack.Decoder(list[ApiCall])
 _NO_SUBJECT = bytes(range(0x21)) + b"\x7f"  # no character of a subject
 _TIMEOUT_US = 4_500_000  # clients wait for 5 s
@@ -80,6 +86,8 @@ _READING = frozenset(
     {"STREAM.MSG.GET", "DIRECT.GET", "CONSUMER.CREATE", "CONSUMER.DURABLE.CREATE", "CONSUMER.MSG.NEXT"}
 )
 """Operations that lead to messages in an answer."""
+_OF_STATUSES = frozenset({"DIRECT.GET", "CONSUMER.MSG.NEXT"})
+"""Operations whose callers take an answer without a status for a message."""
 _ANYWHERE = frozenset({"STREAM.CREATE", "STREAM.UPDATE", "STREAM.DELETE"})
 """Operations about a stream for which any broker asks the metadata leader: they need no partition leader."""
 
@@ -111,6 +119,13 @@ class Part(Protocol):
     @property
     def next_deadline_us(self) -> int | None:
         """Latest time at which `tick` must run."""
+
+
+class ReaderCounts(NamedTuple):
+    """The readers of a broker, and what was delivered to them."""
+
+    readers: int = 0
+    delivered_bytes: int = 0
 
 
 class ApiRights(NamedTuple):
@@ -156,7 +171,9 @@ class Gateway:
         self.unsent_bytes = unsent_bytes
         self.payload_max = 1 << 20  # nats-server's max_payload: a larger answer would cost the connection
         self.requests: Counter[str] = Counter()  # by operation
-        self.errors: Counter[str] = Counter()
+        self.errors: Counter[tuple[str, int]] = Counter()  # by operation and error code
+        self.seconds: dict[str, Histogram] = {}  # from requests until their answers, in µs, by operation
+        self.count_readers: Callable[[], ReaderCounts] = ReaderCounts
         self.count_consumers: Callable[[StreamState], int] = lambda state: 0
         # by operation; of requests without a stream, and of those about a stream that is led here
         self.handlers: dict[str, Handler] = {}
@@ -172,6 +189,7 @@ class Gateway:
         self._last_number = 0
         self._to_pass_on: dict[BrokerId, list[ApiCall]] = {}
         self._open: dict[_Open, None] = {}
+        self._denials: dict[str, int] = {}  # by operation: when the next one is logged
 
     # Events
 
@@ -205,7 +223,8 @@ class Gateway:
                 continue
             owner = self._owners.get(self._parsed(subject).prefix)
             if owner is not None and owner.state is PrefixState.TAKEN:
-                calls.append(ApiCall(subject, reply, group.headers(row), group.value(row) or b""))
+                value = group.value(row) or b""
+                calls.append(ApiCall(subject, reply, group.headers(row), value, received_us=now.wall_us))
         self._take_all(calls, now)
 
     def passed_on(self, raw: bytes | memoryview, now: Now) -> None:
@@ -285,12 +304,39 @@ class Gateway:
 
     # What handlers use
 
-    def ask(self, request: Request, now: Now, heard: Heard, *, raw: bytes = b"") -> None:
-        """Ask the node as the API's user; `heard` gets its answer in a later turn."""
+    def ask(self, request: Request, now: Now, heard: Heard, *, who: Principal | None = None) -> None:
+        """Ask the node, as the API's user unless another is named; `heard` gets its answer in a later turn."""
         self._last_number += 1
         caller = GatewayCaller(self._last_number)
         self._waiting[caller] = heard
-        self.node.request(caller, addressed(request), raw, now, self._user())
+        self.node.request(caller, addressed(request), b"", now, self._user() if who is None else who)
+
+    def ask_rows(self, request: FetchRequest, now: Now, heard: Heard) -> None:
+        """Ask for rows of which readers get those that match their filters.
+
+        So they are read for a user, too, who may only read what these filters take.
+        """
+        state = self.stream_of(StreamId(request.stream_id))
+        if state is None or request.subjects is not None or not self.read_subjects(state):
+            self.ask(request, now, heard)
+            return
+
+        def checked(response: Response | RemoteError, payload: Payload) -> None:
+            try:
+                self.check(ListOffsetsRequest(stream_id=request.stream_id, at="latest"))
+            except RemoteError as refusal:
+                response, payload = refusal, None
+            heard(response, payload)
+
+        self.ask(request, now, checked, who=THE_BROKER)
+
+    def narrowed(self, state: StreamState, patterns: tuple[str, ...]) -> tuple[str, ...]:
+        """Return the subjects of a request that reads; if it is about all of the stream's, those that the API's user
+        may read.
+        """
+        allowed = self.read_subjects(state)
+        is_all = any(all(is_within(one, pattern) for one in state.config.subjects) for pattern in patterns)
+        return allowed if allowed and is_all else patterns
 
     def converse(self, call: ApiCall, subject: ApiSubject, now: Now, conversation: Conversation) -> None:
         """Answer a call with what the conversation returns, or with its refusal."""
@@ -305,12 +351,29 @@ class Gateway:
     def answer(self, call: ApiCall, payload: bytes, headers: bytes | None = None) -> None:
         """Answer a call on its reply subject."""
         size = len(payload) + len(headers or b"")
+        operation = self._parsed(call.subject).operation
+        self.took(operation, call)
         if size > self.payload_max:
-            operation = self._parsed(call.subject).operation
             text = f"the answer has {size} bytes, and nats-server's max_payload is {self.payload_max}; ask for less"
             headers, payload = None, error_answer(operation, 500, 10008, text)
-            self.errors[operation] += 1
+            self.errors[operation, 10008] += 1
         self.send(publish_command(call.reply, payload, headers))
+
+    def took(self, operation: str, call: ApiCall, count: int = 1) -> None:
+        """Note that calls were answered which came together."""
+        found = self.seconds.get(operation)
+        if found is None:
+            found = self.seconds[operation] = Histogram.of_times()
+        found.add(max(0, self.node.now.wall_us - call.received_us), count)
+
+    def denied(self, operation: str, stream: str, why: str) -> None:
+        """Have a denied request logged, unless one of the same operation was lately."""
+        now_us = self.node.now.elapsed_us
+        if now_us >= self._denials.get(operation, now_us):
+            self._denials[operation] = now_us + limits.RATE_LIMITED_LOG_INTERVAL_MS * 1_000
+            user = f" as user {self._rights.user!r}" if self._rights.user else ""
+            text = f"denied: {operation} of JetStream's API{user}, stream {stream!r}: {why}"
+            self.node.outbox.step.notices.append(text[:DENIAL_CHARS_MAX])
 
     def send(self, commands: bytes) -> None:
         """Send ready commands, in one piece: several answers of the same read."""
@@ -318,8 +381,10 @@ class Gateway:
 
     def refuse(self, call: ApiCall, subject: ApiSubject, error: ApiError) -> None:
         """Answer a call with an error."""
-        self.errors[subject.operation] += 1
-        if subject.operation == "DIRECT.GET":
+        self.errors[subject.operation, error.err_code] += 1
+        if error.code == 403:
+            self.denied(subject.operation, subject.stream, error.description)
+        if subject.operation in _OF_STATUSES:
             self.answer(call, b"", status(error.code, error.description))
         else:
             self.answer(call, error_answer(subject.operation, error.code, error.err_code, error.description))
@@ -352,6 +417,18 @@ class Gateway:
     def check(self, request: Request) -> None:
         """Raise RemoteError (not_authorized) if the API's user may not ask this."""
         self.authorization.check(addressed(request))
+
+    def read_subjects(self, state: StreamState) -> tuple[str, ...] | None:
+        """Return the subjects of a stream that the API's user may read; None: all of them."""
+        return self.authorization.read_subjects(self._real(state))
+
+    def may_read(self, state: StreamState, subjects: tuple[str, ...] | None) -> bool:
+        """True if the API's user may read these subjects of a stream; None: all of them."""
+        return self.authorization.may_read(self._real(state), subjects)
+
+    def _real(self, state: StreamState) -> StreamState:
+        """Return the stream on which the rights are: of a partition, the one that has it."""
+        return self.node.image.streams.get(real_ids(state.stream_id)[0], state)
 
     def streams(self) -> list[StreamState]:
         """Return all streams that the API's user may see, by name; none of Penstock's own."""
@@ -427,8 +504,8 @@ class Gateway:
         is_partition = stream is not None and is_partition_stream(stream)
         if is_partition and subject.operation in _MANAGING and subject.operation != "STREAM.CREATE":
             return invalid_config(f"stream {subject.stream} is a partition of another stream, and can only be read")
-        if stream is not None and stream.config.is_encrypted and subject.operation in _READING:
-            return encrypted(stream.name)
+        if stream is not None and subject.operation in _READING and (refusal := unreadable(stream)) is not None:
+            return refusal
         if call.headers is not None and _asks_for_too_much(call.headers):
             is_direct = subject.operation == "DIRECT.GET"
             return ApiError(412, 10185, "Required Api Level" if is_direct else "JetStream minimum api level required")

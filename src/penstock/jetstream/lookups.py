@@ -53,6 +53,7 @@ from penstock.jetstream.errors import (
     several_partitions,
     stream_not_found,
     unavailable,
+    unreadable,
 )
 from penstock.jetstream.stream_config import KEPT
 from penstock.messages import (
@@ -192,7 +193,7 @@ class Lookups:
             if error.code not in _SILENT:
                 self._gateway.refuse(call, subject, api_error(error))
 
-        if (request := _one(state, query)) is None:
+        if (request := self._one(state, query)) is None:
             self._gateway.refuse(call, subject, no_message_found())
         elif self._asked >= LOOKUPS_MAX:
             self._gateway.refuse(call, subject, unavailable("too many requests at once; ask again in a moment"))
@@ -226,7 +227,7 @@ class Lookups:
             self._begin(call, state, query, now)
         elif query.last_by_subj and not (_WILDCARDS.search(query.last_by_subj) and is_wildcard(query.last_by_subj)):
             self._gets.setdefault(state.stream_id, []).append(_Get(call, query.last_by_subj, not query.no_hdr))
-        elif (request := _one(state, query)) is None:
+        elif (request := self._one(state, query)) is None:
             self._gateway.answer(call, b"", _NOT_FOUND)
         elif self._asked >= LOOKUPS_MAX:
             self._gateway.answer(call, b"", _TOO_BUSY)
@@ -234,9 +235,20 @@ class Lookups:
 
             def found(_: FindMessagesResponse, data: bytes) -> None:
                 rows = [0] if data else [-1]
+                self._gateway.took("DIRECT.GET", call)
                 self._send(state, data, [call.reply], rows, has_headers=not query.no_hdr)
 
             self._find(request, now, found, partial(self._refuse, [call]))
+
+    def _one(self, state: StreamState, query: MessageQuery) -> FindMessagesRequest | None:
+        """Return the request for the one message of a query; None: there can be none.
+
+        A message that the API's user may not read is none: it is not told apart from one that is deleted.
+        """
+        request = _one(state, query)
+        if request is None or (subjects := self._gateway.narrowed(state, request.subjects)) is request.subjects:
+            return request
+        return msgspec.structs.replace(request, subjects=subjects)
 
     # Last messages of subjects
 
@@ -277,6 +289,7 @@ class Lookups:
                 these = [one for one in gets if one.has_headers is has_headers and (is_all or one.subject in rows)]
                 if these:
                     places = [rows.get(one.subject, -1) for one in these]
+                    self._gateway.took("DIRECT.GET", these[0].call, len(these))
                     self._send(state, data, [one.call.reply for one in these], places, has_headers=has_headers)
             if left:
                 again = msgspec.structs.replace(request, begin=response.next_offset, end=response.end_offset)
@@ -302,6 +315,7 @@ class Lookups:
         if len(patterns) > limits.FOUND_SUBJECTS_MAX:
             self._gateway.answer(call, b"", _TOO_MANY)
             return
+        patterns = self._gateway.narrowed(state, patterns)
         begin_us = None if is_multi else query.start_us
         ask = FindMessagesRequest(
             stream_id=state.stream_id,
@@ -332,6 +346,10 @@ class Lookups:
 
     def _read_on(self, batch: _Batch, now: Now) -> None:
         """Ask for the next piece, once nats-server has taken the ones before."""
+        state = self._gateway.node.image.streams.get(batch.stream.stream_id, batch.stream)
+        if (refusal := unreadable(state)) is not None:
+            self._finish(batch, status(refusal.code, refusal.description))
+            return
         if self._gateway.unsent_bytes() > UNSENT_BYTES_MAX:
             later = now.elapsed_us + _RETRY_US
             self._later.append((later, lambda: self._read_on(batch, self._gateway.node.now)))
@@ -487,8 +505,13 @@ class Lookups:
     def _refuse(self, calls: Sequence[ApiCall], error: RemoteError) -> None:
         """Tell the callers, unless another broker may answer them."""
         if error.code not in _SILENT:
+            refusal = api_error(error)
+            self._gateway.errors["DIRECT.GET", refusal.err_code] += len(calls)
+            if refusal.code == 403:
+                self._gateway.denied("DIRECT.GET", "", error.message)
+            code = 403 if refusal.code == 403 else 500
             for call in calls:
-                self._gateway.answer(call, b"", status(500, error.message))
+                self._gateway.answer(call, b"", status(code, error.message))
 
 
 def _one(state: StreamState, query: MessageQuery) -> FindMessagesRequest | None:

@@ -12,11 +12,12 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import LeaderEpoch, Offset
 from penstock.base.subjects import subject_mistake
 from penstock.jetstream.conversations import Answered, Asked, Question, ask
-from penstock.jetstream.errors import several_partitions, unavailable
+from penstock.jetstream.errors import several_partitions, too_many_rules, unavailable
 from penstock.jetstream.partition_streams import partition_stream
 from penstock.messages import (
     FetchRequest,
@@ -140,14 +141,16 @@ class SubjectPage(NamedTuple):
 
 
 def subject_page(
-    state: StreamState, pattern: str, end: int, offset: int, bytes_max: int
+    state: StreamState, patterns: tuple[str, ...], end: int, offset: int, bytes_max: int
 ) -> Generator[Asked, list[Answered], SubjectPage]:
-    """Return the subjects that match from the one with number `offset` on, as many as fit; only where the leader is.
+    """Return the subjects that match a pattern, from the one with number `offset` on, as many as fit; only where the leader is.
 
     Each turn of the event loop encodes SUBJECTS_AT_ONCE of them.
     """
-    if subject_mistake(pattern, wildcards=True) is not None:
+    if any(subject_mistake(one, wildcards=True) is not None for one in patterns):
         return SubjectPage(0, 0, b"{}")
+    if len(patterns) > limits.FETCH_SUBJECTS_MAX:
+        raise too_many_rules(len(patterns))
     parts: list[bytes] = []
     total = shown = 0
     left, is_full = bytes_max, False
@@ -155,7 +158,7 @@ def subject_page(
     while True:
         request = ListSubjectsRequest(
             stream_id=state.stream_id,
-            subjects=(pattern,),
+            subjects=patterns,
             after=after,
             limit=SUBJECTS_AT_ONCE,
             end=end,  # type: ignore[arg-type]

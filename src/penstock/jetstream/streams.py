@@ -28,6 +28,7 @@ from penstock.jetstream.errors import (
     stream_not_found,
     subjects_overlap,
     too_many_replicas,
+    unreadable,
 )
 from penstock.jetstream.gateway import Gateway, Handler
 from penstock.jetstream.partition_streams import PARTITIONS, partition_names
@@ -231,9 +232,12 @@ class _Streams:
             fields["state"]["deleted"] = yield from deleted_sequences(state, found)
         subjects: SubjectPage | None = None
         if options.subjects_filter:
+            if (refusal := unreadable(state)) is not None:  # its subjects are in encrypted files, too
+                raise refusal
+            patterns = self._gateway.narrowed(state, (options.subjects_filter,))
             room = self._gateway.payload_max - len(json_answer(subject.operation, **page, **fields)) - _ROOM_BESIDE
             offset = max(0, options.offset or 0)
-            subjects = yield from subject_page(state, options.subjects_filter, found.committed_end, offset, room)
+            subjects = yield from subject_page(state, patterns, found.committed_end, offset, room)
         if subjects is not None and options.subjects_filter == ">":
             count: int | None = subjects.total
         else:

@@ -88,6 +88,7 @@ CONFIG_FIELDS: Mapping[str, Version] = {
     "deny_delete": (0, 4),
     "deny_purge": (0, 4),
     "subject_delete_marker_ttl_ms": (0, 4),
+    "nats_readable": (0, 4),
 }
 
 OPERATIONS: Mapping[Operation, Version] = {Operation.MONITOR: (0, 3), Operation.REGISTER: (0, 4)}

@@ -33,6 +33,22 @@ Answers have nats-server's fields, codes and texts; `tests/integration/test_jets
 - Every answered change is known to every live broker, so the next request may reach any of them.
 - A request has at most 256 KiB of headers and JSON (10025). While a broker has 1,000 requests or 2,000 look-ups under way, further ones are refused (503): ask again.
 
+## Rights
+All callers act as one user, `jetstream_user`, whose rules hold for each request; a stream without a right does not exist (10059).
+Where the user may read some subjects of a stream only:
+
+| request about | answer |
+|---|---|
+| a sequence, a time, a batch, or all subjects of the stream | what the user may read; any other message is not found, as if it was deleted |
+| subjects by name (`last_by_subj`, `next_by_subj`, `multi_last`, `filter_subject`, `subjects_filter`) | 403 unless the user may read all that match, as with Penstock's own client |
+| consumers | the same; `num_pending` counts what the user may read, gaps between sequences stay |
+| the state in `STREAM.INFO` | of the whole stream, without `num_subjects` |
+| `STREAM.PURGE`, `STREAM.MSG.DELETE` | 403: they need `delete` on the whole stream |
+
+- A consumer ends with status 409 (`Consumer Deleted`) as soon as its broker knows that a right was revoked, or that the stream got `--nats-readable no`; a client that makes it anew hears 403. Clients of push consumers notice it by their heartbeats.
+- More than 64 rules on subjects of one stream are too many for a consumer or a `subjects_filter` about all of it (403).
+- Messages and subjects of a stream with `--nats-readable no`, the default of [encrypted](../how-to/encryption.md) ones, are not told (403); its state, and changes to it, are as for others.
+
 ## Fields of a stream's config
 A field that is absent, null or at its default is accepted.
 Any other value is kept as the table says, or refused with err_code 10052 and the field's name.

@@ -14,6 +14,7 @@ from penstock.base.config import (
     Acks,
     Discard,
     Durability,
+    Encryption,
     Storage,
     StreamConfig,
     SuspendDeletion,
@@ -119,6 +120,18 @@ def test_deletion_that_is_not_suspended_has_one_form_which_earlier_versions_read
     assert msgspec.convert(msgspec.to_builtins(on), StreamConfig) == on
     off = msgspec.structs.replace(on, suspend_deletion=SuspendDeletion.NO)
     assert "suspend_deletion" not in msgspec.to_builtins(off)
+
+
+def test_only_encrypted_streams_are_kept_from_nats_unless_it_is_said() -> None:
+    plain = StreamConfig(name="a", subject="a")
+    hidden = msgspec.structs.replace(plain, encryption=Encryption.AES_256_GCM)
+    for config, default in ((plain, True), (hidden, False)):
+        assert config.is_nats_readable is default
+        told = msgspec.structs.replace(config, nats_readable=default)
+        assert (told, "nats_readable" in msgspec.to_builtins(told)) == (config, False)
+        other = msgspec.structs.replace(config, nats_readable=not default)
+        assert other.is_nats_readable is not default
+        assert msgspec.convert(msgspec.to_builtins(other), StreamConfig) == other
 
 
 def test_what_0_4_added_is_not_stored_where_it_says_nothing() -> None:

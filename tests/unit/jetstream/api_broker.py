@@ -43,6 +43,7 @@ class ApiBroker(Broker):
             domain="here",
             rights=rights,
         )
+        self.published: list[bytes] = []  # all of it, as it is sent
         self.answers: dict[str, bytes] = {}
         self.blocks: dict[str, bytes] = {}  # header blocks of answers
         # header block and payload of who answers a probe; None: nobody does, and nothing is said
@@ -70,19 +71,24 @@ class ApiBroker(Broker):
         ours = [one for one in step.publish if one.sid == GATEWAY_GROUP]
         step.publish = [one for one in step.publish if one.sid != GATEWAY_GROUP]
         super().do(step)
+        self.published += [one.commands for one in ours]
         for one in ours:
             self._published(one.commands)
 
-    def _published(self, command: bytes) -> None:
-        found = _COMMAND.match(command)
-        assert found is not None, command
-        body = command[found.end() : -2]
+    def _published(self, commands: bytes) -> None:
+        while commands:
+            found = _COMMAND.match(commands)
+            assert found is not None, commands
+            end = found.end() + int(found[2] or found[6])
+            assert commands[end : end + 2] == b"\r\n"
+            self._publish_one(found, commands[found.end() : end])
+            commands = commands[end + 2 :]
+
+    def _publish_one(self, found: re.Match[bytes], body: bytes) -> None:
         if found[1] is not None:
-            assert len(body) == int(found[2])
             self.answers[found[1].decode()] = body
             return
-        head, size = int(found[5]), int(found[6])
-        assert len(body) == size
+        head = int(found[5])
         if found[4] is not None:  # a request: the gateway only asks who serves a prefix
             self.probes.append((found[3].decode(), found[4].decode()))
             if self.others is not None:

@@ -31,7 +31,8 @@ def test_a_stream_is_made_changed_shown_and_deleted() -> None:
     assert broker.call("STREAM.DELETE.orders")["success"]
     assert broker.call("STREAM.INFO.orders")["error"]["err_code"] == 10059
     assert broker.gateway.requests["STREAM.INFO"] == 2
-    assert broker.gateway.errors == {"STREAM.INFO": 1}
+    assert broker.gateway.errors == {("STREAM.INFO", 10059): 1}
+    assert broker.gateway.seconds["STREAM.INFO"].count == 2
 
 
 def test_a_request_may_be_an_empty_object_where_it_has_to_be_empty() -> None:

@@ -196,7 +196,9 @@ def _said_as_typed(name: str, *, creating: bool = False, subscribing: bool = Fal
 
 def shown_config(info: StreamInfo) -> dict[str, str]:
     """Return a stream's config as option → value, as the user writes them."""
-    return {field.flag.removeprefix("--"): shown(field.name, getattr(info.config, field.name)) for field in FIELDS}
+    config = {field.name: getattr(info.config, field.name) for field in FIELDS}
+    config["nats_readable"] = info.config.is_nats_readable
+    return {field.flag.removeprefix("--"): shown(field.name, config[field.name]) for field in FIELDS}
 
 
 def warnings(subject: str) -> Iterator[str]:

@@ -65,9 +65,9 @@ class Field(NamedTuple):
     is_many: bool = False  # it may be given several times: `parse` takes the list of texts
 
 
-def _switch(name: str, flag: str, meaning: str) -> Field:
+def _switch(name: str, flag: str, meaning: str, default: str = "") -> Field:
     """Return a field with the values yes and no."""
-    return Field(name, flag, "yes|no", meaning, _yes_or_no, lambda value: "yes" if value else "no")
+    return Field(name, flag, "yes|no", meaning, _yes_or_no, lambda value: "yes" if value else "no", default=default)
 
 
 def _pairs(texts: list[str]) -> dict[str, str]:
@@ -321,6 +321,12 @@ FIELDS = (
         "|".join(Encryption),
         "Encryption of the files on the disk, with the keys of each broker (encryption_keys_file).",
         _one_of(*Encryption),
+    ),
+    _switch(
+        "nats_readable",
+        "--nats-readable",
+        "Whether NATS clients may read it through JetStream's API: its messages go out over NATS, in clear.",
+        default="no if it is encrypted, else yes",
     ),
     Field("storage", "--storage", "|".join(Storage), "'memory' is lost when the broker stops.", _one_of(*Storage)),
     Field(

@@ -9,13 +9,16 @@ import re
 from collections.abc import Callable, Generator, Mapping
 from typing import Any
 
+import msgspec
+
+from penstock.base import limits
 from penstock.base.clock import Now
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import Offset
 from penstock.jetstream.answers import json_answer
 from penstock.jetstream.api_call import ApiCall, ApiSubject
 from penstock.jetstream.conversations import Answered, Asked, Conversation
-from penstock.jetstream.errors import invalid_json, not_empty, stream_not_found, unavailable
+from penstock.jetstream.errors import invalid_json, not_empty, stream_not_found, too_many_rules, unavailable, unreadable
 from penstock.jetstream.gateway import Gateway, Handler
 from penstock.jetstream.readers.config import (
     ConsumerRequest,
@@ -105,7 +108,7 @@ class ConsumerApi:
         existing = self._readers.find(state, given.get("name") or "")
         if existing is not None:
             given["pause_until"] = existing.config.told.get("pause_until", "")
-        config = reader_config(state, given, pedantic=request.is_pedantic)
+        config = self._readable(state, reader_config(state, given, pedantic=request.is_pedantic))
         if existing is not None:
             yield from self._update(state, existing, config, request, now)
             reader = existing
@@ -115,12 +118,23 @@ class ConsumerApi:
             reader = yield from self._open(state, config, given.get("name") or "", now)
         return json_answer(subject.operation, **(yield from self._fields(reader)))
 
+    def _readable(self, state: StreamState, config: ReaderConfig) -> ReaderConfig:
+        """Return the config with a filter for what the API's user may read, if that is not all. Raise ApiError,
+        RemoteError.
+        """
+        wanted = config.filters or (">",)
+        filters = self._gateway.narrowed(state, wanted)
+        if len(filters) > limits.FETCH_SUBJECTS_MAX:
+            raise too_many_rules(len(filters))
+        if filters is not wanted:
+            config = msgspec.structs.replace(config, filters=filters)
+        self._gateway.check(_read_of(state, config))
+        return config
+
     def _open(
         self, state: StreamState, config: ReaderConfig, name: str, now: Now
     ) -> Generator[Asked, list[Answered], Reader]:
         readers = self._readers
-        # One read of the tail serves all readers, so a right to some subjects of the stream is not enough.
-        self._gateway.check(FetchRequest(stream_id=state.stream_id, offset=Offset(0)))
         if not readers.deliveries.is_up:
             raise unavailable("messages cannot be delivered: the broker has no leaf connection to nats-server")
         if config.is_push:
@@ -141,6 +155,10 @@ class ConsumerApi:
             feed.opening -= 1
         if feed.is_closed:
             raise RemoteError(ErrorCode.NOT_LEADER, "the stream is led by another broker")
+        now_state = self._gateway.stream_of(state.stream_id) or state
+        if (refused := unreadable(now_state)) is not None:
+            raise refused
+        self._gateway.check(_read_of(state, config))  # rights may have changed meanwhile
         feed.check_room(config.filters)
         if not name:
             name = self._new_name()
@@ -390,3 +408,8 @@ class ConsumerApi:
         if reader is None:
             raise consumer_not_found()
         return reader
+
+
+def _read_of(state: StreamState, config: ReaderConfig) -> FetchRequest:
+    """Return the request that a reader with this config needs the right to send."""
+    return FetchRequest(stream_id=state.stream_id, offset=Offset(0), subjects=config.filters or None)

@@ -26,7 +26,7 @@ from penstock.hot.deliveries import Cursor
 from penstock.hot.scan import GROUP_BITS
 from penstock.jetstream.conversations import Answered, Asked
 from penstock.jetstream.errors import ApiError
-from penstock.jetstream.gateway import GATEWAY_GROUP, Gateway
+from penstock.jetstream.gateway import GATEWAY_GROUP, Gateway, ReaderCounts
 from penstock.jetstream.readers.chunks import COLUMNS, Chunk, decoded
 from penstock.jetstream.readers.config import ReaderConfig
 from penstock.jetstream.readers.deliveries import Deliveries
@@ -129,6 +129,10 @@ class Readers:
     def count(self, state: StreamState) -> int:
         feed = self._feeds.get(state.stream_id)
         return 0 if feed is None else len(feed.readers)
+
+    def counts(self) -> ReaderCounts:
+        """Return what the metrics tell."""
+        return ReaderCounts(self.total, self.delivered_bytes)
 
     def add(self, feed: Feed, reader: Reader, pending: Pending, now: Now) -> None:
         """Let a reader begin."""
@@ -283,6 +287,7 @@ class Readers:
             has_other_subjects = self._image is None or self._node.image.names is not self._image.names
             self._image = self._node.image
             self._end_lost()
+            self._end_unreadable()
             if has_other_subjects:
                 self._end_stored()
         for feed in list(self._feeds.values()):
@@ -464,7 +469,7 @@ class Readers:
             bytes_max=READ_BYTES,
             wait_ms_max=TAIL_WAIT_MS,
         )
-        self._gateway.ask(request, self._node.now, partial(self._polled, feed, feed.tail_end))
+        self._gateway.ask_rows(request, self._node.now, partial(self._polled, feed, feed.tail_end))
 
     def _polled(self, feed: Feed, begin: int, response: Response | RemoteError, payload: Payload) -> None:
         if feed.is_closed:
@@ -507,7 +512,7 @@ class Readers:
 
     def _poll_failed(self, feed: Feed, error: RemoteError, now: Now) -> None:
         shown = feed.look()
-        if shown is None or error.code in (ErrorCode.NOT_AUTHORIZED, ErrorCode.STREAM_NOT_FOUND):
+        if shown is None or error.code is ErrorCode.STREAM_NOT_FOUND:
             self._lose(feed)
             return
         if shown.log_start > feed.tail_end:
@@ -620,7 +625,7 @@ class Readers:
                         self.ready(reader)
             self._let_next(self._to_fetch, self._fetching < FETCHES_MAX)
 
-        self._gateway.ask(request, self._node.now, heard)
+        self._gateway.ask_rows(request, self._node.now, heard)
 
     def _is_counted(self, feed: Feed, reader: Reader) -> bool:
         """True if the count of pending messages holds; if all that is pending is in memory, it is counted now."""
@@ -762,6 +767,26 @@ class Readers:
             is_led = partition is not None and partition.leader == self._node.broker_id
             if partition is None or not is_led or partition.leader_epoch != feed.leader_epoch:
                 self._lose(feed)
+
+    def _end_unreadable(self) -> None:
+        """End readers that may not read any more: their stream's config, or the rights of the API's user, changed."""
+        if not self._feeds:
+            return
+        who = self._gateway.authorization.who
+        for feed in list(self._feeds.values()):
+            state = self._gateway.stream_of(feed.stream_id)
+            assert state is not None  # `_end_lost` has ended the others
+            before, feed.rights = feed.rights, (who, self._gateway.read_subjects(state))
+            if not state.config.is_nats_readable:
+                gone = list(feed.readers.values())
+            elif feed.rights == before or self._gateway.may_read(state, None):
+                gone = []
+            else:
+                filters = {reader.config.filters for reader in feed.readers.values()}
+                refused = {one for one in filters if not self._gateway.may_read(state, one or None)}
+                gone = [reader for reader in feed.readers.values() if reader.config.filters in refused]
+            if gone:
+                self.remove(gone)
 
     def _end_stored(self) -> None:
         """End what would be delivered into a stream: the rows would come back to it for ever."""

@@ -368,6 +368,19 @@ class Authorization:
         found = self._scope(Operation.APPEND, state)
         return None if found.is_all else found.subjects
 
+    def read_subjects(self, state: StreamState) -> tuple[str, ...] | None:
+        """Return the subjects on which the caller may read messages of the stream; None: all of them."""
+        if self.is_free:
+            return None
+        found = self._scope(Operation.READ, state)
+        return None if found.is_all else found.subjects
+
+    def may_read(self, state: StreamState, subjects: tuple[str, ...] | None) -> bool:
+        """True if the caller may read messages of the stream on these subjects; None: on all of them."""
+        if self._access.refusal(self.who) is not None:
+            return False
+        return self.is_free or self._scope(Operation.READ, state).covers(subjects)
+
     def _scope(self, operation: Operation, state: StreamState) -> Scope:
         return self._judge().scope(operation, state)
 
