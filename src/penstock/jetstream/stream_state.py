@@ -143,9 +143,9 @@ class SubjectPage(NamedTuple):
 def subject_page(
     state: StreamState, patterns: tuple[str, ...], end: int, offset: int, bytes_max: int
 ) -> Generator[Asked, list[Answered], SubjectPage]:
-    """Return the subjects that match a pattern, from the one with number `offset` on, as many as fit; only where the leader is.
+    """Return the subjects that match a pattern, from the one with number `offset` on, as many as fit.
 
-    Each turn of the event loop encodes SUBJECTS_AT_ONCE of them.
+    Only where the leader is. Each turn of the event loop encodes SUBJECTS_AT_ONCE of them.
     """
     if any(subject_mistake(one, wildcards=True) is not None for one in patterns):
         return SubjectPage(0, 0, b"{}")
