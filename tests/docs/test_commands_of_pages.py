@@ -223,6 +223,8 @@ ENDS: dict[tuple[str, str], tuple[int, str]] = {
     ),
     ("durable-events", "python repair.py"): (0, "mail for order 1"),
     ("expected-sequence", "python 1"): (1, f"nats.js.errors.BadRequestError: nats: {WRONG_SEQUENCE}"),
+    ("key-value-and-objects", "python 1"): (0, "b'blue' ['color']\ncolor b'blue'\n300000\n"),
+    ("key-value-and-objects", "python 2"): (0, "b'blue' [b'color']\n"),
     ("last-messages-of-each-subject", "penstock publish tasks.7 second"): (1, "maximum messages per subject exceeded"),
     ("more-partitions", "penstock stream show deliveries"): (0, "2, then 4"),
     ("typed-columns", "penstock tail sales --no-follow --decode schema --format json"): (
