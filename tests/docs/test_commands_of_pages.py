@@ -63,6 +63,8 @@ async def main():
         await js.publish("orders.eu", str(number).encode())
     await js.publish("eu.x", b"1")
     await js.publish("us.x", b"2")
+    await (await js.create_key_value(bucket="settings")).put("color", b"red")
+    await (await js.create_object_store(bucket="files")).put("report", b"x" * 300_000)
     await connection.close()
 asyncio.run(main())
 """
