@@ -6,11 +6,6 @@ address of NATS. Where there is no Go, or no Node, its programs are skipped.
 
 from __future__ import annotations
 
-import json
-import os
-import shlex
-import shutil
-import subprocess
 from pathlib import Path
 
 import nats
@@ -18,16 +13,11 @@ import pytest
 
 from penstock import aio
 from tests.broker_process import BrokerProcess, running_broker
-from tests.conformance.natscli import NatsCli
-from tests.conformance.suites import BUILD, carry_out, program
 from tests.docs.pages import PAGES, blocks, command_lines
 from tests.extent import each_change
 from tests.integration.test_jetstream_readers import delivering
 from tests.integration.test_jetstream_streams import api_options
-
-TIMEOUT_S = 120
-NPM = {f"@nats-io/{name}": "3.4.0" for name in ("transport-node", "jetstream", "kv", "obj")}
-GO = "github.com/nats-io/nats.go@v1.55.0"
+from tests.nats_programs import by_go, by_nats, by_node
 
 SAID = {
     ("README", "nats"): ("Item: orders#2 ", "stream: orders seq: 1 ", '{"total": 46}'),
@@ -54,10 +44,8 @@ def programs(page: str, language: str) -> list[str]:
 @each_change
 @pytest.mark.parametrize(("page", "language"), SAID)
 async def test_the_programs_of_a_page_do_what_they_say(tmp_path: Path, page: str, language: str) -> None:
-    needed = "node" if language == "js" else "go"
-    if shutil.which(needed) is None:
-        pytest.skip(f"not on this machine: {needed}")
-    run = {"js": in_node, "go": in_go, "nats": by_nats}[language]
+    run = {"js": by_node, "go": by_go, "nats": by_nats}[language]
+    (tmp_path / "README.md").write_text("# Read me\n")
     with running_broker(tmp_path / "data", *api_options()) as broker:
         await prepare(broker, page, language)
         said = "".join(run(text, tmp_path, broker.nats_url) for text in programs(page, language))
@@ -78,49 +66,3 @@ async def prepare(broker: BrokerProcess, page: str, language: str) -> None:
             await client.publish("orders.eu", b'{"total": 42}')
             if page != "README":
                 await client.publish("orders.eu", b'{"total": 43}')
-
-
-def said_by(command: list[str], folder: Path, **environment: str) -> str:
-    done = subprocess.run(
-        command,
-        cwd=folder,
-        env={**os.environ, **environment},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        check=False,
-    )
-    assert done.returncode == 0, (command, done.stdout, done.stderr)
-    return done.stdout
-
-
-def in_node(text: str, folder: Path, url: str) -> str:
-    modules = BUILD / "pages" / "js"
-    modules.mkdir(parents=True, exist_ok=True)
-    (modules / "package.json").write_text(json.dumps({"private": True, "type": "module", "dependencies": NPM}))
-    install = [program("npm", "the pages"), "install", "--no-audit", "--no-fund", "--no-package-lock", "--silent"]
-    carry_out(install, "the pages", modules)
-    (folder / "node_modules").symlink_to(modules / "node_modules")
-    (folder / "program.mjs").write_text(text.replace("connect()", f'connect({{ servers: "{url}" }})'))
-    return said_by(["node", "program.mjs"], folder)
-
-
-def in_go(text: str, folder: Path, url: str) -> str:
-    modules = BUILD / "pages" / "go"
-    modules.mkdir(parents=True, exist_ok=True)
-    if not (modules / "go.sum").exists():
-        (modules / "go.mod").write_text("module page\n\ngo 1.24\n")
-        carry_out([program("go", "the pages"), "get", GO, f"{GO.replace('@', '/jetstream@')}"], "the pages", modules)
-    for name in ("go.mod", "go.sum"):
-        shutil.copyfile(modules / name, folder / name)
-    (folder / "main.go").write_text(text.replace("nats.DefaultURL", f'"{url}"'))
-    return said_by(["go", "run", "."], folder, GOFLAGS="-mod=mod")
-
-
-def by_nats(line: str, folder: Path, url: str) -> str:
-    suite = NatsCli()
-    suite.prepare()
-    (folder / "README.md").write_text("# Read me\n")
-    words = [str(suite.program), "--no-context", "--server", url, *shlex.split(line)[1:]]
-    return said_by(words, folder, XDG_CONFIG_HOME=str(folder), HOME=str(folder), NO_COLOR="1")
