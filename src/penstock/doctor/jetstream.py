@@ -34,13 +34,15 @@ class JetStreamStream(NamedTuple):
     acks: bool
 
 
-async def judge_jetstream(nats: Nats, identities: Sequence[Identity], infos: Sequence[StreamInfo]) -> list[Finding]:
-    """Report JetStream streams that overlap with ours."""
+async def judge_jetstream(
+    nats: Nats, identities: Sequence[Identity], infos: Sequence[StreamInfo], cluster_id: str
+) -> list[Finding]:
+    """Report JetStream streams that overlap with ours; `cluster_id`: of this cluster, which may answer itself."""
     failure = ""
     for identity in sorted((*identities, NOBODY), key=lambda one: _ORDER.index(one.role)):
         try:
             async with trying(nats.servers, identity, nats.tls, nats.timeout_ms) as trial:
-                found = await _streams(trial)
+                found = await _streams(trial, cluster_id)
         except (ForbiddenError, RefusedError):
             continue
         except (OperationalError, TimeoutError) as error:
@@ -88,24 +90,26 @@ _ADVICE = {
 }
 
 
-async def _streams(trial: Trial) -> list[JetStreamStream] | None:
-    """Return all streams; None if there is no JetStream."""
+async def _streams(trial: Trial, cluster_id: str) -> list[JetStreamStream] | None:
+    """Return all streams; None if there is no JetStream. This cluster's own ones, if it serves the API, are none."""
     found: list[JetStreamStream] = []
+    told = 0
     for _ in range(_PAGES_MAX):
-        answered = await trial.request(_LIST, msgspec.json.encode({"offset": len(found)}))
+        answered = await trial.request(_LIST, msgspec.json.encode({"offset": told}))
         if not answered:
             return None
         try:
             answer = msgspec.json.decode(answered, type=dict[str, Any])
-            page = [_stream(one["config"]) for one in answer.get("streams") or []]
-        except (msgspec.MsgspecError, KeyError, TypeError):
+            page = answer.get("streams") or []
+            found += (_stream(one["config"]) for one in page if (one.get("cluster") or {}).get("name") != cluster_id)
+        except (msgspec.MsgspecError, KeyError, TypeError, AttributeError):
             raise OperationalError("what answers there is not JetStream") from None
         if (error := answer.get("error")) is not None:
             if error.get("err_code") in _NOT_ENABLED:
                 return None
             raise OperationalError(str(error.get("description", "")))
-        found += page
-        if not page or len(found) >= answer.get("total", 0):
+        told += len(page)
+        if not page or told >= answer.get("total", 0):
             break
     return found
 
