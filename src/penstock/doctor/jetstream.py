@@ -21,6 +21,7 @@ from penstock.messages import StreamInfo
 
 _CHECK = "JetStream"
 _LIST = "$JS.API.STREAM.LIST"
+_INFO = "$JS.API.STREAM.INFO"
 _NOT_ENABLED = frozenset({10039, 10076})  # disabled for this account; disabled altogether
 _PAGES_MAX = 1_000
 _ORDER = (Role.OPERATOR, Role.PENSTOCK, Role.PUBLISHER, Role.OTHER)
@@ -42,7 +43,9 @@ async def judge_jetstream(
     for identity in sorted((*identities, NOBODY), key=lambda one: _ORDER.index(one.role)):
         try:
             async with trying(nats.servers, identity, nats.tls, nats.timeout_ms) as trial:
-                found = await _streams(trial, cluster_id)
+                found = await _streams(trial)
+                if found and await _is_of(trial, found[0].name, cluster_id):
+                    return [ok(_CHECK, "its API is served by this cluster")]
         except (ForbiddenError, RefusedError):
             continue
         except (OperationalError, TimeoutError) as error:
@@ -90,26 +93,35 @@ _ADVICE = {
 }
 
 
-async def _streams(trial: Trial, cluster_id: str) -> list[JetStreamStream] | None:
-    """Return all streams; None if there is no JetStream. This cluster's own ones, if it serves the API, are none."""
+async def _is_of(trial: Trial, stream: str, cluster_id: str) -> bool:
+    """True if that cluster of Penstock answers JetStream's API; False if that may not be asked."""
+    try:
+        answered = await trial.request(f"{_INFO}.{stream}", b"")
+        answer = msgspec.json.decode(answered, type=dict[str, Any])
+    except (OperationalError, TimeoutError, msgspec.MsgspecError):
+        return False
+    cluster = answer.get("cluster")
+    return isinstance(cluster, dict) and bool(cluster_id) and cluster.get("name") == cluster_id
+
+
+async def _streams(trial: Trial) -> list[JetStreamStream] | None:
+    """Return all streams; None if there is no JetStream."""
     found: list[JetStreamStream] = []
-    told = 0
     for _ in range(_PAGES_MAX):
-        answered = await trial.request(_LIST, msgspec.json.encode({"offset": told}))
+        answered = await trial.request(_LIST, msgspec.json.encode({"offset": len(found)}))
         if not answered:
             return None
         try:
             answer = msgspec.json.decode(answered, type=dict[str, Any])
-            page = answer.get("streams") or []
-            found += (_stream(one["config"]) for one in page if (one.get("cluster") or {}).get("name") != cluster_id)
-        except (msgspec.MsgspecError, KeyError, TypeError, AttributeError):
+            page = [_stream(one["config"]) for one in answer.get("streams") or []]
+        except (msgspec.MsgspecError, KeyError, TypeError):
             raise OperationalError("what answers there is not JetStream") from None
         if (error := answer.get("error")) is not None:
             if error.get("err_code") in _NOT_ENABLED:
                 return None
             raise OperationalError(str(error.get("description", "")))
-        told += len(page)
-        if not page or told >= answer.get("total", 0):
+        found += page
+        if not page or len(found) >= answer.get("total", 0):
             break
     return found
 
