@@ -159,13 +159,13 @@ class NatsCli:
     version = f"natscli {_VERSION[1:]}, the program nats with its schema validation"
 
     def __init__(self) -> None:
-        self._program = BUILD / f"natscli-{_VERSION}" / "nats"
+        self.program = BUILD / f"natscli-{_VERSION}" / "nats"
 
     def prepare(self) -> None:
         """Fetch the module and build the program."""
         go_module(_MODULE, _VERSION, _CHECKSUM, self.name)
-        if not self._program.exists():
-            environment = {"GOBIN": str(self._program.parent), "GOFLAGS": "-buildvcs=false", "CGO_ENABLED": "0"}
+        if not self.program.exists():
+            environment = {"GOBIN": str(self.program.parent), "GOFLAGS": "-buildvcs=false", "CGO_ENABLED": "0"}
             carry_out(
                 [program("go", self.name), "install", f"{_MODULE}/nats@{_VERSION}"], self.name, BUILD, environment
             )
@@ -191,7 +191,7 @@ class NatsCli:
         return [outcome for outcome in outcomes if outcome.name in tests]
 
     async def _one(self, name: str, call: Call, folder: Path, url: str) -> Outcome:
-        command = [str(self._program), "--no-context", "--server", url, *call.arguments.split()]
+        command = [str(self.program), "--no-context", "--server", url, *call.arguments.split()]
         if call.is_watch:
             command = ["timeout", "-s", "INT", str(_WATCH_S), *command]
         if call.wants_terminal:

@@ -63,6 +63,8 @@ async def main():
         await js.publish("orders.eu", str(number).encode())
     await js.publish("eu.x", b"1")
     await js.publish("us.x", b"2")
+    await (await js.create_key_value(bucket="settings")).put("color", b"red")
+    await (await js.create_object_store(bucket="files")).put("report", b"x" * 300_000)
     await connection.close()
 asyncio.run(main())
 """
@@ -157,6 +159,11 @@ GIVEN: dict[str, tuple[str, ...]] = {
     "pause-and-seal": (*ORDERS, "penstock stream create orders-2025 orders-2025"),
     "quotas": BILLING,
     "read-replicas": (*CLUSTER, "penstock stream create news news --replicas 1", appended("news", 2)),
+    "read-from-any-language": (
+        "penstock serve --jetstream-api auto",
+        "penstock stream create orders 'orders.>'",
+        """penstock publish orders.eu '{"total": 42}' --count 2""",
+    ),
     "relay": (
         *SERVE,
         "penstock stream create sessions 'sessions.>' --allow-message-ttl yes",
@@ -223,6 +230,8 @@ ENDS: dict[tuple[str, str], tuple[int, str]] = {
     ),
     ("durable-events", "python repair.py"): (0, "mail for order 1"),
     ("expected-sequence", "python 1"): (1, f"nats.js.errors.BadRequestError: nats: {WRONG_SEQUENCE}"),
+    ("key-value-and-objects", "python 1"): (0, "b'blue' ['color']\ncolor b'blue'\n300000\n"),
+    ("key-value-and-objects", "python 2"): (0, "b'blue' [b'color']\n"),
     ("last-messages-of-each-subject", "penstock publish tasks.7 second"): (1, "maximum messages per subject exceeded"),
     ("more-partitions", "penstock stream show deliveries"): (0, "2, then 4"),
     ("typed-columns", "penstock tail sales --no-follow --decode schema --format json"): (
@@ -246,6 +255,7 @@ ENDS: dict[tuple[str, str], tuple[int, str]] = {
     ("publish-many", "python 3"): (0, "stream_not_found\n['nowhere.1']"),
     ("publish-many", "python 4"): (0, "30001"),
     ("publish-many", "python 5"): (0, "100000"),
+    ("read-from-any-language", "python 1"): (0, "orders.eu 1 b'{\"total\": 42}'\norders.eu 2 "),
     ("read-replicas", "python 1"): (0, "0 b'1'\n1 b'1'\n2\n"),
     ("read-replicas", "penstock stream show news"): (0, "observed by"),
     ("services-over-http", "python 1"): (0, "4200\n"),
@@ -293,6 +303,7 @@ SPARK = "starts Spark, which tests/spark runs"
 ELSEWHERE: dict[str, dict[str, str]] = {
     "README": {
         "pip install *": INSTALLS,
+        "nats *": "tests/docs/test_other_languages.py::test_the_programs_of_a_page_do_what_they_say",
     },
     "access": {
         "penstock user add admin --admin": "another way to the first user",
@@ -383,6 +394,9 @@ ELSEWHERE: dict[str, dict[str, str]] = {
     "fuzz": {
         "*": MINUTES,
     },
+    "key-value-and-objects": {
+        "nats *": "tests/docs/test_other_languages.py::test_the_programs_of_a_page_do_what_they_say",
+    },
     "kubernetes": {
         "kubectl *": MACHINES,
     },
@@ -409,6 +423,9 @@ ELSEWHERE: dict[str, dict[str, str]] = {
     },
     "one-history": {
         "python *": "tests/docs/test_archive.py::test_the_pages_do_what_they_say",
+    },
+    "read-from-any-language": {
+        "nats *": "tests/docs/test_other_languages.py::test_the_programs_of_a_page_do_what_they_say",
     },
     "read-the-files": {
         "*": "tests/docs/test_read_the_files.py::test_the_recipes_do_what_they_say",

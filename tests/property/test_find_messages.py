@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from penstock.base import limits
@@ -27,7 +27,7 @@ PATTERNS = (*NAMES, ">", "*", "a.*", "*.c.>", "none", "none.>")
 OF_STREAM = "orders."
 ACTS = st.lists(
     st.tuples(
-        st.sampled_from(["publish", "publish", "publish", "delete", "purge", "truncate", "restart", "wait"]),
+        st.sampled_from(["publish", "publish", "publish", "append", "delete", "purge", "truncate", "restart", "wait"]),
         st.sampled_from(NAMES),
         st.integers(0, 60),
     ),
@@ -68,6 +68,7 @@ class Stored(NamedTuple):
     st.sampled_from([2_500, limits.LAST_ROWS_BYTES_MAX]),
     st.sampled_from([0, 1, 2]),
 )
+@example([("append", "a", 4)], [{"which": "next", "begin": 1, "end": 3, "limit": 5}], 0, 2, 2_500, 0)
 @settings(max_examples=examples(120), deadline=None)
 def test_what_is_found_is_in_the_list(
     acts: list[tuple[str, str, int]],
@@ -111,6 +112,16 @@ def run(
                 for one in [one for one in live.values() if one.subject == OF_STREAM + name][:-history]:
                     del live[one.offset]
             return broker, end + 1
+        case "append":  # several in one batch: a range may begin and end within it
+            values = [b"%d" % (end + number) for number in range(1 + place % 5)]
+            broker.append("orders", *values, subject=OF_STREAM + name)
+            for number, value in enumerate(values, end):
+                live[number] = Stored(number, OF_STREAM + name, broker.clock.wall_us, value)
+            if history:
+                for one in [one for one in live.values() if one.subject == OF_STREAM + name][:-history]:
+                    del live[one.offset]
+            broker.tick(1_000)
+            return broker, end + len(values)
         case "delete" if place in live:
             broker.request(DeleteMessagesRequest(stream_id=stream_id, offsets=(place,)))  # type: ignore[arg-type]
             del live[place]

@@ -681,6 +681,7 @@ class Client(OfThisProcess):
     async def table(self, stream: StreamName, *, partition: int | None = None, timeout: float = 10.0) -> Table:
         """Load the latest message of each key into memory and keep it up to date.
 
+        A key-value bucket of JetStream's clients, the stream `KV_<bucket>`, has their keys, without what they deleted.
         Returns once everything that is in the stream now is loaded. `timeout` bounds each answer while it loads. Raises
         as `read` does.
         """

@@ -22,6 +22,8 @@ from penstock.messages import (
     AppendResponse,
     CreateStreamRequest,
     CreateStreamResponse,
+    FindMessagesRequest,
+    FindMessagesResponse,
     GetRequest,
     GetResponse,
     ListOffsetsRequest,
@@ -125,6 +127,19 @@ def test_rows_keep_their_offsets_and_times_and_gaps_are_kept() -> None:
     assert rows(broker)[:-1] == given
     offset, moment, value = rows(broker)[-1]
     assert (offset, value, moment >= START_US - OLD_US) == (20, b"new", True)
+
+
+def test_a_search_within_a_gap_of_a_batch_ends() -> None:
+    broker = paused()
+    put(broker, 0, 15, (5, 10, b"f"), (10, 20, b"k"))
+    put(broker, 15, 23, (17, 30, b"r"))
+    for offset in range(23):
+        request = FindMessagesRequest(
+            stream_id=broker.stream_id("s"), subjects=(">",), begin=Offset(offset), end=Offset(offset + 1)
+        )
+        caller = broker.request(request)
+        found = broker.answer(caller, FindMessagesResponse)
+        assert (found.next_offset, bool(broker.payloads.get(caller))) == (offset + 1, offset in (5, 10, 17))
 
 
 @pytest.mark.parametrize("keep", [Keep.SYNCED, Keep.ALL])

@@ -5,6 +5,9 @@ committed at the call, as far as compaction has kept it. A tombstone removes its
 ignored. Arrow finds the latest row of each key in a batch, and only those become objects. For a reader of changes only
 the latest pending message of each key is kept: a slow reader misses overwritten messages, and pending messages never
 exceed the number of keys.
+Of a key-value bucket of JetStream's clients, the stream `KV_<bucket>` on `$KV.<bucket>.>`, the key is what follows the
+bucket in the subject. A message that its clients write or read as a deletion (`KV-Operation`, `Nats-Marker-Reason`) is
+a tombstone.
 Added partitions are followed, too, each once the older ones are read up to the marks of the keys that moved
 (`client.read.reading`), so the row of a key that is read last is the latest. If a key is in several partitions for
 other reasons, which publishers with keys avoid, the row read last still wins.
@@ -39,7 +42,7 @@ from penstock.client.read import batches
 from penstock.client.read.batches import OffsetRange
 from penstock.client.read.gathering import pandas_of, polars_of, table_of
 from penstock.client.read.reading import END_OF_LOG, Reader, ReadPlan, find_place, partition_numbers, readable
-from penstock.client.values import EARLIEST, Message, messages_html
+from penstock.client.values import EARLIEST, Headers, Message, messages_html
 from penstock.messages import StreamInfo
 
 if TYPE_CHECKING:
@@ -52,6 +55,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _AGAIN_S = 0.5
+_BUCKET = "KV_"
+_DELETIONS = ("DEL", "PURGE")  # values of KV-Operation
+_MARKERS = ("MaxAge", "Purge", "Remove")  # values of Nats-Marker-Reason
 
 
 class Table(OfThisProcess, Mapping[bytes, Message]):
@@ -65,6 +71,7 @@ class Table(OfThisProcess, Mapping[bytes, Message]):
         self._timeout_s = timeout_s
         self._name = ""  # of the stream
         self._has_partition = False  # it has several
+        self._bucket_prefix = ""  # what precedes the key in the subjects of a key-value bucket; "": it is none
         self._latest: dict[bytes, Message] = {}
         self._ends: dict[PartitionId, int] = {}  # by partition: end of the rows applied
         self._epochs: dict[PartitionId, LeaderEpoch] = {}  # by partition: leader epoch of that end
@@ -79,6 +86,7 @@ class Table(OfThisProcess, Mapping[bytes, Message]):
         """Read everything that is in the stream now, then follow it; `timeout_s` bounds each answer."""
         self._name = info.name
         self._has_partition = len(info.partitions) > 1
+        self._bucket_prefix = _bucket_prefix_of(info)
         self._is_whole = partition is None
         there: dict[PartitionId, int] = {}
         for at, number in enumerate(partition_numbers(info, partition)):
@@ -264,9 +272,12 @@ class Table(OfThisProcess, Mapping[bytes, Message]):
 
     def _take(self, batch: pa.RecordBatch, epochs: dict[PartitionId, LeaderEpoch]) -> None:
         number = PartitionId(batches.partition_of(batch) or 0)
-        for message in batches.messages_of(_latest_of(batch)):
+        prefix = self._bucket_prefix
+        for message in batches.messages_of(_latest_of(_keyed_by_subject(batch, prefix) if prefix else batch)):
             key = message.key
             assert key is not None
+            if prefix and _is_deletion(message):
+                message.value = None
             if message.is_tombstone:
                 self._latest.pop(key, None)
             else:
@@ -294,6 +305,31 @@ class Changes:
             if not await self._table.moved():
                 raise StopAsyncIteration
         return self.pending.pop(next(iter(self.pending)))
+
+
+def _bucket_prefix_of(info: StreamInfo) -> str:
+    """Return what precedes the key in each subject; "" if the stream is no key-value bucket."""
+    prefix = f"$KV.{info.name.removeprefix(_BUCKET)}."
+    return prefix if info.name.startswith(_BUCKET) and info.subjects == (f"{prefix}>",) else ""
+
+
+def _keyed_by_subject(batch: pa.RecordBatch, prefix: str) -> pa.RecordBatch:
+    """Return the rows of a key-value bucket with the end of their subjects as keys."""
+    import pyarrow.compute as pc
+
+    number = batch.schema.get_field_index("key")
+    field = batch.schema.field(number)
+    keys = pc.utf8_slice_codeunits(batch.column("subject"), len(prefix)).cast(field.type)
+    return batch.set_column(number, field, keys)
+
+
+def _is_deletion(message: Message) -> bool:
+    """True if clients of a key-value bucket take the message as a deletion of its key."""
+    block = message.header_block
+    if block is None or not (b"KV-Operation" in block or b"Nats-Marker-Reason" in block):
+        return False
+    headers = Headers(block)  # not the message's own, which would stay in memory
+    return headers.get("KV-Operation") in _DELETIONS or headers.get("Nats-Marker-Reason") in _MARKERS
 
 
 def _latest_of(batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -70,6 +70,7 @@ class FindMessages(Query):
         self.data = bytearray()
         self.subjects = self.messages = 0
         self.begin = max(view.log_start, request.begin)
+        self._visible_end = visible_end
         self.end = visible_end if request.end is None else min(request.end, visible_end)
         self.next_offset = self.begin
 
@@ -145,7 +146,9 @@ class FindMessages(Query):
             subjects=None if _ALL in self._patterns else tuple(self._patterns),
             bytes_max=request.bytes_max,
         )
-        self._project = project = Project(view, view.vfs, self.end, fetch, is_indexed=True, rows_max=request.limit)
+        # Not `self.end`, which may be within a batch, and a batch beyond the end of a read is not looked at.
+        visible_end = self._visible_end
+        self._project = project = Project(view, view.vfs, visible_end, fetch, is_indexed=True, rows_max=request.limit)
         if not self._is_wanted:
             project.give_up()
         try:
@@ -153,6 +156,8 @@ class FindMessages(Query):
         finally:
             self.looked_bytes += project.looked_bytes
         self.next_offset = min(project.end_offset, self.end)
+        if self.next_offset == self.begin:  # an answer would have its caller ask the same again, at once
+            raise RemoteError(ErrorCode.NOT_YET, "find_messages: nothing can be read there now; ask again in a moment")
         if rows:
             self._take_rows(rows)
 

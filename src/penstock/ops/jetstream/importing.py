@@ -1,23 +1,27 @@
 """Imports a JetStream stream, keeping its sequences and times.
 
 Rules: the target stream is paused, so that it stores no other messages; sequence 42 becomes offset 41. A run continues
-at the end of the target and copies nothing twice. Each batch is held back until the next arrives, because the last one
-must cover the deleted sequences after it.
+at the end of the target and copies nothing twice; what JetStream has deleted meanwhile of what was copied before is
+deleted here, too. Each batch is held back until the next arrives, because the last one must cover the deleted
+sequences after it.
 """
 
 from __future__ import annotations
 
 import asyncio
 from base64 import b64decode
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, closing, suppress
 from typing import Any, NamedTuple, Self
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from penstock.base import limits
 from penstock.base.config import Intake
-from penstock.base.errors import OperationalError, PenstockError
+from penstock.base.errors import ErrorCode, OperationalError, PenstockError, RemoteError
+from penstock.base.units import counted
 from penstock.client.blocking.client import Client
 from penstock.client.blocking.threads import End, LoopThread, next_of
 from penstock.client.bulk.placing import Placer
@@ -33,6 +37,7 @@ from penstock.ops.progress import Progress
 _CLOSE_S = 3.0
 _SAME_LOOKS, _LOOK_S = 3, 0.1  # until JetStream has stored what it had received
 _LOOKS_BACK = 1_000  # sequences at JetStream's end, deleted or unstorable, before one that can be compared
+_DELETED_MAX = 1_000_000  # sequences that JetStream tells at once: some 10 MB of JSON
 _NOT_STORED = "neither JetStream nor Penstock stores the subject now: run it again"
 
 
@@ -298,6 +303,7 @@ class JetStreamImport:
         """Copy the messages that the target lacks, up to the last sequence in `info`."""
         placer = Placer(self._client, stream, timeout=max(self._timeout_s, placed_rows.PUT_TIMEOUT_S))
         self.stream, self.end = stream.name, placer.end
+        copied_end = placer.end  # by earlier runs
         last_us, latest_us = self._last_us(stream, placer)
         bytes_max, may_skip = stream.config.max_message_bytes, self._options.skip_unstorable
         rows = JetStreamRows(last_us, patterns=stream.config.held_subjects, bytes_max=bytes_max, skips=may_skip)
@@ -309,6 +315,7 @@ class JetStreamImport:
         messages = self._put(placer, info, rows, latest_us)
         if info.state.first_seq > 1:
             placer.give_up_before(min(info.state.first_seq - 1, placer.end))
+        self._delete_again(stream, max(0, info.state.first_seq - 1), copied_end)
         if placer.end < info.state.last_seq and self._filter is None:
             gone = "skipped or deleted" if rows.skipped else "deleted"
             text = f"JetStream's sequences from {placer.end + 1} to {info.state.last_seq} were {gone}"
@@ -317,6 +324,42 @@ class JetStreamImport:
         return Imported(
             stream.name, ", ".join(stream.subjects), messages, placer.end, rows.raised, rows.skipped, skips, False
         )
+
+    def _delete_again(self, stream: StreamInfo, begin: int, end: int) -> None:
+        """Delete the messages in `[begin, end)`, from earlier runs, that JetStream has deleted since."""
+        if begin >= end:
+            return
+        state = self._thread.run(self._js.info(self._source)).state
+        here = self._client.stream(stream.name, timeout=self._timeout_s)
+        if not state.num_deleted or (self._filter is None and here.messages == state.messages):
+            return
+        if state.num_deleted > _DELETED_MAX:
+            text = f"note: JetStream's stream lacks {state.num_deleted:,} sequences: it was not compared with"
+            self._progress.note(f"{text} {stream.name} if it has deleted messages that were imported before")
+            return
+        gone = pa.array(self._thread.run(self._js.deleted(self._source)).deleted, pa.int64())
+        left = _Gone(pc.subtract(gone, 1))
+        for batch in self._read(stream, begin, end):
+            left.find(batch)
+        deleted = 0
+        try:
+            if not stream.config.denies_deletion:
+                deleted = self._client.delete(stream, left.offsets, timeout=self._timeout_s).deleted
+            elif left.offsets and not stream.config.denies_purge:
+                for batch in self._read(stream, begin, end):
+                    left.bound(batch)
+                for subject, before in left.purges():
+                    purged = self._client.purge_subject(stream, subject, before=before, timeout=self._timeout_s)
+                    deleted += sum(one.messages for one in purged)
+        except RemoteError as error:
+            if error.code != ErrorCode.UNSUPPORTED_VERSION:
+                raise
+        if deleted:
+            text = f"note: {counted(deleted, 'message')} deleted in {stream.name}, as in JetStream since an earlier run"
+            self._progress.note(text)
+
+    def _read(self, stream: StreamInfo, begin: int, end: int) -> Iterator[pa.RecordBatch]:
+        return self._client.read(stream, begin, end=end, columns=["offset", "subject"], timeout=self._timeout_s)
 
     def _put(self, placer: Placer, info: Info, rows: JetStreamRows, latest_us: int | None) -> int:
         """Put the batches and return the count of messages."""
@@ -368,6 +411,38 @@ class JetStreamImport:
             hint = self._times.hint(last_us, stored_us) if is_same else ""
             raise OperationalError(f"{text}: it was not imported from there{hint}; give another name with --as")
         return last_us, self._times.latest_us(last_us, stored_us)
+
+
+class _Gone:
+    """Messages of the target that JetStream has deleted, at these offsets or fewer."""
+
+    def __init__(self, offsets: pa.Array) -> None:
+        self.offsets: list[int] = []  # of messages that are here
+        self._deleted = offsets
+        self._subjects: dict[str, list[int]] = {}
+        self._kept: dict[str, int] = {}  # the first message of a subject that is not deleted
+
+    def find(self, batch: pa.RecordBatch) -> None:
+        """Add those among these rows."""
+        found = batch.filter(pc.is_in(batch.column("offset"), self._deleted))
+        offsets = found.column("offset").to_pylist()
+        self.offsets += offsets
+        for offset, subject in zip(offsets, found.column("subject").to_pylist(), strict=True):
+            self._subjects.setdefault(subject, []).append(offset)
+
+    def bound(self, batch: pa.RecordBatch) -> None:
+        """Note which messages of the same subjects stay; called with all rows, in order."""
+        others = batch.filter(pc.invert(pc.is_in(batch.column("offset"), self._deleted)))
+        others = others.filter(pc.is_in(others.column("subject"), pa.array(list(self._subjects), pa.string())))
+        for offset, subject in zip(*(others.column(name).to_pylist() for name in ("offset", "subject")), strict=True):
+            self._kept.setdefault(subject, offset)
+
+    def purges(self) -> Iterator[tuple[str, int]]:
+        """Yield subjects, each with the offset before which all its messages are deleted."""
+        for subject, offsets in self._subjects.items():
+            kept = self._kept.get(subject, limits.OFFSET_MAX)
+            if before := max((one + 1 for one in offsets if one < kept), default=0):
+                yield subject, before
 
 
 async def _known(js: JetStream, source: str) -> Info:

@@ -60,12 +60,14 @@ Delivery = tuple[bytes, bytes, bytes, bytes]
 
 
 class State(msgspec.Struct):
-    """A JetStream stream's state."""
+    """A JetStream stream's state. `deleted`: sequences between the first and the last one, if they were asked for."""
 
     messages: int = 0
     first_seq: int = 0
     last_seq: int = 0
     bytes: int = 0
+    num_deleted: int = 0
+    deleted: list[int] = []
 
 
 class Info(msgspec.Struct):
@@ -329,6 +331,10 @@ class JetStream:
     async def info(self, stream: str) -> Info:
         """Return a stream's config and state. Raise OperationalError."""
         return msgspec.json.decode(await self._ask(f"STREAM.INFO.{stream}"), type=Info)
+
+    async def deleted(self, stream: str) -> State:
+        """Return a stream's state with the sequences that were deleted between its first and its last message."""
+        return msgspec.json.decode(await self._ask(f"STREAM.INFO.{stream}", {"deleted_details": True}), type=Info).state
 
     async def names(self) -> list[str]:
         """Return names of existing streams; only the first page."""

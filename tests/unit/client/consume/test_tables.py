@@ -71,6 +71,43 @@ async def test_it_begins_with_all_that_is_there(broker: FakeBroker, client: aio.
         ]
 
 
+def of_bucket(*rows: tuple[bytes, bytes, str]) -> Columns:
+    """Rows of the bucket b: key, value, header."""
+    blocks = [f"NATS/1.0\r\n{header}\r\n\r\n".encode() if header else None for _, _, header in rows]
+    return Columns([b"$KV.b.%b" % key for key, _, _ in rows], None, [value for _, value, _ in rows], blocks)
+
+
+async def test_a_bucket_has_the_keys_of_its_clients(broker: FakeBroker, client: aio.Client) -> None:
+    deletions = (
+        "KV-Operation: DEL", "KV-Operation: PURGE", "Nats-Marker-Reason: MaxAge", "Nats-Marker-Reason: Purge",
+        "Nats-Marker-Reason: Remove",
+    )  # fmt: skip
+    stream = broker.create("KV_b", "$KV.b.>")
+    stream.append(of_bucket((b"a", b"1", ""), (b"eu.\xc3\xa9", b"1", ""), (b"a", b"2", "KV-Operation: PUT")))
+    stream.append(of_bucket(*((b"k%d" % number, b"1", "") for number in range(len(deletions)))))
+    stream.append(of_bucket((b"empty", b"", "KV-Operationx: DEL"), (b"back", b"", "KV-Operation: DEL")))
+    async with await client.table("KV_b") as table:
+        changes = table.changes()
+        await broker.append(stream, of_bucket(*((b"k%d" % n, b"", one) for n, one in enumerate(deletions))))
+        await broker.append(stream, of_bucket((b"back", b"3", "")))
+        await table.wait_for(15)
+        assert held(table) == {b"a": b"2", "eu.é".encode(): b"1", b"empty": b"", b"back": b"3"}
+        found = table["eu.é"]
+        assert (found.key, found.subject, found.headers) == ("eu.é".encode(), "$KV.b.eu.é", {})
+        told = [await anext(changes) for _ in range(6)]
+        assert [(one.key, one.is_tombstone) for one in told] == [
+            *((b"k%d" % number, True) for number in range(5)), (b"back", False)
+        ]  # fmt: skip
+        assert told[0].headers == {"KV-Operation": "DEL"}
+
+
+@pytest.mark.parametrize(("name", "subject"), [("KV_b", "$KV.c.>"), ("b", "$KV.b.>"), ("KV_b", "$KV.b.*")])
+async def test_other_streams_are_no_buckets(broker: FakeBroker, client: aio.Client, name: str, subject: str) -> None:
+    broker.create(name, subject).append(of_bucket((b"a", b"1", ""))._replace(keys=[b"key"]))
+    async with await client.table(name) as table:
+        assert held(table) == {b"key": b"1"}
+
+
 async def test_it_is_a_mapping(broker: FakeBroker, client: aio.Client) -> None:
     broker.create("a").append(columns(plain(b"x", b"1"), plain(b"y", b"<2>"), plain(b"z", None)))
     async with await client.table("a") as table:
