@@ -34,6 +34,7 @@ from penstock.metadata.commands import (
     Command,
     CreateStream,
     CreateUser,
+    DecideApi,
     DeleteStream,
     DeleteUser,
     ExportUsers,
@@ -60,6 +61,7 @@ COMMANDS: Mapping[type[Command], Version] = {
     RaiseFeatureLevel: (0, 4),
     AddCompanion: (0, 4),
     RecordDeletion: (0, 4),
+    DecideApi: (0, 4),
 }
 
 _ASKED = {"by": (0, 2), "at_us": (0, 2)}
