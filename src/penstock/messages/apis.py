@@ -268,7 +268,7 @@ class ApiSpec(NamedTuple):
 _TABLE = (
     ApiSpec(Api.HELLO, HelloRequest, HelloResponse, 1, 1, True),
     ApiSpec(Api.METADATA, MetadataRequest, MetadataResponse, 1, 1, True),
-    ApiSpec(Api.CREATE_STREAM, CreateStreamRequest, CreateStreamResponse, 1, 2, True),
+    ApiSpec(Api.CREATE_STREAM, CreateStreamRequest, CreateStreamResponse, 1, 3, True),
     ApiSpec(Api.ALTER_STREAM, AlterStreamRequest, AlterStreamResponse, 1, 3, True),
     ApiSpec(Api.DELETE_STREAM, DeleteStreamRequest, DeleteStreamResponse, 1, 2, True),
     ApiSpec(Api.FIND_STREAMS, FindStreamsRequest, FindStreamsResponse, 1, 1, True),

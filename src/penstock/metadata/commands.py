@@ -64,6 +64,7 @@ class CreateStream(_Asked, frozen=True, kw_only=True, omit_defaults=True, tag="c
     assignments: tuple[tuple[BrokerId, ...], ...] = ()  # the replicas of each partition; empty: all on the first broker
     observers: tuple[tuple[BrokerId, ...], ...] = ()  # of each partition; empty: none
     intake: Intake = Intake.OPEN  # the initial state
+    refuse_overlap: bool = False  # as in CreateStreamRequest
 
 
 class AlterStream(_Asked, frozen=True, kw_only=True, omit_defaults=True, tag="alter_stream"):
@@ -75,6 +76,7 @@ class AlterStream(_Asked, frozen=True, kw_only=True, omit_defaults=True, tag="al
     keep_suspended: bool = False  # as in AlterStreamRequest
     add_subjects: tuple[str, ...] = ()
     remove_subjects: tuple[str, ...] = ()
+    refuse_overlap: bool = False  # as in AlterStreamRequest
 
     def changes_to(self, config: StreamConfig) -> dict[str, Any]:
         """Return the changes without those that do not apply to `config`."""
