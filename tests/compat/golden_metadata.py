@@ -14,6 +14,7 @@ from penstock.access import Credential, CredentialKind, Operation, Quotas, Rule,
 from penstock.base.config import Durability, Intake, StreamConfig
 from penstock.base.ids import BrokerId, Incarnation, LeaderEpoch, Offset, PartitionId, StreamId
 from penstock.messages import IsrChange, IsrMember
+from penstock.metadata.api_decisions import ApiState
 from penstock.metadata.commands import (
     AddCompanion,
     AddPartitions,
@@ -25,6 +26,7 @@ from penstock.metadata.commands import (
     Command,
     CreateStream,
     CreateUser,
+    DecideApi,
     DeleteStream,
     DeleteUser,
     Election,
@@ -121,6 +123,24 @@ COMMANDS: dict[str, Command] = {
     "form-cluster": FormCluster(cluster_id="c-7f"),
     "form-cluster2": FormCluster(cluster_id="c-7f", feature_level=(0, 4)),
     "raise-feature-level": RaiseFeatureLevel(feature_level=(0, 4), by="ann", at_us=1_700_000_011_000_000),
+    "decide-api": DecideApi(
+        prefix="$JS.API.",
+        before=0,
+        state=ApiState.WAITING,
+        decided_us=1_700_000_012_000_000,
+        why="the settings of broker 2",
+        broker_id=_broker(2),
+        held_back_by=(_broker(2),),
+    ),
+    "decide-api2": DecideApi(
+        prefix="$JS.penstock.API.",
+        before=41,
+        state=ApiState.TAKEN,
+        decided_us=1_700_000_012_000_000,
+        evidence=((_broker(1), Incarnation(2)), (_broker(2), Incarnation(3))),
+        by="ann",
+        at_us=1_700_000_012_000_000,
+    ),
     "register-broker": _register(2, "disk-2", rack="east"),
     "fence-broker": FenceBroker(broker_id=_broker(2), incarnation=Incarnation(3)),
     "stop-broker": StopBroker(broker_id=_broker(2), incarnation=Incarnation(3)),
@@ -351,6 +371,12 @@ def companion_image() -> ClusterImage:
     return made
 
 
+def api_image() -> ClusterImage:
+    """The same, once somebody wants to serve JetStream's API."""
+    made, _ = apply(companion_image(), companion_image().index + 1, COMMANDS["decide-api"])
+    return made
+
+
 IMAGES = (
     image,
     later_image,
@@ -363,6 +389,7 @@ IMAGES = (
     owned_image,
     raised_image,
     companion_image,
+    api_image,
 )
 """By the number in the name of their file."""
 

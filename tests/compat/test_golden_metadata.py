@@ -17,6 +17,7 @@ from tests.compat.golden_metadata import (
     COMMANDS,
     GOLDEN,
     IMAGES,
+    api_image,
     archived_image,
     companion_image,
     golden_bytes,
@@ -64,6 +65,7 @@ def test_the_image_has_something_in_every_field() -> None:
     assert owned_image().by_name("bills").owner
     assert raised_image().feature_level == (0, 4)
     assert companion_image().by_name("orders").has_companion
+    assert api_image().apis[0].held_back_by
     assert grown_image().by_name("orders").marks
     assert any(partition.unsure for partition in later_image().by_name("orders").partitions)
 

@@ -32,7 +32,7 @@ async def test_beside_a_jetstream_only_the_domain_is_served(tmp_path: Path) -> N
         running_broker(tmp_path / "data", *api_options(*MANAGE), nats=server.url) as broker,
     ):
         async with connected(server.url) as connection:
-            assert broker.said.count("is not served as $JS.API.>: nats-server has JetStream itself") == 1
+            assert broker.said.count("is not served as $JS.API.>: broker 1: nats-server has JetStream itself") == 1
             theirs, ours = connection.jetstream(), connection.jetstream(domain="penstock")
             await theirs.add_stream(name="theirs", subjects=["theirs"])
             await ours.add_stream(name="ours", subjects=["ours"])
@@ -54,15 +54,29 @@ async def test_a_broker_leaves_the_api_to_another_that_answers_and_tells_so(tmp_
             async def answer(message: Any) -> None:
                 await message.respond(b'{"type":"io.nats.jetstream.api.v1.account_info_response"}')
 
-            await connection.subscribe("$JS.API.INFO", cb=answer)
+            other = await connection.subscribe("$JS.API.INFO", cb=answer)
             await connection.flush()
             await eventually(
-                lambda: _is_in(broker, "is not served as $JS.API.>: a JetStream answers there"), "it is told"
+                lambda: _is_in(broker, "is not served as $JS.API.>: broker 1: a JetStream answers there"), "it is told"
             )
             with pytest.raises(NoRespondersError):
                 await connection.request("$JS.API.STREAM.NAMES", b"", timeout=TIMEOUT_S)
             answered = await connection.request(f"{DOMAIN}STREAM.NAMES", b"", timeout=TIMEOUT_S)
             assert json.loads(answered.data)["streams"] is None
+            await other.unsubscribe()
+            await connection.flush()
+            async with await broker.client() as client:
+                assert [(one.prefix, one.state) for one in (await client.status()).apis] == [
+                    ("$JS.API.", "withdrawn"),
+                    (DOMAIN, "taken"),
+                ]
+                await client.take_api("$JS.API.")
+
+                async def is_served() -> bool:
+                    return "$JS.API." in (await client.status()).apis_served
+
+                await eventually(is_served, "it is served again")
+            assert (await said(connection, "STREAM.NAMES"))["streams"] is None
 
 
 async def _is_in(broker: Any, text: str) -> bool:
@@ -79,7 +93,7 @@ async def test_a_second_cluster_does_not_take_the_domain_of_the_first(tmp_path: 
     ):
         async with connected(server.url) as connection:
             for prefix in ("$JS.API.", DOMAIN):
-                assert f"is not served as {prefix}>: another Penstock cluster answers there" in two.said
+                assert f"is not served as {prefix}>: broker 1: another Penstock cluster answers there" in two.said
             assert f"is not served as {DOMAIN}" not in three.said
             await connection.jetstream().add_stream(name="s", subjects=["s"])
             for _ in range(10):

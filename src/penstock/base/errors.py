@@ -46,6 +46,7 @@ class ErrorCode(StrEnum):
     INTERNAL = "internal"
     STREAM_NOT_FOUND = "stream_not_found"
     STREAM_EXISTS = "stream_exists"
+    SUBJECTS_OVERLAP = "subjects_overlap"  # another stream has them, and the request allows none
     STREAM_CHANGED = "stream_changed"  # the id is that of a deleted (and perhaps recreated) stream
     INVALID_CONFIG = "invalid_config"
     OFFSET_OUT_OF_RANGE = "offset_out_of_range"

@@ -371,6 +371,8 @@ class Driver:
     def _take_steps(self) -> None:
         while (step := self._node.take()) is not None:
             self.do(step)
+            if self.gateway is not None and self.gateway.has_news:
+                self.gateway.tick(self.now())
         if self.gateway is not None and not self.api_decided.is_set() and self.gateway.is_decided:
             self.api_decided.set()
         if self.tracing is not None:  # requests without a waiting client make no step
@@ -454,7 +456,7 @@ class Driver:
             caller.connection.close()
 
     def _complete_status(self, status: StatusResponse) -> StatusResponse:
-        """Add connections, NATS link and certificates to the node's status."""
+        """Add connections, NATS link, served APIs and certificates to the node's status."""
         link, server = self.link, self.server
         nats = NatsStatus(
             state="connected" if link.is_up else "connecting",
@@ -494,6 +496,9 @@ class Driver:
                 PeerFailure(broker_id=broker_id, address=address, reason=reason)
                 for broker_id, address, reason in self.peers.failures()
             ),
+            apis_served=()
+            if self.gateway is None
+            else tuple(one for one, is_so in self.gateway.served.items() if is_so),
             disk_free_bytes=free_bytes,
             disk_size_bytes=size_bytes,
             synced_by="kernel" if self._threads.has_kernel else "threads",

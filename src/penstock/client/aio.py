@@ -99,6 +99,7 @@ from penstock.client.values import (
 from penstock.messages import (
     AlterStreamRequest,
     AlterStreamResponse,
+    ApiDecisionInfo,
     CreateStreamRequest,
     CreateStreamResponse,
     DeleteStreamRequest,
@@ -119,6 +120,8 @@ from penstock.messages import (
     StatusRequest,
     StatusResponse,
     StreamInfo,
+    TakeApiRequest,
+    TakeApiResponse,
     TruncateRequest,
     TruncateResponse,
 )
@@ -525,6 +528,16 @@ class Client(OfThisProcess):
         request = RaiseFeatureLevelRequest(feature_level=level)
         answer, _ = await self._link.call(request, RaiseFeatureLevelResponse, timeout_s=timeout)
         return answer.feature_level
+
+    async def take_api(self, prefix: str | None = None, *, timeout: float = 10.0) -> tuple[ApiDecisionInfo, ...]:
+        """Take back a prefix of JetStream's API, such as "$JS.API.", that the cluster has left to another service.
+
+        None: all of these. All brokers look for that service again, and serve the prefix if there is none any more:
+        `status().apis` says so. Return the decisions as they are now. NotAuthorized; RemoteError bad_request: no broker
+        wants to serve the prefix.
+        """
+        answer, _ = await self._link.call(TakeApiRequest(prefix=prefix), TakeApiResponse, timeout_s=timeout)
+        return answer.apis
 
     # Schemas
 

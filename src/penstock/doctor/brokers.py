@@ -32,6 +32,7 @@ def judge_brokers(home: StatusResponse, asked: Sequence[Asked], own_version: str
     yield from _clocks(asked)
     yield from _nats(asked)
     yield from _deliveries(asked)
+    yield from _apis(home, asked)
     yield from _overload(asked)
 
 
@@ -159,6 +160,29 @@ def _deliveries(asked: Sequence[Asked]) -> Iterator[Finding]:
 def _is_on_this_machine(url: str) -> bool:
     """True for a leaf port that only programs of its machine reach, as that of the embedded nats-server."""
     return all(Address(one.host, one.port).is_loopback for one in parse_nats_urls(url))
+
+
+def _apis(home: StatusResponse, asked: Sequence[Asked]) -> Iterator[Finding]:
+    """Judge who serves JetStream's API, if a broker wants to."""
+    check, page = "JetStream's API", "docs/how-to/beside-jetstream.md"
+
+    def wrong() -> Iterator[Finding]:
+        for one in home.apis:
+            if one.state == "withdrawn":
+                text = f"{one.prefix}> is left to another service: {one.why}"
+                yield warn(check, text, f"once it is gone: penstock cluster take-api ({page})")
+            elif one.held_back_by:
+                yield warn(check, f"{one.prefix}> is not served: {one.why}", f"give all brokers the same ({page})")
+            elif one.state == "waiting":
+                text = f"{one.prefix}> is not served: not all brokers know yet if another service has it"
+                yield warn(check, text, f"their NATS users need the permission to ask ({page})")
+            for broker in (other.status for other in asked if other.status is not None and one.state == "taken"):
+                if one.prefix not in broker.apis_served:
+                    text = f"broker {broker.broker_id} does not serve {one.prefix}>, which the cluster has taken"
+                    yield warn(check, text, f"its log says why ({page})")
+
+    if home.apis:
+        yield from bounded(wrong(), ok(check, f"served as {listed(f'{one.prefix}>' for one in home.apis)}"))
 
 
 def _nats_versions(asked: Sequence[Asked]) -> Iterator[Finding]:

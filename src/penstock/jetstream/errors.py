@@ -105,6 +105,8 @@ def api_error(error: RemoteError) -> ApiError:
             return stream_not_found()
         case ErrorCode.STREAM_EXISTS:
             return name_in_use()
+        case ErrorCode.SUBJECTS_OVERLAP:
+            return subjects_overlap()
         case ErrorCode.INVALID_CONFIG | ErrorCode.NATS_REFUSED | ErrorCode.UNSUPPORTED_VERSION:
             return invalid_config(error.message)
         case ErrorCode.NOT_ENOUGH_REPLICAS:

@@ -49,7 +49,7 @@ from penstock.jetstream.errors import (
 )
 from penstock.jetstream.lookups import Lookups
 from penstock.jetstream.node_access import GatewayCaller, GatewayNode, Heard
-from penstock.jetstream.ownership import CLUSTER_HEADER, PROBE_HEADER, PrefixOwnership, PrefixState
+from penstock.jetstream.ownership import CLUSTER_HEADER, PROBE_HEADER, ApiOwnership
 from penstock.jetstream.partition_streams import (
     addressed,
     is_partition_stream,
@@ -59,7 +59,7 @@ from penstock.jetstream.partition_streams import (
 )
 from penstock.jetstream.stream_config import API_LEVEL, REQUEST_BYTES_MAX
 from penstock.messages import FetchRequest, ListOffsetsRequest, PassApiCallsRequest, Request, Response
-from penstock.metadata.feature_levels import SUBJECT_INDEX
+from penstock.metadata.api_decisions import ApiState
 from penstock.metadata.image import StreamState
 from penstock.node.partition.partition import Shown
 from penstock.node.quorum.metadata_forwarding import THE_BROKER
@@ -180,10 +180,7 @@ class Gateway:
         self.lookups = Lookups(self)
         self.parts: list[Part] = []
         self._prefixes = prefixes
-        self._owners = {
-            prefix: PrefixOwnership(prefix, number, GATEWAY_GROUP, GROUP_BITS, node.outbox)
-            for number, prefix in enumerate(prefixes)
-        }
+        self._ownership = ApiOwnership(prefixes, GATEWAY_GROUP, GROUP_BITS, node)
         self._rights = rights
         self._waiting: dict[GatewayCaller, Heard] = {}  # requests to the node without an answer
         self._last_number = 0
@@ -196,33 +193,37 @@ class Gateway:
     def connected(self, payload_max: int, has_jetstream: bool, now: Now) -> None:
         """Note a connection to NATS, and what its server says of itself."""
         self.payload_max = payload_max
-        for owner in self._owners.values():
-            owner.connected(has_jetstream, now)
+        self._ownership.connected(has_jetstream, now)
 
     def refused(self, sid: int, reason: str) -> None:
         """Note that NATS refused one of its subscriptions."""
-        for owner in self._owners.values():
-            owner.refused(sid, reason)
+        self._ownership.refused(sid, reason, self.node.now)
 
     @property
     def is_decided(self) -> bool:
         """True once it is known which prefixes this broker serves."""
-        return all(owner.state is not PrefixState.PROBING for owner in self._owners.values())
+        return self._ownership.is_decided
+
+    @property
+    def has_news(self) -> bool:
+        """True if the cluster has decided something that `tick` is to act on now."""
+        return self._ownership.has_news
 
     def messages_received(self, group: MessageGroup, now: Now) -> None:
         """Take the API requests of one read of the NATS connection."""
         calls: list[ApiCall] = []
+        owners, lease_us = self._ownership.prefixes, self.node.api_lease_us
         for row in range(len(group)):
             reply = group.reply(row) or group.early(row)
             subject = group.subject(row).decode(errors="replace")
-            if self._is_probed(subject, group.headers(row)):
+            if self._ownership.hears(subject, group.headers(row), now):
                 continue
             if reply is None:
                 for part in self.parts:
                     part.heard(subject, now)
                 continue
-            owner = self._owners.get(self._parsed(subject).prefix)
-            if owner is not None and owner.state is PrefixState.TAKEN:
+            owner = owners.get(self._parsed(subject).prefix)
+            if owner is not None and owner.may_answer(now, lease_us):
                 value = group.value(row) or b""
                 calls.append(ApiCall(subject, reply, group.headers(row), value, received_us=now.wall_us))
         self._take_all(calls, now)
@@ -235,7 +236,12 @@ class Gateway:
             raise RemoteError(ErrorCode.BAD_REQUEST, f"API calls: {error}") from None
         if any(not call.reply or call.reply.translate(None, _NO_SUBJECT) != call.reply for call in calls):
             raise RemoteError(ErrorCode.BAD_REQUEST, "API calls: a reply subject is none")
-        self._take_all(calls, now)
+        self._take_all([call for call in calls if not self._has_left(call)], now)
+
+    def _has_left(self, call: ApiCall) -> bool:
+        """True if the cluster has withdrawn from the prefix of a call that another broker passed on."""
+        decision = self.node.image.api(self._parsed(call.subject).prefix)
+        return decision is not None and decision.state is ApiState.WITHDRAWN
 
     def answered(self, caller: GatewayCaller, response: Response | RemoteError, payload: Payload) -> None:
         """Take the node's answer to a request of `ask`."""
@@ -244,9 +250,7 @@ class Gateway:
 
     def tick(self, now: Now) -> None:
         """Ask again what could not be answered yet, and refuse what has waited for too long."""
-        if self.node.cluster_id:
-            for owner in self._owners.values():
-                owner.tick(now, self.node.process)
+        self._ownership.tick(now)
         for one in list(self._open):
             if now.elapsed_us >= one.deadline_us and all(question.is_optional for question in one.questions):
                 one.deadline_us += _LAST_US
@@ -264,7 +268,7 @@ class Gateway:
     @property
     def served(self) -> Mapping[str, bool]:
         """The API prefixes, each with whether this broker serves it."""
-        return {prefix: owner.state is PrefixState.TAKEN for prefix, owner in self._owners.items()}
+        return {prefix: owner.is_served for prefix, owner in self._ownership.prefixes.items()}
 
     @property
     def under_way(self) -> int:
@@ -297,8 +301,8 @@ class Gateway:
         dues = [one.deadline_us if one.retry_us is None else one.retry_us for one in self._open]
         if (due_us := self.lookups.next_deadline_us) is not None:
             dues.append(due_us)
-        if self.node.cluster_id:
-            dues += [due for owner in self._owners.values() if (due := owner.next_deadline_us) is not None]
+        if (due_us := self._ownership.next_deadline_us) is not None:
+            dues.append(due_us)
         dues += [due_us for part in self.parts if (due_us := part.next_deadline_us) is not None]
         return min(dues, default=None)
 
@@ -449,10 +453,6 @@ class Gateway:
         user = None if self._rights.user is None else self.node.image.users.get(self._rights.user)
         return None if user is None else Principal(user.name, user.made_index)
 
-    def _is_probed(self, subject: str, headers: bytes | None) -> bool:
-        """Take the answer to a probe; False if it is none."""
-        return any(owner.hears(subject, headers, self.node.cluster_id) for owner in self._owners.values())
-
     def _parsed(self, subject: str) -> ApiSubject:
         return parse_api_subject(subject, self._prefixes) or ApiSubject("", "")
 
@@ -509,8 +509,6 @@ class Gateway:
         if call.headers is not None and _asks_for_too_much(call.headers):
             is_direct = subject.operation == "DIRECT.GET"
             return ApiError(412, 10185, "Required Api Level" if is_direct else "JetStream minimum api level required")
-        if not self.node.image.has_feature(SUBJECT_INDEX):
-            return unavailable("the API needs feature level 0.4: upgrade all brokers, then `penstock cluster upgrade`")
         return None
 
     def _send_passed_on(self) -> None:

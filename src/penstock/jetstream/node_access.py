@@ -9,7 +9,7 @@ from typing import Protocol
 from penstock.access.handshake import Principal
 from penstock.base.clock import Now
 from penstock.base.errors import RemoteError
-from penstock.base.ids import BrokerId, PartitionId, StreamId
+from penstock.base.ids import BrokerId, Incarnation, PartitionId, StreamId
 from penstock.messages import Request, Response
 from penstock.metadata.image import ClusterImage
 from penstock.node.partition.partition import Shown
@@ -46,6 +46,14 @@ class GatewayNode(Protocol):
         """Id of this broker's cluster; empty if unknown."""
 
     @property
+    def incarnation(self) -> Incarnation | None:
+        """The incarnation in which this broker is registered; None: it is not."""
+
+    @property
+    def api_lease_us(self) -> int:
+        """Elapsed time until which this broker may act by the decision on JetStream's API that it has applied."""
+
+    @property
     def now(self) -> Now:
         """The time of the current event."""
 
@@ -69,6 +77,9 @@ class GatewayNode(Protocol):
 
     def callers_disconnected(self, callers: Iterable[GatewayCaller]) -> None:
         """Forget these requests."""
+
+    def ask_metadata_leader(self, request: Request, done: Callable[[Response | RemoteError], None]) -> None:
+        """Ask the metadata leader, as this broker; `done` is called once, perhaps before this returns."""
 
     def ask_peer(
         self, to: BrokerId, request: Request, done: Callable[[Response | RemoteError, bytes | memoryview], None]

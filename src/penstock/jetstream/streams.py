@@ -1,7 +1,8 @@
 """Streams: create, update, delete, info, names and list.
 
 Rules: a change goes to the metadata leader, and is answered once every live broker has it: whichever broker is asked
-next knows it. Subjects that overlap another stream's are refused, only through this API.
+next knows it. Subjects that overlap another stream's are refused, only through this API, by the metadata leader: of two
+that are created at once, one is made.
 """
 
 from __future__ import annotations
@@ -26,7 +27,6 @@ from penstock.jetstream.errors import (
     name_mismatch,
     not_empty,
     stream_not_found,
-    subjects_overlap,
     too_many_replicas,
     unreadable,
 )
@@ -71,7 +71,6 @@ from penstock.messages import (
     SetIntakeResponse,
 )
 from penstock.metadata.image import StreamState
-from penstock.node.security.subscription_permissions import overlapping
 
 NAMES_PAGE = 1_024
 LIST_PAGE = 256
@@ -151,9 +150,7 @@ class _Streams:
                 raise name_in_use()
             return (yield from self._changed(subject, existing, did_create=True))
         here = to_penstock(config)
-        if next(overlapping(self._node.image, here), None) is not None:
-            raise subjects_overlap()
-        request = CreateStreamRequest(config=here, timeout_ms=_CREATE_TIMEOUT_MS)
+        request = CreateStreamRequest(config=here, timeout_ms=_CREATE_TIMEOUT_MS, refuse_overlap=True)
         yield from ask(request, CreateStreamResponse)
         return (yield from self._changed(subject, self._named(subject.stream), did_create=True))
 
@@ -172,10 +169,6 @@ class _Streams:
         altered = changes(old, new)
         add = tuple(one for one in new["subjects"] if one not in old["subjects"])
         remove = tuple(one for one in old["subjects"] if one not in new["subjects"])
-        if add:
-            here = to_penstock(new | {"sealed": False})
-            if next(overlapping(self._node.image, here), None) is not None:
-                raise subjects_overlap()
         request = AlterStreamRequest(
             name=state.name,
             stream_id=state.stream_id,
@@ -183,6 +176,7 @@ class _Streams:
             add_subjects=add,
             remove_subjects=remove,
             everywhere=True,
+            refuse_overlap=bool(add),
         )
         self._gateway.authorization.check(request)  # also if nothing changes
         if altered or add or remove:

@@ -19,7 +19,7 @@ Rules:
 | `verifying` | verification of a replica, and checksums of its rows       |
 | `access`    | login, users, rules                                        |
 | `session`   | hello, status, errors                                      |
-| `cluster`   | the cluster's feature level                                |
+| `cluster`   | the cluster's feature level, who serves JetStream's API     |
 | `peers`     | between the brokers of a cluster                           |
 | `replicas`  | between the replicas of a partition, or of the metadata    |
 | `apis`      | number → request → response → versions                     |
@@ -52,7 +52,13 @@ from penstock.messages.access import (
     UserInfo,
 )
 from penstock.messages.apis import API_OF_REQUEST, APIS, Api, ApiSpec, QuotaKind, Target, api_versions
-from penstock.messages.cluster import RaiseFeatureLevelRequest, RaiseFeatureLevelResponse
+from penstock.messages.cluster import (
+    ApiDecisionInfo,
+    RaiseFeatureLevelRequest,
+    RaiseFeatureLevelResponse,
+    TakeApiRequest,
+    TakeApiResponse,
+)
 from penstock.messages.deleting import (
     AwaitErasureRequest,
     AwaitErasureResponse,
@@ -86,6 +92,8 @@ from penstock.messages.groups import (
 from penstock.messages.peers import (
     AddCompanionRequest,
     AddCompanionResponse,
+    ApiEvidence,
+    ApiFinding,
     AwaitStreamRequest,
     AwaitStreamResponse,
     ChangeIsrRequest,
@@ -112,6 +120,8 @@ from penstock.messages.peers import (
     RecordDeletionResponse,
     RegisterBrokerRequest,
     RegisterBrokerResponse,
+    ReportApiRequest,
+    ReportApiResponse,
     ResignedLeadership,
     StopBrokerRequest,
     StopBrokerResponse,
@@ -238,6 +248,9 @@ __all__ = [
     "AlterUserRequest",
     "AlterUserResponse",
     "Api",
+    "ApiDecisionInfo",
+    "ApiEvidence",
+    "ApiFinding",
     "ApiSpec",
     "ApiVersions",
     "AppendAtRequest",
@@ -383,6 +396,8 @@ __all__ = [
     "ReplicaProgressResponse",
     "ReplicaRangeRequest",
     "ReplicaRangeResponse",
+    "ReportApiRequest",
+    "ReportApiResponse",
     "ReportArchivedRequest",
     "ReportArchivedResponse",
     "Request",
@@ -406,6 +421,8 @@ __all__ = [
     "StopBrokerResponse",
     "StreamInfo",
     "StreamList",
+    "TakeApiRequest",
+    "TakeApiResponse",
     "Target",
     "TestAccessRequest",
     "TestAccessResponse",

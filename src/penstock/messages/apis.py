@@ -29,7 +29,12 @@ from penstock.messages.access import (
     TestAccessRequest,
     TestAccessResponse,
 )
-from penstock.messages.cluster import RaiseFeatureLevelRequest, RaiseFeatureLevelResponse
+from penstock.messages.cluster import (
+    RaiseFeatureLevelRequest,
+    RaiseFeatureLevelResponse,
+    TakeApiRequest,
+    TakeApiResponse,
+)
 from penstock.messages.deleting import (
     AwaitErasureRequest,
     AwaitErasureResponse,
@@ -76,6 +81,8 @@ from penstock.messages.peers import (
     RecordDeletionResponse,
     RegisterBrokerRequest,
     RegisterBrokerResponse,
+    ReportApiRequest,
+    ReportApiResponse,
     StopBrokerRequest,
     StopBrokerResponse,
 )
@@ -206,6 +213,7 @@ class Api(IntEnum):
     AWAIT_ERASURE = 46
     LIST_SUBJECTS = 48
     FIND_MESSAGES = 49
+    TAKE_API = 50
     # Between the brokers of a cluster:
     PEER_HELLO = 64
     RAFT = 65
@@ -227,6 +235,7 @@ class Api(IntEnum):
     RECORD_DELETION = 81
     PASS_API_CALLS = 82
     LEASE = 83
+    REPORT_API = 84
 
 
 class QuotaKind(Enum):
@@ -259,7 +268,7 @@ class ApiSpec(NamedTuple):
 _TABLE = (
     ApiSpec(Api.HELLO, HelloRequest, HelloResponse, 1, 1, True),
     ApiSpec(Api.METADATA, MetadataRequest, MetadataResponse, 1, 1, True),
-    ApiSpec(Api.CREATE_STREAM, CreateStreamRequest, CreateStreamResponse, 1, 2, True),
+    ApiSpec(Api.CREATE_STREAM, CreateStreamRequest, CreateStreamResponse, 1, 3, True),
     ApiSpec(Api.ALTER_STREAM, AlterStreamRequest, AlterStreamResponse, 1, 3, True),
     ApiSpec(Api.DELETE_STREAM, DeleteStreamRequest, DeleteStreamResponse, 1, 2, True),
     ApiSpec(Api.FIND_STREAMS, FindStreamsRequest, FindStreamsResponse, 1, 1, True),
@@ -303,6 +312,7 @@ _TABLE = (
     ApiSpec(Api.AWAIT_ERASURE, AwaitErasureRequest, AwaitErasureResponse, 1, 1, True, Target.LEADER),
     ApiSpec(Api.LIST_SUBJECTS, ListSubjectsRequest, ListSubjectsResponse, 1, 1, True, Target.LEADER, QuotaKind.FETCH),
     ApiSpec(Api.FIND_MESSAGES, FindMessagesRequest, FindMessagesResponse, 1, 1, True, Target.LEADER, QuotaKind.FETCH),
+    ApiSpec(Api.TAKE_API, TakeApiRequest, TakeApiResponse, 1, 1, True),
     ApiSpec(Api.PEER_HELLO, PeerHelloRequest, PeerHelloResponse, 1, 1, True),
     ApiSpec(Api.RAFT, RaftRequest, RaftResponse, 1, 1, True),
     ApiSpec(Api.REPLICA_FETCH, ReplicaFetchRequest, ReplicaFetchResponse, 1, 1, True),
@@ -323,6 +333,7 @@ _TABLE = (
     ApiSpec(Api.RECORD_DELETION, RecordDeletionRequest, RecordDeletionResponse, 1, 1, True),
     ApiSpec(Api.PASS_API_CALLS, PassApiCallsRequest, PassApiCallsResponse, 1, 1, True),
     ApiSpec(Api.LEASE, LeaseRequest, LeaseResponse, 1, 1, True),
+    ApiSpec(Api.REPORT_API, ReportApiRequest, ReportApiResponse, 1, 1, True),
 )
 
 APIS: dict[int, ApiSpec] = {int(spec.api): spec for spec in _TABLE}

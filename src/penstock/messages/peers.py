@@ -17,11 +17,13 @@ before it changes anything.
 | forward         | any broker → metadata leader         | a client's request; the answer to it, as bodies |
 | join            | a new broker → any                   |                                                 |
 | await stream    | metadata leader → every live broker  |                                                 |
+| report API      | a broker → metadata leader           |                                                 |
 | pass API calls  | any broker → the leader of a stream  | calls, as MessagePack                           |
 """
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Annotated
 
 import msgspec
@@ -110,6 +112,38 @@ class HeartbeatResponse(Response, frozen=True, kw_only=True):
     metadata_leader: PeerIdField
     raft_term: Int64Field
     committed_index: Int64Field
+
+
+class ApiFinding(StrEnum):
+    """Answer to the question who else serves JetStream's API under a prefix."""
+
+    UNKNOWN = "unknown"  # no answer, or no NATS
+    NOBODY = "nobody"  # no responders, or a broker of this cluster
+    ANOTHER = "another"  # another service
+
+
+class ApiEvidence(msgspec.Struct, frozen=True, array_like=True):
+    """The sender's finding under a prefix that it wants to serve.
+
+    `since`: `ApiDecision.since` of the decision that it had applied when it asked; 0: none.
+    """
+
+    prefix: Annotated[str, msgspec.Meta(min_length=1, max_length=limits.API_PREFIX_CHARS_MAX)]
+    finding: ApiFinding
+    since: Int64Field
+    why: Annotated[str, msgspec.Meta(max_length=limits.API_WHY_CHARS_MAX)] = ""
+
+
+class ReportApiRequest(Request, frozen=True, kw_only=True):
+    """A broker reports under which prefixes it wants to serve JetStream's API, and what it found there."""
+
+    broker_id: PeerIdField
+    incarnation: IncarnationField
+    prefixes: Annotated[tuple[ApiEvidence, ...], msgspec.Meta(max_length=limits.API_PREFIXES_PER_BROKER_MAX)] = ()
+
+
+class ReportApiResponse(Response, frozen=True, kw_only=True):
+    """The report counts."""
 
 
 class RegisterBrokerRequest(Request, frozen=True, kw_only=True):

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from penstock.base import limits
+from penstock.messages.cluster import ApiDecisionInfo
 from penstock.messages.fields import (
     BrokerIdField,
     Int32Field,
@@ -136,6 +137,8 @@ class StatusResponse(Response, frozen=True, kw_only=True):
     waits_for: str = ""  # reason why it is not ready
     brokers: tuple[BrokerInfo, ...] = ()  # of the cluster, by id
     feature_level: str = ""  # of the cluster, as "0.4"; empty: an older version
+    apis: tuple[ApiDecisionInfo, ...] = ()  # who serves JetStream's API, as known to this broker, by prefix
+    apis_served: tuple[str, ...] = ()  # prefixes of JetStream's API that this broker serves
     peer_failures: tuple[PeerFailure, ...] = ()  # of brokers to which it has no connection, by id
     streams: Int64Field = 0
     partitions: Int64Field = 0  # of all streams, on any broker

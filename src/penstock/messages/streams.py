@@ -318,16 +318,18 @@ class FindStreamsResponse(Response, frozen=True, kw_only=True):
 class CreateStreamRequest(Request, frozen=True, kw_only=True):
     """Create a stream; an existing one with the same name and config is returned, paused or not.
 
-    With `is_paused` (from version 2 on) it has no subscription until it is resumed.
+    With `is_paused` (from version 2 on) it has no subscription until it is resumed. `refuse_overlap` (from version 3
+    on): not beside another stream of users with overlapping subjects, also if both are created at once.
     """
 
     config: StreamConfig
     timeout_ms: Int64Field = 10_000
     is_paused: bool = False
+    refuse_overlap: bool = False
 
     def version_needed(self) -> int:
-        """2 with `is_paused`: an older broker would store messages at once."""
-        return 2 if self.is_paused else 1
+        """3 with `refuse_overlap`, 2 with `is_paused`: an older broker would store messages at once."""
+        return 3 if self.refuse_overlap else 2 if self.is_paused else 1
 
     @property
     def intake(self) -> Intake:
@@ -354,7 +356,7 @@ class AlterStreamRequest(Request, frozen=True, kw_only=True):
     """Change fields of a stream's config (`base.config.ALTERABLE`) and its subjects, atomically.
 
     With other subjects it is answered once the leaders' subscriptions are confirmed; with `everywhere` (from version 3
-    on) not before all live brokers have the change.
+    on) not before all live brokers have the change. `refuse_overlap` (from version 3 on) as in CreateStreamRequest.
     """
 
     name: str
@@ -364,10 +366,12 @@ class AlterStreamRequest(Request, frozen=True, kw_only=True):
     add_subjects: tuple[str, ...] = ()
     remove_subjects: tuple[str, ...] = ()
     everywhere: bool = False
+    refuse_overlap: bool = False
 
     def version_needed(self) -> int:
         """3 for what is new in 0.4, 2 for `suspend_deletion`: older brokers do not know them."""
-        if self.everywhere or self.add_subjects or self.remove_subjects or self.changes.keys() & _SINCE_3:
+        is_new = self.everywhere or self.refuse_overlap or self.add_subjects or self.remove_subjects
+        if is_new or self.changes.keys() & _SINCE_3:
             return 3
         return 2 if self.keep_suspended or "suspend_deletion" in self.changes else 1
 

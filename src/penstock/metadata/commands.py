@@ -26,6 +26,7 @@ it follows from the image.
 | elect leaders  | the controller             | followers cannot reach a leader, or the preferred one is back     |
 | recover partitions | the controller         | all replicas with every acked message returned from unclean stops |
 | start broker   | a single broker            | it has started                                                    |
+| decide api     | the controller, the node   | brokers' evidence or an operator: who serves JetStream's API      |
 | create, alter, delete user, change rules | the node | an administrator asks; at set-up the node itself |
 """
 
@@ -40,6 +41,7 @@ from penstock.access import Credential, Quotas, Rule, User
 from penstock.base.config import Intake, StreamConfig, SuspendDeletion
 from penstock.base.ids import BrokerId, Incarnation, LeaderEpoch, Offset, PartitionId, StreamId
 from penstock.messages.peers import IsrChange, IsrMember
+from penstock.metadata.api_decisions import ApiState
 from penstock.metadata.feature_levels import FIRST_LEVEL, FeatureLevel
 
 
@@ -62,6 +64,7 @@ class CreateStream(_Asked, frozen=True, kw_only=True, omit_defaults=True, tag="c
     assignments: tuple[tuple[BrokerId, ...], ...] = ()  # the replicas of each partition; empty: all on the first broker
     observers: tuple[tuple[BrokerId, ...], ...] = ()  # of each partition; empty: none
     intake: Intake = Intake.OPEN  # the initial state
+    refuse_overlap: bool = False  # as in CreateStreamRequest
 
 
 class AlterStream(_Asked, frozen=True, kw_only=True, omit_defaults=True, tag="alter_stream"):
@@ -73,6 +76,7 @@ class AlterStream(_Asked, frozen=True, kw_only=True, omit_defaults=True, tag="al
     keep_suspended: bool = False  # as in AlterStreamRequest
     add_subjects: tuple[str, ...] = ()
     remove_subjects: tuple[str, ...] = ()
+    refuse_overlap: bool = False  # as in AlterStreamRequest
 
     def changes_to(self, config: StreamConfig) -> dict[str, Any]:
         """Return the changes without those that do not apply to `config`."""
@@ -169,6 +173,19 @@ class RaiseFeatureLevel(_Asked, frozen=True, kw_only=True, omit_defaults=True, t
     """Raise the cluster's feature level, if no broker of the cluster is older."""
 
     feature_level: FeatureLevel
+
+
+class DecideApi(_Asked, frozen=True, kw_only=True, omit_defaults=True, tag="decide_api"):
+    """Decide if the cluster serves JetStream's API under a prefix; `by` only of an operator's decision."""
+
+    prefix: str
+    before: int  # index of the decision that it replaces; 0: there is none
+    state: ApiState
+    decided_us: int
+    why: str = ""
+    broker_id: BrokerId = BrokerId(0)  # whose evidence or setting led to it; 0: no single one
+    held_back_by: tuple[BrokerId, ...] = ()  # brokers that do not want to serve it
+    evidence: tuple[tuple[BrokerId, Incarnation], ...] = ()  # runs of brokers that found no other service
 
 
 class RegisterBroker(_Command, frozen=True, kw_only=True, omit_defaults=True, tag="register_broker"):
@@ -344,6 +361,7 @@ Command = (
     | SetIntake
     | FormCluster
     | RaiseFeatureLevel
+    | DecideApi
     | RegisterBroker
     | FenceBroker
     | StopBroker

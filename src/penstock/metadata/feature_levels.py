@@ -46,7 +46,9 @@ LEADER_DECIDES = Feature("compaction, expiry and rollups that the leader decides
 
 LEADER_LEASE = Feature("look-ups that are never older than an ack given before", (0, 4))
 
-FEATURES = (SCHEMA_REGISTRY, DELETION, SUBJECT_INDEX, LEADER_DECIDES, LEADER_LEASE)
+JETSTREAM_API = Feature("JetStream's API for NATS clients", (0, 4))
+
+FEATURES = (SCHEMA_REGISTRY, DELETION, SUBJECT_INDEX, LEADER_DECIDES, LEADER_LEASE, JETSTREAM_API)
 
 _NUMBERS = re.compile(r"\d+(?:\.\d+)*")
 

@@ -34,6 +34,7 @@ from penstock.metadata.commands import (
     Command,
     CreateStream,
     CreateUser,
+    DecideApi,
     DeleteStream,
     DeleteUser,
     ExportUsers,
@@ -60,12 +61,19 @@ COMMANDS: Mapping[type[Command], Version] = {
     RaiseFeatureLevel: (0, 4),
     AddCompanion: (0, 4),
     RecordDeletion: (0, 4),
+    DecideApi: (0, 4),
 }
 
 _ASKED = {"by": (0, 2), "at_us": (0, 2)}
 COMMAND_FIELDS: Mapping[type[Command], Mapping[str, Version]] = {
-    CreateStream: {**_ASKED, "intake": (0, 2)},
-    AlterStream: {**_ASKED, "keep_suspended": (0, 3), "add_subjects": (0, 4), "remove_subjects": (0, 4)},
+    CreateStream: {**_ASKED, "intake": (0, 2), "refuse_overlap": (0, 4)},
+    AlterStream: {
+        **_ASKED,
+        "keep_suspended": (0, 3),
+        "add_subjects": (0, 4),
+        "remove_subjects": (0, 4),
+        "refuse_overlap": (0, 4),
+    },
     AddPartitions: _ASKED,
     DeleteStream: _ASKED,
     TruncatePartition: _ASKED,
@@ -184,6 +192,7 @@ def _new_in(command: Command) -> Iterator[tuple[Version, str]]:
 
 
 _IN_WORDS = {
+    "refuse_overlap": "a stream whose subjects no other one has",
     "more_subjects": "a second subject of a stream",
     **dict.fromkeys(("former_subjects", "add_subjects", "remove_subjects"), "a change of a stream's subjects"),
 }

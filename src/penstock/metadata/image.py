@@ -29,6 +29,7 @@ from penstock.base.config import Intake, StreamConfig
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import BrokerId, Incarnation, LeaderEpoch, Offset, PartitionId, PartitionKey, StreamId
 from penstock.base.partitioning import PartitionBy
+from penstock.metadata.api_decisions import ApiDecision
 from penstock.metadata.commands import PartitionRecovery
 from penstock.metadata.feature_levels import FIRST_LEVEL, Feature, FeatureLevel
 from penstock.metadata.persistent_map import PersistentMap
@@ -269,10 +270,15 @@ class ClusterImage:
         default_factory=dict
     )  # by owner, as `owned_by` gives; derived, as `loads`
     feature_level: FeatureLevel = FIRST_LEVEL  # rises only, by a command; no broker is older
+    apis: tuple[ApiDecision, ...] = ()  # who serves JetStream's API, by prefix
 
     def has_feature(self, feature: Feature) -> bool:
         """True if the cluster's level allows the feature."""
         return self.feature_level >= feature.level
+
+    def api(self, prefix: str) -> ApiDecision | None:
+        """Return the decision who serves JetStream's API under a prefix; None: there is none."""
+        return next((one for one in self.apis if one.prefix == prefix), None)
 
     @property
     def is_guarded(self) -> bool:

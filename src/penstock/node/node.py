@@ -31,7 +31,7 @@ from penstock.access.handshake import Principal
 from penstock.base import limits
 from penstock.base.clock import Now
 from penstock.base.errors import ErrorCode, RemoteError
-from penstock.base.ids import BrokerId, PartitionId, PartitionKey, StreamId
+from penstock.base.ids import BrokerId, Incarnation, PartitionId, PartitionKey, StreamId
 from penstock.base.meters import Families
 from penstock.hot.message_group import MessageGroup
 from penstock.messages import (
@@ -376,6 +376,21 @@ class Node:
     def process(self) -> str:
         """Name of this process run; empty before `start`."""
         return self._cluster.process
+
+    @property
+    def incarnation(self) -> Incarnation | None:
+        """The incarnation in which this broker is registered; None: it is not."""
+        return self._cluster.registration.incarnation
+
+    @property
+    def api_lease_us(self) -> int:
+        """Elapsed time until which this broker may act by the decision on JetStream's API that it has applied."""
+        return self._cluster.api_lease_us
+
+    def ask_metadata_leader(self, request: Request, done: Callable[[Response | RemoteError], None]) -> None:
+        """Ask the metadata leader, as this broker; `done` is called once, perhaps before this returns."""
+        self._is_due = True
+        self._cluster.link.ask(request, done)
 
     @property
     def broker_id(self) -> BrokerId:

@@ -47,6 +47,7 @@ from penstock.messages import (
     ReportArchivedRequest,
     Request,
     SetIntakeRequest,
+    TakeApiRequest,
     TruncateRequest,
     VerifyRequest,
 )
@@ -149,6 +150,7 @@ class RequestRouter:
             ChangeRulesRequest: self._administer,
             ExportUsersRequest: self._administer,
             RaiseFeatureLevelRequest: self._raise_feature_level,
+            TakeApiRequest: self._administer,
             FetchRequest: partial(self.fetches.ask, find),
             GetRequest: partial(self.lookups.ask_get, find),
             ListOffsetsRequest: partial(self.lookups.ask_offsets, find),

@@ -596,6 +596,34 @@ MUTANTS_OF_DISKS = (
 """Mutants about when a disk is synced, which the simulator does not measure: `make chaos` finds them."""
 
 
+MUTANTS_OF_OWNERS = (
+    Mutant(
+        "the lease of JetStream's API never ends",
+        "penstock.node.control.cluster",
+        "        return 0 if confirmed_us is None else confirmed_us + _API_LEASE_US\n",
+        "        return INT64_MAX\n",
+    ),
+    Mutant(
+        "a metadata leader that was deposed confirms heartbeats",
+        "penstock.node.controller.metadata_leader",
+        "        if self._is_confirmed or isinstance(response, RemoteError):\n",
+        "        if True:\n",
+    ),
+    Mutant(
+        "JetStream's API is taken without the evidence of all",
+        "penstock.metadata.controller.api_reports",
+        "free.issuperset(live)",
+        "free",
+    ),
+    Mutant(
+        "evidence from before a decision counts",
+        "penstock.metadata.controller.api_reports",
+        "found is not None and found.since >= before.since}",
+        "found is not None}",
+    ),
+)
+"""Mutants of the decision who serves JetStream's API: `tests/sim/test_api_ownership.py` finds them."""
+
 MUTANTS_OF_LEVELS = (
     Mutant(
         "what is new does not wait for the level",
@@ -930,6 +958,7 @@ _OTHERS = (
     *MUTANTS_OF_MARKS,
     *MUTANTS_OF_EXPECTATIONS,
     *MUTANTS_OF_LEVELS,
+    *MUTANTS_OF_OWNERS,
     *MUTANTS_OF_OBSERVERS,
     *MUTANTS_OF_DISKS,
 )

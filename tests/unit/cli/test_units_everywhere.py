@@ -28,6 +28,7 @@ BESIDES = {
     "user limit": ["ann", "--connections", "1"],
     "user delete": ["ann", "--yes"],
     "cluster upgrade": ["--yes"],
+    "cluster take-api": ["--yes"],
     "acl add": ["ann", "read", "--stream", "orders"],
     "acl delete": ["ann", "read", "--stream", "orders"],
     "acl test": ["ann", "read", "--stream", "orders"],

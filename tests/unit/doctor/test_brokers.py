@@ -10,7 +10,7 @@ from penstock.base.ids import BrokerId, TimestampUs
 from penstock.doctor.asking import Asked
 from penstock.doctor.brokers import judge_brokers
 from penstock.doctor.findings import Finding, Result
-from penstock.messages import BrokerInfo, NatsStatus, StatusResponse
+from penstock.messages import ApiDecisionInfo, BrokerInfo, NatsStatus, StatusResponse
 
 SECOND_US = 1_000_000
 
@@ -144,6 +144,30 @@ def test_a_level_that_can_be_raised_is_a_hint(
     findings = judged(three(), "feature level", feature_level=level, brokers=brokers)
     assert [(one.result, one.found) for one in findings] == [(Result.OK, text) for text in found]
     assert any("penstock cluster upgrade" in one.advice for one in findings) is is_hinted
+
+
+def api(state: str, why: str = "", **more: Any) -> ApiDecisionInfo:
+    return ApiDecisionInfo(prefix="$JS.API.", state=state, decided_us=TimestampUs(1), index=7, why=why, **more)
+
+
+@pytest.mark.parametrize(
+    ("decision", "served", "result", "found"),
+    [
+        (api("taken"), ("$JS.API.",), Result.OK, "served as $JS.API.>"),
+        (api("taken"), (), Result.WARN, "broker 2 does not serve $JS.API.>, which the cluster has taken"),
+        (api("withdrawn", "broker 1: a JetStream"), (), Result.WARN, "left to another service: broker 1: a JetStream"),
+        (api("waiting"), (), Result.WARN, "not all brokers know yet"),
+        (api("waiting", "the settings of", held_back_by=(BrokerId(3),)), (), Result.WARN, "the settings of"),
+    ],
+)
+def test_who_serves_jetstreams_api(
+    decision: ApiDecisionInfo, served: tuple[str, ...], result: Result, found: str
+) -> None:
+    asked = [Asked(broker(one), status(one, apis_served=served), 0, 1_000) for one in (1, 2, 3)]
+    told = judged(asked, "JetStream's API", apis=(decision,))
+    assert {one.result for one in told} == {result}
+    assert any(found in one.found for one in told)
+    assert judged(three(), "JetStream's API") == []
 
 
 @pytest.mark.parametrize(

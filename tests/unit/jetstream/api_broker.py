@@ -1,4 +1,4 @@
-"""A broker with the gateway for JetStream's API, without sockets: the node's harness, and NATS's part of the API.
+"""Brokers with the gateway for JetStream's API, without sockets: the node's harness, and NATS's part of the API.
 
 Rules: nobody else serves the API unless `others` has an answer for a probe. What the gateway publishes is in `answers`,
 by reply subject.
@@ -11,32 +11,36 @@ import re
 from itertools import count
 from typing import Any, Self
 
+from penstock.base.ids import BrokerId
 from penstock.jetstream.api import jetstream_gateway
 from penstock.jetstream.gateway import ALL_RIGHTS, GATEWAY_GROUP, ApiRights
 from penstock.jetstream.node_access import GatewayCaller
+from penstock.metadata.api_decisions import ApiDecision
 from penstock.node.step import Payload, Reply, Step
+from penstock.vfs.memory import MemoryVfs
 from tests.groups import Message, group_of
 from tests.unit.jetstream.leafs import FakeLeaf
 from tests.unit.node.harness import Broker, _read
+from tests.unit.node.members import Brokers, Member
 
 PREFIXES = ("$JS.here.API.", "$JS.API.")
 _COMMAND = re.compile(rb"(?:PUB (\S+) (\d+)|HPUB (\S+) (?:(\S+) )?(\d+) (\d+))\r\n")
 NO_RESPONDERS = (b"NATS/1.0 503\r\n\r\n", b"")
 
 
-class ApiBroker(Broker):
+class WithApi(Broker):
     """One node, its gateway, and their driver."""
 
-    def __init__(
-        self, *args: Any, rights: ApiRights = ALL_RIGHTS, has_jetstream: bool = False, **settings: Any
+    def make_gateway(
+        self, rights: ApiRights = ALL_RIGHTS, has_jetstream: bool = False, prefixes: tuple[str, ...] = PREFIXES
     ) -> None:
-        super().__init__(*args, **settings)
+        """Make the gateway; `prefixes` are those that the broker's settings allow."""
         self.leaf = FakeLeaf()
         self.unsent_bytes = 0
         names = count(1)
         self.gateway = jetstream_gateway(
             self.node,
-            prefixes=PREFIXES,
+            prefixes=prefixes,
             deliveries=self.leaf,
             new_name=lambda: f"reader{next(names)}",
             unsent_bytes=lambda: self.unsent_bytes,
@@ -51,16 +55,18 @@ class ApiBroker(Broker):
         self.probes: list[tuple[str, str]] = []  # subject, and where the answer goes
         self.has_jetstream = has_jetstream
 
-    def start(self) -> Self:
-        super().start()
-        self.connect_api()
-        return self
-
     def connect_api(self) -> None:
         """The connection to NATS is up: the gateway finds out who else serves the API."""
         self.gateway.connected(1 << 20, self.has_jetstream, self.clock.now)
         self.gateway_tick(1)
         self.gateway_tick(1)
+
+    def turn(self) -> None:
+        """As the driver: a decision of the cluster is acted on at once."""
+        super().turn()
+        while self.gateway.has_news and self.node.cluster_id:
+            self.gateway.tick(self.clock.now)
+            super().turn()
 
     def gateway_tick(self, advance_ms: float = 0) -> None:
         self.clock.advance_ms(advance_ms)
@@ -138,6 +144,84 @@ class ApiBroker(Broker):
     def served(self) -> list[str]:
         """The API subjects that are subscribed."""
         return [one for one in self.nats.subscriptions.values() if one.startswith("$JS.")]
+
+
+class ApiBroker(WithApi):
+    """A broker that is alone."""
+
+    def __init__(
+        self, *args: Any, rights: ApiRights = ALL_RIGHTS, has_jetstream: bool = False, **settings: Any
+    ) -> None:
+        super().__init__(*args, **settings)
+        self.make_gateway(rights, has_jetstream)
+
+    def start(self) -> Self:
+        super().start()
+        self.connect_api()
+        return self
+
+
+class ApiMember(WithApi, Member):
+    """A broker of a cluster. `prefixes` is empty where `jetstream_api` is off."""
+
+    brokers: ApiBrokers
+
+    def __init__(self, brokers: ApiBrokers, broker_id: int, disk: str, memory: MemoryVfs | None = None) -> None:
+        super().__init__(brokers, broker_id, disk, memory)
+        self.make_gateway(prefixes=brokers.prefixes.get(broker_id, PREFIXES))
+        self.others = brokers.others.get(broker_id, NO_RESPONDERS)
+        self.has_jetstream = broker_id in brokers.with_jetstream
+
+    def start(self) -> Self:
+        super().start()
+        self.connect_api()
+        return self
+
+    def tick_node(self) -> None:
+        super().tick_node()
+        self.gateway.tick(self.clock.now)
+
+    def decision(self, prefix: str = "$JS.API.") -> ApiDecision | None:
+        """Return the cluster's decision, as this broker knows it."""
+        found: ApiDecision | None = self.image.api(prefix)
+        return found
+
+    def answers_calls(self, prefix: str = "$JS.API.") -> bool:
+        """True if it answers a call that NATS gives to it now."""
+        self.answers.pop("_INBOX.caller", None)
+        group = group_of([(f"{prefix}STREAM.NAMES".encode(), b"_INBOX.caller", None, b"")])
+        self.gateway.messages_received(group, self.clock.now)
+        self.turn()
+        return "_INBOX.caller" in self.answers
+
+
+class ApiBrokers(Brokers):
+    """A cluster whose brokers are made with these settings, and meet these other services."""
+
+    def __init__(self, *ids: int, **settings: Any) -> None:
+        self.prefixes: dict[int, tuple[str, ...]] = settings.pop("prefixes", {})
+        self.others: dict[int, tuple[bytes | None, bytes] | None] = settings.pop("others", {})
+        self.with_jetstream: set[int] = settings.pop("with_jetstream", set())
+        super().__init__(*ids, **settings)
+
+    def start(self, broker_id: int, memory: MemoryVfs | None = None, disk: str = "") -> ApiMember:
+        made = ApiMember(self, broker_id, disk or f"disk-{broker_id}", memory)
+        self.join_again(made)
+        return made
+
+    def __getitem__(self, broker_id: int) -> ApiMember:
+        found = self.members[BrokerId(broker_id)]
+        assert isinstance(found, ApiMember)
+        return found
+
+    @property
+    def all(self) -> list[ApiMember]:
+        """The brokers, by id."""
+        return [self[one] for one in sorted(self.members)]
+
+    def serving(self, prefix: str = "$JS.API.") -> list[int]:
+        """Return the brokers that serve a prefix."""
+        return [int(one.broker_id) for one in self.all if f"{prefix}>" in one.served]
 
 
 def _matches(pattern: str, subject: str) -> bool:

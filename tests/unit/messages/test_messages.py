@@ -82,6 +82,7 @@ def test_the_numbers_of_the_requests_are_fixed_for_ever() -> None:
         "AWAIT_ERASURE": 46,
         "LIST_SUBJECTS": 48,
         "FIND_MESSAGES": 49,
+        "TAKE_API": 50,
         "PEER_HELLO": 64,
         "RAFT": 65,
         "REPLICA_FETCH": 66,
@@ -102,6 +103,7 @@ def test_the_numbers_of_the_requests_are_fixed_for_ever() -> None:
         "RECORD_DELETION": 81,
         "PASS_API_CALLS": 82,
         "LEASE": 83,
+        "REPORT_API": 84,
     }
 
 

@@ -24,6 +24,7 @@ from tests.sim.mutants.mutants import (
     MUTANTS_OF_LEVELS,
     MUTANTS_OF_MARKS,
     MUTANTS_OF_OBSERVERS,
+    MUTANTS_OF_OWNERS,
     MUTANTS_OF_RIGHTS,
     MUTANTS_OF_SCHEMAS,
     MUTANTS_OF_SUBJECTS,
@@ -45,6 +46,7 @@ PLANTED = {
             *MUTANTS_OF_SCHEMAS,
             *MUTANTS_OF_SUBJECTS,
             *MUTANTS_OF_LEVELS,
+            *MUTANTS_OF_OWNERS,
             *MUTANTS_OF_OBSERVERS,
             *MUTANTS_OF_DISKS,
         )

@@ -601,7 +601,7 @@ _TABLE = (
         OFF,
         "off|domain|auto",
         "Serve JetStream's API to NATS clients: `domain` as `$JS.<jetstream_domain>.API` only, `auto` also as "
-        "`$JS.API`.",
+        "`$JS.API`, while no broker finds another service there. The strictest setting of all brokers holds.",
     ),
     Setting("jetstream_domain", read_jetstream_domain, DEFAULT_DOMAIN, "NAME", "Name of the JetStream domain."),
     Setting(

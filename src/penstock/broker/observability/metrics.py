@@ -58,6 +58,12 @@ LEAF_SUBJECTS = Metric(
     "Subjects with interest that nats-server has told the leaf connection of.",
 )
 API_SERVED = Metric("penstock_jetstream_api_served", _GAUGE, "1 if JetStream's API is served here.", ("prefix",))
+API_DECISION = Metric(
+    "penstock_jetstream_api_decision",
+    _GAUGE,
+    "1: what the cluster has decided on JetStream's API: `taken`, `waiting`, or `withdrawn` from another service.",
+    ("prefix", "state"),
+)
 API_REQUESTS = Metric("penstock_jetstream_api_requests_total", _COUNTER, "Requests to JetStream's API.", ("operation",))
 API_ERRORS = Metric(
     "penstock_jetstream_api_errors_total", _COUNTER, "Those that were answered with an error, by its `err_code`.",

@@ -201,6 +201,8 @@ class BrokerMetricsCollector:
         served = {} if api is None else api.served
         requests, errors = ({}, {}) if api is None else (api.requests, api.errors)
         yield Family(metrics.API_SERVED, [Sample((prefix,), int(is_served)) for prefix, is_served in served.items()])
+        decided = () if api is None else api.node.image.apis
+        yield Family(metrics.API_DECISION, [Sample((one.prefix, one.state), 1) for one in decided])
         yield Family(metrics.API_REQUESTS, [Sample((name,), count) for name, count in sorted(requests.items())])
         failed = [Sample((name, str(code)), count) for (name, code), count in sorted(errors.items())]
         yield Family(metrics.API_ERRORS, failed)

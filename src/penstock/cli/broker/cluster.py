@@ -1,7 +1,8 @@
-"""`penstock cluster …`: show and raise the feature level of the cluster."""
+"""`penstock cluster …`: the feature level of the cluster, and who serves JetStream's API."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -23,12 +24,19 @@ from penstock.cli.terminal.options import (
 from penstock.cli.terminal.standard_streams import need_stdout
 
 if TYPE_CHECKING:
-    from penstock.messages import StatusResponse
+    from penstock.messages import ApiDecisionInfo, StatusResponse
 
 app = typer.Typer(
     cls=Group,
-    help="Show and raise the feature level of the cluster: below it no broker uses a feature of a later version.",
-    epilog=examples("penstock cluster features", "# once all brokers run the new version", "penstock cluster upgrade"),
+    help="Show and raise the feature level of the cluster: below it no broker uses a feature of a later version.\n\n"
+    "Show if the cluster serves JetStream's API, and take it back from another service.",
+    epilog=examples(
+        "penstock cluster features",
+        "# once all brokers run the new version",
+        "penstock cluster upgrade",
+        "# once the other JetStream is gone",
+        "penstock cluster take-api",
+    ),
     no_args_is_help=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
@@ -137,8 +145,74 @@ def upgrade(
         say(f"the cluster is at feature level {made}", err=True)
 
 
+@clearly
+def api(
+    ctx: typer.Context,
+    as_json: Json = False,
+    server: Server = None,
+    timeout: Timeout = DEFAULT_TIMEOUT,
+    debug: Debug = False,
+) -> None:
+    """Show under which prefixes the cluster serves JetStream's API (`jetstream_api`), since when, and why not.
+
+    A prefix is `taken` once all brokers have found that no other service has it, `waiting` until then, and `withdrawn`
+    when another one was heard. A user needs the right `monitor` or `admin`.
+    """
+    need_stdout()
+    with connected(ctx, server, timeout) as (client, seconds):
+        state = client.status(timeout=seconds)
+    _show_apis(state.apis, as_json=as_json)
+
+
+@clearly
+def take_api(
+    ctx: typer.Context,
+    prefix: Annotated[
+        str | None, typer.Argument(metavar="[PREFIX]", help="Such as $JS.API.  Default: all that are withdrawn.")
+    ] = None,
+    yes: Yes = False,
+    as_json: Json = False,
+    server: Server = None,
+    timeout: Timeout = DEFAULT_TIMEOUT,
+    debug: Debug = False,
+) -> None:
+    """Take JetStream's API back, after the cluster has left it to another service. Asks first.
+
+    All brokers look for the other service again, and serve the prefix once none of them finds it; `penstock cluster
+    api` shows that a moment later. A prefix that is not withdrawn stays as it is. A user needs the right `admin`.
+
+    [bold]Streams that clients have made in the other service meanwhile are not here.[/bold]
+    """
+    if as_json:
+        need_stdout()
+    wanted = None if prefix is None else f"{prefix.removesuffix('>').removesuffix('.')}."
+    if not yes:
+        what = "all prefixes of JetStream's API that it has left" if wanted is None else f"{wanted}>"
+        confirm(f"Let the cluster serve {what} again? Clients then find its streams there.", "it stays as it is")
+    with connected(ctx, server, timeout) as (client, seconds):
+        apis = client.take_api(wanted, timeout=seconds)
+    _show_apis(apis, as_json=as_json)
+
+
+def _show_apis(apis: Sequence[ApiDecisionInfo], *, as_json: bool) -> None:
+    if as_json:
+        output.print_json({"apis": apis})
+        return
+    if not apis:
+        say("no broker wants to serve JetStream's API: the setting jetstream_api is `off`")
+        return
+    made = output.table("prefix", "state", "since", "by", "why")
+    for one in apis:
+        by = one.by or ("" if one.broker_id is None else f"broker {one.broker_id}")
+        row = one.prefix, one.state, output.time_text(one.decided_us), by, one.why
+        made.add_row(*map(output.cell, row))
+    output.console().print(made)
+
+
 for _name, _command, _lines in (
     ("features", features, ("penstock cluster features", "penstock cluster features --json | jq -r .feature_level")),
+    ("api", api, ("penstock cluster api", "penstock cluster api --json | jq -r '.apis[].state'")),
+    ("take-api", take_api, ("penstock cluster take-api", "penstock cluster take-api '$JS.API.' --yes")),
     ("upgrade", upgrade, ("penstock cluster upgrade", "penstock cluster upgrade --to 0.4 --yes")),
 ):
     app.command(_name, cls=Command, epilog=examples(*_lines))(_command)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from penstock.doctor.cluster_state import ClusterState, Rates
     from penstock.doctor.verdict import Verdict
-    from penstock.messages import StatusResponse, StreamInfo
+    from penstock.messages import ApiDecisionInfo, StatusResponse, StreamInfo
 
 DEGRADED = 3
 """The exit code where something is missing; if the cluster is down, it is FAILED."""
@@ -318,6 +318,16 @@ def _level_text(state: StatusResponse) -> str:
     return f"{state.feature_level}{hint}"
 
 
+def api_text(decision: ApiDecisionInfo) -> str:
+    """Return who serves a prefix of JetStream's API, and why not this cluster."""
+    subjects = f"{decision.prefix}>"
+    if decision.state == "taken":
+        return f"{subjects} served"
+    if decision.state == "withdrawn":
+        return f"{subjects} left to another service, {decision.why}; penstock cluster take-api takes it back"
+    return f"{subjects} not served yet: {decision.why or 'all brokers are to find out first if another service has it'}"
+
+
 _SYNCED_BY = {"kernel": "the kernel (Linux AIO)"}
 
 
@@ -330,6 +340,7 @@ def broker_pairs(state: StatusResponse) -> dict[str, str]:
         "broker": f"{state.broker_id} at {state.address}, version {state.broker_version}",
         "cluster": state.cluster_id or "not known yet",
         **({"feature level": _level_text(state)} if state.feature_level else {}),
+        **({"JetStream's API": "; ".join(map(api_text, state.apis))} if state.apis else {}),
         "data": state.data_dir,
         **({} if state.disk_free_bytes is None and state.disk_answers else {"disk": replicas.disk_text(state)}),
         **({"syncs": f"by {_SYNCED_BY.get(state.synced_by, state.synced_by)}"} if state.synced_by else {}),

@@ -66,6 +66,7 @@ from penstock.client.values import (
     Truncation,
 )
 from penstock.messages import (
+    ApiDecisionInfo,
     ListUsersResponse,
     LiveRowsInfo,
     StatusResponse,
@@ -385,6 +386,15 @@ class Client(OfThisProcess):
         older; change_refused: the level is lower; bad_request: it is unknown.
         """
         return self._thread.run(self._client.raise_feature_level(level, timeout=timeout))
+
+    def take_api(self, prefix: str | None = None, *, timeout: float = 10.0) -> tuple[ApiDecisionInfo, ...]:
+        """Take back a prefix of JetStream's API, such as "$JS.API.", that the cluster has left to another service.
+
+        None: all of these. All brokers look for that service again, and serve the prefix if there is none any more:
+        `status().apis` says so. Return the decisions as they are now. NotAuthorized; RemoteError bad_request: no broker
+        wants to serve the prefix.
+        """
+        return self._thread.run(self._client.take_api(prefix, timeout=timeout))
 
     # Schemas
 

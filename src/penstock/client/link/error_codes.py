@@ -90,6 +90,9 @@ ERROR_CODES: dict[Code, CodeMeaning] = {
     Code.USER_EXISTS: CodeMeaning("a user of that name exists", _NO, _TELLS, _CORRECT),
     # Streams
     Code.STREAM_NOT_FOUND: CodeMeaning("no stream has that name, or stores that subject", _NO, _TELLS, _CORRECT),
+    Code.SUBJECTS_OVERLAP: CodeMeaning(
+        "another stream has overlapping subjects, and the request allows none (`refuse_overlap`)", _NO, _TELLS, _CORRECT
+    ),
     Code.STREAM_EXISTS: CodeMeaning("a stream of that name has another subject or config", _NO, _TELLS, _CORRECT),
     Code.STREAM_CHANGED: CodeMeaning(
         "the stream was deleted, and perhaps recreated", _NO, _LEADER, "no: it is another one"

@@ -19,6 +19,7 @@ Rules:
 | stop, id     | the broker asks to stop                                                                           |
 | isr, id      | it asks for partitions that it leads; requests that wait become the next command                  |
 | elect        | leaders are unreachable (`reachability`), have resigned, or preferred ones are back (`preferred`) |
+| api, prefix  | brokers' reports lead to another decision who serves JetStream's API (`api_reports`)              |
 | recover      | the longest log of a partition is known (`recoveries`)                                            |
 """
 
@@ -42,6 +43,8 @@ from penstock.messages import (
     IsrResult,
     RegisterBrokerRequest,
     RegisterBrokerResponse,
+    ReportApiRequest,
+    ReportApiResponse,
     ResignedLeadership,
     Response,
     StopBrokerRequest,
@@ -58,6 +61,7 @@ from penstock.metadata.commands import (
     RegisterBroker,
     StopBroker,
 )
+from penstock.metadata.controller.api_reports import ApiReports
 from penstock.metadata.controller.command_proposals import CommandProposals, Proposal
 from penstock.metadata.controller.preferred import PreferredLeaders
 from penstock.metadata.controller.reachability import ReachabilityReports
@@ -67,6 +71,8 @@ from penstock.metadata.controller.subscription_refusals import SubscriptionRefus
 from penstock.metadata.disk_identity import may_have_run
 from penstock.metadata.effects.brokers import check_level
 from penstock.metadata.elections import ElectionRules
+from penstock.metadata.feature_levels import JETSTREAM_API
+from penstock.metadata.feature_versions import missing
 from penstock.metadata.image import BrokerState, ClusterImage, CommandOutcome
 
 _RIVAL_US = limits.DUPLICATE_PROCESS_MS * 1_000
@@ -115,6 +121,7 @@ class Controller:
         self._sessions = BrokerSessions(config.session_ms * 1_000)
         self._reports = ReachabilityReports(config.leader_report_window_ms * 1_000)
         self._recoveries = Recoveries()
+        self._apis = ApiReports()
         self._refusals = SubscriptionRefusals()
         self._preferred = PreferredLeaders(config.preferred_leader_steady_ms * 1_000)
         self._proposals = CommandProposals()
@@ -140,6 +147,7 @@ class Controller:
         self._settled_us = now.elapsed_us + _LATELY_US
         self._reports.clear()
         self._recoveries.clear()
+        self._apis.clear()
         self._preferred.clear()
         self._refusals.clear()
 
@@ -238,6 +246,7 @@ class Controller:
         if ("elect",) not in self._proposals:
             self._elect(self._preferred_elections(now), now)
         self._recover(now)
+        self._decide_apis(now)
 
     def _preferred_elections(self, now: Now) -> list[Election]:
         return self._preferred.elections(self._image, now.elapsed_us, self.without_nats(), self._refusals)
@@ -285,6 +294,27 @@ class Controller:
             metadata_leader=self._broker_id, raft_term=self._raft_term, committed_index=committed_index
         )
         self._answer(caller, response)
+
+    def report_api(self, caller: Hashable, request: ReportApiRequest, now: Now) -> None:
+        """Take a report on JetStream's API. Errors: stale_incarnation; unsupported_version below feature level 0.4."""
+        if not self._may_answer(caller):
+            return
+        try:
+            self._image.live_run(request.broker_id, request.incarnation)
+            if (error := missing(self._image, JETSTREAM_API)) is not None:
+                raise error
+        except RemoteError as error:
+            self._answer(caller, error)
+            return
+        self._apis.add(request, now)
+        self._answer(caller, ReportApiResponse())
+        self._decide_apis(now)
+
+    def _decide_apis(self, now: Now) -> None:
+        """Propose the decisions on JetStream's API that are due, unless one on the same prefix is in flight."""
+        for command in self._apis.due(self._image, self._heard(now), now):
+            if ("api", command.prefix) not in self._proposals:
+                self._proposals.begin(("api", command.prefix), command, _ignore)
 
     def _resignations(
         self, broker_id: BrokerId, resigned: Iterable[ResignedLeadership], now: Now

@@ -13,6 +13,7 @@ nothing but the index.
 | `replica_expansion`   | add replicas                                                                                |
 | `brokers`             | register, fence and stop broker, raise feature level                                        |
 | `users`               | create, alter, delete, export users, change rules                                           |
+| `api_decisions`       | decide api                                                                                  |
 | `leaderships`         | change isr, elect leaders, recover partitions                                               |
 | `elections`           | leader election of one partition, which all of them use                                     |
 """
@@ -35,6 +36,7 @@ from penstock.metadata.commands import (
     Command,
     CreateStream,
     CreateUser,
+    DecideApi,
     DeleteStream,
     DeleteUser,
     ElectLeaders,
@@ -52,7 +54,15 @@ from penstock.metadata.commands import (
     StopBroker,
     TruncatePartition,
 )
-from penstock.metadata.effects import brokers, leaderships, partition_expansion, replica_expansion, streams, users
+from penstock.metadata.effects import (
+    api_decisions,
+    brokers,
+    leaderships,
+    partition_expansion,
+    replica_expansion,
+    streams,
+    users,
+)
 from penstock.metadata.effects.audited_commands import is_audited
 from penstock.metadata.image import ClusterImage, CommandOutcome
 
@@ -70,6 +80,7 @@ _CHANGES: dict[type[Command], Callable[[ClusterImage, int, Any], tuple[ClusterIm
     ReportArchived: streams.report_archived,
     FormCluster: streams.form_cluster,
     RaiseFeatureLevel: brokers.raise_feature_level,
+    DecideApi: api_decisions.decide_api,
     StartBroker: streams.start_broker,
     RegisterBroker: brokers.register_broker,
     FenceBroker: brokers.fence_broker,

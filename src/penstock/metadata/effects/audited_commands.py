@@ -15,6 +15,7 @@ from penstock.metadata.commands import (
     Command,
     CreateStream,
     CreateUser,
+    DecideApi,
     DeleteStream,
     DeleteUser,
     ExportUsers,
@@ -39,6 +40,6 @@ def is_audited(command: Command, outcome: CommandOutcome) -> bool:
         return True
     if isinstance(command, _OF_STREAMS):
         return outcome.stream is not None and not outcome.stream.config.is_internal
-    if isinstance(command, TruncatePartition):
-        return bool(command.by)  # otherwise a message (rollup) caused it
+    if isinstance(command, TruncatePartition | DecideApi):
+        return bool(command.by)  # otherwise a message (rollup) caused it, or evidence of brokers
     return isinstance(command, ReportArchived) and command.end_offset is None

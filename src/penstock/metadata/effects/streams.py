@@ -56,6 +56,7 @@ from penstock.metadata.image import (
     StreamState,
     TruncatedEnd,
 )
+from penstock.metadata.overlaps import check_no_overlap
 from penstock.metadata.persistent_map import PersistentMap
 
 _NOTHING: Mapping[str, OwnedStreams] = {}
@@ -312,11 +313,15 @@ def _merged(
 
 
 def create_stream(image: ClusterImage, index: int, command: CreateStream) -> tuple[ClusterImage, CommandOutcome]:
-    """Create or find a stream. Raise RemoteError (stream_exists, quota_exceeded, not_enough_replicas, bad_request)."""
+    """Create or find a stream. Raise RemoteError (stream_exists, quota_exceeded, not_enough_replicas, bad_request,
+    subjects_overlap).
+    """
     existing = _existing(image, command.config)
     if existing is not None:
         return image, CommandOutcome(stream=existing)
     check_owned(image, command.config, command.by)
+    if command.refuse_overlap:
+        check_no_overlap(image, command.config)
     made = _made(image, StreamId(index), command)
     return image.with_stream(made), CommandOutcome(stream=made, changed=True, partitions=made.partition_keys())
 
@@ -388,7 +393,10 @@ def _check_observers(
 
 
 def alter_stream(image: ClusterImage, index: int, command: AlterStream) -> tuple[ClusterImage, CommandOutcome]:
-    """Change a config; elect leaders. Raise RemoteError (stream_not_found, stream_changed, invalid_config)."""
+    """Change a config; elect leaders.
+
+    Raise RemoteError (stream_not_found, stream_changed, invalid_config, subjects_overlap).
+    """
     state = image.by_id(command.stream_id)
     if fixed := sorted(_FIXED.intersection(command.changes)):
         raise _invalid([f"{name}: cannot be changed once the stream exists" for name in fixed])
@@ -401,6 +409,8 @@ def alter_stream(image: ClusterImage, index: int, command: AlterStream) -> tuple
         config = _merged(state.config, changes, command.add_subjects, command.remove_subjects)
     except ConfigError as error:  # another request has changed the subjects meanwhile
         raise _invalid(error.mistakes) from None
+    if command.refuse_overlap:
+        check_no_overlap(image, config)
     has_companion = state.has_companion or is_decided(image, config)
     changed = msgspec.structs.replace(state, config=config, has_companion=has_companion)
     changed = _observed(changed, command.observers)

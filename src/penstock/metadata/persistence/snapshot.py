@@ -13,7 +13,8 @@ invariants (metadata/image.py). Limits that a later version may tighten are not 
                               | has_companion (version 4, only of streams that have one)
 
     users (version 3)         the fields of User in their order, by name | the index of the last act | the key of decoys
-    level (version 4)         the cluster's feature level: major, minor
+    level (version 4)         the cluster's feature level: major, minor | if there are any, the decisions on JetStream's
+                              API: the fields of ApiDecision in their order, by prefix
 
 With added partitions the version is 2: a reader that does not know them would look for keys in the wrong place. With
 users it is 3: a reader that does not know them would let every client in. Above the first feature level it is 4, so
@@ -38,6 +39,7 @@ from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import BrokerId
 from penstock.messages.fields import INT64_MAX
+from penstock.metadata.api_decisions import PREFIXES_MAX, WHY_CHARS_MAX, ApiDecision, ApiState
 from penstock.metadata.feature_levels import FIRST_LEVEL, NEWEST_LEVEL, FeatureLevel, level_of, level_text
 from penstock.metadata.image import BrokerState, ClusterImage, PartitionState, StreamState, loads_of, owned_by
 from penstock.metadata.persistent_map import PersistentMap
@@ -62,6 +64,7 @@ class _Snapshot(msgspec.Struct, frozen=True, array_like=True):
     acted: int = 0
     decoy_key: bytes = b""
     feature_level: FeatureLevel = FIRST_LEVEL
+    apis: tuple[ApiDecision, ...] = ()
 
 
 class _WithoutLevel(msgspec.Struct, frozen=True, array_like=True):
@@ -120,7 +123,8 @@ def encode_image(image: ClusterImage) -> bytes:
     of_users = (users, image.acted, image.decoy_key)
     if image.feature_level > FIRST_LEVEL:
         before = (SNAPSHOT_VERSION, image.index, image.cluster_id, brokers, streams)
-        return _encoder.encode(_Snapshot(*before, *of_users, image.feature_level))
+        apis = (image.apis,) if image.apis else ()
+        return _encoder.encode((*before, *of_users, image.feature_level, *apis))
     if image.users:
         before = (_WITHOUT_LEVEL, image.index, image.cluster_id, brokers, streams)
         return _encoder.encode(_WithoutLevel(*before, *of_users))
@@ -154,6 +158,7 @@ def decode_image(data: bytes) -> ClusterImage:
     _check_brokers(snapshot)
     _check_streams(snapshot)
     _check_users(snapshot)
+    _check_apis(snapshot)
     has_level = snapshot.feature_level > FIRST_LEVEL
     _expect(has_level is (snapshot.version > _WITHOUT_LEVEL), f"level {snapshot.feature_level} in version {version}")
     alike: dict[PartitionState, PartitionState] = {}
@@ -170,6 +175,7 @@ def decode_image(data: bytes) -> ClusterImage:
         snapshot.acted,
         owned_by(snapshot.streams, users),
         snapshot.feature_level,
+        snapshot.apis,
     )
 
 
@@ -246,6 +252,17 @@ def _check_users(snapshot: _Snapshot) -> None:
     _expect(0 <= snapshot.acted <= snapshot.index, f"an act at {snapshot.acted}")
     is_allowed = bool(snapshot.users) is (snapshot.version >= _WITHOUT_LEVEL) or snapshot.version > _WITHOUT_LEVEL
     _expect(is_allowed, f"users in version {snapshot.version}")
+
+
+def _check_apis(snapshot: _Snapshot) -> None:
+    last = ""
+    for one in snapshot.apis:
+        is_sound = last < one.prefix and 0 < one.since <= one.index <= snapshot.index
+        is_sound &= one.state is not ApiState.FORGOTTEN and len(one.why) <= WHY_CHARS_MAX
+        _expect(is_sound and 0 <= one.broker_id < _BROKER_ID_END, f"API {one.prefix!r} behind {last!r}")
+        last = one.prefix
+    is_allowed = len(snapshot.apis) <= (PREFIXES_MAX if snapshot.version > _WITHOUT_LEVEL else 0)
+    _expect(is_allowed, f"{len(snapshot.apis)} APIs in version {snapshot.version}")
 
 
 def _check_config(state: StreamState) -> None:

@@ -25,6 +25,7 @@ from penstock.metadata.feature_levels import level_text
 from penstock.metadata.image import StreamState
 from penstock.node.context import Context
 from penstock.node.control.cluster import Cluster
+from penstock.node.controller.api_admin import shown
 from penstock.node.partition.counters import NodeCounters
 from penstock.node.partition.leader_hints import no_leader_reason
 from penstock.node.partition.partition import Partition
@@ -258,6 +259,7 @@ class StatusReport:
             waits_for=self._cluster.waits_for,
             brokers=self._brokers_heard(),
             feature_level=level_text(self._cluster.image.feature_level),
+            apis=shown(self._cluster.image.apis),
             disk_is_full=self._replicas.is_disk_full,
             streams=len(self._cluster.image.streams),
             partitions=by_state.total(),

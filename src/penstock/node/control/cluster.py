@@ -28,6 +28,7 @@ from penstock.messages import (
     StopBrokerRequest,
     StreamInfo,
 )
+from penstock.messages.fields import INT64_MAX
 from penstock.metadata.commands import Command, RegisterBroker
 from penstock.metadata.controller.controller import Controller, ControllerConfig
 from penstock.metadata.image import ClusterImage, CommandOutcome, StreamState
@@ -43,6 +44,7 @@ from penstock.node.control.startup_conflicts import (
     is_id_conflict,
     is_stale_data_dir,
 )
+from penstock.node.controller.api_admin import ApiAdmin
 from penstock.node.controller.apply_barriers import LocalApplyBarrier
 from penstock.node.controller.audit import AuditLog
 from penstock.node.controller.feature_level_admin import FeatureLevelAdmin
@@ -69,6 +71,7 @@ from penstock.node.step import JoinAttempt, Lane
 from penstock.raft import Raft, RaftConfig
 
 _TICK_US = limits.RAFT_TICK_MS * 1_000
+_API_LEASE_US = limits.API_LEASE_MS * 1_000
 
 
 class Cluster:
@@ -167,7 +170,14 @@ class Cluster:
         self._levels = FeatureLevelAdmin(self._context, self.quorum, self._peers)
         self._apply_barrier = LocalApplyBarrier(lambda: self.image.index)
         self._metadata_leader = MetadataLeader(
-            self._context, self.quorum, controller, self._stream_admin, self._users, self._levels, self._access
+            self._context,
+            self.quorum,
+            controller,
+            self._stream_admin,
+            self._users,
+            self._levels,
+            ApiAdmin(self._context, self.quorum),
+            self._access,
         )
         self.registration = self._new_standing(stopped, begins)
         self._session.quorum, self._session.registration = self.quorum, self.registration
@@ -329,6 +339,17 @@ class Cluster:
     def confirmed_us(self) -> int | None:
         """Elapsed time of the latest heartbeat that counts (`BrokerRegistration.confirmed_us`); now if alone."""
         return self._context.now.elapsed_us if self.quorum.is_alone else self.registration.confirmed_us
+
+    @property
+    def api_lease_us(self) -> int:
+        """Elapsed time until which this broker may act by the decision on JetStream's API that it has applied (ADR 98).
+
+        A decision that is committed by now is applied here, or this broker stops by then.
+        """
+        if self.quorum.is_alone:
+            return INT64_MAX
+        confirmed_us = self.registration.confirmed_us
+        return 0 if confirmed_us is None else confirmed_us + _API_LEASE_US
 
     @property
     def beats(self) -> HeartbeatNumbers:

@@ -8,7 +8,8 @@
 | await metadata                              | the receiver, once it has applied the index                    |
 | join                                        | the receiver, with the members of the cluster                  |
 | forward: create, alter, truncate, delete …  | the metadata leader; other brokers name it                     |
-| heartbeat, register, change ISR, stop       | the metadata leader                                            |
+| heartbeat, register, change ISR, stop,      | the metadata leader                                            |
+| report API                                  |                                                                |
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ from penstock.messages import (
     RaftResponse,
     RecordDeletionRequest,
     RegisterBrokerRequest,
+    ReportApiRequest,
     Request,
     Response,
     StopBrokerRequest,
@@ -65,6 +67,7 @@ PEER_REQUESTS: tuple[type[Request], ...] = (
     AddCompanionRequest,
     RecordDeletionRequest,
     MarkKeysRequest,
+    ReportApiRequest,
     StopBrokerRequest,
 )
 """Requests that `PeerRequests` answers."""
@@ -128,6 +131,7 @@ class PeerRequests:
                 | MarkKeysRequest
                 | AddCompanionRequest
                 | RecordDeletionRequest
+                | ReportApiRequest
                 | StopBrokerRequest,
             ), request
             self._metadata_leader.request(request, lambda response: self._outbox.reply(caller, response))

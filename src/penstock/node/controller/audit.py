@@ -39,6 +39,7 @@ from penstock.metadata.commands import (
     Command,
     CreateStream,
     CreateUser,
+    DecideApi,
     DeleteStream,
     DeleteUser,
     ExportUsers,
@@ -159,6 +160,8 @@ def _told(command: Command, outcome: CommandOutcome) -> dict[str, Any] | None:
             return {"act": "export_users", "after": command.after}
         case RaiseFeatureLevel():
             return {"act": "raise_feature_level", "level": level_text(command.feature_level)}
+        case DecideApi():
+            return {"act": "take_api", "prefix": command.prefix}
     return None
 
 

@@ -34,9 +34,11 @@ from penstock.messages import (
     RaiseFeatureLevelRequest,
     RecordDeletionRequest,
     RegisterBrokerRequest,
+    ReportApiRequest,
     Request,
     Response,
     StopBrokerRequest,
+    TakeApiRequest,
 )
 from penstock.metadata.commands import Command, FormCluster
 from penstock.metadata.controller.command_proposals import Proposal
@@ -44,6 +46,7 @@ from penstock.metadata.controller.controller import Controller, RaftContact
 from penstock.metadata.image import ClusterImage, CommandOutcome
 from penstock.metadata.voters import next_voter
 from penstock.node.context import Context
+from penstock.node.controller.api_admin import ApiAdmin
 from penstock.node.controller.audit import audit_config
 from penstock.node.controller.feature_level_admin import FeatureLevelAdmin
 from penstock.node.controller.stream_admin import StreamAdmin
@@ -108,6 +111,7 @@ class MetadataLeader:
         administration: StreamAdmin,
         users: UserAdmin,
         levels: FeatureLevelAdmin,
+        apis: ApiAdmin,
         access: Access,
     ) -> None:
         self._quorum = quorum
@@ -115,6 +119,7 @@ class MetadataLeader:
         self._administration = administration
         self._users = users
         self._levels = levels
+        self._apis = apis
         self._access = access
         self._broker_id = context.settings.broker_id
         self._cluster_id = context.settings.cluster_id or context.settings.data_dir_id
@@ -251,6 +256,8 @@ class MetadataLeader:
             self._quorum.confirm(answer.confirmed)
         elif isinstance(request, RegisterBrokerRequest):
             self._register(request, done, now)
+        elif isinstance(request, ReportApiRequest):
+            self._controller.report_api(done, request, now)
         elif isinstance(request, ChangeIsrRequest):
             self._controller.change_isr(done, request)
         elif isinstance(request, MarkKeysRequest):
@@ -277,6 +284,8 @@ class MetadataLeader:
                 self._users.export(request, auth, done)
             elif isinstance(request, RaiseFeatureLevelRequest):
                 self._levels.handle(request, auth, done)
+            elif isinstance(request, TakeApiRequest):
+                self._apis.handle(request, auth, done)
             else:
                 self._administration.handle(request, auth, done)
         except RemoteError as error:

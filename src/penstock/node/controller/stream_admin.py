@@ -76,6 +76,7 @@ from penstock.metadata.effects.streams import (
     replicas_wanted,
 )
 from penstock.metadata.image import ClusterImage, CommandOutcome, OwnedStreams, StreamState
+from penstock.metadata.overlaps import check_no_overlap, overlapping
 from penstock.node.context import Context
 from penstock.node.controller.apply_barriers import ClusterApplyBarrier
 from penstock.node.controller.replica_expansion import next_step
@@ -86,7 +87,6 @@ from penstock.node.quorum.peer_client import PeerClient
 from penstock.node.quorum.quorum import Quorum
 from penstock.node.quorum.stream_waiters import ExpectedStream, WaitFor
 from penstock.node.security.access import Authorization
-from penstock.node.security.subscription_permissions import overlapping
 
 Done = Callable[[Response | RemoteError], None]
 _AGAIN = frozenset({ErrorCode.BROKER_UNAVAILABLE, ErrorCode.OVERLOADED, ErrorCode.STOPPING})
@@ -194,6 +194,8 @@ class StreamAdmin:
         if existing is not None:
             self._wait(existing, done, deadline_us, beside, is_new=False)
             return
+        if request.refuse_overlap:  # checked again when it is applied, for others may be under way
+            check_no_overlap(self._image, request.config)
         replicas = replicas_wanted(request.config, len(brokers))
         assignments = self._placing.assign(request.config.partitions, replicas, ready)
         command = CreateStream(
@@ -202,6 +204,7 @@ class StreamAdmin:
             assignments=assignments,
             observers=self._placing.observers(assignments, request.config),
             intake=request.intake,
+            refuse_overlap=request.refuse_overlap,
         )
 
         def made(outcome: CommandOutcome | RemoteError) -> None:
@@ -385,6 +388,8 @@ class StreamAdmin:
             return
         # refuse an impossible change before it is proposed
         config = altered_config(state.config, request.changes, request.add_subjects, request.remove_subjects)
+        if request.refuse_overlap:
+            check_no_overlap(self._image, config)
         payer = self._payer(state, auth)
         check_owned(self._image, config, payer, state, self._under_way)
         if is_decided(self._image, config) and not state.has_companion:
@@ -432,6 +437,7 @@ class StreamAdmin:
             keep_suspended=request.keep_suspended,
             add_subjects=request.add_subjects,
             remove_subjects=request.remove_subjects,
+            refuse_overlap=request.refuse_overlap,
         )
         self._propose_more(command, auth, payer, OwnedStreams.needed(config).beyond(OwnedStreams.of(state)), altered)
 

@@ -38,6 +38,7 @@ from penstock.messages import (
     Response,
     SetIntakeRequest,
     StagedStreamRequest,
+    TakeApiRequest,
     TruncateRequest,
 )
 from penstock.node.context import Context
@@ -59,6 +60,7 @@ Administrative = (
     | ChangeRulesRequest
     | ExportUsersRequest
     | RaiseFeatureLevelRequest
+    | TakeApiRequest
 )
 Done = Callable[[Response | RemoteError], None]
 Authorize = Callable[[], None]

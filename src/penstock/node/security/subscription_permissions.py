@@ -11,7 +11,7 @@ may get partitions later counts as if it had them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -22,12 +22,12 @@ from penstock.access.rules import refused_subject
 from penstock.base import limits
 from penstock.base.config import StreamConfig, stream_config_mistakes
 from penstock.base.errors import ErrorCode, RemoteError
-from penstock.base.subjects import overlap, subject_mistake
+from penstock.base.subjects import subject_mistake
 from penstock.metadata.image import ClusterImage, StreamState
+from penstock.metadata.overlaps import overlapping
 from penstock.node.security.permission_cache import PermissionCache
 from penstock.node.security.permission_errors import not_authorized
 
-_WILDCARDS = ("*", ">")
 _GROWS = ("partitions", "range_bounds")
 
 
@@ -95,25 +95,6 @@ def _check_group(judge: PermissionCache, who: Principal | None, image: ClusterIm
     kept = [state for state in sharing if not judge.scope(Operation.ALTER, state).is_all]
     if kept:
         raise _denied_group(judge, who, config, kept)
-
-
-def overlapping(image: ClusterImage, config: StreamConfig) -> Iterator[StreamState]:
-    """Yield the users' other streams with overlapping subjects."""
-    heads = tuple(one.partition(".")[0] for one in config.subjects)
-    takes_any = any(head in _WILDCARDS for head in heads)
-    for state in image.streams.values():
-        # a cheap test first: most differ in the first token
-        if not takes_any and state.config.more_subjects is msgspec.UNSET:
-            subject = state.config.subject
-            is_near = subject.startswith(heads) or subject[0] in _WILDCARDS
-        else:
-            is_near = takes_any or any(one.startswith(heads) or one[0] in _WILDCARDS for one in state.config.subjects)
-        if is_near and state.name != config.name and not state.config.is_internal and _overlap(state.config, config):
-            yield state
-
-
-def _overlap(one: StreamConfig, other: StreamConfig) -> bool:
-    return any(overlap(mine, theirs) for mine in one.listening_patterns for theirs in other.listening_patterns)
 
 
 def _denied_group(

@@ -79,7 +79,7 @@ def test_a_level_of_a_later_version_is_told_apart_whatever_else_is_there() -> No
     with pytest.raises(RemoteError, match=r"at feature level 0\.5; this Penstock knows up to 0\.4: upgrade") as caught:
         decode_image(data)
     assert caught.value.code == ErrorCode.UNSUPPORTED_VERSION
-    decode_image(msgspec.msgpack.encode([*fields, "a later field"]))
+    decode_image(msgspec.msgpack.encode([*fields, [], "a later field"]))
 
 
 @pytest.mark.parametrize("version_and_level", [(4, [0, 3]), (4, [0, 2]), (4, "0.4"), (1, [0, 4]), (3, [0, 4])])

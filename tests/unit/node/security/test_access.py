@@ -77,6 +77,7 @@ from penstock.messages import (
     StagedStreamRequest,
     StageRequest,
     StatusRequest,
+    TakeApiRequest,
     TestAccessRequest,
     TestAccessResponse,
     TruncateRequest,
@@ -377,6 +378,7 @@ CASES = {
     "change rules": Case(plain(lambda b: ChangeRulesRequest(name="bob", add=on(READ)[:1])), *ADMIN_ONLY),
     "export of users": Case(plain(lambda b: ExportUsersRequest()), *ADMIN_ONLY),
     "raise of the level": Case(plain(lambda b: RaiseFeatureLevelRequest()), *ADMIN_ONLY),
+    "taking back of JetStream's API": Case(plain(lambda b: TakeApiRequest()), *ADMIN_ONLY),
     "test of another user": Case(plain(lambda b: TestAccessRequest(name="ann", operation=READ)), *ADMIN_ONLY),
 }
 TOLD_WHAT_THEY_MAY_KNOW = {

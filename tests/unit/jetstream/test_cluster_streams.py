@@ -1,0 +1,68 @@
+"""Streams that are made through JetStream's API at several brokers at once."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.groups import group_of
+from tests.unit.jetstream.api_broker import ApiBrokers, ApiMember
+
+
+@pytest.fixture(scope="module")
+def brokers() -> ApiBrokers:
+    made = ApiBrokers(1, 2, 3)
+    made.run(6_000)
+    assert made.serving() == [1, 2, 3]
+    return made
+
+
+def ask(member: ApiMember, operation: str, config: dict[str, Any]) -> None:
+    """Have NATS give a call to this broker; nothing is carried to others yet."""
+    member.answers.pop("_INBOX.caller", None)
+    call = (f"$JS.API.{operation}.{config['name']}".encode(), b"_INBOX.caller", None, json.dumps(config).encode())
+    member.gateway.messages_received(group_of([call]), member.clock.now)
+
+
+def at_once(brokers: ApiBrokers, operation: str, *configs: dict[str, Any]) -> list[int]:
+    """Send each config to another broker before any hears of the others; the error of each, 0 for none."""
+    asked = brokers.all[: len(configs)]
+    for member, config in zip(asked, configs, strict=True):
+        ask(member, operation, config)
+    brokers.settle()
+    brokers.run(1_000)
+    answers = [json.loads(member.answers["_INBOX.caller"]) for member in asked]
+    return [answer.get("error", {}).get("err_code", 0) for answer in answers]
+
+
+def test_of_two_creates_with_overlapping_subjects_one_wins(brokers: ApiBrokers) -> None:
+    errors = at_once(
+        brokers,
+        "STREAM.CREATE",
+        {"name": "one", "subjects": ["a.>"]},
+        {"name": "two", "subjects": ["a.b"]},
+        {"name": "three", "subjects": ["a.*"]},
+    )
+    assert sorted(errors) == [0, 10065, 10065]
+    assert len(brokers[1].image.streams) == 1
+
+
+def test_of_two_updates_with_overlapping_subjects_one_wins(brokers: ApiBrokers) -> None:
+    assert at_once(brokers, "STREAM.CREATE", *({"name": f"u{n}", "subjects": [f"u{n}"]} for n in (1, 2))) == [0, 0]
+    errors = at_once(
+        brokers,
+        "STREAM.UPDATE",
+        {"name": "u1", "subjects": ["u1", "more.*"]},
+        {"name": "u2", "subjects": ["u2", "more.x"]},
+    )
+    assert sorted(errors) == [0, 10065]
+
+
+def test_penstocks_own_client_may_make_streams_that_overlap(brokers: ApiBrokers) -> None:
+    assert at_once(brokers, "STREAM.CREATE", {"name": "api", "subjects": ["both"]}) == [0]
+    brokers[2].create("own", subject="both")
+    brokers.run(1_000)
+    assert "own" in brokers[1].image.names
+    assert at_once(brokers, "STREAM.UPDATE", {"name": "api", "subjects": ["both"], "max_msgs": 7}) == [0]
