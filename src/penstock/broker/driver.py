@@ -203,13 +203,16 @@ class Driver:
         now = self.now()
         if self.leaf is not None and (trial := groups.pop(LEAF_GROUP, None)) is not None:
             self.leaf.trial_received(trial)
-        if self.gateway is not None and (calls := groups.pop(GATEWAY_GROUP, None)) is not None:
+        calls = None if self.gateway is None else groups.pop(GATEWAY_GROUP, None)
+        if groups or calls is None:
+            self._node.messages_received(groups, now)
+            self._carry_out_messages()
+        if self.gateway is not None and calls is not None:  # behind the messages: their acks do not wait for it
             try:
                 self.gateway.messages_received(calls, now)
             except Exception:  # noqa: BLE001 (reported; the callers get no answer, and the messages of streams go on)
                 _log.exception("internal error (bug) in a request to JetStream's API")
-        self._node.messages_received(groups, now)
-        self._carry_out_messages()
+            self._carry_out_messages()
         self._watch_budget()
 
     def link_event(self, event: LinkEvent) -> None:
@@ -384,7 +387,10 @@ class Driver:
         """Let readers of JetStream's API go on, between all that has come meanwhile."""
         self._gateway_turn_due = False
         if self.gateway is not None and not self._stopped:
-            self.gateway.turn(self.now())
+            try:
+                self.gateway.turn(self.now())
+            except Exception:  # noqa: BLE001 (as in `groups_received`)
+                _log.exception("internal error (bug) in a request to JetStream's API")
             self.carry_out()
 
     def do(self, step: Step) -> None:

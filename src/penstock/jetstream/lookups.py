@@ -36,6 +36,8 @@ from penstock.base.subjects import are_plain, is_wildcard, subject_mistake
 from penstock.batch import codec
 from penstock.batch.picking import RowPicker
 from penstock.hot.direct_answers import direct_answers, time_text
+from penstock.hot.kept_rows import answer_kept, sort_gets
+from penstock.hot.message_group import MessageGroup
 from penstock.hot.rows import BatchRows
 from penstock.jetstream.answers import json_answer, status
 from penstock.jetstream.api_call import ApiCall, ApiSubject
@@ -52,7 +54,7 @@ from penstock.jetstream.errors import (
     no_message_found,
     several_partitions,
     stream_not_found,
-    unavailable,
+    too_many_requests,
 )
 from penstock.jetstream.stream_config import KEPT
 from penstock.messages import (
@@ -83,6 +85,7 @@ PATIENCE_US = 4_500_000
 ASKED_AGAIN_MAX = 1_000
 """Requests to the node that wait to be asked again; each may be for all gets of a read."""
 _RETRY_US = 50_000
+_CONFIGS_MAX = 1_000  # of which is known whether they allow direct gets
 _ALL = (">",)
 _NOT_FOUND = b"NATS/1.0 404 Message Not Found\r\n\r\n"
 _NO_RESULTS = b"NATS/1.0 404 No Results\r\n\r\n"
@@ -141,6 +144,7 @@ class Lookups:
         self._gateway = gateway
         self._gets: dict[StreamId, list[_Get]] = {}  # of the present read
         self._streams: dict[str, StreamState | None] = {}  # that the present read names
+        self._direct: dict[StreamId, tuple[StreamConfig, bool]] = {}  # whether a config allows direct gets
         self._later: deque[tuple[int, Callable[[], None]]] = deque()  # what is asked again, and when
         self._asked = 0  # requests to the node without an answer
         self._running = 0  # batches
@@ -160,6 +164,43 @@ class Lookups:
     def next_deadline_us(self) -> int | None:
         """Latest time at which `tick` must run."""
         return self._later[0][0] if self._later else None
+
+    def answer_kept(self, group: MessageGroup, begin: int, end: int, prefixes: list[bytes], now: Now) -> list[int]:
+        """Answer the gets among rows [begin, end) whose messages are certain in memory; return the other rows."""
+        found, others = sort_gets(group, begin, end, prefixes)
+        for name, gets in found.items():
+            state = self._gateway.led(name.decode(errors="replace"))
+            kept = None
+            if state is not None and self._allows_direct(state):
+                kept = self._gateway.node.kept_lasts(state.stream_id, now, self._gateway.user)
+            if kept is None:
+                others += gets.rows()
+                continue
+            pieces, left = answer_kept(
+                gets,
+                group,
+                kept.rows,
+                kept.lasts.table,
+                kept.lasts.identity,
+                kept.log_start,
+                kept.visible_end,
+                self._gateway.payload_max,
+            )
+            self._gateway.requests["DIRECT.GET"] += gets.count - len(left)
+            for piece in pieces:
+                self._gateway.send(piece)
+            others += left
+        others.sort()
+        return others
+
+    def _allows_direct(self, state: StreamState) -> bool:
+        config, allows = self._direct.get(state.stream_id, (None, False))
+        if config is not state.config:
+            if len(self._direct) >= _CONFIGS_MAX:
+                self._direct.clear()
+            allows = allows_direct(state.config)
+            self._direct[state.stream_id] = state.config, allows
+        return allows
 
     # Handlers
 
@@ -195,7 +236,7 @@ class Lookups:
         if (request := _one(state, query)) is None:
             self._gateway.refuse(call, subject, no_message_found())
         elif self._asked >= LOOKUPS_MAX:
-            self._gateway.refuse(call, subject, unavailable("too many requests at once; ask again in a moment"))
+            self._gateway.refuse(call, subject, too_many_requests())
         else:
             self._find(request, now, found, failed)
 
@@ -203,7 +244,7 @@ class Lookups:
         if subject.stream not in self._streams:
             self._streams[subject.stream] = self._gateway.stream(subject.stream)
         state = self._streams[subject.stream]
-        if state is None or not allows_direct(state.config):
+        if state is None or not self._allows_direct(state):
             no_subscriber = b"NATS/1.0 503\r\nNats-Subject: %b\r\n\r\n" % call.subject.encode()
             self._gateway.answer(call, b"", no_subscriber)
         elif len(state.partitions) > 1:
