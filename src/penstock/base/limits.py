@@ -485,6 +485,7 @@ FLUSH_INTERVAL_MS = 100  # interval of background syncs of replicated data
 
 # Ingest
 READ_BUFFER_BYTES = 1 * MIB  # one read of the NATS connection; larger messages extend it
+API_READ_BUFFER_BYTES = 64 * KIB  # one read of requests to JetStream's API: some 1,000, which take 1 ms
 PARTITION_IN_FLIGHT_BYTES_MAX = 64 * MIB  # appended, not yet acked
 BROKER_IN_FLIGHT_BYTES_MAX = 256 * MIB  # beyond it the broker stops reading from NATS
 NATS_WRITE_BUFFER_BYTES_MAX = 4 * MIB  # unsent answers in the connection's buffer; beyond it they queue by stream
