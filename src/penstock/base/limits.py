@@ -364,6 +364,7 @@ FOUND_BYTES_MAX = 1 * MIB  # in its answer, but for the last message and what th
 LAST_ROWS_BYTES_MAX = 64 * MIB  # last messages of subjects that a broker keeps in memory: some 80,000 small ones
 LAST_ROWS_PARTITIONS_MAX = 1_024  # partitions whose looked-up offsets are in a table; the oldest table goes first
 FOUND_ON_LOOP_MAX = 8  # messages looked up on the event loop: some 0.1 ms for each
+KNOWN_ON_LOOP_MAX = 128  # messages out of memory that it encodes there: some 5 µs for each
 FETCHES_WOKEN_MAX = 64  # waiting fetches answered per turn of the event loop: one message may wake any number
 PROJECTIONS_RUNNING_MAX = 2  # fetches of some columns or subjects: as many threads process batches
 PROJECTIONS_WAITING_MAX = 1_024

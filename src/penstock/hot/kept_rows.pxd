@@ -48,8 +48,10 @@ cdef class SubjectGets:
     cdef readonly Py_ssize_t count
     cdef bytearray places
 
-    @cython.locals(number=Py_ssize_t)
-    cpdef list rows(self)
+    cpdef Py_ssize_t row(self, Py_ssize_t number) except -1
+
+    @cython.locals(at=Py_ssize_t)
+    cpdef bytes subject(self, MessageGroup group, Py_ssize_t number)
 
 cpdef bytes answer_head(bytes stream, bytes subject, bytes own, int64_t sequence, int64_t time_us)
 

@@ -87,9 +87,18 @@ class SubjectGets:
         self.count = 0
         self.places = bytearray()
 
-    def rows(self) -> list[int]:
-        """Return the rows of the requests."""
-        return [load.uint32(self.places, _PLACES * number) for number in range(self.count)]
+    def row(self, number: int) -> int:
+        """Return the row of a request."""
+        if not 0 <= number < self.count:
+            raise IndexError(f"request {number} of {self.count}")
+        return load.uint32(self.places, _PLACES * number)
+
+    def subject(self, group: MessageGroup, number: int) -> bytes:
+        """Return the subject that a request is about."""
+        if not 0 <= number < self.count:
+            raise IndexError(f"request {number} of {self.count}")
+        at = _PLACES * number
+        return memory.part(group.data, load.uint32(self.places, at + 4), load.uint32(self.places, at + 8))
 
 
 def answer_head(stream: bytes, subject: bytes, own: bytes, sequence: int, time_us: int) -> bytes:
@@ -185,7 +194,7 @@ def answer_kept(
     end: int,
     payload_max: int,
 ) -> tuple[list[bytes], list[int]]:
-    """Answer the gets of which it is certain what the last message is; return the commands, and the other rows.
+    """Answer the gets of which it is certain what the last message is; return the commands, and the other gets.
 
     `kept`: by subject. [begin, end): offsets of messages that readers are shown.
     """
@@ -204,11 +213,11 @@ def answer_kept(
         subject_end = load.uint32(place, _PLACES * number + 8)
         one = kept.get(memory.copied(text, subject, subject_end))
         if one is None:
-            others.append(row)
+            others.append(number)
             continue
         last = table.find(group.data, subject, subject_end)
         if last >= end or one.offset >= end or kept_state(one, last, known_from, identity) != _CERTAIN:
-            others.append(row)
+            others.append(number)
             continue
         one.is_used = True
         head, value = _NOT_FOUND, b""

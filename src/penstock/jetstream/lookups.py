@@ -20,7 +20,7 @@ from __future__ import annotations
 import json
 import re
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
@@ -36,7 +36,7 @@ from penstock.base.subjects import are_plain, is_wildcard, subject_mistake
 from penstock.batch import codec
 from penstock.batch.picking import RowPicker
 from penstock.hot.direct_answers import direct_answers, time_text
-from penstock.hot.kept_rows import answer_kept, sort_gets
+from penstock.hot.kept_rows import SubjectGets, answer_kept, sort_gets
 from penstock.hot.message_group import MessageGroup
 from penstock.hot.rows import BatchRows
 from penstock.jetstream.answers import json_answer, status
@@ -80,6 +80,10 @@ UNSENT_BYTES_MAX = 2 * limits.MIB
 LOOKUPS_MAX = 2_000
 """Requests to the node under way, some 0.3 s of work: more are refused, so that messages wait no longer than that."""
 BATCHES_WAITING_MAX = 1_000
+GETS_ASKED_MAX = 10_000
+"""Gets in requests to the node under way: more are refused, as LOOKUPS_MAX."""
+GETS_MAX = 256
+"""Gets of one request to the node: what was found takes the event loop some 6 µs each."""
 PATIENCE_US = 4_500_000
 """Clients wait for 5 s: what can be answered later than that is not asked again."""
 ASKED_AGAIN_MAX = 1_000
@@ -147,6 +151,7 @@ class Lookups:
         self._direct: dict[StreamId, tuple[StreamConfig, bool]] = {}  # whether a config allows direct gets
         self._later: deque[tuple[int, Callable[[], None]]] = deque()  # what is asked again, and when
         self._asked = 0  # requests to the node without an answer
+        self._gets_asked = 0  # gets in them
         self._running = 0  # batches
         self._waiting: deque[_Batch] = deque()
 
@@ -166,32 +171,39 @@ class Lookups:
         return self._later[0][0] if self._later else None
 
     def answer_kept(self, group: MessageGroup, begin: int, end: int, prefixes: list[bytes], now: Now) -> list[int]:
-        """Answer the gets among rows [begin, end) whose messages are certain in memory; return the other rows."""
+        """Answer the gets among rows [begin, end) whose messages are certain in memory, and note those to be looked up.
+
+        Return the other rows: other requests, and gets that this broker does not answer.
+        """
         found, others = sort_gets(group, begin, end, prefixes)
         for name, gets in found.items():
             state = self._gateway.led(name.decode(errors="replace"))
-            kept = None
-            if state is not None and self._allows_direct(state):
-                kept = self._gateway.node.kept_lasts(state.stream_id, now, self._gateway.user)
-            if kept is None:
-                others += gets.rows()
+            if state is None or not self._allows_direct(state):
+                others += map(gets.row, range(gets.count))
                 continue
-            pieces, left = answer_kept(
-                gets,
-                group,
-                kept.rows,
-                kept.lasts.table,
-                kept.lasts.identity,
-                kept.log_start,
-                kept.visible_end,
-                self._gateway.payload_max,
-            )
-            self._gateway.requests["DIRECT.GET"] += gets.count - len(left)
-            for piece in pieces:
-                self._gateway.send(piece)
-            others += left
+            self._gateway.requests["DIRECT.GET"] += gets.count
+            left: Iterable[int] = range(gets.count)
+            kept = self._gateway.node.kept_lasts(state.stream_id, now, self._gateway.user)
+            if kept is not None:
+                lasts, payload_max = kept.lasts, self._gateway.payload_max
+                shown = kept.log_start, kept.visible_end
+                pieces, left = answer_kept(gets, group, kept.rows, lasts.table, lasts.identity, *shown, payload_max)
+                for piece in pieces:
+                    self._gateway.send(piece)
+            self._note(state, group, gets, left)
         others.sort()
         return others
+
+    def _note(self, state: StreamState, group: MessageGroup, gets: SubjectGets, numbers: Iterable[int]) -> None:
+        """Note gets for `ask_gets`."""
+        noted = self._gets.setdefault(state.stream_id, [])
+        for number in numbers:
+            row = gets.row(number)
+            subject = gets.subject(group, number).decode(errors="replace")
+            if _WILDCARDS.search(subject) is not None and is_wildcard(subject):
+                self._look_up(_call(group, row), state, MessageQuery(last_by_subj=subject), self._gateway.node.now)
+            else:
+                noted.append(_Get(_call(group, row), subject, True))
 
     def _allows_direct(self, state: StreamState) -> bool:
         config, allows = self._direct.get(state.stream_id, (None, False))
@@ -290,10 +302,14 @@ class Lookups:
         for stream_id, gets in found.items():
             state = self._gateway.node.image.streams.get(stream_id)
             if state is not None:
-                for begin in range(0, len(gets), limits.FOUND_SUBJECTS_MAX):
-                    self._get(state, gets[begin : begin + limits.FOUND_SUBJECTS_MAX], now)
+                for begin in range(0, len(gets), GETS_MAX):
+                    self._get(state, gets[begin : begin + GETS_MAX], now)
 
     def _get(self, state: StreamState, gets: list[_Get], now: Now) -> None:
+        if self._gets_asked + len(gets) > GETS_ASKED_MAX:
+            for one in gets:
+                self._gateway.answer(one.call, b"", _TOO_BUSY)
+            return
         if not are_plain([one.subject.encode(errors="replace") for one in gets]):
             wrong = [one for one in gets if subject_mistake(one.subject) is not None]
             for one in wrong:
@@ -311,6 +327,7 @@ class Lookups:
 
     def _ask_gets(self, request: FindMessagesRequest, state: StreamState, gets: list[_Get], now: Now) -> None:
         def found(response: FindMessagesResponse, data: bytes) -> None:
+            self._gets_asked -= len(gets)
             rows = {one: row for row, one in enumerate(_subjects(data))}
             is_all = response.next_offset >= response.end_offset
             left = [] if is_all else [one for one in gets if one.subject not in rows]
@@ -324,12 +341,14 @@ class Lookups:
                 self._ask_gets(again, state, left, self._gateway.node.now)
 
         def failed(error: RemoteError) -> None:
+            self._gets_asked -= len(gets)
             if error.code == ErrorCode.NOT_AUTHORIZED and len(gets) > 1:  # perhaps on some of the subjects only
                 for one in gets:
                     self._get(state, [one], self._gateway.node.now)
             else:
                 self._refuse([one.call for one in gets], error)
 
+        self._gets_asked += len(gets)
         self._find(request, now, found, failed)
 
     # Batches
@@ -530,6 +549,10 @@ class Lookups:
         if error.code not in _SILENT:
             for call in calls:
                 self._gateway.answer(call, b"", status(500, error.message))
+
+
+def _call(group: MessageGroup, row: int) -> ApiCall:
+    return ApiCall(group.subject(row).decode(errors="replace"), group.reply(row) or b"", None, group.value(row) or b"")
 
 
 def _one(state: StreamState, query: MessageQuery) -> FindMessagesRequest | None:

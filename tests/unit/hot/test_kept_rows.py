@@ -77,7 +77,7 @@ def test_which_requests_are_plain_gets(subject: bytes, body: bytes, stream: byte
     assert list(found) == ([stream] if stream else [])
     assert others == ([] if stream else [0])
     if stream:
-        assert found[stream].rows() == [0]
+        assert [found[stream].row(0), found[stream].subject(group, 0)] == [0, wanted]
         pieces, left = answer_kept(found[stream], group, {wanted: kept(wanted, 0)}, table_of(wanted), ME, 0, 1, ROOM)
         assert left == []
         assert b"\r\nNats-Subject: %b\r\n" % wanted in pieces[0]
@@ -164,6 +164,16 @@ def test_many_answers_are_several_pieces() -> None:
     assert max(map(len, pieces)) <= 256 * 1024
     assert b"".join(pieces).count(b"HPUB r.") == 2_000
     assert all(one.startswith(b"HPUB r.") and one.endswith(b"\r\n") for one in pieces)
+
+
+def test_a_request_that_is_not_there_is_an_error() -> None:
+    group = asked((b"s.a", b""))
+    gets = sort_gets(group, 0, 1, [PREFIX])[0][b"s"]
+    for number in (-1, 1):
+        with pytest.raises(IndexError):
+            gets.row(number)
+        with pytest.raises(IndexError):
+            gets.subject(group, number)
 
 
 def test_rows_that_do_not_fit_are_refused() -> None:

@@ -6,10 +6,9 @@ import json
 
 import pytest
 
-from penstock.jetstream import api_queue, gateway
+from penstock.jetstream import api_queue, gateway, lookups
 from penstock.jetstream.api_call import ApiCall
 from penstock.jetstream.api_queue import ApiQueue
-from penstock.jetstream.lookups import LOOKUPS_MAX
 from tests.groups import group_of
 from tests.unit.jetstream.test_lookups import GatewayBroker, with_messages
 
@@ -107,13 +106,15 @@ def test_the_rows_of_a_read_are_taken_in_order(monkeypatch: pytest.MonkeyPatch) 
     assert [queue.take_rows() for _ in range(4)] == [(one, 0, 2), (one, 2, 3), (other, 0, 1), None]
 
 
-def test_a_flood_of_gets_that_must_be_looked_up_stays_within_the_requests_to_the_node() -> None:
+def test_gets_that_wait_for_the_node_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lookups, "GETS_ASKED_MAX", 500)
     broker = with_messages()
-    subjects = [b"$JS.API.DIRECT.GET.orders.orders.none%d" % number for number in range(5_000)]
-    read(broker, *subjects)
-    answered = served(broker)
-    while broker.gateway.has_next_turn:
-        broker.gateway.turn(broker.clock.now)
-        answered += served(broker)
-    assert answered == 5_000
-    assert broker.gateway.lookups._asked == 0 < LOOKUPS_MAX
+    read(broker, *[b"$JS.API.DIRECT.GET.orders.orders.other%d" % number for number in range(1_000)])
+    broker.turn()
+    codes = [payload[9:12] for _, payload in broker.got]
+    assert sorted(set(codes)) == [b"404", b"503"]
+    assert codes.count(b"404") == lookups.GETS_MAX + 1_000 % lookups.GETS_MAX  # the last ones fit again
+    assert len(codes) == 1_000
+    broker.got.clear()
+    read(broker, GET)  # and then there is room again
+    assert served(broker) == 1
