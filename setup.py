@@ -50,6 +50,7 @@ COMPILED = (
     "penstock.hot.interest",
     "penstock.hot.join",
     "penstock.hot.json_columns",
+    "penstock.hot.kept_rows",
     "penstock.hot.keyhash",
     "penstock.hot.keymap",
     "penstock.hot.lifetimes",

@@ -369,6 +369,7 @@ FOUND_BYTES_MAX = 1 * MIB  # in its answer, but for the last message and what th
 LAST_ROWS_BYTES_MAX = 64 * MIB  # last messages of subjects that a broker keeps in memory: some 80,000 small ones
 LAST_ROWS_PARTITIONS_MAX = 1_024  # partitions whose looked-up offsets are in a table; the oldest table goes first
 FOUND_ON_LOOP_MAX = 8  # messages looked up on the event loop: some 0.1 ms for each
+KNOWN_ON_LOOP_MAX = 128  # messages out of memory that it encodes there: some 5 µs for each
 FETCHES_WOKEN_MAX = 64  # waiting fetches answered per turn of the event loop: one message may wake any number
 PROJECTIONS_RUNNING_MAX = 2  # fetches of some columns or subjects: as many threads process batches
 PROJECTIONS_WAITING_MAX = 1_024
@@ -501,6 +502,7 @@ FLUSH_INTERVAL_MS = 100  # interval of background syncs of replicated data
 
 # Ingest
 READ_BUFFER_BYTES = 1 * MIB  # one read of the NATS connection; larger messages extend it
+API_READ_BUFFER_BYTES = 64 * KIB  # one read of requests to JetStream's API: some 1,000, which take 1 ms
 PARTITION_IN_FLIGHT_BYTES_MAX = 64 * MIB  # appended, not yet acked
 BROKER_IN_FLIGHT_BYTES_MAX = 256 * MIB  # beyond it the broker stops reading from NATS
 NATS_WRITE_BUFFER_BYTES_MAX = 4 * MIB  # unsent answers in the connection's buffer; beyond it they queue by stream

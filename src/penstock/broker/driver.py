@@ -56,7 +56,7 @@ from penstock.messages import (
 from penstock.node.node import Node
 from penstock.node.quorum.metadata_forwarding import THE_BROKER
 from penstock.node.security.access import ClientOrigin
-from penstock.node.step import DiskWork, Lane, Reply, Step, Subscribe, Unsubscribe
+from penstock.node.step import DiskWork, Lane, NatsAnswers, Reply, Step, Subscribe, Unsubscribe
 
 _log = logging.getLogger("penstock.broker")
 
@@ -95,6 +95,7 @@ class Driver:
     """
 
     link: NatsLink
+    api_link: NatsLink | None = None  # requests to JetStream's API and their answers: a flood leaves messages alone
     leaf: LeafLink | None = None
     server: Server
     peers: PeerConnections
@@ -203,21 +204,24 @@ class Driver:
         now = self.now()
         if self.leaf is not None and (trial := groups.pop(LEAF_GROUP, None)) is not None:
             self.leaf.trial_received(trial)
-        if self.gateway is not None and (calls := groups.pop(GATEWAY_GROUP, None)) is not None:
-            try:
-                self.gateway.messages_received(calls, now)
-            except Exception:  # noqa: BLE001 (reported; the callers get no answer, and the messages of streams go on)
-                _log.exception("internal error (bug) in a request to JetStream's API")
         self._node.messages_received(groups, now)
         self._carry_out_messages()
         self._watch_budget()
+
+    def calls_received(self, calls: MessageGroup) -> None:
+        """Pass requests to JetStream's API to the gateway."""
+        if self._stopping or self.gateway is None:
+            return
+        try:
+            self.gateway.messages_received(calls, self.now())
+        except Exception:  # noqa: BLE001 (reported; the callers get no answer, and the others go on)
+            _log.exception("internal error (bug) in a request to JetStream's API")
+        self._carry_out_messages()
 
     def link_event(self, event: LinkEvent) -> None:
         now = self.now()
         if isinstance(event, LinkUp):
             self._link_since_us = event.at_us
-            if self.gateway is not None and self.link.info is not None:
-                self.gateway.connected(self.link.info.max_payload, self.link.info.jetstream, now)
             self._node.nats_up()
             self.carry_out()  # at once: a barrier requested from now on comes after the node's own
         elif isinstance(event, LinkDown):
@@ -229,13 +233,32 @@ class Driver:
             if (token := self._barriers.pop(event.token, None)) is not None:
                 self._node.barrier_reached(token, now)
         elif isinstance(event, SubscriptionRefused):
-            if event.sid is not None and event.sid & GATEWAY_GROUP == GATEWAY_GROUP and self.gateway is not None:
-                self.gateway.refused(event.sid, event.reason)
-            elif event.sid == LEAF_GROUP:
+            if event.sid == LEAF_GROUP:
                 pass  # the leaf's trial tells it
             elif event.sid is not None or not event.subject:  # otherwise the subscription has been ended meanwhile
                 self._node.subscription_refused(event.sid, event.reason, now)
-        elif isinstance(event, ServerComplaint):
+        else:
+            self._note(event, now)
+        self.schedule()
+
+    def api_link_event(self, event: LinkEvent) -> None:
+        """Take an event of the connection for JetStream's API; its failures are in the log."""
+        now, link, gateway = self.now(), self.api_link, self.gateway
+        if link is None or gateway is None:
+            return
+        if isinstance(event, LinkUp) and link.info is not None:
+            gateway.connected(link.info.max_payload, link.info.jetstream, now)
+            self.carry_out()
+        elif isinstance(event, SubscriptionRefused):
+            if event.sid is not None:
+                gateway.refused(event.sid, event.reason)
+        else:
+            self._note(event, now)
+        self.schedule()
+
+    def _note(self, event: LinkEvent, now: Now) -> None:
+        """Count and log what is wrong with single messages and commands."""
+        if isinstance(event, ServerComplaint):
             self._complain(event, now)
         elif isinstance(event, MessagesSkipped):
             self.messages_skipped += event.count
@@ -245,7 +268,6 @@ class Driver:
             self.unanswerable += event.count
             text = "a publisher gets no ack: its reply subject is over %d bytes long or has a carriage return in it"
             self._warn("unanswerable", text % limits.NATS_REPLY_BYTES_MAX, now)
-        self.schedule()
 
     def leaf_event(self, event: LeafEvent) -> None:
         """Take an event of the leaf connection, which logs by itself."""
@@ -386,7 +408,10 @@ class Driver:
         """Let readers of JetStream's API go on, between all that has come meanwhile."""
         self._gateway_turn_due = False
         if self.gateway is not None and not self._stopped:
-            self.gateway.turn(self.now())
+            try:
+                self.gateway.turn(self.now())
+            except Exception:  # noqa: BLE001 (as in `groups_received`)
+                _log.exception("internal error (bug) in a request to JetStream's API")
             self.carry_out()
 
     def do(self, step: Step) -> None:
@@ -409,7 +434,7 @@ class Driver:
         if self.tracing is not None:
             self.tracing.record()
         if step.publish:
-            self.link.answer(step.publish)
+            self._publish(step.publish)
             self._node.meters.acked(step.publish, self.elapsed_us())
         if step.deliver and self.leaf is not None:
             self.leaf.deliver(step.deliver)
@@ -427,13 +452,30 @@ class Driver:
             self.peers.join(step.join)
         for command in step.nats:
             if isinstance(command, Subscribe):
-                self.link.subscribe(command.sid, command.subject, command.queue)
+                self._link_of(command.sid).subscribe(command.sid, command.subject, command.queue)
             elif isinstance(command, Unsubscribe):
-                self.link.unsubscribe(command.sid)
+                self._link_of(command.sid).unsubscribe(command.sid)
             else:
                 self._barriers[self.link.barrier()] = command.token
         for note in step.notes:
             note()
+
+    def _publish(self, answers: list[NatsAnswers]) -> None:
+        """Send acks to publishers, and answers to callers of JetStream's API."""
+        if self.api_link is not None and any(one.sid == GATEWAY_GROUP for one in answers):
+            self.api_link.answer([one for one in answers if one.sid == GATEWAY_GROUP])
+            answers = [one for one in answers if one.sid != GATEWAY_GROUP]
+        if answers:
+            self.link.answer(answers)
+
+    def _link_of(self, sid: int) -> NatsLink:
+        is_of_api = self.api_link is not None and sid & GATEWAY_GROUP == GATEWAY_GROUP
+        return self.api_link if is_of_api and self.api_link is not None else self.link
+
+    @property
+    def answers_dropped(self) -> int:
+        """Number of acks and answers that nats-server did not take in time."""
+        return self.link.answers_dropped + (0 if self.api_link is None else self.api_link.answers_dropped)
 
     def _reply(self, reply: Reply) -> None:
         caller = reply.caller
@@ -468,7 +510,7 @@ class Driver:
             since_us=None if self._link_since_us is None else TimestampUs(self._link_since_us),
             last_error=link.last_failure,
             reconnects=self.reconnects,
-            answers_dropped=link.answers_dropped,
+            answers_dropped=self.answers_dropped,
             complaints=self.complained,
             last_complaint=self.last_complaint,
             messages_skipped=self.messages_skipped,
@@ -719,6 +761,8 @@ class Driver:
         self._node.drain(self.now())
         self.carry_out()
         # Before the leaderships end, so that what was published is acked: another leader would not ack these messages.
+        if self.api_link is not None:
+            await self.api_link.drain(int(timeout_s * 100))
         proven_us = self.link.proven_us
         if not await self.link.drain(int(timeout_s * 250)):
             _log.warning("NATS did not confirm the end of the subscriptions; what was on the way was not stored")
@@ -749,6 +793,8 @@ class Driver:
         await self.server.finish(patience.remaining_s() / 2)
         if self.leaf is not None:
             self.leaf.stop()
+        if self.api_link is not None:
+            await self.api_link.stop(int(timeout_s * 50))
         await self.link.stop(int(patience.remaining_s() * 500))
         self._threads.close()
         return disk_answers

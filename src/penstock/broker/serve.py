@@ -45,6 +45,7 @@ from penstock.broker.config.data_dir import (
 from penstock.broker.config.encryption import encrypted
 from penstock.broker.config.settings import DEFAULT_DOMAIN, OFF, SYNC_BY_AUTO
 from penstock.broker.driver import Driver, wall_clock
+from penstock.broker.nats.api_link import ApiLinkEvents
 from penstock.broker.nats.deliveries import LeafDeliveries
 from penstock.broker.nats.leaf_link import LeafLink
 from penstock.broker.nats.link import NatsLink
@@ -330,6 +331,7 @@ async def _start(config: BrokerConfig, open_files_max: int, running: _Running) -
     guarding.count(server.connections_of.__getitem__, server.make_room, server.has_share)
     driver.link = _nats_link(driver, config, servers)
     if config.jetstream_api != OFF:
+        driver.api_link = _api_link(driver, config, servers)
         driver.leaf = _leaf_link(driver, config, running, node)
         driver.gateway = _gateway(node, driver, config)
         driver.have_done(Lane.QUERY, _load_arrow, lambda error: None)  # the first STREAM.INFO is not to wait for it
@@ -350,6 +352,8 @@ async def _start(config: BrokerConfig, open_files_max: int, running: _Running) -
     running.observability = Observability(driver, config, http, exporter)
     await running.observability.start()
     running.link_tasks.append(asyncio.create_task(driver.link.run(), name="NATS link"))
+    if driver.api_link is not None:
+        running.link_tasks.append(asyncio.create_task(driver.api_link.run(), name="NATS link of the API"))
     if driver.leaf is not None:
         running.link_tasks.append(asyncio.create_task(driver.leaf.run(), name="leaf link"))
     for link_task in running.link_tasks:
@@ -382,7 +386,8 @@ async def _first_connected(driver: Driver, *, is_guarded: bool) -> None:
         if driver.gateway is not None and driver.gateway.node.cluster_id:  # else it may take long until there is one
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(driver.api_decided.wait(), FIRST_LINK_TIMEOUT_MS / 1_000)
-            await link.wait_barrier(FIRST_LINK_TIMEOUT_MS)
+            if driver.api_link is not None:
+                await driver.api_link.wait_barrier(FIRST_LINK_TIMEOUT_MS)
     except OperationalError as error:
         _log.warning("%s; serving reads meanwhile, and trying on", error)
     if is_guarded and (open_nats := _open_nats(link)):
@@ -439,6 +444,17 @@ def _nats_link(driver: Driver, config: BrokerConfig, servers: tuple[NatsServer, 
     return NatsLink(driver, access, clock_us=lambda: wall_clock().wall_us, random=random.random)
 
 
+def _api_link(driver: Driver, config: BrokerConfig, servers: tuple[NatsServer, ...]) -> NatsLink:
+    return NatsLink(
+        ApiLinkEvents(driver),
+        _nats_access(config, servers),
+        clock_us=lambda: wall_clock().wall_us,
+        random=random.random,
+        what="connection for JetStream's API",
+        read_buffer_bytes=limits.API_READ_BUFFER_BYTES,
+    )
+
+
 def _load_arrow() -> None:
     """Import what counts subjects: 0.2 s of CPU, and pandas where it is installed, for which `array` looks once."""
     import pyarrow as pa
@@ -457,7 +473,7 @@ def _gateway(node: Node, driver: Driver, config: BrokerConfig) -> Gateway:
         prefixes=prefixes,
         deliveries=LeafDeliveries(driver.leaf, node.outbox),
         new_name=lambda: secrets.token_hex(6),
-        unsent_bytes=lambda: driver.link.write_buffer_bytes,
+        unsent_bytes=lambda: 0 if driver.api_link is None else driver.api_link.write_buffer_bytes,
         domain=config.jetstream_domain,
         rights=ApiRights(may_manage=manages, user=config.jetstream_user),
     )

@@ -26,6 +26,10 @@ def unavailable(description: str) -> ApiError:
     return ApiError(503, 10008, description)
 
 
+def too_many_requests() -> ApiError:
+    return unavailable("too many requests at once; ask again in a moment")
+
+
 def invalid_json(text: str) -> ApiError:
     return ApiError(400, 10025, f"invalid JSON: {text}")
 

@@ -2,8 +2,10 @@
 
 Rules: all brokers share one queue group, so each request reaches one of them. That broker answers what no leader is
 needed for, and passes on what is about a stream's messages to the broker that leads the stream; it keeps nothing of it.
-The executing broker answers on its own connection to NATS. A request without a reply subject is dropped. The node is
-asked through its own typed requests; its answers come back through `answered`, in a later turn.
+The executing broker answers on its own connection to NATS. A request without a reply subject is dropped. Requests
+queue up (`ApiQueue`) and are served in slices, between which everything else gets its turn; one that finds the queue
+full is refused. The node is asked through its own typed requests; its answers come back through `answered`, in a later
+turn.
 
 | event                                  | method              |
 |----------------------------------------|---------------------|
@@ -33,10 +35,12 @@ from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import BrokerId, StreamId
 from penstock.base.meters import Histogram
 from penstock.base.subjects import is_within
+from penstock.hot.kept_rows import refuse_rows
 from penstock.hot.message_group import MessageGroup
 from penstock.hot.scan import GROUP_BITS
 from penstock.jetstream.answers import answer_headers, error_answer, json_answer, publish_command, status
 from penstock.jetstream.api_call import ApiCall, ApiSubject, parse_api_subject
+from penstock.jetstream.api_queue import ROWS_AT_ONCE, ApiQueue
 from penstock.jetstream.conversations import Answered, Asked, Conversation, Question
 from penstock.jetstream.errors import (
     ApiError,
@@ -44,6 +48,7 @@ from penstock.jetstream.errors import (
     invalid_config,
     invalid_json,
     not_allowed,
+    too_many_requests,
     unavailable,
     unreadable,
 )
@@ -74,11 +79,19 @@ CONVERSATIONS_MAX = 1_000
 """Requests under way at one broker, each with its payload of at most REQUEST_BYTES_MAX."""
 DENIAL_CHARS_MAX = 400
 """Of a log line about a denied request."""
+SLICE_US = 2_000
+"""Estimated time of the event loop for requests, between two looks at everything else: publishers wait for so long."""
+_CALL_US, _LISTED_US = 150, 10  # of a request, and for each stream of a list
+_QUICK_US = {"DIRECT.GET": 10, "CONSUMER.MSG.NEXT": 20}
+_LISTS = frozenset({"STREAM.LIST", "STREAM.NAMES"})
+_DIRECT = "DIRECT.GET."
 _CALLS = msgspec.msgpack.Decoder(list[ApiCall])
 _NO_SUBJECT = bytes(range(0x21)) + b"\x7f"  # no character of a subject
 _TIMEOUT_US = 4_500_000  # clients wait for 5 s
 _LAST_US = 300_000  # for the rest, without an answer to an optional question
 _RETRY_US = 50_000
+_TOO_MANY_BLOCK = status(503, too_many_requests().description)
+_TOO_MANY = error_answer("ERROR", 503, too_many_requests().err_code, too_many_requests().description)
 _REQUIRED_LEVEL = re.compile(rb"\r\nNats-Required-Api-Level: *([^\r]*?) *\r\n", re.IGNORECASE)
 _MANAGING = frozenset({"STREAM.CREATE", "STREAM.UPDATE", "STREAM.DELETE", "STREAM.PURGE", "STREAM.MSG.DELETE"})
 """Operations that change streams or messages."""
@@ -187,6 +200,7 @@ class Gateway:
         self._to_pass_on: dict[BrokerId, list[ApiCall]] = {}
         self._open: dict[_Open, None] = {}
         self._denials: dict[str, int] = {}  # by operation: when the next one is logged
+        self._queue = ApiQueue()
 
     # Events
 
@@ -210,23 +224,12 @@ class Gateway:
         return self._ownership.has_news
 
     def messages_received(self, group: MessageGroup, now: Now) -> None:
-        """Take the API requests of one read of the NATS connection."""
-        calls: list[ApiCall] = []
-        owners, lease_us = self._ownership.prefixes, self.node.api_lease_us
-        for row in range(len(group)):
-            reply = group.reply(row) or group.early(row)
-            subject = group.subject(row).decode(errors="replace")
-            if self._ownership.hears(subject, group.headers(row), now):
-                continue
-            if reply is None:
-                for part in self.parts:
-                    part.heard(subject, now)
-                continue
-            owner = owners.get(self._parsed(subject).prefix)
-            if owner is not None and owner.may_answer(now, lease_us):
-                value = group.value(row) or b""
-                calls.append(ApiCall(subject, reply, group.headers(row), value, received_us=now.wall_us))
-        self._take_all(calls, now)
+        """Take the API requests of one read of the NATS connection: they are served in turn, the first ones at once."""
+        is_first = not self._queue
+        if (begin := self._queue.add(group)) < len(group):
+            self._refuse_rows(group, begin)
+        if is_first:
+            self.turn(now)
 
     def passed_on(self, raw: bytes | memoryview, now: Now) -> None:
         """Take API requests that another broker passed on. Raise RemoteError (bad_request)."""
@@ -236,7 +239,12 @@ class Gateway:
             raise RemoteError(ErrorCode.BAD_REQUEST, f"API calls: {error}") from None
         if any(not call.reply or call.reply.translate(None, _NO_SUBJECT) != call.reply for call in calls):
             raise RemoteError(ErrorCode.BAD_REQUEST, "API calls: a reply subject is none")
-        self._take_all([call for call in calls if not self._has_left(call)], now)
+        is_first = not self._queue
+        calls = [call for call in calls if not self._has_left(call)]
+        for call in calls[self._queue.add_calls(calls) :]:
+            self.refuse(call, self._parsed(call.subject), too_many_requests())
+        if is_first:
+            self.turn(now)
 
     def _has_left(self, call: ApiCall) -> bool:
         """True if the cluster has withdrawn from the prefix of a call that another broker passed on."""
@@ -287,13 +295,16 @@ class Gateway:
 
     def turn(self, now: Now) -> None:
         """Do some of the work that waits for its turn."""
-        for part in self.parts:
-            part.turn(now)
+        try:
+            self._serve(now)
+        finally:
+            for part in self.parts:
+                part.turn(now)
 
     @property
     def has_next_turn(self) -> bool:
         """True if `turn` has something to do."""
-        return any(part.has_next_turn for part in self.parts)
+        return bool(self._queue) or any(part.has_next_turn for part in self.parts)
 
     @property
     def next_deadline_us(self) -> int | None:
@@ -313,7 +324,7 @@ class Gateway:
         self._last_number += 1
         caller = GatewayCaller(self._last_number)
         self._waiting[caller] = heard
-        self.node.request(caller, addressed(request), b"", now, self._user() if who is None else who)
+        self.node.request(caller, addressed(request), b"", now, self.user if who is None else who)
 
     def ask_rows(self, request: FetchRequest, now: Now, heard: Heard) -> None:
         """Ask for rows of which readers get those that match their filters.
@@ -346,7 +357,7 @@ class Gateway:
         """Answer a call with what the conversation returns, or with its refusal."""
         if len(self._open) >= CONVERSATIONS_MAX:
             conversation.close()
-            self.refuse(call, subject, unavailable("too many requests at once; ask again in a moment"))
+            self.refuse(call, subject, too_many_requests())
             return
         one = _Open(call, subject, conversation, now.elapsed_us + _TIMEOUT_US)
         self._open[one] = None
@@ -434,6 +445,13 @@ class Gateway:
         """Return the stream on which the rights are: of a partition, the one that has it."""
         return self.node.image.streams.get(real_ids(state.stream_id)[0], state)
 
+    def led(self, name: str) -> StreamState | None:
+        """Return a stream of one partition that this broker leads and the API's user may read; None: another one."""
+        state = self.stream(name)
+        if state is None or len(state.partitions) > 1 or state.partitions[0].leader != self.node.broker_id:
+            return None
+        return None if self._reading_refusal(state) is not None else state
+
     def streams(self) -> list[StreamState]:
         """Return all streams that the API's user may see, by name; none of Penstock's own."""
         image = self.node.image
@@ -444,45 +462,79 @@ class Gateway:
     @property
     def authorization(self) -> Authorization:
         """Permissions of the API's user."""
-        return self.node.access.of(self._user())
+        return self.node.access.of(self.user)
 
-    # Inside
-
-    def _user(self) -> Principal | None:
-        """Return the user that all callers act as; None: no user, which may do everything without authentication."""
+    @property
+    def user(self) -> Principal | None:
+        """The user that all callers act as; None: no user, which may do everything without authentication."""
         user = None if self._rights.user is None else self.node.image.users.get(self._rights.user)
         return None if user is None else Principal(user.name, user.made_index)
+
+    # Inside
 
     def _parsed(self, subject: str) -> ApiSubject:
         return parse_api_subject(subject, self._prefixes) or ApiSubject("", "")
 
-    def _take_all(self, calls: Sequence[ApiCall], now: Now) -> None:
-        """Take calls that came together; a bug in one is raised behind the others."""
-        bug: Exception | None = None
-        for call in calls:
+    def _serve(self, now: Now) -> None:
+        """Serve requests for about SLICE_US, oldest first; a bug in one is raised behind the others."""
+        queue, bug, left_us = self._queue, list[Exception](), SLICE_US
+        if not queue.calls and (taken := queue.take_rows()) is not None:
+            group, begin, end = taken
+            for row in self._answer_kept(group, begin, end, now):
+                if (call := self._call(group, row, now)) is not None:
+                    queue.calls.append(call)
+        while queue.calls and left_us > 0:
+            call = queue.calls.popleft()
             try:
-                self._take(call, now)
+                left_us -= self._take(call, now)
             except Exception as error:  # noqa: BLE001 (raised below)
-                bug = error
+                bug.append(error)
         self.lookups.ask_gets(now)
         self._send_passed_on()
-        if self.has_next_turn:
-            self.turn(now)  # at once: a pull request waits
-        if bug is not None:
-            raise bug
+        if bug:
+            raise bug[-1]
 
-    def _take(self, call: ApiCall, now: Now) -> None:
+    def _answer_kept(self, group: MessageGroup, begin: int, end: int, now: Now) -> list[int]:
+        """Answer what is certain in memory; return the other rows."""
+        owners, lease_us = self._ownership.prefixes, self.node.api_lease_us
+        served = [prefix for prefix, owner in owners.items() if owner.may_answer(now, lease_us)]
+        return self.lookups.answer_kept(group, begin, end, [f"{one}{_DIRECT}".encode() for one in served], now)
+
+    def _call(self, group: MessageGroup, row: int, now: Now) -> ApiCall | None:
+        """Return the request of a row; None: it is none, and taken."""
+        subject, headers = group.subject(row).decode(errors="replace"), group.headers(row)
+        if self._ownership.hears(subject, headers, now):
+            return None
+        if (reply := group.reply(row) or group.early(row)) is None:
+            for part in self.parts:
+                part.heard(subject, now)
+            return None
+        owner = self._ownership.prefixes.get(self._parsed(subject).prefix)
+        if owner is None or not owner.may_answer(now, self.node.api_lease_us):
+            return None
+        return ApiCall(subject, reply, headers, group.value(row) or b"", received_us=now.wall_us)
+
+    def _refuse_rows(self, group: MessageGroup, begin: int) -> None:
+        """Refuse the requests from row `begin` on: the queue is full."""
+        self.errors["", too_many_requests().err_code] += len(group) - begin
+        for first in range(begin, len(group), ROWS_AT_ONCE):
+            end = min(first + ROWS_AT_ONCE, len(group))
+            if commands := refuse_rows(group, first, end, _DIRECT.encode(), _TOO_MANY_BLOCK, _TOO_MANY):
+                self.send(commands)
+
+    def _take(self, call: ApiCall, now: Now) -> int:
+        """Take one request; return how long that takes, about, in µs of the event loop."""
         subject = self._parsed(call.subject)
         if subject.operation == "INFO" and call.headers is not None and PROBE_HEADER.encode() in call.headers:
             self.answer(call, json_answer("INFO"), answer_headers({CLUSTER_HEADER: self.node.cluster_id}))
-            return
+            return _CALL_US
         handler = self.handlers.get(subject.operation)
         if handler is None:
-            return  # as a nats-server without that operation: silence
+            return _CALL_US  # as a nats-server without that operation: silence
         self.requests[subject.operation] += call.hops == 0
         if (refusal := self._refusal(call, subject)) is not None:
             self.refuse(call, subject, refusal)
-            return
+            return _CALL_US
         stream = self.stream(subject.stream)
         is_here = stream is None or subject.operation in _ANYWHERE
         if stream is None or is_here or (leader := stream.partitions[0].leader) == self.node.broker_id:
@@ -491,6 +543,9 @@ class Gateway:
             self._to_pass_on.setdefault(leader, []).append(msgspec.structs.replace(call, hops=call.hops + 1))
         else:
             self.refuse(call, subject, unavailable("the stream has no leader at the moment; ask again"))
+        if subject.operation in _LISTS:
+            return _CALL_US + _LISTED_US * len(self.node.image.names)
+        return _QUICK_US.get(subject.operation, _CALL_US)
 
     def _refusal(self, call: ApiCall, subject: ApiSubject) -> ApiError | None:
         """Return why the call is not even tried."""
@@ -498,18 +553,22 @@ class Gateway:
             return invalid_json(f"it has {size} bytes; the limit is {REQUEST_BYTES_MAX}")
         if subject.operation in _MANAGING and not self._rights.may_manage:
             return not_allowed("the API only reads here: the broker's setting jetstream_rights is `read`")
-        if self.node.access.is_guarded and self._user() is None:
-            return not_allowed("the API has no user here: see the broker's setting jetstream_user")
         stream = self.stream(subject.stream)
         is_partition = stream is not None and is_partition_stream(stream)
         if is_partition and subject.operation in _MANAGING and subject.operation != "STREAM.CREATE":
             return invalid_config(f"stream {subject.stream} is a partition of another stream, and can only be read")
-        if stream is not None and subject.operation in _READING and (refusal := unreadable(stream)) is not None:
+        if (refusal := self._reading_refusal(stream if subject.operation in _READING else None)) is not None:
             return refusal
         if call.headers is not None and _asks_for_too_much(call.headers):
             is_direct = subject.operation == "DIRECT.GET"
             return ApiError(412, 10185, "Required Api Level" if is_direct else "JetStream minimum api level required")
         return None
+
+    def _reading_refusal(self, stream: StreamState | None) -> ApiError | None:
+        """Return why nothing may be asked of the API now, or not these messages."""
+        if self.node.access.is_guarded and self.user is None:
+            return not_allowed("the API has no user here: see the broker's setting jetstream_user")
+        return None if stream is None else unreadable(stream)
 
     def _send_passed_on(self) -> None:
         for leader, calls in self._to_pass_on.items():

@@ -20,7 +20,7 @@ from __future__ import annotations
 import json
 import re
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
@@ -36,6 +36,8 @@ from penstock.base.subjects import are_plain, is_wildcard, subject_mistake
 from penstock.batch import codec
 from penstock.batch.picking import RowPicker
 from penstock.hot.direct_answers import direct_answers, time_text
+from penstock.hot.kept_rows import SubjectGets, answer_kept, sort_gets
+from penstock.hot.message_group import MessageGroup
 from penstock.hot.rows import BatchRows
 from penstock.jetstream.answers import json_answer, status
 from penstock.jetstream.api_call import ApiCall, ApiSubject
@@ -52,7 +54,7 @@ from penstock.jetstream.errors import (
     no_message_found,
     several_partitions,
     stream_not_found,
-    unavailable,
+    too_many_requests,
     unreadable,
 )
 from penstock.jetstream.stream_config import KEPT
@@ -79,11 +81,16 @@ UNSENT_BYTES_MAX = 2 * limits.MIB
 LOOKUPS_MAX = 2_000
 """Requests to the node under way, some 0.3 s of work: more are refused, so that messages wait no longer than that."""
 BATCHES_WAITING_MAX = 1_000
+GETS_ASKED_MAX = 10_000
+"""Gets in requests to the node under way: more are refused, as LOOKUPS_MAX."""
+GETS_MAX = 256
+"""Gets of one request to the node: what was found takes the event loop some 6 µs each."""
 PATIENCE_US = 4_500_000
 """Clients wait for 5 s: what can be answered later than that is not asked again."""
 ASKED_AGAIN_MAX = 1_000
 """Requests to the node that wait to be asked again; each may be for all gets of a read."""
 _RETRY_US = 50_000
+_CONFIGS_MAX = 1_000  # of which is known whether they allow direct gets
 _ALL = (">",)
 _NOT_FOUND = b"NATS/1.0 404 Message Not Found\r\n\r\n"
 _NO_RESULTS = b"NATS/1.0 404 No Results\r\n\r\n"
@@ -142,8 +149,10 @@ class Lookups:
         self._gateway = gateway
         self._gets: dict[StreamId, list[_Get]] = {}  # of the present read
         self._streams: dict[str, StreamState | None] = {}  # that the present read names
+        self._direct: dict[StreamId, tuple[StreamConfig, bool]] = {}  # whether a config allows direct gets
         self._later: deque[tuple[int, Callable[[], None]]] = deque()  # what is asked again, and when
         self._asked = 0  # requests to the node without an answer
+        self._gets_asked = 0  # gets in them
         self._running = 0  # batches
         self._waiting: deque[_Batch] = deque()
 
@@ -161,6 +170,50 @@ class Lookups:
     def next_deadline_us(self) -> int | None:
         """Latest time at which `tick` must run."""
         return self._later[0][0] if self._later else None
+
+    def answer_kept(self, group: MessageGroup, begin: int, end: int, prefixes: list[bytes], now: Now) -> list[int]:
+        """Answer the gets among rows [begin, end) whose messages are certain in memory, and note those to be looked up.
+
+        Return the other rows: other requests, and gets that this broker does not answer.
+        """
+        found, others = sort_gets(group, begin, end, prefixes)
+        for name, gets in found.items():
+            state = self._gateway.led(name.decode(errors="replace"))
+            if state is None or not self._allows_direct(state):
+                others += map(gets.row, range(gets.count))
+                continue
+            self._gateway.requests["DIRECT.GET"] += gets.count
+            left: Iterable[int] = range(gets.count)
+            kept = self._gateway.node.kept_lasts(state.stream_id, now, self._gateway.user)
+            if kept is not None:
+                lasts, payload_max = kept.lasts, self._gateway.payload_max
+                shown = kept.log_start, kept.visible_end
+                pieces, left = answer_kept(gets, group, kept.rows, lasts.table, lasts.identity, *shown, payload_max)
+                for piece in pieces:
+                    self._gateway.send(piece)
+            self._note(state, group, gets, left)
+        others.sort()
+        return others
+
+    def _note(self, state: StreamState, group: MessageGroup, gets: SubjectGets, numbers: Iterable[int]) -> None:
+        """Note gets for `ask_gets`."""
+        noted = self._gets.setdefault(state.stream_id, [])
+        for number in numbers:
+            row = gets.row(number)
+            subject = gets.subject(group, number).decode(errors="replace")
+            if _WILDCARDS.search(subject) is not None and is_wildcard(subject):
+                self._look_up(_call(group, row), state, MessageQuery(last_by_subj=subject), self._gateway.node.now)
+            else:
+                noted.append(_Get(_call(group, row), subject, True))
+
+    def _allows_direct(self, state: StreamState) -> bool:
+        config, allows = self._direct.get(state.stream_id, (None, False))
+        if config is not state.config:
+            if len(self._direct) >= _CONFIGS_MAX:
+                self._direct.clear()
+            allows = allows_direct(state.config)
+            self._direct[state.stream_id] = state.config, allows
+        return allows
 
     # Handlers
 
@@ -196,7 +249,7 @@ class Lookups:
         if (request := self._one(state, query)) is None:
             self._gateway.refuse(call, subject, no_message_found())
         elif self._asked >= LOOKUPS_MAX:
-            self._gateway.refuse(call, subject, unavailable("too many requests at once; ask again in a moment"))
+            self._gateway.refuse(call, subject, too_many_requests())
         else:
             self._find(request, now, found, failed)
 
@@ -204,7 +257,7 @@ class Lookups:
         if subject.stream not in self._streams:
             self._streams[subject.stream] = self._gateway.stream(subject.stream)
         state = self._streams[subject.stream]
-        if state is None or not allows_direct(state.config):
+        if state is None or not self._allows_direct(state):
             no_subscriber = b"NATS/1.0 503\r\nNats-Subject: %b\r\n\r\n" % call.subject.encode()
             self._gateway.answer(call, b"", no_subscriber)
         elif len(state.partitions) > 1:
@@ -261,10 +314,14 @@ class Lookups:
         for stream_id, gets in found.items():
             state = self._gateway.stream_of(stream_id)
             if state is not None:
-                for begin in range(0, len(gets), limits.FOUND_SUBJECTS_MAX):
-                    self._get(state, gets[begin : begin + limits.FOUND_SUBJECTS_MAX], now)
+                for begin in range(0, len(gets), GETS_MAX):
+                    self._get(state, gets[begin : begin + GETS_MAX], now)
 
     def _get(self, state: StreamState, gets: list[_Get], now: Now) -> None:
+        if self._gets_asked + len(gets) > GETS_ASKED_MAX:
+            for one in gets:
+                self._gateway.answer(one.call, b"", _TOO_BUSY)
+            return
         if not are_plain([one.subject.encode(errors="replace") for one in gets]):
             wrong = [one for one in gets if subject_mistake(one.subject) is not None]
             for one in wrong:
@@ -282,6 +339,7 @@ class Lookups:
 
     def _ask_gets(self, request: FindMessagesRequest, state: StreamState, gets: list[_Get], now: Now) -> None:
         def found(response: FindMessagesResponse, data: bytes) -> None:
+            self._gets_asked -= len(gets)
             rows = {one: row for row, one in enumerate(_subjects(data))}
             is_all = response.next_offset >= response.end_offset
             left = [] if is_all else [one for one in gets if one.subject not in rows]
@@ -296,12 +354,14 @@ class Lookups:
                 self._ask_gets(again, state, left, self._gateway.node.now)
 
         def failed(error: RemoteError) -> None:
+            self._gets_asked -= len(gets)
             if error.code == ErrorCode.NOT_AUTHORIZED and len(gets) > 1:  # perhaps on some of the subjects only
                 for one in gets:
                     self._get(state, [one], self._gateway.node.now)
             else:
                 self._refuse([one.call for one in gets], error)
 
+        self._gets_asked += len(gets)
         self._find(request, now, found, failed)
 
     # Batches
@@ -512,6 +572,10 @@ class Lookups:
             code = 403 if refusal.code == 403 else 500
             for call in calls:
                 self._gateway.answer(call, b"", status(code, error.message))
+
+
+def _call(group: MessageGroup, row: int) -> ApiCall:
+    return ApiCall(group.subject(row).decode(errors="replace"), group.reply(row) or b"", None, group.value(row) or b"")
 
 
 def _one(state: StreamState, query: MessageQuery) -> FindMessagesRequest | None:

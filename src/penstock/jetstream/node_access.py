@@ -12,6 +12,7 @@ from penstock.base.errors import RemoteError
 from penstock.base.ids import BrokerId, Incarnation, PartitionId, StreamId
 from penstock.messages import Request, Response
 from penstock.metadata.image import ClusterImage
+from penstock.node.api.last_rows import KeptLasts
 from penstock.node.partition.partition import Shown
 from penstock.node.security.access import Access
 from penstock.node.step import Outbox, Payload
@@ -66,6 +67,12 @@ class GatewayNode(Protocol):
 
     def shown(self, stream_id: StreamId, partition: PartitionId) -> Shown | None:
         """Return what readers are shown of a partition that this broker leads; None: it does not."""
+
+    def kept_lasts(self, stream_id: StreamId, now: Now, who: Principal | None = None) -> KeptLasts | None:
+        """Return the last messages of subjects that are in memory, of a stream that this broker leads.
+
+        None: they have to be asked for by a request, which tells why.
+        """
 
     def is_stored(self, subject: str) -> bool:
         """Return if a stream stores messages on this subject without wildcards."""

@@ -41,6 +41,7 @@ from penstock.messages import (
 )
 from penstock.metadata.companions import is_companion
 from penstock.metadata.image import ClusterImage
+from penstock.node.api.last_rows import KeptLasts
 from penstock.node.context import Context
 from penstock.node.control.cluster import Cluster
 from penstock.node.controller.audit import AuditLog
@@ -410,6 +411,16 @@ class Node:
         """Return what readers are shown of a partition that this broker leads; None: it does not."""
         found = self._partitions.get(PartitionKey(stream_id, partition))
         return None if found is None or found.leadership is None else found.shown
+
+    def kept_lasts(self, stream_id: StreamId, now: Now, who: Principal | None = None) -> KeptLasts | None:
+        """Return the last messages of subjects that are in memory, of a stream that this broker leads.
+
+        None: they have to be asked for by a request, which tells why.
+        """
+        if self._is_stopped:
+            return None
+        self._at(now)
+        return self._lookups.kept_lasts(self._router.find, self.access.of(who), stream_id)
 
     def is_stored(self, subject: str) -> bool:
         """Return if a stream stores messages on this subject without wildcards."""

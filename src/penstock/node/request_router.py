@@ -104,7 +104,8 @@ class RequestRouter:
     ) -> None:
         self._cluster = cluster
         self._replicas = replicas
-        find = PartitionLookup(context, cluster, replicas.partitions, replicas.streams.failures, replicas.companions)
+        failures, companions = replicas.streams.failures, replicas.companions
+        find = self.find = PartitionLookup(context, cluster, replicas.partitions, failures, companions)
         self.fetches = FetchApi(context, replicas)
         self.verifying = VerifyApi(context.outbox, stopping=STOPPING)
         self.storing = AppendApi(context, find, replicas, budget.meters.counters)

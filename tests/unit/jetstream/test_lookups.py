@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from penstock.access import Credential, CredentialKind, Operation, Rule
 from penstock.access.handshake import Principal
 from penstock.base import limits
+from penstock.commitlog import LiveSubjectQueries
 from penstock.ingest.last_sequences import LastSequences
 from penstock.jetstream import lookups
 from penstock.jetstream.gateway import ApiRights
@@ -309,3 +310,28 @@ def test_each_request_has_an_end_whatever_it_holds(calls: list[tuple[str, bytes]
     assert {reply for reply, _ in broker.got} == {f"reply.{number}" for number in range(len(safe))}
     assert not broker.disk
     assert broker.gateway.lookups.next_deadline_us is None
+
+
+def test_sums_of_the_active_segment_are_merged_once_where_rows_are_hidden() -> None:
+    broker = GatewayBroker()
+    broker.start()
+    broker.create("orders", max_messages_per_subject=1)
+    (partition,) = [one for one in broker.node._partitions.values() if one.stream.name == "orders"]
+
+    def told() -> list[int]:
+        told: list[int] = []
+        view = partition.live_view()
+        LiveSubjectQueries(view, partition.visible_end, told.append).last_of_many([b"orders.none"])
+        return told
+
+    for number in range(40):
+        broker.publish(f"orders.{number}", b"v")
+    broker.tick(1_000)
+    told()
+    for number in range(5, 9):  # the log begins with the same row as before
+        broker.publish(f"orders.{number}", b"newer")
+    broker.tick(1_000)
+    assert partition.log.hidden is not None
+    subjects = 40 + 4  # of both parts; told beside the bytes of rows
+    assert subjects in told()
+    assert subjects not in told()

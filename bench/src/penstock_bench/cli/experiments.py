@@ -44,6 +44,10 @@ SUBJECTS_EXAMPLES = examples(
     "penstock bench subjects",
     "penstock bench subjects --messages 1000000 --subjects 10000",
 )
+KEY_VALUES_EXAMPLES = examples(
+    "penstock bench key-values",
+    "penstock bench key-values --keys 1000000 --replicas 3 --json key-values.json",
+)
 COMPACTION_EXAMPLES = examples(
     "# about 9 GB of disk meanwhile",
     "penstock bench compaction",
@@ -250,6 +254,39 @@ def subjects(
 
     further = min(messages, SubjectsPlan().further)
     run_experiment("subjects", SubjectsPlan(messages, count, further), folder, json_file, less="give fewer --messages")
+
+
+@clearly
+def key_values(
+    keys: Annotated[
+        int,
+        typer.Option("--keys", metavar="N", min=100, max=limits.BENCH_LONG_MESSAGES_MAX, help="Number of keys."),
+    ] = 100_000,
+    replicas: Annotated[
+        int, typer.Option("--replicas", metavar="1|3", min=1, max=3, help="Replicas of the bucket: 1 or 3.")
+    ] = 1,
+    operations: Annotated[
+        int,
+        typer.Option(
+            "--operations", metavar="N", min=100, max=10_000_000, help="Gets and puts in a round, many in flight."
+        ),
+    ] = 20_000,
+    rounds: Rounds = None,
+    json_file: JsonFile = None,
+    folder: Dir = None,
+    debug: Debug = False,
+) -> None:
+    """Measure a key-value bucket of NATS, beside the same in JetStream.
+
+    Puts and gets values of 200 bytes through JetStream's API, one by one and many in flight, and takes the first values
+    of a watch of all keys. Prints rates, latencies, and the CPU time of all servers for each.
+    """
+    if replicas not in (1, 3):
+        raise typer.BadParameter("give 1 or 3", param_hint="--replicas")
+    from penstock_bench.experiments.key_values import experiment
+
+    plan = experiment(keys, replicas, operations, rounds)
+    run_experiment("key-values", plan, folder, json_file, less="give fewer --keys")
 
 
 @clearly

@@ -129,7 +129,7 @@ class JetStreamCluster(System):
         config = {"name": name, "subjects": [subject], "num_replicas": REPLICAS, **self._config}
         until(lambda: self._ask(f"$JS.API.STREAM.CREATE.{name}", config), f"the stream {name} is made")
         try:
-            leader = until(lambda: self._leader_if_whole(name), f"all replicas of {name} are current")
+            leader = until(lambda: self.leader_if_whole(name), f"all replicas of {name} are current")
             yield JetStreamLog(self._led(leader), name, subject)
         finally:
             self._ask(f"$JS.API.STREAM.DELETE.{name}", {})
@@ -140,7 +140,8 @@ class JetStreamCluster(System):
         ports = {one.route.port for one in servers}
         return traffic([one.store for one in servers], [one.process_id for one in servers], ports)
 
-    def _leader_if_whole(self, stream: str) -> str | None:
+    def leader_if_whole(self, stream: str) -> str | None:
+        """Return the name of the stream's leader once all its replicas are current."""
         state = self._ask(f"$JS.API.STREAM.INFO.{stream}", {})["cluster"]
         replicas = state.get("replicas", ())
         is_whole = len(replicas) == REPLICAS - 1 and all(one["current"] for one in replicas)

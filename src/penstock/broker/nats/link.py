@@ -129,15 +129,19 @@ class NatsLink:
         clock_us: Callable[[], int],
         random: Callable[[], float],
         timing: LinkTiming | None = None,
+        what: str = "connection",
+        read_buffer_bytes: int = limits.READ_BUFFER_BYTES,
     ) -> None:
-        """Create a link; `random` returns numbers in [0, 1). Raise ConfigError if credentials or certificates cannot
-        work.
+        """Create a link; `random` returns numbers in [0, 1). `what` names it in the log. Raise ConfigError if
+        credentials or certificates cannot work.
         """
         self._owner = owner
         self._access = access
         self._clock_us = clock_us
         self._timing = timing or LinkTiming()
-        self._reconnector: Reconnector[NatsSession] = Reconnector(self, access, random=random, timing=self._timing)
+        self._reconnector: Reconnector[NatsSession] = Reconnector(
+            self, access, random=random, timing=self._timing, what=what, read_buffer_bytes=read_buffer_bytes
+        )
         # of its barriers: session token → link token; None for the one behind the re-subscribing
         self._tokens: dict[int, int | None] = {}
         self._subscriptions: dict[int, tuple[str, str | None]] = {}

@@ -183,7 +183,7 @@ class BrokerMetricsCollector:
         driver, link = self._driver, self._driver.link
         yield single(metrics.NATS_CONNECTED, int(link.is_up))
         yield single(metrics.NATS_DISCONNECTS, driver.reconnects)
-        yield single(metrics.NATS_ANSWERS_DROPPED, link.answers_dropped)
+        yield single(metrics.NATS_ANSWERS_DROPPED, driver.answers_dropped)
         yield single(metrics.NATS_MESSAGES_SKIPPED, driver.messages_skipped)
         yield single(metrics.NATS_UNANSWERABLE, driver.unanswerable)
         yield single(metrics.NATS_PAUSED, int(driver.reading_paused))

@@ -3,16 +3,11 @@
 Rules: what is kept of a subject is its last message below an offset, the `end` of the look-up. The leader's table of
 last offsets (`LastSequences`) says whether a message came since: it begins with the first look-up. The table is dropped
 when the leadership ends, and when rows are hidden or compacted away, and what is kept is void then. All partitions of a
-broker share LAST_ROWS_BYTES_MAX; what was not asked for the longest goes first. Its offset stays for longer, in a table
-of 32 to 64 bytes a subject, so that no subject index is read for it again.
+broker share LAST_ROWS_BYTES_MAX; the oldest goes first, unless it was asked for since it was passed over last. Its
+offset stays for longer, in a table of 32 to 64 bytes a subject, so that no subject index is read for it again.
 
-| the table has                | kept is                                | the last message is              |
-|------------------------------|----------------------------------------|----------------------------------|
-| the subject, at an offset    | the message at that offset             | the one kept                     |
-| the subject, at an offset    | another one, or nothing                | at that offset: one row is read  |
-| not the subject              | a message, not older than the table    | the one kept, or there is none   |
-| not the subject              | an offset, not older than the table    | at that offset: one row is read  |
-| not the subject              | nothing, or something older            | searched for                     |
+`hot.kept_rows` tells what is certain of a subject, and answers JetStream's gets out of what is kept. What is not
+certain is looked for in the table of offsets, then searched for.
 """
 
 from __future__ import annotations
@@ -25,6 +20,7 @@ from typing import NamedTuple
 from penstock.base import limits
 from penstock.base.ids import PartitionKey
 from penstock.commitlog import FoundRow
+from penstock.hot.kept_rows import AT, CERTAIN, KeptRow, kept_state
 from penstock.hot.subject_table import SubjectTable
 from penstock.ingest.last_sequences import LastSequences
 from penstock.node.partition.partition import Partition
@@ -40,11 +36,13 @@ class KnownRows(NamedTuple):
     offsets: dict[str, int]
 
 
-class _Kept(NamedTuple):
-    identity: object  # of the `LastSequences`
-    end: int
-    found: FoundRow | None
-    size_bytes: int
+class KeptLasts(NamedTuple):
+    """Kept messages of one partition at one time, for answers out of it (`hot.kept_rows.answer_kept`)."""
+
+    rows: dict[bytes, KeptRow]  # by subject
+    lasts: LastSequences
+    log_start: int
+    visible_end: int
 
 
 class _Places(NamedTuple):
@@ -62,7 +60,8 @@ class LastRows:
         self._bytes_max = limits.LAST_ROWS_BYTES_MAX
         self._size_bytes = 0
         self._places: dict[PartitionKey, _Places] = {}
-        self._kept: dict[tuple[PartitionKey, str], _Kept] = {}  # the one asked for last comes last
+        self._kept: dict[PartitionKey, dict[bytes, KeptRow]] = {}  # by subject
+        self._order: dict[KeptRow, None] = {}  # the first one is the next to go, unless it was used meanwhile
 
     def _places_of(self, partition: Partition, lasts: LastSequences) -> SubjectTable:
         """Return the table of a partition, a new one if the last one is void."""
@@ -75,35 +74,46 @@ class LastRows:
             found = self._places[partition.key] = _Places(lasts.identity, known_from, table)
         return found.table
 
-    def known(self, partition: Partition, subjects: Sequence[str], visible_end: int) -> KnownRows | None:
-        """Return what is known of plain subjects; None: nothing can be kept of this partition now."""
+    def _lasts_of(self, partition: Partition) -> LastSequences | None:
+        """Return the partition's table; None: nothing can be kept of it now."""
         if partition.leadership is None or not partition.knows_hidden or partition.stream.config.compact:
             return None
         lasts = partition.keep_lasts()
-        if lasts.is_compacted:
+        return None if lasts.is_compacted else lasts
+
+    def kept(self, partition: Partition) -> KeptLasts | None:
+        """Return all that is kept of a partition; None: nothing."""
+        rows = self._kept.get(partition.key)
+        lasts = None if rows is None else self._lasts_of(partition)
+        if rows is None or lasts is None:
             return None
-        known, table, key, log_start = KnownRows(lasts, {}, {}), lasts.table, partition.key, partition.log_start
-        places = self._places_of(partition, lasts)
+        return KeptLasts(rows, lasts, partition.log_start, partition.visible_end)
+
+    def known(self, partition: Partition, subjects: Sequence[str], visible_end: int) -> KnownRows | None:
+        """Return what is known of plain subjects; None: nothing can be kept of this partition now."""
+        if (lasts := self._lasts_of(partition)) is None:
+            return None
+        known, table, rows = KnownRows(lasts, {}, {}), lasts.table, self._kept.get(partition.key, {})
+        log_start, places = partition.log_start, self._places_of(partition, lasts)
         for subject in subjects:
             name = subject.encode()
-            last = table.find(name, 0, len(name))
-            kept = self._kept.get((key, subject))
-            if kept is not None and kept.identity is not lasts.identity:
-                self._drop((key, subject))
-                kept = None
+            last, one = table.find(name, 0, len(name)), rows.get(name)
             if last >= visible_end:
                 continue  # not committed yet: an earlier one is the last
-            found = None if kept is None else kept.found
-            if found is not None and found.row.offset >= visible_end:
+            if one is not None and one.identity is not lasts.identity:
+                self._drop(one)
+                one = None
+            if one is not None and one.offset >= visible_end:
                 continue  # found by a later request
-            if last >= 0 and (found is None or found.row.offset != last):
-                if last >= log_start:
-                    known.offsets[subject] = last
-                else:
-                    known.rows[subject] = None
-            elif kept is not None and (last >= 0 or table.known_from <= kept.end):
-                self._kept[key, subject] = self._kept.pop((key, subject))
-                known.rows[subject] = found if found is not None and found.row.offset >= log_start else None
+            state = kept_state(one, last, table.known_from, lasts.identity)
+            if state == CERTAIN:
+                assert one is not None
+                one.is_used = True
+                known.rows[subject] = one.found if one.offset >= log_start else None
+            elif state == AT and last < log_start:
+                known.rows[subject] = None
+            elif state == AT:
+                known.offsets[subject] = last
             elif (place := places.find(name, 0, len(name))) >= log_start:
                 known.offsets[subject] = place
         return known
@@ -113,23 +123,37 @@ class LastRows:
         if partition.lasts is not lasts:
             return
         for subject, one in found.items():
-            key = partition.key, subject
-            self._drop(key)
-            size_bytes = _ENTRY_BYTES + len(subject)
+            name = subject.encode()
+            if (before := self._kept.get(partition.key, {}).get(name)) is not None:
+                self._drop(before)
+            size_bytes, offset, value = _ENTRY_BYTES + len(name), -1, b""
             if one is not None:
-                size_bytes += sum(map(len, (one.row.key or b"", one.row.value or b"", one.row.headers or b"")))
+                offset, value = one.row.offset, one.row.value or b""
+                size_bytes += sum(map(len, (one.row.key or b"", value, one.row.headers or b"")))
             if size_bytes > self._bytes_max:
                 continue
-            self._kept[key] = _Kept(lasts.identity, end, one, size_bytes)
+            kept = KeptRow(partition.key, lasts.identity, name, end, one, offset, value)
+            kept.size_bytes = size_bytes
+            self._kept.setdefault(partition.key, {})[name] = kept
+            self._order[kept] = None
             self._size_bytes += size_bytes
         while self._size_bytes > self._bytes_max:
-            self._drop(next(iter(self._kept)))
+            oldest = next(iter(self._order))
+            if oldest.is_used:
+                oldest.is_used = False
+                self._order[oldest] = self._order.pop(oldest)
+            else:
+                self._drop(oldest)
         if end >= lasts.table.known_from:
             _note(self._places_of(partition, lasts), [one for one in found.values() if one is not None])
 
-    def _drop(self, key: tuple[PartitionKey, str]) -> None:
-        if (kept := self._kept.pop(key, None)) is not None:
-            self._size_bytes -= kept.size_bytes
+    def _drop(self, kept: KeptRow) -> None:
+        del self._order[kept]
+        self._size_bytes -= kept.size_bytes
+        rows = self._kept[kept.owner]
+        del rows[kept.subject]
+        if not rows:
+            del self._kept[kept.owner]
 
 
 def _note(table: SubjectTable, found: Sequence[FoundRow]) -> None:

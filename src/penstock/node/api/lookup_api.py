@@ -9,7 +9,7 @@ import msgspec
 
 from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
-from penstock.base.ids import Offset, TimestampUs
+from penstock.base.ids import Offset, StreamId, TimestampUs
 from penstock.base.subjects import are_plain, subject_mistake
 from penstock.messages import (
     FindMessagesRequest,
@@ -24,7 +24,7 @@ from penstock.messages import (
 )
 from penstock.metadata import feature_versions
 from penstock.metadata.feature_levels import SUBJECT_INDEX
-from penstock.node.api.last_rows import LastRows
+from penstock.node.api.last_rows import KeptLasts, LastRows
 from penstock.node.api.message_search import FindMessages, plain_lasts
 from penstock.node.api.row_decisions import RowDecisions
 from penstock.node.context import Context
@@ -34,7 +34,7 @@ from penstock.node.partition.query_executor import QueryExecutor
 from penstock.node.replicas.leader_leases import LeaderLeases
 from penstock.node.replicas.partition_lookup import PartitionLookup
 from penstock.node.replicas.stream_lifecycle import deleted_error
-from penstock.node.security.access import Call
+from penstock.node.security.access import Authorization, Call
 
 _Query = TypeVar("_Query", GetMessage, FindOffset, ListSubjects, FindMessages)
 
@@ -213,6 +213,22 @@ class LookupApi:
         """Find the led partition and call `find_messages`."""
         partition = find.readable(request.stream_id, request.partition)
         self._when_latest(call, partition, lambda later: self.find_messages(later, partition, request))
+
+    def kept_lasts(self, find: PartitionLookup, auth: Authorization, stream_id: StreamId) -> KeptLasts | None:
+        """Return the last messages of subjects that are in memory, to be answered now.
+
+        None: the caller may not read all of the stream, they are not certain now, or nothing is kept.
+        """
+        try:
+            auth.check(FindMessagesRequest(stream_id=stream_id, subjects=(">",), which="last_of_each"))
+            partition = find.readable(stream_id, 0)
+            partition.require_high_watermark()
+        except RemoteError:
+            return None
+        is_decided = partition.visible_end >= partition.committed_end
+        if not is_decided or partition.visible.applied.refusal or not self._leases.is_certain(partition):
+            return None
+        return self._last_rows.kept(partition)
 
     def find_messages(self, call: Call, partition: Partition, request: FindMessagesRequest) -> None:
         """Return messages by subject. RemoteError bad_request, not_yet; unsupported_version below level 0.4."""

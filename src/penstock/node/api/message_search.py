@@ -101,6 +101,8 @@ class FindMessages(Query):
         known = {} if self.known is None else self.known.rows
         if len(self._patterns) - len(known) > limits.FOUND_ON_LOOP_MAX:
             return False
+        if len(known) > limits.KNOWN_ON_LOOP_MAX:
+            return False
         if len(self._patterns) == len(known):
             self.run()
             return True

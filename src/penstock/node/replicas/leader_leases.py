@@ -138,17 +138,11 @@ class LeaderLeases:
         RemoteError (overloaded).
         """
         leadership = partition.leadership
-        is_certain = not partition.is_replicated or not self._context.image.has_feature(LEADER_LEASE)
-        if leadership is None or is_certain or partition.is_mute:
+        if leadership is None or partition.is_mute or self.is_certain(partition):
             done(None)
             return
         successors, now_us = leadership.successors, self._context.now.elapsed_us
         can_come = self._can_come(successors, now_us)
-        if can_come:
-            self._ask(successors, now_us)
-        if self._holds(successors, now_us):
-            done(None)
-            return
         user = sharer_of(call.auth.who)
         if not self._shares.fits(user, 1, limits.UNCONFIRMED_LOOKUPS_MAX):
             raise RemoteError(ErrorCode.OVERLOADED, "too many look-ups wait for the leader to be confirmed; ask again")
@@ -156,6 +150,18 @@ class LeaderLeases:
         lookup = _Lookup(call.caller, user, partition, leadership, now_us + _WAIT_US if can_come else now_us, done)
         self._open[call.caller] = self._waiting[call.caller] = lookup
         self._is_due = self._is_due or not can_come
+
+    def is_certain(self, partition: Partition) -> bool:
+        """True if no other broker can have acked, before now, what this leader lacks; ask for new promises if due."""
+        leadership = partition.leadership
+        if leadership is None or partition.is_mute:
+            return False
+        if not partition.is_replicated or not self._context.image.has_feature(LEADER_LEASE):
+            return True
+        successors, now_us = leadership.successors, self._context.now.elapsed_us
+        if self._can_come(successors, now_us):
+            self._ask(successors, now_us)
+        return self._holds(successors, now_us)
 
     def _holds(self, successors: Collection[BrokerId], now_us: int) -> bool:
         """True if this broker has the lease of a partition that these may lead next."""

@@ -10,6 +10,7 @@ import pytest
 
 from penstock.access import Credential, CredentialKind, Operation, Rule
 from penstock.access.handshake import Principal
+from penstock.jetstream import gateway
 from penstock.jetstream.gateway import ApiRights
 from penstock.jetstream.readers import feed, table
 from penstock.messages import AlterStreamRequest, AlterStreamResponse, CreateUserRequest
@@ -124,6 +125,7 @@ def test_who_waits_for_a_read_goes_on_when_another_one_has_read_it(monkeypatch: 
 
 def test_many_counts_at_once_are_no_recursion(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table, "COUNTS_MAX", 1)
+    monkeypatch.setattr(gateway, "SLICE_US", 1_000_000)  # all pulls and the purge at once
     broker = started(6)
     names = [f"c{number}" for number in range(400)]
     for name in names:

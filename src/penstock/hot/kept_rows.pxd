@@ -1,0 +1,95 @@
+# C types for kept_rows.py.
+cimport cython
+from libc.stdint cimport int32_t, int64_t
+
+from penstock.hot cimport load, memory, places
+from penstock.hot.direct_answers cimport time_text
+from penstock.hot.message_group cimport MessageGroup
+from penstock.hot.subject_table cimport SubjectTable
+
+cdef int _DOT
+cdef unsigned char _QUOTE
+cdef unsigned char _BACKSLASH
+cdef unsigned char _BLANK
+cdef Py_ssize_t _PLACES
+cdef Py_ssize_t _ROOM_BYTES
+cdef Py_ssize_t _PIECE_BYTES
+cdef bytes _NAME
+cdef bytes _NAME_END
+cdef bytes _NOT_FOUND
+cdef bytes _TOO_LARGE
+cdef bytes _FIRST_LINE
+cdef bytes _HPUB
+cdef bytes _SPACE
+cdef bytes _LINE_END
+cdef bytes _PUB
+cdef int _CERTAIN
+cdef int _AT
+cdef int _UNKNOWN
+
+@cython.final
+cdef class KeptRow:
+    cdef readonly object owner
+    cdef readonly object identity
+    cdef readonly bytes subject
+    cdef readonly int64_t end
+    cdef readonly object found
+    cdef readonly int64_t offset
+    cdef readonly bytes value
+    cdef public int64_t size_bytes
+    cdef public bint is_used
+    cdef bytes _head
+
+    cpdef bytes head(self, bytes stream)
+
+@cython.final
+cdef class SubjectGets:
+    cdef readonly bytes stream
+    cdef readonly Py_ssize_t count
+    cdef bytearray places
+
+    cpdef Py_ssize_t row(self, Py_ssize_t number) except -1
+
+    @cython.locals(at=Py_ssize_t)
+    cpdef bytes subject(self, MessageGroup group, Py_ssize_t number)
+
+cpdef bytes answer_head(bytes stream, bytes subject, bytes own, int64_t sequence, int64_t time_us)
+
+@cython.locals(
+    found=dict, others=list, text="const unsigned char*", numbers="int32_t*", gets=SubjectGets, row=Py_ssize_t,
+    at=Py_ssize_t, stream_begin=Py_ssize_t, prefix=bytes, subject_end=Py_ssize_t, stream_end=Py_ssize_t,
+    value=Py_ssize_t, value_end=Py_ssize_t, subject=Py_ssize_t, stream=bytes, place=Py_ssize_t, target="unsigned char*",
+)
+cpdef tuple sort_gets(MessageGroup group, Py_ssize_t begin, Py_ssize_t end, list prefixes)
+
+@cython.locals(at=Py_ssize_t, place=Py_ssize_t)
+cdef Py_ssize_t _named_subject(const unsigned char* text, Py_ssize_t begin, Py_ssize_t end) noexcept
+
+cpdef int kept_state(KeptRow kept, int64_t last, int64_t known_from, object identity) except -1
+
+@cython.locals(
+    text="const unsigned char*", numbers="int32_t*", stream=bytes, pieces=list, others=list, known_from=int64_t,
+    message=bytearray, at=Py_ssize_t, number=Py_ssize_t, place="unsigned char*", row=Py_ssize_t, subject=Py_ssize_t,
+    subject_end=Py_ssize_t, one=KeptRow, last=int64_t, head=bytes, value=bytes, reply=Py_ssize_t, reply_end=Py_ssize_t,
+    size=Py_ssize_t, out="unsigned char*",
+)
+cpdef tuple answer_kept(
+    SubjectGets gets, MessageGroup group, dict kept, SubjectTable table, object identity, int64_t begin, int64_t end,
+    int64_t payload_max
+)
+
+@cython.locals(
+    text="const unsigned char*", numbers="int32_t*", size=Py_ssize_t, row=Py_ssize_t, at=Py_ssize_t, message=bytearray,
+    out="unsigned char*", written=Py_ssize_t, reply=Py_ssize_t, reply_end=Py_ssize_t, subject=Py_ssize_t,
+    subject_end=Py_ssize_t,
+)
+cpdef bytes refuse_rows(MessageGroup group, Py_ssize_t begin, Py_ssize_t end, bytes direct, bytes block, bytes error)
+
+cdef Py_ssize_t _put_answer(
+    unsigned char* out, Py_ssize_t at, const unsigned char* text, Py_ssize_t reply, Py_ssize_t reply_end,
+    const unsigned char* head, Py_ssize_t head_bytes, const unsigned char* value, Py_ssize_t value_bytes
+) noexcept
+
+cdef Py_ssize_t _put(
+    unsigned char* out, Py_ssize_t at, const unsigned char* text, Py_ssize_t begin, Py_ssize_t end
+) noexcept

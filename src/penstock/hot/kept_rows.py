@@ -1,0 +1,300 @@
+"""Last messages of subjects that are kept in memory, and answers to JetStream's DIRECT.GET out of them.
+
+Rules: a group of API requests is sorted first: plain requests for the last message of a subject, by stream, and the
+rest. Those of a stream are answered as far as what is kept is certain; the others have to be looked up. An answer is
+what `direct_answers` writes for the same row. `last` is the offset that the leader's table of last offsets has.
+
+| the table has                | kept is                                | the last message is    |
+|------------------------------|----------------------------------------|------------------------|
+| the subject, at an offset    | the message at that offset             | the one kept           |
+| the subject, at an offset    | another one, or nothing                | at that offset         |
+| not the subject              | a message, not older than the table    | the one kept, if any   |
+| not the subject              | nothing, or something older            | not known              |
+
+    $JS.API.DIRECT.GET.orders.orders.eu                               stream "orders", subject "orders.eu"
+    $JS.API.DIRECT.GET.orders   {"last_by_subj":"orders.eu"}          the same
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from penstock.hot import load, memory, places
+from penstock.hot.direct_answers import time_text
+from penstock.hot.message_group import MessageGroup
+from penstock.hot.subject_table import SubjectTable
+
+_DOT = 0x2E
+_QUOTE = 0x22
+_BACKSLASH = 0x5C
+_BLANK = 0x20
+_PLACES = 12  # bytes of a get: row, and where its subject begins and ends, as int32
+_ROOM_BYTES = 128  # of an answer beside its reply subject, headers and value
+_PIECE_BYTES = 256 * 1024  # of answers that are sent as one
+_NAME = b'{"last_by_subj":'
+_NAME_END = b'"}'
+_NOT_FOUND = b"NATS/1.0 404 Message Not Found\r\n\r\n"
+_TOO_LARGE = b"NATS/1.0 413 Message Larger Than Max Payload\r\n\r\n"
+_FIRST_LINE = b"NATS/1.0\r\n"
+_HPUB = b"HPUB "
+_SPACE = b" "
+_LINE_END = b"\r\n"
+_PUB = b"PUB "
+
+_CERTAIN = 0
+_AT = 1
+_UNKNOWN = 2
+CERTAIN, AT, UNKNOWN = _CERTAIN, _AT, _UNKNOWN
+"""Results of `kept_state`: the kept row is the last message; it is where the table says; neither."""
+_int = int
+
+
+class KeptRow:
+    """The last message of a subject below `end`; offset -1: there is none."""
+
+    __slots__ = ("_head", "end", "found", "identity", "is_used", "offset", "owner", "size_bytes", "subject", "value")
+
+    def __init__(
+        self, owner: Any, identity: object, subject: bytes, end: int, found: Any, offset: int, value: bytes
+    ) -> None:
+        """`owner`, `identity`: of the caller; `found`: the row, a `FoundRow`, or None."""
+        self.owner = owner
+        self.identity = identity
+        self.subject = subject
+        self.end = end
+        self.found = found
+        self.offset = offset
+        self.value = value
+        self.size_bytes = 0
+        self.is_used = False  # since the caller looked last
+        self._head: bytes | None = None
+
+    def head(self, stream: bytes) -> bytes:
+        """Return the header block of the answer."""
+        if self._head is None:
+            row = self.found.row
+            self._head = answer_head(stream, self.subject, row.headers or b"", self.offset + 1, row.timestamp_us)
+        return self._head
+
+
+class SubjectGets:
+    """Requests for the last messages of one stream's subjects, as places in their group's bytes."""
+
+    __slots__ = ("count", "places", "stream")
+
+    def __init__(self, stream: bytes) -> None:
+        self.stream = stream
+        self.count = 0
+        self.places = bytearray()
+
+    def row(self, number: int) -> int:
+        """Return the row of a request."""
+        if not 0 <= number < self.count:
+            raise IndexError(f"request {number} of {self.count}")
+        return load.uint32(self.places, _PLACES * number)
+
+    def subject(self, group: MessageGroup, number: int) -> bytes:
+        """Return the subject that a request is about."""
+        if not 0 <= number < self.count:
+            raise IndexError(f"request {number} of {self.count}")
+        at = _PLACES * number
+        return memory.part(group.data, load.uint32(self.places, at + 4), load.uint32(self.places, at + 8))
+
+
+def answer_head(stream: bytes, subject: bytes, own: bytes, sequence: int, time_us: int) -> bytes:
+    """Return the header block of the answer with a message; `own`: its own block, or nothing."""
+    first = own[:-2] if len(own) > 2 else _FIRST_LINE
+    lines = b"Nats-Stream: %b\r\nNats-Subject: %b\r\nNats-Sequence: %d\r\nNats-Time-Stamp: %b\r\n\r\n"
+    return first + lines % (stream, subject, sequence, time_text(time_us))
+
+
+def sort_gets(
+    group: MessageGroup, begin: int, end: int, prefixes: list[bytes]
+) -> tuple[dict[bytes, SubjectGets], list[int]]:
+    """Sort rows [begin, end): the plain gets by stream, and the other rows. `prefixes`: such as $JS.API.DIRECT.GET."""
+    found: dict[bytes, SubjectGets] = {}
+    others: list[int] = []
+    if not 0 <= begin <= end <= group.count:
+        raise IndexError(f"rows {begin} to {end} of {group.count}")
+    text = group.data
+    numbers = group.numbers
+    gets: SubjectGets | None = None
+    for row in range(begin, end):
+        at = row * places.STRIDE
+        stream_begin = -1
+        if numbers[at + places.REPLY] >= 0 and numbers[at + places.HEADERS] < 0:
+            for prefix in prefixes:
+                if memory.begins(text, numbers[at + places.SUBJECT], numbers[at + places.SUBJECT + 1], prefix):
+                    stream_begin = numbers[at + places.SUBJECT] + len(prefix)
+                    break
+        subject_end = numbers[at + places.SUBJECT + 1]
+        if stream_begin < 0 or stream_begin == subject_end:
+            others.append(row)
+            continue
+        stream_end = memory.find_byte(text, _DOT, stream_begin, subject_end)
+        value = numbers[at + places.VALUE]
+        value_end = numbers[at + places.VALUE + 1]
+        if stream_end >= 0:
+            subject = stream_end + 1
+            if value_end > value:
+                subject = subject_end
+        else:
+            stream_end = subject_end
+            subject = _named_subject(text, value, value_end)
+            subject_end = value_end - 2
+        if subject < 0 or subject >= subject_end or stream_end == stream_begin:
+            others.append(row)
+            continue
+        if gets is None or not memory.equals(text, stream_begin, stream_end, gets.stream):
+            stream = memory.copied(text, stream_begin, stream_end)
+            gets = found.get(stream)
+            if gets is None:
+                gets = found[stream] = SubjectGets(stream)
+        place = memory.widen(gets.places, _PLACES)
+        target = gets.places
+        memory.put_int32(target, place, row)
+        memory.put_int32(target, place + 4, subject)
+        memory.put_int32(target, place + 8, subject_end)
+        gets.count += 1
+    return found, others
+
+
+def _named_subject(text: bytes, begin: _int, end: _int) -> int:
+    """Return where the subject of a request {"last_by_subj":"…"} begins; its end is two bytes before. -1: another."""
+    if begin < 0 or not memory.begins(text, begin, end, _NAME) or end - begin < len(_NAME) + 4:
+        return -1
+    at = begin + len(_NAME)
+    if text[at] == _BLANK:
+        at += 1
+    if text[at] != _QUOTE or not memory.equals(text, end - 2, end, _NAME_END):
+        return -1
+    at += 1
+    for place in range(at, end - 2):
+        if text[place] < _BLANK or text[place] == _QUOTE or text[place] == _BACKSLASH:
+            return -1
+    return at
+
+
+def kept_state(kept: KeptRow | None, last: int, known_from: int, identity: object) -> int:
+    """Return what is known of the last message of a subject: see the table above."""
+    if kept is not None and kept.identity is not identity:
+        kept = None
+    if last >= 0:
+        return _CERTAIN if kept is not None and kept.offset == last else _AT
+    return _CERTAIN if kept is not None and known_from <= kept.end else _UNKNOWN
+
+
+def answer_kept(
+    gets: SubjectGets,
+    group: MessageGroup,
+    kept: dict[bytes, KeptRow],
+    table: SubjectTable,
+    identity: object,
+    begin: int,
+    end: int,
+    payload_max: int,
+) -> tuple[list[bytes], list[int]]:
+    """Answer the gets of which it is certain what the last message is; return the commands, and the other gets.
+
+    `kept`: by subject. [begin, end): offsets of messages that readers are shown.
+    """
+    text = group.data
+    numbers = group.numbers
+    stream = gets.stream
+    pieces: list[bytes] = []
+    others: list[int] = []
+    known_from = table.known_from
+    message = memory.new(0)
+    at = 0
+    for number in range(gets.count):
+        place = gets.places
+        row = load.uint32(place, _PLACES * number)
+        subject = load.uint32(place, _PLACES * number + 4)
+        subject_end = load.uint32(place, _PLACES * number + 8)
+        one = kept.get(memory.copied(text, subject, subject_end))
+        if one is None:
+            others.append(number)
+            continue
+        last = table.find(group.data, subject, subject_end)
+        if last >= end or one.offset >= end or kept_state(one, last, known_from, identity) != _CERTAIN:
+            others.append(number)
+            continue
+        one.is_used = True
+        head, value = _NOT_FOUND, b""
+        if one.offset >= begin:
+            head, value = one.head(stream), one.value
+            if len(head) + len(value) > payload_max:
+                head, value = _TOO_LARGE, b""
+        reply = numbers[row * places.STRIDE + places.REPLY]
+        reply_end = numbers[row * places.STRIDE + places.REPLY + 1]
+        size = _ROOM_BYTES + reply_end - reply + len(head) + len(value)
+        if at + size > len(message):
+            if at > 0:
+                pieces.append(memory.part(message, 0, at))
+            message = memory.new(max(size, min(size * (gets.count - number), _PIECE_BYTES)))
+            at = 0
+        out = message
+        at = _put_answer(out, at, text, reply, reply_end, head, len(head), value, len(value))
+    if at > 0:
+        pieces.append(memory.part(message, 0, at))
+    return pieces, others
+
+
+def refuse_rows(group: MessageGroup, begin: int, end: int, direct: bytes, block: bytes, error: bytes) -> bytes:
+    """Return commands that refuse rows [begin, end): with the header block `block` where the subject has `direct` in
+    it, else with the payload `error`. Rows without a reply subject are skipped.
+    """
+    if not 0 <= begin <= end <= group.count:
+        raise IndexError(f"rows {begin} to {end} of {group.count}")
+    text = group.data
+    numbers = group.numbers
+    size = 0
+    for row in range(begin, end):
+        at = row * places.STRIDE + places.REPLY
+        size += _ROOM_BYTES + len(block) + len(error) + numbers[at + 1] - numbers[at]
+    message = memory.new(size)
+    out = message
+    written = 0
+    for row in range(begin, end):
+        at = row * places.STRIDE
+        reply = numbers[at + places.REPLY]
+        reply_end = numbers[at + places.REPLY + 1]
+        if reply < 0:
+            continue
+        subject = numbers[at + places.SUBJECT]
+        subject_end = numbers[at + places.SUBJECT + 1]
+        if memory.find(text, subject, subject_end, direct, 0, len(direct)) >= 0:
+            written = _put_answer(out, written, text, reply, reply_end, block, len(block), error, 0)
+        else:
+            written = _put_answer(out, written, text, reply, reply_end, block, 0, error, len(error))
+    return memory.part(message, 0, written)
+
+
+def _put_answer(
+    out: bytearray,
+    at: _int,
+    text: bytes,
+    reply: _int,
+    reply_end: _int,
+    head: bytes,
+    head_bytes: _int,
+    value: bytes,
+    value_bytes: _int,
+) -> int:
+    """Write a command; return its end."""
+    at = _put(out, at, _HPUB, 0, 5) if head_bytes > 0 else _put(out, at, _PUB, 0, 4)
+    at = _put(out, at, text, reply, reply_end)
+    if head_bytes > 0:
+        at = _put(out, at, _SPACE, 0, 1)
+        at = memory.put_decimal(out, at, head_bytes)
+    at = _put(out, at, _SPACE, 0, 1)
+    at = memory.put_decimal(out, at, head_bytes + value_bytes)
+    at = _put(out, at, _LINE_END, 0, 2)
+    at = _put(out, at, head, 0, head_bytes)
+    at = _put(out, at, value, 0, value_bytes)
+    return _put(out, at, _LINE_END, 0, 2)
+
+
+def _put(out: bytearray, at: _int, text: bytes, begin: _int, end: _int) -> int:
+    memory.put(out, at, text, begin, end)
+    return at + end - begin

@@ -1,0 +1,120 @@
+"""Floods of API requests: they wait in a queue, are served in slices, and are refused beyond it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from penstock.jetstream import api_queue, gateway, lookups
+from penstock.jetstream.api_call import ApiCall
+from penstock.jetstream.api_queue import ApiQueue
+from tests.groups import group_of
+from tests.unit.jetstream.test_lookups import GatewayBroker, with_messages
+
+INFO = b"$JS.API.STREAM.INFO.orders"
+GET = b"$JS.API.DIRECT.GET.orders.orders.1"
+
+
+def read(broker: GatewayBroker, *subjects: bytes) -> None:
+    """One read of the connection with these requests."""
+    calls = [(subject, b"reply.%d" % number, None, b"") for number, subject in enumerate(subjects)]
+    broker.gateway.messages_received(group_of(calls), broker.clock.now)  # type: ignore[arg-type]
+
+
+def served(broker: GatewayBroker) -> int:
+    """Carry out what was decided; return the number of answers since the last call."""
+    broker.turn()
+    count = len(broker.got)
+    broker.got.clear()
+    return count
+
+
+def test_a_flood_is_served_in_slices() -> None:
+    broker = with_messages()
+    read(broker, *[INFO] * 100)
+    first = gateway.SLICE_US // gateway._CALL_US + 1
+    assert served(broker) == first
+    assert broker.gateway.has_next_turn
+    turns = 0
+    while broker.gateway.has_next_turn:
+        broker.gateway.turn(broker.clock.now)
+        assert 0 < served(broker) <= first
+        turns += 1
+    assert turns == -(-(100 - first) // first)
+
+
+def test_gets_that_are_certain_in_memory_are_served_by_the_thousand() -> None:
+    broker = with_messages()
+    read(broker, GET)
+    assert served(broker) == 1  # now it is kept
+    before = broker.gateway.requests["DIRECT.GET"]
+    read(broker, *[GET] * 2_500)
+    assert served(broker) == api_queue.ROWS_AT_ONCE
+    for left in (api_queue.ROWS_AT_ONCE, 2_500 - 2 * api_queue.ROWS_AT_ONCE):
+        broker.gateway.turn(broker.clock.now)
+        assert served(broker) == left
+    assert not broker.gateway.has_next_turn
+    assert broker.gateway.requests["DIRECT.GET"] == before + 2_500
+
+
+def test_what_does_not_fit_is_refused_at_once_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(api_queue, "API_QUEUE_MAX", 40)
+    broker = with_messages()
+    read(broker, *[INFO] * 38, b"$JS.API.DIRECT.GET.orders", GET, INFO, GET)
+    broker.turn()
+    answers = dict(broker.got)
+    error = json.loads(answers["reply.40"])["error"]
+    assert (error["code"], error["err_code"]) == (503, 10008)
+    assert "too many requests at once" in error["description"]
+    assert answers["reply.41"].startswith(b"NATS/1.0 503 too many requests at once")
+    assert broker.gateway.errors.total() == 2
+    while broker.gateway.has_next_turn:
+        broker.gateway.turn(broker.clock.now)
+    broker.turn()
+    assert len(broker.got) == 42
+    assert json.loads(dict(broker.got)["reply.0"])["config"]["name"] == "orders"
+
+
+def test_requests_of_other_brokers_wait_in_the_same_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(api_queue, "API_QUEUE_MAX", 3)
+    queue = ApiQueue()
+    calls = [ApiCall("x", b"r", None, b"")] * 4
+    assert queue.add_calls(calls) == 3
+    assert queue.add_calls(calls) == 0
+    assert queue.add(group_of([(b"x", b"r", None, b"")])) == 0
+    assert len(queue.calls) == 3
+
+
+def test_a_queue_is_bounded_in_bytes_but_takes_any_one_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(api_queue, "API_QUEUE_BYTES_MAX", 100)
+    queue = ApiQueue()
+    large = group_of([(b"x", b"r", None, b"v" * 200)] * 2)
+    assert queue.add(large) == 2
+    assert queue.add(large) == 0
+    assert queue.take_rows() == (large, 0, 2)
+    assert not queue
+    assert queue.add(large) == 2
+
+
+def test_the_rows_of_a_read_are_taken_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(api_queue, "ROWS_AT_ONCE", 2)
+    queue = ApiQueue()
+    one, other = group_of([(b"a", b"r", None, b"")] * 3), group_of([(b"b", b"r", None, b"")])
+    queue.add(one)
+    queue.add(other)
+    assert [queue.take_rows() for _ in range(4)] == [(one, 0, 2), (one, 2, 3), (other, 0, 1), None]
+
+
+def test_gets_that_wait_for_the_node_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lookups, "GETS_ASKED_MAX", 500)
+    broker = with_messages()
+    read(broker, *[b"$JS.API.DIRECT.GET.orders.orders.other%d" % number for number in range(1_000)])
+    broker.turn()
+    codes = [payload[9:12] for _, payload in broker.got]
+    assert sorted(set(codes)) == [b"404", b"503"]
+    assert codes.count(b"404") == lookups.GETS_MAX + 1_000 % lookups.GETS_MAX  # the last ones fit again
+    assert len(codes) == 1_000
+    broker.got.clear()
+    read(broker, GET)  # and then there is room again
+    assert served(broker) == 1
