@@ -42,57 +42,65 @@ UNLIMITED = _NEVER
 _int = int
 
 
+class Texts:
+    """The texts of one column, as in Arrow: end to end, with their int32 value offsets. Every bound is checked here."""
+
+    __slots__ = ("bounds", "count", "held", "size_bytes", "text")
+
+    def __init__(self, ends: bytes, text: bytes) -> None:
+        """Raise ValueError unless `ends` are the bounds of texts within `text`."""
+        if len(ends) % 4 or len(ends) < 8:
+            raise ValueError(f"{len(ends)} bytes of value offsets")
+        self.held = (ends, text)  # compiled, `bounds` and `text` are pointers into them
+        self.count = len(ends) // 4 - 1
+        self.size_bytes = len(ends) + len(text)
+        self.bounds = load.int32s(memoryview(ends), 0, self.count + 1)
+        self.text = text
+        if self.bounds[0] < 0 or self.bounds[self.count] > len(text) or load.falls(self.bounds, self.count + 1):
+            raise ValueError(f"value offsets are not in order within {len(text)} bytes")
+
+    def size(self, row: _int) -> _int:
+        """Return the bytes of one text."""
+        return self.bounds[row + 1] - self.bounds[row]
+
+
 class DecodedRows:
-    """The rows of one batch, in order of their offsets; they are all that there is in [begin_offset, end_offset).
+    """The rows of one batch, in order of their offsets; they are all that there is from `begin_offset` to the last.
 
     `skipped`: one byte for each row, not 0 if it is deleted by now; empty: none is.
     """
 
     __slots__ = (
-        "begin_offset", "count", "end_offset", "header_ends", "headers", "offsets", "skipped", "subject_ends",
-        "subjects", "times", "value_ends", "values",
+        "begin_offset", "count", "end_offset", "has_headers", "headers", "held", "numbers", "offsets", "skipped",
+        "subjects", "times", "values",
     )  # fmt: skip
 
     def __init__(
-        self,
-        begin_offset: _int,
-        end_offset: _int,
-        offsets: bytes,
-        times: bytes,
-        subject_ends: bytes,
-        subjects: bytes,
-        value_ends: bytes,
-        values: bytes,
-        header_ends: bytes,
-        headers: bytes,
+        self, begin_offset: _int, offsets: bytes, times: bytes, subjects: Texts, values: Texts, headers: Texts | None
     ) -> None:
-        """Columns as in Arrow: int64 offsets and timestamps (µs), int32 value offsets, and the values end to end.
-
-        ValueError: they do not fit together. `header_ends` is empty if no row has headers.
-        """
+        """`offsets` and `times` (µs) are int64; no headers: no row has any. ValueError: they do not fit together."""
         count = len(offsets) // 8
         if len(offsets) != 8 * count or len(times) != 8 * count or not count:
             raise ValueError(f"{len(offsets)} bytes of offsets and {len(times)} of timestamps")
-        _check(subject_ends, len(subjects), count)
-        _check(value_ends, len(values), count)
-        if header_ends:
-            _check(header_ends, len(headers), count)
+        if subjects.count != count or values.count != count or (headers is not None and headers.count != count):
+            raise ValueError(f"columns of {subjects.count} and {values.count} texts for {8 * count} bytes of offsets")
         self.begin_offset = begin_offset
-        self.end_offset = end_offset
         self.count = count
         self.offsets = offsets
-        self.times = times
-        self.subject_ends = subject_ends
+        self.held = times  # compiled, `numbers` and `times` are pointers
+        self.numbers = load.int64s(offsets, 0, count)
+        self.times = load.int64s(times, 0, count)
+        self.end_offset = self.numbers[count - 1] + 1
         self.subjects = subjects
-        self.value_ends = value_ends
         self.values = values
-        self.header_ends = header_ends
-        self.headers = headers
+        self.has_headers = headers is not None
+        self.headers = values if headers is None else headers
         self.skipped = b""
 
     def size_bytes(self) -> int:
         """Bytes that it holds in memory."""
-        return len(self.values) + len(self.headers) + len(self.subjects) + 28 * self.count
+        headers_bytes = self.headers.size_bytes if self.has_headers else 0
+        return self.subjects.size_bytes + self.values.size_bytes + headers_bytes + 16 * self.count
 
     def skip(self, skipped: bytes) -> None:
         """Say which rows are deleted by now."""
@@ -100,27 +108,31 @@ class DecodedRows:
             raise ValueError(f"{len(skipped)} marks for {self.count} rows")
         self.skipped = skipped
 
+    def is_skipped(self, row: _int) -> bool:
+        """True if the row is deleted by now."""
+        marks = self.skipped
+        return len(self.skipped) > 0 and marks[row] != 0
+
     def row_of(self, offset: _int) -> _int:
         """Return the first row at or behind an offset; the number of rows if there is none."""
-        offsets = load.int64s(self.offsets, 0, self.count)
         low = 0
         high = self.count
         while low < high:
             middle = (low + high) >> 1
-            if offsets[middle] < offset:
+            if self.numbers[middle] < offset:
                 low = middle + 1
             else:
                 high = middle
         return low
 
-
-def _check(ends: bytes, size: _int, count: _int) -> None:
-    """Raise ValueError unless these are the bounds of `count` values within `size` bytes."""
-    if len(ends) != 4 * (count + 1):
-        raise ValueError(f"{len(ends)} bytes of value offsets for {count} rows")
-    found = load.int32s(memoryview(ends), 0, count + 1)
-    if found[0] < 0 or found[count] > size or load.falls(found, count + 1):
-        raise ValueError(f"value offsets are not in order within {size} bytes")
+    def block_size(self, row: _int) -> _int:
+        """Return the bytes of its header block; 0 if it has none, or none that NATS would take."""
+        if not self.has_headers:
+            return 0
+        headers = self.headers
+        size = headers.size(row)
+        is_block = size and _is_block(headers.text, headers.bounds[row], headers.bounds[row + 1])
+        return size if is_block else 0
 
 
 class Filter:
@@ -138,23 +150,18 @@ class Filter:
     def count(self, rows: DecodedRows, offset: _int) -> _int:
         """Return the number of matching rows from an offset on that are not deleted."""
         found = 0
-        skipped = rows.skipped
-        is_masked = len(rows.skipped) > 0
-        ends = load.int32s(memoryview(rows.subject_ends), 0, rows.count + 1)
         for row in range(rows.row_of(offset), rows.count):
-            if is_masked and skipped[row]:
-                continue
-            if self.covers(rows.subjects, ends[row], ends[row + 1]):
+            if not rows.is_skipped(row) and self.covers(rows.subjects, row):
                 found += 1
         return found
 
-    def covers(self, text: bytes, begin: _int, end: _int) -> bool:
-        """True if the subject text[begin:end] matches."""
+    def covers(self, texts: Texts, row: _int) -> bool:
+        """True if the subject of that row matches."""
         if not self.patterns:
             return True
         for one in self.patterns:
             pattern = one
-            if subjects.covers(pattern, len(one), text, begin, end):
+            if subjects.covers(pattern, len(one), texts.text, texts.bounds[row], texts.bounds[row + 1]):
                 return True
         return False
 
@@ -228,147 +235,145 @@ class Cursor:
     def _fill(self, rows: DecodedRows, out: bytearray, bytes_max: _int, now_us: _int) -> int:
         if rows.begin_offset > self.next_offset:
             raise IndexError(f"rows from {rows.begin_offset} on for a cursor at {self.next_offset}")
-        count = rows.count
-        offsets = load.int64s(rows.offsets, 0, count)
-        times = load.int64s(rows.times, 0, count)
-        subject_ends = load.int32s(memoryview(rows.subject_ends), 0, count + 1)
-        value_ends = load.int32s(memoryview(rows.value_ends), 0, count + 1)
-        has_headers = len(rows.header_ends) > 0
-        header_ends = load.int32s(memoryview(rows.header_ends), 0, count + 1) if has_headers else value_ends
-        subject_text = rows.subjects
-        value_text = rows.values
-        header_text = rows.headers
-        skipped = rows.skipped
-        is_masked = len(rows.skipped) > 0
-        head = self.head
-        tail = self.tail
-        prefix = self.prefix
-        lmsg = _LMSG
-        hmsg = _HMSG
-        line_end = _LINE_END
-        headers_begin = _HEADERS_BEGIN
-        size_header = _SIZE_HEADER
-        row = rows.row_of(self.next_offset)
-        while row < count:
-            offset = offsets[row]
-            if offset < self.resume_offset:
-                self.next_offset = offset
-                if self.next_wanted() > offset:
-                    row += 1
-                    self.next_offset = offset + 1
-                    continue
-            elif not self.filter.covers(subject_text, subject_ends[row], subject_ends[row + 1]):
-                row += 1
-                self.next_offset = offset + 1
-                continue
-            if is_masked and skipped[row]:
-                row += 1
-                self.next_offset = offset + 1
-                continue
-            if self.messages_left <= 0:
-                return _EXHAUSTED
-            if self.room <= 0:
-                return _NO_ROOM
-            time_us = times[row]
-            if time_us > self.due_us:
-                return _TOO_EARLY
-            subject_begin = subject_ends[row]
-            subject_size = subject_ends[row + 1] - subject_begin
-            value_begin = value_ends[row]
-            value_size = value_ends[row + 1] - value_begin
-            header_begin = header_size = 0
-            if has_headers:
-                header_begin = header_ends[row]
-                header_size = header_ends[row + 1] - header_begin
-                if header_size and not _is_block(header_text, header_begin, header_begin + header_size):
-                    header_size = 0
-            block_size = header_size
-            told_size = value_size
-            is_cut = self.headers_only or header_size + value_size > self.payload_max
-            if is_cut:
-                block_size = (header_size - 2 if header_size else len(_HEADERS_BEGIN)) + len(_SIZE_HEADER)
-                block_size += memory.decimal_digits(value_size) + 4
-                value_size = 0
-            pending = self.pending + self.filter.seen - 1
-            if pending < 0:
-                pending = 0
-            reply_size = (
-                len(self.prefix) + memory.decimal_digits(offset + 1) + memory.decimal_digits(self.delivered + 1)
-            )
-            reply_size += memory.decimal_digits(1000 * time_us) + memory.decimal_digits(pending) + 3
-            size = subject_size + reply_size + block_size + value_size
-            if size > self.bytes_left:
-                return _TOO_LARGE
-            need = 5 + len(self.head) + reply_size + 1 + subject_size + len(self.tail)
-            if block_size:
-                need += memory.decimal_digits(block_size) + 1
-            need += memory.decimal_digits(block_size + value_size) + 2 + block_size + value_size + 2
-            if len(out) and len(out) + need > bytes_max:
-                return _FULL
-            at = memory.widen(out, need)
-            target = out
-            if block_size:
-                memory.put(target, at, hmsg, 0, 5)
-            else:
-                memory.put(target, at, lmsg, 0, 5)
-            at += 5
-            memory.put(target, at, head, 0, len(self.head))
-            at += len(self.head)
-            memory.put(target, at, prefix, 0, len(self.prefix))
-            at = memory.put_decimal(target, at + len(self.prefix), offset + 1)
-            target[at] = 46
-            at = memory.put_decimal(target, at + 1, self.delivered + 1)
-            target[at] = 46
-            at = memory.put_decimal(target, at + 1, 1000 * time_us)
-            target[at] = 46
-            at = memory.put_decimal(target, at + 1, pending)
-            target[at] = 64
-            memory.put(target, at + 1, subject_text, subject_begin, subject_begin + subject_size)
-            at += 1 + subject_size
-            memory.put(target, at, tail, 0, len(self.tail))
-            at += len(self.tail)
-            if block_size:
-                at = memory.put_decimal(target, at, block_size)
-                target[at] = 32
-                at += 1
-            at = memory.put_decimal(target, at, block_size + value_size)
-            memory.put(target, at, line_end, 0, 2)
-            at += 2
-            if is_cut:
-                if header_size:
-                    memory.put(target, at, header_text, header_begin, header_begin + header_size - 2)
-                    at += header_size - 2
-                else:
-                    memory.put(target, at, headers_begin, 0, len(_HEADERS_BEGIN))
-                    at += len(_HEADERS_BEGIN)
-                memory.put(target, at, size_header, 0, len(_SIZE_HEADER))
-                at = memory.put_decimal(target, at + len(_SIZE_HEADER), told_size)
-                memory.put(target, at, line_end, 0, 2)
-                memory.put(target, at + 2, line_end, 0, 2)
-                at += 4
-            else:
-                memory.put(target, at, header_text, header_begin, header_begin + header_size)
-                at += header_size
-            memory.put(target, at, value_text, value_begin, value_begin + value_size)
-            at += value_size
-            memory.put(target, at, line_end, 0, 2)
-            row += 1
-            self.next_offset = offset + 1
-            self.last_offset = offset
-            self.last_us = time_us
-            self.delivered += 1
+        row = self._next_row(rows, rows.row_of(self.next_offset))
+        while row < rows.count:
+            stop = self._send(rows, row, out, bytes_max)
+            if stop != _TOOK_ALL:
+                return stop
             self.delivered_us = now_us
-            self.pending -= 1
-            self.messages_left -= 1
-            self.room -= need
-            if self.bytes_left != _NEVER:
-                self.bytes_left -= size
-                if self.bytes_left == 0:
-                    self.messages_left = 0
+            row = self._next_row(rows, row + 1)
         self.next_offset = max(self.next_offset, rows.end_offset)
         if self.messages_left <= 0:
             return _EXHAUSTED
         return _LOW if self.room < self.low_room else _TOOK_ALL
+
+    def _next_row(self, rows: DecodedRows, row: _int) -> _int:
+        """Pass the rows that it does not want; return the number of the next one, or of rows."""
+        while row < rows.count:
+            offset = rows.numbers[row]
+            if offset < self.resume_offset:
+                self.next_offset = offset
+                is_wanted = self.next_wanted() == offset
+            else:
+                is_wanted = self.filter.covers(rows.subjects, row)
+            if is_wanted and not rows.is_skipped(row):
+                return row
+            self.next_offset = offset + 1
+            row += 1
+        return row
+
+    def _send(self, rows: DecodedRows, row: _int, out: bytearray, bytes_max: _int) -> int:
+        """Append the frame of one row, within all limits; return why not."""
+        if self.messages_left <= 0:
+            return _EXHAUSTED
+        if self.room <= 0:
+            return _NO_ROOM
+        if rows.times[row] > self.due_us:
+            return _TOO_EARLY
+        block_size = rows.block_size(row)
+        value_size = rows.values.size(row)
+        is_cut = self.headers_only or block_size + value_size > self.payload_max
+        if is_cut:
+            block_size = _cut_size(block_size, value_size)
+            value_size = 0
+        pending = max(0, self.pending + self.filter.seen - 1)
+        reply_size = self._reply_size(rows, row, pending)
+        size = reply_size + rows.subjects.size(row) + block_size + value_size
+        if size > self.bytes_left:
+            return _TOO_LARGE
+        need = 5 + len(self.head) + reply_size + 1 + rows.subjects.size(row) + len(self.tail)
+        if block_size:
+            need += memory.decimal_digits(block_size) + 1
+        need += memory.decimal_digits(block_size + value_size) + 2 + block_size + value_size + 2
+        if len(out) and len(out) + need > bytes_max:
+            return _FULL
+        at = memory.widen(out, need)
+        target = out
+        at = self._put_line(target, at, rows, row, pending, block_size, block_size + value_size)
+        if is_cut:
+            at = _put_cut_block(target, at, rows, row)
+        else:
+            at = _put_text(target, at, rows.headers, row, block_size)
+            at = _put_text(target, at, rows.values, row, value_size)
+        memory.put(target, at, _LINE_END, 0, 2)
+        self._sent(rows, row, size, need)
+        return _TOOK_ALL
+
+    def _reply_size(self, rows: DecodedRows, row: _int, pending: _int) -> int:
+        """Return the bytes of the reply subject before its `@`."""
+        size = len(self.prefix) + memory.decimal_digits(rows.numbers[row] + 1)
+        size += memory.decimal_digits(self.delivered + 1) + memory.decimal_digits(1000 * rows.times[row])
+        return size + memory.decimal_digits(pending) + 3
+
+    def _put_line(
+        self, target: bytearray, at: _int, rows: DecodedRows, row: _int, pending: _int, block_size: _int, size: _int
+    ) -> int:
+        """Write the line of a frame; return its end."""
+        if block_size:
+            memory.put(target, at, _HMSG, 0, 5)
+        else:
+            memory.put(target, at, _LMSG, 0, 5)
+        memory.put(target, at + 5, self.head, 0, len(self.head))
+        at += 5 + len(self.head)
+        memory.put(target, at, self.prefix, 0, len(self.prefix))
+        at = memory.put_decimal(target, at + len(self.prefix), rows.numbers[row] + 1)
+        target[at] = 46
+        at = memory.put_decimal(target, at + 1, self.delivered + 1)
+        target[at] = 46
+        at = memory.put_decimal(target, at + 1, 1000 * rows.times[row])
+        target[at] = 46
+        at = memory.put_decimal(target, at + 1, pending)
+        target[at] = 64
+        at = _put_text(target, at + 1, rows.subjects, row, rows.subjects.size(row))
+        memory.put(target, at, self.tail, 0, len(self.tail))
+        at += len(self.tail)
+        if block_size:
+            at = memory.put_decimal(target, at, block_size)
+            target[at] = 32
+            at += 1
+        at = memory.put_decimal(target, at, size)
+        memory.put(target, at, _LINE_END, 0, 2)
+        return at + 2
+
+    def _sent(self, rows: DecodedRows, row: _int, size: _int, frame_size: _int) -> None:
+        """Go on behind a row whose frame is written. `size`: as JetStream counts it."""
+        self.last_offset = rows.numbers[row]
+        self.last_us = rows.times[row]
+        self.next_offset = self.last_offset + 1
+        self.delivered += 1
+        self.pending -= 1
+        self.messages_left -= 1
+        self.room -= frame_size
+        if self.bytes_left != _NEVER:
+            self.bytes_left -= size
+            if self.bytes_left == 0:
+                self.messages_left = 0
+
+
+def _cut_size(block_size: _int, value_size: _int) -> _int:
+    """Return the bytes of a header block that tells the size of the value, which is left out."""
+    headers_bytes = block_size - 2 if block_size else len(_HEADERS_BEGIN)
+    return headers_bytes + len(_SIZE_HEADER) + memory.decimal_digits(value_size) + 4
+
+
+def _put_cut_block(target: bytearray, at: _int, rows: DecodedRows, row: _int) -> _int:
+    """Write the header block that tells the size of the value; return its end."""
+    if rows.block_size(row):
+        at = _put_text(target, at, rows.headers, row, rows.block_size(row) - 2)
+    else:
+        memory.put(target, at, _HEADERS_BEGIN, 0, len(_HEADERS_BEGIN))
+        at += len(_HEADERS_BEGIN)
+    memory.put(target, at, _SIZE_HEADER, 0, len(_SIZE_HEADER))
+    at = memory.put_decimal(target, at + len(_SIZE_HEADER), rows.values.size(row))
+    memory.put(target, at, _LINE_END, 0, 2)
+    memory.put(target, at + 2, _LINE_END, 0, 2)
+    return at + 4
+
+
+def _put_text(target: bytearray, at: _int, texts: Texts, row: _int, size: _int) -> _int:
+    """Write the first `size` bytes of a text; return their end."""
+    memory.put(target, at, texts.text, texts.bounds[row], texts.bounds[row] + size)
+    return at + size
 
 
 def _is_block(text: bytes, begin: _int, end: _int) -> bool:

@@ -16,8 +16,12 @@ from tests.unit.jetstream.readers.gateways import parsed
 ROOM = 2**40
 
 
-def texts(values: list[bytes]) -> tuple[bytes, bytes]:
-    return array("i", accumulate(map(len, values), initial=0)).tobytes(), b"".join(values)
+def bounds(values: list[bytes]) -> bytes:
+    return array("i", accumulate(map(len, values), initial=0)).tobytes()
+
+
+def texts(values: list[bytes]) -> hot.Texts:
+    return hot.Texts(bounds(values), b"".join(values))
 
 
 def rows(
@@ -30,11 +34,9 @@ def rows(
     count = len(subjects)
     offsets = offsets or list(range(count))
     times = array("q", [1_700_000_000_000_000 + offset for offset in offsets]).tobytes()
-    blocks = texts(headers) if headers else (b"", b"")
+    blocks = texts(headers) if headers else None
     numbers = array("q", offsets).tobytes()
-    return hot.DecodedRows(
-        0, offsets[-1] + 1, numbers, times, *texts(subjects), *texts(values or [b"v"] * count), *blocks
-    )
+    return hot.DecodedRows(0, numbers, times, texts(subjects), texts(values or [b"v"] * count), blocks)
 
 
 def cursor(*patterns: bytes, messages: int = 1_000, pending: int = 0) -> hot.Cursor:
@@ -56,6 +58,18 @@ def test_a_frame_is_what_nats_server_reads() -> None:
         b"HMSG inbox $JS.ACK.s.c.1.1.1.1700000000000000000.1@s.a 18 21\r\nNATS/1.0\r\nA: b\r\n\r\none\r\n"
         b"LMSG inbox $JS.ACK.s.c.1.2.2.1700000000000001000.0@s.b 0\r\n\r\n"
     )
+
+
+def test_numbers_have_all_their_digits() -> None:
+    places = sorted({10**digits + step for digits in range(19) for step in (-1, 0, 1)})
+    source = rows([b"s"] * (len(places) - 1), offsets=[place - 1 for place in places if place])
+    one = cursor(pending=10**18)
+    _, out = filled(one, source)
+    assert [found.stream_seq for found in parsed(out)] == places[1:]
+    for place in places:
+        one = cursor(pending=place + 1)
+        _, out = filled(one, rows([b"s"]))
+        assert [found.pending for found in parsed(out)] == [place]
 
 
 subjects = st.lists(st.sampled_from((b"s", b"s.a", b"s.b", b"s.a.b", b"s.a.b.c", b"t.a")), min_size=1, max_size=30)
@@ -138,22 +152,41 @@ def test_several_cursors_are_served_up_to_a_size() -> None:
     assert stopped[-1] is again[0]
 
 
-BROKEN = (
-    (b"", b"", (b"", b""), (b"", b"")),
-    (b"x" * 8, b"x" * 7, (b"\0" * 8, b""), (b"\0" * 8, b"")),
-    (b"x" * 8, b"x" * 8, (b"\0" * 4, b""), (b"\0" * 8, b"")),
-    (b"x" * 8, b"x" * 8, (array("i", [0, 4]).tobytes(), b"abc"), (b"\0" * 8, b"")),
-    (b"x" * 8, b"x" * 8, (array("i", [-1, 1]).tobytes(), b"abc"), (b"\0" * 8, b"")),
-    (b"x" * 8, b"x" * 8, (b"\0" * 8, b""), (array("i", [3, 1]).tobytes(), b"abc")),
+@pytest.mark.parametrize(
+    ("ends", "text"),
+    [
+        (b"", b""),
+        (b"\0" * 4, b""),
+        (b"\0" * 9, b""),
+        (array("i", [0, 4]).tobytes(), b"abc"),
+        (array("i", [-1, 1]).tobytes(), b"abc"),
+        (array("i", [3, 1]).tobytes(), b"abc"),
+        (array("i", [0, 2, 1, 3]).tobytes(), b"abc"),
+    ],
 )
-
-
-@pytest.mark.parametrize(("offsets", "times", "subjects_", "values"), BROKEN)
-def test_bounds_that_do_not_fit_are_refused(
-    offsets: bytes, times: bytes, subjects_: tuple[bytes, bytes], values: tuple[bytes, bytes]
-) -> None:
+def test_bounds_of_texts_that_do_not_fit_are_refused(ends: bytes, text: bytes) -> None:
     with pytest.raises(ValueError, match="bytes"):
-        hot.DecodedRows(0, 1, offsets, times, *subjects_, *values, b"", b"")
+        hot.Texts(ends, text)
+
+
+@pytest.mark.parametrize(
+    ("offsets", "times", "subjects_", "values", "headers"),
+    [
+        (0, 0, 1, 1, None),
+        (8, 7, 1, 1, None),
+        (9, 8, 1, 1, None),
+        (8, 8, 2, 1, None),
+        (8, 8, 1, 2, None),
+        (8, 8, 1, 1, 2),
+        (16, 16, 2, 2, 1),
+    ],
+)
+def test_columns_that_do_not_fit_are_refused(
+    offsets: int, times: int, subjects_: int, values: int, headers: int | None
+) -> None:
+    blocks = None if headers is None else texts([b"x"] * headers)
+    with pytest.raises(ValueError, match="bytes of offsets"):
+        hot.DecodedRows(0, b"x" * offsets, b"x" * times, texts([b"s"] * subjects_), texts([b"v"] * values), blocks)
 
 
 def test_marks_and_patterns_that_do_not_fit_are_refused() -> None:
@@ -165,7 +198,7 @@ def test_marks_and_patterns_that_do_not_fit_are_refused() -> None:
             hot.Filter([pattern])
     with pytest.raises(ValueError, match="8 bytes"):
         cursor().want(b"x", 1)
-    late = hot.DecodedRows(5, 6, b"\5" + b"\0" * 7, b"\0" * 8, *texts([b"s"]), *texts([b""]), b"", b"")
+    late = hot.DecodedRows(5, b"\5" + b"\0" * 7, b"\0" * 8, texts([b"s"]), texts([b""]), None)
     with pytest.raises(IndexError, match="rows from 5 on"):
         filled(cursor(), late)
 
