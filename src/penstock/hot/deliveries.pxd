@@ -8,7 +8,6 @@ from penstock.hot.load cimport loose_int32, loose_int64
 cdef int _TOOK_ALL
 cdef int _EXHAUSTED
 cdef int _NO_ROOM
-cdef int _TOO_LARGE
 cdef int _TOO_EARLY
 cdef int _FULL
 cdef int _LOW
@@ -70,11 +69,34 @@ cdef class Filter:
     cdef bint covers(self, Texts texts, Py_ssize_t row) except -1
 
 @cython.final
+cdef class Pull:
+    cdef readonly bytes inbox
+    cdef bytes head
+    cdef bytes tail
+    cdef public int64_t batch
+    cdef public int64_t bytes_left
+    cdef public int64_t expires_us
+    cdef public int64_t heartbeat_us
+    cdef readonly int64_t received_us
+    cdef public int64_t beat_us
+    cdef readonly int64_t delivered
+    cdef public bint has_limit
+    cdef public bint no_wait
+    cdef readonly bint is_too_small
+
+    cpdef int64_t due_us(self) except? -1
+
+    cdef bint _takes(self, int64_t size) noexcept
+
+    cdef bint _took(self, int64_t size, int64_t now_us) noexcept
+
+@cython.final
 cdef class Cursor:
     cdef public Filter filter
     cdef bytes prefix
-    cdef bytes head
-    cdef bytes tail
+    cdef public object pulls
+    cdef public list finished
+    cdef Pull current
     cdef public int64_t next_offset
     cdef public int64_t last_offset
     cdef public int64_t last_us
@@ -82,7 +104,6 @@ cdef class Cursor:
     cdef public int64_t delivered_us
     cdef public int64_t pending
     cdef public int64_t messages_left
-    cdef public int64_t bytes_left
     cdef public int64_t room
     cdef public int64_t low_room
     cdef public int64_t due_us
@@ -99,8 +120,6 @@ cdef class Cursor:
     @cython.locals(offsets="const loose_int64*")
     cpdef int64_t next_wanted(self) except -1
 
-    cpdef object to(self, bytes inbox, bytes group)
-
     cpdef int fill(self, DecodedRows rows, bytearray out, Py_ssize_t bytes_max, int64_t now_us) except -1
 
     @cython.locals(row=Py_ssize_t, stop=int)
@@ -111,19 +130,24 @@ cdef class Cursor:
 
     @cython.locals(
         block_size=Py_ssize_t, value_size=Py_ssize_t, is_cut=bint, pending=int64_t, reply_size=Py_ssize_t,
-        size=Py_ssize_t, need=Py_ssize_t, at=Py_ssize_t, target="unsigned char*",
+        size=Py_ssize_t, need=Py_ssize_t, at=Py_ssize_t, target="unsigned char*", pull=Pull,
     )
-    cdef int _send(self, DecodedRows rows, Py_ssize_t row, bytearray out, Py_ssize_t bytes_max) except -1
+    cdef int _send(
+        self, DecodedRows rows, Py_ssize_t row, bytearray out, Py_ssize_t bytes_max, int64_t now_us
+    ) except -1
+
+    cdef object _drop(self)
 
     @cython.locals(size=Py_ssize_t)
     cdef Py_ssize_t _reply_size(self, DecodedRows rows, Py_ssize_t row, int64_t pending) except -1
 
+    @cython.locals(pull=Pull)
     cdef Py_ssize_t _put_line(
         self, unsigned char* target, Py_ssize_t at, DecodedRows rows, Py_ssize_t row, int64_t pending,
         Py_ssize_t block_size, Py_ssize_t size,
     ) except -1
 
-    cdef int _sent(self, DecodedRows rows, Py_ssize_t row, Py_ssize_t size, Py_ssize_t frame_size) except -1
+    cdef int _sent(self, DecodedRows rows, Py_ssize_t row, Py_ssize_t frame_size, int64_t now_us) except -1
 
 @cython.locals(headers_bytes=Py_ssize_t)
 cdef Py_ssize_t _cut_size(Py_ssize_t block_size, Py_ssize_t value_size) except -1

@@ -9,27 +9,32 @@ checked when it is made.
 
 nats-server shows the client what is behind `@` as the subject, and the rest as the reply subject. For a queue group the
 inbox is followed by `+`, and the reply subject by the group.
+
+Waiting pull requests are served in turn, one message each, as nats-server does: so clients that share a consumer get
+equal shares. A request that has all it asked for, or too little room for the next message, leaves the queue.
+
+    pulls: A B C ──A gets a row──▶ B C A ──B gets its last row──▶ C A      finished: B
 """
 
 from __future__ import annotations
 
+from collections import deque
+
 from penstock.hot import load, memory, subjects
 
 TOOK_ALL = 0
-EXHAUSTED = 1  # no messages left of the request
+EXHAUSTED = 1  # no request waits any more, or no messages are left of those it may send
 NO_ROOM = 2  # enough bytes are on the way to the inbox
-TOO_LARGE = 3  # the next message is larger than what the request has left
-TOO_EARLY = 4  # the next message is due later (replay at the original pace)
-FULL = 5  # enough frames at once
-LOW = 6  # it took all, and its room is nearly used up
+TOO_EARLY = 3  # the next message is due later (replay at the original pace)
+FULL = 4  # enough frames at once
+LOW = 5  # it took all, and its room is nearly used up, or a request is finished
 
 _TOOK_ALL = 0  # the same for compiled code
 _EXHAUSTED = 1
 _NO_ROOM = 2
-_TOO_LARGE = 3
-_TOO_EARLY = 4
-_FULL = 5
-_LOW = 6
+_TOO_EARLY = 3
+_FULL = 4
+_LOW = 5
 
 _HEADERS_BEGIN = b"NATS/1.0\r\n"
 _HEADERS_END = b"\r\n\r\n"
@@ -166,33 +171,84 @@ class Filter:
         return False
 
 
-class Cursor:
-    """Position of one consumer, its inbox, and its limits for what it is sent next.
+class Pull:
+    """A pull request: its inbox, and what it may still get. The deliver subject of a push consumer is one without end.
 
-    `pending` counts the messages that it wants, from `next_offset` on, less those that its filter has `seen`.
-    `wanted`: offsets, in order, of all that it wants below `resume_offset` (the last of each subject), 8 bytes each.
+    `batch`: messages left, as it was asked for; 0 and less: one. `bytes_left`: 0: no limit. `is_too_small`: the next
+    message is larger than what is left. Times are elapsed µs; `beat_us`: of the last heartbeat, message or its arrival.
     """
 
     __slots__ = (
-        "bytes_left", "delivered", "delivered_us", "due_us", "filter", "head", "headers_only", "last_offset", "last_us",
-        "low_room", "messages_left", "next_offset", "payload_max", "pending", "prefix", "resume_offset", "room", "stop",
-        "tail", "wanted", "wanted_at", "wanted_count",
+        "batch", "beat_us", "bytes_left", "delivered", "expires_us", "has_limit", "head", "heartbeat_us", "inbox",
+        "is_too_small", "no_wait", "received_us", "tail",
+    )  # fmt: skip
+
+    def __init__(self, inbox: bytes, group: bytes, batch: _int, received_us: _int) -> None:
+        """`group`: to one member of that queue group, if it is not empty."""
+        self.inbox = inbox
+        self.head = b"%b + " % inbox if group else b"%b " % inbox
+        self.tail = b" %b " % group if group else b" "
+        self.batch = batch
+        self.bytes_left = 0
+        self.has_limit = False  # of bytes
+        self.no_wait = False
+        self.expires_us = _NEVER
+        self.heartbeat_us = 0  # interval; 0: none
+        self.received_us = received_us
+        self.beat_us = received_us
+        self.delivered = 0
+        self.is_too_small = False
+
+    def due_us(self) -> int:
+        """When something is to be done for it; UNLIMITED: never."""
+        if self.heartbeat_us == 0:
+            return self.expires_us
+        return min(self.expires_us, self.beat_us + self.heartbeat_us)
+
+    def _takes(self, size: _int) -> bool:
+        """True if a message of this size, as JetStream counts it, is within its limit."""
+        return not self.has_limit or size <= self.bytes_left
+
+    def _took(self, size: _int, now_us: _int) -> bool:
+        """Count a message; return if it has all that it asked for."""
+        self.delivered += 1
+        self.beat_us = now_us
+        self.batch = max(1, self.batch) - 1
+        if self.has_limit:
+            self.bytes_left -= size
+            if self.bytes_left == 0:
+                self.batch = 0
+        return self.batch == 0
+
+
+class Cursor:
+    """Position of one consumer, the requests that wait, and its limits for what is sent next.
+
+    `pending` counts the messages that it wants, from `next_offset` on, less those that its filter has `seen`.
+    `wanted`: offsets, in order, of all that it wants below `resume_offset` (the last of each subject), 8 bytes each.
+    `pulls`: in the order in which they are served. `finished`: those that have left it, for the caller to take.
+    """
+
+    __slots__ = (
+        "current", "delivered", "delivered_us", "due_us", "filter", "finished", "headers_only", "last_offset",
+        "last_us", "low_room", "messages_left", "next_offset", "payload_max", "pending", "prefix", "pulls",
+        "resume_offset", "room", "stop", "wanted", "wanted_at", "wanted_count",
     )  # fmt: skip
 
     def __init__(self, wanted: Filter, prefix: bytes, next_offset: _int) -> None:
         """`prefix`: of the reply subjects, up to the delivery count and its dot."""
         self.filter = wanted
         self.prefix = prefix
-        self.head = b""
-        self.tail = b" "
+        self.pulls: deque[Pull] = deque()
+        self.finished: list[Pull] = []
+        self.current: Pull | None = None  # the first one of `pulls`
         self.next_offset = next_offset
         self.last_offset = next_offset - 1  # of the last delivered message
         self.last_us = 0  # its timestamp
         self.delivered = 0
         self.delivered_us = 0  # elapsed time of the last delivery
         self.pending = 0
-        self.messages_left = 0
-        self.bytes_left = _NEVER  # of a request with a limit
+        self.messages_left = _NEVER
         self.room = 0  # bytes of frames that may be sent now
         self.low_room = 0
         self.due_us = _NEVER  # timestamp up to which messages are due
@@ -222,11 +278,6 @@ class Cursor:
             self.wanted_at += 1
         return offsets[self.wanted_at] if self.wanted_at < self.wanted_count else self.resume_offset
 
-    def to(self, inbox: bytes, group: bytes) -> None:
-        """Send to this inbox; `group`: to one member of that queue group, if it is not empty."""
-        self.head = b"%b + " % inbox if group else b"%b " % inbox
-        self.tail = b" %b " % group if group else b" "
-
     def fill(self, rows: DecodedRows, out: bytearray, bytes_max: _int, now_us: _int) -> int:
         """Append frames of the rows from `next_offset` on; return why it stopped."""
         self.stop = self._fill(rows, out, bytes_max, now_us)
@@ -235,17 +286,22 @@ class Cursor:
     def _fill(self, rows: DecodedRows, out: bytearray, bytes_max: _int, now_us: _int) -> int:
         if rows.begin_offset > self.next_offset:
             raise IndexError(f"rows from {rows.begin_offset} on for a cursor at {self.next_offset}")
+        self.current = self.pulls[0] if self.pulls else None
         row = self._next_row(rows, rows.row_of(self.next_offset))
         while row < rows.count:
-            stop = self._send(rows, row, out, bytes_max)
+            stop = self._send(rows, row, out, bytes_max, now_us)
             if stop != _TOOK_ALL:
                 return stop
-            self.delivered_us = now_us
             row = self._next_row(rows, row + 1)
         self.next_offset = max(self.next_offset, rows.end_offset)
-        if self.messages_left <= 0:
+        if self.messages_left <= 0 or self.current is None:
             return _EXHAUSTED
-        return _LOW if self.room < self.low_room else _TOOK_ALL
+        return _LOW if self.room < self.low_room or self.finished else _TOOK_ALL
+
+    def _drop(self) -> None:
+        """The first request leaves the queue."""
+        self.finished.append(self.pulls.popleft())
+        self.current = self.pulls[0] if self.pulls else None
 
     def _next_row(self, rows: DecodedRows, row: _int) -> _int:
         """Pass the rows that it does not want; return the number of the next one, or of rows."""
@@ -262,7 +318,7 @@ class Cursor:
             row += 1
         return row
 
-    def _send(self, rows: DecodedRows, row: _int, out: bytearray, bytes_max: _int) -> int:
+    def _send(self, rows: DecodedRows, row: _int, out: bytearray, bytes_max: _int, now_us: _int) -> int:
         """Append the frame of one row, within all limits; return why not."""
         if self.messages_left <= 0:
             return _EXHAUSTED
@@ -279,9 +335,13 @@ class Cursor:
         pending = max(0, self.pending + self.filter.seen - 1)
         reply_size = self._reply_size(rows, row, pending)
         size = reply_size + rows.subjects.size(row) + block_size + value_size
-        if size > self.bytes_left:
-            return _TOO_LARGE
-        need = 5 + len(self.head) + reply_size + 1 + rows.subjects.size(row) + len(self.tail)
+        while self.current is not None and not self.current._takes(size):  # noqa: SLF001
+            self.current.is_too_small = True
+            self._drop()
+        pull = self.current
+        if pull is None:
+            return _EXHAUSTED
+        need = 5 + len(pull.head) + reply_size + 1 + rows.subjects.size(row) + len(pull.tail)
         if block_size:
             need += memory.decimal_digits(block_size) + 1
         need += memory.decimal_digits(block_size + value_size) + 2 + block_size + value_size + 2
@@ -296,7 +356,12 @@ class Cursor:
             at = _put_text(target, at, rows.headers, row, block_size)
             at = _put_text(target, at, rows.values, row, value_size)
         memory.put(target, at, _LINE_END, 0, 2)
-        self._sent(rows, row, size, need)
+        self._sent(rows, row, need, now_us)
+        if pull._took(size, now_us):  # noqa: SLF001
+            self._drop()
+        elif len(self.pulls) > 1:
+            self.pulls.rotate(-1)
+            self.current = self.pulls[0]
         return _TOOK_ALL
 
     def _reply_size(self, rows: DecodedRows, row: _int, pending: _int) -> int:
@@ -308,13 +373,15 @@ class Cursor:
     def _put_line(
         self, target: bytearray, at: _int, rows: DecodedRows, row: _int, pending: _int, block_size: _int, size: _int
     ) -> int:
-        """Write the line of a frame; return its end."""
+        """Write the line of a frame for the first request; return its end."""
+        pull = self.current
+        assert pull is not None
         if block_size:
             memory.put(target, at, _HMSG, 0, 5)
         else:
             memory.put(target, at, _LMSG, 0, 5)
-        memory.put(target, at + 5, self.head, 0, len(self.head))
-        at += 5 + len(self.head)
+        memory.put(target, at + 5, pull.head, 0, len(pull.head))
+        at += 5 + len(pull.head)
         memory.put(target, at, self.prefix, 0, len(self.prefix))
         at = memory.put_decimal(target, at + len(self.prefix), rows.numbers[row] + 1)
         target[at] = 46
@@ -325,8 +392,8 @@ class Cursor:
         at = memory.put_decimal(target, at + 1, pending)
         target[at] = 64
         at = _put_text(target, at + 1, rows.subjects, row, rows.subjects.size(row))
-        memory.put(target, at, self.tail, 0, len(self.tail))
-        at += len(self.tail)
+        memory.put(target, at, pull.tail, 0, len(pull.tail))
+        at += len(pull.tail)
         if block_size:
             at = memory.put_decimal(target, at, block_size)
             target[at] = 32
@@ -335,19 +402,16 @@ class Cursor:
         memory.put(target, at, _LINE_END, 0, 2)
         return at + 2
 
-    def _sent(self, rows: DecodedRows, row: _int, size: _int, frame_size: _int) -> None:
-        """Go on behind a row whose frame is written. `size`: as JetStream counts it."""
+    def _sent(self, rows: DecodedRows, row: _int, frame_size: _int, now_us: _int) -> None:
+        """Go on behind a row whose frame is written."""
         self.last_offset = rows.numbers[row]
         self.last_us = rows.times[row]
         self.next_offset = self.last_offset + 1
         self.delivered += 1
+        self.delivered_us = now_us
         self.pending -= 1
         self.messages_left -= 1
         self.room -= frame_size
-        if self.bytes_left != _NEVER:
-            self.bytes_left -= size
-            if self.bytes_left == 0:
-                self.messages_left = 0
 
 
 def _cut_size(block_size: _int, value_size: _int) -> _int:
@@ -394,7 +458,7 @@ def deliver(
 ) -> _int:
     """Append frames of the rows for the cursors from number `first` on; return the number of the first one not served.
 
-    Those that stop before the end, or that have little room left, are added to `stopped`.
+    Those that stop before the end, have little room left or a request that is finished, are added to `stopped`.
     """
     number = first
     total = len(cursors)

@@ -41,8 +41,8 @@ def rows(
 
 def cursor(*patterns: bytes, messages: int = 1_000, pending: int = 0) -> hot.Cursor:
     made = hot.Cursor(hot.Filter(list(patterns)), b"$JS.ACK.s.c.1.", 0)
-    made.to(b"inbox", b"")
-    made.messages_left, made.room, made.pending = messages, ROOM, pending
+    made.pulls.append(hot.Pull(b"inbox", b"", messages, 0))
+    made.room, made.pending = ROOM, pending
     return made
 
 
@@ -101,7 +101,9 @@ def test_it_goes_on_where_it_stopped(
     assert one.pending == len(expected)
     found = b""
     for _ in range(2 * len(subjects) + 2):
-        one.messages_left, one.room = messages, room
+        one.pulls.clear()
+        one.pulls.append(hot.Pull(b"inbox", b"", messages, 0))
+        one.room = room
         stop, out = filled(one, source, bytes_max)
         found += out
         if stop in (hot.TOOK_ALL, hot.LOW) or one.next_offset >= source.end_offset:
@@ -116,18 +118,68 @@ def test_why_it_stops() -> None:
     source = rows([b"s.a"] * 4)
     one = cursor(messages=2)
     assert filled(one, source)[0] == hot.EXHAUSTED
-    one.messages_left, one.bytes_left = 5, 10
-    assert filled(one, source) == (hot.TOO_LARGE, b"")
-    one.bytes_left, one.room = hot.UNLIMITED, 0
+    one.pulls.append(hot.Pull(b"inbox", b"", 5, 0))
+    one.messages_left = 0
+    assert filled(one, source) == (hot.EXHAUSTED, b"")
+    one.messages_left, one.room = hot.UNLIMITED, 0
     assert filled(one, source) == (hot.NO_ROOM, b"")
     one.room, one.due_us = ROOM, 1_700_000_000_000_001
     assert filled(one, source) == (hot.TOO_EARLY, b"")
     one.due_us = hot.UNLIMITED
     stop, out = filled(one, source, 1)
     assert (stop, len(parsed(out))) == (hot.FULL, 1)
+    one.finished.clear()
     one.low_room = ROOM
     assert filled(one, source)[0] == hot.LOW
     assert one.next_offset == 4
+
+
+def requests(one: hot.Cursor, *wanted: tuple[bytes, int, int]) -> None:
+    one.pulls.clear()
+    for inbox, batch, limit in wanted:
+        made = hot.Pull(inbox, b"", batch, 0)
+        made.bytes_left, made.has_limit = limit, limit > 0
+        one.pulls.append(made)
+
+
+def test_requests_are_served_in_turn() -> None:
+    one = cursor()
+    requests(one, (b"a", 3, 0), (b"b", 1, 0), (b"c", 9, 0))
+    stop, out = filled(one, rows([b"s"] * 7))
+    assert [found.inbox for found in parsed(out)] == ["a", "b", "c", "a", "c", "a", "c"]
+    assert (stop, [pull.inbox for pull in one.finished]) == (hot.LOW, [b"b", b"a"])
+    assert [(pull.inbox, pull.batch, pull.delivered, pull.beat_us) for pull in one.pulls] == [(b"c", 6, 3, 5)]
+
+
+def test_a_request_with_too_little_room_lets_the_next_one_have_the_message() -> None:
+    size = len(b"$JS.ACK.s.c.1.1.1.1700000000000000000.0sv")
+    one = cursor()
+    requests(one, (b"a", 9, size + 3), (b"b", 9, size - 1), (b"c", 9, size), (b"d", 9, 0))
+    _, out = filled(one, rows([b"s"] * 4))
+    assert [found.inbox for found in parsed(out)] == ["a", "c", "d", "d"]
+    told = {pull.inbox: (pull.batch, pull.bytes_left, pull.is_too_small) for pull in one.finished}
+    assert told == {b"a": (8, 3, True), b"b": (9, size - 1, True), b"c": (0, 0, False)}
+
+
+@given(batches=st.lists(st.integers(1, 5), max_size=6), count=st.integers(1, 20), bytes_max=st.integers(1, 500))
+def test_requests_get_equal_shares(batches: list[int], count: int, bytes_max: int) -> None:
+    one = cursor()
+    requests(one, *((b"%d" % number, batch, 0) for number, batch in enumerate(batches)))
+    queue, expected = [*enumerate(batches)], []
+    for _ in range(count):
+        if queue:
+            (number, left), *queue = queue
+            expected.append(str(number))
+            if left > 1:
+                queue.append((number, left - 1))
+    source, found = rows([b"s"] * count), b""
+    while True:
+        stop, out = filled(one, source, bytes_max)
+        found += out
+        if stop != hot.FULL:
+            break
+    assert [found.inbox for found in parsed(found)] == expected
+    assert [(int(pull.inbox), pull.batch) for pull in one.pulls] == queue
 
 
 def test_only_wanted_offsets_below_the_resumption_are_sent() -> None:

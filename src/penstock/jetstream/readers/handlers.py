@@ -12,6 +12,7 @@ from typing import Any
 from penstock.base.clock import Now
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import Offset
+from penstock.hot.deliveries import UNLIMITED
 from penstock.jetstream.answers import json_answer
 from penstock.jetstream.api_call import ApiCall, ApiSubject
 from penstock.jetstream.conversations import Answered, Asked, Conversation
@@ -367,7 +368,7 @@ class ConsumerApi:
         config = reader.config
         if 0 < config.batch_max < pull.batch:
             tell(call.reply, status(409, f"Exceeded MaxRequestBatch of {config.batch_max}"))
-        elif pull.expires_us is not None and 0 < config.expires_us_max < pull.expires_us - now.elapsed_us:
+        elif pull.expires_us != UNLIMITED and 0 < config.expires_us_max < pull.expires_us - now.elapsed_us:
             tell(call.reply, status(409, f"Exceeded MaxRequestExpires of {go_duration(config.expires_us_max)}"))
         elif 0 < config.request_bytes_max < pull.bytes_left:
             tell(call.reply, status(409, f"Exceeded MaxRequestMaxBytes of {config.request_bytes_max}"))

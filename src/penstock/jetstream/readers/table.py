@@ -22,7 +22,7 @@ from penstock.base.clock import Now
 from penstock.base.errors import ErrorCode, PenstockError, RemoteError
 from penstock.base.ids import Offset
 from penstock.hot import deliveries as hot
-from penstock.hot.deliveries import Cursor
+from penstock.hot.deliveries import Cursor, Pull
 from penstock.hot.scan import GROUP_BITS
 from penstock.jetstream.conversations import Answered, Asked
 from penstock.jetstream.errors import ApiError
@@ -31,7 +31,7 @@ from penstock.jetstream.readers.chunks import COLUMNS, Chunk, decoded
 from penstock.jetstream.readers.config import ReaderConfig
 from penstock.jetstream.readers.deliveries import Deliveries
 from penstock.jetstream.readers.feed import READ_BYTES, TAIL_WAIT_MS, Feed, Pending, RowCache
-from penstock.jetstream.readers.pulls import Pull, frame, status
+from penstock.jetstream.readers.pulls import frame, status
 from penstock.jetstream.readers.reader import GRACE_US, Place, Reader, ended
 from penstock.jetstream.readers.starting import Start, pending_of, shown_now
 from penstock.messages import FetchRequest, FetchResponse, Response
@@ -59,6 +59,7 @@ COUNTS_EACH_MAX = 4
 _FIRST_SID = 1_000  # of subscriptions to the answers of flow-control messages
 _RETRY_US = 100_000
 _NEVER_US = 2**63 - 1
+_ANY = frozenset((b"*", b">"))
 _LOOK_US_PER_PULL = 50
 """Time between two looks at a reader, for each request that waits: a look, and a heartbeat to each, takes 2 % of it."""
 
@@ -85,6 +86,8 @@ class Readers:
         self._counting = 0
         self._to_count: deque[Reader] = deque()
         self._inboxes: dict[bytes, set[Reader]] = {}  # of push readers
+        self._firsts_of: object = None  # names of the image that has these
+        self._firsts: set[bytes] = set()  # first tokens of the subjects of all streams
         self._turn_bytes = 0  # left in this turn
         self._has_room = True  # for more requests, when they were counted
         self._pulls_since = 0
@@ -154,7 +157,7 @@ class Readers:
         for reader in readers:
             reader.place = Place.GONE
             for pull in reader.pulls:
-                self._send(frame(pull.reply, status(409, why)))
+                self._send(frame(pull.inbox, status(409, why)))
             reader.pulls.clear()
             self._forget_inbox(reader, reader.inbox)
             del feed.readers[reader.name]
@@ -238,12 +241,10 @@ class Readers:
 
     def pull(self, reader: Reader, pull: Pull, now: Now) -> None:
         """Take a pull request."""
-        reader.pulls.append(pull)
-        reader.inactive_us = now.elapsed_us
-        if (reader.place in (Place.IDLE, Place.FOLLOWING) and len(reader.pulls) == 1) or pull.no_wait:
+        reader.ask(pull, now.elapsed_us)
+        if reader.place is Place.IDLE or pull.no_wait:
             self.changed(reader, now)
-        if (due_us := pull.due_us) is not None:
-            self.wake(reader, due_us)
+        self.wake(reader, pull.due_us())
 
     def flow_answered(self, stream: str, name: str, reply: bytes, now: Now) -> None:
         """Take the answer to a flow-control message."""
@@ -354,9 +355,8 @@ class Readers:
             self._lose(feed)
             return
         reader.place = Place.IDLE
-        if reader.pulls and not self._is_wanted(reader, now):
-            return
-        if not reader.wants or reader.is_paused(now.wall_us):
+        wanted = self._wanted(reader, now) if reader.pulls else hot.UNLIMITED
+        if not wanted or not reader.wants or reader.is_paused(now.wall_us):
             return
         cursor.next_offset = max(cursor.next_offset, shown.log_start)
         if cursor.next_offset < cursor.resume_offset:
@@ -373,6 +373,7 @@ class Readers:
             return
         reader.counts = 0
         reader.grant(now.elapsed_us)
+        cursor.messages_left = min(cursor.messages_left, wanted)
         cursor.payload_max = self._gateway.payload_max
         out = bytearray()
         stop = hot.TOOK_ALL
@@ -386,21 +387,38 @@ class Readers:
             cursor.next_offset = max(cursor.next_offset, chunk.end)
         self._send(out)
         self._stopped(feed, reader, stop, now)
-        if reader.place is Place.READY and cursor.next_offset < feed.tail_end:
+        if reader.place is Place.READY or 2 * cursor.next_offset > chunk.begin + chunk.end:
             self._read_ahead(feed, reader, chunk)
 
-    def _is_wanted(self, reader: Reader, now: Now) -> bool:
-        """Drop requests at the front that no client waits for any more; False: it is not sure yet."""
-        while reader.pulls and self.deliveries.has_interest(reader.pulls[0].reply) is False:
-            if now.elapsed_us < reader.pulls[0].received_us + GRACE_US:
-                self._sleep(reader, now.elapsed_us + 2_000)
-                return False
-            reader.pulls.popleft()
-        return True
+    def _wanted(self, reader: Reader, now: Now) -> int:
+        """Drop requests that no client waits for any more; return how many messages the next ones may be sent.
+
+        A request whose inbox is not known yet lets the others go first.
+        """
+        pulls = reader.pulls
+        wanted, is_early = 0, False
+        for _ in range(min(len(pulls), INBOXES_LOOKED_AT)):
+            pull = pulls[wanted]
+            if self.deliveries.has_interest(pull.inbox) is not False:
+                wanted += 1
+                continue
+            del pulls[wanted]
+            if now.elapsed_us < pull.received_us + GRACE_US:
+                pulls.append(pull)
+                is_early = True
+        if is_early:
+            self._sleep(reader, now.elapsed_us + 2_000)
+        return hot.UNLIMITED if wanted == len(pulls) else wanted
+
+    def _take_back(self, reader: Reader, now: Now) -> None:
+        """Note what the cursor has sent, and end the requests that are finished."""
+        reader.take_back((now.wall_us, now.elapsed_us))
+        for end in reader.ends():
+            self._send(end)
 
     def _stopped(self, feed: Feed, reader: Reader, stop: int, now: Now) -> None:
         """Go on after the cursor has stopped."""
-        reader.take_back((now.wall_us, now.elapsed_us))
+        self._take_back(reader, now)
         self._send(reader.flow_frame(feed.name))
         if stop == hot.NO_ROOM:
             if (room_us := reader.room_us()) is not None:
@@ -411,15 +429,6 @@ class Readers:
         if stop == hot.TOO_EARLY:
             self._sleep(reader, now.elapsed_us + 1_000)
             return
-        if not reader.config.is_push and reader.pulls:
-            pull = reader.pulls[0]
-            if stop == hot.TOO_LARGE:
-                reader.pulls.popleft()
-                self._send(frame(pull.reply, ended(pull, 409, "Message Size Exceeds MaxBytes")))
-            elif stop == hot.EXHAUSTED and pull.batch <= 0:
-                reader.pulls.popleft()
-                if pull.bytes_left > 0:
-                    self._send(frame(pull.reply, ended(pull, 409, "Batch Completed")))
         if reader.wants:
             self.ready(reader)
 
@@ -533,7 +542,7 @@ class Readers:
                 for reader in feed.unfollow([*stopped, *missed]):
                     reader.place = Place.IDLE
                     if reader.cursor.stop == hot.FULL or reader.cursor in missed:
-                        reader.take_back((now.wall_us, now.elapsed_us))
+                        self._take_back(reader, now)
                         self.ready(reader)
                     else:
                         self._stopped(feed, reader, reader.cursor.stop, now)
@@ -582,7 +591,9 @@ class Readers:
                 return
 
     def _read_ahead(self, feed: Feed, reader: Reader, chunk: Chunk) -> None:
-        """Read what comes behind the chunk, while the reader is sent the rest of it."""
+        """Read what comes behind the chunk, while the reader is sent the rest of it, or before it asks for more."""
+        if reader.cursor.next_offset >= feed.tail_end:
+            return
         key = feed.fetch_filters(reader), chunk.end
         is_there = self._cache.find(feed.stream_id, key[0], chunk.end) is not None or feed.has_recent(chunk.end)
         if not is_there and key not in feed.fetching and self._fetching < FETCHES_MAX and chunk.end < feed.tail_end:
@@ -700,7 +711,6 @@ class Readers:
     def _due(self, reader: Reader, now: Now) -> bool:
         """Send what is due to a reader, look after its inbox, and let it go on if it slept."""
         feed = self._feeds[reader.stream_id]
-        was_first = reader.pulls[0] if reader.pulls else None
         if reader.place is Place.FOLLOWING:
             reader.take_back((now.wall_us, now.elapsed_us))
         if now.elapsed_us >= reader.looked_us + reader.look_us(now.elapsed_us):
@@ -709,9 +719,7 @@ class Readers:
             self._send(one)
         if self._is_inactive(reader, now):
             return False
-        if reader.place is Place.FOLLOWING and (reader.pulls[0] if reader.pulls else None) is not was_first:
-            self._unfollow([reader])
-        elif reader.place is Place.IDLE and (reader.is_asleep or reader.wants):
+        if reader.place is Place.IDLE and (reader.is_asleep or reader.wants):
             reader.is_asleep = False
             self.ready(reader)
         elif reader.place is Place.FOLLOWING and not reader.wants:
@@ -741,11 +749,11 @@ class Readers:
         gone = {
             id(pull)
             for pull in islice(reader.pulls, begin, begin + INBOXES_LOOKED_AT)
-            if pull.received_us <= grace_us and self.deliveries.has_interest(pull.reply) is False
+            if pull.received_us <= grace_us and self.deliveries.has_interest(pull.inbox) is False
         }
         if gone:
             reader.looked_at -= len(gone)
-            reader.pulls = deque(pull for pull in reader.pulls if id(pull) not in gone)
+            reader.keep(pull for pull in reader.pulls if id(pull) not in gone)
 
     def _is_inactive(self, reader: Reader, now: Now) -> bool:
         if reader.inactive_us is None or reader.pulls:
@@ -768,26 +776,27 @@ class Readers:
         """End what would be delivered into a stream: the rows would come back to it for ever."""
         if not self.total:
             return
-        streams = self._node.image.streams.values()
-        firsts = {subject.partition(".")[0].encode() for state in streams for subject in state.config.subjects}
-        is_any = not firsts.isdisjoint((b"*", b">"))
-
-        def is_stored(inbox: bytes) -> bool:  # nearly all begin with a token that no stream has
-            return (is_any or inbox.partition(b".")[0] in firsts) and self.comes_back(inbox)
-
         for feed in self._feeds.values():
-            pushes = [one for one in feed.readers.values() if one.config.is_push and is_stored(one.inbox)]
+            pushes = [one for one in feed.readers.values() if one.config.is_push and self.comes_back(one.inbox)]
             if pushes:
                 self.remove(pushes)
             for reader in feed.readers.values():
-                kept = deque(pull for pull in reader.pulls if not is_stored(pull.reply))
+                kept = [pull for pull in reader.pulls if not self.comes_back(pull.inbox)]
                 if len(kept) < len(reader.pulls):
-                    reader.pulls = kept
+                    reader.keep(kept)
                     self.changed(reader, self._node.now)
 
     def comes_back(self, inbox: bytes) -> bool:
         """Return if what is delivered there is stored by a stream, or is a request to JetStream's API."""
-        return inbox.startswith(b"$JS.") or self._node.is_stored(inbox.decode(errors="replace"))
+        if inbox.startswith(b"$JS."):
+            return True
+        names = self._node.image.names
+        if self._firsts_of is not names:
+            self._firsts_of = names
+            subjects = (one for state in self._node.image.streams.values() for one in state.config.subjects)
+            self._firsts = {subject.partition(".")[0].encode() for subject in subjects}
+        may_be = inbox.partition(b".")[0] in self._firsts or not self._firsts.isdisjoint(_ANY)
+        return may_be and self._node.is_stored(inbox.decode(errors="replace"))
 
     def _lose(self, feed: Feed) -> None:
         """End the readers of a stream."""
@@ -810,7 +819,7 @@ class Readers:
         for feed in self._feeds.values():
             for reader in feed.readers.values():
                 for pull in reader.pulls:
-                    self._send(frame(pull.reply, ended(pull, 409, "Server Shutdown")))
+                    self._send(frame(pull.inbox, ended(pull, 409, "Server Shutdown")))
                 reader.pulls.clear()
 
     def _send(self, frames: bytes | bytearray) -> None:
