@@ -14,6 +14,7 @@ cdef int _LOW
 cdef bytes _HEADERS_BEGIN
 cdef bytes _HEADERS_END
 cdef bytes _SIZE_HEADER
+cdef bytes _LARGE_HEADER
 cdef bytes _LMSG
 cdef bytes _HMSG
 cdef bytes _LINE_END
@@ -43,6 +44,8 @@ cdef class DecodedRows:
     cdef Texts headers
     cdef bint has_headers
     cdef bytes skipped
+    cdef readonly int64_t delivered
+    cdef readonly int64_t cut
 
     cpdef Py_ssize_t size_bytes(self) except -1
 
@@ -129,7 +132,7 @@ cdef class Cursor:
     cdef Py_ssize_t _next_row(self, DecodedRows rows, Py_ssize_t row) except -1
 
     @cython.locals(
-        block_size=Py_ssize_t, value_size=Py_ssize_t, is_cut=bint, pending=int64_t, reply_size=Py_ssize_t,
+        block_size=Py_ssize_t, value_size=Py_ssize_t, kept_size=Py_ssize_t, is_cut=bint, is_large=bint, pending=int64_t, reply_size=Py_ssize_t,
         size=Py_ssize_t, need=Py_ssize_t, at=Py_ssize_t, target="unsigned char*", pull=Pull,
     )
     cdef int _send(
@@ -149,10 +152,12 @@ cdef class Cursor:
 
     cdef int _sent(self, DecodedRows rows, Py_ssize_t row, Py_ssize_t frame_size, int64_t now_us) except -1
 
-@cython.locals(headers_bytes=Py_ssize_t)
-cdef Py_ssize_t _cut_size(Py_ssize_t block_size, Py_ssize_t value_size) except -1
+@cython.locals(size=Py_ssize_t)
+cdef Py_ssize_t _cut_size(Py_ssize_t kept_size, Py_ssize_t value_size, bint is_large) except -1
 
-cdef Py_ssize_t _put_cut_block(unsigned char* target, Py_ssize_t at, DecodedRows rows, Py_ssize_t row) except -1
+cdef Py_ssize_t _put_cut_block(
+    unsigned char* target, Py_ssize_t at, DecodedRows rows, Py_ssize_t row, Py_ssize_t kept_size, bint is_large
+) except -1
 
 cdef Py_ssize_t _put_text(
     unsigned char* target, Py_ssize_t at, Texts texts, Py_ssize_t row, Py_ssize_t size

@@ -22,6 +22,9 @@ from collections import deque
 
 from penstock.hot import load, memory, subjects
 
+TOO_LARGE_HEADER = b"Penstock-Too-Large: max_payload\r\n"
+"""Header of a message that comes without its value, because nats-server takes none of its size."""
+
 TOOK_ALL = 0
 EXHAUSTED = 1  # no request waits any more, or no messages are left of those it may send
 NO_ROOM = 2  # enough bytes are on the way to the inbox
@@ -39,6 +42,7 @@ _LOW = 5
 _HEADERS_BEGIN = b"NATS/1.0\r\n"
 _HEADERS_END = b"\r\n\r\n"
 _SIZE_HEADER = b"Nats-Msg-Size: "
+_LARGE_HEADER = TOO_LARGE_HEADER  # the same for compiled code
 _LMSG = b"LMSG "
 _HMSG = b"HMSG "
 _LINE_END = b"\r\n"
@@ -72,12 +76,13 @@ class Texts:
 class DecodedRows:
     """The rows of one batch, in order of their offsets; they are all that there is from `begin_offset` to the last.
 
-    `skipped`: one byte for each row, not 0 if it is deleted by now; empty: none is.
+    `skipped`: one byte for each row, not 0 if it is deleted by now; empty: none is. `delivered` counts frames, and
+    `cut` those without their value, because of its size.
     """
 
     __slots__ = (
-        "begin_offset", "count", "end_offset", "has_headers", "headers", "held", "numbers", "offsets", "skipped",
-        "subjects", "times", "values",
+        "begin_offset", "count", "cut", "delivered", "end_offset", "has_headers", "headers", "held", "numbers",
+        "offsets", "skipped", "subjects", "times", "values",
     )  # fmt: skip
 
     def __init__(
@@ -101,6 +106,8 @@ class DecodedRows:
         self.has_headers = headers is not None
         self.headers = values if headers is None else headers
         self.skipped = b""
+        self.delivered = 0
+        self.cut = 0
 
     def size_bytes(self) -> int:
         """Bytes that it holds in memory."""
@@ -328,9 +335,14 @@ class Cursor:
             return _TOO_EARLY
         block_size = rows.block_size(row)
         value_size = rows.values.size(row)
-        is_cut = self.headers_only or block_size + value_size > self.payload_max
+        kept_size = block_size
+        is_large = block_size + value_size > self.payload_max and not self.headers_only
+        is_cut = is_large or self.headers_only
         if is_cut:
-            block_size = _cut_size(block_size, value_size)
+            block_size = _cut_size(kept_size, value_size, is_large)
+            if block_size > self.payload_max:
+                kept_size = 0
+                block_size = _cut_size(0, value_size, is_large)
             value_size = 0
         pending = max(0, self.pending + self.filter.seen - 1)
         reply_size = self._reply_size(rows, row, pending)
@@ -351,7 +363,8 @@ class Cursor:
         target = out
         at = self._put_line(target, at, rows, row, pending, block_size, block_size + value_size)
         if is_cut:
-            at = _put_cut_block(target, at, rows, row)
+            at = _put_cut_block(target, at, rows, row, kept_size, is_large)
+            rows.cut += is_large
         else:
             at = _put_text(target, at, rows.headers, row, block_size)
             at = _put_text(target, at, rows.values, row, value_size)
@@ -404,6 +417,7 @@ class Cursor:
 
     def _sent(self, rows: DecodedRows, row: _int, frame_size: _int, now_us: _int) -> None:
         """Go on behind a row whose frame is written."""
+        rows.delivered += 1
         self.last_offset = rows.numbers[row]
         self.last_us = rows.times[row]
         self.next_offset = self.last_offset + 1
@@ -414,19 +428,24 @@ class Cursor:
         self.room -= frame_size
 
 
-def _cut_size(block_size: _int, value_size: _int) -> _int:
+def _cut_size(kept_size: _int, value_size: _int, is_large: bool) -> _int:
     """Return the bytes of a header block that tells the size of the value, which is left out."""
-    headers_bytes = block_size - 2 if block_size else len(_HEADERS_BEGIN)
-    return headers_bytes + len(_SIZE_HEADER) + memory.decimal_digits(value_size) + 4
+    size = kept_size - 2 if kept_size else len(_HEADERS_BEGIN)
+    if is_large:
+        size += len(_LARGE_HEADER)
+    return size + len(_SIZE_HEADER) + memory.decimal_digits(value_size) + 4
 
 
-def _put_cut_block(target: bytearray, at: _int, rows: DecodedRows, row: _int) -> _int:
-    """Write the header block that tells the size of the value; return its end."""
-    if rows.block_size(row):
-        at = _put_text(target, at, rows.headers, row, rows.block_size(row) - 2)
+def _put_cut_block(target: bytearray, at: _int, rows: DecodedRows, row: _int, kept_size: _int, is_large: bool) -> _int:
+    """Write the header block that tells the size of the value; return its end. `kept_size`: of its own headers."""
+    if kept_size:
+        at = _put_text(target, at, rows.headers, row, kept_size - 2)
     else:
         memory.put(target, at, _HEADERS_BEGIN, 0, len(_HEADERS_BEGIN))
         at += len(_HEADERS_BEGIN)
+    if is_large:
+        memory.put(target, at, _LARGE_HEADER, 0, len(_LARGE_HEADER))
+        at += len(_LARGE_HEADER)
     memory.put(target, at, _SIZE_HEADER, 0, len(_SIZE_HEADER))
     at = memory.put_decimal(target, at + len(_SIZE_HEADER), rows.values.size(row))
     memory.put(target, at, _LINE_END, 0, 2)

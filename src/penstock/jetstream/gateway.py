@@ -107,6 +107,20 @@ class ApiRights(NamedTuple):
 ALL_RIGHTS = ApiRights()
 
 
+class ReaderNumbers(NamedTuple):
+    """Numbers of the readers (consumers) at this broker, and of what was sent to them since it was started."""
+
+    push: int = 0
+    pull: int = 0
+    pulls_waiting: int = 0
+    delivered: int = 0
+    delivered_bytes: int = 0  # frames on the leaf connection, status messages among them
+    too_large: int = 0  # messages without their value, because nats-server takes none of that size
+
+
+NO_READERS = ReaderNumbers()
+
+
 @dataclass(slots=True, eq=False)
 class _Open:
     """A conversation without an answer."""
@@ -142,6 +156,7 @@ class Gateway:
         self.requests: Counter[str] = Counter()  # by operation
         self.errors: Counter[str] = Counter()
         self.count_consumers: Callable[[StreamState], int] = lambda state: 0
+        self.reader_numbers: Callable[[], ReaderNumbers] = lambda: NO_READERS
         # by operation; of requests without a stream, and of those about a stream that is led here
         self.handlers: dict[str, Handler] = {}
         self.lookups = Lookups(self)

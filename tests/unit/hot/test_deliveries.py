@@ -255,6 +255,17 @@ def test_marks_and_patterns_that_do_not_fit_are_refused() -> None:
         filled(cursor(), late)
 
 
+@pytest.mark.parametrize(("payload_max", "kept"), [(71, b"A: b\r\n"), (70, b"")])
+def test_headers_that_are_too_large_with_the_mark_are_left_out_too(payload_max: int, kept: bytes) -> None:
+    source = rows([b"s.a"], [b"v" * 200], [b"NATS/1.0\r\nA: b\r\n\r\n"])
+    one = cursor()
+    one.payload_max = payload_max
+    _, out = filled(one, source)
+    block = b"NATS/1.0\r\n%bPenstock-Too-Large: max_payload\r\nNats-Msg-Size: 200\r\n\r\n" % kept
+    assert parsed(out)[0].headers == block
+    assert (source.delivered, source.cut) == (1, 1)
+
+
 @pytest.mark.parametrize("block", [b"x", b"NATS/1.0", b"NATS/1.0\r\n\r", b"NATS/1.0\r\nA: b\r\n", b"nats/1.0\r\n\r\n"])
 def test_what_is_no_header_block_is_left_out(block: bytes) -> None:
     _, out = filled(cursor(), rows([b"s.a"], [b"v"], [block]))

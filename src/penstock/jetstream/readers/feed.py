@@ -86,6 +86,7 @@ class Feed:
         self.tail_end = end
         self.is_polling = False
         self.is_closed = False
+        self.told_too_large = False  # that values are left out
         self.opening = 0  # readers that are being created
         self.behind: list[Reader] = []  # wait for rows that are on the way, or do not exist yet
         self.unsettled: list[tuple[Reader, Pending]] = []  # counted beyond the tail

@@ -372,6 +372,8 @@ class ConsumerApi:
             tell(call.reply, status(409, f"Exceeded MaxRequestExpires of {go_duration(config.expires_us_max)}"))
         elif 0 < config.request_bytes_max < pull.bytes_left:
             tell(call.reply, status(409, f"Exceeded MaxRequestMaxBytes of {config.request_bytes_max}"))
+        elif pull.no_wait and self._readers.is_promised(reader):
+            tell(call.reply, status(408, "Requests Pending"))
         elif not self._readers.has_room(reader, now):
             if not pull.heartbeat_us:
                 tell(call.reply, status(409, "Exceeded MaxWaiting"))

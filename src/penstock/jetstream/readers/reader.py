@@ -86,7 +86,7 @@ class Reader:
         "_blind", "_flow_number", "_granted", "_rate", "ahead_bytes", "beat_us", "config", "counted_under",
         "counts", "created_us", "cursor", "delivered_wall_us", "flow_bytes", "flow_reply", "inactive_us", "inbox",
         "is_asleep", "is_paced", "looked_at", "looked_us", "name", "place", "pulls", "stream_id", "told_pending",
-        "wake_us", "window_bytes",
+        "wake_us", "watched", "window_bytes",
     )  # fmt: skip
 
     def __init__(
@@ -101,6 +101,7 @@ class Reader:
         self.delivered_wall_us = 0
         self.place = Place.IDLE
         self.pulls: deque[Pull] = cursor.pulls  # the requests that wait; of a push reader none
+        self.watched: frozenset[bytes] = frozenset()  # inboxes of requests whose loss of interest is told
         self.inbox = config.deliver_subject.encode()
         self.window_bytes = WINDOW_BYTES_FIRST
         self.ahead_bytes = 0  # sent, and not known to have been taken

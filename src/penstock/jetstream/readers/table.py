@@ -22,11 +22,11 @@ from penstock.base.clock import Now
 from penstock.base.errors import ErrorCode, PenstockError, RemoteError
 from penstock.base.ids import Offset
 from penstock.hot import deliveries as hot
-from penstock.hot.deliveries import Cursor, Pull
+from penstock.hot.deliveries import TOO_LARGE_HEADER, Cursor, DecodedRows, Pull
 from penstock.hot.scan import GROUP_BITS
 from penstock.jetstream.conversations import Answered, Asked
 from penstock.jetstream.errors import ApiError
-from penstock.jetstream.gateway import GATEWAY_GROUP, Gateway
+from penstock.jetstream.gateway import GATEWAY_GROUP, Gateway, ReaderNumbers
 from penstock.jetstream.readers.chunks import COLUMNS, Chunk, decoded
 from penstock.jetstream.readers.config import ReaderConfig
 from penstock.jetstream.readers.deliveries import Deliveries
@@ -58,6 +58,7 @@ COUNTS_EACH_MAX = 4
 """Counts for one reader in a row: if so much is deleted meanwhile, it goes on with the last one."""
 _FIRST_SID = 1_000  # of subscriptions to the answers of flow-control messages
 _RETRY_US = 100_000
+_ASK_AGAIN_US = 20_000  # after an answer that does not know enough yet
 _NEVER_US = 2**63 - 1
 _ANY = frozenset((b"*", b">"))
 _LOOK_US_PER_PULL = 50
@@ -85,7 +86,8 @@ class Readers:
         self._to_fetch: deque[Reader] = deque()
         self._counting = 0
         self._to_count: deque[Reader] = deque()
-        self._inboxes: dict[bytes, set[Reader]] = {}  # of push readers
+        self._to_ask: deque[tuple[int, Callable[[Now], None]]] = deque()  # questions that are asked again, by time
+        self._inboxes: dict[bytes, set[Reader]] = {}  # those that are watched, of push readers and of requests
         self._firsts_of: object = None  # names of the image that has these
         self._firsts: set[bytes] = set()  # first tokens of the subjects of all streams
         self._turn_bytes = 0  # left in this turn
@@ -93,7 +95,9 @@ class Readers:
         self._pulls_since = 0
         self._counted_us = 0
         self.total = 0
+        self.delivered = 0
         self.delivered_bytes = 0
+        self.too_large = 0
 
     # What requests use
 
@@ -129,6 +133,13 @@ class Readers:
         feed = self._feeds.get(reader.stream_id)
         return "" if feed is None else feed.name
 
+    def numbers(self) -> ReaderNumbers:
+        """Return what the metrics tell."""
+        readers = [one for feed in self._feeds.values() for one in feed.readers.values()]
+        push = sum(one.config.is_push for one in readers)
+        waiting = sum(len(one.pulls) for one in readers)
+        return ReaderNumbers(push, len(readers) - push, waiting, self.delivered, self.delivered_bytes, self.too_large)
+
     def count(self, state: StreamState) -> int:
         feed = self._feeds.get(state.stream_id)
         return 0 if feed is None else len(feed.readers)
@@ -159,7 +170,8 @@ class Readers:
             for pull in reader.pulls:
                 self._send(frame(pull.inbox, status(409, why)))
             reader.pulls.clear()
-            self._forget_inbox(reader, reader.inbox)
+            for inbox in (reader.inbox, *reader.watched):
+                self._forget_inbox(reader, inbox)
             del feed.readers[reader.name]
             del feed.reader_of[reader.cursor]
         self.total -= len(readers)
@@ -239,6 +251,13 @@ class Readers:
             self._pulls_since, self._counted_us = 0, now.elapsed_us
         return self._has_room and len(reader.pulls) < reader.config.max_waiting
 
+    def is_promised(self, reader: Reader) -> bool:
+        """True if requests that wait already ask for more messages than are there."""
+        if not reader.pulls:
+            return False
+        pending = self.told_pending(reader)
+        return pending is not None and 0 < pending < sum(max(1, pull.batch) for pull in reader.pulls)
+
     def pull(self, reader: Reader, pull: Pull, now: Now) -> None:
         """Take a pull request."""
         reader.ask(pull, now.elapsed_us)
@@ -274,7 +293,11 @@ class Readers:
     def interest_lost(self, subjects: Sequence[bytes], now: Now) -> None:
         """These inboxes have no subscriber any more."""
         for subject in subjects:
-            for reader in self._inboxes.get(subject, ()):
+            for reader in [*self._inboxes.get(subject, ())]:
+                if not reader.config.is_push:
+                    self._forget_inbox(reader, subject)
+                    reader.watched -= {subject}
+                    reader.keep(pull for pull in reader.pulls if pull.inbox != subject)
                 reader.inactive_us = now.elapsed_us
                 self.changed(reader, now)
 
@@ -290,6 +313,8 @@ class Readers:
             if feed.retry_us is not None and now.elapsed_us >= feed.retry_us:
                 feed.retry_us = None
                 self._poll(feed)
+        while self._to_ask and self._to_ask[0][0] <= now.elapsed_us:
+            self._to_ask.popleft()[1](now)
         inactive: dict[int, list[Reader]] = {}
         while self._wakes and self._wakes[0][0] <= now.elapsed_us:
             at_us, _, reader = heapq.heappop(self._wakes)
@@ -319,6 +344,8 @@ class Readers:
         """Latest time at which `tick` must run."""
         retries = [feed.retry_us for feed in self._feeds.values() if feed.retry_us is not None]
         due_us = min(retries, default=_NEVER_US)
+        if self._to_ask:
+            due_us = min(due_us, self._to_ask[0][0])
         if self._wakes:
             due_us = min(due_us, self._wakes[0][0])
         return None if due_us == _NEVER_US else due_us
@@ -380,7 +407,9 @@ class Readers:
         for rows in chunk.rows:
             if rows.end_offset <= cursor.next_offset:
                 continue
+            before = rows.delivered, rows.cut
             stop = cursor.fill(rows, out, min(SHARE_BYTES, max(1, self._turn_bytes)), now.elapsed_us)
+            self._note(feed, rows, *before)
             if stop not in (hot.TOOK_ALL, hot.LOW):
                 break
         else:
@@ -389,6 +418,20 @@ class Readers:
         self._stopped(feed, reader, stop, now)
         if reader.place is Place.READY or 2 * cursor.next_offset > chunk.begin + chunk.end:
             self._read_ahead(feed, reader, chunk)
+
+    def _note(self, feed: Feed, rows: DecodedRows, delivered: int, cut: int) -> None:
+        """Count what was sent of some rows since they had these counts; tell once of values that are left out."""
+        self.delivered += rows.delivered - delivered
+        if rows.cut == cut:
+            return
+        self.too_large += rows.cut - cut
+        if not feed.told_too_large:
+            feed.told_too_large = True
+            header = TOO_LARGE_HEADER.decode().strip()
+            self._node.outbox.step.notices.append(
+                f"stream {feed.name} has messages above nats-server's max_payload ({self._gateway.payload_max} bytes): "
+                f"consumers get them without their value, with the header `{header}`; raise max_payload"
+            )
 
     def _wanted(self, reader: Reader, now: Now) -> int:
         """Drop requests that no client waits for any more; return how many messages the next ones may be sent.
@@ -450,7 +493,20 @@ class Readers:
         reader.grant(now.elapsed_us)
         reader.cursor.payload_max = self._gateway.payload_max
         reader.place = Place.FOLLOWING
+        self._watch_inboxes(reader)
         feed.follow(reader)
+
+    def _watch_inboxes(self, reader: Reader) -> None:
+        """Have it told when a client stops to wait for new messages: what is sent to its inbox then is lost."""
+        inboxes = frozenset(pull.inbox for pull in islice(reader.pulls, INBOXES_LOOKED_AT))
+        if inboxes <= reader.watched:
+            return
+        for inbox in reader.watched - inboxes:
+            self._forget_inbox(reader, inbox)
+        for inbox in inboxes - reader.watched:
+            self._inboxes.setdefault(inbox, set()).add(reader)
+            self.deliveries.watch(inbox)
+        reader.watched = inboxes
 
     def _unfollow(self, readers: Iterable[Reader]) -> None:
         by_feed: dict[int, list[Cursor]] = {}
@@ -535,7 +591,9 @@ class Readers:
             return
         for rows in chunk.rows:
             out, stopped = bytearray(), list[Cursor]()
+            before = rows.delivered, rows.cut
             served = hot.deliver(feed.followers, 0, rows, out, TURN_BYTES, now.elapsed_us, stopped)
+            self._note(feed, rows, *before)
             self._send(out)
             missed = {*feed.followers[served:]}
             if stopped or missed:
@@ -685,7 +743,8 @@ class Readers:
 
         def heard(response: Response | RemoteError, payload: Payload) -> None:
             if question.until is not None and not question.until(response):
-                self._gateway.ask(question.request, self._node.now, heard)
+                due_us = self._node.now.elapsed_us + _ASK_AGAIN_US
+                self._to_ask.append((due_us, lambda now: self._gateway.ask(question.request, now, heard)))
             else:
                 self._run(counting, [Answered(response, payload)], done)
 

@@ -170,6 +170,42 @@ def test_a_request_that_nobody_waits_for_gets_nothing() -> None:
     assert told(pull(broker, "1")) == ["0"]
 
 
+def test_a_request_whose_client_has_gone_gets_no_new_message() -> None:
+    broker = started(1)
+    broker.consumer("s", "c", inactive_threshold=60 * S)
+    inbox = broker.send("CONSUMER.MSG.NEXT.s.c", {"batch": 5, "expires": 5 * S})
+    assert told(broker.delivered(inbox)) == ["0"]
+    assert broker.leaf.watched == {inbox.encode()}
+    broker.leaf.deserted.add(inbox.encode())
+    broker.gateway.interest_lost([inbox.encode()], broker.clock.now)
+    broker.turn()
+    assert broker.leaf.watched == set()
+    broker.publish("s.x", b"new")
+    assert broker.delivered() == []
+    assert told(pull(broker, "1")) == ["new"]
+
+
+def test_inboxes_are_watched_while_their_requests_wait() -> None:
+    broker = started(0)
+    broker.consumer("s", "c", inactive_threshold=60 * S)
+    first = broker.send("CONSUMER.MSG.NEXT.s.c", {"batch": 1, "expires": 5 * S})
+    assert broker.leaf.watched == {first.encode()}
+    broker.publish("s.x", b"a")
+    second = broker.send("CONSUMER.MSG.NEXT.s.c", {"batch": 1, "expires": 5 * S})
+    assert broker.leaf.watched == {second.encode()}
+    assert broker.api("CONSUMER.DELETE.s.c")["success"]
+    assert broker.leaf.watched == set()
+
+
+def test_a_request_that_does_not_wait_hears_that_others_ask_for_all() -> None:
+    broker = started(3)
+    broker.consumer("s", "c", inactive_threshold=60 * S, pause_until="2100-01-01T00:00:00Z")
+    assert pull(broker, {"batch": 3, "expires": 5 * S}) == []
+    assert pull(broker, {"batch": 2, "no_wait": True, "expires": 5 * S}) == []
+    assert told(pull(broker, {"batch": 1, "no_wait": True})) == ["408 Requests Pending"]
+    assert broker.api("CONSUMER.INFO.s.c")["num_waiting"] == 2
+
+
 def test_a_request_for_an_unknown_consumer_hears_that_nobody_listens() -> None:
     broker = started(1)
     inbox = broker.send("CONSUMER.MSG.NEXT.s.none", {"batch": 1})
