@@ -19,7 +19,7 @@ TIMEOUT_S = 30
 MESSAGES = 60
 MESSAGE_BYTES = 900_000
 BYTES_PER_S = 1_000_000
-SLOW_S = 14  # nats-server cuts a client off whose output is not taken within 10 s
+SLOW_S = 20  # without a bound of bytes ahead nats-server cuts it off after 15 s
 FLOW = b"$JS.FC."
 
 

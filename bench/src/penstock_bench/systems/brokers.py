@@ -52,12 +52,14 @@ def until(look: Callable[[], T | None], what: str, timeout_s: float = BENCH_STAR
 class Brokers:
     """Brokers 1 to `count`, each with a folder, a process and an address."""
 
-    def __init__(self, folder: Path, nats: Address, count: int) -> None:
+    def __init__(self, folder: Path, nats: Address, count: int, *options: str) -> None:
+        """`options`: of `penstock serve`, for all of them."""
         self.addresses = {number: f"127.0.0.1:{port}" for number, port in enumerate(free_ports(count), 1)}
         self.process_ids: dict[int, int] = {}
         self.client: Client
         self._folder = folder
         self._nats = nats
+        self._options = options
         self._running: dict[int, ExitStack] = {}
         self._watched: dict[int, ExitStack] = {}
 
@@ -77,7 +79,7 @@ class Brokers:
         voters = ",".join(f"{one}@{address}" for one, address in self.addresses.items())
         options = ("--id", str(number), "--cluster", voters, "--nats", f"nats://{self._nats}", "--log-level", "error")
         stack = self._running[number] = ExitStack()
-        return stack.enter_context(launched(self.folder(number), *options))
+        return stack.enter_context(launched(self.folder(number), *options, *self._options))
 
     def stop(self, number: int) -> None:
         """Stop a broker cleanly."""
@@ -147,9 +149,9 @@ class Brokers:
 
 
 @contextmanager
-def running_brokers(folder: Path, nats: Address, count: int) -> Iterator[Brokers]:
+def running_brokers(folder: Path, nats: Address, count: int, *options: str) -> Iterator[Brokers]:
     """Run `count` brokers with a client; stop them when the context ends."""
-    brokers = Brokers(folder, nats, count)
+    brokers = Brokers(folder, nats, count, *options)
     try:
         brokers.start(*brokers.addresses)
         with blocking.connect(
