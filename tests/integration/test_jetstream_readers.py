@@ -142,6 +142,34 @@ async def test_answers_and_statuses_are_those_of_nats_server(tmp_path: Path) -> 
             for request in PULLS:
                 expected_messages, found_messages = await asyncio.gather(pulled(theirs, request), pulled(ours, request))
                 assert found_messages == expected_messages, request
+            expected_shares, found_shares = await shared(theirs), await shared(ours)
+            assert found_shares == expected_shares
+            assert [len(one) for one in found_shares.values()][:2] == [3, 1]
+
+
+async def shared(connection: Any) -> dict[str, list[tuple[bytes, str]]]:
+    """What each of several requests of one consumer gets: messages, and statuses."""
+    assert "error" not in await said(connection, *create("shared", deliver_policy="new", inactive_threshold=60 * S))
+    found: dict[str, list[tuple[bytes, str]]] = {}
+    news: asyncio.Queue[None] = asyncio.Queue()
+    requests = {"a": {"batch": 3}, "b": {"batch": 1}, "c": {"batch": 9, "max_bytes": 200}, "d": {"batch": 9}}
+    for name, request in requests.items():
+        inbox, got = connection.new_inbox(), found.setdefault(name, [])
+
+        async def take(message: Any, got: list[tuple[bytes, str]] = got) -> None:
+            got.append((message.data, str(dict(message.headers or {}))))
+            news.put_nowait(None)
+
+        await connection.subscribe(inbox, cb=take)
+        wanted = json.dumps({**request, "expires": 30 * S}).encode()
+        await connection.publish("$JS.API.CONSUMER.MSG.NEXT.S.shared", wanted, reply=inbox)
+    for number in range(12):
+        await connection.request("a.x", b"%d" % number, timeout=TIMEOUT_S)
+    while True:
+        try:
+            await asyncio.wait_for(news.get(), QUIET_S)
+        except TimeoutError:
+            return found
 
 
 async def delivering(connection: Any) -> None:

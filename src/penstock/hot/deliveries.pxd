@@ -1,6 +1,6 @@
 # C types for deliveries.py.
 cimport cython
-from libc.stdint cimport int32_t, int64_t
+from libc.stdint cimport int64_t
 
 from penstock.hot cimport load, memory, subjects
 from penstock.hot.load cimport loose_int32, loose_int64
@@ -8,20 +8,27 @@ from penstock.hot.load cimport loose_int32, loose_int64
 cdef int _TOOK_ALL
 cdef int _EXHAUSTED
 cdef int _NO_ROOM
-cdef int _TOO_LARGE
 cdef int _TOO_EARLY
 cdef int _FULL
 cdef int _LOW
 cdef bytes _HEADERS_BEGIN
 cdef bytes _HEADERS_END
 cdef bytes _SIZE_HEADER
+cdef bytes _LARGE_HEADER
 cdef bytes _LMSG
 cdef bytes _HMSG
 cdef bytes _LINE_END
 cdef int64_t _NEVER
 
-@cython.locals(found="const loose_int32*")
-cdef int _check(bytes ends, Py_ssize_t size, Py_ssize_t count) except -1
+@cython.final
+cdef class Texts:
+    cdef tuple held
+    cdef readonly Py_ssize_t count
+    cdef readonly Py_ssize_t size_bytes
+    cdef const loose_int32* bounds
+    cdef const unsigned char* text
+
+    cdef Py_ssize_t size(self, Py_ssize_t row) noexcept
 
 @cython.final
 cdef class DecodedRows:
@@ -29,41 +36,70 @@ cdef class DecodedRows:
     cdef readonly int64_t end_offset
     cdef readonly Py_ssize_t count
     cdef readonly bytes offsets
-    cdef bytes times
-    cdef bytes subject_ends
-    cdef bytes subjects
-    cdef bytes value_ends
-    cdef bytes values
-    cdef bytes header_ends
-    cdef bytes headers
+    cdef bytes held
+    cdef const loose_int64* numbers
+    cdef const loose_int64* times
+    cdef Texts subjects
+    cdef Texts values
+    cdef Texts headers
+    cdef bint has_headers
     cdef bytes skipped
+    cdef readonly int64_t delivered
+    cdef readonly int64_t cut
 
     cpdef Py_ssize_t size_bytes(self) except -1
 
     cpdef object skip(self, bytes skipped)
 
-    @cython.locals(offsets="const loose_int64*", low=Py_ssize_t, high=Py_ssize_t, middle=Py_ssize_t)
+    @cython.locals(marks="const unsigned char*")
+    cdef bint is_skipped(self, Py_ssize_t row) except -1
+
+    @cython.locals(low=Py_ssize_t, high=Py_ssize_t, middle=Py_ssize_t)
     cpdef Py_ssize_t row_of(self, int64_t offset) except -1
+
+    @cython.locals(headers=Texts, size=Py_ssize_t, is_block=bint)
+    cdef Py_ssize_t block_size(self, Py_ssize_t row) except -1
 
 @cython.final
 cdef class Filter:
     cdef readonly list patterns
     cdef public int64_t seen
 
-    @cython.locals(
-        found=int64_t, skipped="const unsigned char*", is_masked=bint, ends="const loose_int32*", row=Py_ssize_t,
-    )
+    @cython.locals(found=int64_t, row=Py_ssize_t)
     cpdef int64_t count(self, DecodedRows rows, int64_t offset) except -1
 
     @cython.locals(one=bytes, pattern="const unsigned char*")
-    cdef bint covers(self, const unsigned char* text, Py_ssize_t begin, Py_ssize_t end) except -1
+    cdef bint covers(self, Texts texts, Py_ssize_t row) except -1
+
+@cython.final
+cdef class Pull:
+    cdef readonly bytes inbox
+    cdef bytes head
+    cdef bytes tail
+    cdef public int64_t batch
+    cdef public int64_t bytes_left
+    cdef public int64_t expires_us
+    cdef public int64_t heartbeat_us
+    cdef readonly int64_t received_us
+    cdef public int64_t beat_us
+    cdef readonly int64_t delivered
+    cdef public bint has_limit
+    cdef public bint no_wait
+    cdef readonly bint is_too_small
+
+    cpdef int64_t due_us(self) except? -1
+
+    cdef bint _takes(self, int64_t size) noexcept
+
+    cdef bint _took(self, int64_t size, int64_t now_us) noexcept
 
 @cython.final
 cdef class Cursor:
     cdef public Filter filter
     cdef bytes prefix
-    cdef bytes head
-    cdef bytes tail
+    cdef public object pulls
+    cdef public list finished
+    cdef Pull current
     cdef public int64_t next_offset
     cdef public int64_t last_offset
     cdef public int64_t last_us
@@ -71,7 +107,6 @@ cdef class Cursor:
     cdef public int64_t delivered_us
     cdef public int64_t pending
     cdef public int64_t messages_left
-    cdef public int64_t bytes_left
     cdef public int64_t room
     cdef public int64_t low_room
     cdef public int64_t due_us
@@ -88,23 +123,45 @@ cdef class Cursor:
     @cython.locals(offsets="const loose_int64*")
     cpdef int64_t next_wanted(self) except -1
 
-    cpdef object to(self, bytes inbox, bytes group)
-
     cpdef int fill(self, DecodedRows rows, bytearray out, Py_ssize_t bytes_max, int64_t now_us) except -1
 
-    @cython.locals(
-        count=Py_ssize_t, offsets="const loose_int64*", times="const loose_int64*", subject_ends="const loose_int32*",
-        value_ends="const loose_int32*", header_ends="const loose_int32*", has_headers=bint,
-        subject_text="const unsigned char*", value_text="const unsigned char*", header_text="const unsigned char*",
-        skipped="const unsigned char*", is_masked=bint, is_cut=bint, head="const unsigned char*", tail="const unsigned char*",
-        prefix="const unsigned char*", lmsg="const unsigned char*", hmsg="const unsigned char*",
-        line_end="const unsigned char*", headers_begin="const unsigned char*", size_header="const unsigned char*",
-        row=Py_ssize_t, offset=int64_t, time_us=int64_t, subject_begin=Py_ssize_t, subject_size=Py_ssize_t,
-        value_begin=Py_ssize_t, value_size=Py_ssize_t, header_begin=Py_ssize_t, header_size=Py_ssize_t,
-        block_size=Py_ssize_t, told_size=Py_ssize_t, pending=int64_t, reply_size=Py_ssize_t, size=int64_t,
-        need=Py_ssize_t, at=Py_ssize_t, target="unsigned char*",
-    )
+    @cython.locals(row=Py_ssize_t, stop=int)
     cdef int _fill(self, DecodedRows rows, bytearray out, Py_ssize_t bytes_max, int64_t now_us) except -1
+
+    @cython.locals(offset=int64_t, is_wanted=bint)
+    cdef Py_ssize_t _next_row(self, DecodedRows rows, Py_ssize_t row) except -1
+
+    @cython.locals(
+        block_size=Py_ssize_t, value_size=Py_ssize_t, kept_size=Py_ssize_t, is_cut=bint, is_large=bint, pending=int64_t, reply_size=Py_ssize_t,
+        size=Py_ssize_t, need=Py_ssize_t, at=Py_ssize_t, target="unsigned char*", pull=Pull,
+    )
+    cdef int _send(
+        self, DecodedRows rows, Py_ssize_t row, bytearray out, Py_ssize_t bytes_max, int64_t now_us
+    ) except -1
+
+    cdef object _drop(self)
+
+    @cython.locals(size=Py_ssize_t)
+    cdef Py_ssize_t _reply_size(self, DecodedRows rows, Py_ssize_t row, int64_t pending) except -1
+
+    @cython.locals(pull=Pull)
+    cdef Py_ssize_t _put_line(
+        self, unsigned char* target, Py_ssize_t at, DecodedRows rows, Py_ssize_t row, int64_t pending,
+        Py_ssize_t block_size, Py_ssize_t size,
+    ) except -1
+
+    cdef int _sent(self, DecodedRows rows, Py_ssize_t row, Py_ssize_t frame_size, int64_t now_us) except -1
+
+@cython.locals(size=Py_ssize_t)
+cdef Py_ssize_t _cut_size(Py_ssize_t kept_size, Py_ssize_t value_size, bint is_large) except -1
+
+cdef Py_ssize_t _put_cut_block(
+    unsigned char* target, Py_ssize_t at, DecodedRows rows, Py_ssize_t row, Py_ssize_t kept_size, bint is_large
+) except -1
+
+cdef Py_ssize_t _put_text(
+    unsigned char* target, Py_ssize_t at, Texts texts, Py_ssize_t row, Py_ssize_t size
+) except -1
 
 cdef bint _is_block(const unsigned char* text, Py_ssize_t begin, Py_ssize_t end) noexcept
 

@@ -9,31 +9,40 @@ checked when it is made.
 
 nats-server shows the client what is behind `@` as the subject, and the rest as the reply subject. For a queue group the
 inbox is followed by `+`, and the reply subject by the group.
+
+Waiting pull requests are served in turn, one message each, as nats-server does: so clients that share a consumer get
+equal shares. A request that has all it asked for, or too little room for the next message, leaves the queue.
+
+    pulls: A B C ──A gets a row──▶ B C A ──B gets its last row──▶ C A      finished: B
 """
 
 from __future__ import annotations
 
+from collections import deque
+
 from penstock.hot import load, memory, subjects
 
+TOO_LARGE_HEADER = b"Penstock-Too-Large: max_payload\r\n"
+"""Header of a message that comes without its value, because nats-server takes none of its size."""
+
 TOOK_ALL = 0
-EXHAUSTED = 1  # no messages left of the request
+EXHAUSTED = 1  # no request waits any more, or no messages are left of those it may send
 NO_ROOM = 2  # enough bytes are on the way to the inbox
-TOO_LARGE = 3  # the next message is larger than what the request has left
-TOO_EARLY = 4  # the next message is due later (replay at the original pace)
-FULL = 5  # enough frames at once
-LOW = 6  # it took all, and its room is nearly used up
+TOO_EARLY = 3  # the next message is due later (replay at the original pace)
+FULL = 4  # enough frames at once
+LOW = 5  # it took all, and its room is nearly used up, or a request is finished
 
 _TOOK_ALL = 0  # the same for compiled code
 _EXHAUSTED = 1
 _NO_ROOM = 2
-_TOO_LARGE = 3
-_TOO_EARLY = 4
-_FULL = 5
-_LOW = 6
+_TOO_EARLY = 3
+_FULL = 4
+_LOW = 5
 
 _HEADERS_BEGIN = b"NATS/1.0\r\n"
 _HEADERS_END = b"\r\n\r\n"
 _SIZE_HEADER = b"Nats-Msg-Size: "
+_LARGE_HEADER = TOO_LARGE_HEADER  # the same for compiled code
 _LMSG = b"LMSG "
 _HMSG = b"HMSG "
 _LINE_END = b"\r\n"
@@ -42,57 +51,68 @@ UNLIMITED = _NEVER
 _int = int
 
 
-class DecodedRows:
-    """The rows of one batch, in order of their offsets; they are all that there is in [begin_offset, end_offset).
+class Texts:
+    """The texts of one column, as in Arrow: end to end, with their int32 value offsets. Every bound is checked here."""
 
-    `skipped`: one byte for each row, not 0 if it is deleted by now; empty: none is.
+    __slots__ = ("bounds", "count", "held", "size_bytes", "text")
+
+    def __init__(self, ends: bytes, text: bytes) -> None:
+        """Raise ValueError unless `ends` are the bounds of texts within `text`."""
+        if len(ends) % 4 or len(ends) < 8:
+            raise ValueError(f"{len(ends)} bytes of value offsets")
+        self.held = (ends, text)  # compiled, `bounds` and `text` are pointers into them
+        self.count = len(ends) // 4 - 1
+        self.size_bytes = len(ends) + len(text)
+        self.bounds = load.int32s(memoryview(ends), 0, self.count + 1)
+        self.text = text
+        if self.bounds[0] < 0 or self.bounds[self.count] > len(text) or load.falls(self.bounds, self.count + 1):
+            raise ValueError(f"value offsets are not in order within {len(text)} bytes")
+
+    def size(self, row: _int) -> _int:
+        """Return the bytes of one text."""
+        return self.bounds[row + 1] - self.bounds[row]
+
+
+class DecodedRows:
+    """The rows of one batch, in order of their offsets; they are all that there is from `begin_offset` to the last.
+
+    `skipped`: one byte for each row, not 0 if it is deleted by now; empty: none is. `delivered` counts frames, and
+    `cut` those without their value, because of its size.
     """
 
     __slots__ = (
-        "begin_offset", "count", "end_offset", "header_ends", "headers", "offsets", "skipped", "subject_ends",
-        "subjects", "times", "value_ends", "values",
+        "begin_offset", "count", "cut", "delivered", "end_offset", "has_headers", "headers", "held", "numbers",
+        "offsets", "skipped", "subjects", "times", "values",
     )  # fmt: skip
 
     def __init__(
-        self,
-        begin_offset: _int,
-        end_offset: _int,
-        offsets: bytes,
-        times: bytes,
-        subject_ends: bytes,
-        subjects: bytes,
-        value_ends: bytes,
-        values: bytes,
-        header_ends: bytes,
-        headers: bytes,
+        self, begin_offset: _int, offsets: bytes, times: bytes, subjects: Texts, values: Texts, headers: Texts | None
     ) -> None:
-        """Columns as in Arrow: int64 offsets and timestamps (µs), int32 value offsets, and the values end to end.
-
-        ValueError: they do not fit together. `header_ends` is empty if no row has headers.
-        """
+        """`offsets` and `times` (µs) are int64; no headers: no row has any. ValueError: they do not fit together."""
         count = len(offsets) // 8
         if len(offsets) != 8 * count or len(times) != 8 * count or not count:
             raise ValueError(f"{len(offsets)} bytes of offsets and {len(times)} of timestamps")
-        _check(subject_ends, len(subjects), count)
-        _check(value_ends, len(values), count)
-        if header_ends:
-            _check(header_ends, len(headers), count)
+        if subjects.count != count or values.count != count or (headers is not None and headers.count != count):
+            raise ValueError(f"columns of {subjects.count} and {values.count} texts for {8 * count} bytes of offsets")
         self.begin_offset = begin_offset
-        self.end_offset = end_offset
         self.count = count
         self.offsets = offsets
-        self.times = times
-        self.subject_ends = subject_ends
+        self.held = times  # compiled, `numbers` and `times` are pointers
+        self.numbers = load.int64s(offsets, 0, count)
+        self.times = load.int64s(times, 0, count)
+        self.end_offset = self.numbers[count - 1] + 1
         self.subjects = subjects
-        self.value_ends = value_ends
         self.values = values
-        self.header_ends = header_ends
-        self.headers = headers
+        self.has_headers = headers is not None
+        self.headers = values if headers is None else headers
         self.skipped = b""
+        self.delivered = 0
+        self.cut = 0
 
     def size_bytes(self) -> int:
         """Bytes that it holds in memory."""
-        return len(self.values) + len(self.headers) + len(self.subjects) + 28 * self.count
+        headers_bytes = self.headers.size_bytes if self.has_headers else 0
+        return self.subjects.size_bytes + self.values.size_bytes + headers_bytes + 16 * self.count
 
     def skip(self, skipped: bytes) -> None:
         """Say which rows are deleted by now."""
@@ -100,27 +120,31 @@ class DecodedRows:
             raise ValueError(f"{len(skipped)} marks for {self.count} rows")
         self.skipped = skipped
 
+    def is_skipped(self, row: _int) -> bool:
+        """True if the row is deleted by now."""
+        marks = self.skipped
+        return len(self.skipped) > 0 and marks[row] != 0
+
     def row_of(self, offset: _int) -> _int:
         """Return the first row at or behind an offset; the number of rows if there is none."""
-        offsets = load.int64s(self.offsets, 0, self.count)
         low = 0
         high = self.count
         while low < high:
             middle = (low + high) >> 1
-            if offsets[middle] < offset:
+            if self.numbers[middle] < offset:
                 low = middle + 1
             else:
                 high = middle
         return low
 
-
-def _check(ends: bytes, size: _int, count: _int) -> None:
-    """Raise ValueError unless these are the bounds of `count` values within `size` bytes."""
-    if len(ends) != 4 * (count + 1):
-        raise ValueError(f"{len(ends)} bytes of value offsets for {count} rows")
-    found = load.int32s(memoryview(ends), 0, count + 1)
-    if found[0] < 0 or found[count] > size or load.falls(found, count + 1):
-        raise ValueError(f"value offsets are not in order within {size} bytes")
+    def block_size(self, row: _int) -> _int:
+        """Return the bytes of its header block; 0 if it has none, or none that NATS would take."""
+        if not self.has_headers:
+            return 0
+        headers = self.headers
+        size = headers.size(row)
+        is_block = size and _is_block(headers.text, headers.bounds[row], headers.bounds[row + 1])
+        return size if is_block else 0
 
 
 class Filter:
@@ -138,54 +162,100 @@ class Filter:
     def count(self, rows: DecodedRows, offset: _int) -> _int:
         """Return the number of matching rows from an offset on that are not deleted."""
         found = 0
-        skipped = rows.skipped
-        is_masked = len(rows.skipped) > 0
-        ends = load.int32s(memoryview(rows.subject_ends), 0, rows.count + 1)
         for row in range(rows.row_of(offset), rows.count):
-            if is_masked and skipped[row]:
-                continue
-            if self.covers(rows.subjects, ends[row], ends[row + 1]):
+            if not rows.is_skipped(row) and self.covers(rows.subjects, row):
                 found += 1
         return found
 
-    def covers(self, text: bytes, begin: _int, end: _int) -> bool:
-        """True if the subject text[begin:end] matches."""
+    def covers(self, texts: Texts, row: _int) -> bool:
+        """True if the subject of that row matches."""
         if not self.patterns:
             return True
         for one in self.patterns:
             pattern = one
-            if subjects.covers(pattern, len(one), text, begin, end):
+            if subjects.covers(pattern, len(one), texts.text, texts.bounds[row], texts.bounds[row + 1]):
                 return True
         return False
 
 
-class Cursor:
-    """Position of one consumer, its inbox, and its limits for what it is sent next.
+class Pull:
+    """A pull request: its inbox, and what it may still get. The deliver subject of a push consumer is one without end.
 
-    `pending` counts the messages that it wants, from `next_offset` on, less those that its filter has `seen`.
-    `wanted`: offsets, in order, of all that it wants below `resume_offset` (the last of each subject), 8 bytes each.
+    `batch`: messages left, as it was asked for; 0 and less: one. `bytes_left`: 0: no limit. `is_too_small`: the next
+    message is larger than what is left. Times are elapsed µs; `beat_us`: of the last heartbeat, message or its arrival.
     """
 
     __slots__ = (
-        "bytes_left", "delivered", "delivered_us", "due_us", "filter", "head", "headers_only", "last_offset", "last_us",
-        "low_room", "messages_left", "next_offset", "payload_max", "pending", "prefix", "resume_offset", "room", "stop",
-        "tail", "wanted", "wanted_at", "wanted_count",
+        "batch", "beat_us", "bytes_left", "delivered", "expires_us", "has_limit", "head", "heartbeat_us", "inbox",
+        "is_too_small", "no_wait", "received_us", "tail",
+    )  # fmt: skip
+
+    def __init__(self, inbox: bytes, group: bytes, batch: _int, received_us: _int) -> None:
+        """`group`: to one member of that queue group, if it is not empty."""
+        self.inbox = inbox
+        self.head = b"%b + " % inbox if group else b"%b " % inbox
+        self.tail = b" %b " % group if group else b" "
+        self.batch = batch
+        self.bytes_left = 0
+        self.has_limit = False  # of bytes
+        self.no_wait = False
+        self.expires_us = _NEVER
+        self.heartbeat_us = 0  # interval; 0: none
+        self.received_us = received_us
+        self.beat_us = received_us
+        self.delivered = 0
+        self.is_too_small = False
+
+    def due_us(self) -> int:
+        """When something is to be done for it; UNLIMITED: never."""
+        if self.heartbeat_us == 0:
+            return self.expires_us
+        return min(self.expires_us, self.beat_us + self.heartbeat_us)
+
+    def _takes(self, size: _int) -> bool:
+        """True if a message of this size, as JetStream counts it, is within its limit."""
+        return not self.has_limit or size <= self.bytes_left
+
+    def _took(self, size: _int, now_us: _int) -> bool:
+        """Count a message; return if it has all that it asked for."""
+        self.delivered += 1
+        self.beat_us = now_us
+        self.batch = max(1, self.batch) - 1
+        if self.has_limit:
+            self.bytes_left -= size
+            if self.bytes_left == 0:
+                self.batch = 0
+        return self.batch == 0
+
+
+class Cursor:
+    """Position of one consumer, the requests that wait, and its limits for what is sent next.
+
+    `pending` counts the messages that it wants, from `next_offset` on, less those that its filter has `seen`.
+    `wanted`: offsets, in order, of all that it wants below `resume_offset` (the last of each subject), 8 bytes each.
+    `pulls`: in the order in which they are served. `finished`: those that have left it, for the caller to take.
+    """
+
+    __slots__ = (
+        "current", "delivered", "delivered_us", "due_us", "filter", "finished", "headers_only", "last_offset",
+        "last_us", "low_room", "messages_left", "next_offset", "payload_max", "pending", "prefix", "pulls",
+        "resume_offset", "room", "stop", "wanted", "wanted_at", "wanted_count",
     )  # fmt: skip
 
     def __init__(self, wanted: Filter, prefix: bytes, next_offset: _int) -> None:
         """`prefix`: of the reply subjects, up to the delivery count and its dot."""
         self.filter = wanted
         self.prefix = prefix
-        self.head = b""
-        self.tail = b" "
+        self.pulls: deque[Pull] = deque()
+        self.finished: list[Pull] = []
+        self.current: Pull | None = None  # the first one of `pulls`
         self.next_offset = next_offset
         self.last_offset = next_offset - 1  # of the last delivered message
         self.last_us = 0  # its timestamp
         self.delivered = 0
         self.delivered_us = 0  # elapsed time of the last delivery
         self.pending = 0
-        self.messages_left = 0
-        self.bytes_left = _NEVER  # of a request with a limit
+        self.messages_left = _NEVER
         self.room = 0  # bytes of frames that may be sent now
         self.low_room = 0
         self.due_us = _NEVER  # timestamp up to which messages are due
@@ -215,11 +285,6 @@ class Cursor:
             self.wanted_at += 1
         return offsets[self.wanted_at] if self.wanted_at < self.wanted_count else self.resume_offset
 
-    def to(self, inbox: bytes, group: bytes) -> None:
-        """Send to this inbox; `group`: to one member of that queue group, if it is not empty."""
-        self.head = b"%b + " % inbox if group else b"%b " % inbox
-        self.tail = b" %b " % group if group else b" "
-
     def fill(self, rows: DecodedRows, out: bytearray, bytes_max: _int, now_us: _int) -> int:
         """Append frames of the rows from `next_offset` on; return why it stopped."""
         self.stop = self._fill(rows, out, bytes_max, now_us)
@@ -228,147 +293,170 @@ class Cursor:
     def _fill(self, rows: DecodedRows, out: bytearray, bytes_max: _int, now_us: _int) -> int:
         if rows.begin_offset > self.next_offset:
             raise IndexError(f"rows from {rows.begin_offset} on for a cursor at {self.next_offset}")
-        count = rows.count
-        offsets = load.int64s(rows.offsets, 0, count)
-        times = load.int64s(rows.times, 0, count)
-        subject_ends = load.int32s(memoryview(rows.subject_ends), 0, count + 1)
-        value_ends = load.int32s(memoryview(rows.value_ends), 0, count + 1)
-        has_headers = len(rows.header_ends) > 0
-        header_ends = load.int32s(memoryview(rows.header_ends), 0, count + 1) if has_headers else value_ends
-        subject_text = rows.subjects
-        value_text = rows.values
-        header_text = rows.headers
-        skipped = rows.skipped
-        is_masked = len(rows.skipped) > 0
-        head = self.head
-        tail = self.tail
-        prefix = self.prefix
-        lmsg = _LMSG
-        hmsg = _HMSG
-        line_end = _LINE_END
-        headers_begin = _HEADERS_BEGIN
-        size_header = _SIZE_HEADER
-        row = rows.row_of(self.next_offset)
-        while row < count:
-            offset = offsets[row]
+        self.current = self.pulls[0] if self.pulls else None
+        row = self._next_row(rows, rows.row_of(self.next_offset))
+        while row < rows.count:
+            stop = self._send(rows, row, out, bytes_max, now_us)
+            if stop != _TOOK_ALL:
+                return stop
+            row = self._next_row(rows, row + 1)
+        self.next_offset = max(self.next_offset, rows.end_offset)
+        if self.messages_left <= 0 or self.current is None:
+            return _EXHAUSTED
+        return _LOW if self.room < self.low_room or self.finished else _TOOK_ALL
+
+    def _drop(self) -> None:
+        """The first request leaves the queue."""
+        self.finished.append(self.pulls.popleft())
+        self.current = self.pulls[0] if self.pulls else None
+
+    def _next_row(self, rows: DecodedRows, row: _int) -> _int:
+        """Pass the rows that it does not want; return the number of the next one, or of rows."""
+        while row < rows.count:
+            offset = rows.numbers[row]
             if offset < self.resume_offset:
                 self.next_offset = offset
-                if self.next_wanted() > offset:
-                    row += 1
-                    self.next_offset = offset + 1
-                    continue
-            elif not self.filter.covers(subject_text, subject_ends[row], subject_ends[row + 1]):
-                row += 1
-                self.next_offset = offset + 1
-                continue
-            if is_masked and skipped[row]:
-                row += 1
-                self.next_offset = offset + 1
-                continue
-            if self.messages_left <= 0:
-                return _EXHAUSTED
-            if self.room <= 0:
-                return _NO_ROOM
-            time_us = times[row]
-            if time_us > self.due_us:
-                return _TOO_EARLY
-            subject_begin = subject_ends[row]
-            subject_size = subject_ends[row + 1] - subject_begin
-            value_begin = value_ends[row]
-            value_size = value_ends[row + 1] - value_begin
-            header_begin = header_size = 0
-            if has_headers:
-                header_begin = header_ends[row]
-                header_size = header_ends[row + 1] - header_begin
-                if header_size and not _is_block(header_text, header_begin, header_begin + header_size):
-                    header_size = 0
-            block_size = header_size
-            told_size = value_size
-            is_cut = self.headers_only or header_size + value_size > self.payload_max
-            if is_cut:
-                block_size = (header_size - 2 if header_size else len(_HEADERS_BEGIN)) + len(_SIZE_HEADER)
-                block_size += memory.decimal_digits(value_size) + 4
-                value_size = 0
-            pending = self.pending + self.filter.seen - 1
-            if pending < 0:
-                pending = 0
-            reply_size = (
-                len(self.prefix) + memory.decimal_digits(offset + 1) + memory.decimal_digits(self.delivered + 1)
-            )
-            reply_size += memory.decimal_digits(1000 * time_us) + memory.decimal_digits(pending) + 3
-            size = subject_size + reply_size + block_size + value_size
-            if size > self.bytes_left:
-                return _TOO_LARGE
-            need = 5 + len(self.head) + reply_size + 1 + subject_size + len(self.tail)
-            if block_size:
-                need += memory.decimal_digits(block_size) + 1
-            need += memory.decimal_digits(block_size + value_size) + 2 + block_size + value_size + 2
-            if len(out) and len(out) + need > bytes_max:
-                return _FULL
-            at = memory.widen(out, need)
-            target = out
-            if block_size:
-                memory.put(target, at, hmsg, 0, 5)
+                is_wanted = self.next_wanted() == offset
             else:
-                memory.put(target, at, lmsg, 0, 5)
-            at += 5
-            memory.put(target, at, head, 0, len(self.head))
-            at += len(self.head)
-            memory.put(target, at, prefix, 0, len(self.prefix))
-            at = memory.put_decimal(target, at + len(self.prefix), offset + 1)
-            target[at] = 46
-            at = memory.put_decimal(target, at + 1, self.delivered + 1)
-            target[at] = 46
-            at = memory.put_decimal(target, at + 1, 1000 * time_us)
-            target[at] = 46
-            at = memory.put_decimal(target, at + 1, pending)
-            target[at] = 64
-            memory.put(target, at + 1, subject_text, subject_begin, subject_begin + subject_size)
-            at += 1 + subject_size
-            memory.put(target, at, tail, 0, len(self.tail))
-            at += len(self.tail)
-            if block_size:
-                at = memory.put_decimal(target, at, block_size)
-                target[at] = 32
-                at += 1
-            at = memory.put_decimal(target, at, block_size + value_size)
-            memory.put(target, at, line_end, 0, 2)
-            at += 2
-            if is_cut:
-                if header_size:
-                    memory.put(target, at, header_text, header_begin, header_begin + header_size - 2)
-                    at += header_size - 2
-                else:
-                    memory.put(target, at, headers_begin, 0, len(_HEADERS_BEGIN))
-                    at += len(_HEADERS_BEGIN)
-                memory.put(target, at, size_header, 0, len(_SIZE_HEADER))
-                at = memory.put_decimal(target, at + len(_SIZE_HEADER), told_size)
-                memory.put(target, at, line_end, 0, 2)
-                memory.put(target, at + 2, line_end, 0, 2)
-                at += 4
-            else:
-                memory.put(target, at, header_text, header_begin, header_begin + header_size)
-                at += header_size
-            memory.put(target, at, value_text, value_begin, value_begin + value_size)
-            at += value_size
-            memory.put(target, at, line_end, 0, 2)
-            row += 1
+                is_wanted = self.filter.covers(rows.subjects, row)
+            if is_wanted and not rows.is_skipped(row):
+                return row
             self.next_offset = offset + 1
-            self.last_offset = offset
-            self.last_us = time_us
-            self.delivered += 1
-            self.delivered_us = now_us
-            self.pending -= 1
-            self.messages_left -= 1
-            self.room -= need
-            if self.bytes_left != _NEVER:
-                self.bytes_left -= size
-                if self.bytes_left == 0:
-                    self.messages_left = 0
-        self.next_offset = max(self.next_offset, rows.end_offset)
+            row += 1
+        return row
+
+    def _send(self, rows: DecodedRows, row: _int, out: bytearray, bytes_max: _int, now_us: _int) -> int:
+        """Append the frame of one row, within all limits; return why not."""
         if self.messages_left <= 0:
             return _EXHAUSTED
-        return _LOW if self.room < self.low_room else _TOOK_ALL
+        if self.room <= 0:
+            return _NO_ROOM
+        if rows.times[row] > self.due_us:
+            return _TOO_EARLY
+        block_size = rows.block_size(row)
+        value_size = rows.values.size(row)
+        kept_size = block_size
+        is_large = block_size + value_size > self.payload_max and not self.headers_only
+        is_cut = is_large or self.headers_only
+        if is_cut:
+            block_size = _cut_size(kept_size, value_size, is_large)
+            if block_size > self.payload_max:
+                kept_size = 0
+                block_size = _cut_size(0, value_size, is_large)
+            value_size = 0
+        pending = max(0, self.pending + self.filter.seen - 1)
+        reply_size = self._reply_size(rows, row, pending)
+        size = reply_size + rows.subjects.size(row) + block_size + value_size
+        while self.current is not None and not self.current._takes(size):  # noqa: SLF001
+            self.current.is_too_small = True
+            self._drop()
+        pull = self.current
+        if pull is None:
+            return _EXHAUSTED
+        need = 5 + len(pull.head) + reply_size + 1 + rows.subjects.size(row) + len(pull.tail)
+        if block_size:
+            need += memory.decimal_digits(block_size) + 1
+        need += memory.decimal_digits(block_size + value_size) + 2 + block_size + value_size + 2
+        if len(out) and len(out) + need > bytes_max:
+            return _FULL
+        at = memory.widen(out, need)
+        target = out
+        at = self._put_line(target, at, rows, row, pending, block_size, block_size + value_size)
+        if is_cut:
+            at = _put_cut_block(target, at, rows, row, kept_size, is_large)
+            rows.cut += is_large
+        else:
+            at = _put_text(target, at, rows.headers, row, block_size)
+            at = _put_text(target, at, rows.values, row, value_size)
+        memory.put(target, at, _LINE_END, 0, 2)
+        self._sent(rows, row, need, now_us)
+        if pull._took(size, now_us):  # noqa: SLF001
+            self._drop()
+        elif len(self.pulls) > 1:
+            self.pulls.rotate(-1)
+            self.current = self.pulls[0]
+        return _TOOK_ALL
+
+    def _reply_size(self, rows: DecodedRows, row: _int, pending: _int) -> int:
+        """Return the bytes of the reply subject before its `@`."""
+        size = len(self.prefix) + memory.decimal_digits(rows.numbers[row] + 1)
+        size += memory.decimal_digits(self.delivered + 1) + memory.decimal_digits(1000 * rows.times[row])
+        return size + memory.decimal_digits(pending) + 3
+
+    def _put_line(
+        self, target: bytearray, at: _int, rows: DecodedRows, row: _int, pending: _int, block_size: _int, size: _int
+    ) -> int:
+        """Write the line of a frame for the first request; return its end."""
+        pull = self.current
+        assert pull is not None
+        if block_size:
+            memory.put(target, at, _HMSG, 0, 5)
+        else:
+            memory.put(target, at, _LMSG, 0, 5)
+        memory.put(target, at + 5, pull.head, 0, len(pull.head))
+        at += 5 + len(pull.head)
+        memory.put(target, at, self.prefix, 0, len(self.prefix))
+        at = memory.put_decimal(target, at + len(self.prefix), rows.numbers[row] + 1)
+        target[at] = 46
+        at = memory.put_decimal(target, at + 1, self.delivered + 1)
+        target[at] = 46
+        at = memory.put_decimal(target, at + 1, 1000 * rows.times[row])
+        target[at] = 46
+        at = memory.put_decimal(target, at + 1, pending)
+        target[at] = 64
+        at = _put_text(target, at + 1, rows.subjects, row, rows.subjects.size(row))
+        memory.put(target, at, pull.tail, 0, len(pull.tail))
+        at += len(pull.tail)
+        if block_size:
+            at = memory.put_decimal(target, at, block_size)
+            target[at] = 32
+            at += 1
+        at = memory.put_decimal(target, at, size)
+        memory.put(target, at, _LINE_END, 0, 2)
+        return at + 2
+
+    def _sent(self, rows: DecodedRows, row: _int, frame_size: _int, now_us: _int) -> None:
+        """Go on behind a row whose frame is written."""
+        rows.delivered += 1
+        self.last_offset = rows.numbers[row]
+        self.last_us = rows.times[row]
+        self.next_offset = self.last_offset + 1
+        self.delivered += 1
+        self.delivered_us = now_us
+        self.pending -= 1
+        self.messages_left -= 1
+        self.room -= frame_size
+
+
+def _cut_size(kept_size: _int, value_size: _int, is_large: bool) -> _int:
+    """Return the bytes of a header block that tells the size of the value, which is left out."""
+    size = kept_size - 2 if kept_size else len(_HEADERS_BEGIN)
+    if is_large:
+        size += len(_LARGE_HEADER)
+    return size + len(_SIZE_HEADER) + memory.decimal_digits(value_size) + 4
+
+
+def _put_cut_block(target: bytearray, at: _int, rows: DecodedRows, row: _int, kept_size: _int, is_large: bool) -> _int:
+    """Write the header block that tells the size of the value; return its end. `kept_size`: of its own headers."""
+    if kept_size:
+        at = _put_text(target, at, rows.headers, row, kept_size - 2)
+    else:
+        memory.put(target, at, _HEADERS_BEGIN, 0, len(_HEADERS_BEGIN))
+        at += len(_HEADERS_BEGIN)
+    if is_large:
+        memory.put(target, at, _LARGE_HEADER, 0, len(_LARGE_HEADER))
+        at += len(_LARGE_HEADER)
+    memory.put(target, at, _SIZE_HEADER, 0, len(_SIZE_HEADER))
+    at = memory.put_decimal(target, at + len(_SIZE_HEADER), rows.values.size(row))
+    memory.put(target, at, _LINE_END, 0, 2)
+    memory.put(target, at + 2, _LINE_END, 0, 2)
+    return at + 4
+
+
+def _put_text(target: bytearray, at: _int, texts: Texts, row: _int, size: _int) -> _int:
+    """Write the first `size` bytes of a text; return their end."""
+    memory.put(target, at, texts.text, texts.bounds[row], texts.bounds[row] + size)
+    return at + size
 
 
 def _is_block(text: bytes, begin: _int, end: _int) -> bool:
@@ -389,7 +477,7 @@ def deliver(
 ) -> _int:
     """Append frames of the rows for the cursors from number `first` on; return the number of the first one not served.
 
-    Those that stop before the end, or that have little room left, are added to `stopped`.
+    Those that stop before the end, have little room left or a request that is finished, are added to `stopped`.
     """
     number = first
     total = len(cursors)

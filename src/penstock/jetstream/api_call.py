@@ -9,6 +9,7 @@ $JS.API.INFO                            "INFO", no stream
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 import msgspec
 
@@ -53,6 +54,7 @@ class ApiSubject(msgspec.Struct, frozen=True):
     rest: str = ""  # consumer, consumer and filter, or message subject
 
 
+@lru_cache(maxsize=1_024)  # the requests of a reader have the same subject
 def parse_api_subject(subject: str, prefixes: tuple[str, ...]) -> ApiSubject | None:
     """Split an API subject; None if it has none of the prefixes."""
     for prefix in prefixes:

@@ -65,7 +65,7 @@ from penstock.jetstream.partition_streams import (
 from penstock.jetstream.stream_config import API_LEVEL, REQUEST_BYTES_MAX
 from penstock.messages import FetchRequest, ListOffsetsRequest, PassApiCallsRequest, Request, Response
 from penstock.metadata.api_decisions import ApiState
-from penstock.metadata.image import StreamState
+from penstock.metadata.image import ClusterImage, StreamState
 from penstock.node.partition.partition import Shown
 from penstock.node.quorum.metadata_forwarding import THE_BROKER
 from penstock.node.security.access import Authorization
@@ -134,13 +134,6 @@ class Part(Protocol):
         """Latest time at which `tick` must run."""
 
 
-class ReaderCounts(NamedTuple):
-    """The readers of a broker, and what was delivered to them."""
-
-    readers: int = 0
-    delivered_bytes: int = 0
-
-
 class ApiRights(NamedTuple):
     """Rights of the API's callers. All act as one user."""
 
@@ -149,6 +142,20 @@ class ApiRights(NamedTuple):
 
 
 ALL_RIGHTS = ApiRights()
+
+
+class ReaderNumbers(NamedTuple):
+    """Numbers of the readers (consumers) at this broker, and of what was sent to them since it was started."""
+
+    push: int = 0
+    pull: int = 0
+    pulls_waiting: int = 0
+    delivered: int = 0
+    delivered_bytes: int = 0  # frames on the leaf connection, status messages among them
+    too_large: int = 0  # messages without their value, because nats-server takes none of that size
+
+
+NO_READERS = ReaderNumbers()
 
 
 @dataclass(slots=True, eq=False)
@@ -186,8 +193,8 @@ class Gateway:
         self.requests: Counter[str] = Counter()  # by operation
         self.errors: Counter[tuple[str, int]] = Counter()  # by operation and error code
         self.seconds: dict[str, Histogram] = {}  # from requests until their answers, in µs, by operation
-        self.count_readers: Callable[[], ReaderCounts] = ReaderCounts
         self.count_consumers: Callable[[StreamState], int] = lambda state: 0
+        self.reader_numbers: Callable[[], ReaderNumbers] = lambda: NO_READERS
         # by operation; of requests without a stream, and of those about a stream that is led here
         self.handlers: dict[str, Handler] = {}
         self.lookups = Lookups(self)
@@ -201,6 +208,7 @@ class Gateway:
         self._open: dict[_Open, None] = {}
         self._denials: dict[str, int] = {}  # by operation: when the next one is logged
         self._queue = ApiQueue()
+        self._seen: tuple[ClusterImage, str, StreamState] | None = None  # the last stream that was looked up
 
     # Events
 
@@ -304,7 +312,12 @@ class Gateway:
     @property
     def has_next_turn(self) -> bool:
         """True if `turn` has something to do."""
-        return bool(self._queue) or any(part.has_next_turn for part in self.parts)
+        if self._queue:
+            return True
+        for part in self.parts:  # noqa: SIM110 (asked for several times in each turn)
+            if part.has_next_turn:
+                return True
+        return False
 
     @property
     def next_deadline_us(self) -> int | None:
@@ -406,10 +419,16 @@ class Gateway:
 
     def stream(self, name: str) -> StreamState | None:
         """Return a stream that the API's user may see, perhaps a partition's; never one of Penstock's own."""
-        if (state := self.real_stream(name)) is not None or (found := parsed_name(name)) is None:
-            return state
-        whole = None if name in self.node.image.names else self.real_stream(found[0])
-        return None if whole is None else partition_stream(whole, found[1])
+        known = self._seen  # a request asks for its stream several times
+        if known is not None and known[0] is self.node.image and known[1] == name and not self.node.access.is_guarded:
+            return known[2]
+        state = self.real_stream(name)
+        if state is None and (found := parsed_name(name)) is not None and name not in self.node.image.names:
+            whole = self.real_stream(found[0])
+            state = None if whole is None else partition_stream(whole, found[1])
+        if state is not None:
+            self._seen = self.node.image, name, state
+        return state
 
     def real_stream(self, name: str) -> StreamState | None:
         """Return a stream that the API's user may see, but no partition's."""

@@ -459,6 +459,8 @@ class Node:
         if self._is_stopped:
             return  # the drain took too long
         self._at(now)
+        if not groups:
+            return
         was_empty = not self._ingest_backlog
         groups_by_sid = ((partition.sid, group) for partition, group in self._listener.assign(groups))
         if (

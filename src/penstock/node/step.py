@@ -146,7 +146,9 @@ class Step(msgspec.Struct):
     """The work of the driver, top to bottom in execution order."""
 
     publish: list[NatsAnswers] = []  # 1. to publishers; msgspec makes a list for each step
-    deliver: list[bytes] = []  # 2. LMSG and HMSG frames to subscribers, over the leaf connection; dropped without one
+    deliver: list[
+        bytes | bytearray
+    ] = []  # 2. LMSG and HMSG frames to subscribers, over the leaf connection; dropped without one
     replies: list[Reply] = []  # 3. to clients and peers
     peers: list[PeerRequest] = []  # 4. to other brokers, in this order; dropped if the broker is not connected any more
     peer_addresses: list[tuple[BrokerId, str]] = []  # 5. new address of a peer (see Peers); "": no longer a peer

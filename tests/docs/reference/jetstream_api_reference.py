@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 
+from penstock.jetstream.readers import config as consumers
 from penstock.jetstream.stream_config import FIELDS, ConfigField
 
 _HEAD = """# JetStream's API: operations and fields
@@ -57,10 +58,24 @@ Any other value is kept as the table says, or refused with err_code 10052 and th
 |---|---|---|---|
 """
 
+_CONSUMERS = """
+## Fields of a consumer's config
+Consumers without acks are supported (`ack_policy` `none`), with the same rule for fields ([why](../adr/0094-readers-live-in-memory-at-the-leader.md)).
+
+| field | default | another value | note |
+|---|---|---|---|
+"""
+
 
 def jetstream_api() -> str:
     """Return the text of docs/reference/jetstream-api.md."""
-    return _HEAD + "".join(map(_row, FIELDS))
+    return _HEAD + "".join(map(_row, FIELDS)) + _CONSUMERS + "".join(map(_consumer_row, consumers.FIELDS))
+
+
+def _consumer_row(field: ConfigField) -> str:
+    default = "none" if field.default in ([], {}, "") else f"`{json.dumps(field.default)}`"
+    kept = "refused" if not field.becomes else "kept" if " " not in field.becomes else field.becomes
+    return f"| `{field.name}` | {default} | {kept} | {consumers.NOTES.get(field.name, field.note)} |\n"
 
 
 def _row(field: ConfigField) -> str:

@@ -48,6 +48,10 @@ KEY_VALUES_EXAMPLES = examples(
     "penstock bench key-values",
     "penstock bench key-values --keys 1000000 --replicas 3 --json key-values.json",
 )
+API_READERS_EXAMPLES = examples(
+    "penstock bench api-readers",
+    "penstock bench api-readers --messages 1000000 --readers 100 --json readers.json",
+)
 COMPACTION_EXAMPLES = examples(
     "# about 9 GB of disk meanwhile",
     "penstock bench compaction",
@@ -287,6 +291,35 @@ def key_values(
 
     plan = experiment(keys, replicas, operations, rounds)
     run_experiment("key-values", plan, folder, json_file, less="give fewer --keys")
+
+
+@clearly
+def api_readers(
+    messages: Annotated[
+        int,
+        typer.Option("--messages", metavar="N", min=1_000, max=10_000_000, help="Messages of the log that is read."),
+    ] = 300_000,
+    readers: Annotated[
+        int, typer.Option("--readers", metavar="N", min=1, max=10_000, help="Consumers that follow a stream at once.")
+    ] = 1_000,
+    seconds: Annotated[
+        float,
+        typer.Option("--seconds", metavar="S", min=1, max=600, help="Seconds of publishing to them, and without."),
+    ] = 5.0,
+    rounds: Rounds = None,
+    json_file: JsonFile = None,
+    folder: Dir = None,
+    debug: Debug = False,
+) -> None:
+    """Measure consumers without acks of JetStream's API, beside the same in JetStream.
+
+    Reads a log with ordered pull and push consumers, and publishes to many consumers that follow a stream. Prints
+    rates, the ack latency beside them, their memory, and the CPU time of all servers.
+    """
+    from penstock_bench.experiments.api_readers import experiment
+
+    plan = experiment(messages, readers, seconds, rounds)
+    run_experiment("api-readers", plan, folder, json_file, less="give fewer --messages")
 
 
 @clearly

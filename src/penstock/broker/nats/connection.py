@@ -222,7 +222,7 @@ class NatsConnection(asyncio.BufferedProtocol, Generic[SessionT]):
         if output and self._transport is not None:
             self._transport.write(output)
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: bytes | bytearray) -> None:
         """Write complete protocol commands."""
         if self._transport is not None:
             self._transport.write(data)

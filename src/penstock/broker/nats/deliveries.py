@@ -37,4 +37,4 @@ class LeafDeliveries:
         return "there is no leaf connection" if self._leaf is None else self._leaf.mistake(subject, size_bytes)
 
     def deliver(self, frames: bytes | bytearray) -> None:
-        self._outbox.step.deliver.append(bytes(frames))
+        self._outbox.step.deliver.append(frames)

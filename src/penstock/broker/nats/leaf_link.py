@@ -173,7 +173,7 @@ class LeafLink:
 
     # Commands
 
-    def deliver(self, frames: Sequence[bytes]) -> None:
+    def deliver(self, frames: Sequence[bytes | bytearray]) -> None:
         """Write LMSG and HMSG frames, each whole; nats-server must allow them (`mistake`). Dropped while not up."""
         connection = self._reconnector.ready_connection
         if connection is None or not self.is_up or self.pending_bytes > limits.LEAF_PENDING_BYTES_MAX:

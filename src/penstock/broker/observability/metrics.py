@@ -74,11 +74,25 @@ API_SECONDS = Metric(
     "From the arrival of such a request at a broker of the cluster until its answer; of batches until their end.",
     ("operation",), _US,
 )  # fmt: skip
-API_READERS = Metric("penstock_jetstream_readers", _GAUGE, "Consumers of streams that this broker leads.")
-API_DELIVERED = Metric(
-    "penstock_jetstream_delivered_bytes_total", _COUNTER, "Bytes sent to these, with what is told beside messages."
-)
 API_OPEN = Metric("penstock_jetstream_api_requests_open", _GAUGE, "Those that are not answered yet.")
+READERS = Metric(
+    "penstock_jetstream_readers",
+    _GAUGE,
+    "Consumers of JetStream's API at this broker: of the streams that it leads.",
+    ("kind",),
+)
+READER_PULLS = Metric("penstock_jetstream_pulls_waiting", _GAUGE, "Their pull requests that wait for messages.")
+READER_DELIVERIES = Metric("penstock_jetstream_deliveries_total", _COUNTER, "Messages that they were sent.")
+READER_BYTES = Metric(
+    "penstock_jetstream_delivered_bytes_total",
+    _COUNTER,
+    "Bytes that they were sent over the leaf connection, with subjects, headers and status messages.",
+)
+READER_TOO_LARGE = Metric(
+    "penstock_jetstream_too_large_total",
+    _COUNTER,
+    "Messages that they were sent without the value, because it is above nats-server's max_payload.",
+)
 CONNECTIONS = Metric("penstock_connections", _GAUGE, "Connections over the socket API.", ("of",))
 CONNECTIONS_MAX = Metric("penstock_connections_max", _GAUGE, "Maximum number of client connections.")
 BUFFER_BYTES = Metric("penstock_buffer_bytes", _GAUGE, "Memory of half-received requests and of answers.", ("of",))
@@ -126,8 +140,9 @@ METRICS = (
     BUILD_INFO, READY, CPU_SECONDS, RESIDENT_BYTES, OPEN_FILES, OPEN_FILES_MAX, START_SECONDS, LOOP_LAG_SECONDS,
     DISK_ANSWERS, DISK_FREE_BYTES, DISK_SIZE_BYTES, DISK_WORK, NATS_CONNECTED, NATS_DISCONNECTS, NATS_ANSWERS_DROPPED,
     NATS_MESSAGES_SKIPPED, NATS_UNANSWERABLE, NATS_PAUSED, NATS_WRITE_BYTES,
-    API_SERVED, API_REQUESTS, API_ERRORS, API_SECONDS, API_OPEN, API_READERS, API_DELIVERED,
-    CONNECTIONS, CONNECTIONS_MAX, BUFFER_BYTES, BUFFER_BYTES_MAX, ANSWER_FILES,
+    API_SERVED, API_DECISION, API_REQUESTS, API_ERRORS, API_SECONDS, API_OPEN,
+    READERS, READER_PULLS, READER_DELIVERIES, READER_BYTES, READER_TOO_LARGE, CONNECTIONS, CONNECTIONS_MAX,
+    BUFFER_BYTES, BUFFER_BYTES_MAX, ANSWER_FILES,
     DAMAGED_FRAMES, REQUESTS_OPEN, REQUEST_SECONDS, REQUEST_ERRORS, CERTIFICATE_EXPIRES, FAILED_LOGINS,
     UNFINISHED_LOGINS, THROTTLED,
     SPANS_EXPORTED, SPANS_DROPPED, TRACES_DROPPED,

@@ -22,7 +22,7 @@ from penstock.broker.security.certificates import CertificateFile
 from penstock.broker.security.nats_credentials import TlsFiles
 from penstock.broker.socket_api.request_meters import name_of
 from penstock.hot import is_compiled
-from penstock.jetstream.gateway import ReaderCounts
+from penstock.jetstream.gateway import NO_READERS
 from penstock.node.step import Lane
 
 _LOOP_LAG_INTERVAL_MS = 200  # interval of measurements of the event loop's lag
@@ -208,10 +208,13 @@ class BrokerMetricsCollector:
         yield Family(metrics.API_ERRORS, failed)
         times = {} if api is None else api.seconds
         yield Family(metrics.API_SECONDS, [Sample((name,), took) for name, took in sorted(times.items())])
-        counts = ReaderCounts() if api is None else api.count_readers()
-        yield single(metrics.API_READERS, counts.readers)
-        yield single(metrics.API_DELIVERED, counts.delivered_bytes)
         yield single(metrics.API_OPEN, 0 if api is None else api.under_way)
+        readers = NO_READERS if api is None else api.reader_numbers()
+        yield Family(metrics.READERS, [Sample(("push",), readers.push), Sample(("pull",), readers.pull)])
+        yield single(metrics.READER_PULLS, readers.pulls_waiting)
+        yield single(metrics.READER_DELIVERIES, readers.delivered)
+        yield single(metrics.READER_BYTES, readers.delivered_bytes)
+        yield single(metrics.READER_TOO_LARGE, readers.too_large)
 
     def _clients(self) -> Families:
         server = self._driver.server

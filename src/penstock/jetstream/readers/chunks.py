@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 from penstock.base.errors import CorruptionError
 from penstock.batch import codec, joining, masking, projecting
-from penstock.hot.deliveries import DecodedRows
+from penstock.hot.deliveries import DecodedRows, Texts
 from penstock.live.row_set import RowSet
 from penstock.messages import FetchResponse
 from penstock.node.step import FileRange, Payload
@@ -146,13 +146,14 @@ def _between(batch: pa.RecordBatch, begin: int, end: int) -> pa.RecordBatch:
 
 def _rows(batch: pa.RecordBatch, begin: int) -> DecodedRows:
     """Return the rows of a checked batch; they are all from offset `begin` on up to the last of them."""
-    offsets = _numbers(batch.column("offset"))
-    end = int.from_bytes(offsets[-8:], "little") + 1
     headers = batch.column("headers")
-    blocks = (b"", b"") if headers.null_count == len(headers) else _texts(headers)
-    times = _numbers(batch.column("timestamp"))
     return DecodedRows(
-        begin, end, offsets, times, *_texts(batch.column("subject")), *_texts(batch.column("value")), *blocks
+        begin,
+        _numbers(batch.column("offset")),
+        _numbers(batch.column("timestamp")),
+        _texts(batch.column("subject")),
+        _texts(batch.column("value")),
+        None if headers.null_count == len(headers) else _texts(headers),
     )
 
 
@@ -160,8 +161,8 @@ def _numbers(column: pa.Array) -> bytes:
     return bytes(memoryview(column.buffers()[1]).cast("B")[8 * column.offset : 8 * (column.offset + len(column))])
 
 
-def _texts(column: pa.Array) -> tuple[bytes, bytes]:
-    """Return the value offsets and the bytes of a column; a null is empty."""
+def _texts(column: pa.Array) -> Texts:
+    """Return the texts of a column; a null is empty."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -169,4 +170,4 @@ def _texts(column: pa.Array) -> tuple[bytes, bytes]:
         column = pc.fill_null(column.cast(pa.binary()), b"")
     _, ends, data = column.buffers()
     bounds = bytes(memoryview(ends).cast("B")[4 * column.offset : 4 * (column.offset + len(column) + 1)])
-    return bounds, b"" if data is None else bytes(memoryview(data).cast("B"))
+    return Texts(bounds, b"" if data is None else bytes(memoryview(data).cast("B")))

@@ -33,7 +33,7 @@ INACTIVE_NS_DEFAULT = 5_000_000_000  # as JetStream
 _MS = 1_000_000  # ns
 _INT = "int"
 _DURATION = "time.Duration"
-_FIELDS = (
+FIELDS = (
     ConfigField("durable_name", "string", "", ""),
     ConfigField("name", "string", "", "name"),
     ConfigField("description", "string", "", "description"),
@@ -78,13 +78,34 @@ _FIELDS = (
     ),
     ConfigField("priority_timeout", _DURATION, 0, ""),
 )
-_BY_NAME = {field.name: field for field in _FIELDS}
+_BY_NAME = {field.name: field for field in FIELDS}
 _REFUSED = ("durable_name", "ack_policy", "backoff", "direct", "sourcing", "priority_policy")
 _WHY = {
     "durable_name": "durable consumers are not supported yet: leave it out, and set `inactive_threshold`",
     "ack_policy": "consumers with acks are not supported yet; only `none` is",
+    "backoff": "it is for messages without an ack, and consumers with acks are not supported yet; leave it out",
+    "priority_policy": "priority groups (overflow, pinned_client, prioritized) are not supported yet; leave it out",
     "num_replicas": "consumers without acks live in memory at the leader; only 0 and 1 are supported",
 }
+NOTES = {
+    "durable_name": "set `inactive_threshold` for a consumer that outlives its client for a while",
+    "name": "one token, up to 255 characters; drawn if there is none",
+    "description": "up to 4 KiB",
+    "deliver_policy": "all six",
+    "ack_policy": "only `none`",
+    "filter_subject": "",
+    "filter_subjects": f"up to {FILTERS_MAX}",
+    "max_waiting": f"0: {MAX_WAITING_DEFAULT}; up to {MAX_WAITING_MAX}; pull only",
+    "flow_control": "push only; needs `idle_heartbeat`; at most 4 MiB are on the way without an answer",
+    "rate_limit_bps": "push only",
+    "idle_heartbeat": "push only, from 100 ms on",
+    "deliver_subject": "makes a push consumer; no subject that a stream stores",
+    "inactive_threshold": "0: 5 s",
+    "metadata": "up to 16 KiB",
+    "priority_groups": "",
+    "priority_policy": "`overflow`, `pinned_client` and `prioritized` are refused",
+}
+"""Notes of the reference page, by field."""
 _ALWAYS_TOLD = ("deliver_policy", "ack_policy", "replay_policy", "max_deliver", "num_replicas")
 _NOT_UPDATED = {  # as nats-server words it
     "deliver_policy": "deliver policy",
@@ -197,7 +218,7 @@ class ReaderConfig(msgspec.Struct, frozen=True):
 
 def reader_config(state: StreamState, given: Config, *, pedantic: bool = False) -> ReaderConfig:
     """Return a checked config, completed as nats-server does. Raise ApiError."""
-    config = {field.name: given.get(field.name, field.default) for field in _FIELDS}
+    config = {field.name: given.get(field.name, field.default) for field in FIELDS}
     _complete(config, is_pedantic=pedantic)
     _check(state, config)
     _refuse(config)

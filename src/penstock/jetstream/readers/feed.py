@@ -87,6 +87,7 @@ class Feed:
         self.is_polling = False
         self.is_closed = False
         self.rights: object = None  # the API's user and its subjects, for which the readers were looked at
+        self.told_too_large = False  # that values are left out
         self.opening = 0  # readers that are being created
         self.behind: list[Reader] = []  # wait for rows that are on the way, or do not exist yet
         self.unsettled: list[tuple[Reader, Pending]] = []  # counted beyond the tail

@@ -15,6 +15,7 @@ from penstock.base import limits
 from penstock.base.clock import Now
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import Offset
+from penstock.hot.deliveries import UNLIMITED
 from penstock.jetstream.answers import json_answer
 from penstock.jetstream.api_call import ApiCall, ApiSubject
 from penstock.jetstream.conversations import Answered, Asked, Conversation
@@ -385,10 +386,12 @@ class ConsumerApi:
         config = reader.config
         if 0 < config.batch_max < pull.batch:
             tell(call.reply, status(409, f"Exceeded MaxRequestBatch of {config.batch_max}"))
-        elif pull.expires_us is not None and 0 < config.expires_us_max < pull.expires_us - now.elapsed_us:
+        elif pull.expires_us != UNLIMITED and 0 < config.expires_us_max < pull.expires_us - now.elapsed_us:
             tell(call.reply, status(409, f"Exceeded MaxRequestExpires of {go_duration(config.expires_us_max)}"))
         elif 0 < config.request_bytes_max < pull.bytes_left:
             tell(call.reply, status(409, f"Exceeded MaxRequestMaxBytes of {config.request_bytes_max}"))
+        elif pull.no_wait and self._readers.is_promised(reader):
+            tell(call.reply, status(408, "Requests Pending"))
         elif not self._readers.has_room(reader, now):
             if not pull.heartbeat_us:
                 tell(call.reply, status(409, "Exceeded MaxWaiting"))

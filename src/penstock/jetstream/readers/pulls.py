@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from penstock.hot.deliveries import UNLIMITED
+from penstock.hot.deliveries import Pull
 
 REQUEST_BYTES_MAX = 4_096
 """A pull request is a few numbers."""
@@ -16,32 +16,6 @@ _INT64_MAX = 2**63 - 1
 
 class BadPullError(ValueError):
     """A pull request that is refused; the text goes to the client."""
-
-
-class Pull(msgspec.Struct):
-    """A pull request that waits. Times are elapsed µs."""
-
-    reply: bytes
-    batch: int  # messages left; as it was asked for, also if that is 0 or less
-    bytes_left: int  # of `max_bytes`; 0: no limit
-    no_wait: bool
-    expires_us: int | None
-    heartbeat_us: int  # interval; 0: none
-    received_us: int
-    beat_us: int = 0  # the last heartbeat, message or the arrival
-    delivered: int = 0
-
-    @property
-    def due_us(self) -> int | None:
-        """When something is to be done for it."""
-        beat_us = self.beat_us + self.heartbeat_us if self.heartbeat_us else None
-        if beat_us is None or self.expires_us is None:
-            return beat_us if self.expires_us is None else self.expires_us
-        return min(beat_us, self.expires_us)
-
-    @property
-    def cursor_bytes(self) -> int:
-        return self.bytes_left if self.bytes_left > 0 else UNLIMITED
 
 
 class _PullJson(msgspec.Struct):
@@ -63,7 +37,7 @@ _decode = msgspec.json.Decoder(_PullJson).decode
 def parsed_pull(payload: bytes, reply: bytes, now_us: int) -> Pull:
     """Return the request of a MSG.NEXT payload: empty, a number, or JSON. Raise BadPullError."""
     text = payload.strip()
-    pull = Pull(reply, 1, 0, False, None, 0, now_us, now_us)
+    pull = Pull(reply, b"", 1, now_us)
     if not text:
         return pull
     if not text.startswith(b"{"):
@@ -87,9 +61,11 @@ def parsed_pull(payload: bytes, reply: bytes, now_us: int) -> Pull:
         raise BadPullError("Priority must be between 0 and 9")
     pull.batch = _bounded(found.batch)
     pull.bytes_left = max(0, _bounded(found.max_bytes))
+    pull.has_limit = pull.bytes_left > 0
     pull.no_wait = bool(found.no_wait)
     pull.heartbeat_us = max(0, heartbeat_ns) // 1_000
-    pull.expires_us = None if expires_ns == 0 else now_us + expires_ns // 1_000
+    if expires_ns:
+        pull.expires_us = now_us + expires_ns // 1_000
     return pull
 
 

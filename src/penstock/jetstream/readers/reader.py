@@ -1,8 +1,8 @@
 """One consumer without acks: where it is, what it may be sent, and what is due for it.
 
 Rules: a push reader is sent messages while its inbox has a subscriber, a pull reader while pull requests wait. The
-bytes on the way to an inbox are bounded: by the answers to flow-control messages if the consumer has them, else by a
-rate.
+bytes on the way to an inbox are bounded: by the answers to flow-control messages if the consumer has them, by a burst
+for each pull request, for who asks again takes what it got; beyond these by a rate.
 
 | place     | it waits for                                                        | then      |
 |-----------|---------------------------------------------------------------------|-----------|
@@ -16,13 +16,13 @@ rate.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from enum import Enum
 
 from penstock.base import limits
-from penstock.hot.deliveries import UNLIMITED, Cursor, Filter
+from penstock.hot.deliveries import UNLIMITED, Cursor, Filter, Pull
 from penstock.jetstream.readers.config import ReaderConfig
-from penstock.jetstream.readers.pulls import Pull, frame, status
+from penstock.jetstream.readers.pulls import frame, status
 
 WINDOW_BYTES_FIRST = 1 * limits.MIB
 WINDOW_BYTES_MAX = 4 * limits.MIB
@@ -30,7 +30,7 @@ WINDOW_BYTES_MAX = 4 * limits.MIB
 4 MiB ahead one that takes 0.5 MB/s is never cut off."""
 BLIND_BYTES_PER_S = 64 * limits.MIB
 """Rate to an inbox that answers nothing: without flow control no client says how fast it takes."""
-BLIND_BURST_BYTES = 4 * limits.MIB
+BLIND_BURST_BYTES = 4 * limits.MIB  # at the beginning, and from each pull request on
 RATE_BURST_BYTES = 1 * limits.MIB  # of `rate_limit_bps`, as nats-server's: one message of max_payload
 GRACE_US = 100_000
 """The interest in the inbox of a request may be told over the leaf later than the request came."""
@@ -62,6 +62,10 @@ class Bucket:
         self.tokens = burst
         self.at_us = now_us
 
+    def fill(self) -> None:
+        """Let the whole burst be sent again."""
+        self.tokens = self.burst
+
     def refill(self, now_us: int) -> None:
         more = (now_us - self.at_us) * self.bytes_per_s // 1_000_000
         if more > 0:
@@ -79,10 +83,10 @@ class Reader:
     """A consumer. Times are elapsed µs, unless they are called wall times."""
 
     __slots__ = (
-        "_blind", "_flow_number", "_granted", "_rate", "_told", "ahead_bytes", "beat_us", "config", "counted_under",
+        "_blind", "_flow_number", "_granted", "_rate", "ahead_bytes", "beat_us", "config", "counted_under",
         "counts", "created_us", "cursor", "delivered_wall_us", "flow_bytes", "flow_reply", "inactive_us", "inbox",
         "is_asleep", "is_paced", "looked_at", "looked_us", "name", "place", "pulls", "stream_id", "told_pending",
-        "wake_us", "window_bytes",
+        "wake_us", "watched", "window_bytes",
     )  # fmt: skip
 
     def __init__(
@@ -96,7 +100,8 @@ class Reader:
         self.created_us = created_us
         self.delivered_wall_us = 0
         self.place = Place.IDLE
-        self.pulls: deque[Pull] = deque()
+        self.pulls: deque[Pull] = cursor.pulls  # the requests that wait; of a push reader none
+        self.watched: frozenset[bytes] = frozenset()  # inboxes of requests whose loss of interest is told
         self.inbox = config.deliver_subject.encode()
         self.window_bytes = WINDOW_BYTES_FIRST
         self.ahead_bytes = 0  # sent, and not known to have been taken
@@ -104,7 +109,6 @@ class Reader:
         self.flow_bytes = 0  # that it stands behind
         self._flow_number = 0
         self._granted = 0
-        self._told = 0  # messages that are accounted for
         self._blind = Bucket(BLIND_BYTES_PER_S, BLIND_BURST_BYTES, now_us)
         self._rate: Bucket | None = None
         self.beat_us = now_us  # the last heartbeat, message or the beginning
@@ -127,7 +131,7 @@ class Reader:
         self._rate = Bucket(rate, RATE_BURST_BYTES, now_us) if rate else None
         self.cursor.headers_only = config.headers_only
         if config.is_push:
-            self.cursor.to(self.inbox, config.deliver_group.encode())
+            self.cursor.pulls = deque([Pull(self.inbox, config.deliver_group.encode(), UNLIMITED, now_us)])
         else:
             self.inactive_us = now_us
 
@@ -135,8 +139,22 @@ class Reader:
         """Begin anew at an offset."""
         cursor = self.cursor
         cursor.next_offset, cursor.last_offset = offset, offset - 1
-        cursor.delivered = self._told = 0
+        cursor.delivered = 0
         self.delivered_wall_us = 0
+
+    # Pull requests
+
+    def ask(self, pull: Pull, now_us: int) -> None:
+        """Take a request. Its client has taken what it was sent before, or it would not ask for more."""
+        self.pulls.append(pull)
+        self.inactive_us = now_us
+        self._blind.fill()
+
+    def keep(self, pulls: Iterable[Pull]) -> None:
+        """Let only these wait."""
+        kept = [*pulls]
+        self.pulls.clear()
+        self.pulls.extend(kept)
 
     # What it may be sent
 
@@ -161,13 +179,7 @@ class Reader:
             self._rate.refill(now_us)
             room = min(room, self._rate.tokens)
         cursor.room = self._granted = room
-        if self.config.is_push:
-            cursor.messages_left = UNLIMITED
-        elif self.pulls:
-            pull = self.pulls[0]
-            cursor.to(pull.reply, b"")
-            cursor.messages_left, cursor.bytes_left = max(1, pull.batch), pull.cursor_bytes
-        cursor.due_us = UNLIMITED
+        cursor.messages_left = cursor.due_us = UNLIMITED
         if self.is_paced:
             self._pace(now_us)
 
@@ -177,7 +189,7 @@ class Reader:
         if cursor.delivered:
             cursor.due_us = cursor.last_us + max(1_000, now_us - cursor.delivered_us)
         else:
-            cursor.messages_left = min(cursor.messages_left, 1)
+            cursor.messages_left = 1
 
     def take_back(self, now: tuple[int, int]) -> int:
         """Note what the cursor has sent since `grant`; return its bytes. `now`: wall and elapsed time."""
@@ -192,16 +204,8 @@ class Reader:
         self.ahead_bytes += sent
         if self._rate is not None:
             self._rate.tokens -= sent
-        if self.pulls and not self.config.is_push:
-            pull = self.pulls[0]
-            count = cursor.delivered - self._told
-            pull.delivered += count
-            pull.batch = max(1, pull.batch) - count
-            if pull.bytes_left > 0:
-                pull.bytes_left = cursor.bytes_left
-                pull.batch = pull.batch if pull.bytes_left else 0
-            pull.beat_us = self.inactive_us = cursor.delivered_us
-        self._told = cursor.delivered
+        if not self.config.is_push:
+            self.inactive_us = cursor.delivered_us
         return sent
 
     def room_us(self) -> int | None:
@@ -256,29 +260,42 @@ class Reader:
                 self.beat_us = now_us
                 yield frame(self.inbox, self.heartbeat(), group=self.config.deliver_group.encode())
             return
-        kept: deque[Pull] = deque()
+        if all(now_us < pull.due_us() for pull in self.pulls):
+            return
+        kept = []
         for pull in self.pulls:
-            if pull.expires_us is not None and now_us >= pull.expires_us:
+            if now_us >= pull.expires_us:
                 self.inactive_us = now_us
-                yield frame(pull.reply, ended(pull, 408, "Request Timeout"))
+                yield frame(pull.inbox, ended(pull, 408, "Request Timeout"))
                 continue
-            if pull.heartbeat_us and now_us >= pull.beat_us + pull.heartbeat_us:
+            if now_us >= pull.due_us():
                 pull.beat_us = now_us
-                yield frame(pull.reply, self.heartbeat())
+                yield frame(pull.inbox, self.heartbeat())
             kept.append(pull)
-        self.pulls = kept
+        self.keep(kept)
 
     def at_end(self, now_us: int) -> Iterator[bytes]:
         """Yield the ends of requests that do not wait for new messages; they are removed."""
         self.is_paced = False
-        kept: deque[Pull] = deque()
+        if not any(pull.no_wait for pull in self.pulls):
+            return
+        kept = []
         for pull in self.pulls:
-            if pull.no_wait and (pull.expires_us is None or pull.delivered):
+            if pull.no_wait and (pull.expires_us == UNLIMITED or pull.delivered):
                 self.inactive_us = now_us
-                yield frame(pull.reply, status(404, "No Messages"))
+                yield frame(pull.inbox, status(404, "No Messages"))
             else:
                 kept.append(pull)
-        self.pulls = kept
+        self.keep(kept)
+
+    def ends(self) -> Iterator[bytes]:
+        """Yield the ends of requests that have left the queue: with bytes left, or too few for the next message."""
+        finished, self.cursor.finished = self.cursor.finished, []
+        for pull in finished:
+            if pull.is_too_small:
+                yield frame(pull.inbox, ended(pull, 409, "Message Size Exceeds MaxBytes"))
+            elif pull.bytes_left > 0:
+                yield frame(pull.inbox, ended(pull, 409, "Batch Completed"))
 
     def due_us(self, wall_us: int, now_us: int) -> int:
         """When `frames_due`, or another look at it, is due."""
@@ -287,7 +304,7 @@ class Reader:
             if self.config.heartbeat_us and self.wants:
                 due = min(due, self.beat_us + self.config.heartbeat_us)
         else:
-            due = min([due, *[pull.due_us for pull in self.pulls if pull.due_us is not None]])
+            due = min([due, *[pull.due_us() for pull in self.pulls]])
         if self.is_paused(wall_us):
             due = min(due, now_us + self.config.pause_us - wall_us)
         return due

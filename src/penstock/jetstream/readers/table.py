@@ -22,16 +22,16 @@ from penstock.base.clock import Now
 from penstock.base.errors import ErrorCode, PenstockError, RemoteError
 from penstock.base.ids import Offset
 from penstock.hot import deliveries as hot
-from penstock.hot.deliveries import Cursor
+from penstock.hot.deliveries import TOO_LARGE_HEADER, Cursor, DecodedRows, Pull
 from penstock.hot.scan import GROUP_BITS
 from penstock.jetstream.conversations import Answered, Asked
 from penstock.jetstream.errors import ApiError
-from penstock.jetstream.gateway import GATEWAY_GROUP, Gateway, ReaderCounts
+from penstock.jetstream.gateway import GATEWAY_GROUP, Gateway, ReaderNumbers
 from penstock.jetstream.readers.chunks import COLUMNS, Chunk, decoded
 from penstock.jetstream.readers.config import ReaderConfig
 from penstock.jetstream.readers.deliveries import Deliveries
 from penstock.jetstream.readers.feed import READ_BYTES, TAIL_WAIT_MS, Feed, Pending, RowCache
-from penstock.jetstream.readers.pulls import Pull, frame, status
+from penstock.jetstream.readers.pulls import frame, status
 from penstock.jetstream.readers.reader import GRACE_US, Place, Reader, ended
 from penstock.jetstream.readers.starting import Start, pending_of, shown_now
 from penstock.messages import FetchRequest, FetchResponse, Response
@@ -58,7 +58,9 @@ COUNTS_EACH_MAX = 4
 """Counts for one reader in a row: if so much is deleted meanwhile, it goes on with the last one."""
 _FIRST_SID = 1_000  # of subscriptions to the answers of flow-control messages
 _RETRY_US = 100_000
+_ASK_AGAIN_US = 20_000  # after an answer that does not know enough yet
 _NEVER_US = 2**63 - 1
+_ANY = frozenset((b"*", b">"))
 _LOOK_US_PER_PULL = 50
 """Time between two looks at a reader, for each request that waits: a look, and a heartbeat to each, takes 2 % of it."""
 
@@ -84,13 +86,18 @@ class Readers:
         self._to_fetch: deque[Reader] = deque()
         self._counting = 0
         self._to_count: deque[Reader] = deque()
-        self._inboxes: dict[bytes, set[Reader]] = {}  # of push readers
+        self._to_ask: deque[tuple[int, Callable[[Now], None]]] = deque()  # questions that are asked again, by time
+        self._inboxes: dict[bytes, set[Reader]] = {}  # those that are watched, of push readers and of requests
+        self._firsts_of: object = None  # names of the image that has these
+        self._firsts: set[bytes] = set()  # first tokens of the subjects of all streams
         self._turn_bytes = 0  # left in this turn
         self._has_room = True  # for more requests, when they were counted
         self._pulls_since = 0
         self._counted_us = 0
         self.total = 0
+        self.delivered = 0
         self.delivered_bytes = 0
+        self.too_large = 0
 
     # What requests use
 
@@ -126,13 +133,16 @@ class Readers:
         feed = self._feeds.get(reader.stream_id)
         return "" if feed is None else feed.name
 
+    def numbers(self) -> ReaderNumbers:
+        """Return what the metrics tell."""
+        readers = [one for feed in self._feeds.values() for one in feed.readers.values()]
+        push = sum(one.config.is_push for one in readers)
+        waiting = sum(len(one.pulls) for one in readers)
+        return ReaderNumbers(push, len(readers) - push, waiting, self.delivered, self.delivered_bytes, self.too_large)
+
     def count(self, state: StreamState) -> int:
         feed = self._feeds.get(state.stream_id)
         return 0 if feed is None else len(feed.readers)
-
-    def counts(self) -> ReaderCounts:
-        """Return what the metrics tell."""
-        return ReaderCounts(self.total, self.delivered_bytes)
 
     def add(self, feed: Feed, reader: Reader, pending: Pending, now: Now) -> None:
         """Let a reader begin."""
@@ -158,9 +168,10 @@ class Readers:
         for reader in readers:
             reader.place = Place.GONE
             for pull in reader.pulls:
-                self._send(frame(pull.reply, status(409, why)))
+                self._send(frame(pull.inbox, status(409, why)))
             reader.pulls.clear()
-            self._forget_inbox(reader, reader.inbox)
+            for inbox in (reader.inbox, *reader.watched):
+                self._forget_inbox(reader, inbox)
             del feed.readers[reader.name]
             del feed.reader_of[reader.cursor]
         self.total -= len(readers)
@@ -240,14 +251,19 @@ class Readers:
             self._pulls_since, self._counted_us = 0, now.elapsed_us
         return self._has_room and len(reader.pulls) < reader.config.max_waiting
 
+    def is_promised(self, reader: Reader) -> bool:
+        """True if requests that wait already ask for more messages than are there."""
+        if not reader.pulls:
+            return False
+        pending = self.told_pending(reader)
+        return pending is not None and 0 < pending < sum(max(1, pull.batch) for pull in reader.pulls)
+
     def pull(self, reader: Reader, pull: Pull, now: Now) -> None:
         """Take a pull request."""
-        reader.pulls.append(pull)
-        reader.inactive_us = now.elapsed_us
-        if (reader.place in (Place.IDLE, Place.FOLLOWING) and len(reader.pulls) == 1) or pull.no_wait:
+        reader.ask(pull, now.elapsed_us)
+        if reader.place is Place.IDLE or pull.no_wait:
             self.changed(reader, now)
-        if (due_us := pull.due_us) is not None:
-            self.wake(reader, due_us)
+        self.wake(reader, pull.due_us())
 
     def flow_answered(self, stream: str, name: str, reply: bytes, now: Now) -> None:
         """Take the answer to a flow-control message."""
@@ -277,7 +293,11 @@ class Readers:
     def interest_lost(self, subjects: Sequence[bytes], now: Now) -> None:
         """These inboxes have no subscriber any more."""
         for subject in subjects:
-            for reader in self._inboxes.get(subject, ()):
+            for reader in [*self._inboxes.get(subject, ())]:
+                if not reader.config.is_push:
+                    self._forget_inbox(reader, subject)
+                    reader.watched -= {subject}
+                    reader.keep(pull for pull in reader.pulls if pull.inbox != subject)
                 reader.inactive_us = now.elapsed_us
                 self.changed(reader, now)
 
@@ -294,6 +314,8 @@ class Readers:
             if feed.retry_us is not None and now.elapsed_us >= feed.retry_us:
                 feed.retry_us = None
                 self._poll(feed)
+        while self._to_ask and self._to_ask[0][0] <= now.elapsed_us:
+            self._to_ask.popleft()[1](now)
         inactive: dict[int, list[Reader]] = {}
         while self._wakes and self._wakes[0][0] <= now.elapsed_us:
             at_us, _, reader = heapq.heappop(self._wakes)
@@ -323,6 +345,8 @@ class Readers:
         """Latest time at which `tick` must run."""
         retries = [feed.retry_us for feed in self._feeds.values() if feed.retry_us is not None]
         due_us = min(retries, default=_NEVER_US)
+        if self._to_ask:
+            due_us = min(due_us, self._to_ask[0][0])
         if self._wakes:
             due_us = min(due_us, self._wakes[0][0])
         return None if due_us == _NEVER_US else due_us
@@ -359,9 +383,8 @@ class Readers:
             self._lose(feed)
             return
         reader.place = Place.IDLE
-        if reader.pulls and not self._is_wanted(reader, now):
-            return
-        if not reader.wants or reader.is_paused(now.wall_us):
+        wanted = self._wanted(reader, now) if reader.pulls else hot.UNLIMITED
+        if not wanted or not reader.wants or reader.is_paused(now.wall_us):
             return
         cursor.next_offset = max(cursor.next_offset, shown.log_start)
         if cursor.next_offset < cursor.resume_offset:
@@ -378,34 +401,68 @@ class Readers:
             return
         reader.counts = 0
         reader.grant(now.elapsed_us)
+        cursor.messages_left = min(cursor.messages_left, wanted)
         cursor.payload_max = self._gateway.payload_max
         out = bytearray()
         stop = hot.TOOK_ALL
         for rows in chunk.rows:
             if rows.end_offset <= cursor.next_offset:
                 continue
+            before = rows.delivered, rows.cut
             stop = cursor.fill(rows, out, min(SHARE_BYTES, max(1, self._turn_bytes)), now.elapsed_us)
+            self._note(feed, rows, *before)
             if stop not in (hot.TOOK_ALL, hot.LOW):
                 break
         else:
             cursor.next_offset = max(cursor.next_offset, chunk.end)
         self._send(out)
         self._stopped(feed, reader, stop, now)
-        if reader.place is Place.READY and cursor.next_offset < feed.tail_end:
+        if reader.place is Place.READY or 2 * cursor.next_offset > chunk.begin + chunk.end:
             self._read_ahead(feed, reader, chunk)
 
-    def _is_wanted(self, reader: Reader, now: Now) -> bool:
-        """Drop requests at the front that no client waits for any more; False: it is not sure yet."""
-        while reader.pulls and self.deliveries.has_interest(reader.pulls[0].reply) is False:
-            if now.elapsed_us < reader.pulls[0].received_us + GRACE_US:
-                self._sleep(reader, now.elapsed_us + 2_000)
-                return False
-            reader.pulls.popleft()
-        return True
+    def _note(self, feed: Feed, rows: DecodedRows, delivered: int, cut: int) -> None:
+        """Count what was sent of some rows since they had these counts; tell once of values that are left out."""
+        self.delivered += rows.delivered - delivered
+        if rows.cut == cut:
+            return
+        self.too_large += rows.cut - cut
+        if not feed.told_too_large:
+            feed.told_too_large = True
+            header = TOO_LARGE_HEADER.decode().strip()
+            self._node.outbox.step.notices.append(
+                f"stream {feed.name} has messages above nats-server's max_payload ({self._gateway.payload_max} bytes): "
+                f"consumers get them without their value, with the header `{header}`; raise max_payload"
+            )
+
+    def _wanted(self, reader: Reader, now: Now) -> int:
+        """Drop requests that no client waits for any more; return how many messages the next ones may be sent.
+
+        A request whose inbox is not known yet lets the others go first.
+        """
+        pulls = reader.pulls
+        wanted, is_early = 0, False
+        for _ in range(min(len(pulls), INBOXES_LOOKED_AT)):
+            pull = pulls[wanted]
+            if self.deliveries.has_interest(pull.inbox) is not False:
+                wanted += 1
+                continue
+            del pulls[wanted]
+            if now.elapsed_us < pull.received_us + GRACE_US:
+                pulls.append(pull)
+                is_early = True
+        if is_early:
+            self._sleep(reader, now.elapsed_us + 2_000)
+        return hot.UNLIMITED if wanted == len(pulls) else wanted
+
+    def _take_back(self, reader: Reader, now: Now) -> None:
+        """Note what the cursor has sent, and end the requests that are finished."""
+        reader.take_back((now.wall_us, now.elapsed_us))
+        for end in reader.ends():
+            self._send(end)
 
     def _stopped(self, feed: Feed, reader: Reader, stop: int, now: Now) -> None:
         """Go on after the cursor has stopped."""
-        reader.take_back((now.wall_us, now.elapsed_us))
+        self._take_back(reader, now)
         self._send(reader.flow_frame(feed.name))
         if stop == hot.NO_ROOM:
             if (room_us := reader.room_us()) is not None:
@@ -416,15 +473,6 @@ class Readers:
         if stop == hot.TOO_EARLY:
             self._sleep(reader, now.elapsed_us + 1_000)
             return
-        if not reader.config.is_push and reader.pulls:
-            pull = reader.pulls[0]
-            if stop == hot.TOO_LARGE:
-                reader.pulls.popleft()
-                self._send(frame(pull.reply, ended(pull, 409, "Message Size Exceeds MaxBytes")))
-            elif stop == hot.EXHAUSTED and pull.batch <= 0:
-                reader.pulls.popleft()
-                if pull.bytes_left > 0:
-                    self._send(frame(pull.reply, ended(pull, 409, "Batch Completed")))
         if reader.wants:
             self.ready(reader)
 
@@ -446,7 +494,20 @@ class Readers:
         reader.grant(now.elapsed_us)
         reader.cursor.payload_max = self._gateway.payload_max
         reader.place = Place.FOLLOWING
+        self._watch_inboxes(reader)
         feed.follow(reader)
+
+    def _watch_inboxes(self, reader: Reader) -> None:
+        """Have it told when a client stops to wait for new messages: what is sent to its inbox then is lost."""
+        inboxes = frozenset(pull.inbox for pull in islice(reader.pulls, INBOXES_LOOKED_AT))
+        if inboxes <= reader.watched:
+            return
+        for inbox in reader.watched - inboxes:
+            self._forget_inbox(reader, inbox)
+        for inbox in inboxes - reader.watched:
+            self._inboxes.setdefault(inbox, set()).add(reader)
+            self.deliveries.watch(inbox)
+        reader.watched = inboxes
 
     def _unfollow(self, readers: Iterable[Reader]) -> None:
         by_feed: dict[int, list[Cursor]] = {}
@@ -531,14 +592,16 @@ class Readers:
             return
         for rows in chunk.rows:
             out, stopped = bytearray(), list[Cursor]()
+            before = rows.delivered, rows.cut
             served = hot.deliver(feed.followers, 0, rows, out, TURN_BYTES, now.elapsed_us, stopped)
+            self._note(feed, rows, *before)
             self._send(out)
             missed = {*feed.followers[served:]}
             if stopped or missed:
                 for reader in feed.unfollow([*stopped, *missed]):
                     reader.place = Place.IDLE
                     if reader.cursor.stop == hot.FULL or reader.cursor in missed:
-                        reader.take_back((now.wall_us, now.elapsed_us))
+                        self._take_back(reader, now)
                         self.ready(reader)
                     else:
                         self._stopped(feed, reader, reader.cursor.stop, now)
@@ -587,7 +650,9 @@ class Readers:
                 return
 
     def _read_ahead(self, feed: Feed, reader: Reader, chunk: Chunk) -> None:
-        """Read what comes behind the chunk, while the reader is sent the rest of it."""
+        """Read what comes behind the chunk, while the reader is sent the rest of it, or before it asks for more."""
+        if reader.cursor.next_offset >= feed.tail_end:
+            return
         key = feed.fetch_filters(reader), chunk.end
         is_there = self._cache.find(feed.stream_id, key[0], chunk.end) is not None or feed.has_recent(chunk.end)
         if not is_there and key not in feed.fetching and self._fetching < FETCHES_MAX and chunk.end < feed.tail_end:
@@ -679,7 +744,8 @@ class Readers:
 
         def heard(response: Response | RemoteError, payload: Payload) -> None:
             if question.until is not None and not question.until(response):
-                self._gateway.ask(question.request, self._node.now, heard)
+                due_us = self._node.now.elapsed_us + _ASK_AGAIN_US
+                self._to_ask.append((due_us, lambda now: self._gateway.ask(question.request, now, heard)))
             else:
                 self._run(counting, [Answered(response, payload)], done)
 
@@ -705,7 +771,6 @@ class Readers:
     def _due(self, reader: Reader, now: Now) -> bool:
         """Send what is due to a reader, look after its inbox, and let it go on if it slept."""
         feed = self._feeds[reader.stream_id]
-        was_first = reader.pulls[0] if reader.pulls else None
         if reader.place is Place.FOLLOWING:
             reader.take_back((now.wall_us, now.elapsed_us))
         if now.elapsed_us >= reader.looked_us + reader.look_us(now.elapsed_us):
@@ -714,9 +779,7 @@ class Readers:
             self._send(one)
         if self._is_inactive(reader, now):
             return False
-        if reader.place is Place.FOLLOWING and (reader.pulls[0] if reader.pulls else None) is not was_first:
-            self._unfollow([reader])
-        elif reader.place is Place.IDLE and (reader.is_asleep or reader.wants):
+        if reader.place is Place.IDLE and (reader.is_asleep or reader.wants):
             reader.is_asleep = False
             self.ready(reader)
         elif reader.place is Place.FOLLOWING and not reader.wants:
@@ -746,11 +809,11 @@ class Readers:
         gone = {
             id(pull)
             for pull in islice(reader.pulls, begin, begin + INBOXES_LOOKED_AT)
-            if pull.received_us <= grace_us and self.deliveries.has_interest(pull.reply) is False
+            if pull.received_us <= grace_us and self.deliveries.has_interest(pull.inbox) is False
         }
         if gone:
             reader.looked_at -= len(gone)
-            reader.pulls = deque(pull for pull in reader.pulls if id(pull) not in gone)
+            reader.keep(pull for pull in reader.pulls if id(pull) not in gone)
 
     def _is_inactive(self, reader: Reader, now: Now) -> bool:
         if reader.inactive_us is None or reader.pulls:
@@ -792,26 +855,27 @@ class Readers:
         """End what would be delivered into a stream: the rows would come back to it for ever."""
         if not self.total:
             return
-        streams = self._node.image.streams.values()
-        firsts = {subject.partition(".")[0].encode() for state in streams for subject in state.config.subjects}
-        is_any = not firsts.isdisjoint((b"*", b">"))
-
-        def is_stored(inbox: bytes) -> bool:  # nearly all begin with a token that no stream has
-            return (is_any or inbox.partition(b".")[0] in firsts) and self.comes_back(inbox)
-
         for feed in self._feeds.values():
-            pushes = [one for one in feed.readers.values() if one.config.is_push and is_stored(one.inbox)]
+            pushes = [one for one in feed.readers.values() if one.config.is_push and self.comes_back(one.inbox)]
             if pushes:
                 self.remove(pushes)
             for reader in feed.readers.values():
-                kept = deque(pull for pull in reader.pulls if not is_stored(pull.reply))
+                kept = [pull for pull in reader.pulls if not self.comes_back(pull.inbox)]
                 if len(kept) < len(reader.pulls):
-                    reader.pulls = kept
+                    reader.keep(kept)
                     self.changed(reader, self._node.now)
 
     def comes_back(self, inbox: bytes) -> bool:
         """Return if what is delivered there is stored by a stream, or is a request to JetStream's API."""
-        return inbox.startswith(b"$JS.") or self._node.is_stored(inbox.decode(errors="replace"))
+        if inbox.startswith(b"$JS."):
+            return True
+        names = self._node.image.names
+        if self._firsts_of is not names:
+            self._firsts_of = names
+            subjects = (one for state in self._node.image.streams.values() for one in state.config.subjects)
+            self._firsts = {subject.partition(".")[0].encode() for subject in subjects}
+        may_be = inbox.partition(b".")[0] in self._firsts or not self._firsts.isdisjoint(_ANY)
+        return may_be and self._node.is_stored(inbox.decode(errors="replace"))
 
     def _lose(self, feed: Feed) -> None:
         """End the readers of a stream."""
@@ -834,7 +898,7 @@ class Readers:
         for feed in self._feeds.values():
             for reader in feed.readers.values():
                 for pull in reader.pulls:
-                    self._send(frame(pull.reply, ended(pull, 409, "Server Shutdown")))
+                    self._send(frame(pull.inbox, ended(pull, 409, "Server Shutdown")))
                 reader.pulls.clear()
 
     def _send(self, frames: bytes | bytearray) -> None:

@@ -10,10 +10,13 @@ import pytest
 
 from penstock.access import Credential, CredentialKind, Operation, Rule
 from penstock.access.handshake import Principal
+from penstock.base.errors import ErrorCode, RemoteError
 from penstock.jetstream import gateway
 from penstock.jetstream.gateway import ApiRights
 from penstock.jetstream.readers import feed, table
 from penstock.messages import AlterStreamRequest, AlterStreamResponse, CreateUserRequest
+from penstock.node.partition.partition import Partition
+from penstock.node.replicas.companions import Companions
 from tests.unit.jetstream.readers.gateways import ReaderBroker
 
 S = 1_000_000_000  # ns
@@ -136,6 +139,29 @@ def test_many_counts_at_once_are_no_recursion(monkeypatch: pytest.MonkeyPatch) -
     broker.publish("s.1", b"new")
     broker.tick(200)
     assert [one.value for one in broker.delivered() if one.value] == [b"new"] * len(names)
+
+
+def test_a_count_that_the_node_cannot_give_yet_is_asked_for_again_after_a_pause(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    broker = started(6)
+    broker.consumer("s", "c", inactive_threshold=600 * S)
+    broker.api("STREAM.MSG.DELETE.s", {"seq": 2, "no_erase": True})
+    asked = []
+
+    def refuse(companions: Companions, partition: Partition) -> None:
+        asked.append(partition)
+        raise RemoteError(ErrorCode.NOT_YET, "its hidden rows are being read")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Companions, "check_readable", refuse)
+        pull_all(broker, ["c"])
+        assert len(asked) == 1
+        broker.tick(10)
+        assert len(asked) == 1
+    broker.tick(30)
+    broker.tick(200)
+    assert [(one.stream_seq, one.pending) for one in broker.delivered() if one.stream_seq] == [(1, 4)]
 
 
 def test_filter_subjects_of_all_consumers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,9 @@ from typing import Any
 
 import pytest
 
+from penstock.jetstream.readers.feed import Pending
+from penstock.jetstream.readers.starting import Start
+from penstock.jetstream.readers.table import Readers
 from penstock.messages import (
     DeleteMessagesRequest,
     DeleteMessagesResponse,
@@ -119,6 +122,23 @@ def test_what_is_deleted_meanwhile_is_not_sent() -> None:
     found = broker.delivered(rest)
     assert [(one.stream_seq, one.pending) for one in found] == [(3, 4), (5, 3), (6, 2), (7, 1), (8, 0)]
     assert [one.consumer_seq for one in found] == [3, 4, 5, 6, 7]
+
+
+def test_a_count_of_before_a_deletion_is_made_anew() -> None:
+    broker = started()
+    broker.consumer("s", "c", filter_subject="s.*", inactive_threshold=60 * S)
+    (readers,) = broker.gateway.parts
+    assert isinstance(readers, Readers)
+    state = broker.node.image.by_name("s")
+    feed, reader = readers.feed(state), readers.find(state, "c")
+    assert reader is not None
+    assert feed.look() is not None
+    counted_before = Pending(9, 9, feed.version)
+    delete(broker, 4, 9)
+    broker.publish("s.a", b"new")  # those who follow have seen the deletion
+    readers.move(reader, Start(0), counted_before, broker.clock.now)
+    inbox = broker.send("CONSUMER.MSG.NEXT.s.c", {"batch": 20})
+    assert [(one.stream_seq, one.pending) for one in broker.delivered(inbox)] == counted(1, 2, 3, 5, 6, 7, 8, 10)[1]
 
 
 @pytest.mark.parametrize("wanted", ["s.a", "s.b"])

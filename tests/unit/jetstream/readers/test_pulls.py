@@ -61,16 +61,49 @@ def test_a_request_waits_for_what_is_missing() -> None:
     assert told(pull(broker, "1")) == ["c"]
 
 
-def test_requests_are_served_in_their_order() -> None:
+def test_requests_are_served_in_turn() -> None:
     broker = started(0)
     broker.consumer("s", "c")
     first = broker.send("CONSUMER.MSG.NEXT.s.c", {"batch": 2, "expires": 5 * S})
-    second = broker.send("CONSUMER.MSG.NEXT.s.c", {"batch": 2, "expires": 5 * S})
-    broker.publish("s.x", b"a", b"b", b"c", b"d", b"e")
+    second = broker.send("CONSUMER.MSG.NEXT.s.c", {"batch": 3, "expires": 5 * S})
+    broker.publish("s.x", b"a", b"b", b"c")
+    broker.publish("s.x", b"d", b"e", b"f")
     found = broker.delivered()
     assert [(one.inbox, one.value) for one in found] == [
-        (first, b"a"), (first, b"b"), (second, b"c"), (second, b"d"),
+        (first, b"a"), (second, b"b"), (first, b"c"), (second, b"d"), (second, b"e"),
     ]  # fmt: skip
+    assert told(pull(broker, "1")) == ["f"]
+
+
+def test_a_request_whose_inbox_is_not_known_yet_lets_the_others_go_first() -> None:
+    broker = started(3)
+    broker.consumer("s", "c", inactive_threshold=60 * S)
+    broker.leaf.deserted.add(b"late")
+    broker.send("CONSUMER.MSG.NEXT.s.c", {"batch": 2}, reply="late")
+    assert told(pull(broker, "1")) == ["0"]
+    broker.leaf.deserted.clear()
+    broker.tick(5)
+    assert told(broker.delivered("late")) == ["1", "2"]
+
+
+def test_each_request_lets_a_burst_out_and_a_rate_the_rest() -> None:
+    broker = started(0)
+    for _ in range(40):
+        broker.publish("s.x", b"v" * 500_000)
+    broker.consumer("s", "c", inactive_threshold=60 * S)
+    got = len(pull(broker, {"batch": 100, "expires": 30 * S}))
+    assert 8 <= got <= 9
+    broker.tick(5)
+    assert broker.delivered() == []
+    more = broker.send("CONSUMER.MSG.NEXT.s.c", {"batch": 100, "expires": 30 * S})
+    found = broker.delivered()
+    assert 8 <= len(found) <= 9
+    assert more in {one.inbox for one in found}
+    got += len(found)
+    for _ in range(100):
+        broker.tick(20)
+        got += len(broker.delivered())
+    assert got == 40
 
 
 ENDS = (
@@ -135,6 +168,42 @@ def test_a_request_that_nobody_waits_for_gets_nothing() -> None:
     broker.tick(200)
     assert broker.api("CONSUMER.INFO.s.c")["num_waiting"] == 0
     assert told(pull(broker, "1")) == ["0"]
+
+
+def test_a_request_whose_client_has_gone_gets_no_new_message() -> None:
+    broker = started(1)
+    broker.consumer("s", "c", inactive_threshold=60 * S)
+    inbox = broker.send("CONSUMER.MSG.NEXT.s.c", {"batch": 5, "expires": 5 * S})
+    assert told(broker.delivered(inbox)) == ["0"]
+    assert broker.leaf.watched == {inbox.encode()}
+    broker.leaf.deserted.add(inbox.encode())
+    broker.gateway.interest_lost([inbox.encode()], broker.clock.now)
+    broker.turn()
+    assert broker.leaf.watched == set()
+    broker.publish("s.x", b"new")
+    assert broker.delivered() == []
+    assert told(pull(broker, "1")) == ["new"]
+
+
+def test_inboxes_are_watched_while_their_requests_wait() -> None:
+    broker = started(0)
+    broker.consumer("s", "c", inactive_threshold=60 * S)
+    first = broker.send("CONSUMER.MSG.NEXT.s.c", {"batch": 1, "expires": 5 * S})
+    assert broker.leaf.watched == {first.encode()}
+    broker.publish("s.x", b"a")
+    second = broker.send("CONSUMER.MSG.NEXT.s.c", {"batch": 1, "expires": 5 * S})
+    assert broker.leaf.watched == {second.encode()}
+    assert broker.api("CONSUMER.DELETE.s.c")["success"]
+    assert broker.leaf.watched == set()
+
+
+def test_a_request_that_does_not_wait_hears_that_others_ask_for_all() -> None:
+    broker = started(3)
+    broker.consumer("s", "c", inactive_threshold=60 * S, pause_until="2100-01-01T00:00:00Z")
+    assert pull(broker, {"batch": 3, "expires": 5 * S}) == []
+    assert pull(broker, {"batch": 2, "no_wait": True, "expires": 5 * S}) == []
+    assert told(pull(broker, {"batch": 1, "no_wait": True})) == ["408 Requests Pending"]
+    assert broker.api("CONSUMER.INFO.s.c")["num_waiting"] == 2
 
 
 def test_a_request_for_an_unknown_consumer_hears_that_nobody_listens() -> None:

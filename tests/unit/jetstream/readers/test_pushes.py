@@ -191,6 +191,24 @@ def test_headers_only_tells_the_sizes() -> None:
     ]
 
 
+def test_a_message_above_max_payload_says_that_its_value_is_missing() -> None:
+    broker = started(0)
+    broker.publish("s.x", b"v" * 900)
+    broker.publish("s.x", b"v" * 40)
+    broker.gateway.payload_max = 200
+    ordered(broker)
+    first, second = [one for one in broker.delivered("inbox") if one.stream_seq]
+    assert first.headers == b"NATS/1.0\r\nPenstock-Too-Large: max_payload\r\nNats-Msg-Size: 900\r\n\r\n"
+    assert (first.value, second.headers, second.value) == (b"", b"", b"v" * 40)
+    ordered(broker, "d", "inbox2", headers_only=True)
+    first, second = [one for one in broker.delivered("inbox2") if one.stream_seq]
+    assert first.headers == b"NATS/1.0\r\nNats-Msg-Size: 900\r\n\r\n"
+    (told,) = [one for one in broker.notices if "max_payload" in one]
+    assert told.startswith("stream s has messages above nats-server's max_payload (200 bytes)")
+    numbers = broker.gateway.reader_numbers()
+    assert (numbers.push, numbers.pull, numbers.delivered, numbers.too_large) == (2, 0, 4, 1)
+
+
 def test_headers_come_as_they_were_stored() -> None:
     broker = started(0)
     broker.publish("s.h", b"v", headers=b"NATS/1.0\r\nA: b\r\nA:  c\r\n\r\n")
