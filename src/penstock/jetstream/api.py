@@ -34,6 +34,5 @@ def jetstream_gateway(
     readers = Readers(gateway, deliveries)
     gateway.parts.append(readers)
     gateway.count_consumers = readers.count
-    gateway.count_readers = readers.counts
     gateway.handlers.update(ConsumerApi(gateway, readers, new_name).handlers())
     return gateway

@@ -105,13 +105,6 @@ class Part(Protocol):
         """Latest time at which `tick` must run."""
 
 
-class ReaderCounts(NamedTuple):
-    """The readers of a broker, and what was delivered to them."""
-
-    readers: int = 0
-    delivered_bytes: int = 0
-
-
 class ApiRights(NamedTuple):
     """Rights of the API's callers. All act as one user."""
 
@@ -157,7 +150,6 @@ class Gateway:
         self.requests: Counter[str] = Counter()  # by operation
         self.errors: Counter[tuple[str, int]] = Counter()  # by operation and error code
         self.seconds: dict[str, Histogram] = {}  # from requests until their answers, in µs, by operation
-        self.count_readers: Callable[[], ReaderCounts] = ReaderCounts
         self.count_consumers: Callable[[StreamState], int] = lambda state: 0
         # by operation; of requests without a stream, and of those about a stream that is led here
         self.handlers: dict[str, Handler] = {}

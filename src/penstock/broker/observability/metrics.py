@@ -68,10 +68,6 @@ API_SECONDS = Metric(
     "From the arrival of such a request at a broker of the cluster until its answer; of batches until their end.",
     ("operation",), _US,
 )  # fmt: skip
-API_READERS = Metric("penstock_jetstream_readers", _GAUGE, "Consumers of streams that this broker leads.")
-API_DELIVERED = Metric(
-    "penstock_jetstream_delivered_bytes_total", _COUNTER, "Bytes sent to these, with what is told beside messages."
-)
 API_OPEN = Metric("penstock_jetstream_api_requests_open", _GAUGE, "Those that are not answered yet.")
 CONNECTIONS = Metric("penstock_connections", _GAUGE, "Connections over the socket API.", ("of",))
 CONNECTIONS_MAX = Metric("penstock_connections_max", _GAUGE, "Maximum number of client connections.")
@@ -120,7 +116,7 @@ METRICS = (
     BUILD_INFO, READY, CPU_SECONDS, RESIDENT_BYTES, OPEN_FILES, OPEN_FILES_MAX, START_SECONDS, LOOP_LAG_SECONDS,
     DISK_ANSWERS, DISK_FREE_BYTES, DISK_SIZE_BYTES, DISK_WORK, NATS_CONNECTED, NATS_DISCONNECTS, NATS_ANSWERS_DROPPED,
     NATS_MESSAGES_SKIPPED, NATS_UNANSWERABLE, NATS_PAUSED, NATS_WRITE_BYTES,
-    API_SERVED, API_REQUESTS, API_ERRORS, API_SECONDS, API_OPEN, API_READERS, API_DELIVERED,
+    API_SERVED, API_REQUESTS, API_ERRORS, API_SECONDS, API_OPEN,
     CONNECTIONS, CONNECTIONS_MAX, BUFFER_BYTES, BUFFER_BYTES_MAX, ANSWER_FILES,
     DAMAGED_FRAMES, REQUESTS_OPEN, REQUEST_SECONDS, REQUEST_ERRORS, CERTIFICATE_EXPIRES, FAILED_LOGINS,
     UNFINISHED_LOGINS, THROTTLED,

@@ -22,7 +22,6 @@ from penstock.broker.security.certificates import CertificateFile
 from penstock.broker.security.nats_credentials import TlsFiles
 from penstock.broker.socket_api.request_meters import name_of
 from penstock.hot import is_compiled
-from penstock.jetstream.gateway import ReaderCounts
 from penstock.node.step import Lane
 
 _LOOP_LAG_INTERVAL_MS = 200  # interval of measurements of the event loop's lag
@@ -206,9 +205,6 @@ class BrokerMetricsCollector:
         yield Family(metrics.API_ERRORS, failed)
         times = {} if api is None else api.seconds
         yield Family(metrics.API_SECONDS, [Sample((name,), took) for name, took in sorted(times.items())])
-        counts = ReaderCounts() if api is None else api.count_readers()
-        yield single(metrics.API_READERS, counts.readers)
-        yield single(metrics.API_DELIVERED, counts.delivered_bytes)
         yield single(metrics.API_OPEN, 0 if api is None else api.under_way)
 
     def _clients(self) -> Families:

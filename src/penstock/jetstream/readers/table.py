@@ -26,7 +26,7 @@ from penstock.hot.deliveries import Cursor
 from penstock.hot.scan import GROUP_BITS
 from penstock.jetstream.conversations import Answered, Asked
 from penstock.jetstream.errors import ApiError
-from penstock.jetstream.gateway import GATEWAY_GROUP, Gateway, ReaderCounts
+from penstock.jetstream.gateway import GATEWAY_GROUP, Gateway
 from penstock.jetstream.readers.chunks import COLUMNS, Chunk, decoded
 from penstock.jetstream.readers.config import ReaderConfig
 from penstock.jetstream.readers.deliveries import Deliveries
@@ -129,10 +129,6 @@ class Readers:
     def count(self, state: StreamState) -> int:
         feed = self._feeds.get(state.stream_id)
         return 0 if feed is None else len(feed.readers)
-
-    def counts(self) -> ReaderCounts:
-        """Return what the metrics tell."""
-        return ReaderCounts(self.total, self.delivered_bytes)
 
     def add(self, feed: Feed, reader: Reader, pending: Pending, now: Now) -> None:
         """Let a reader begin."""
