@@ -22,7 +22,7 @@ from tests.ports import free_ports
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/how-to/secure.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
-SECRETS, USERS, LOOK = (block for kind, block in BLOCKS if kind == "sh")
+SECRETS, USERS, LOOK, API_USER = (block for kind, block in BLOCKS if kind == "sh")
 (CONFIG,) = (block for kind, block in BLOCKS if kind == "toml")
 NATS_CONFIG, SERVE = (block for kind, block in BLOCKS if kind in ("text", ""))
 HOSTS = ("a", "b", "c")
@@ -96,6 +96,7 @@ def test_a_cluster_as_on_the_page_holds_what_it_says(tmp_path: Path) -> None:
         environment = "".join(line + "\n" for line in USERS.splitlines() if line.startswith("export"))
         place.run(USERS)
         said = place.run(environment + LOOK)
+        place.run(environment + API_USER)
         assert "fail" not in re.sub(r"may fail", "", said)
         for well in ("NATS refuses clients without credentials", "publishes on orders.> only", "all are good until"):
             assert well in " ".join(re.sub(r"[│\n]", " ", said).split()), said

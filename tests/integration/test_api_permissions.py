@@ -15,9 +15,9 @@ from nats.js.api import AckPolicy, ConsumerConfig
 from nats.js.errors import APIError
 
 from penstock.base.subjects import matches
-from tests.broker_process import NatsProcess, eventually, running_broker, running_nats
-from tests.extent import each_change
-from tests.integration.test_doctor import PAGE
+from tests.broker_process import BrokerProcess, NatsProcess, eventually, running_broker, running_nats
+from tests.extent import each_change, needs_time
+from tests.integration.test_doctor import PAGE, examine, told
 from tests.ports import free_ports
 
 TIMEOUT_S = 20
@@ -152,3 +152,81 @@ async def test_the_permissions_on_the_page_suffice_and_each_is_used(tmp_path: Pa
         assert unused == [], user
     heard = allowed(config, "penstock", "subscribe")
     assert [one for one in heard if not any(matches(one, sent) for sent in published)] == []
+
+
+async def findings_of(tmp_path: Path, broker: BrokerProcess) -> list[tuple[str, str]]:
+    """What the doctor says of the page's users."""
+    users = {"penstock": "penstock:{}", "reader": "reader:{}:orders", "settings": "publisher:{}:$KV.settings.>"}
+    arguments = []
+    for user, text in users.items():
+        file = tmp_path / f"{user}.txt"
+        file.write_text(f"{user}:p-{user}\n")
+        arguments += ["--as", text.format(file)]
+    _, findings = await examine(broker.client_address, *arguments)
+    return told(findings, "NATS permissions")
+
+
+WRONG = {
+    "nothing": ("", "", ("ok", "")),
+    "no requests": (
+        '"$JS.API.>", "$JS.penstock', '"$JS.penstock',
+        ("fail", "penstock penstock.txt may not subscribe to $JS.API.>:"),
+    ),
+    "no answers of flow control": (
+        ', "$JS.FC.*.*.*"', "",
+        ("fail", "penstock penstock.txt may not subscribe to $JS.FC."),
+    ),
+    "no evidence": (', "$JS.API.INFO"', "", ("fail", "penstock penstock.txt may not publish on $JS.API.INFO:")),
+    "a reader who reads others": (
+        '"$JS.API.STREAM.INFO.orders"', '"$JS.API.CONSUMER.CREATE.>"',
+        ("warn", "reader reader.txt may read KV_settings through JetStream's API"),
+    ),
+    "a reader who deletes": (
+        '"$JS.API.STREAM.INFO.orders"', '"$JS.API.STREAM.DELETE.*"',
+        ("warn", "reader reader.txt may change and delete KV_settings, orders through JetStream's API"),
+    ),
+    "a reader who cannot": (
+        ".orders", ".others",
+        ("fail", "reader reader.txt may not read orders through JetStream's API, which it should"),
+    ),
+}  # fmt: skip
+
+
+@needs_time
+@pytest.mark.parametrize("name", WRONG)
+async def test_the_doctor_says_whether_permissions_are_those_of_the_page(tmp_path: Path, name: str) -> None:
+    right, wrong, expected = WRONG[name]
+    (leaf_port,) = free_ports(1)
+    config = config_on_the_page(leaf_port)
+    assert right in config
+    login = ("--nats-user", "penstock", "--nats-password", "p-penstock")
+    api = ("--jetstream-api", "auto", "--jetstream-rights", "manage")
+    with (
+        running_nats(tmp_path / "nats", config.replace(right, wrong) if right else config) as server,
+        running_broker(tmp_path / "data", *login, *api, nats=server.url) as broker,
+    ):
+        async with await broker.client() as client:
+            await client.create_stream("orders", "orders.>")
+            await client.create_stream("KV_settings", "$KV.settings.>")
+        found = await findings_of(tmp_path, broker)
+        if name == "nothing":
+            assert found == [
+                ("ok", "penstock penstock.txt may subscribe to every stream's subject, and answer"),
+                ("ok", "reader reader.txt may read orders only, and publishes into none"),
+                ("ok", "publisher settings.txt may subscribe to no stream and publishes on $KV.settings.> only"),
+                ("ok", "NATS refuses clients without credentials"),
+            ]
+        else:
+            assert [one for one in found if one[0] == expected[0] and one[1].startswith(expected[1])], found
+
+
+@each_change
+async def test_the_doctor_does_not_take_this_clusters_api_for_a_jetstream(tmp_path: Path) -> None:
+    with running_broker(tmp_path / "data", "--jetstream-api", "auto") as broker:
+        async with await broker.client() as client:
+            await client.create_stream("orders", "orders.>")
+        _, findings = await examine(broker.client_address)
+        assert told(findings, "JetStream") == [("ok", "this cluster answers its API, and no other")]
+        assert told(findings, "API settings") == [
+            ("ok", "callers of JetStream's API may read and change, without a user")
+        ]

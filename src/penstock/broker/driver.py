@@ -528,6 +528,13 @@ class Driver:
                 leaf_subjects=len(leaf.interest),
                 undelivered=leaf.undelivered,
             )
+        if (api := self.gateway) is not None:
+            nats = msgspec.structs.replace(
+                nats,
+                api_prefixes=tuple(api.served),
+                api_manages=api.rights.may_manage,
+                api_user=api.rights.user or "",
+            )
         damaged_frames = server.damaged_frames + self.peers.damaged_frames
         free_bytes, size_bytes = self._disk_bytes or (None, None)
         disk_wait_us = 0 if self._disk_asked_us is None else self.elapsed_us() - self._disk_asked_us

@@ -11,7 +11,7 @@ from penstock.base.units import counted, format_duration_ms
 from penstock.broker.security.nats_credentials import parse_nats_urls
 from penstock.doctor.asking import Asked
 from penstock.doctor.findings import Finding, Result, bounded, fail, listed, ok, unknown, warn
-from penstock.messages import StatusResponse
+from penstock.messages import ListUsersResponse, StatusResponse
 from penstock.metadata.feature_levels import raisable_to
 
 # Retention by age and the deduplication window use the leader's clock: at a leader change they jump by the skew.
@@ -155,6 +155,38 @@ def _deliveries(asked: Sequence[Asked]) -> Iterator[Finding]:
                 yield warn(check, text, f"allow it to publish on _INBOX.> and deliver subjects only ({page})")
 
     yield from bounded(wrong(), ok(check, f"{counted(len(statuses), 'broker')} with a leaf connection"))
+
+
+def judge_api_settings(asked: Sequence[Asked], users: ListUsersResponse | None) -> Iterator[Finding]:
+    """Judge the settings of JetStream's API, if a broker is to serve it. `users`: None if they are not known."""
+    check, page = "API settings", "docs/how-to/read-from-any-language.md"
+    statuses = [one.status for one in asked if one.status is not None]
+    if not any(one.nats.api_prefixes for one in statuses):
+        return
+    known = {one.name for one in users.users} if users is not None else None
+    has_users = users is not None and users.is_guarded
+
+    def wrong() -> Iterator[Finding]:
+        if len({(one.nats.api_prefixes, one.nats.api_manages, one.nats.api_user) for one in statuses}) > 1:
+            text = "brokers have other settings of JetStream's API than others: what a request may do is left to chance"
+            yield warn(check, text, "give all of them the same jetstream_… settings")
+        for one in statuses:
+            who, nats = f"broker {one.broker_id}", one.nats
+            if not nats.api_prefixes:
+                continue
+            if has_users and not nats.api_user:
+                yield fail(check, f"{who} refuses all requests: users have to log in", f"set jetstream_user ({page})")
+            elif has_users and known and nats.api_user not in known:
+                text = f"{who} refuses all requests: there is no user {nats.api_user!r}"
+                yield fail(check, text, f"create it, or set jetstream_user to another ({page})")
+            if not nats.leaf_state:
+                text = f"{who} has no leaf connection: look-ups work, consumers are refused"
+                yield warn(check, text, "docs/how-to/deliver-over-leaf.md has the settings")
+
+    manages = "read and change" if any(one.nats.api_manages for one in statuses) else "read"
+    names = sorted({one.nats.api_user for one in statuses if one.nats.api_user})
+    acting = f"as user {listed(names)}" if names else "without a user"
+    yield from bounded(wrong(), ok(check, f"callers of JetStream's API may {manages}, {acting}"))
 
 
 def _is_on_this_machine(url: str) -> bool:

@@ -1,11 +1,12 @@
 """Identities with which NATS permissions are tested: `penstock:penstock.creds`, `publisher:orders.creds:orders.>`,
-none.
+`reader:shop.creds:orders`, none.
 
 | role        | identity                                 | expected permissions                                       |
 |-------------|------------------------------------------|------------------------------------------------------------|
 | `penstock`  | the brokers                              | subscribe to every stream's subject, and answer publishers |
 | `publisher` | an application                           | publish on its own subjects, subscribe to no stream        |
 | `other`     | any other client                         | subscribe to no stream, publish into none                  |
+| `reader`    | a client of JetStream's API              | read its own streams there, change none                    |
 | `operator`  | a user that may list JetStream's streams | none: it is used, not checked                              |
 
 If a broker gives an administrator the login to its embedded nats-server, that is tested as `penstock`.
@@ -20,7 +21,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from penstock.base.errors import ConfigError
-from penstock.base.subjects import subject_mistake
+from penstock.base.subjects import stream_name_mistake, subject_mistake
 from penstock.broker.security.nats_credentials import NatsCredentials, parse_nats_urls, read_credentials
 
 
@@ -29,6 +30,7 @@ class Role(StrEnum):
 
     PENSTOCK = "penstock"
     PUBLISHER = "publisher"
+    READER = "reader"
     OTHER = "other"
     OPERATOR = "operator"
 
@@ -41,6 +43,7 @@ class Identity:
     name: str  # for the report
     credentials: NatsCredentials
     subjects: tuple[str, ...] = ()  # of a publisher: its own
+    streams: tuple[str, ...] = ()  # of a reader: its own
 
 
 NOBODY = Identity(Role.OTHER, "a client without credentials", NatsCredentials())
@@ -81,8 +84,13 @@ def _identity(text: str) -> Identity:
         raise ValueError("name a file with credentials: ROLE:FILE")
     role, file = Role(role_name), Path(file_name)
     subjects = tuple(filter(None, subject_list.split(",")))
+    if role is Role.READER:
+        for name in subjects:
+            if (mistake := stream_name_mistake(name)) is not None:
+                raise ValueError(mistake)
+        return Identity(role, f"{role} {file.name}", read_credentials(file), streams=subjects)
     if subjects and role is not Role.PUBLISHER:
-        raise ValueError("only a publisher has subjects of its own")
+        raise ValueError("only a publisher has subjects of its own, and a reader streams")
     for subject in subjects:
         if (mistake := subject_mistake(subject, wildcards=True)) is not None:
             raise ValueError(mistake)

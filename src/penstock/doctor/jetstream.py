@@ -17,14 +17,16 @@ from penstock.doctor.findings import Finding, bounded, ok, unknown, warn
 from penstock.doctor.identities import NOBODY, Identity, Role
 from penstock.doctor.permissions import Nats
 from penstock.doctor.trying import ForbiddenError, RefusedError, Trial, trying
+from penstock.jetstream.answers import answer_headers
+from penstock.jetstream.ownership import CLUSTER_HEADER, PROBE_HEADER
 from penstock.messages import StreamInfo
 
 _CHECK = "JetStream"
 _LIST = "$JS.API.STREAM.LIST"
-_INFO = "$JS.API.STREAM.INFO"
+_INFO = "$JS.API.INFO"
 _NOT_ENABLED = frozenset({10039, 10076})  # disabled for this account; disabled altogether
 _PAGES_MAX = 1_000
-_ORDER = (Role.OPERATOR, Role.PENSTOCK, Role.PUBLISHER, Role.OTHER)
+_ORDER = (Role.OPERATOR, Role.PENSTOCK, Role.READER, Role.PUBLISHER, Role.OTHER)
 
 
 class JetStreamStream(NamedTuple):
@@ -35,17 +37,15 @@ class JetStreamStream(NamedTuple):
     acks: bool
 
 
-async def judge_jetstream(
-    nats: Nats, identities: Sequence[Identity], infos: Sequence[StreamInfo], cluster_id: str
-) -> list[Finding]:
-    """Report JetStream streams that overlap with ours; `cluster_id`: of this cluster, which may answer itself."""
+async def judge_jetstream(nats: Nats, identities: Sequence[Identity], infos: Sequence[StreamInfo]) -> list[Finding]:
+    """Report JetStream streams that overlap with ours."""
     failure = ""
     for identity in sorted((*identities, NOBODY), key=lambda one: _ORDER.index(one.role)):
         try:
             async with trying(nats.servers, identity, nats.tls, nats.timeout_ms) as trial:
+                if nats.api_prefixes and await _is_ours(trial, nats.cluster_id):
+                    return [ok(_CHECK, "this cluster answers its API, and no other")]
                 found = await _streams(trial)
-                if found and await _is_of(trial, found[0].name, cluster_id):
-                    return [ok(_CHECK, "its API is served by this cluster")]
         except (ForbiddenError, RefusedError):
             continue
         except (OperationalError, TimeoutError) as error:
@@ -55,7 +55,14 @@ async def judge_jetstream(
             return [ok(_CHECK, "not enabled in this account")]
         return list(_overlapping(found, infos))
     text = failure or "none of the given users may list its streams"
-    return [unknown(_CHECK, text, f"give a user that may publish on {_LIST}: --as operator:FILE")]
+    subjects = f"{_LIST} and {_INFO}" if nats.api_prefixes else _LIST
+    return [unknown(_CHECK, text, f"give a user that may publish on {subjects}: --as operator:FILE")]
+
+
+async def _is_ours(trial: Trial, cluster_id: str) -> bool:
+    """Return if a broker of the cluster answers JetStream's API."""
+    headers, _ = await trial.request(_INFO, b"", answer_headers({PROBE_HEADER: "1"}))
+    return f"\r\n{CLUSTER_HEADER}: {cluster_id}\r\n".encode() in headers
 
 
 def _overlapping(found: Sequence[JetStreamStream], infos: Sequence[StreamInfo]) -> Iterator[Finding]:
@@ -93,22 +100,11 @@ _ADVICE = {
 }
 
 
-async def _is_of(trial: Trial, stream: str, cluster_id: str) -> bool:
-    """True if that cluster of Penstock answers JetStream's API; False if that may not be asked."""
-    try:
-        answered = await trial.request(f"{_INFO}.{stream}", b"")
-        answer = msgspec.json.decode(answered, type=dict[str, Any])
-    except (OperationalError, TimeoutError, msgspec.MsgspecError):
-        return False
-    cluster = answer.get("cluster")
-    return isinstance(cluster, dict) and bool(cluster_id) and cluster.get("name") == cluster_id
-
-
 async def _streams(trial: Trial) -> list[JetStreamStream] | None:
     """Return all streams; None if there is no JetStream."""
     found: list[JetStreamStream] = []
     for _ in range(_PAGES_MAX):
-        answered = await trial.request(_LIST, msgspec.json.encode({"offset": len(found)}))
+        _, answered = await trial.request(_LIST, msgspec.json.encode({"offset": len(found)}))
         if not answered:
             return None
         try:

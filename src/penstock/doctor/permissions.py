@@ -7,7 +7,7 @@ that may publish there can write, and one that may publish to inboxes can forge 
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from penstock.base.config import StreamConfig
@@ -19,7 +19,9 @@ from penstock.doctor.identities import NOBODY, Identity, Role
 from penstock.doctor.trying import NotToldError, RefusedError, Trial, own_subject, trying
 
 PAGE = "docs/how-to/nats-permissions.md"
+API_PAGE = f"{PAGE}#with-jetstreams-api"
 _CHECK = "NATS permissions"
+_API_STREAMS_MAX = 200  # whose subjects of JetStream's API are tested
 _Bad = Callable[[str, str, str], Finding]  # `warn` or `fail`
 _SAMPLE = "penstock-doctor"  # replaces a wildcard token
 
@@ -34,6 +36,9 @@ class Nats:
     is_private: bool  # reachable from this machine only: open permissions concern few clients
     is_embedded: bool = False  # started by a broker
     has_users: bool = False  # Penstock requires a login: open NATS permissions bypass its rules
+    cluster_id: str = ""
+    api_prefixes: tuple[str, ...] = ()  # of JetStream's API, if a broker is to serve it
+    api_manages: bool = False  # its callers may change streams
 
     @property
     def bad(self) -> _Bad:
@@ -61,7 +66,7 @@ async def judge_permissions(
         try:
             async with trying(nats.servers, identity, nats.tls, nats.timeout_ms) as trial:
                 if identity.role is Role.PENSTOCK:
-                    found = await _of_penstock(trial, identity, heard)
+                    found = await _of_penstock(trial, identity, heard, nats.api_prefixes)
                 else:
                     found = await _of_others(trial, identity, heard, nats)
         except RefusedError as error:
@@ -85,7 +90,9 @@ async def judge_permissions(
         )
 
 
-async def _of_penstock(trial: Trial, who: Identity, configs: Sequence[StreamConfig]) -> list[Finding]:
+async def _of_penstock(
+    trial: Trial, who: Identity, configs: Sequence[StreamConfig], api_prefixes: Sequence[str]
+) -> list[Finding]:
     by_subject = {
         subject: config
         for config in configs
@@ -103,9 +110,67 @@ async def _of_penstock(trial: Trial, who: Identity, configs: Sequence[StreamConf
         found.append(unknown(_CHECK, text, "not tested: that would take messages away; see `partitions`"))
     if any(config.acks != "never" for config in configs):
         found += await _answering(trial, who)
+    if api_prefixes:
+        found += await _serving(trial, who, configs, api_prefixes)
     if not found:
         found.append(ok(_CHECK, f"{who.name} may subscribe to every stream's subject, and answer"))
     return found
+
+
+async def _serving(
+    trial: Trial, who: Identity, configs: Sequence[StreamConfig], prefixes: Sequence[str]
+) -> Iterator[Finding]:
+    """Check what brokers need for JetStream's API."""
+    names = [config.name for config in configs][:_API_STREAMS_MAX]
+    subjects = [
+        *(f"{prefix}>" for prefix in prefixes),
+        *(f"$JS.FC.{name}.*.*" for name in names),
+        *(f"_INBOX.{word}.{_SAMPLE}" for word in ("penstock", "penstock-leaf")),
+    ]
+    hears = await trial.may_subscribe(subjects)
+    asks = await trial.may_publish([f"{prefix}INFO" for prefix in prefixes])
+    text = f"{who.name} may not %s %s: JetStream's API does not work, or not all of it"
+    missing = (
+        ("subscribe to", [one for one in subjects if not hears[one]]),
+        ("publish on", [one for one, is_allowed in asks.items() if not is_allowed]),
+    )
+    return iter([fail(_CHECK, text % (verb, listed(some)), f"allow it ({API_PAGE})") for verb, some in missing if some])
+
+
+async def _calling(trial: Trial, who: Identity, configs: Sequence[StreamConfig], nats: Nats) -> Iterator[Finding]:
+    """Check what a client may do through JetStream's API."""
+    streams = {config.name: sample(config.subject) for config in configs[:_API_STREAMS_MAX]}
+    reads = {
+        f"{prefix}{operation}": name
+        for prefix in nats.api_prefixes
+        for name, subject in streams.items()
+        for operation in (
+            f"STREAM.MSG.GET.{name}", f"DIRECT.GET.{name}", f"DIRECT.GET.{name}.{subject}",
+            f"CONSUMER.CREATE.{name}", f"CONSUMER.CREATE.{name}.{_SAMPLE}",
+        )
+    }  # fmt: skip
+    changes = {
+        f"{prefix}STREAM.{operation}.{name}": name
+        for prefix in nats.api_prefixes
+        for name in streams
+        for operation in ("UPDATE", "DELETE", "PURGE", "MSG.DELETE")
+    }
+    allowed = await trial.may_publish([*reads, *changes])
+    changed = sorted({name for one, name in changes.items() if allowed[one]})
+    read = {name for one, name in reads.items() if allowed[one]}
+    found = []
+    if changed and nats.api_manages:
+        text = f"{who.name} may change and delete {listed(changed)} through JetStream's API"
+        found.append(nats.bad(_CHECK, text, f"only administrators need that ({API_PAGE})"))
+    own = {one.name for one in configs if any(overlap(own, each) for own in who.subjects for each in one.subjects)}
+    if others := sorted(read.difference(who.streams, own)):
+        text = f"{who.name} may read {listed(others)} through JetStream's API"
+        advice = f"name what is its own, --as reader:FILE:STREAM, or forbid it ({API_PAGE})"
+        found.append(nats.bad(_CHECK, text, advice))
+    if missing := sorted(set(who.streams) - read):
+        text = f"{who.name} may not read {listed(missing)} through JetStream's API, which it should"
+        found.append(fail(_CHECK, text, f"allow it: `publish` in nats-server.conf ({API_PAGE})"))
+    return iter(found)
 
 
 async def _answering(trial: Trial, who: Identity) -> list[Finding]:
@@ -159,6 +224,10 @@ async def _of_others(trial: Trial, who: Identity, configs: Sequence[StreamConfig
         text = f"{who.name} may subscribe to _INBOX.>: it reads the acks of others"
         found.append(warn(_CHECK, text, f"give each an inbox of its own, such as _INBOX.shop.> ({PAGE})"))
     found += await _own_subjects(trial, who)
+    if nats.api_prefixes:
+        found += await _calling(trial, who, configs, nats)
+    if not found and who.streams:
+        found.append(ok(_CHECK, f"{who.name} may read {listed(who.streams)} only, and publishes into none"))
     if not found:
         keeps = f" and publishes on {listed(who.subjects)} only" if who.subjects else " and publishes into none"
         found.append(ok(_CHECK, f"{who.name} may subscribe to no stream{keeps}"))

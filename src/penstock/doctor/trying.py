@@ -31,6 +31,7 @@ from penstock.doctor.identities import Identity
 from penstock.hot.message_group import MessageGroup
 from penstock.ingest.connect import ErrorKind
 from penstock.ingest.nats import ServerComplaint, SubscriptionRefused
+from penstock.jetstream.answers import publish_command
 from penstock.node.step import NatsAnswers
 
 _AT_ONCE = 200  # tests sent before waiting for their results
@@ -65,7 +66,7 @@ class Trial:
         self._complaints: set[str] = set()  # subjects in nats-server's errors
         self._complained = asyncio.Event()
         self._connected: asyncio.Future[ConnectFailed | None] = asyncio.get_running_loop().create_future()
-        self._answers: dict[int, asyncio.Future[bytes]] = {}  # by the subscription of the reply
+        self._answers: dict[int, asyncio.Future[tuple[bytes, bytes]]] = {}  # by the subscription of the reply
         self._last_sid = 0
         self._failures = 0
         self._server_count = len(servers)
@@ -82,7 +83,7 @@ class Trial:
         """Take a reply; other messages arrived between SUB and UNSUB, and are ignored."""
         for sid, group in groups.items():
             if (answer := self._answers.get(sid)) is not None and not answer.done():
-                answer.set_result(bytes(group.value(0) or b""))
+                answer.set_result((bytes(group.headers(0) or b""), bytes(group.value(0) or b"")))
 
     def link_event(self, event: LinkEvent) -> None:
         """Take what tells of the connection and of permissions."""
@@ -169,8 +170,11 @@ class Trial:
         self._link.unsubscribe(sid)
         return (await self.may_publish([inbox]))[inbox]
 
-    async def request(self, subject: str, body: bytes) -> bytes:
-        """Return the reply to a request; empty if there are no responders. Raise ForbiddenError or TimeoutError."""
+    async def request(self, subject: str, body: bytes, headers: bytes = b"") -> tuple[bytes, bytes]:
+        """Return the header block and the value of the reply to a request; the value is empty without responders.
+
+        Raise ForbiddenError or TimeoutError.
+        """
         inbox = f"_INBOX.penstock-doctor.{secrets.token_hex(8)}"
         if not (await self.may_subscribe([inbox]))[inbox]:
             raise ForbiddenError(f"it may not subscribe to {inbox}")
@@ -181,15 +185,14 @@ class Trial:
         self._complained.clear()
         refusal = asyncio.ensure_future(self._complained.wait())
         self._link.subscribe(sid, inbox)
-        self._link.answer(
-            [NatsAnswers(0, b"PUB %b %b %d\r\n%b\r\n" % (subject.encode(), inbox.encode(), len(body), body))]
-        )
+        self._link.answer([NatsAnswers(0, publish_command(f"{subject} {inbox}".encode(), body, headers or None))])
         try:
             async with asyncio.timeout(self._timeout_ms / 1_000):
                 await asyncio.wait((answer, refusal), return_when=asyncio.FIRST_COMPLETED)
             if not answer.done():
                 raise ForbiddenError(f"it may not publish on {subject}")
-            return bytes(answer.result())
+            headers, value = answer.result()
+            return headers, value
         finally:
             refusal.cancel()
             del self._answers[sid]

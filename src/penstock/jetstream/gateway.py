@@ -201,7 +201,7 @@ class Gateway:
         self.parts: list[Part] = []
         self._prefixes = prefixes
         self._ownership = ApiOwnership(prefixes, GATEWAY_GROUP, GROUP_BITS, node)
-        self._rights = rights
+        self.rights = rights
         self._waiting: dict[GatewayCaller, Heard] = {}  # requests to the node without an answer
         self._last_number = 0
         self._to_pass_on: dict[BrokerId, list[ApiCall]] = {}
@@ -399,7 +399,7 @@ class Gateway:
         now_us = self.node.now.elapsed_us
         if now_us >= self._denials.get(operation, now_us):
             self._denials[operation] = now_us + limits.RATE_LIMITED_LOG_INTERVAL_MS * 1_000
-            user = f" as user {self._rights.user!r}" if self._rights.user else ""
+            user = f" as user {self.rights.user!r}" if self.rights.user else ""
             text = f"denied: {operation} of JetStream's API{user}, stream {stream!r}: {why}"
             self.node.outbox.step.notices.append(text[:DENIAL_CHARS_MAX])
 
@@ -486,7 +486,7 @@ class Gateway:
     @property
     def user(self) -> Principal | None:
         """The user that all callers act as; None: no user, which may do everything without authentication."""
-        user = None if self._rights.user is None else self.node.image.users.get(self._rights.user)
+        user = None if self.rights.user is None else self.node.image.users.get(self.rights.user)
         return None if user is None else Principal(user.name, user.made_index)
 
     # Inside
@@ -570,7 +570,7 @@ class Gateway:
         """Return why the call is not even tried."""
         if (size := len(call.payload) + len(call.headers or b"")) > REQUEST_BYTES_MAX:
             return invalid_json(f"it has {size} bytes; the limit is {REQUEST_BYTES_MAX}")
-        if subject.operation in _MANAGING and not self._rights.may_manage:
+        if subject.operation in _MANAGING and not self.rights.may_manage:
             return not_allowed("the API only reads here: the broker's setting jetstream_rights is `read`")
         stream = self.stream(subject.stream)
         is_partition = stream is not None and is_partition_stream(stream)

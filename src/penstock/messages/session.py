@@ -100,6 +100,9 @@ class NatsStatus(msgspec.Struct, frozen=True, kw_only=True):
     leaf_allowed: tuple[str, ...] = ()  # subjects on which its user may publish
     leaf_subjects: Int64Field = 0  # subjects with interest that nats-server has told of
     undelivered: Int64Field = 0  # batches of deliveries that were dropped
+    api_prefixes: tuple[str, ...] = ()  # of JetStream's API, as the settings say; empty: it is off
+    api_manages: bool = False  # its callers may change streams and delete messages
+    api_user: str = ""  # whose rules hold for its callers; empty: none is named
 
 
 class CertificateInfo(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,9 +8,16 @@ import pytest
 
 from penstock.base.ids import BrokerId, TimestampUs
 from penstock.doctor.asking import Asked
-from penstock.doctor.brokers import judge_brokers
+from penstock.doctor.brokers import judge_api_settings, judge_brokers
 from penstock.doctor.findings import Finding, Result
-from penstock.messages import ApiDecisionInfo, BrokerInfo, NatsStatus, StatusResponse
+from penstock.messages import (
+    ApiDecisionInfo,
+    BrokerInfo,
+    ListUsersResponse,
+    NatsStatus,
+    StatusResponse,
+    UserInfo,
+)
 
 SECOND_US = 1_000_000
 
@@ -230,3 +237,38 @@ def test_deliveries(leaf: dict[str, Any], expected: Result, told: str) -> None:
 
 def test_without_deliveries_nothing_is_said_of_them() -> None:
     assert judged(three(), "deliveries") == []
+
+
+def of_the_api(**more: Any) -> NatsStatus:
+    known = {"state": "connected", "api_prefixes": ("$JS.API.",), "leaf_state": "connected"}
+    return NatsStatus(**{**known, **more})
+
+
+def users(*names: str) -> ListUsersResponse:
+    infos = tuple(UserInfo(name=name, created_us=TimestampUs(0)) for name in names)
+    return ListUsersResponse(users=infos, is_guarded=True)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "known", "expected"),
+    [
+        ({}, {}, None, [(Result.OK, "callers of JetStream's API may read, without a user")]),
+        ({"api_manages": True}, {"api_manages": True}, None, [(Result.OK, "may read and change, without a user")]),
+        ({"api_user": "nats"}, {"api_user": "nats"}, users("nats"), [(Result.OK, "may read, as user nats")]),
+        ({}, {}, users("ann"), [(Result.FAIL, "broker 1 refuses all"), (Result.FAIL, "broker 2 refuses all")]),
+        ({"api_user": "b"}, {"api_user": "b"}, users("ann"), [(Result.FAIL, "there is no user 'b'")] * 2),
+        ({}, {"api_manages": True}, None, [(Result.WARN, "brokers have other settings")]),
+        ({}, {"leaf_state": ""}, None, [(Result.WARN, "broker 2 has no leaf connection")]),
+    ],
+)
+def test_settings_of_jetstreams_api(
+    first: dict[str, Any], second: dict[str, Any], known: ListUsersResponse | None, expected: list[tuple[Result, str]]
+) -> None:
+    asked = [Asked(broker(n), status(n, of_the_api(**of)), 0, 1) for n, of in ((1, first), (2, second))]
+    found = list(judge_api_settings(asked, known))
+    assert [one.result for one in found] == [result for result, _ in expected]
+    assert all(text in one.found for one, (_, text) in zip(found, expected, strict=True)), found
+
+
+def test_without_the_api_its_settings_are_no_matter() -> None:
+    assert list(judge_api_settings(three(), users("ann"))) == []

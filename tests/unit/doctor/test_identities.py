@@ -27,6 +27,12 @@ def test_one_line_is_a_user_and_its_password_or_a_token(tmp_path: Path) -> None:
     assert parse_identities([f"other:{file}"])[0].credentials == NatsCredentials(token="t0ken")
 
 
+def test_a_reader_has_streams(tmp_path: Path) -> None:
+    (tmp_path / "shop.txt").write_text("shop:a")
+    (reader,) = parse_identities([f"reader:{tmp_path}/shop.txt:orders,payments"])
+    assert (reader.role, reader.subjects, reader.streams) == (Role.READER, (), ("orders", "payments"))
+
+
 def test_an_nkey_seed_is_known(tmp_path: Path) -> None:
     file = tmp_path / "penstock.nk"
     file.write_bytes(nkeys.encode_seed(b"x" * 32, nkeys.PREFIX_BYTE_USER) + b"\n")
@@ -42,8 +48,8 @@ def test_mistakes_are_told_together_and_without_secrets(tmp_path: Path) -> None:
         parse_identities(
             [
                 *(f"penstock:{file}", "nobody:file", "publisher:", f"other:{tmp_path}/none"),
-                *(f"penstock:{empty}:orders.>", f"publisher:{empty}:a..b"),
+                *(f"penstock:{empty}:orders.>", f"publisher:{empty}:a..b", f"reader:{empty}:a.b"),
             ]
         )
-    assert len(raised.value.mistakes) == 6
+    assert len(raised.value.mistakes) == 7
     assert "hunter2" not in str(raised.value)

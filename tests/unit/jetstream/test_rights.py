@@ -11,6 +11,7 @@ from penstock.access import Operation, Rule
 from penstock.base.limits import RATE_LIMITED_LOG_INTERVAL_MS
 from penstock.commitlog.files.files import holds_messages
 from penstock.jetstream.gateway import ApiRights
+from penstock.jetstream.lookups import UNSENT_BYTES_MAX
 from penstock.messages import AlterStreamRequest, ChangeRulesRequest, DeleteUserRequest
 from penstock.vfs.encrypted import EncryptedVfs
 from penstock.vfs.memory import MemoryVfs
@@ -105,7 +106,10 @@ def batch(broker: ReaderBroker, request: dict[str, Any]) -> list[tuple[int | Non
     return told
 
 
-@pytest.mark.parametrize("filters", [{}, {"filter_subject": "orders.>"}])
+@pytest.mark.parametrize(
+    "filters",
+    [{}, {"filter_subject": "orders.>"}, {"filter_subject": "orders.>", "deliver_policy": "last_per_subject"}],
+)
 def test_a_reader_of_all_gets_and_counts_what_may_be_read(filters: dict[str, Any]) -> None:
     broker = guarded(EU, DE)
     info = broker.consumer("orders", "c", deliver_subject="inbox", **filters)
@@ -285,6 +289,16 @@ def test_readers_end_when_a_stream_is_not_readable_any_more() -> None:
     assert broker.delivered() == []
     broker.call("CONSUMER.MSG.NEXT.secret.pull", {"batch": 1}, waits_ms=0)
     assert broker.blocks["_INBOX.caller"].startswith(b"NATS/1.0 403 stream secret is encrypted")
+
+
+def test_a_batch_ends_when_its_stream_is_not_readable_any_more() -> None:
+    broker = encrypted(nats_readable=True)
+    broker.unsent_bytes = UNSENT_BYTES_MAX + 1
+    inbox = broker.send("DIRECT.GET.secret", {"seq": 1, "batch": 5})
+    alter(broker, readable=False)
+    broker.unsent_bytes = 0
+    broker.gateway_tick(100)
+    assert broker.blocks[inbox].startswith(b"NATS/1.0 403 stream secret is encrypted")
 
 
 def test_a_stream_that_is_not_encrypted_can_be_kept_from_nats() -> None:

@@ -51,8 +51,9 @@ _As = Annotated[
         "--as",
         metavar="ROLE:FILE[:SUBJECT,…]",
         help="Test what NATS allows a user.  FILE: the user's login: NATS credentials, an nkey seed, or one line "
-        "user:password.  ROLE: penstock (the brokers' user), publisher (SUBJECT,…: its own subjects), other, or "
-        "operator (a user that may list JetStream's streams).  May be repeated.",
+        "user:password.  ROLE: penstock (the brokers' user), publisher (SUBJECT,…: its own subjects), "
+        "reader (a client of JetStream's API; SUBJECT,…: its streams), other, or operator (a user that may list "
+        "JetStream's streams).  May be repeated.",
     ),
 ]
 _Nats = Annotated[
@@ -151,7 +152,7 @@ def _of_cluster(
     import time
 
     from penstock.doctor.asking import ask_all
-    from penstock.doctor.brokers import judge_brokers
+    from penstock.doctor.brokers import judge_api_settings, judge_brokers
     from penstock.doctor.expiries import judge_certificates, judge_credentials
     from penstock.doctor.machine import judge_machine
     from penstock.doctor.streams import judge_streams
@@ -160,6 +161,7 @@ def _of_cluster(
     statuses = {one.status.broker_id: one.status for one in asked if one.status is not None}
     now_us = time.time_ns() // 1_000
     yield from judge_brokers(home, asked, __version__)
+    yield from judge_api_settings(asked, users)
     yield from judge_certificates(asked, now_us)
     if users is not None:
         yield from judge_credentials(users, now_us)
@@ -182,7 +184,10 @@ def _nats_at(
         return None
     servers = tuple(one.without_login for one in parse_nats_urls(text))  # the checks also connect without a login
     is_private = home.nats.embedded or all(Address(one.host, one.port).is_loopback for one in servers)
-    return Nats(servers, tls, int(seconds * 1_000), is_private, home.nats.embedded, has_users)
+    return Nats(
+        *(servers, tls, int(seconds * 1_000), is_private, home.nats.embedded, has_users, home.cluster_id),
+        *(home.nats.api_prefixes, home.nats.api_manages),
+    )
 
 
 def _of_nats(at: Nats | None, who: Sequence[Identity], infos: Sequence[StreamInfo], cluster_id: str) -> list[Finding]:
