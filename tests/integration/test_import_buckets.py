@@ -185,6 +185,21 @@ async def test_clients_find_what_they_found_in_jetstream(tmp_path: Path, runs: i
 
 
 @each_change
+async def test_a_sealed_object_store_is_sealed_here_too(tmp_path: Path) -> None:
+    async with servers(tmp_path) as (there, here, broker, client):
+        both = Servers(there, here, broker, client)
+        await filled(there)
+        await (await there.object_store("o")).seal()
+        objects = await objects_seen(there, ["big", "small", "old"])
+        assert objects["status"] is True
+        said = await both.run("OBJ_o", "--cut-over", "--yes")
+        assert said.endswith("stream OBJ_o is sealed, as JetStream's stream OBJ_o is\n")
+        assert await objects_seen(here, ["big", "small", "old"]) == objects
+        await both.run("OBJ_o", "--cut-over", "--yes")  # there is nothing left to do
+        assert (await client.stream("OBJ_o")).intake == "sealed"
+
+
+@each_change
 async def test_messages_that_jetstream_deletes_between_two_runs_are_deleted(tmp_path: Path) -> None:
     async with servers(tmp_path) as (there, here, broker, client):
         both = Servers(there, here, broker, client)
