@@ -21,7 +21,6 @@ from penstock.messages import StreamInfo
 
 _CHECK = "JetStream"
 _LIST = "$JS.API.STREAM.LIST"
-_INFO = "$JS.API.STREAM.INFO"
 _NOT_ENABLED = frozenset({10039, 10076})  # disabled for this account; disabled altogether
 _PAGES_MAX = 1_000
 _ORDER = (Role.OPERATOR, Role.PENSTOCK, Role.PUBLISHER, Role.OTHER)
@@ -35,17 +34,13 @@ class JetStreamStream(NamedTuple):
     acks: bool
 
 
-async def judge_jetstream(
-    nats: Nats, identities: Sequence[Identity], infos: Sequence[StreamInfo], cluster_id: str
-) -> list[Finding]:
-    """Report JetStream streams that overlap with ours; `cluster_id`: of this cluster, which may answer itself."""
+async def judge_jetstream(nats: Nats, identities: Sequence[Identity], infos: Sequence[StreamInfo]) -> list[Finding]:
+    """Report JetStream streams that overlap with ours."""
     failure = ""
     for identity in sorted((*identities, NOBODY), key=lambda one: _ORDER.index(one.role)):
         try:
             async with trying(nats.servers, identity, nats.tls, nats.timeout_ms) as trial:
                 found = await _streams(trial)
-                if found and await _is_of(trial, found[0].name, cluster_id):
-                    return [ok(_CHECK, "its API is served by this cluster")]
         except (ForbiddenError, RefusedError):
             continue
         except (OperationalError, TimeoutError) as error:
@@ -91,17 +86,6 @@ _ADVICE = {
     False: "take one of them away, or have it ack nothing (JetStream: no_ack; here: --acks never)",
     True: "take JetStream's away before the other one is resumed (docs/how-to/move-from-jetstream.md)",
 }
-
-
-async def _is_of(trial: Trial, stream: str, cluster_id: str) -> bool:
-    """True if that cluster of Penstock answers JetStream's API; False if that may not be asked."""
-    try:
-        answered = await trial.request(f"{_INFO}.{stream}", b"")
-        answer = msgspec.json.decode(answered, type=dict[str, Any])
-    except (OperationalError, TimeoutError, msgspec.MsgspecError):
-        return False
-    cluster = answer.get("cluster")
-    return isinstance(cluster, dict) and bool(cluster_id) and cluster.get("name") == cluster_id
 
 
 async def _streams(trial: Trial) -> list[JetStreamStream] | None:
