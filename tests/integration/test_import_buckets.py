@@ -222,12 +222,12 @@ async def test_messages_that_jetstream_deletes_between_two_runs_are_deleted(tmp_
 
 @needs_time
 async def test_the_import_of_a_bucket_that_is_killed_goes_on(tmp_path: Path) -> None:
-    keys, puts = 8_000, 60_000
+    keys, puts = 30_000, 70_000
     async with servers(tmp_path) as (there, here, broker, client):
         bucket = await there.create_key_value(bucket="b", history=2)
         for begin in range(0, puts, 1_000):
             await asyncio.gather(*(bucket.put(f"k.{n * 7 % keys}", b"%d" % n) for n in range(begin, begin + 1_000)))
-        for number in range(0, keys, 100):
+        for number in range(0, keys, 1_000):
             await bucket.delete(f"k.{number}")
         last_seq = (await there.stream_info("KV_b")).state.last_seq
         killed = 0
