@@ -16,7 +16,6 @@ import nats
 import nats.aio.client
 import pytest
 from nats.aio.msg import Msg
-from nats.js.errors import ServiceUnavailableError
 
 from penstock import Credentials
 from penstock.base.config import StreamConfig
@@ -24,14 +23,7 @@ from penstock.base.errors import ErrorCode, RemoteError
 from penstock.broker.security.nats_credentials import TlsFiles, parse_nats_urls
 from penstock.client.users import password_credential, rule
 from penstock.doctor.permissions import Nats, judge_permissions
-from tests.broker_process import (
-    BrokerProcess,
-    NatsProcess,
-    broker_environment,
-    eventually,
-    running_broker,
-    running_nats,
-)
+from tests.broker_process import BrokerProcess, NatsProcess, broker_environment, running_broker, running_nats
 from tests.extent import each_change, needs_time
 from tests.integration.clusters import ClusterProcesses
 
@@ -328,24 +320,6 @@ async def test_nothing_comes_of_looking(tmp_path: Path) -> None:
         await connection.close()
         everything = "may subscribe to all streams and publish anywhere: there are no permissions"
         assert ("warn", f"a client without credentials {everything}") in told(findings, "NATS permissions")
-
-
-@each_change
-async def test_the_api_that_the_cluster_serves_is_no_jetstream_beside_it(tmp_path: Path) -> None:
-    with running_broker(tmp_path, "--jetstream-api", "auto") as broker:
-        connection = await nats.connect(broker.nats_url)
-
-        async def is_made() -> bool:
-            try:
-                await connection.jetstream().add_stream(name="s", subjects=["s.>"])
-            except (ServiceUnavailableError, nats.errors.NoRespondersError):
-                return False
-            return True
-
-        await eventually(is_made, "the API is served")
-        await connection.close()
-        _, findings = await examine(broker.client_address)
-        assert told(findings, "JetStream") == [("ok", "its API is served by this cluster")]
 
 
 @needs_time

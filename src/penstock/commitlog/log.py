@@ -851,7 +851,10 @@ class Log:
 
         None: there is nothing to remove, or a truncation is under way.
         """
-        return None if self._state is LogState.TRUNCATING else self._cleaner.dispose(young)
+        if self._state is LogState.TRUNCATING:
+            return None
+        # A read-only log may be under repair, whose unfinished files a sweep would remove.
+        return self._cleaner.dispose(young, sweeps=self._state is LogState.WRITABLE)
 
     @property
     def owes_sweep(self) -> bool:

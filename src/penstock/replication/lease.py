@@ -7,7 +7,7 @@ Rules:
    and LEASE_MARGIN less, as their clocks may run at different rates.
 2. A leader has the lease of a partition while all brokers that may lead it next have promised: those that must have a
    message before it is committed, and the eligible and unsure replicas. It must have applied index N of each promise:
-   a leadership that began there by then is not bound.
+   a leadership that began there by then is not bound. Until that index is applied, the promise before counts.
 3. A bound leadership commits nothing, and no replica joins its ISR: that one could lead next, and would not be bound.
 4. A promise binds no longer once the broker that it was given to cannot lead by old metadata any more: it fetches in
    the new epoch, or has stopped on purpose (before that it uses no lease). That it has been registered anew does not
@@ -77,7 +77,7 @@ class HeldPromises:
     """The promises of other brokers to this one. Times are elapsed."""
 
     def __init__(self) -> None:
-        self._held: dict[BrokerId, _Held] = {}
+        self._held: dict[BrokerId, tuple[_Held, ...]] = {}  # the newest one, and the one before
         self._asked_us: dict[BrokerId, int] = {}  # since when a request is under way
         self._refused_us: dict[BrokerId, int] = {}  # when one was refused, until one is given
 
@@ -90,8 +90,8 @@ class HeldPromises:
     def cover(self, successors: Collection[BrokerId], index: int, now_us: int) -> bool:
         """True if all of these have promised; `index`: the metadata index that is applied here."""
         for broker_id in successors:
-            held = self._held.get(broker_id)
-            if held is None or now_us >= held.until_us or index < held.applied_index:
+            held = self._held.get(broker_id, ())
+            if not any(now_us < one.until_us and index >= one.applied_index for one in held):
                 return False
         return True
 
@@ -101,7 +101,7 @@ class HeldPromises:
         return [
             one
             for one in successors
-            if ((held := self._held.get(one)) is None or held.until_us < renew_us)
+            if ((held := self._held.get(one)) is None or held[0].until_us < renew_us)
             and one not in self._asked_us
             and not self.was_refused(one, now_us)
         ]
@@ -120,7 +120,8 @@ class HeldPromises:
             del self._asked_us[broker_id]
             self._refused_us.pop(broker_id, None)
             lease_us = min(lease_us, _LEASE_US)
-            self._held[broker_id] = _Held(asked_us + lease_us - lease_us // limits.LEASE_MARGIN, index)
+            held = _Held(asked_us + lease_us - lease_us // limits.LEASE_MARGIN, index)
+            self._held[broker_id] = (held, *self._held.get(broker_id, ())[:1])
 
     def refused(self, broker_id: BrokerId, asked_us: int, now_us: int) -> None:
         """The broker that was asked at `asked_us` did not promise, or its answer was lost."""

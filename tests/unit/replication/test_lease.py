@@ -90,6 +90,18 @@ def test_a_promise_counts_only_with_the_metadata_that_its_giver_had() -> None:
     assert held(index=8).cover([TWO], 8, 1)
 
 
+def test_a_promise_by_newer_metadata_does_not_end_the_one_before() -> None:
+    promises = held(index=7)
+    later_us = LEASE_US // 2
+    promises.asked(TWO, later_us)
+    promises.promised(TWO, later_us, LEASE_US, 8)
+    assert promises.cover([TWO], 7, later_us + 1)
+    assert promises.cover([TWO], 7, COUNTED_US - 1)
+    assert not promises.cover([TWO], 7, COUNTED_US)
+    assert promises.cover([TWO], 8, later_us + COUNTED_US - 1)
+    assert not promises.cover([TWO], 6, later_us + 1)
+
+
 def test_a_longer_promise_than_this_version_knows_is_cut() -> None:
     promises = HeldPromises()
     promises.asked(TWO, 0)

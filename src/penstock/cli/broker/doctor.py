@@ -119,7 +119,7 @@ def doctor(
         has_users = users is not None and users.is_guarded
         at = _nats_at(client, home, nats, tls, seconds, has_users=has_users)
         who = with_login_of_broker(who, client.nats_urls if nats is None else ())
-        findings += _of_nats(at, who, infos or [], client.cluster_id(timeout=seconds))
+        findings += _of_nats(at, who, infos or [])
     if as_json:
         output.print_json({"result": worst(findings), "findings": findings})
     else:
@@ -190,7 +190,7 @@ def _nats_at(
     )
 
 
-def _of_nats(at: Nats | None, who: Sequence[Identity], infos: Sequence[StreamInfo], cluster_id: str) -> list[Finding]:
+def _of_nats(at: Nats | None, who: Sequence[Identity], infos: Sequence[StreamInfo]) -> list[Finding]:
     import asyncio
     import logging
 
@@ -207,7 +207,7 @@ def _of_nats(at: Nats | None, who: Sequence[Identity], infos: Sequence[StreamInf
     async def judge() -> list[Finding]:
         configs = [info.config for info in infos]
         found = [one async for one in judge_permissions(at, who, configs)]
-        return [*found, *await judge_jetstream(at, who, infos, cluster_id)]
+        return [*found, *await judge_jetstream(at, who, infos)]
 
     return asyncio.run(judge())
 

@@ -117,9 +117,9 @@ def import_stream(
     You can interrupt it at any time and run it again: it continues at the end of the stream and copies nothing twice.
     Run it while JetStream is in use, as often as you like; each run adds new messages.
 
-    --cut-over ends that: JetStream's stream gets another subject, the rest is imported, the new stream is resumed.
-    Publishers that wait for acks and retry lose nothing. Without it, `penstock stream resume` is the last step. Once it
-    is complete, it does nothing.
+    --cut-over ends that: JetStream's stream gets another subject, the rest is imported, the new stream is resumed, or
+    sealed if JetStream's is. Publishers that wait for acks and retry lose nothing. Without it, `penstock stream resume`
+    is the last step. Once it is complete, it does nothing.
     """
     from penstock.ops.jetstream.importing import ImportOptions, JetStreamImport
 
@@ -135,7 +135,7 @@ def import_stream(
                 if cut_over and not yes and not job.is_cut_over:
                     _ask(job, source)
                 done = job.run(cut_over=cut_over)
-                _say(source, done, as_json=as_json)
+                _say(source, done, is_sealed=job.is_sealed, as_json=as_json)
     except KeyboardInterrupt:
         if done is None:
             _say_interrupted(job)
@@ -154,7 +154,7 @@ def _say_interrupted(job: JetStreamImport | None) -> None:
     say_note(f"interrupted{far}; {nobody if job is not None and job.is_aside else 'run it again to go on'}")
 
 
-def _say(source: str, done: Imported, *, as_json: bool) -> None:
+def _say(source: str, done: Imported, *, is_sealed: bool, as_json: bool) -> None:
     if done.raised:
         count = output.counted(done.raised, "message")
         say_note(f"note: JetStream's clock stepped back: {count} got the time of the message before")
@@ -168,7 +168,9 @@ def _say(source: str, done: Imported, *, as_json: bool) -> None:
         return
     count = output.counted(done.messages, "message")
     say(f"imported {count} of {source}; {done.stream} has it up to {done.last_sequence}")
-    if done.is_cut_over:
+    if done.is_cut_over and is_sealed:
+        say(f"stream {done.stream} is sealed, as JetStream's stream {source} is")
+    elif done.is_cut_over:
         say(f"stream {done.stream} stores {done.subject} from now on")
     else:
         again = "run it again for new messages, and finally with --cut-over"

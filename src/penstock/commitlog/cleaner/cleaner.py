@@ -436,14 +436,18 @@ class Cleaner:
 
     # Removing replaced files.
 
-    def dispose(self, young: int) -> Disposal | None:
-        """Return a task that removes all replaced files but the newest `young`; None: there are none."""
+    def dispose(self, young: int, *, sweeps: bool) -> Disposal | None:
+        """Return a task that removes all replaced files but the newest `young`; None: there are none.
+
+        `sweeps`: and the side files that may hold rows which are to be erased at once.
+        """
         count = len(self._stale) - young
-        if self.disposal is None and (count > 0 or self._sweep_end):
+        sweep_end = self._sweep_end if sweeps else 0
+        if self.disposal is None and (count > 0 or sweep_end):
             written = self.under_way.cleaned_path if isinstance(self.under_way, Cleaning) else ""
-            self.disposal = Disposal(self._folder, tuple(self._stale[: max(0, count)]), self._sweep_end, written)
+            self.disposal = Disposal(self._folder, tuple(self._stale[: max(0, count)]), sweep_end, written)
             del self._stale[: max(0, count)]
-            self._sweep_end = 0
+            self._sweep_end -= sweep_end
         return self.disposal
 
     def disposed(self, *, has_failed: bool) -> None:

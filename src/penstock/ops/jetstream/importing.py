@@ -154,6 +154,11 @@ class JetStreamImport:
         """The subject that JetStream's stream stores after the cut-over, on which no client publishes."""
         return jetstream_config.subject_aside(self._source)
 
+    @property
+    def is_sealed(self) -> bool:
+        """True if JetStream's stream is sealed; a cut-over seals the target then."""
+        return bool(self._info.config.get("sealed"))
+
     def check_cut_over(self) -> StreamInfo:
         """Check that a cut-over loses nothing; return the target stream, created if it does not exist.
 
@@ -175,9 +180,9 @@ class JetStreamImport:
     def run(self, *, cut_over: bool = False) -> Imported:
         """Copy the messages that the target lacks; it is created, paused, if it does not exist.
 
-        `cut_over`: then give JetStream's stream another subject, copy the rest, and resume the target; nothing is left
-        to do if that is complete. UnstorableError: the target cannot hold a message. OperationalError: the target is
-        not paused, or has other messages.
+        `cut_over`: then give JetStream's stream another subject, copy the rest, and resume the target, or seal it as
+        JetStream's is; nothing is left to do if that is complete. UnstorableError: the target cannot hold a message.
+        OperationalError: the target is not paused, or has other messages.
         """
         if self.is_cut_over:
             return self._complete(cut_over=cut_over)
@@ -283,7 +288,10 @@ class JetStreamImport:
         info = self._thread.run(_settled(self._js, self._source))
         with self._deletion_suspended(stream):
             rest = self._copy(stream, info)
-        self._client.resume_stream(stream, timeout=self._timeout_s)
+        if self.is_sealed:
+            self._client.seal_stream(stream, timeout=self._timeout_s)
+        else:
+            self._client.resume_stream(stream, timeout=self._timeout_s)
         self.is_aside, self.is_cut_over = False, True
         last_seq = self._thread.run(self._js.info(self._source)).state.last_seq
         if last_seq > info.state.last_seq:
@@ -466,7 +474,7 @@ def _as_before(client: Client, info: Info, name: str, subject: str | None, timeo
     with suppress(StreamNotFound):
         there = client.stream(name, timeout=timeout)
     before = jetstream_config.origin_of(info.config) or ([] if there is None else list(there.subjects))
-    is_complete = there is not None and there.intake == Intake.OPEN and {*there.subjects} == {*before}
+    is_complete = there is not None and there.intake in (Intake.OPEN, Intake.SEALED) and {*there.subjects} == {*before}
     if before:
         return msgspec.structs.replace(info, config={**info.config, "subjects": before}), is_complete
     if subject is None:

@@ -8,12 +8,14 @@ from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import Offset
 from penstock.batch.schema import SCHEMA_BYTES
 from penstock.commitlog import LogState
-from penstock.messages import FetchRequest, GetRequest
+from penstock.messages import DeleteMessagesRequest, FetchRequest, GetRequest
 from penstock.node.partition.partition import Partition
+from penstock.vfs.faulty import no_faults
 from penstock.vfs.memory import MemoryVfs
 from tests.damage import flip
 from tests.extent import each_change
 from tests.unit.node.members import Brokers, Member, formed
+from tests.unit.node.replicas.test_older_images import no_metadata
 
 SEGMENT_BYTES = 1 << 20
 ROWS = 12
@@ -117,6 +119,26 @@ def test_a_leader_that_is_found_to_be_damaged_follows_and_is_mended() -> None:
     assert replica(leader).log.state is LogState.WRITABLE
     assert sorted(brokers.partition("s").isr) == [1, 2, 3]
     assert values(leader) == tuple(range(ROWS))
+
+
+@each_change
+def test_what_is_damaged_before_it_is_erased_is_mended() -> None:
+    """The sweep for a secure deletion removed what the repair had written, so that it failed again and again."""
+    brokers = grown()
+    led = brokers.led("s")
+    follower = others(brokers, led, brokers.leader)[0]
+    follower.vfs.plan = no_metadata  # it hears later of the deletion
+    stream_id = led.image.by_name("s").stream_id
+    led.request(DeleteMessagesRequest(stream_id=stream_id, offsets=(Offset(1), Offset(2)), is_secure=True))
+    brokers.run(5_000)
+    damage(follower.memory, 0)
+    read_all(follower)
+    brokers.run(5_000)
+    follower.vfs.plan = no_faults
+    brokers.run(30_000)
+    assert replica(follower).log.state is LogState.WRITABLE, replica(follower).mending
+    assert sorted(brokers.partition("s").isr) == [1, 2, 3]
+    assert values(follower) == values(led) == (0, *range(3, ROWS))
 
 
 @each_change
