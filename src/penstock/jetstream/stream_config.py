@@ -78,7 +78,7 @@ FIELDS = (
         "`workqueue` and `interest` need consumers with acks",
         ("limits", "interest", "workqueue"),
     ),
-    ConfigField("max_consumers", "int", -1, "", "consumers are not counted"),
+    ConfigField("max_consumers", "int", -1, "kept", "consumers at the leader"),
     ConfigField("max_msgs", "int64", -1, "max_messages"),
     ConfigField("max_bytes", "int64", -1, "max_bytes", f"of batches on the disk; at least {BYTES_MIN}"),
     ConfigField("max_age", "time.Duration", 0, "max_age_ms", "whole milliseconds"),
@@ -103,7 +103,7 @@ FIELDS = (
     ConfigField("deny_delete", "bool", False, "deny_delete"),
     ConfigField("deny_purge", "bool", False, "deny_purge"),
     ConfigField("allow_rollup_hdrs", "bool", False, "allow_rollup"),
-    ConfigField("consumer_limits", "StreamConsumerLimits", {}, "", "consumers are not limited"),
+    ConfigField("consumer_limits", "StreamConsumerLimits", {}, "kept", "`inactive_threshold`, `max_ack_pending`"),
     ConfigField("allow_msg_ttl", "bool", False, "allow_message_ttl"),
     ConfigField(
         "subject_delete_marker_ttl",
@@ -308,6 +308,9 @@ def refused_fields(config: Config) -> Iterator[str]:
         if not field.becomes and config[field.name] != field.default and (field.name, config[field.name]) != _FIRST:
             note = f": {field.note}" if field.note else ""
             yield f"{field.name}: {json.dumps(config[field.name])[:64]} is not supported{note}"
+    for name, value in config["consumer_limits"].items():
+        if name not in _CONSUMER_LIMITS or type(value) is not int or not 0 < value < 2**63:
+            yield f"consumer_limits: {json.dumps({name: value})[:64]} is not supported"
     for name in ("max_age", "duplicate_window", "subject_delete_marker_ttl"):
         if config[name] % _NS_OF_MS:
             yield f"{name}: {config[name]} ns are not whole milliseconds"
@@ -322,6 +325,7 @@ def refused_fields(config: Config) -> Iterator[str]:
         yield f"metadata: the key {KEPT} is the API's own"
 
 
+_CONSUMER_LIMITS = ("inactive_threshold", "max_ack_pending")
 _FIRST = ("first_seq", 1)  # where every stream begins
 
 
@@ -344,8 +348,12 @@ def _none_if_unlimited(name: str) -> Callable[[Config], int | None]:
     return lambda config: config[name] if config[name] > 0 else None
 
 
+_KEPT_LIMITS = ("max_consumers", "consumer_limits")
+
+
 def _kept_metadata(config: Config) -> dict[str, str]:
     kept = {"allow_direct": config["allow_direct"]}
+    kept |= {name: config[name] for name in _KEPT_LIMITS if config[name] != _BY_NAME[name].default}
     if 0 < config["max_bytes"] < BYTES_MIN:
         kept["max_bytes"] = config["max_bytes"]
     return {**config["metadata"], KEPT: json.dumps(kept)}
@@ -392,7 +400,7 @@ _SOURCES = {
     "allow_rollup": ("allow_rollup_hdrs",),
     "allow_message_ttl": ("allow_msg_ttl",),
     "subject_delete_marker_ttl_ms": ("subject_delete_marker_ttl",),
-    "metadata": ("metadata", "allow_direct", "max_bytes"),
+    "metadata": ("metadata", "allow_direct", "max_bytes", *_KEPT_LIMITS),
 }
 """The fields of JetStream's config from which a change of Penstock's field follows."""
 
@@ -437,6 +445,7 @@ def shown_config(state: StreamState) -> Config:
     here = state.config
     metadata = {} if here.metadata is msgspec.UNSET else dict(here.metadata)
     kept = _kept(metadata.pop(KEPT, None))
+    limited = _limits_of(kept)
     most = here.max_messages_per_subject
     config = {field.name: field.default for field in FIELDS} | {
         "name": here.name,
@@ -462,6 +471,8 @@ def shown_config(state: StreamState) -> Config:
         "allow_rollup_hdrs": here.allow_rollup,
         "allow_msg_ttl": here.allow_message_ttl,
         "subject_delete_marker_ttl": here.marker_ttl_ms * _NS_OF_MS,
+        "max_consumers": limited.consumers or -1,
+        "consumer_limits": limited.told,
         "metadata": metadata,
     }
     return config | _OF_SEALED if config["sealed"] else config
@@ -472,6 +483,33 @@ def _told_bytes(size_bytes: int | None, kept: Mapping[str, Any]) -> int:
     if size_bytes == BYTES_MIN and type(given) is int and 0 < given < BYTES_MIN:
         return given
     return size_bytes or -1
+
+
+class ConsumerLimits(NamedTuple):
+    """Limits of a stream's consumers; 0: none."""
+
+    consumers: int = 0
+    inactive_ns: int = 0  # the default, and the most that a consumer may have
+    ack_pending: int = 0
+
+    @property
+    def told(self) -> dict[str, int]:
+        """Return `consumer_limits`."""
+        return {name: value for name, value in zip(_CONSUMER_LIMITS, self[1:], strict=True) if value}
+
+
+def consumer_limits(state: StreamState) -> ConsumerLimits:
+    """Return the limits of a stream's consumers."""
+    metadata = state.config.metadata
+    return _limits_of(_kept(None if metadata is msgspec.UNSET else metadata.get(KEPT)))
+
+
+def _limits_of(kept: Mapping[str, Any]) -> ConsumerLimits:
+    """Return the kept limits; a user may have written anything there."""
+    of_each = kept.get("consumer_limits")
+    of_each = of_each if isinstance(of_each, dict) else {}
+    found = (kept.get("max_consumers"), *(of_each.get(name) for name in _CONSUMER_LIMITS))
+    return ConsumerLimits(*(one if type(one) is int and 0 < one < 2**63 else 0 for one in found))
 
 
 def _kept(text: str | None) -> Mapping[str, Any]:

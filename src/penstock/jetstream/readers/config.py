@@ -17,7 +17,16 @@ import msgspec
 from penstock.base import limits
 from penstock.base.subjects import is_wildcard, is_within, matches, subject_mistake
 from penstock.jetstream.errors import ApiError, invalid_config, invalid_json, name_mismatch
-from penstock.jetstream.stream_config import API_LEVEL, API_VERSION, Config, ConfigField, json_object, typed
+from penstock.jetstream.stream_config import (
+    API_LEVEL,
+    API_VERSION,
+    Config,
+    ConfigField,
+    ConsumerLimits,
+    consumer_limits,
+    json_object,
+    typed,
+)
 from penstock.jetstream.stream_state import NO_TIME, api_time
 from penstock.metadata.image import StreamState
 
@@ -219,8 +228,13 @@ class ReaderConfig(msgspec.Struct, frozen=True):
 def reader_config(state: StreamState, given: Config, *, pedantic: bool = False) -> ReaderConfig:
     """Return a checked config, completed as nats-server does. Raise ApiError."""
     config = {field.name: given.get(field.name, field.default) for field in FIELDS}
-    _complete(config, is_pedantic=pedantic)
+    limited = consumer_limits(state)
+    _complete(config, limited, is_pedantic=pedantic)
     _check(state, config)
+    if 0 < limited.ack_pending < config["max_ack_pending"]:
+        raise refusal(10121, f"consumer max ack pending exceeds system limit of {limited.ack_pending}")
+    if 0 < limited.inactive_ns < config["inactive_threshold"]:
+        raise refusal(10153, f"consumer inactive threshold exceeds system limit of {limited.inactive_ns / 1e9:g}s")
     _refuse(config)
     filters = (config["filter_subject"],) if config["filter_subject"] else tuple(config["filter_subjects"])
     return ReaderConfig(
@@ -288,7 +302,7 @@ def _in_order(config: Config) -> Config:
     return {name: config[name] for name in _BY_NAME if name in config}
 
 
-def _complete(config: Config, *, is_pedantic: bool) -> None:
+def _complete(config: Config, limited: ConsumerLimits, *, is_pedantic: bool) -> None:
     if config["max_deliver"] == 0 or config["max_deliver"] < -1:
         if is_pedantic and config["max_deliver"] < -1:
             raise refusal(10157, "pedantic mode: max_deliver must be set to -1")
@@ -305,7 +319,10 @@ def _complete(config: Config, *, is_pedantic: bool) -> None:
     if not config["deliver_subject"] and not config["max_waiting"]:
         config["max_waiting"] = MAX_WAITING_DEFAULT
     if not config["inactive_threshold"]:
-        config["inactive_threshold"] = INACTIVE_NS_DEFAULT
+        if is_pedantic and limited.inactive_ns:
+            text = "inactive_threshold must be set if it's configured in stream limits"
+            raise refusal(10157, f"pedantic mode: {text}")
+        config["inactive_threshold"] = limited.inactive_ns or INACTIVE_NS_DEFAULT
 
 
 def _check(state: StreamState, config: Config) -> None:

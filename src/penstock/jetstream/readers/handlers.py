@@ -37,7 +37,7 @@ from penstock.jetstream.readers.pulls import BadPullError, go_duration, parsed_p
 from penstock.jetstream.readers.reader import Reader, new_cursor
 from penstock.jetstream.readers.starting import Start, pending_of, shown_now, start_of
 from penstock.jetstream.readers.table import READERS_MAX, Readers
-from penstock.jetstream.stream_config import json_object
+from penstock.jetstream.stream_config import consumer_limits, json_object
 from penstock.jetstream.stream_state import NO_TIME, api_time, need_one_partition
 from penstock.messages import FetchRequest
 from penstock.metadata.image import StreamState
@@ -160,6 +160,8 @@ class ConsumerApi:
         if (refused := unreadable(now_state)) is not None:
             raise refused
         self._gateway.check(_read_of(state, config))  # rights may have changed meanwhile
+        if 0 < consumer_limits(state).consumers <= len(feed.readers):
+            raise refusal(10026, "maximum consumers limit reached")
         feed.check_room(config.filters)
         if not name:
             name = self._new_name()

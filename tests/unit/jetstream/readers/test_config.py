@@ -8,6 +8,8 @@ import pytest
 
 from tests.unit.jetstream.readers.gateways import ReaderBroker
 
+S = 1_000_000_000  # ns
+
 MS = 1_000_000  # ns
 
 PUSH = {"deliver_subject": "inbox"}
@@ -216,3 +218,27 @@ def test_no_request_crashes_or_stalls_a_broker(broker: ReaderBroker) -> None:
     broker.api("CONSUMER.DELETE.s.c")
     broker.consumer("s", "last", deliver_subject="inbox")
     assert [one.value for one in broker.delivered("inbox")][-1:] == [b"v"]
+
+
+def test_the_stream_limits_its_consumers() -> None:
+    broker = ReaderBroker().start()
+    limited = {"inactive_threshold": 60 * S, "max_ack_pending": 10}
+    config = {"name": "s", "subjects": ["s.>"], "max_consumers": 2, "consumer_limits": limited}
+    made = broker.api("STREAM.CREATE.s", config)["config"]
+    assert (made["max_consumers"], made["consumer_limits"]) == (2, limited)
+    assert broker.consumer("s", "a")["config"]["inactive_threshold"] == 60 * S
+    assert broker.consumer("s", "b", inactive_threshold=61 * S)["error"]["err_code"] == 10153
+    assert broker.consumer("s", "b", max_ack_pending=11)["error"]["err_code"] == 10121
+    assert broker.consumer("s", "b", inactive_threshold=7 * S)["config"]["inactive_threshold"] == 7 * S
+    assert broker.consumer("s", "c")["error"]["err_code"] == 10026
+    assert "error" not in broker.consumer("s", "a")  # it is there already
+    more = broker.api("STREAM.UPDATE.s", {**made, "max_consumers": 3, "consumer_limits": {}})["config"]
+    assert (more["max_consumers"], more["consumer_limits"]) == (3, {})
+    assert broker.consumer("s", "c")["config"]["inactive_threshold"] == 5 * S
+
+
+@pytest.mark.parametrize("wrong", [{"inactive_threshold": -1}, {"max_ack_pending": "3"}, {"later": 1}])
+def test_limits_of_consumers_that_cannot_be_honoured_are_refused(wrong: dict[str, Any]) -> None:
+    broker = ReaderBroker().start()
+    error = broker.api("STREAM.CREATE.s", {"name": "s", "consumer_limits": wrong})["error"]
+    assert (error["err_code"], "consumer_limits" in error["description"]) == (10052, True)
