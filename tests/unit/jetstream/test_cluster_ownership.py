@@ -164,6 +164,19 @@ def test_a_broker_where_it_is_off_holds_everything_back() -> None:
     assert brokers.leader.image.apis == ()  # nobody wants it
 
 
+def test_a_broker_that_is_alone_and_does_not_want_to_any_more_forgets_it() -> None:
+    brokers = cluster(1)
+    assert brokers.serving() == [1]
+    brokers.prefixes = {1: DOMAIN_ONLY}
+    brokers.start(1, brokers.kill(1))
+    brokers.run(limits.API_REPORT_AGE_MS + 3_000)
+    assert [one.prefix for one in brokers[1].image.apis] == [DOMAIN]
+    brokers.prefixes = {1: ()}
+    brokers.start(1, brokers.kill(1))
+    brokers.run(limits.API_REPORT_AGE_MS + 3_000)
+    assert brokers[1].image.apis == ()
+
+
 def test_a_broker_that_joins_with_a_jetstream_behind_its_server_ends_it_for_all() -> None:
     brokers = cluster(with_jetstream={4})
     assert brokers.serving() == [1, 2, 3]
