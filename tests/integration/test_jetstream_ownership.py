@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import nats
 import pytest
 from nats.errors import NoRespondersError
+from typer.testing import CliRunner
 
 from penstock import Credentials
 from penstock.access import Operation, Rule
 from penstock.client.users import password_credential
+from penstock.messages import StatusResponse
 from tests.broker_process import eventually, running_broker, running_nats
+from tests.cli_app import app
 from tests.extent import each_change
+from tests.integration.clusters import ClusterProcesses, running_cluster
 from tests.integration.guarded import PASSWORD, logged_in
-from tests.integration.test_jetstream_streams import MANAGE, api_options, connected, said
+from tests.integration.test_jetstream_streams import MANAGE, api_options, connected, said, serving
 
 TIMEOUT_S = 20
 DOMAIN = "$JS.penstock.API."
+PUBLIC = "$JS.API."
 
 
 def jetstream(folder: Path) -> str:
@@ -81,6 +89,81 @@ async def test_a_broker_leaves_the_api_to_another_that_answers_and_tells_so(tmp_
 
 async def _is_in(broker: Any, text: str) -> bool:
     return text in broker.said
+
+
+@each_change
+async def test_a_cluster_leaves_as_one_and_comes_back_only_when_told(tmp_path: Path) -> None:
+    with running_cluster(tmp_path, 3, *api_options(*MANAGE)) as brokers:
+        await brokers.all_live()
+        async with connected(brokers.nats.url) as connection:
+            await serving(connection)
+
+            async def served() -> set[bool]:
+                return {PUBLIC in (await _status(brokers, number)).apis_served for number in (1, 2, 3)}
+
+            await eventually(lambda: _is(served, {True}), "all serve")
+
+            async def answer(message: Any) -> None:
+                await message.respond(b'{"type":"io.nats.jetstream.api.v1.account_info_response"}')
+
+            other = await connection.subscribe("$JS.API.INFO", cb=answer)
+            await eventually(lambda: _is(served, {False}), "all have left")
+            await other.unsubscribe()
+            await connection.flush()
+            assert brokers.brokers[2].stop() == 0
+            brokers.brokers[2].launch()
+            await brokers.all_live()
+            apis = (await _status(brokers, 2)).apis
+            assert [(one.prefix, one.state) for one in apis] == [(PUBLIC, "withdrawn"), (DOMAIN, "taken")]
+            assert "a JetStream answers there" in apis[0].why
+            at = ("--server", brokers.brokers[1].client_address)
+            done = CliRunner().invoke(app, ["cluster", "take-api", "$JS.API.>", "--yes", "--json", *at])
+            assert [one["state"] for one in json.loads(done.stdout)["apis"]] == ["waiting", "taken"]
+            await eventually(lambda: _is(served, {True}), "all serve again")
+            shown = CliRunner().invoke(app, ["cluster", "api", *at]).stdout
+            assert shown.count("taken") == 2
+            refused = CliRunner().invoke(app, ["cluster", "take-api", "$JS.none.API.", "--yes", *at])
+            assert refused.exit_code == 1
+            assert "is no prefix of JetStream's API here" in " ".join(refused.output.split())
+
+
+async def _status(brokers: ClusterProcesses, number: int) -> StatusResponse:
+    return await eventually(lambda: brokers.status(number), "it answers")  # type: ignore[return-value, arg-type]
+
+
+async def _is(look: Callable[[], Awaitable[set[bool]]], wanted: set[bool]) -> bool:
+    return await look() == wanted
+
+
+@each_change
+async def test_clients_with_the_permissions_of_the_page_cannot_make_the_cluster_leave(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs/how-to/beside-jetstream.md").read_text(encoding="utf-8")
+    (config,) = re.findall(r"```text\n(authorization .*?)```", page, flags=re.DOTALL)
+    config = config.replace("users: [", "users: [ { user: penstock, password: p }").replace("\u2026", "q")
+    with running_nats(tmp_path / "nats", config) as server:
+        url = server.url.replace("nats://", "nats://{}@")
+        with running_broker(tmp_path / "data", *api_options(*MANAGE), nats=url.format("penstock:p")) as broker:
+            complaints: list[str] = []
+
+            async def complain(error: Exception) -> None:
+                complaints.append(str(error))
+
+            connection = await nats.connect(url.format("app:q"), allow_reconnect=False, error_cb=complain)
+            try:
+                await connection.jetstream().add_stream(name="orders", subjects=["orders.>"])
+                assert (await connection.jetstream().publish("orders.1", b"x")).seq == 1
+                for subject in ("$JS.API.INFO", "$JS.API.>", "$JS.penstock.API.INFO", "_INBOX.penstock.>"):
+                    await connection.subscribe(subject)
+                await connection.publish(f"_INBOX.penstock.{'0' * 16}.1.1", b"{}")
+
+                async def are_refused() -> bool:
+                    return len(complaints) == 5
+
+                await eventually(are_refused, "all are refused")
+                assert (await connection.jetstream().stream_info("orders")).state.messages == 1
+            finally:
+                await connection.close()
+            assert "is not served" not in broker.said
 
 
 @each_change

@@ -15,7 +15,7 @@ from nats.js.errors import APIError, NoStreamResponseError, NotFoundError
 from tests.broker_process import running_broker, running_nats
 from tests.extent import each_change
 from tests.integration.clusters import ClusterProcesses
-from tests.integration.test_jetstream_streams import api_options, connected, said, steady
+from tests.integration.test_jetstream_streams import api_options, connected, said, serving, steady
 from tests.ports import free_ports
 
 TIMEOUT_S = 20
@@ -289,6 +289,7 @@ async def test_a_reader_goes_on_through_a_change_of_the_leader(tmp_path: Path) -
             brokers.start()
             await brokers.all_live()
             async with connected(server.url) as connection:
+                await serving(connection)
                 await delivering(connection)
                 js = connection.jetstream()
                 await js.add_stream(StreamConfig(name="s", num_replicas=3))

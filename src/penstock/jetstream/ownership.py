@@ -22,12 +22,14 @@ from collections.abc import Iterable
 
 from penstock.base import limits
 from penstock.base.clock import Now
-from penstock.base.errors import ErrorCode, RemoteError
+from penstock.base.errors import RemoteError
 from penstock.base.ids import Incarnation
 from penstock.jetstream.answers import answer_headers, publish_command
 from penstock.jetstream.node_access import GatewayNode
 from penstock.messages import ApiEvidence, ApiFinding, ReportApiRequest, Response
 from penstock.metadata.api_decisions import ApiDecision, ApiState
+from penstock.metadata.feature_levels import JETSTREAM_API
+from penstock.metadata.feature_versions import missing
 from penstock.node.step import NatsAnswers, Subscribe, Unsubscribe
 
 PROBE_HEADER = "Penstock-Probe"
@@ -257,6 +259,11 @@ class ApiOwnership:
         incarnation = self._node.incarnation
         if incarnation is None:
             return
+        if (error := missing(self._node.image, JETSTREAM_API)) is not None:  # the metadata leader may not know reports
+            self._report_us = now.elapsed_us + WATCH_US
+            self._tell_refusal(error)
+            return
+        self._refusal = ""
         said = incarnation, tuple(one.evidence for one in self.prefixes.values())
         if now.elapsed_us < self._report_us and (said == self._reported or self._reported is None):
             return
@@ -267,13 +274,13 @@ class ApiOwnership:
                 return
             if isinstance(response, RemoteError):
                 self._reported, self._report_us = None, now.elapsed_us + _RETRY_US
-                self._tell_refusal(response)
 
         request = ReportApiRequest(broker_id=self._node.broker_id, incarnation=incarnation, prefixes=said[1])
         self._node.ask_metadata_leader(request, answered)
 
     def _tell_refusal(self, error: RemoteError) -> None:
-        if error.code == ErrorCode.UNSUPPORTED_VERSION and error.message != self._refusal:
+        is_formed = bool(self._node.image.cluster_id)  # with its feature level
+        if is_formed and error.message != self._refusal:
             self._refusal = error.message
             self._node.outbox.step.notices.append(f"JetStream's API is not served: {error.message}")
 

@@ -425,7 +425,7 @@ def changes(old: Config, new: Config) -> dict[str, Any]:
         raise invalid_config("message TTL status can not be disabled")
     if old["num_replicas"] != new["num_replicas"]:
         text = f"it is {old['num_replicas']}, and cannot be changed to {new['num_replicas']}"
-        raise invalid_config(f"num_replicas: {text}")
+        raise invalid_config(f"num_replicas: {text}: a stream keeps the number with which it was created")
     if mistakes := list(refused_fields(new)):
         raise invalid_config("; ".join(mistakes))
     if new["sealed"]:  # the intake says the rest

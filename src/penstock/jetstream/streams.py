@@ -71,6 +71,7 @@ from penstock.messages import (
     SetIntakeResponse,
 )
 from penstock.metadata.image import StreamState
+from penstock.metadata.overlaps import check_no_overlap
 
 NAMES_PAGE = 1_024
 LIST_PAGE = 256
@@ -150,6 +151,7 @@ class _Streams:
                 raise name_in_use()
             return (yield from self._changed(subject, existing, did_create=True))
         here = to_penstock(config)
+        check_no_overlap(self._node.image, here)  # before other mistakes, as nats-server; the metadata leader decides
         request = CreateStreamRequest(config=here, timeout_ms=_CREATE_TIMEOUT_MS, refuse_overlap=True)
         yield from ask(request, CreateStreamResponse)
         return (yield from self._changed(subject, self._named(subject.stream), did_create=True))

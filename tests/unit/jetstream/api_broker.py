@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from itertools import count
 from typing import Any, Self
 
@@ -15,8 +16,9 @@ from penstock.base.ids import BrokerId
 from penstock.jetstream.api import jetstream_gateway
 from penstock.jetstream.gateway import ALL_RIGHTS, GATEWAY_GROUP, ApiRights
 from penstock.jetstream.node_access import GatewayCaller
+from penstock.messages import Request
 from penstock.metadata.api_decisions import ApiDecision
-from penstock.node.step import Payload, Reply, Step
+from penstock.node.step import Payload, PeerRequest, Reply, Step
 from penstock.vfs.memory import MemoryVfs
 from tests.groups import Message, group_of
 from tests.unit.jetstream.leafs import FakeLeaf
@@ -202,7 +204,12 @@ class ApiBrokers(Brokers):
         self.prefixes: dict[int, tuple[str, ...]] = settings.pop("prefixes", {})
         self.others: dict[int, tuple[bytes | None, bytes] | None] = settings.pop("others", {})
         self.with_jetstream: set[int] = settings.pop("with_jetstream", set())
+        self.asked: Counter[type[Request]] = Counter()  # of one broker by another
         super().__init__(*ids, **settings)
+
+    def _ask(self, sender: BrokerId, request: PeerRequest) -> None:
+        self.asked[type(request.request)] += 1
+        super()._ask(sender, request)
 
     def start(self, broker_id: int, memory: MemoryVfs | None = None, disk: str = "") -> ApiMember:
         made = ApiMember(self, broker_id, disk or f"disk-{broker_id}", memory)

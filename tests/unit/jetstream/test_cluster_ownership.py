@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
-from penstock.messages import StatusRequest, StatusResponse, TakeApiRequest, TakeApiResponse
+from penstock.messages import ReportApiRequest, StatusRequest, StatusResponse, TakeApiRequest, TakeApiResponse
 from penstock.metadata.api_decisions import ApiState
 from tests.unit.jetstream.api_broker import NO_RESPONDERS, PREFIXES, ApiBrokers, ApiMember
 from tests.unit.jetstream.test_ownership import FOREIGN, OTHER_CLUSTER
@@ -53,6 +51,7 @@ def test_all_brokers_serve_once_all_have_evidence() -> None:
     brokers.run(60_000)
     assert state(brokers) is TAKEN
     assert brokers.serving() == brokers.serving(DOMAIN) == [1, 2, 3]
+    assert brokers.asked[ReportApiRequest] > 0
     assert all(one.answers_calls() for one in brokers.all)
 
 
@@ -165,6 +164,19 @@ def test_a_broker_where_it_is_off_holds_everything_back() -> None:
     assert brokers.leader.image.apis == ()  # nobody wants it
 
 
+def test_a_broker_that_is_alone_and_does_not_want_to_any_more_forgets_it() -> None:
+    brokers = cluster(1)
+    assert brokers.serving() == [1]
+    brokers.prefixes = {1: DOMAIN_ONLY}
+    brokers.start(1, brokers.kill(1))
+    brokers.run(limits.API_REPORT_AGE_MS + 3_000)
+    assert [one.prefix for one in brokers[1].image.apis] == [DOMAIN]
+    brokers.prefixes = {1: ()}
+    brokers.start(1, brokers.kill(1))
+    brokers.run(limits.API_REPORT_AGE_MS + 3_000)
+    assert brokers[1].image.apis == ()
+
+
 def test_a_broker_that_joins_with_a_jetstream_behind_its_server_ends_it_for_all() -> None:
     brokers = cluster(with_jetstream={4})
     assert brokers.serving() == [1, 2, 3]
@@ -265,9 +277,15 @@ def test_another_cluster_that_has_the_domain_is_found() -> None:
     assert any("another Penstock cluster answers there" in notice for notice in brokers[1].notices)
 
 
-@pytest.mark.parametrize("version", ["0.3.0"])
-def test_below_the_feature_level_nothing_is_decided_or_served(version: str) -> None:
-    brokers = cluster(broker_version=version)
+def test_below_the_feature_level_nothing_is_decided_or_served_or_asked() -> None:
+    brokers = cluster(broker_version="0.3.0")
     assert brokers.leader.image.apis == ()
     assert brokers.serving() == brokers.serving(DOMAIN) == []
-    assert any("needs feature level 0.4" in notice for notice in brokers[1].notices)
+    brokers.run(20_000)
+    assert brokers.asked[ReportApiRequest] == 0  # a metadata leader of 0.3 would not know it
+    for one in brokers.all:
+        assert sum("needs feature level 0.4" in notice for notice in one.notices) == 1
+        assert one.gateway.is_decided
+        due_us = one.gateway.next_deadline_us
+        assert due_us is not None
+        assert due_us > brokers.clock.elapsed_us

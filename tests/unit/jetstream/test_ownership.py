@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from penstock.jetstream.gateway import ApiRights
 from penstock.jetstream.ownership import SILENCE_US_MAX, WATCH_US
 from penstock.messages import TakeApiRequest, TakeApiResponse
 from tests.groups import group_of
 from tests.unit.jetstream.api_broker import NO_RESPONDERS, ApiBroker
+from tests.unit.node.controller.test_audit import ADMIN, passes, told
+from tests.unit.node.security.test_access import asking, user
 
 BOTH = ["$JS.here.API.>", "$JS.API.>"]
 OTHER_CLUSTER = (b"NATS/1.0\r\nPenstock-Cluster: other\r\n\r\n", b"{}")
@@ -116,3 +119,19 @@ def test_only_a_probe_is_told_the_cluster() -> None:
         "type": "io.nats.jetstream.api.v1.account_info_response"
     }
     assert broker.call("INFO")["domain"] == "here"
+
+
+def test_an_operator_who_takes_it_back_is_in_the_audit_log() -> None:
+    broker = ApiBroker(rights=ApiRights(user="ann")).start()
+    broker.request(user("ann", ADMIN))
+    passes(broker)
+    passes(broker)
+    broker.others = FOREIGN
+    broker.gateway_tick(WATCH_US / 1_000)
+    broker.others = NO_RESPONDERS
+    with asking(broker, "ann"):
+        broker.ask(TakeApiRequest(prefix="$JS.API."), TakeApiResponse)
+    passes(broker)
+    passes(broker)
+    rows = [one for one in told(broker) if one["act"] == "take_api"]  # what brokers found is no act
+    assert [(one["by"], one["prefix"]) for one in rows] == [("ann", "$JS.API.")]

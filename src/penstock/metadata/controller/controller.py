@@ -246,7 +246,7 @@ class Controller:
         if ("elect",) not in self._proposals:
             self._elect(self._preferred_elections(now), now)
         self._recover(now)
-        self._decide_apis(now)
+        self.decide_apis(now)
 
     def _preferred_elections(self, now: Now) -> list[Election]:
         return self._preferred.elections(self._image, now.elapsed_us, self.without_nats(), self._refusals)
@@ -308,10 +308,12 @@ class Controller:
             return
         self._apis.add(request, now)
         self._answer(caller, ReportApiResponse())
-        self._decide_apis(now)
+        self.decide_apis(now)
 
-    def _decide_apis(self, now: Now) -> None:
+    def decide_apis(self, now: Now) -> None:
         """Propose the decisions on JetStream's API that are due, unless one on the same prefix is in flight."""
+        if not self.leads:
+            return
         for command in self._apis.due(self._image, self._heard(now), now):
             if ("api", command.prefix) not in self._proposals:
                 self._proposals.begin(("api", command.prefix), command, _ignore)

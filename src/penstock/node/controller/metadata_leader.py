@@ -349,7 +349,9 @@ class MetadataLeader:
         # else there are no other brokers to miss, and this broker does not even send itself heartbeats
         if not self._quorum.is_alone:
             self._controller.tick(now)
-            self.carry_out()
+        else:
+            self._controller.decide_apis(now)
+        self.carry_out()
         self._form()
         self._make_first_user()
         self._make_audit()

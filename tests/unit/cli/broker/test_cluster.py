@@ -1,14 +1,14 @@
-"""`penstock cluster features`: the level, what each brings, and the brokers that keep the cluster from it."""
+"""`penstock cluster …`: the level, what each brings, the brokers that keep the cluster from it; JetStream's API."""
 
 from __future__ import annotations
 
 import pytest
 from typer.testing import CliRunner
 
-from penstock.base.ids import BrokerId
+from penstock.base.ids import BrokerId, TimestampUs
 from penstock.cli.broker.cluster import level_rows
 from penstock.cli.broker.status import broker_pairs
-from penstock.messages import BrokerInfo, StatusResponse
+from penstock.messages import ApiDecisionInfo, BrokerInfo, StatusResponse
 from tests.cli_app import app
 from tests.unit.cli.broker.test_status import state_of
 
@@ -43,6 +43,21 @@ def test_the_status_hints_at_a_level_that_all_brokers_can() -> None:
     assert broker_pairs(status("0.3", "0.4.0"))["feature level"] == "0.3; all brokers can 0.4: penstock cluster upgrade"
     assert broker_pairs(status("0.3", "0.4.0", "0.3.0"))["feature level"] == "0.3"
     assert "feature level" not in broker_pairs(status("", "0.3.0"))
+
+
+@pytest.mark.parametrize(
+    ("state", "why", "text"),
+    [
+        ("taken", "", "$JS.API.> served"),
+        ("withdrawn", "broker 1: a JetStream answers there", "left to another service, broker 1: a JetStream"),
+        ("waiting", "", "not served yet: all brokers are to find out first"),
+        ("waiting", "the settings of broker 2", "not served yet: the settings of broker 2"),
+    ],
+)
+def test_the_status_says_who_serves_jetstreams_api(state: str, why: str, text: str) -> None:
+    decision = ApiDecisionInfo(prefix="$JS.API.", state=state, decided_us=TimestampUs(1), index=1, why=why)
+    assert text in broker_pairs(state_of(apis=(decision,)))["JetStream's API"]
+    assert "JetStream's API" not in broker_pairs(state_of())
 
 
 @pytest.mark.parametrize("level", ["abc", "0.9", "0.40"])
