@@ -922,6 +922,29 @@ its disk. `tests/unit/node/partition/test_row_limit.py` finds it.
 """
 
 
+MUTANTS_OF_EXPIRY = (
+    Mutant(
+        "a marker takes what came while the log was read",
+        "penstock.node.api.expiries",
+        " if find(name, 0, len(name)) < query.log_end]",
+        "]",
+    ),
+    Mutant(
+        "a marker comes though its message has not expired",
+        "penstock.node.partition.expiry",
+        "pc.less_equal(expiries_us, self._now_us)))",
+        "pc.less_equal(expiries_us, self._now_us + 2_000_000)))",
+    ),
+    Mutant(
+        "a marker leaves another one",
+        "penstock.node.partition.expiry",
+        "for subject, (_, is_marker) in self._lasts.items() if not is_marker]",
+        "for subject, (_, is_marker) in self._lasts.items()]",
+    ),
+)
+"""Mutants of expiry and delete markers: `tests/sim/test_markers.py` has the writers that show them."""
+
+
 _OTHERS = (
     *CLUSTER_MUTANTS,
     *MUTANTS_OF_SUBJECTS,
@@ -932,6 +955,7 @@ _OTHERS = (
     *MUTANTS_OF_LEVELS,
     *MUTANTS_OF_OBSERVERS,
     *MUTANTS_OF_DISKS,
+    *MUTANTS_OF_EXPIRY,
 )
 
 

@@ -44,6 +44,7 @@ from penstock.node.step import InternalCaller, Lane
 from penstock.replication.leader import Leadership
 
 _PAUSE_US = limits.EXPIRY_PAUSE_MS * 1_000
+_PAUSE_US_MIN = limits.EXPIRY_PAUSE_MS_MIN * 1_000
 _RETRY_US = limits.MAINTENANCE_RETRY_MS * 1_000
 _WAIT_US_MAX = limits.EXPIRY_WAIT_MS_MAX * 1_000
 _SOON = (ErrorCode.NOT_YET, ErrorCode.NOT_LEADER, ErrorCode.FENCED_EPOCH)  # not worth a notice
@@ -52,7 +53,8 @@ _SOON = (ErrorCode.NOT_YET, ErrorCode.NOT_LEADER, ErrorCode.FENCED_EPOCH)  # not
 class _Expiring:
     """State of one partition's expiry in one leadership."""
 
-    __slots__ = ("at_us", "begun_us", "blocks", "is_busy", "lasts", "leadership", "partition", "query", "rules")
+    __slots__ = ("at_us", "begun_us", "blocks", "is_busy", "lasts", "leadership", "partition", "pause_us", "query",
+                 "rules")  # fmt: skip
 
     def __init__(self, partition: Partition, leadership: Leadership, rules: ExpiryRules) -> None:
         self.partition, self.leadership, self.rules = partition, leadership, rules
@@ -62,6 +64,8 @@ class _Expiring:
         self.is_busy = False  # from the begin of a round until what it found is hidden
         self.at_us: int | None = None  # elapsed time of the next round
         self.begun_us = -_PAUSE_US  # when the last round began
+        longest_us = rules.longest_us or limits.OFFSET_MAX
+        self.pause_us = min(_PAUSE_US, max(_PAUSE_US_MIN, longest_us // 4))
 
 
 class Expiries:
@@ -90,7 +94,7 @@ class Expiries:
             if leadership is None or self._is_stopped or not self._applies(partition):
                 return
             one = self._expiring[partition] = _Expiring(partition, leadership, ExpiryRules.of(partition.stream.config))
-        at_us = one.begun_us + _PAUSE_US
+        at_us = one.begun_us + one.pause_us
         if not one.is_busy and (one.at_us is None or one.at_us > at_us):
             self._plan(one, at_us)
 
@@ -251,15 +255,15 @@ class Expiries:
         if is_cut:
             self._plan(one, now.elapsed_us)
         elif one.blocks.known_end < partition.committed_end:
-            self._plan(one, one.begun_us + _PAUSE_US)
+            self._plan(one, one.begun_us + one.pause_us)
         elif next_us is not None:
             wait_us = min(max(0, next_us - now.wall_us), _WAIT_US_MAX)
-            self._plan(one, max(now.elapsed_us + wait_us, one.begun_us + _PAUSE_US))
+            self._plan(one, max(now.elapsed_us + wait_us, one.begun_us + one.pause_us))
 
     def _retry(self, one: _Expiring, error: Exception | None) -> None:
         """Begin another round in a moment: nothing of this one is lost but the reading."""
         one.is_busy, one.query, one.lasts = False, None, None
-        self._plan(one, self._context.now.elapsed_us + (_PAUSE_US if error is None else _RETRY_US))
+        self._plan(one, self._context.now.elapsed_us + (one.pause_us if error is None else _RETRY_US))
         if error is None or isinstance(error, QueryGivenUpError):
             return
         told = as_remote_error(error)
