@@ -930,10 +930,10 @@ MUTANTS_OF_EXPIRY = (
         "pc.less_equal(expiries_us, self._now_us + 2_000_000)))",
     ),
     Mutant(
-        "a marker leaves another one",
-        "penstock.node.partition.expiry",
-        "for subject, (_, is_marker) in self._lasts.items() if not is_marker]",
-        "for subject, (_, is_marker) in self._lasts.items()]",
+        "the last message of a subject goes without a marker",
+        "penstock.node.api.expiries",
+        "                elif query.emptied:\n",
+        "                elif query.emptied and self._is_stopped:\n",
     ),
 )
 """Mutants of expiry and delete markers: `tests/sim/test_markers.py` has the writers that show them.
