@@ -53,4 +53,4 @@ def test_the_page_does_what_it_says(tmp_path: Path) -> None:
     assert said[2] == "2\n"
     assert [(one.value, one.headers["Nats-TTL"]) for one in found] == [(b"token-4711", "1h"), (b"token-4711", "30m")]
     config = json.loads(shown)["config"]
-    assert (config["allow_message_ttl"], config["segment_age_ms"]) == (True, 60_000)
+    assert (config["allow_message_ttl"], config["subject_delete_marker_ttl_ms"]) == (True, 60_000)

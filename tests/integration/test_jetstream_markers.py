@@ -49,7 +49,7 @@ UPDATES = (
     {"name": "m3", "subject_delete_marker_ttl": 0},
     {"name": "m3", "subject_delete_marker_ttl": 0, "allow_msg_ttl": True},
 )
-PUBLISHED = (
+PUBLISHED: tuple[tuple[str, dict[str, str]], ...] = (
     ("$KV.b.gone", {"Nats-TTL": "1"}),
     ("$KV.b.kept", {}),
     ("$KV.b.purged", {"Nats-TTL": "1", "KV-Operation": "PURGE", "Nats-Rollup": "sub"}),

@@ -12,11 +12,11 @@ _EXPIRING_AGE_US = limits.EXPIRING_SEGMENT_AGE_MS * 1_000
 
 
 class Deciding(Enum):
-    """Which replica decides on the rows that compaction and expiry remove, and how they go (ADR 89)."""
+    """Which replica's cleaner decides on the rows that compaction and expiry remove, and how they go (ADR 89)."""
 
     ALONE = "each replica decides: its cleaner rewrites segments without them"
     BY_MARKS = "this one, which leads: what a survey finds is hidden by marks, and then erased as any hidden row"
-    ELSEWHERE = "the leader: this one only erases what is hidden"
+    ELSEWHERE = "the leader's, or its node finds what expires (ADR 97): this one only erases what is hidden"
 
 
 @dataclass(frozen=True, slots=True)

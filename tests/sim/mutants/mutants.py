@@ -950,6 +950,27 @@ its disk. `tests/unit/node/partition/test_row_limit.py` finds it.
 """
 
 
+MUTANTS_OF_EXPIRY = (
+    Mutant(
+        "a marker comes though its message has not expired",
+        "penstock.node.partition.expiry",
+        "pc.less_equal(expiries_us, self._now_us)))",
+        "pc.less_equal(expiries_us, self._now_us + 2_000_000)))",
+    ),
+    Mutant(
+        "the last message of a subject goes without a marker",
+        "penstock.node.api.expiries",
+        "                elif query.emptied:\n",
+        "                elif query.emptied and self._is_stopped:\n",
+    ),
+)
+"""Mutants of expiry and delete markers: `tests/sim/test_markers.py` has the writers that show them.
+
+Left out is a marker that takes what came while the log was read: the time for it is too short here.
+`tests/unit/node/test_delete_markers.py` finds it.
+"""
+
+
 _OTHERS = (
     *CLUSTER_MUTANTS,
     *MUTANTS_OF_SUBJECTS,
@@ -961,6 +982,7 @@ _OTHERS = (
     *MUTANTS_OF_OWNERS,
     *MUTANTS_OF_OBSERVERS,
     *MUTANTS_OF_DISKS,
+    *MUTANTS_OF_EXPIRY,
 )
 
 

@@ -32,7 +32,7 @@ EXPIRING = {"allow_message_ttl": True, "segment_bytes": 4096, "segment_age_ms": 
 
 
 def with_stream(brokers: Brokers, **config: Any) -> Brokers:
-    caller = brokers.leader.create("prices", subject="prices", **{"replicas": 3, **config})
+    caller = brokers.leader.create("prices", **{"subject": "prices", "replicas": 3, **config})
     brokers.run(500)
     brokers.leader.answer(caller, object)  # type: ignore[type-var]
     return brokers

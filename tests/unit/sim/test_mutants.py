@@ -21,6 +21,7 @@ from tests.sim.mutants.mutants import (
     MUTANTS,
     MUTANTS_OF_DISKS,
     MUTANTS_OF_EXPECTATIONS,
+    MUTANTS_OF_EXPIRY,
     MUTANTS_OF_LEVELS,
     MUTANTS_OF_MARKS,
     MUTANTS_OF_OBSERVERS,
@@ -49,6 +50,7 @@ PLANTED = {
             *MUTANTS_OF_OWNERS,
             *MUTANTS_OF_OBSERVERS,
             *MUTANTS_OF_DISKS,
+            *MUTANTS_OF_EXPIRY,
         )
     },
     **{name: (Patch(mutant.module, mutant.old, mutant.new),) for name, mutant in RAFT_MUTANTS.items()},

@@ -3,8 +3,9 @@ also by the stream's maximum age.
 
 Rules: the leader decides for all replicas, also where there is only one. A disk thread finds what is over
 (`node.partition.expiry`), one round at a time for each partition, and the leader hides it by marks. A round begins when
-a message expires, and EXPIRY_PAUSE_MS after messages were committed, to learn when they do: nothing is done while a
-message is published. A round is bounded, and the next one follows at once if there is more; partitions take turns.
+a message expires, and EXPIRY_LEARN_MS after the one before if messages were committed, to learn when these do: nothing
+is done while a message is published. A round is bounded, and the next one follows at once if there is more; partitions
+take turns.
 
     committed, or due → read → markers appended → committed ─┬─▶ marked → mark committed: hidden → settled
                            └─ no subject is emptied ─────────┘
@@ -44,6 +45,8 @@ from penstock.node.step import InternalCaller, Lane
 from penstock.replication.leader import Leadership
 
 _PAUSE_US = limits.EXPIRY_PAUSE_MS * 1_000
+_LEARN_US = limits.EXPIRY_LEARN_MS * 1_000
+_LEARN_US_MIN = limits.EXPIRY_LEARN_MS_MIN * 1_000
 _RETRY_US = limits.MAINTENANCE_RETRY_MS * 1_000
 _WAIT_US_MAX = limits.EXPIRY_WAIT_MS_MAX * 1_000
 _SOON = (ErrorCode.NOT_YET, ErrorCode.NOT_LEADER, ErrorCode.FENCED_EPOCH)  # not worth a notice
@@ -52,7 +55,8 @@ _SOON = (ErrorCode.NOT_YET, ErrorCode.NOT_LEADER, ErrorCode.FENCED_EPOCH)  # not
 class _Expiring:
     """State of one partition's expiry in one leadership."""
 
-    __slots__ = ("at_us", "begun_us", "blocks", "is_busy", "lasts", "leadership", "partition", "query", "rules")
+    __slots__ = ("at_us", "begun_us", "blocks", "is_busy", "lasts", "leadership", "learn_us", "partition", "query",
+                 "rules")  # fmt: skip
 
     def __init__(self, partition: Partition, leadership: Leadership, rules: ExpiryRules) -> None:
         self.partition, self.leadership, self.rules = partition, leadership, rules
@@ -61,7 +65,9 @@ class _Expiring:
         self.lasts: LastSequences | None = None  # knows what comes on subjects since the round began
         self.is_busy = False  # from the begin of a round until what it found is hidden
         self.at_us: int | None = None  # elapsed time of the next round
-        self.begun_us = -_PAUSE_US  # when the last round began
+        self.begun_us = -_LEARN_US  # when the last round began
+        longest_us = rules.longest_us or limits.OFFSET_MAX
+        self.learn_us = min(_LEARN_US, max(_LEARN_US_MIN, longest_us // 4))
 
 
 class Expiries:
@@ -90,7 +96,7 @@ class Expiries:
             if leadership is None or self._is_stopped or not self._applies(partition):
                 return
             one = self._expiring[partition] = _Expiring(partition, leadership, ExpiryRules.of(partition.stream.config))
-        at_us = one.begun_us + _PAUSE_US
+        at_us = one.begun_us + one.learn_us
         if not one.is_busy and (one.at_us is None or one.at_us > at_us):
             self._plan(one, at_us)
 
@@ -248,13 +254,14 @@ class Expiries:
         one.is_busy, one.query, one.lasts = False, None, None
         now, partition = self._context.now, one.partition
         next_us = one.blocks.next_us
-        if is_cut:
-            self._plan(one, now.elapsed_us)
-        elif one.blocks.known_end < partition.committed_end:
-            self._plan(one, one.begun_us + _PAUSE_US)
-        elif next_us is not None:
+        dues_us = [now.elapsed_us] if is_cut else []
+        if one.blocks.known_end < partition.committed_end:
+            dues_us.append(one.begun_us + one.learn_us)
+        if next_us is not None:
             wait_us = min(max(0, next_us - now.wall_us), _WAIT_US_MAX)
-            self._plan(one, max(now.elapsed_us + wait_us, one.begun_us + _PAUSE_US))
+            dues_us.append(max(now.elapsed_us + wait_us, one.begun_us + _PAUSE_US))
+        if dues_us:
+            self._plan(one, min(dues_us))
 
     def _retry(self, one: _Expiring, error: Exception | None) -> None:
         """Begin another round in a moment: nothing of this one is lost but the reading."""

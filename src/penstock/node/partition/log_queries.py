@@ -230,7 +230,7 @@ class GetMessage(Query):
         text, hidden = f"the message at offset {offset}", self._view.hidden
         if hidden is not None and offset in hidden:
             deleted_end = min(hidden.first_absent(offset), self._committed_end)
-            text = f"{text} was deleted"
+            text = f"{text} was deleted, or has expired"
             raise RemoteError(ErrorCode.MESSAGE_NOT_FOUND, text, offset=offset, deleted_end=deleted_end)
         text = f"{text} has expired, was compacted away, or was removed by a rollup"
         raise RemoteError(ErrorCode.MESSAGE_NOT_FOUND, text, offset=offset)

@@ -325,7 +325,10 @@ class Roles:
         elif not is_leader:
             config = config.following()
         if partition.log.config != config:
+            is_decided_anew = partition.log.config.deciding is not config.deciding
             partition.log.configure(config)
+            if is_decided_anew and partition.leadership is not None:  # as at another feature level
+                self._events.add(PartitionEventKind.SHOWN, partition)
 
 
 def leader_decides(image: ClusterImage, stream: StreamState, number: int) -> bool:
