@@ -124,6 +124,7 @@ def test_the_commands_that_people_were_promised_are_there() -> None:
             "partitions",
             "reach",
             "read-replicas",
+            "api-readers",
             "replicated",
             "report",
             "scale",
