@@ -12,6 +12,8 @@ import re
 
 import msgspec
 
+HOPS_MAX = 2
+"""Brokers that may pass on one request: the leader may change while it is on its way."""
 _OPERATIONS = (
     "INFO",
     "STREAM.NAMES", "STREAM.LIST",
