@@ -62,10 +62,10 @@ GATEWAY_GROUP = (1 << GROUP_BITS) - 1
 """The lower bits of its subscriptions' ids: all requests of one read are one group. Partitions count from 1."""
 CONVERSATIONS_MAX = 1_000
 """Requests under way at one broker, each with its payload of at most REQUEST_BYTES_MAX."""
-SLICE_US = 2_000
+SLICE_US = 1_000
 """Estimated time of the event loop for requests, between two looks at everything else: publishers wait for so long."""
-_CALL_US, _LISTED_US = 150, 10  # of a request, and for each stream of a list
-_QUICK_US = {"DIRECT.GET": 10, "CONSUMER.MSG.NEXT": 20}
+_CALL_US, _LISTED_US = 250, 10  # of a request, and for each stream of a list
+_QUICK_US = {"CONSUMER.MSG.NEXT": 20}
 _LISTS = frozenset({"STREAM.LIST", "STREAM.NAMES"})
 _DIRECT = "DIRECT.GET."
 _CALLS = msgspec.msgpack.Decoder(list[ApiCall])

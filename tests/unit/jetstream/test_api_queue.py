@@ -34,7 +34,7 @@ def served(broker: GatewayBroker) -> int:
 def test_a_flood_is_served_in_slices() -> None:
     broker = with_messages()
     read(broker, *[INFO] * 100)
-    first = gateway.SLICE_US // gateway._CALL_US + 1
+    first = -(-gateway.SLICE_US // gateway._CALL_US)
     assert served(broker) == first
     assert broker.gateway.has_next_turn
     turns = 0
