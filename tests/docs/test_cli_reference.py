@@ -129,6 +129,7 @@ def test_the_commands_that_people_were_promised_are_there() -> None:
             "report",
             "scale",
             "spark",
+            "key-values",
             "subjects",
             "throughput",
             "tls",

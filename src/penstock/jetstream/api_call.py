@@ -13,6 +13,8 @@ from functools import lru_cache
 
 import msgspec
 
+HOPS_MAX = 2
+"""Brokers that may pass on one request: the leader may change while it is on its way."""
 _OPERATIONS = (
     "INFO",
     "STREAM.NAMES", "STREAM.LIST",
@@ -37,7 +39,7 @@ class ApiCall(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
     headers: bytes | None  # the header block, with its first line
     payload: bytes
     hops: int = 0  # how often brokers have passed it on
-    received_us: int = 0  # wall time at the first broker
+    received_us: int = 0  # wall time at the broker that answers
 
     @property
     def is_empty(self) -> bool:

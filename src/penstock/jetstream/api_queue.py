@@ -7,7 +7,6 @@ Oldest first: calls are taken before further rows become calls.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
 from typing import NamedTuple
 
 from penstock.base import limits
@@ -26,6 +25,7 @@ class _Rows(NamedTuple):
     group: MessageGroup
     begin: int
     end: int
+    hops: int = 0  # how often brokers have passed them on
 
 
 class ApiQueue:
@@ -40,21 +40,15 @@ class ApiQueue:
     def __bool__(self) -> bool:
         return bool(self.calls or self._reads)
 
-    def add(self, group: MessageGroup) -> int:
-        """Queue the rows of a read; return the first one that does not fit."""
+    def add(self, group: MessageGroup, hops: int = 0) -> int:
+        """Queue the rows of a read, or what another broker passed on; return the first one that does not fit."""
         if self._reads and self._bytes + len(group.data) > API_QUEUE_BYTES_MAX:
             return 0
         end = min(len(group), self._room)
         if end:
-            self._reads.append(_Rows(group, 0, end))
+            self._reads.append(_Rows(group, 0, end, hops))
             self._rows += end
             self._bytes += len(group.data)
-        return end
-
-    def add_calls(self, calls: Sequence[ApiCall]) -> int:
-        """Queue calls; return the first one that does not fit."""
-        end = min(len(calls), self._room)
-        self.calls.extend(calls[:end])
         return end
 
     @property
@@ -65,11 +59,11 @@ class ApiQueue:
         """Take the next rows, at most ROWS_AT_ONCE; None: there are none."""
         if not self._reads:
             return None
-        group, begin, end = self._reads.popleft()
-        taken = _Rows(group, begin, min(end, begin + ROWS_AT_ONCE))
+        group, begin, end, hops = self._reads.popleft()
+        taken = _Rows(group, begin, min(end, begin + ROWS_AT_ONCE), hops)
         self._rows -= taken.end - begin
         if taken.end < end:
-            self._reads.appendleft(_Rows(group, taken.end, end))
+            self._reads.appendleft(_Rows(group, taken.end, end, hops))
         else:
             self._bytes -= len(group.data)
         return taken

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple, Protocol
@@ -39,7 +39,7 @@ from penstock.hot.kept_rows import refuse_rows
 from penstock.hot.message_group import MessageGroup
 from penstock.hot.scan import GROUP_BITS
 from penstock.jetstream.answers import answer_headers, error_answer, json_answer, publish_command, status
-from penstock.jetstream.api_call import ApiCall, ApiSubject, parse_api_subject
+from penstock.jetstream.api_call import HOPS_MAX, ApiCall, ApiSubject, parse_api_subject
 from penstock.jetstream.api_queue import ROWS_AT_ONCE, ApiQueue
 from penstock.jetstream.conversations import Answered, Asked, Conversation, Question
 from penstock.jetstream.errors import (
@@ -73,16 +73,14 @@ from penstock.node.step import NatsAnswers, Payload
 
 GATEWAY_GROUP = (1 << GROUP_BITS) - 1
 """The lower bits of its subscriptions' ids: all requests of one read are one group. Partitions count from 1."""
-HOPS_MAX = 2
-"""Brokers that may pass on one request: the leader may change while it is on its way."""
 CONVERSATIONS_MAX = 1_000
 """Requests under way at one broker, each with its payload of at most REQUEST_BYTES_MAX."""
 DENIAL_CHARS_MAX = 400
 """Of a log line about a denied request."""
-SLICE_US = 2_000
+SLICE_US = 1_000
 """Estimated time of the event loop for requests, between two looks at everything else: publishers wait for so long."""
-_CALL_US, _LISTED_US = 150, 10  # of a request, and for each stream of a list
-_QUICK_US = {"DIRECT.GET": 10, "CONSUMER.MSG.NEXT": 20}
+_CALL_US, _LISTED_US = 250, 10  # of a request, and for each stream of a list
+_QUICK_US = {"CONSUMER.MSG.NEXT": 20}
 _LISTS = frozenset({"STREAM.LIST", "STREAM.NAMES"})
 _DIRECT = "DIRECT.GET."
 _CALLS = msgspec.msgpack.Decoder(list[ApiCall])
@@ -233,11 +231,7 @@ class Gateway:
 
     def messages_received(self, group: MessageGroup, now: Now) -> None:
         """Take the API requests of one read of the NATS connection: they are served in turn, the first ones at once."""
-        is_first = not self._queue
-        if (begin := self._queue.add(group)) < len(group):
-            self._refuse_rows(group, begin)
-        if is_first:
-            self.turn(now)
+        self._add(group, 0, now)
 
     def passed_on(self, raw: bytes | memoryview, now: Now) -> None:
         """Take API requests that another broker passed on. Raise RemoteError (bad_request)."""
@@ -247,12 +241,15 @@ class Gateway:
             raise RemoteError(ErrorCode.BAD_REQUEST, f"API calls: {error}") from None
         if any(not call.reply or call.reply.translate(None, _NO_SUBJECT) != call.reply for call in calls):
             raise RemoteError(ErrorCode.BAD_REQUEST, "API calls: a reply subject is none")
-        is_first = not self._queue
         calls = [call for call in calls if not self._has_left(call)]
-        for call in calls[self._queue.add_calls(calls) :]:
-            self.refuse(call, self._parsed(call.subject), too_many_requests())
-        if is_first:
-            self.turn(now)
+        if calls:
+            group = MessageGroup.of(
+                [call.subject.encode() for call in calls],
+                [call.payload for call in calls],
+                headers=[call.headers for call in calls],
+                replies=[call.reply for call in calls],
+            )
+            self._add(group, max(1, *(call.hops for call in calls)), now)
 
     def _has_left(self, call: ApiCall) -> bool:
         """True if the cluster has withdrawn from the prefix of a call that another broker passed on."""
@@ -471,6 +468,15 @@ class Gateway:
             return None
         return None if self._reading_refusal(state) is not None else state
 
+    def pass_on(self, name: str, calls: Callable[[], Iterator[ApiCall]]) -> bool:
+        """Pass on calls about a stream of one partition that another broker leads; False: this one has to answer."""
+        state = self.stream(name)
+        leader = None if state is None or len(state.partitions) > 1 else state.partitions[0].leader
+        if leader is None or leader == self.node.broker_id:
+            return False
+        self._to_pass_on.setdefault(leader, []).extend(calls())
+        return True
+
     def streams(self) -> list[StreamState]:
         """Return all streams that the API's user may see, by name; none of Penstock's own."""
         image = self.node.image
@@ -494,13 +500,21 @@ class Gateway:
     def _parsed(self, subject: str) -> ApiSubject:
         return parse_api_subject(subject, self._prefixes) or ApiSubject("", "")
 
+    def _add(self, group: MessageGroup, hops: int, now: Now) -> None:
+        """Queue requests; serve the first ones at once, and refuse what does not fit."""
+        is_first = not self._queue
+        if (begin := self._queue.add(group, hops)) < len(group):
+            self._refuse_rows(group, begin)
+        if is_first:
+            self.turn(now)
+
     def _serve(self, now: Now) -> None:
         """Serve requests for about SLICE_US, oldest first; a bug in one is raised behind the others."""
         queue, bug, left_us = self._queue, list[Exception](), SLICE_US
         if not queue.calls and (taken := queue.take_rows()) is not None:
-            group, begin, end = taken
-            for row in self._answer_kept(group, begin, end, now):
-                if (call := self._call(group, row, now)) is not None:
+            group, begin, end, hops = taken
+            for row in self._answer_kept(group, begin, end, hops, now):
+                if (call := self._call(group, row, hops, now)) is not None:
                     queue.calls.append(call)
         while queue.calls and left_us > 0:
             call = queue.calls.popleft()
@@ -513,13 +527,13 @@ class Gateway:
         if bug:
             raise bug[-1]
 
-    def _answer_kept(self, group: MessageGroup, begin: int, end: int, now: Now) -> list[int]:
-        """Answer what is certain in memory; return the other rows."""
+    def _answer_kept(self, group: MessageGroup, begin: int, end: int, hops: int, now: Now) -> list[int]:
+        """Take the plain gets of rows [begin, end); return the other rows."""
         owners, lease_us = self._ownership.prefixes, self.node.api_lease_us
-        served = [prefix for prefix, owner in owners.items() if owner.may_answer(now, lease_us)]
-        return self.lookups.answer_kept(group, begin, end, [f"{one}{_DIRECT}".encode() for one in served], now)
+        served = [prefix for prefix, owner in owners.items() if hops or owner.may_answer(now, lease_us)]
+        return self.lookups.take_gets(group, begin, end, [f"{one}{_DIRECT}".encode() for one in served], hops, now)
 
-    def _call(self, group: MessageGroup, row: int, now: Now) -> ApiCall | None:
+    def _call(self, group: MessageGroup, row: int, hops: int, now: Now) -> ApiCall | None:
         """Return the request of a row; None: it is none, and taken."""
         subject, headers = group.subject(row).decode(errors="replace"), group.headers(row)
         if self._ownership.hears(subject, headers, now):
@@ -529,9 +543,9 @@ class Gateway:
                 part.heard(subject, now)
             return None
         owner = self._ownership.prefixes.get(self._parsed(subject).prefix)
-        if owner is None or not owner.may_answer(now, self.node.api_lease_us):
+        if owner is None or not (hops or owner.may_answer(now, self.node.api_lease_us)):
             return None
-        return ApiCall(subject, reply, headers, group.value(row) or b"", received_us=now.wall_us)
+        return ApiCall(subject, reply, headers, group.value(row) or b"", hops, now.wall_us)
 
     def _refuse_rows(self, group: MessageGroup, begin: int) -> None:
         """Refuse the requests from row `begin` on: the queue is full."""

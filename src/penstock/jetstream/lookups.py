@@ -20,7 +20,7 @@ from __future__ import annotations
 import json
 import re
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
@@ -40,7 +40,7 @@ from penstock.hot.kept_rows import SubjectGets, answer_kept, sort_gets
 from penstock.hot.message_group import MessageGroup
 from penstock.hot.rows import BatchRows
 from penstock.jetstream.answers import json_answer, status
-from penstock.jetstream.api_call import ApiCall, ApiSubject
+from penstock.jetstream.api_call import HOPS_MAX, ApiCall, ApiSubject
 from penstock.jetstream.direct_requests import (
     MessageQuery,
     RefusedRequestError,
@@ -171,18 +171,25 @@ class Lookups:
         """Latest time at which `tick` must run."""
         return self._later[0][0] if self._later else None
 
-    def answer_kept(self, group: MessageGroup, begin: int, end: int, prefixes: list[bytes], now: Now) -> list[int]:
-        """Answer the gets among rows [begin, end) whose messages are certain in memory, and note those to be looked up.
+    def take_gets(
+        self, group: MessageGroup, begin: int, end: int, prefixes: list[bytes], hops: int, now: Now
+    ) -> list[int]:
+        """Take the plain gets among rows [begin, end): pass them on, answer those whose messages are certain in memory,
+        and note those to be looked up. Return the other rows.
 
-        Return the other rows: other requests, and gets that this broker does not answer.
+        `hops`: how often brokers have passed them on.
         """
         found, others = sort_gets(group, begin, end, prefixes)
         for name, gets in found.items():
-            state = self._gateway.led(name.decode(errors="replace"))
+            stream = name.decode(errors="replace")
+            state = self._gateway.led(stream)
             if state is None or not self._allows_direct(state):
-                others += map(gets.row, range(gets.count))
+                if hops < HOPS_MAX and self._gateway.pass_on(stream, partial(_calls, group, gets, hops + 1)):
+                    self._gateway.requests["DIRECT.GET"] += 0 if hops else gets.count
+                else:
+                    others += map(gets.row, range(gets.count))
                 continue
-            self._gateway.requests["DIRECT.GET"] += gets.count
+            self._gateway.requests["DIRECT.GET"] += 0 if hops else gets.count
             left: Iterable[int] = range(gets.count)
             kept = self._gateway.node.kept_lasts(state.stream_id, now, self._gateway.user)
             if kept is not None:
@@ -202,9 +209,9 @@ class Lookups:
             row = gets.row(number)
             subject = gets.subject(group, number).decode(errors="replace")
             if _WILDCARDS.search(subject) is not None and is_wildcard(subject):
-                self._look_up(_call(group, row), state, MessageQuery(last_by_subj=subject), self._gateway.node.now)
+                self._look_up(_call(group, row, 0), state, MessageQuery(last_by_subj=subject), self._gateway.node.now)
             else:
-                noted.append(_Get(_call(group, row), subject, True))
+                noted.append(_Get(_call(group, row, 0), subject, True))
 
     def _allows_direct(self, state: StreamState) -> bool:
         config, allows = self._direct.get(state.stream_id, (None, False))
@@ -574,8 +581,13 @@ class Lookups:
                 self._gateway.answer(call, b"", status(code, error.message))
 
 
-def _call(group: MessageGroup, row: int) -> ApiCall:
-    return ApiCall(group.subject(row).decode(errors="replace"), group.reply(row) or b"", None, group.value(row) or b"")
+def _call(group: MessageGroup, row: int, hops: int) -> ApiCall:
+    subject = group.subject(row).decode(errors="replace")
+    return ApiCall(subject, group.reply(row) or b"", None, group.value(row) or b"", hops)
+
+
+def _calls(group: MessageGroup, gets: SubjectGets, hops: int) -> Iterator[ApiCall]:
+    return (_call(group, gets.row(number), hops) for number in range(gets.count))
 
 
 def _one(state: StreamState, query: MessageQuery) -> FindMessagesRequest | None:

@@ -116,6 +116,12 @@ class WithApi(Broker):
             payload = _read(payload)
         self.gateway.answered(reply.caller, reply.response, payload)
 
+    def take_calls(self, calls: list[Message]) -> None:
+        """One read with these requests, all of which are taken: the gateway gets as many turns as it wants."""
+        self.gateway.messages_received(group_of(calls), self.clock.now)
+        while self.gateway.has_next_turn:
+            self.gateway.turn(self.clock.now)
+
     def deliver(self, messages: list[Message]) -> None:
         asked = [
             message
@@ -124,7 +130,7 @@ class WithApi(Broker):
             if sid & GATEWAY_GROUP == GATEWAY_GROUP and _matches(pattern, message[0].decode(errors="replace"))
         ]
         if asked:
-            self.gateway.messages_received(group_of(asked), self.clock.now)
+            self.take_calls(asked)
         if len(asked) < len(messages):
             super().deliver(messages)
         self.turn()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import msgspec
 import pytest
 
 from penstock.jetstream import api_queue, gateway, lookups
@@ -33,7 +34,7 @@ def served(broker: GatewayBroker) -> int:
 def test_a_flood_is_served_in_slices() -> None:
     broker = with_messages()
     read(broker, *[INFO] * 100)
-    first = gateway.SLICE_US // gateway._CALL_US + 1
+    first = -(-gateway.SLICE_US // gateway._CALL_US)
     assert served(broker) == first
     assert broker.gateway.has_next_turn
     turns = 0
@@ -79,11 +80,23 @@ def test_what_does_not_fit_is_refused_at_once_and_told(monkeypatch: pytest.Monke
 def test_requests_of_other_brokers_wait_in_the_same_queue(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(api_queue, "API_QUEUE_MAX", 3)
     queue = ApiQueue()
-    calls = [ApiCall("x", b"r", None, b"")] * 4
-    assert queue.add_calls(calls) == 3
-    assert queue.add_calls(calls) == 0
-    assert queue.add(group_of([(b"x", b"r", None, b"")])) == 0
-    assert len(queue.calls) == 3
+    four = group_of([(b"x", b"r", None, b"")] * 4)
+    assert queue.add(four, 1) == 3
+    assert queue.add(four) == 0
+    assert queue.take_rows() == (four, 0, 3, 1)
+
+
+def test_gets_that_were_passed_on_are_answered_from_memory_too() -> None:
+    broker = with_messages()
+    read(broker, GET)
+    served(broker)
+    calls = [ApiCall(GET.decode(), b"reply.%d" % number, None, b"", 1) for number in range(50)]
+    before = broker.gateway.requests.total()
+    broker.gateway.passed_on(msgspec.msgpack.encode(calls), broker.clock.now)
+    broker.turn()
+    assert broker.writes == 2  # one for each read
+    assert served(broker) == 50
+    assert broker.gateway.requests.total() == before  # counted where they came in
 
 
 def test_a_queue_is_bounded_in_bytes_but_takes_any_one_read(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,7 +105,7 @@ def test_a_queue_is_bounded_in_bytes_but_takes_any_one_read(monkeypatch: pytest.
     large = group_of([(b"x", b"r", None, b"v" * 200)] * 2)
     assert queue.add(large) == 2
     assert queue.add(large) == 0
-    assert queue.take_rows() == (large, 0, 2)
+    assert queue.take_rows() == (large, 0, 2, 0)
     assert not queue
     assert queue.add(large) == 2
 
@@ -103,7 +116,7 @@ def test_the_rows_of_a_read_are_taken_in_order(monkeypatch: pytest.MonkeyPatch) 
     one, other = group_of([(b"a", b"r", None, b"")] * 3), group_of([(b"b", b"r", None, b"")])
     queue.add(one)
     queue.add(other)
-    assert [queue.take_rows() for _ in range(4)] == [(one, 0, 2), (one, 2, 3), (other, 0, 1), None]
+    assert [queue.take_rows() for _ in range(4)] == [(one, 0, 2, 0), (one, 2, 3, 0), (other, 0, 1, 0), None]
 
 
 def test_gets_that_wait_for_the_node_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

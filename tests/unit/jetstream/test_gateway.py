@@ -11,8 +11,8 @@ from penstock.base.errors import RemoteError
 from penstock.commitlog.files.files import holds_messages
 from penstock.jetstream import gateway as module
 from penstock.jetstream import stream_state, streams
-from penstock.jetstream.api_call import ApiCall
-from penstock.jetstream.gateway import HOPS_MAX, ApiRights
+from penstock.jetstream.api_call import HOPS_MAX, ApiCall
+from penstock.jetstream.gateway import ApiRights
 from penstock.jetstream.stream_config import REQUEST_BYTES_MAX
 from penstock.vfs.encrypted import EncryptedVfs
 from penstock.vfs.memory import MemoryVfs

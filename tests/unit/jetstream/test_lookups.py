@@ -21,7 +21,6 @@ from penstock.jetstream.gateway import ApiRights
 from penstock.jetstream.stream_config import KEPT
 from penstock.messages import CreateUserRequest, DeleteMessagesRequest, PurgeSubjectRequest
 from tests.extent import examples
-from tests.groups import group_of
 from tests.unit.jetstream.api_broker import ApiBroker
 
 PREFIX = "$JS.API."
@@ -62,7 +61,7 @@ class GatewayBroker(ApiBroker):
             ((PREFIX + subject).encode(), b"reply.%d" % number, headers, payload)
             for number, (subject, payload) in enumerate(calls)
         ]
-        self.gateway.messages_received(group_of(read), self.clock.now)  # type: ignore[arg-type]
+        self.take_calls(read)  # type: ignore[arg-type]
         self.turn()
         return self.told
 

@@ -71,7 +71,7 @@ API_ERRORS = Metric(
 )  # fmt: skip
 API_SECONDS = Metric(
     "penstock_jetstream_api_seconds", _HISTOGRAM,
-    "From the arrival of such a request at a broker of the cluster until its answer; of batches until their end.",
+    "From when such a request is looked at, by the broker that answers, until its answer; of batches until their end.",
     ("operation",), _US,
 )  # fmt: skip
 API_OPEN = Metric("penstock_jetstream_api_requests_open", _GAUGE, "Those that are not answered yet.")
