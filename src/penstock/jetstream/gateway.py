@@ -2,6 +2,7 @@
 
 Rules: all brokers share one queue group, so each request reaches one of them. That broker answers what no leader is
 needed for, and passes on what is about a stream's messages to the broker that leads the stream; it keeps nothing of it.
+A broker may not know a stream yet that another one has made: it finds none only once its image is confirmed.
 The executing broker answers on its own connection to NATS. A request without a reply subject is dropped. The node is
 asked through its own typed requests; its answers come back through `answered`, in a later turn.
 
@@ -18,7 +19,7 @@ asked through its own typed requests; its answers come back through `answered`, 
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -52,8 +53,11 @@ HOPS_MAX = 2
 """Brokers that may pass on one request: the leader may change while it is on its way."""
 CONVERSATIONS_MAX = 1_000
 """Requests under way at one broker, each with its payload of at most REQUEST_BYTES_MAX."""
+UNCONFIRMED_MAX = 1_000
+"""Requests about streams that this broker does not know, until its image is confirmed; others are refused."""
 _CALLS = msgspec.msgpack.Decoder(list[ApiCall])
 _NO_SUBJECT = bytes(range(0x21)) + b"\x7f"  # no character of a subject
+_UNCONFIRMED = unavailable("this broker has no contact with the metadata leader; ask again in a moment")
 _TIMEOUT_US = 4_500_000  # clients wait for 5 s
 _LAST_US = 300_000  # for the rest, without an answer to an optional question
 _RETRY_US = 50_000
@@ -64,6 +68,8 @@ _READING = frozenset(
     {"STREAM.MSG.GET", "DIRECT.GET", "CONSUMER.CREATE", "CONSUMER.DURABLE.CREATE", "CONSUMER.MSG.NEXT"}
 )
 """Operations that lead to messages in an answer."""
+_IN_HEADERS = frozenset({"DIRECT.GET", "CONSUMER.MSG.NEXT"})
+"""Operations whose answers are messages, so that a refusal is a status: JSON would be taken for a message."""
 _ANYWHERE = frozenset({"STREAM.CREATE", "STREAM.UPDATE", "STREAM.DELETE"})
 """Operations about a stream for which any broker asks the metadata leader: they need no partition leader."""
 
@@ -156,6 +162,8 @@ class Gateway:
         self._last_number = 0
         self._to_pass_on: dict[BrokerId, list[ApiCall]] = {}
         self._open: dict[_Open, None] = {}
+        # about streams that this broker does not know, and since when they wait; in that order
+        self._unconfirmed: deque[tuple[int, ApiCall]] = deque()
 
     # Events
 
@@ -190,7 +198,7 @@ class Gateway:
             owner = self._owners.get(self._parsed(subject).prefix)
             if owner is not None and owner.state is PrefixState.TAKEN:
                 calls.append(ApiCall(subject, reply, group.headers(row), group.value(row) or b""))
-        self._take_all(calls, now)
+        self._take_all(calls, now, self._take)
 
     def passed_on(self, raw: bytes | memoryview, now: Now) -> None:
         """Take API requests that another broker passed on. Raise RemoteError (bad_request)."""
@@ -200,7 +208,7 @@ class Gateway:
             raise RemoteError(ErrorCode.BAD_REQUEST, f"API calls: {error}") from None
         if any(not call.reply or call.reply.translate(None, _NO_SUBJECT) != call.reply for call in calls):
             raise RemoteError(ErrorCode.BAD_REQUEST, "API calls: a reply subject is none")
-        self._take_all(calls, now)
+        self._take_all(calls, now, self._take)
 
     def answered(self, caller: GatewayCaller, response: Response | RemoteError, payload: Payload) -> None:
         """Take the node's answer to a request of `ask`."""
@@ -222,6 +230,7 @@ class Gateway:
             elif one.retry_us is not None and now.elapsed_us >= one.retry_us:
                 one.retry_us = None
                 self._ask_missing(one, now)
+        self._look_at_unconfirmed(now)
         self.lookups.tick(now)
         for part in self.parts:
             part.tick(now)
@@ -260,6 +269,8 @@ class Gateway:
     def next_deadline_us(self) -> int | None:
         """Latest time at which `tick` must run."""
         dues = [one.deadline_us if one.retry_us is None else one.retry_us for one in self._open]
+        if self._unconfirmed:
+            dues.append(self.node.now.elapsed_us + _RETRY_US)
         if (due_us := self.lookups.next_deadline_us) is not None:
             dues.append(due_us)
         if self.node.cluster_id:
@@ -303,7 +314,7 @@ class Gateway:
     def refuse(self, call: ApiCall, subject: ApiSubject, error: ApiError) -> None:
         """Answer a call with an error."""
         self.errors[subject.operation] += 1
-        if subject.operation == "DIRECT.GET":
+        if subject.operation in _IN_HEADERS:
             self.answer(call, b"", status(error.code, error.description))
         else:
             self.answer(call, error_answer(subject.operation, error.code, error.err_code, error.description))
@@ -342,12 +353,12 @@ class Gateway:
     def _parsed(self, subject: str) -> ApiSubject:
         return parse_api_subject(subject, self._prefixes) or ApiSubject("", "")
 
-    def _take_all(self, calls: Sequence[ApiCall], now: Now) -> None:
+    def _take_all(self, calls: Sequence[ApiCall], now: Now, take: Callable[[ApiCall, Now], None]) -> None:
         """Take calls that came together; a bug in one is raised behind the others."""
         bug: Exception | None = None
         for call in calls:
             try:
-                self._take(call, now)
+                take(call, now)
             except Exception as error:  # noqa: BLE001 (raised below)
                 bug = error
         self.lookups.ask_gets(now)
@@ -362,10 +373,35 @@ class Gateway:
         if subject.operation == "INFO" and call.headers is not None and PROBE_HEADER.encode() in call.headers:
             self.answer(call, json_answer("INFO"), answer_headers({CLUSTER_HEADER: self.node.cluster_id}))
             return
-        handler = self.handlers.get(subject.operation)
-        if handler is None:
+        if subject.operation not in self.handlers:
             return  # as a nats-server without that operation: silence
         self.requests[subject.operation] += call.hops == 0
+        is_known = not subject.stream or subject.stream in self.node.image.names or subject.operation in _ANYWHERE
+        if is_known or self._is_confirmed(now.elapsed_us):
+            self._execute(call, subject, now)
+        elif len(self._unconfirmed) < UNCONFIRMED_MAX:
+            self._unconfirmed.append((now.elapsed_us, call))
+        else:
+            self.refuse(call, subject, _UNCONFIRMED)
+
+    def _is_confirmed(self, since_us: int) -> bool:
+        """True if the image has all streams that were made before a time."""
+        confirmed_us = self.node.confirmed_us
+        return confirmed_us is not None and confirmed_us >= since_us
+
+    def _look_at_unconfirmed(self, now: Now) -> None:
+        """Go on with requests about unknown streams, once the image is confirmed; refuse those that waited too long."""
+        calls = []
+        while self._unconfirmed and self._is_confirmed(self._unconfirmed[0][0]):
+            calls.append(self._unconfirmed.popleft()[1])
+        while self._unconfirmed and self._unconfirmed[0][0] + _TIMEOUT_US <= now.elapsed_us:
+            call = self._unconfirmed.popleft()[1]
+            self.refuse(call, self._parsed(call.subject), _UNCONFIRMED)
+        if calls:
+            self._take_all(calls, now, lambda call, now: self._execute(call, self._parsed(call.subject), now))
+
+    def _execute(self, call: ApiCall, subject: ApiSubject, now: Now) -> None:
+        handler = self.handlers[subject.operation]
         if (refusal := self._refusal(call, subject)) is not None:
             self.refuse(call, subject, refusal)
             return

@@ -46,6 +46,10 @@ class GatewayNode(Protocol):
         """Id of this broker's cluster; empty if unknown."""
 
     @property
+    def confirmed_us(self) -> int | None:
+        """Elapsed time up to which all changes of the metadata that were answered are in the image; None: unknown."""
+
+    @property
     def now(self) -> Now:
         """The time of the current event."""
 

@@ -528,7 +528,7 @@ class Readers:
             out, stopped = bytearray(), list[Cursor]()
             served = hot.deliver(feed.followers, 0, rows, out, TURN_BYTES, now.elapsed_us, stopped)
             self._send(out)
-            missed = {*feed.followers[served:]}
+            missed = dict.fromkeys(feed.followers[served:])
             if stopped or missed:
                 for reader in feed.unfollow([*stopped, *missed]):
                     reader.place = Place.IDLE

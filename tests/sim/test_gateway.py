@@ -1,0 +1,76 @@
+"""JetStream's API beside faults: look-ups, ordered readers, and planted mistakes in them that are found.
+
+Plans of their own, beside those of the seeds, so that each takes a second or two.
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from penstock.testing.simulation.planned_faults import Ill, PlannedFault
+from tests.extent import code_seed, each_change, needs_time
+from tests.sim.plan.plan import Act, PlannedOperation, RunPlan
+from tests.sim.run.run import run_plan
+
+END_US = 16_000_000
+OPERATIONS = 260
+FAULTS = 5
+SEEDS = (1, 15)  # 1: a broker is asked that has just begun
+NEW_SEEDS = 6
+REQUIRED = (
+    "look-ups answered",
+    "batch look-ups",
+    "messages of ordered readers",
+    "counts in quiet times",
+    "deleted readers",
+    "cut leaf connections",
+    "missing heartbeats",
+    "messages deleted through the API",
+    "writers that won",
+    "writers that lost",
+    "leader changes",
+)
+_ILLS = (
+    Ill.CRASH,
+    Ill.CLEAN_RESTART,
+    Ill.PAUSE,
+    Ill.DEPOSED_AND_ASKED,
+    Ill.DEPOSED_AND_ASKED,
+    Ill.NATS_LOST,
+    Ill.ACKS_LOST,
+    Ill.PARTITION,
+    Ill.CLOCK_STEP,
+    Ill.SLOW_DISK,
+)
+
+
+def plan(seed: int) -> RunPlan:
+    """Clients of the API, and a few faults."""
+    random = Random(f"{seed} of the gateway")
+    operations = [
+        PlannedOperation(1_000_000 + int(random.random() * (END_US - 1_000_000)), Act.API, 0, random.getrandbits(32))
+        for _ in range(OPERATIONS)
+    ]
+    faults = []
+    for number in range(FAULTS):
+        at_us = int((0.25 + 0.7 * (number + random.random()) / FAULTS) * END_US)
+        ill = _ILLS[int(random.random() * len(_ILLS))]
+        lasts_us = int(200_000 + random.random() ** 2 * 5_000_000)
+        faults.append(PlannedFault(at_us, ill, 1 + int(random.random() * 3), lasts_us, random.getrandbits(32)))
+    return RunPlan(seed, 3, END_US, tuple(sorted(operations)), tuple(faults))
+
+
+@each_change
+@pytest.mark.parametrize("seed", SEEDS)
+def test_what_the_api_answers_and_delivers_holds_whatever_strikes(seed: int) -> None:
+    result = run_plan(plan(seed))
+    assert result.error == ""
+    assert [name for name in REQUIRED if not result.counters.get(name)] == []
+
+
+@needs_time
+@pytest.mark.parametrize("number", range(NEW_SEEDS))
+def test_it_holds_in_seeds_that_no_other_code_had(number: int) -> None:
+    assert run_plan(plan(code_seed() + number)).error == ""
