@@ -376,8 +376,8 @@ class Gateway:
         if subject.operation not in self.handlers:
             return  # as a nats-server without that operation: silence
         self.requests[subject.operation] += call.hops == 0
-        is_known = not subject.stream or subject.stream in self.node.image.names or subject.operation in _ANYWHERE
-        if is_known or self._is_confirmed(now.elapsed_us):
+        is_known = not subject.stream or subject.stream in self.node.image.names
+        if is_known or subject.operation == "STREAM.CREATE" or self._is_confirmed(now.elapsed_us):
             self._execute(call, subject, now)
         elif len(self._unconfirmed) < UNCONFIRMED_MAX:
             self._unconfirmed.append((now.elapsed_us, call))

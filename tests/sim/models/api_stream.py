@@ -113,6 +113,12 @@ class ApiStream:
         place = self.history.places.get(name)
         return place is None or place > offset
 
+    def is_followed(self, offset: int, by_us: int) -> bool:
+        """True if a known message, and one of its subject that may be stored behind it, were sent by a time."""
+        name = self.history.known[offset]
+        beside = (one for one in self._beside(name) if one != name and self.sent_us[one] <= by_us)
+        return self.sent_us[name] <= by_us and any(self._may_replace(one, offset) for one in beside)
+
     def subject(self, name: bytes) -> bytes:
         return self.sent[name]
 

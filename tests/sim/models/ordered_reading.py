@@ -36,6 +36,7 @@ _AGAIN_US = 400_000
 _BEAT_US = 1_500_000
 _PULL_BATCH = 7
 _EXPIRES_US = 3_000_000
+_WITH_LASTS = 0.3  # of readers that begin at the first message
 _AFTERWARDS_US = 4_000_000  # a deleted reader's inbox is listened to for so long
 
 
@@ -49,6 +50,8 @@ class _Making:
     changes: int  # of the stream, then
     next_seq: int = 1  # of the consumer
     is_made: bool = False
+    made_us: int | None = None  # when it was answered, of a reader that begins with the last message of each subject
+    begins_with_lasts: bool = False
     pending: int | None = None  # told with the last message
     pending_changes: int = 0
     known: frozenset[int] = field(default_factory=frozenset)  # offsets known to match and to be live
@@ -128,6 +131,9 @@ class OrderedReader:
         config: dict[str, Any] = {"ack_policy": "none", "inactive_threshold": 20_000_000_000, "mem_storage": True}
         config |= {"name": making.name, "num_replicas": 1, "max_deliver": 1}
         config |= {"filter_subject": self.wanted.decode()} if self.wanted else {}
+        if self.last < 0 and self._random.random() < _WITH_LASTS:
+            config |= {"deliver_policy": "last_per_subject"} | ({} if self.wanted else {"filter_subject": ">"})
+            making.begins_with_lasts = True
         if self.last >= 0:
             config |= {"deliver_policy": "by_start_sequence", "opt_start_seq": self.last + 2}
         if self._is_push:
@@ -142,14 +148,16 @@ class OrderedReader:
             if "error" in fields or not fields:
                 self._make_later(making)
                 return
-            making.is_made, making.heard_us = True, self._now_us
+            making.is_made, making.heard_us, making.made_us = True, self._now_us, self._now_us
             if making.next_seq == 1:  # else its first messages have come earlier than the answer
                 self._check_pending(making, fields["num_pending"], making.began_at)
             if not self._is_push:
                 self._pull(making)
 
         where = f"CONSUMER.CREATE.{stream.name}.{making.name}"
-        if self.wanted:
+        if making.begins_with_lasts and not self.wanted:
+            where += ".>"
+        elif self.wanted:
             where += f".{self.wanted.decode()}"
         self._client.ask(where, {"stream_name": stream.name, "config": config}, done)
 
@@ -258,18 +266,23 @@ class OrderedReader:
             return
         if offset <= self.last:
             raise ViolationError(f"{making.name}: sequence {offset + 1} after {self.last + 1}")
-        skipped = [one for one in stream.live_of(self.wanted) if self.last < one < offset]
+        between = [one for one in stream.live_of(self.wanted) if self.last < one < offset]
+        skipped = [one for one in between if self._must_come(making, one)]
         if skipped:
             raise ViolationError(f"{making.name}: got offset {offset} after {self.last}, without {skipped}")
         if offset in making.deleted:
             raise ViolationError(f"{making.name}: got offset {offset}, which was deleted before it was made")
+
+    def _must_come(self, making: _Making, offset: int) -> bool:
+        """True if a live message is delivered: it may be the last one of its subject, or came later than the reader."""
+        return not making.begins_with_lasts or not self.stream.is_followed(offset, making.made_us or self._now_us)
 
     def _check_pending(self, making: _Making, pending: int, offset: int, *, is_message: bool = False) -> None:
         """Check `num_pending`, told with the message at `offset`, or when the reader was made behind it."""
         stream = self.stream
         if stream.is_excused or stream.losses != self._losses:
             return
-        least = sum(one > offset for one in making.known if stream.is_live(one))
+        least = sum(one > offset and stream.is_live(one) and self._must_come(making, one) for one in making.known)
         most = stream.sent_count(self.wanted, offset, making.deleted)
         if not least <= pending <= most:
             where = f"{making.name}: num_pending is {pending} at offset {offset}"
