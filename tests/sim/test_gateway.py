@@ -5,12 +5,15 @@ Plans of their own, beside those of the seeds, so that each takes a second or tw
 
 from __future__ import annotations
 
+import multiprocessing
+from concurrent.futures import ProcessPoolExecutor
 from random import Random
 
 import pytest
 
 from penstock.testing.simulation.planned_faults import Ill, PlannedFault
 from tests.extent import code_seed, each_change, needs_time
+from tests.sim.mutants import mutants
 from tests.sim.plan.plan import Act, PlannedOperation, RunPlan
 from tests.sim.run.run import run_plan
 
@@ -19,6 +22,13 @@ OPERATIONS = 260
 FAULTS = 5
 SEEDS = (1, 15)  # 1: a broker is asked that has just begun
 NEW_SEEDS = 6
+MUTANT_SEEDS = range(1, 9)
+QUICK = (
+    "a reader skips the message behind a chunk",
+    "num_pending counts what is deleted",
+    "a deleted reader is sent what comes later",
+    "a follower answers look-ups",
+)
 REQUIRED = (
     "look-ups answered",
     "batch look-ups",
@@ -74,3 +84,19 @@ def test_what_the_api_answers_and_delivers_holds_whatever_strikes(seed: int) -> 
 @pytest.mark.parametrize("number", range(NEW_SEEDS))
 def test_it_holds_in_seeds_that_no_other_code_had(number: int) -> None:
     assert run_plan(plan(code_seed() + number)).error == ""
+
+
+@each_change
+@pytest.mark.parametrize(
+    "mutant",
+    [
+        pytest.param(one.name, marks=() if one.name in QUICK else needs_time)
+        for one in (*mutants.MUTANTS_OF_GATEWAY, mutants.named("a deposed leader answers look-ups"))
+    ],
+)
+def test_a_planted_mistake_is_found(mutant: str) -> None:
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, context, initializer=mutants.install, initargs=(mutant,)) as pool:
+        errors = (pool.submit(run_plan, plan(seed)).result().error for seed in MUTANT_SEEDS)
+        error = next(filter(None, errors), "")
+    assert error.startswith("ViolationError: ")
