@@ -172,6 +172,28 @@ _FIELDS: dict[str, tuple[str, ...]] = {
     "CONSUMER.PAUSE": ("pause_until",),
     "CONSUMER.RESET": ("seq",),
 }  # fmt: skip
+_SOUND: dict[str, tuple[dict[str, Any], ...]] = {
+    "STREAM.MSG.GET": (
+        {"seq": 1},
+        {"last_by_subj": "orders.x"},
+        {"seq": 1, "next_by_subj": "orders.*", "no_hdr": True},
+        {"start_time": "2024-01-01T00:00:00.123456789Z"},
+        {"seq": 1, "batch": 5},
+        {"multi_last": ["orders.>"], "up_to_seq": 2},
+        {"multi_last": ["orders.x", "none"], "up_to_time": "2099-01-01T00:00:00+01:00"},
+        {"batch": 2, "start_time": "1999-01-01T00:00:00Z", "max_bytes": 10},
+    ),
+    "STREAM.PURGE": ({"seq": 2}, {"keep": 1}, {"filter": "orders.x"}),
+    "STREAM.MSG.DELETE": ({"seq": 1}, {"seq": 2, "no_erase": True}),
+    "STREAM.INFO": ({"deleted_details": True, "subjects_filter": ">"},),
+    "CONSUMER.MSG.NEXT": (
+        {"batch": 2},
+        {"batch": 5, "no_wait": True},
+        {"batch": 5, "expires": 3_000_000_000, "idle_heartbeat": 500_000_000, "max_bytes": 100},
+    ),
+    "CONSUMER.PAUSE": ({"pause_until": "2099-01-01T00:00:00Z"},),
+    "CONSUMER.RESET": ({"seq": 1}, {}),
+}
 _CONSUMER = (
     "name", "durable_name", "deliver_policy", "opt_start_seq", "opt_start_time", "ack_policy", "filter_subject",
     "filter_subjects", "replay_policy", "rate_limit_bps", "deliver_subject", "idle_heartbeat", "flow_control",
@@ -238,6 +260,8 @@ def _body(chance: Random, operation: str) -> bytes:
         body = {"stream_name": "orders", "config": _good_consumer(chance)}
     elif kind == "STREAM.CREATE" and chance.random() < 0.8:
         body |= {"name": chance.choice(("orders", "new")), "subjects": chance.choice((["new.*"], ["orders.>"]))}
+    elif kind in _SOUND and chance.random() < 0.5:
+        body = chance.choice(_SOUND[kind])
     text = json.dumps(body).encode()
     return text if chance.random() < 0.9 else text.replace(b"1", b"1" + b"0" * 400, 1)
 
@@ -245,7 +269,7 @@ def _body(chance: Random, operation: str) -> bytes:
 def _subject(chance: Random, operation: str) -> bytes:
     tokens = [operation]
     if operation not in ("INFO", "STREAM.NAMES", "STREAM.LIST") or chance.random() < 0.1:
-        tokens.append(chance.choice(("orders", "orders", "orders", "new", "", "__offsets", "x" * 300, "a*b")))
+        tokens.append(chance.choice((*("orders",) * 12, "new", "", "__offsets", "x" * 300, "a*b")))
     if (operation.startswith(("CONSUMER", "DIRECT")) and chance.random() < 0.8) or chance.random() < 0.1:
         tokens.append(chance.choice(("c", "p", "orders.x", "n.orders.x", "", "*", ">", "é")))
     return ".".join(tokens).encode()

@@ -23,12 +23,15 @@ FAULTS = 5
 SEEDS = (1, 15)  # 1: a broker is asked that has just begun
 NEW_SEEDS = 6
 MUTANT_SEEDS = range(1, 9)
+A_LEASE = "a deposed leader answers look-ups"
 QUICK = (
     "a reader skips the message behind a chunk",
     "num_pending counts what is deleted",
     "a deleted reader is sent what comes later",
-    "a follower answers look-ups",
+    A_LEASE,
 )
+MUTANTS = (*mutants.MUTANTS_OF_GATEWAY, mutants.named(A_LEASE))
+DEPOSED = (Ill.DEPOSED_AND_ASKED,)
 REQUIRED = (
     "look-ups answered",
     "batch look-ups",
@@ -42,7 +45,7 @@ REQUIRED = (
     "writers that lost",
     "leader changes",
 )
-_ILLS = (
+ILLS = (
     Ill.CRASH,
     Ill.CLEAN_RESTART,
     Ill.PAUSE,
@@ -56,7 +59,7 @@ _ILLS = (
 )
 
 
-def plan(seed: int) -> RunPlan:
+def plan(seed: int, ills: tuple[Ill, ...] = ILLS) -> RunPlan:
     """Clients of the API, and a few faults."""
     random = Random(f"{seed} of the gateway")
     operations = [
@@ -66,10 +69,15 @@ def plan(seed: int) -> RunPlan:
     faults = []
     for number in range(FAULTS):
         at_us = int((0.25 + 0.7 * (number + random.random()) / FAULTS) * END_US)
-        ill = _ILLS[int(random.random() * len(_ILLS))]
+        ill = ills[int(random.random() * len(ills))]
         lasts_us = int(200_000 + random.random() ** 2 * 5_000_000)
         faults.append(PlannedFault(at_us, ill, 1 + int(random.random() * 3), lasts_us, random.getrandbits(32)))
     return RunPlan(seed, 3, END_US, tuple(sorted(operations)), tuple(faults))
+
+
+def marks_of(mutant: str) -> tuple[pytest.MarkDecorator, ...]:
+    """What the change tier leaves out."""
+    return () if mutant in QUICK else (needs_time,)
 
 
 @each_change
@@ -87,16 +95,18 @@ def test_it_holds_in_seeds_that_no_other_code_had(number: int) -> None:
 
 
 @each_change
-@pytest.mark.parametrize(
-    "mutant",
-    [
-        pytest.param(one.name, marks=() if one.name in QUICK else needs_time)
-        for one in (*mutants.MUTANTS_OF_GATEWAY, mutants.named("a deposed leader answers look-ups"))
-    ],
-)
+@pytest.mark.parametrize("mutant", [pytest.param(one.name, marks=marks_of(one.name)) for one in MUTANTS])
 def test_a_planted_mistake_is_found(mutant: str) -> None:
+    ills = DEPOSED if mutant == A_LEASE else ILLS
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, context, initializer=mutants.install, initargs=(mutant,)) as pool:
-        errors = (pool.submit(run_plan, plan(seed)).result().error for seed in MUTANT_SEEDS)
+        errors = (pool.submit(run_plan, plan(seed, ills)).result().error for seed in MUTANT_SEEDS)
         error = next(filter(None, errors), "")
     assert error.startswith("ViolationError: ")
+
+
+@each_change
+def test_a_leader_that_is_deposed_and_asked_holds_it() -> None:
+    result = run_plan(plan(1, DEPOSED))
+    assert result.error == ""
+    assert result.counters[f"struck: {Ill.DEPOSED_AND_ASKED}"] > 0

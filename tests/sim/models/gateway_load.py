@@ -35,6 +35,7 @@ from penstock.testing.simulation import inspector
 from penstock.testing.simulation.broker.broker import SimBroker, Surroundings
 from penstock.testing.simulation.checks.checks import Checks, PartitionHistory, SentMessage
 from penstock.testing.simulation.nats import PublishedMessage
+from penstock.testing.simulation.targeted_faults import LOOKED_UP
 from tests.sim.checks.refusals import Refusals
 from tests.sim.models.api_client import ApiClient, field_of, fields_of, status_of
 from tests.sim.models.api_stream import ApiStream
@@ -48,6 +49,7 @@ _SUBJECTS = 4
 _AGAIN_US = 400_000
 _WINDOW_NS = 60_000_000_000
 _BATCH = 6
+_OFTEN, _OFTEN_US, _AT_ONCE = 12, 20_000, 2
 _NOT_FOUND = 404
 _NO_STREAM = 10059
 _SILENT = (408, 500, 503)
@@ -251,8 +253,20 @@ class GatewayLoad:
         elif act < 64:
             readers = self._readers[stream.name]
             readers[chance // 500 % len(readers)].delete(rewinds=bool(chance // 5_000 % 2))
+        elif act < 67:
+            self._look_up_often(stream, self._subject(stream, self._drawn(_SUBJECTS)), _OFTEN)
         else:
             self._look_up(stream, chance // 500)
+
+    def _look_up_often(self, stream: ApiStream, subject: bytes, left: int) -> None:
+        """Publish, and look it up as soon as it is acked; a moment later again."""
+        if left and not stream.history.is_deleted:
+            self._around.count(LOOKED_UP)
+            self._send(stream, subject)
+            for kind in range(_AT_ONCE):
+                self._last(stream, subject, kind, lambda _: None)
+            again = partial(self._look_up_often, stream, subject, left - 1)
+            self._around.scheduler.after(_OFTEN_US, again)
 
     def _cut_a_leaf(self, number: int) -> None:
         if leaves := self._around.nats.leaves():
