@@ -20,9 +20,10 @@ from tests.sim.run.run import run_plan
 END_US = 16_000_000
 OPERATIONS = 260
 FAULTS = 5
-SEEDS = (1, 15)  # 1: a broker is asked that has just begun
+SEEDS = (1, 15)
 NEW_SEEDS = 6
 MUTANT_SEEDS = range(1, 9)
+AN_OLD_IMAGE = "a broker denies streams that it does not know yet"
 A_LEASE = "a deposed leader answers look-ups"
 QUICK = (
     "a reader skips the message behind a chunk",
@@ -32,6 +33,7 @@ QUICK = (
 )
 MUTANTS = (*mutants.MUTANTS_OF_GATEWAY, mutants.named(A_LEASE))
 DEPOSED = (Ill.DEPOSED_AND_ASKED,)
+RESTARTS = (Ill.CLEAN_RESTART, Ill.CRASH)  # brokers are asked that have just begun
 REQUIRED = (
     "look-ups answered",
     "batch look-ups",
@@ -97,7 +99,7 @@ def test_it_holds_in_seeds_that_no_other_code_had(number: int) -> None:
 @each_change
 @pytest.mark.parametrize("mutant", [pytest.param(one.name, marks=marks_of(one.name)) for one in MUTANTS])
 def test_a_planted_mistake_is_found(mutant: str) -> None:
-    ills = DEPOSED if mutant == A_LEASE else ILLS
+    ills = {A_LEASE: DEPOSED, AN_OLD_IMAGE: RESTARTS}.get(mutant, ILLS)
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, context, initializer=mutants.install, initargs=(mutant,)) as pool:
         errors = (pool.submit(run_plan, plan(seed, ills)).result().error for seed in MUTANT_SEEDS)
@@ -106,7 +108,12 @@ def test_a_planted_mistake_is_found(mutant: str) -> None:
 
 
 @each_change
-def test_a_leader_that_is_deposed_and_asked_holds_it() -> None:
-    result = run_plan(plan(1, DEPOSED))
+@pytest.mark.parametrize(
+    ("ills", "happens"),
+    [(DEPOSED, f"struck: {Ill.DEPOSED_AND_ASKED}"), (RESTARTS, f"fault: {Ill.CLEAN_RESTART}")],
+    ids=["deposed leaders", "restarts"],
+)
+def test_brokers_that_know_less_than_others_answer_nothing_old(ills: tuple[Ill, ...], happens: str) -> None:
+    result = run_plan(plan(1, ills))
     assert result.error == ""
-    assert result.counters[f"struck: {Ill.DEPOSED_AND_ASKED}"] > 0
+    assert result.counters[happens] > 0
