@@ -29,6 +29,7 @@ _OF_CLUSTERS = (
     *mutants.MUTANTS_OF_LEVELS,
     *mutants.MUTANTS_OF_SUBJECTS,
     *mutants.MUTANTS_OF_OBSERVERS,
+    *mutants.MUTANTS_OF_GATEWAY,
 )
 
 

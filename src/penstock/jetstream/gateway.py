@@ -2,6 +2,7 @@
 
 Rules: all brokers share one queue group, so each request reaches one of them. That broker answers what no leader is
 needed for, and passes on what is about a stream's messages to the broker that leads the stream; it keeps nothing of it.
+A broker may not know a stream yet that another one has made: it finds none only once its image is confirmed.
 The executing broker answers on its own connection to NATS. A request without a reply subject is dropped. Requests
 queue up (`ApiQueue`) and are served in slices, between which everything else gets its turn; one that finds the queue
 full is refused. The node is asked through its own typed requests; its answers come back through `answered`, in a later
@@ -20,7 +21,7 @@ turn.
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -83,8 +84,11 @@ _CALL_US, _LISTED_US = 250, 10  # of a request, and for each stream of a list
 _QUICK_US = {"CONSUMER.MSG.NEXT": 20}
 _LISTS = frozenset({"STREAM.LIST", "STREAM.NAMES"})
 _DIRECT = "DIRECT.GET."
+UNCONFIRMED_MAX = 1_000
+"""Requests about streams that this broker does not know, until its image is confirmed; others are refused."""
 _CALLS = msgspec.msgpack.Decoder(list[ApiCall])
 _NO_SUBJECT = bytes(range(0x21)) + b"\x7f"  # no character of a subject
+_UNCONFIRMED = unavailable("this broker has no contact with the metadata leader; ask again in a moment")
 _TIMEOUT_US = 4_500_000  # clients wait for 5 s
 _LAST_US = 300_000  # for the rest, without an answer to an optional question
 _RETRY_US = 50_000
@@ -98,7 +102,7 @@ _READING = frozenset(
 )
 """Operations that lead to messages in an answer."""
 _OF_STATUSES = frozenset({"DIRECT.GET", "CONSUMER.MSG.NEXT"})
-"""Operations whose callers take an answer without a status for a message."""
+"""Operations whose answers are messages, so that a refusal is a status: JSON would be taken for a message."""
 _ANYWHERE = frozenset({"STREAM.CREATE", "STREAM.UPDATE", "STREAM.DELETE"})
 """Operations about a stream for which any broker asks the metadata leader: they need no partition leader."""
 
@@ -207,6 +211,8 @@ class Gateway:
         self._denials: dict[str, int] = {}  # by operation: when the next one is logged
         self._queue = ApiQueue()
         self._seen: tuple[ClusterImage, str, StreamState] | None = None  # the last stream that was looked up
+        # about streams that this broker does not know, and since when they wait; in that order
+        self._unconfirmed: deque[tuple[int, ApiCall]] = deque()
 
     # Events
 
@@ -274,6 +280,7 @@ class Gateway:
             elif one.retry_us is not None and now.elapsed_us >= one.retry_us:
                 one.retry_us = None
                 self._ask_missing(one, now)
+        self._refuse_unconfirmed(now)
         self.lookups.tick(now)
         for part in self.parts:
             part.tick(now)
@@ -309,7 +316,7 @@ class Gateway:
     @property
     def has_next_turn(self) -> bool:
         """True if `turn` has something to do."""
-        if self._queue:
+        if self._queue or self._has_confirmed:
             return True
         for part in self.parts:  # noqa: SIM110 (asked for several times in each turn)
             if part.has_next_turn:
@@ -320,6 +327,8 @@ class Gateway:
     def next_deadline_us(self) -> int | None:
         """Latest time at which `tick` must run."""
         dues = [one.deadline_us if one.retry_us is None else one.retry_us for one in self._open]
+        if self._unconfirmed:
+            dues.append(self.node.now.elapsed_us + _RETRY_US)
         if (due_us := self.lookups.next_deadline_us) is not None:
             dues.append(due_us)
         if (due_us := self._ownership.next_deadline_us) is not None:
@@ -516,10 +525,13 @@ class Gateway:
             for row in self._answer_kept(group, begin, end, hops, now):
                 if (call := self._call(group, row, hops, now)) is not None:
                     queue.calls.append(call)
-        while queue.calls and left_us > 0:
-            call = queue.calls.popleft()
+        while left_us > 0 and (queue.calls or self._has_confirmed):
             try:
-                left_us -= self._take(call, now)
+                if self._has_confirmed:
+                    call = self._unconfirmed.popleft()[1]
+                    left_us -= self._execute(call, self._parsed(call.subject), now)
+                else:
+                    left_us -= self._take(queue.calls.popleft(), now)
             except Exception as error:  # noqa: BLE001 (raised below)
                 bug.append(error)
         self.lookups.ask_gets(now)
@@ -561,10 +573,40 @@ class Gateway:
         if subject.operation == "INFO" and call.headers is not None and PROBE_HEADER.encode() in call.headers:
             self.answer(call, json_answer("INFO"), answer_headers({CLUSTER_HEADER: self.node.cluster_id}))
             return _CALL_US
-        handler = self.handlers.get(subject.operation)
-        if handler is None:
+        if subject.operation not in self.handlers:
             return _CALL_US  # as a nats-server without that operation: silence
         self.requests[subject.operation] += call.hops == 0
+        name = subject.stream
+        is_known = not name or name in self.node.image.names or self.stream(name) is not None
+        if is_known or subject.operation == "STREAM.CREATE" or self._is_confirmed(now.elapsed_us):
+            return self._execute(call, subject, now)
+        if len(self._unconfirmed) < UNCONFIRMED_MAX:
+            self._unconfirmed.append((now.elapsed_us, call))
+        else:
+            self.refuse(call, subject, _UNCONFIRMED)
+        return _CALL_US
+
+    def _is_confirmed(self, since_us: int) -> bool:
+        """True if the image has all streams that were made before a time."""
+        confirmed_us = self.node.confirmed_us
+        return confirmed_us is not None and confirmed_us >= since_us
+
+    @property
+    def _has_confirmed(self) -> bool:
+        """True if a request about an unknown stream can go on."""
+        return bool(self._unconfirmed) and self._is_confirmed(self._unconfirmed[0][0])
+
+    def _refuse_unconfirmed(self, now: Now) -> None:
+        """Refuse requests about unknown streams that have waited for too long."""
+        while self._unconfirmed and not self._has_confirmed:
+            since_us, call = self._unconfirmed[0]
+            if since_us + _TIMEOUT_US > now.elapsed_us:
+                return
+            self._unconfirmed.popleft()
+            self.refuse(call, self._parsed(call.subject), _UNCONFIRMED)
+
+    def _execute(self, call: ApiCall, subject: ApiSubject, now: Now) -> int:
+        handler = self.handlers[subject.operation]
         if (refusal := self._refusal(call, subject)) is not None:
             self.refuse(call, subject, refusal)
             return _CALL_US

@@ -338,7 +338,7 @@ class Lookups:
             gets = [one for one in gets if one not in wrong]
         request = FindMessagesRequest(
             stream_id=state.stream_id,
-            subjects=tuple({one.subject for one in gets}),
+            subjects=tuple(dict.fromkeys(one.subject for one in gets)),
             which="last_of_each",
             limit=limits.FOUND_SUBJECTS_MAX,
         )

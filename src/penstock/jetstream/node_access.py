@@ -55,6 +55,10 @@ class GatewayNode(Protocol):
         """Elapsed time until which this broker may act by the decision on JetStream's API that it has applied."""
 
     @property
+    def confirmed_us(self) -> int | None:
+        """Elapsed time up to which all changes of the metadata that were answered are in the image; None: unknown."""
+
+    @property
     def now(self) -> Now:
         """The time of the current event."""
 

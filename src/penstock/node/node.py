@@ -403,6 +403,11 @@ class Node:
         return self._outbox
 
     @property
+    def confirmed_us(self) -> int | None:
+        """Elapsed time up to which all changes of the metadata that were answered are in the image; None: unknown."""
+        return self._cluster.confirmed_us
+
+    @property
     def now(self) -> Now:
         """The time of the current event."""
         return self._context.now

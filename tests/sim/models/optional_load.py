@@ -17,6 +17,7 @@ from tests.sim.checks.rights import Rights
 from tests.sim.models.admin_model import USERS, Ruling
 from tests.sim.models.client_state import StreamGeneration
 from tests.sim.models.expecting import Expecting
+from tests.sim.models.gateway_load import GatewayLoad
 from tests.sim.models.grouping import GroupModels
 from tests.sim.models.importing import Importing
 from tests.sim.models.logins import ADMIN, APP, Login
@@ -47,6 +48,7 @@ class OptionalLoad:
         self._imports, self._registers, self._marks = Act.IMPORT in acts, Act.SCHEMA in acts, Act.MARK in acts
         self._upgrades, self._expects = Act.LEVEL in acts, Act.EXPECT in acts
         self.looks_up = Act.LAST in acts
+        around.serves_api = Act.API in acts
         self._around = around
         self._checks = checks
         self.brokers = brokers
@@ -59,6 +61,7 @@ class OptionalLoad:
         self.marking: Marking | None = None
         self._upgrading: Upgrading | None = None
         self._expecting: Expecting | None = None
+        self._gateway: GatewayLoad | None = None
 
     def programs(self, count: int) -> list[SimClient]:
         """Return the clients c1, c2, … of the basic load; with users, c1 is the administrator's."""
@@ -96,6 +99,10 @@ class OptionalLoad:
             chance = self._random("expecting")
             self._expecting = Expecting(self._around, self._checks, refusals, self.brokers, ruler, chance)
             self.acts |= self._expecting.acts
+        if self._around.serves_api:
+            chance = self._random("API")
+            self._gateway = GatewayLoad(self._around, self._checks, refusals, self.brokers, ruler, chance)
+            self.acts |= self._gateway.acts
         if self._upgrades:
             self._upgrading = Upgrading(self._around, self._checks, self.brokers, ruler, self._random("levels"))
             self.acts |= self._upgrading.acts
@@ -113,6 +120,8 @@ class OptionalLoad:
             self.marking.create()
         if self._expecting is not None:
             self._expecting.create()
+        if self._gateway is not None:
+            self._gateway.create()
         if self._upgrading is not None:
             self._upgrading.start()
 
@@ -124,20 +133,22 @@ class OptionalLoad:
             self.marking.acted(broker)
         if self._expecting is not None:
             self._expecting.acted(broker)
+        if self._gateway is not None:
+            self._gateway.acted(broker)
         if self._upgrading is not None:
             self._upgrading.acted(broker)
 
     @property
     def generations(self) -> list[StreamGeneration]:
         """The streams that the audit also reads."""
-        loads = (self._tenants, self._registering, self.marking, self._expecting)
+        loads = (self._tenants, self._registering, self.marking, self._expecting, self._gateway)
         return [one for load in loads if load is not None for one in load.generations]
 
     def allow_unclean_election(self, stream_id: int) -> bool:
         """Allow an unclean leader election; return False if the stream is not part of this load."""
         there = (
             self._ruling, self._tenants, self._importing, self._registering, self.marking, self._expecting,
-            self._upgrading,
+            self._gateway, self._upgrading,
         )  # fmt: skip
         return any(one.allow_unclean_election(stream_id) for one in there if one is not None)
 
@@ -155,6 +166,8 @@ class OptionalLoad:
             waits.append(self.marking.waits_for(is_stuck))
         if self._expecting is not None:
             waits.append(self._expecting.waits_for(is_stuck))
+        if self._gateway is not None:
+            waits.append(self._gateway.waits_for(is_stuck))
         if self._upgrading is not None:
             waits.append(self._upgrading.waits_for())
         return lambda: ", ".join(filter(None, [one() for one in waits]))
@@ -163,5 +176,7 @@ class OptionalLoad:
         """Check `__audit` and expectations after the audit of the logs."""
         if self._expecting is not None:
             self._expecting.check()
+        if self._gateway is not None:
+            self._gateway.check()
         if self._ruling is not None:
             self._ruling.check()

@@ -28,6 +28,7 @@ _COMPANIONS = "penstock.node.replicas.companions"
 _SUBJECTS = "penstock.commitlog.subject_queries"
 _DECISIONS = "penstock.node.api.row_decisions"
 _ROW_LIMIT = "penstock.node.partition.row_limit"
+_READERS = "penstock.jetstream.readers.table"
 _FEATURES = "penstock.metadata.feature_versions"
 
 
@@ -971,7 +972,94 @@ Left out is a marker that takes what came while the log was read: the time for i
 """
 
 
+MUTANTS_OF_GATEWAY = (
+    Mutant(
+        "a broker denies streams that it does not know yet",
+        "penstock.jetstream.gateway",
+        "        return confirmed_us is not None and confirmed_us >= since_us\n",
+        "        return True\n",
+    ),
+    Mutant(
+        "a reader skips the message behind a chunk",
+        _READERS,
+        "            cursor.next_offset = max(cursor.next_offset, chunk.end)\n        self._send(out)\n",
+        "            cursor.next_offset = max(cursor.next_offset, chunk.end + 1)\n        self._send(out)\n",
+    ),
+    Mutant(
+        "a reader begins behind the message that it asks for",
+        "penstock.jetstream.readers.starting",
+        "            return Start(max(begin, config.start_seq - 1))\n",
+        "            return Start(max(begin, config.start_seq))\n",
+    ),
+    Mutant(
+        "num_pending counts what is deleted",
+        "penstock.jetstream.readers.starting",
+        "        return Pending(wanted + (found.rows or 0), int(found.committed_end), version)\n",
+        "        return Pending(int(found.committed_end) - offset, int(found.committed_end), version)\n",
+    ),
+    Mutant(
+        "num_pending is not counted anew after a deletion",
+        "penstock.jetstream.readers.feed",
+        "        if self.version is None or not is_same or shown.log_start != before.log_start:\n",
+        "        if self.version is None:\n",
+    ),
+    Mutant(
+        "the filter of a reader that is made anew is forgotten",
+        "penstock.jetstream.readers.handlers",
+        "        cursor = new_cursor(feed.filter_of(config.filters), state.name, name, start.offset)\n",
+        "        wanted = feed.filter_of(() if start.offset else config.filters)\n"
+        "        cursor = new_cursor(wanted, state.name, name, start.offset)\n",
+    ),
+    Mutant(
+        "a deleted reader is sent what comes later",
+        _READERS,
+        "        for _ in feed.unfollow([reader.cursor for reader in readers if reader.place is Place.FOLLOWING]):\n"
+        "            pass\n",
+        "",
+    ),
+    Mutant(
+        "deleted messages are delivered",
+        "penstock.jetstream.readers.chunks",
+        "        for one in self.rows:\n            one.skip(_marks(one.offsets, hidden))\n",
+        "",
+    ),
+    Mutant(
+        "a follower answers look-ups",
+        "penstock.node.replicas.partition_lookup",
+        "        if (refusal := no_leader_error(self._context.image, partition)) is not None:\n",
+        "        if False and (refusal := no_leader_error(self._context.image, partition)) is not None:\n",
+        (
+            Patch(
+                "penstock.jetstream.gateway",
+                " or (leader := stream.partitions[0].leader) == self.node.broker_id:\n",
+                " or (leader := stream.partitions[0].leader) or True:\n",
+            ),
+            Patch(
+                _PARTITION,
+                '        if leadership is None or self.is_mute:\n            text = f"this replica of',
+                "        if leadership is None:\n            return\n"
+                '        if self.is_mute:\n            text = f"this replica of',
+            ),
+        ),
+    ),
+    Mutant(
+        "a batch look-up leaves out its first message",
+        "penstock.jetstream.lookups",
+        "            begin=_offset(query.seq) if begin_us is None else Offset(0),\n",
+        "            begin=Offset(_offset(query.seq) + 1) if begin_us is None else Offset(0),\n",
+    ),
+    Mutant(
+        "the end of a batch look-up counts what was sent",
+        "penstock.jetstream.lookups",
+        "                batch.pending = max(0, batch.pending - sent)\n",
+        "                pass\n",
+    ),
+)
+"""Mutants of JetStream's API; `tests/sim/test_gateway.py` has plans that find them within seconds."""
+
+
 _OTHERS = (
+    *MUTANTS_OF_GATEWAY,
     *CLUSTER_MUTANTS,
     *MUTANTS_OF_SUBJECTS,
     *MUTANTS_OF_RIGHTS,

@@ -29,6 +29,7 @@ SCHEMA_OPERATIONS = 240
 MARK_OPERATIONS = 400
 EXPECT_OPERATIONS = 360
 LEVEL_OPERATIONS = 80
+API_OPERATIONS = 400
 DURABILITY_OPERATIONS = 6
 SUBJECT_OPERATIONS = 12
 LAST_OPERATIONS = 100  # of each slot
@@ -70,6 +71,7 @@ class Act(StrEnum):
     SUBJECTS = "subjects"  # of a stream are added or removed
     LAST = "last"  # message of a subject is looked up
     LATEST = "latest"  # messages are published, and the end of the log is looked up, again and again for a moment
+    API = "api"  # clients of JetStream's API read, write, and make streams
     IMPORT = "import"  # a program imports rows with their offsets and timestamps, is killed, or checks what is stored
 
 
@@ -117,6 +119,7 @@ _SCHEMA_ACTS = ((Act.SCHEMA, 1),)
 _MARK_ACTS = ((Act.MARK, 1),)
 _EXPECT_ACTS = ((Act.EXPECT, 1),)
 _LEVEL_ACTS = ((Act.LEVEL, 1),)
+_API_ACTS = ((Act.API, 1),)
 
 _KEYED_ACTS = (
     (Act.PUBLISH, 100),
@@ -246,8 +249,12 @@ def make_plan(seed: int, brokers: int, slots: int) -> RunPlan:
     if has_expectations:
         operations += _drawn_apart(seed, "expectations", end_us, 0, _EXPECT_ACTS, EXPECT_OPERATIONS)
     needs_newest_level = has_schemas or has_marks or has_expectations
-    if _is_drawn(seed, "with upgrades") and not needs_newest_level:
+    has_levels = _is_drawn(seed, "with upgrades") and not needs_newest_level
+    if has_levels:
         operations += _drawn_apart(seed, "levels", end_us, 0, _LEVEL_ACTS, LEVEL_OPERATIONS)
+    has_users = _is_drawn(seed, "with users")
+    if _is_drawn(seed, "with an API") and not has_levels and not has_users:  # it needs the level, and acts as no user
+        operations += _drawn_apart(seed, "API", end_us, 0, _API_ACTS, API_OPERATIONS)
     if _is_drawn(seed, "with subjects"):
         for slot in (0, split_slot):
             operations += _drawn_apart(seed, f"subjects {slot}", end_us, slot, _SUBJECT_ACTS, SUBJECT_OPERATIONS)

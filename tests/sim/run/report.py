@@ -96,6 +96,14 @@ _ALWAYS = (
     "rests",
     "failed logs",
     "fenced logs",
+    "look-ups answered",
+    "batch look-ups",
+    "messages of ordered readers",
+    "counts in quiet times",
+    "deleted readers",
+    "messages deleted through the API",
+    "streams deleted through the API",
+    "writers that won",
 )
 _ALONE = ("readers sent back",)  # in a cluster readers lose messages too rarely
 _IN_A_CLUSTER = (

@@ -222,7 +222,7 @@ class Feed:
 
     def unfollow(self, cursors: Iterable[Cursor]) -> Iterator[Reader]:
         """Take these out of the followers."""
-        gone = {*cursors}
+        gone = dict.fromkeys(cursors)  # in their order: a run of the simulator repeats
         self.followers = [cursor for cursor in self.followers if cursor not in gone]
         for cursor in gone:
             yield self.reader_of[cursor]

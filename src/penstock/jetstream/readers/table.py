@@ -596,7 +596,7 @@ class Readers:
             served = hot.deliver(feed.followers, 0, rows, out, TURN_BYTES, now.elapsed_us, stopped)
             self._note(feed, rows, *before)
             self._send(out)
-            missed = {*feed.followers[served:]}
+            missed = dict.fromkeys(feed.followers[served:])
             if stopped or missed:
                 for reader in feed.unfollow([*stopped, *missed]):
                     reader.place = Place.IDLE

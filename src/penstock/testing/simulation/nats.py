@@ -4,7 +4,10 @@ Rules: Input and output are protocol bytes, so that the real parser and the real
 the lines of a connection in order and delivers to each connection in order. It stores nothing for disconnected clients
 and delivers nothing twice. A message on a subject without subscribers gets "no responders" on its reply subject.
 
-A publisher has an inbox and no connection (`publish`), or is a program with a client of its own (`greet`).
+A publisher has an inbox and no connection (`publish`), or is a program with a client of its own (`greet`). A client of
+JetStream's API has no connection either: it subscribes inboxes (`subscribe`), and sends requests to them (`request`).
+A leaf connection (`greet_leaf`) is told of all these inboxes, and delivers to them; what comes to one inbox stays in
+order.
 
 | line                     | effect                                                                       |
 |--------------------------|------------------------------------------------------------------------------|
@@ -12,8 +15,11 @@ A publisher has an inbox and no connection (`publish`), or is a program with a c
 | SUB subject [queue] sid  | later messages are delivered to it, or to another member of its queue group  |
 | UNSUB sid [count]        | ends the subscription, at once or after so many messages                     |
 | PING                     | PONG                                                                         |
-| PUB subject [reply] n    | from a broker: to a publisher's inbox; from a program: to the subscribers    |
+| PUB subject [reply] n    | from a broker: to an inbox, and requests to the subscribers;                 |
+|                          | from a program: to the subscribers                                           |
 | HPUB subject [reply] h n | the same, with headers                                                       |
+| LMSG subject … n         | from a leaf: to the inbox, with the subject behind `@` of the reply subject  |
+| HMSG subject … h n       | the same, with headers                                                       |
 """
 
 from __future__ import annotations
@@ -28,6 +34,9 @@ from penstock.testing.simulation.trace import Trace
 NAME = "nats"
 URL = f"nats://{NAME}:4222"
 INFO = b'INFO {"server_id":"S","version":"2.10.0","headers":true,"max_payload":8388608}\r\n'
+LEAF_INFO = b'INFO {"server_id":"S","version":"2.10.0","headers":true,"max_payload":8388608,"nonce":"n"}\r\n'
+_LOOPS = b"LS+ $LDS.sim\r\n"  # nats-server tells every leaf of the subject by which it detects loops
+_OF_BROKERS = b"_INBOX.penstock."  # inboxes of brokers' own requests
 _NOBODY = b"NATS/1.0 503\r\n\r\n"
 Inbox = Callable[[bytes], None]
 
@@ -41,14 +50,28 @@ class PublishedMessage(NamedTuple):
     value: bytes
 
 
+Received = Callable[[PublishedMessage], None]
+
+
+class _Subscriber:
+    """An inbox of a client without a connection."""
+
+    __slots__ = ("arrives_us", "take")
+
+    def __init__(self, take: Received) -> None:
+        self.take = take
+        self.arrives_us = 0  # when the last message arrives
+
+
 class _Peer:
     """One connection of a broker or a program."""
 
-    __slots__ = ("connection", "is_flushing", "left", "output", "queues", "rest", "subscriptions", "take")
+    __slots__ = ("connection", "is_flushing", "is_leaf", "left", "output", "queues", "rest", "subscriptions", "take")
 
     def __init__(self, connection: SimConnection) -> None:
         self.connection = connection
         self.take: Callable[[bytes], None] | None = None  # set by the connecting side: receives the output
+        self.is_leaf = False
         self.rest = b""
         self.output = bytearray()
         self.is_flushing = False
@@ -67,7 +90,8 @@ class NatsServerModel:
 
     def __init__(self, network: Network, random: Random, trace: Trace) -> None:
         self.messages = 0  # delivered messages
-        self.is_losing = False  # drop half of the answers to publishers
+        self.is_losing = False  # drop half of the answers to publishers, and of what comes to inboxes
+        self.lost = 0  # messages to inboxes that were dropped
         self.published: Callable[[PublishedMessage], None] = lambda _: None  # called with what programs publish
         self.answered: Callable[[bytes, bytes], None] = lambda _subject, _body: None  # called with what brokers publish
         self._programs: dict[SimConnection, _Peer] = {}
@@ -76,6 +100,7 @@ class NatsServerModel:
         self._trace = trace
         self._peers: dict[SimConnection, _Peer] = {}
         self._inboxes: dict[bytes, Inbox] = {}
+        self._subscribers: dict[bytes, _Subscriber] = {}
 
     def start(self) -> None:
         """Accept connections."""
@@ -105,6 +130,17 @@ class NatsServerModel:
                 self._programs[connection] = peer
             self._say(peer, INFO)
 
+    def greet_leaf(self, connection: SimConnection, take: Callable[[bytes], None]) -> None:
+        """The connecting side of a leaf connection is ready to read."""
+        peer = self._peers.get(connection)
+        if peer is not None:
+            peer.take, peer.is_leaf = take, True
+            self._say(peer, LEAF_INFO)
+
+    def leaves(self) -> list[SimConnection]:
+        """Return the leaf connections."""
+        return [connection for connection, peer in self._peers.items() if peer.is_leaf]
+
     def cut(self, connection: SimConnection) -> None:
         """Close one connection, as nats-server does with a slow consumer."""
         self._gone(connection)
@@ -122,7 +158,7 @@ class NatsServerModel:
         while (line_end := data.find(b"\r\n", position)) >= 0:
             fields = data[position:line_end].split()
             after = line_end + 2
-            if fields[0] in (b"PUB", b"HPUB"):
+            if fields[0] in (b"PUB", b"HPUB", b"LMSG", b"HMSG"):
                 payload_end = after + int(fields[-1])
                 if payload_end + 2 > len(data):
                     break
@@ -144,24 +180,59 @@ class NatsServerModel:
             peer.left[fields[1]] = int(fields[2])
         elif fields[0] == b"UNSUB":
             peer.forget(fields[1])
+        elif fields[0] == b"CONNECT" and peer.is_leaf:
+            self._say(peer, _LOOPS + b"".join(b"LS+ %b\r\n" % inbox for inbox in self._subscribers))
         else:
             assert fields[0] in (b"CONNECT", b"PONG"), fields
 
     def _taken(self, peer: _Peer, fields: list[bytes], data: bytes) -> None:
         """Route one published message."""
-        if peer.connection not in self._programs:
-            self.answered(fields[1], data)
-            self._to_inbox(fields[1], data)
-            if self._programs and not (self.is_losing and self._random.random() < 0.5):
-                self._deliver(PublishedMessage(fields[1], b"", b"", data))
+        if peer.is_leaf:
+            self._delivered(fields, data)
             return
         sizes = 2 if fields[0] == b"HPUB" else 1
         headers_end = int(fields[-2]) if sizes == 2 else 0
         reply = fields[2] if len(fields) == 3 + sizes else b""
         message = PublishedMessage(fields[1], reply, data[:headers_end], data[headers_end:])
+        if peer.connection not in self._programs:
+            if self._is_of_the_api(message):
+                return
+            self.answered(fields[1], data)
+            self._to_inbox(fields[1], data)
+            if self._programs and not (self.is_losing and self._random.random() < 0.5):
+                self._deliver(PublishedMessage(fields[1], b"", b"", data))
+            return
         self.published(message)
-        if not self._deliver(message) and reply:
-            self._deliver(PublishedMessage(reply, b"", _NOBODY, b""))
+        self._ask(message)
+
+    def _ask(self, message: PublishedMessage) -> None:
+        """Deliver a message; without a subscriber that is told on its reply subject."""
+        if self._deliver(message) or not message.reply:
+            return
+        if message.reply in self._subscribers:
+            self._to_subscriber(PublishedMessage(message.reply, b"", _NOBODY, b""), message.reply)
+        else:
+            self._deliver(PublishedMessage(message.reply, b"", _NOBODY, b""))
+
+    def _is_of_the_api(self, message: PublishedMessage) -> bool:
+        """Route what a broker publishes as JetStream's API: an answer, a request, the answer to such a request."""
+        if message.subject in self._subscribers:
+            self._to_subscriber(message, message.subject)
+        elif message.reply or message.subject.startswith(_OF_BROKERS):
+            self._ask(message)
+        else:
+            return False
+        return True
+
+    def _delivered(self, fields: list[bytes], data: bytes) -> None:
+        """Route what a leaf delivers; no queue groups."""
+        sizes = 2 if fields[0] == b"HMSG" else 1
+        headers_end = int(fields[-2]) if sizes == 2 else 0
+        inbox, reply = fields[1], fields[2] if len(fields) == 3 + sizes else b""
+        reply, _, shown = reply.partition(b"@")
+        if inbox in self._subscribers:
+            message = PublishedMessage(shown or inbox, reply, data[:headers_end], data[headers_end:])
+            self._to_subscriber(message, inbox)
 
     def _say(self, peer: _Peer, data: bytes) -> None:
         peer.output += data
@@ -191,6 +262,43 @@ class NatsServerModel:
         if not receivers:
             self._to_inbox(reply, b"")
         return receivers
+
+    # Clients of JetStream's API
+
+    def subscribe(self, inbox: bytes, take: Received) -> None:
+        """Deliver what comes to an inbox to `take`; leaf connections are told of it."""
+        self._subscribers[inbox] = _Subscriber(take)
+        self._tell_leaves(b"LS+ %b\r\n" % inbox)
+
+    def unsubscribe(self, inbox: bytes) -> None:
+        """End a subscription; unknown inboxes are ignored."""
+        if self._subscribers.pop(inbox, None) is not None:
+            self._tell_leaves(b"LS- %b\r\n" % inbox)
+
+    def request(self, message: PublishedMessage) -> None:
+        """Publish a client's request to JetStream's API, or its answer to a flow-control message."""
+        self._ask(message)
+
+    def _tell_leaves(self, line: bytes) -> None:
+        for peer in self._peers.values():
+            if peer.is_leaf:
+                self._say(peer, line)
+
+    def _to_subscriber(self, message: PublishedMessage, inbox: bytes) -> None:
+        if self.is_losing and self._random.random() < 0.5:
+            self.lost += 1
+            return
+        subscriber = self._subscribers[inbox]
+
+        def arrive() -> None:
+            if self._subscribers.get(inbox) is subscriber:
+                subscriber.take(message)
+
+        scheduler = self._network.scheduler
+        subscriber.arrives_us = max(subscriber.arrives_us, scheduler.now_us + self._network.delay_us())
+        scheduler.at(subscriber.arrives_us, arrive)
+
+    # Delivery
 
     def _deliver(self, message: PublishedMessage) -> tuple[str, ...]:
         """Deliver to all subscribers, and to one member of each queue group."""

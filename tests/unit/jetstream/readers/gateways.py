@@ -97,7 +97,7 @@ def parsed(frames: bytes) -> list[Delivered]:
     position = 0
     while position < len(frames):
         end = frames.index(b"\r\n", position)
-        kind, *fields = frames[position:end].decode().split(" ")
+        kind, *fields = frames[position:end].decode(errors="replace").split(" ")
         assert kind in ("LMSG", "HMSG"), frames[position:end]
         size, header_size = int(fields.pop()), int(fields.pop()) if kind == "HMSG" else 0
         inbox, *more = fields

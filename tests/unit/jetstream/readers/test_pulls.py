@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from penstock.jetstream.stream_config import REQUEST_BYTES_MAX
 from tests.unit.jetstream.readers.gateways import Delivered, ReaderBroker
 
 S = 1_000_000_000  # ns
@@ -210,6 +211,15 @@ def test_a_request_for_an_unknown_consumer_hears_that_nobody_listens() -> None:
     broker = started(1)
     inbox = broker.send("CONSUMER.MSG.NEXT.s.none", {"batch": 1})
     assert broker.blocks[inbox].startswith(b"NATS/1.0 503\r\n")
+
+
+def test_a_refusal_is_a_status_and_no_message() -> None:
+    """JSON without a header block would reach the program as a message of its stream."""
+    broker = started()
+    broker.consumer("s", "c")
+    inbox = broker.send("CONSUMER.MSG.NEXT.s.c", b" " * (REQUEST_BYTES_MAX + 1))
+    assert broker.blocks[inbox].startswith(b"NATS/1.0 400 ")
+    assert broker.answers[inbox] == b""
 
 
 def test_nothing_is_sent_to_an_inbox_that_is_not_allowed() -> None:

@@ -25,6 +25,7 @@ from penstock.base.errors import PenstockError
 from penstock.base.ids import BrokerId
 from penstock.commitlog.files.files import holds_messages
 from penstock.hot.message_group import MessageGroup
+from penstock.jetstream.node_access import GatewayCaller
 from penstock.messages import Request
 from penstock.node.control.startup_conflicts import OLDER_COPY
 from penstock.node.node import Node
@@ -32,6 +33,7 @@ from penstock.node.settings import Settings
 from penstock.node.step import DiskWork, NatsAnswers, Step
 from penstock.testing.simulation import inspector
 from penstock.testing.simulation.broker.connections import AccessChecks, BrokerConnections
+from penstock.testing.simulation.broker.jetstream_api import JetStreamApi
 from penstock.testing.simulation.broker.link import NatsLinkModel
 from penstock.testing.simulation.broker.peers import Answer, PeerLinks
 from penstock.testing.simulation.broker.wakeups import Wakes
@@ -94,6 +96,7 @@ class Surroundings:
     counters: Counter[str] = field(default_factory=Counter)
     brokers: dict[str, SimBroker] = field(default_factory=dict)  # by name
     rights: AccessChecks | None = None  # None: no login is required
+    serves_api: bool = False  # brokers serve JetStream's API
 
     def count(self, what: str, number: int = 1) -> None:
         """Add to a counter of the report."""
@@ -121,6 +124,7 @@ class SimBroker:
         self._random = random
         self._link: NatsLinkModel | None = None
         self._peers: PeerLinks | None = None
+        self.api: JetStreamApi | None = None
         self._was_clean = False
         self._is_refused = False  # its disk is an older copy, so the operator replaces it with an empty one
         self.has_failed = False  # it cannot go on, and is about to end: it may not have applied what it has logged
@@ -159,6 +163,8 @@ class SimBroker:
             ask=self._ask_peer,
             are_proven=around.rights is not None,
         )
+        if around.serves_api:
+            self.api = JetStreamApi(self.name, self.run, node, self, self.clock, around.network, around.nats)
         try:
             step = node.start(self.clock.now())
         except (OSError, PenstockError) as error:
@@ -193,7 +199,7 @@ class SimBroker:
             broker_version=self.version,
             cluster_id="sim",
             data_dir_id=self.data_dir_id,
-            process=f"{self.name} run {self.run}",
+            process=f"{self.name}-run-{self.run}",
             voters=voters,
             address=self.address,
             scrub_interval_ms=15_000,
@@ -210,6 +216,8 @@ class SimBroker:
         self._do(step)
         assert self._link is not None
         self._link.start()
+        if self.api is not None:
+            self.api.leaf.start()
         self._around.network.listen(self.name, self.doors.accept)
         self._timer_us = 0
 
@@ -241,6 +249,9 @@ class SimBroker:
             self._link.stop()
         if self._peers is not None:
             self._peers.stop()
+        if self.api is not None:
+            self.api.leaf.stop()
+            self.api = None
         self._around.network.listen(self.name, None)
         self._around.network.die(self.name)
         self.disk.forget()
@@ -334,18 +345,28 @@ class SimBroker:
 
     def _acted(self) -> None:
         if self.node is not None:
-            self._set_timer(self.node.next_wake_us)
+            wake_us = self.node.next_wake_us
+            if self.api is not None:
+                self.api.plan_turn(self.event)
+                if (due_us := self.api.gateway.next_deadline_us) is not None:
+                    wake_us = min(wake_us, due_us)
+            self._set_timer(wake_us)
             self._around.watchers.acted(self)
 
     def groups_received(self, groups: Mapping[int, MessageGroup]) -> None:
         """Take the messages of one read of the NATS connection."""
         assert self.node is not None
         self._around.trace.add(self.name, "messages " + " ".join(f"{one}:{len(groups[one])}" for one in groups))
+        if self.api is not None:
+            groups = {**groups}
+            self.api.received(groups)
         self.node.messages_received(groups, self.clock.now())
 
     def link_up(self) -> None:
         assert self.node is not None
         self._trace("nats up")
+        if self.api is not None:
+            self.api.link_up()
         self.node.nats_up()
         self._carry_out()  # at once: a barrier requested from now on comes after the node's own
 
@@ -389,10 +410,16 @@ class SimBroker:
         assert self._link is not None
         assert self._peers is not None
         if step.publish:
-            self._around.watchers.answered(self, step.publish)
+            if acks := [one for one in step.publish if not JetStreamApi.has(one)]:
+                self._around.watchers.answered(self, acks)
             self._link.answer(step.publish)
+        if step.deliver and self.api is not None:
+            self.api.leaf.carry_out(step.deliver)
         for reply in step.replies:
-            self.doors.reply(reply)
+            if not isinstance(reply.caller, GatewayCaller):
+                self.doors.reply(reply)
+            elif self.api is not None:
+                self.api.gateway.answered(reply.caller, reply.response, reply.payload)
         for request in step.peers:
             self._peers.send(request)
         for broker_id, address in step.peer_addresses:
@@ -442,6 +469,8 @@ class SimBroker:
         self._timer = None
         now, proven_ms = self.clock.now(), self._link.proven_ms
         self.node.tick(now, None if proven_ms is None else _wall_us(now, proven_ms))
+        if self.api is not None:
+            self.api.tick()
 
     # A clean stop
 
@@ -482,6 +511,8 @@ class SimBroker:
     def _end_cleanly(self) -> None:
         assert self.node is not None
         self.is_stopping = False  # `stop` may run again only in a later run
+        if self.api is not None:
+            self.api.gateway.shut_down()
         self.node.give_up_queries()
         self.node.before_stop()
         self._around.network.listen(self.name, None)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 from penstock.access import User
 from penstock.access.handshake import Principal, ServerHandshake
 from penstock.base.errors import ErrorCode, RemoteError
-from penstock.messages import ReplicaFetchResponse, Request, Response
+from penstock.messages import PassApiCallsRequest, PassApiCallsResponse, ReplicaFetchResponse, Request, Response
 from penstock.node.partition.partition_errors import read_failed
 from penstock.node.quorum.metadata_forwarding import THE_BROKER
 from penstock.node.step import Reply
@@ -140,6 +140,11 @@ class BrokerConnections:
         callers[caller] = None
         if not is_broker and (rights := self._around.rights) is not None:
             caller.checked = rights.asks(broker, who, request, raw, since)
+        if isinstance(request, PassApiCallsRequest):
+            if broker.api is not None:
+                broker.api.gateway.passed_on(raw, broker.clock.now())
+            self.reply(Reply(caller, PassApiCallsResponse()))
+            return
         broker.node.request(caller, request, raw, broker.clock.now(), who)
 
     def reply(self, reply: Reply) -> None:
