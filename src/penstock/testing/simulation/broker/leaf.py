@@ -43,7 +43,7 @@ class LeafLinkModel:
         server: nats.NatsServerModel,
         outbox: Outbox,
         random: Random,
-        interest_lost: Callable[[Sequence[bytes | bytearray]], None],
+        interest_lost: Callable[[Sequence[bytes]], None],
     ) -> None:
         self.interest = InterestTable()
         self._name = name
