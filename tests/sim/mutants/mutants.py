@@ -483,7 +483,7 @@ MUTANTS_OF_RIGHTS = (
     Mutant(
         "rows on subjects of which no rule speaks are appended",
         _ACCESS,
-        "return None if found.is_all else found.subjects",
+        "found = self._scope(Operation.APPEND, state)\n        return None if found.is_all else found.subjects",
         "return None",
     ),
     Mutant(
