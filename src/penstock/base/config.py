@@ -567,6 +567,8 @@ def _marker_mistakes(config: StreamConfig) -> Iterator[str]:
         yield "it needs allow_rollup, as a marker takes the place of what expires"
     if config.compact:
         yield "with 'compact' messages with a key go after a pass; choose one of the two"
+    if config.max_age_ms is not None and config.retain is Retain.UNTIL_ARCHIVED:
+        yield "a message that leaves one at its max_age_ms does not wait for archives, as retain 'until-archived' says"
 
 
 def _new_per_subject_mistakes(config: StreamConfig) -> Iterator[str]:

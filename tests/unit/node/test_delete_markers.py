@@ -100,6 +100,22 @@ def test_a_message_with_an_id_goes_in_time_and_is_still_a_duplicate() -> None:
     after.stop()
 
 
+def test_ids_count_for_their_window_where_the_log_start_follows_what_is_hidden() -> None:
+    broker = started(**{**BUCKET, "dedup_window_ms": 120_000}, max_age_ms=3_600_000)
+    publish(broker, "a", b"gone", "Nats-TTL: 1", "Nats-Msg-Id: x")
+    go_on(broker, 3_000)
+    assert rows(broker) == [("a", b"")]
+    after = broker.crash().start()
+    publish(after, "a", b"again", "Nats-Msg-Id: x")
+    assert rows(after) == [("a", b"")], "a duplicate is stored"
+    go_on(after, 20_000, 1_000)
+    assert rows(after) == []
+    assert after.stream("orders").partitions[0].log_start == 0
+    go_on(after, 240_000, 5_000)
+    assert after.stream("orders").partitions[0].log_start == 2, "it follows, with nothing else to do"
+    after.stop()
+
+
 def test_a_stream_that_allows_it_later_finds_what_it_has() -> None:
     broker = started(dedup_window_ms=None)
     publish(broker, "a", b"kept")
@@ -248,6 +264,7 @@ def test_what_is_no_config() -> None:
         "allow_message_ttl": {"allow_rollup": True, "subject_delete_marker_ttl_ms": 5_000},
         "allow_rollup": {"allow_message_ttl": True, "subject_delete_marker_ttl_ms": 5_000},
         "compact": {**MARKED, "compact": True},
+        "until-archived": {**MARKED, "max_age_ms": 60_000, "retain": "until-archived"},
         "not between": {**MARKED, "subject_delete_marker_ttl_ms": 999},
     }
     for text, config in wrong.items():

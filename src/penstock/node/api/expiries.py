@@ -15,7 +15,8 @@ reader finds the subject without both, and no leader finds it twice. What came o
 log is found in the table of last sequences (`LastSequences`), and no marker is written then. If the leadership ends,
 the next leader reads its log anew: a committed marker is the subject's last message, and a lost one is written again.
 
-Where the maximum age removes messages here, and not the log's retention, the log start follows what is hidden.
+Where the maximum age removes messages here, and not the log's retention, the log start follows what is hidden, once the
+deduplication window is over: the ids below the log start are forgotten in the next leadership.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class _Expiring:
     """State of one partition's expiry in one leadership."""
 
     __slots__ = ("at_us", "begun_us", "blocks", "is_busy", "lasts", "leadership", "learn_us", "partition", "query",
-                 "rules")  # fmt: skip
+                 "rules", "start_us")  # fmt: skip
 
     def __init__(self, partition: Partition, leadership: Leadership, rules: ExpiryRules) -> None:
         self.partition, self.leadership, self.rules = partition, leadership, rules
@@ -66,6 +67,7 @@ class _Expiring:
         self.is_busy = False  # from the begin of a round until what it found is hidden
         self.at_us: int | None = None  # elapsed time of the next round
         self.begun_us = -_LEARN_US  # when the last round began
+        self.start_us: int | None = None  # elapsed time when the log start can follow what is hidden
         longest_us = rules.longest_us or limits.OFFSET_MAX
         self.learn_us = min(_LEARN_US, max(_LEARN_US_MIN, longest_us // 4))
 
@@ -159,7 +161,8 @@ class Expiries:
         if partition.needs_decisions:
             end = min(end, partition.decided_end)
         next_us = one.blocks.next_us
-        if one.blocks.known_end >= end and (next_us is None or next_us > now.wall_us):
+        is_start_due = one.start_us is not None and now.elapsed_us >= one.start_us
+        if one.blocks.known_end >= end and (next_us is None or next_us > now.wall_us) and not is_start_due:
             self._end(one)
             return
         try:
@@ -243,10 +246,13 @@ class Expiries:
         query.settle()
         partition = one.partition
         hidden = partition.log.hidden
+        one.start_us = None
         if one.rules.longest_us and hidden is not None:
-            start = min(hidden.first_absent(partition.log_start), partition.visible_end)
-            if start > partition.log_start:
+            wanted = min(hidden.first_absent(partition.log_start), partition.visible_end)
+            if (start := min(wanted, query.ids_from)) > partition.log_start:
                 self._upkeep.give_up(partition, start)
+            if start < wanted:
+                one.start_us = self._context.now.elapsed_us + one.rules.ids_us
         self._end(one, is_cut=query.is_cut)
 
     def _end(self, one: _Expiring, *, is_cut: bool = False) -> None:
@@ -260,6 +266,8 @@ class Expiries:
         if next_us is not None:
             wait_us = min(max(0, next_us - now.wall_us), _WAIT_US_MAX)
             dues_us.append(max(now.elapsed_us + wait_us, one.begun_us + _PAUSE_US))
+        if one.start_us is not None:
+            dues_us.append(max(one.start_us, one.begun_us + _PAUSE_US))
         if dues_us:
             self._plan(one, min(dues_us))
 

@@ -48,6 +48,7 @@ class ExpiryRules(NamedTuple):
     shortest_us: int = 0  # no time to live of a message is shorter
     marker_us: int = 0  # time to live of a delete marker
     keeps_one: bool = False  # readers are shown one message of each subject at most
+    ids_us: int = 0  # message ids count for so long
 
     @classmethod
     def of(cls, config: StreamConfig) -> ExpiryRules:
@@ -58,7 +59,8 @@ class ExpiryRules(NamedTuple):
         keeps_one = config.subject_limit == 1
         # As nats-server: a message that goes before an older marker of its subject does would leave none.
         shortest_us = 0 if keeps_one else marker_us
-        return cls((config.max_age_ms or 0) * 1_000, shortest_us, marker_us, keeps_one)
+        ids_us = (config.dedup_window_ms or 0) * 1_000
+        return cls((config.max_age_ms or 0) * 1_000, shortest_us, marker_us, keeps_one, ids_us)
 
 
 @dataclass(slots=True)
@@ -137,12 +139,13 @@ class FindExpired(Query):
     split for marks. Then call `settle`, once it is hidden.
 
     `view`: what readers are shown, to the end of the log. `emptied`: subjects that have no other message below
-    `log_end`, and need a delete marker.
+    `log_end`, and need a delete marker. `ids_from`: the message ids from there on count, so the log start stays below.
     """
 
     def __init__(self, view: LogView, blocks: ExpiryBlocks, end: int, now_us: int, rules: ExpiryRules) -> None:
         super().__init__(view)
         self.log_end = view.log_end
+        self.ids_from = view.log_start
         self.found = NONE
         self.pieces: list[RowSet] = []
         self.emptied: list[bytes] = []
@@ -172,6 +175,16 @@ class FindExpired(Query):
         self.pieces = self.found.split(limits.SURVEY_MARK_BYTES_MAX)
         if self._lasts:
             self.emptied = self._emptied()
+        if self._rules.longest_us:
+            self._find_ids()
+
+    def _find_ids(self) -> None:
+        """Find from where on message ids count: a later leader reads them from the log start on."""
+        try:
+            self.ids_from = self._view.offset_at(self._now_us - self._rules.ids_us, end=self.log_end)
+        except RemoteError as error:
+            if error.code != ErrorCode.CORRUPT_RANGE:
+                raise
 
     def settle(self) -> None:
         """Note when the blocks that were looked at are due next: what was found is hidden."""
