@@ -289,11 +289,12 @@ class RealVfs:
         try:
             while True:
                 opened.append((full, RealFolder(full)))
-                if full == self._root or self._lasting.has(full, opened[-1][1].identity):
+                if full == self._root:
                     break
                 full = os.path.dirname(full)
-            known = [(name, folder.identity) for name, folder in opened if name != self._root]
-            self.together(*(folder.sync for _, folder in opened))
+            known = [(name, folder.identity) for name, folder in opened[:-1]]
+            lasting = next((n for n, one in enumerate(known) if self._lasting.has(*one)), len(known))
+            self.together(*(folder.sync for _, folder in opened[: lasting + 1]))
         finally:
             for _, folder in opened:
                 folder.close()
@@ -360,7 +361,7 @@ class _LastingFolders:
         return self._known.get(full) == identity
 
     def add(self, synced: Iterable[tuple[str, FolderIdentity]]) -> None:
-        """Note folders after a sync of them and of all their parents that are not known."""
+        """Note a folder and all its parents below the root after a sync of those that were not known."""
         if len(self._known) >= LASTING_FOLDERS_MAX:
             self._known = {}
         self._known.update(synced)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.vfs import Vfs
+from penstock.vfs import Vfs, real
 from penstock.vfs.faulty import FaultyVfs, FileFault, FileOperationKind, nth
 from penstock.vfs.real import RealFile, RealVfs, read_whole, sync_folder, sync_folder_if_possible
 from penstock.vfs.synced_mark import SyncedMark
@@ -246,6 +246,23 @@ def test_the_parents_of_a_folder_are_synced_only_once_until_it_is_made_again(
     (tmp_path / "a" / "e").rename(tmp_path / "old")
     vfs.open("a/e/c/file", create=True).close()
     assert synced_for("a/e/c") == ["/a", "/a/e", "/a/e/c"]
+
+
+def test_what_is_known_of_folders_ends_with_them_also_after_others_were_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file system gives a new folder the inode of one that was removed: then only the removal tells."""
+    vfs, synced = RealVfs(tmp_path), []
+    monkeypatch.setattr(real, "LASTING_FOLDERS_MAX", 2)
+    monkeypatch.setattr(real.RealFolder, "identity", (1, 1))
+    for path in ("a/b", "a/b/c"):
+        vfs.open(f"{path}/file", create=True).close()
+        vfs.sync_dir(path)  # the second time all that is known was forgotten
+    vfs.remove("a")
+    vfs.open("a/b/c/file", create=True).close()
+    monkeypatch.setattr(real.RealFolder, "sync", lambda folder: synced.append(folder._full))
+    vfs.sync_dir("a/b/c")
+    assert sorted(name.removeprefix(str(tmp_path)) for name in synced) == ["", "/a", "/a/b", "/a/b/c"]
 
 
 def test_syncs_that_run_together_all_run_and_one_that_fails_is_told(tmp_path: Path) -> None:
