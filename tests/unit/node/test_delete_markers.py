@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from penstock.messages import (
 from penstock.node.partition.decisions import DecideRows
 from penstock.node.partition.expiry import FindExpired
 from penstock.node.step import DiskWork
+from penstock.vfs.faulty import FileFault, FileOperationKind, nth
 from tests.unit.node.harness import Broker
 
 TTL = {"allow_message_ttl": True, "dedup_window_ms": None}
@@ -290,3 +292,13 @@ def test_a_message_that_is_not_decided_on_yet_is_not_replaced() -> None:
     broker.settle()
     go_on(broker, 1_000)
     assert rows(broker) == [("z", b"v"), ("a", b"newer")]
+
+
+def test_a_read_that_failed_once_is_no_trouble_any_more() -> None:
+    broker = started(**TTL)
+    broker.vfs.plan = nth(0, FileFault(errno.EIO), FileOperationKind.READ)
+    publish(broker, "a", b"v", "Nats-TTL: 1h")
+    go_on(broker, 1_000)
+    assert broker.notices.pop().startswith("stream 'orders': expired messages stay for now: ")
+    go_on(broker, 2 * limits.MAINTENANCE_RETRY_MS)
+    assert broker.stream("orders").partitions[0].state_reason == ""

@@ -239,12 +239,12 @@ class Expiries:
         if isinstance(answer, RemoteError):
             self._retry(one, answer)
         else:
-            one.partition.unmarked = ""
             self._settle(one, query)
 
     def _settle(self, one: _Expiring, query: FindExpired) -> None:
         query.settle()
         partition = one.partition
+        partition.unmarked = ""
         hidden = partition.log.hidden
         one.start_us = None
         if one.rules.longest_us and hidden is not None:
