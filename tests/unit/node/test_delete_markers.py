@@ -248,6 +248,14 @@ def test_a_full_stream_and_a_paused_one_lose_what_expires_without_markers() -> N
     assert rows(broker) == []
 
 
+def test_markers_are_not_new_messages_where_a_subject_refuses_these() -> None:
+    broker = started(**BUCKET, discard="new", discard_new_per_subject=True)
+    for subject in ("a", "b"):
+        publish(broker, subject, b"v", "Nats-TTL: 10")
+    go_on(broker, 12_000)
+    assert marked(broker) == ["a", "b"]
+
+
 def test_many_subjects_at_once_take_several_bounded_rounds() -> None:
     broker = started(**BUCKET)
     count = limits.EXPIRED_SUBJECT_ROWS_AT_ONCE + 100

@@ -171,10 +171,19 @@ class AppendApi:
         asked: HeaderRequests | None = None,
         by: BatchProducer = NOBODY,
         flags: int = 0,
+        *,
+        are_rollups: bool = False,
     ) -> None:
-        """Append the node's own batch to a partition led here; `caller` is answered once it is committed."""
+        """Append the node's own batch to a partition led here; `caller` is answered once it is committed.
+
+        `are_rollups`: all messages of a batch of several are rollups of their subjects.
+        """
         step = self._outbox.step
-        self._put(partition, lambda: append(partition, caller, data, self._context.now, step, asked, by, flags))
+
+        def write() -> None:
+            append(partition, caller, data, self._context.now, step, asked, by, flags, are_rollups=are_rollups)
+
+        self._put(partition, write)
 
     def append_to_companion(
         self, target: Partition, rows: Rows, done: Callable[[AppendResponse | RemoteError], None]

@@ -212,7 +212,7 @@ class Expiries:
                 self._hide(one, query)
 
         made = markers(subjects, one.rules.marker_us)
-        self._storing.append_to(partition, InternalCaller(heard), made.data, made.asked)
+        self._storing.append_to(partition, InternalCaller(heard), made.data, made.asked, are_rollups=True)
 
     def _hide(self, one: _Expiring, query: FindExpired) -> None:
         partition = one.partition

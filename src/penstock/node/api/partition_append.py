@@ -35,16 +35,22 @@ def append(
     asked: HeaderRequests | None = None,
     producer: BatchProducer = NOBODY,
     flags: int = 0,
+    *,
+    are_rollups: bool = False,
 ) -> None:
-    """Append our copy of a checked message, whole, whatever its message ids; answer `caller` once it is committed."""
+    """Append our copy of a checked message, whole, whatever its message ids; answer `caller` once it is committed.
+
+    `are_rollups`: all of its rows are rollups of their subjects, also if they are several.
+    """
     if (closed := partition.unavailable_reason()) is not None:
         error, reason = closed
         step.reply(caller, RemoteError(CODES[reason], error.description))
         return
     if partition.refuses_new:
         count = codec.read_header(message).count
-        is_rollup = count == 1 and asked is not None and (asked.has_rollups or asked.rollup_row >= 0)
-        full = partition.full_error(message, count, step, is_rollup=is_rollup)
+        if count == 1 and asked is not None:
+            are_rollups = asked.has_rollups or asked.rollup_row >= 0
+        full = partition.full_error(message, count, step, are_rollups=are_rollups)
         if full is not None:
             step.reply(caller, full)
             return

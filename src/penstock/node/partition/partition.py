@@ -700,12 +700,14 @@ class Partition:
         text = f"nothing was stored: maximum {acks.PER_SUBJECT} exceeded: {self.label} refuses more than {most} of a"
         return RemoteError(ErrorCode.STREAM_FULL, f"{text} subject (discard_new_per_subject); delete one")
 
-    def full_error(self, message: bytearray, count: int, step: Step, *, is_rollup: bool = False) -> RemoteError | None:
+    def full_error(
+        self, message: bytearray, count: int, step: Step, *, are_rollups: bool = False
+    ) -> RemoteError | None:
         """Return the error for a batch of rows that would exceed a limit; None if it may be stored.
 
-        `is_rollup`: it is a single message that takes the place of what there is on its subject.
+        `are_rollups`: each row takes the place of what there is on its subject.
         """
-        refused = self._full_subject_error(message, step) if self._rules.refuses_subjects and not is_rollup else None
+        refused = self._full_subject_error(message, step) if self._rules.refuses_subjects and not are_rollups else None
         if refused is not None:
             return refused
         limit, size_bytes = self.row_limit, len(message)
