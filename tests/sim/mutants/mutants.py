@@ -914,7 +914,7 @@ MUTANTS_OF_EXPECTATIONS = (
     Mutant(
         "a client's batch may have more messages of a subject than it may",
         _PARTITION,
-        " if self._rules.refuses_subjects and not is_rollup else None\n",
+        " if self._rules.refuses_subjects and not are_rollups else None\n",
         " if False else None\n",
     ),
     Mutant(

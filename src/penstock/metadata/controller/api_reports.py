@@ -51,6 +51,8 @@ class ApiReports:
         if not self._reports and not image.apis:
             return
         live = {one.broker_id: one.incarnation for one in image.brokers.values() if one.is_live}
+        if not live:  # all are being started again: nothing is known of their settings
+            return
         since = self._live_since
         self._live_since = {
             one: since[one] if since.get(one, (0, 0))[0] == run else (run, now.elapsed_us) for one, run in live.items()
