@@ -41,7 +41,7 @@ from penstock.hot.message_group import MessageGroup
 from penstock.hot.scan import GROUP_BITS
 from penstock.jetstream.answers import answer_headers, error_answer, json_answer, publish_command, status
 from penstock.jetstream.api_call import HOPS_MAX, ApiCall, ApiSubject, parse_api_subject
-from penstock.jetstream.api_queue import ROWS_AT_ONCE, ApiQueue
+from penstock.jetstream.api_queue import ROWS_AT_ONCE, ApiQueue, ApiRows
 from penstock.jetstream.conversations import Answered, Asked, Conversation, Question
 from penstock.jetstream.errors import (
     ApiError,
@@ -386,19 +386,19 @@ class Gateway:
         """Answer a call on its reply subject."""
         size = len(payload) + len(headers or b"")
         operation = self._parsed(call.subject).operation
-        self.took(operation, call)
+        self.took(operation, call.received_us)
         if size > self.payload_max:
             text = f"the answer has {size} bytes, and nats-server's max_payload is {self.payload_max}; ask for less"
             headers, payload = None, error_answer(operation, 500, 10008, text)
             self.errors[operation, 10008] += 1
         self.send(publish_command(call.reply, payload, headers))
 
-    def took(self, operation: str, call: ApiCall, count: int = 1) -> None:
-        """Note that calls were answered which came together."""
+    def took(self, operation: str, received_us: int, count: int = 1) -> None:
+        """Note that calls were answered which came together, at this wall time."""
         found = self.seconds.get(operation)
         if found is None:
             found = self.seconds[operation] = Histogram.of_times()
-        found.add(max(0, self.node.now.wall_us - call.received_us), count)
+        found.add(max(0, self.node.now.wall_us - received_us), count)
 
     def denied(self, operation: str, stream: str, why: str) -> None:
         """Have a denied request logged, unless one of the same operation was lately."""
@@ -512,8 +512,8 @@ class Gateway:
     def _add(self, group: MessageGroup, hops: int, now: Now) -> None:
         """Queue requests; serve the first ones at once, and refuse what does not fit."""
         is_first = not self._queue
-        if (begin := self._queue.add(group, hops)) < len(group):
-            self._refuse_rows(group, begin)
+        if (begin := self._queue.add(group, hops, now.wall_us)) < len(group):
+            self._refuse_rows(ApiRows(group, begin, len(group), hops, now.wall_us), now)
         if is_first:
             self.turn(now)
 
@@ -521,9 +521,8 @@ class Gateway:
         """Serve requests for about SLICE_US, oldest first; a bug in one is raised behind the others."""
         queue, bug, left_us = self._queue, list[Exception](), SLICE_US
         if not queue.calls and (taken := queue.take_rows()) is not None:
-            group, begin, end, hops = taken
-            for row in self._answer_kept(group, begin, end, hops, now):
-                if (call := self._call(group, row, hops, now)) is not None:
+            for row in self._answer_kept(taken, now):
+                if (call := self._call(taken, row, now)) is not None:
                     queue.calls.append(call)
         while left_us > 0 and (queue.calls or self._has_confirmed):
             try:
@@ -539,14 +538,15 @@ class Gateway:
         if bug:
             raise bug[-1]
 
-    def _answer_kept(self, group: MessageGroup, begin: int, end: int, hops: int, now: Now) -> list[int]:
-        """Take the plain gets of rows [begin, end); return the other rows."""
+    def _answer_kept(self, rows: ApiRows, now: Now) -> list[int]:
+        """Take the plain gets; return the other rows."""
         owners, lease_us = self._ownership.prefixes, self.node.api_lease_us
-        served = [prefix for prefix, owner in owners.items() if hops or owner.may_answer(now, lease_us)]
-        return self.lookups.take_gets(group, begin, end, [f"{one}{_DIRECT}".encode() for one in served], hops, now)
+        served = [prefix for prefix, owner in owners.items() if rows.hops or owner.may_answer(now, lease_us)]
+        return self.lookups.take_gets(rows, [f"{one}{_DIRECT}".encode() for one in served], now)
 
-    def _call(self, group: MessageGroup, row: int, hops: int, now: Now) -> ApiCall | None:
+    def _call(self, rows: ApiRows, row: int, now: Now) -> ApiCall | None:
         """Return the request of a row; None: it is none, and taken."""
+        group, hops = rows.group, rows.hops
         subject, headers = group.subject(row).decode(errors="replace"), group.headers(row)
         if self._ownership.hears(subject, headers, now):
             return None
@@ -557,21 +557,39 @@ class Gateway:
         owner = self._ownership.prefixes.get(self._parsed(subject).prefix)
         if owner is None or not (hops or owner.may_answer(now, self.node.api_lease_us)):
             return None
-        return ApiCall(subject, reply, headers, group.value(row) or b"", hops, now.wall_us)
+        return ApiCall(subject, reply, headers, group.value(row) or b"", hops, rows.received_us)
 
-    def _refuse_rows(self, group: MessageGroup, begin: int) -> None:
-        """Refuse the requests from row `begin` on: the queue is full."""
-        self.errors["", too_many_requests().err_code] += len(group) - begin
-        for first in range(begin, len(group), ROWS_AT_ONCE):
-            end = min(first + ROWS_AT_ONCE, len(group))
-            if commands := refuse_rows(group, first, end, _DIRECT.encode(), _TOO_MANY_BLOCK, _TOO_MANY):
+    def _refuse_rows(self, rows: ApiRows, now: Now) -> None:
+        """Refuse requests: the queue is full. A refused probe would look like the answer of another service."""
+        refused, direct, probe = rows.end - rows.begin, _DIRECT.encode(), PROBE_HEADER.encode()
+        for first in range(rows.begin, rows.end, ROWS_AT_ONCE):
+            end = min(first + ROWS_AT_ONCE, rows.end)
+            commands, others = refuse_rows(rows.group, first, end, direct, _TOO_MANY_BLOCK, _TOO_MANY, probe)
+            if commands:
                 self.send(commands)
+            for row in others:
+                if (call := self._call(rows, row, now)) is None:
+                    refused -= 1
+                elif self._is_probe(call):
+                    refused -= 1
+                    self._answer_probe(call)
+                else:
+                    self.send(publish_command(call.reply, _TOO_MANY))
+        self.errors["", too_many_requests().err_code] += refused
+
+    def _is_probe(self, call: ApiCall) -> bool:
+        """True if a broker asks who serves the prefix."""
+        has_header = call.headers is not None and PROBE_HEADER.encode() in call.headers
+        return has_header and self._parsed(call.subject).operation == "INFO"
+
+    def _answer_probe(self, call: ApiCall) -> None:
+        self.answer(call, json_answer("INFO"), answer_headers({CLUSTER_HEADER: self.node.cluster_id}))
 
     def _take(self, call: ApiCall, now: Now) -> int:
         """Take one request; return how long that takes, about, in µs of the event loop."""
         subject = self._parsed(call.subject)
-        if subject.operation == "INFO" and call.headers is not None and PROBE_HEADER.encode() in call.headers:
-            self.answer(call, json_answer("INFO"), answer_headers({CLUSTER_HEADER: self.node.cluster_id}))
+        if self._is_probe(call):
+            self._answer_probe(call)
             return _CALL_US
         if subject.operation not in self.handlers:
             return _CALL_US  # as a nats-server without that operation: silence
