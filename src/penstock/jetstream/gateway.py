@@ -2,7 +2,8 @@
 
 Rules: all brokers share one queue group, so each request reaches one of them. That broker answers what no leader is
 needed for, and passes on what is about a stream's messages to the broker that leads the stream; it keeps nothing of it.
-A broker may not know a stream yet that another one has made: it finds none only once its image is confirmed.
+A broker may not know a stream yet that another one has made, or has deleted: what depends on that is answered only once
+its image is confirmed, by a heartbeat that the metadata leader answered since the request came.
 The executing broker answers on its own connection to NATS. A request without a reply subject is dropped. Requests
 queue up (`ApiQueue`) and are served in slices, between which everything else gets its turn; one that finds the queue
 full is refused. The node is asked through its own typed requests; its answers come back through `answered`, in a later
@@ -85,13 +86,16 @@ _QUICK_US = {"CONSUMER.MSG.NEXT": 20}
 _LISTS = frozenset({"STREAM.LIST", "STREAM.NAMES"})
 _DIRECT = "DIRECT.GET."
 UNCONFIRMED_MAX = 1_000
-"""Requests about streams that this broker does not know, until its image is confirmed; others are refused."""
+"""Requests that wait until this broker's image is confirmed; others are refused."""
+_OF_ALL = frozenset({"INFO", "STREAM.LIST", "STREAM.NAMES", "STREAM.UPDATE"})
+"""Operations whose answers depend on the newest metadata, whatever this broker knows."""
 _CALLS = msgspec.msgpack.Decoder(list[ApiCall])
 _NO_SUBJECT = bytes(range(0x21)) + b"\x7f"  # no character of a subject
 _UNCONFIRMED = unavailable("this broker has no contact with the metadata leader; ask again in a moment")
 _TIMEOUT_US = 4_500_000  # clients wait for 5 s
 _LAST_US = 300_000  # for the rest, without an answer to an optional question
 _RETRY_US = 50_000
+_CONFIRM_US = limits.REFUSALS_CONFIRM_MS * 1_000
 _TOO_MANY_BLOCK = status(503, too_many_requests().description)
 _TOO_MANY = error_answer("ERROR", 503, too_many_requests().err_code, too_many_requests().description)
 _REQUIRED_LEVEL = re.compile(rb"\r\nNats-Required-Api-Level: *([^\r]*?) *\r\n", re.IGNORECASE)
@@ -211,8 +215,9 @@ class Gateway:
         self._denials: dict[str, int] = {}  # by operation: when the next one is logged
         self._queue = ApiQueue()
         self._seen: tuple[ClusterImage, str, StreamState] | None = None  # the last stream that was looked up
-        # about streams that this broker does not know, and since when they wait; in that order
+        # what waits until the image is confirmed, and since when; in that order
         self._unconfirmed: deque[tuple[int, ApiCall]] = deque()
+        self._confirmed_by_us = -1  # when the metadata leader was asked for them last
 
     # Events
 
@@ -281,6 +286,7 @@ class Gateway:
                 one.retry_us = None
                 self._ask_missing(one, now)
         self._refuse_unconfirmed(now)
+        self._confirm(now)
         self.lookups.tick(now)
         for part in self.parts:
             part.tick(now)
@@ -328,7 +334,7 @@ class Gateway:
         """Latest time at which `tick` must run."""
         dues = [one.deadline_us if one.retry_us is None else one.retry_us for one in self._open]
         if self._unconfirmed:
-            dues.append(self.node.now.elapsed_us + _RETRY_US)
+            dues.append(self.node.now.elapsed_us + (_CONFIRM_US if self._is_to_confirm else _RETRY_US))
         if (due_us := self.lookups.next_deadline_us) is not None:
             dues.append(due_us)
         if (due_us := self._ownership.next_deadline_us) is not None:
@@ -594,28 +600,47 @@ class Gateway:
         if subject.operation not in self.handlers:
             return _CALL_US  # as a nats-server without that operation: silence
         self.requests[subject.operation] += call.hops == 0
-        name = subject.stream
-        is_known = not name or name in self.node.image.names or self.stream(name) is not None
-        if is_known or subject.operation == "STREAM.CREATE" or self._is_confirmed(now.elapsed_us):
+        if not self._needs_newest(subject) or self._is_confirmed(now.elapsed_us):
             return self._execute(call, subject, now)
         if len(self._unconfirmed) < UNCONFIRMED_MAX:
             self._unconfirmed.append((now.elapsed_us, call))
+            self._confirm(now)
         else:
-            self.refuse(call, subject, _UNCONFIRMED)
+            self.refuse(call, subject, too_many_requests())
         return _CALL_US
 
+    def _needs_newest(self, subject: ApiSubject) -> bool:
+        """True if an image that lacks the last changes may give a wrong answer.
+
+        A stream that may not be seen is as one that there is not, also in how long it takes to say so.
+        """
+        if subject.operation in _OF_ALL:
+            return True
+        is_known = not subject.stream or self.stream(subject.stream) is not None
+        return is_known is (subject.operation == "STREAM.CREATE")  # the metadata leader knows if it is new
+
     def _is_confirmed(self, since_us: int) -> bool:
-        """True if the image has all streams that were made before a time."""
+        """True if the image has all changes of streams from before a time."""
         confirmed_us = self.node.confirmed_us
         return confirmed_us is not None and confirmed_us >= since_us
 
     @property
     def _has_confirmed(self) -> bool:
-        """True if a request about an unknown stream can go on."""
+        """True if a request that waits can go on."""
         return bool(self._unconfirmed) and self._is_confirmed(self._unconfirmed[0][0])
 
+    @property
+    def _is_to_confirm(self) -> bool:
+        """True if a request has come since the metadata leader was asked."""
+        return bool(self._unconfirmed) and self._unconfirmed[-1][0] > self._confirmed_by_us
+
+    def _confirm(self, now: Now) -> None:
+        """Ask the metadata leader, unless it was asked just now: then `tick` does."""
+        if self._is_to_confirm and self.node.confirm_soon(now):
+            self._confirmed_by_us = now.elapsed_us
+
     def _refuse_unconfirmed(self, now: Now) -> None:
-        """Refuse requests about unknown streams that have waited for too long."""
+        """Refuse requests that have waited for too long."""
         while self._unconfirmed and not self._has_confirmed:
             since_us, call = self._unconfirmed[0]
             if since_us + _TIMEOUT_US > now.elapsed_us:
