@@ -297,6 +297,11 @@ class Gateway:
         return {prefix: owner.is_served for prefix, owner in self._ownership.prefixes.items()}
 
     @property
+    def unknown(self) -> tuple[str, ...]:
+        """Why this broker does not know if another service has a prefix, for each where that is so for longer."""
+        return tuple(why for owner in self._ownership.prefixes.values() if (why := owner.unknown))
+
+    @property
     def under_way(self) -> int:
         """Number of requests that wait for the node."""
         return len(self._open)
