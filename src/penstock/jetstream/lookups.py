@@ -412,7 +412,7 @@ class Lookups:
 
     def _read_on(self, batch: _Batch, now: Now) -> None:
         """Ask for the next piece, once nats-server has taken the ones before."""
-        state = self._gateway.node.image.streams.get(batch.stream.stream_id, batch.stream)
+        state = self._gateway.stream_of(batch.stream.stream_id) or batch.stream
         if (refusal := unreadable(state)) is not None:
             self._finish(batch, status(refusal.code, refusal.description))
             return
