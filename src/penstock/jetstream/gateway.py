@@ -252,15 +252,18 @@ class Gateway:
             raise RemoteError(ErrorCode.BAD_REQUEST, f"API calls: {error}") from None
         if any(not call.reply or call.reply.translate(None, _NO_SUBJECT) != call.reply for call in calls):
             raise RemoteError(ErrorCode.BAD_REQUEST, "API calls: a reply subject is none")
-        calls = [call for call in calls if not self._has_left(call)]
-        if calls:
+        by_hops: dict[int, list[ApiCall]] = {}
+        for call in calls:
+            if not self._has_left(call):
+                by_hops.setdefault(min(max(1, call.hops), HOPS_MAX), []).append(call)
+        for hops, some in by_hops.items():
             group = MessageGroup.of(
-                [call.subject.encode() for call in calls],
-                [call.payload for call in calls],
-                headers=[call.headers for call in calls],
-                replies=[call.reply for call in calls],
+                [call.subject.encode() for call in some],
+                [call.payload for call in some],
+                headers=[call.headers for call in some],
+                replies=[call.reply for call in some],
             )
-            self._add(group, max(1, *(call.hops for call in calls)), now)
+            self._add(group, hops, now)
 
     def _has_left(self, call: ApiCall) -> bool:
         """True if the cluster has withdrawn from the prefix of a call that another broker passed on."""

@@ -16,7 +16,7 @@ from penstock.base.ids import BrokerId
 from penstock.jetstream.api import jetstream_gateway
 from penstock.jetstream.gateway import ALL_RIGHTS, GATEWAY_GROUP, ApiRights
 from penstock.jetstream.node_access import GatewayCaller
-from penstock.messages import Request
+from penstock.messages import PassApiCallsRequest, Request
 from penstock.metadata.api_decisions import ApiDecision
 from penstock.node.step import Payload, PeerRequest, Reply, Step
 from penstock.vfs.memory import MemoryVfs
@@ -224,7 +224,10 @@ class ApiBrokers(Brokers):
 
     def _ask(self, sender: BrokerId, request: PeerRequest) -> None:
         self.asked[type(request.request)] += 1
-        super()._ask(sender, request)
+        if not isinstance(request.request, PassApiCallsRequest):
+            super()._ask(sender, request)
+        elif (sender, request.to) in self._up and request.to in self.members:  # as the driver; nothing is answered
+            self[request.to].gateway.passed_on(request.payload, self.clock.now)
 
     def start(self, broker_id: int, memory: MemoryVfs | None = None, disk: str = "") -> ApiMember:
         made = ApiMember(self, broker_id, disk or f"disk-{broker_id}", memory)

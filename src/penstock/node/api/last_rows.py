@@ -129,7 +129,8 @@ class LastRows:
             size_bytes, offset, value = _ENTRY_BYTES + len(name), -1, b""
             if one is not None:
                 offset, value = one.row.offset, one.row.value or b""
-                size_bytes += sum(map(len, (one.row.key or b"", value, one.row.headers or b"")))
+                headers = one.row.headers or b""
+                size_bytes += sum(map(len, (one.row.key or b"", value, headers, headers)))  # the block of an answer, too
             if size_bytes > self._bytes_max:
                 continue
             kept = KeptRow(partition.key, lasts.identity, name, end, one, offset, value)
