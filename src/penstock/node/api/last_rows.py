@@ -130,7 +130,8 @@ class LastRows:
             if one is not None:
                 offset, value = one.row.offset, one.row.value or b""
                 headers = one.row.headers or b""
-                size_bytes += sum(map(len, (one.row.key or b"", value, headers, headers)))  # the block of an answer, too
+                # headers twice: they are in the header block of an answer, too
+                size_bytes += sum(map(len, (one.row.key or b"", value, headers, headers)))
             if size_bytes > self._bytes_max:
                 continue
             kept = KeptRow(partition.key, lasts.identity, name, end, one, offset, value)
