@@ -87,6 +87,40 @@ async def test_a_broker_leaves_the_api_to_another_that_answers_and_tells_so(tmp_
             assert (await said(connection, "STREAM.NAMES"))["streams"] is None
 
 
+@each_change
+async def test_a_monitor_on_everything_and_a_lost_connection_are_told(tmp_path: Path) -> None:
+    with running_nats(tmp_path / "nats") as server:
+        async with connected(server.url) as connection:
+            monitor = await connection.subscribe(">")
+            await connection.flush()
+            with running_broker(tmp_path / "data", *api_options(*MANAGE), nats=server.url) as broker:
+                async with await broker.client() as client:
+
+                    async def what_keeps_it() -> tuple[str, ...]:
+                        return (await client.status()).nats.api_unknown
+
+                    told = await eventually(what_keeps_it, "the monitor is told")
+                    assert [DOMAIN in told[0], PUBLIC in told[1]] == [True, True]
+                    broker.logged(re.escape("not served yet here: $JS.API.>: nothing answers there"))
+                    status = await client.status()
+                    assert (status.nats.api_state, status.apis_served) == ("connected", ())
+                    await monitor.unsubscribe()
+                    await connection.flush()
+
+                    async def served() -> bool:
+                        return len((await client.status()).apis_served) == 2
+
+                    await eventually(served, "both are served without the monitor")
+                    server.kill()
+
+                    async def lost() -> str:
+                        nats = (await client.status()).nats
+                        return nats.api_error if nats.api_state == "connecting" else ""
+
+                    assert await eventually(lost, "the lost connection is told")
+                    assert (await client.status()).apis_served == ()
+
+
 async def _is_in(broker: Any, text: str) -> bool:
     return text in broker.said
 

@@ -534,6 +534,12 @@ class Driver:
                 api_prefixes=tuple(api.served),
                 api_manages=api.rights.may_manage,
                 api_user=api.rights.user or "",
+                api_unknown=api.unknown,
+            )
+        if self.api_link is not None:
+            is_up = self.api_link.is_up
+            nats = msgspec.structs.replace(
+                nats, api_state="connected" if is_up else "connecting", api_error=self.api_link.last_failure
             )
         damaged_frames = server.damaged_frames + self.peers.damaged_frames
         free_bytes, size_bytes = self._disk_bytes or (None, None)
@@ -546,7 +552,7 @@ class Driver:
                 for broker_id, address, reason in self.peers.failures()
             ),
             apis_served=()
-            if self.gateway is None
+            if self.gateway is None or nats.api_state != "connected"
             else tuple(one for one, is_so in self.gateway.served.items() if is_so),
             disk_free_bytes=free_bytes,
             disk_size_bytes=size_bytes,

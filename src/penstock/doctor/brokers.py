@@ -209,12 +209,21 @@ def _apis(home: StatusResponse, asked: Sequence[Asked]) -> Iterator[Finding]:
                 text = f"{one.prefix}> is not served: not all brokers know yet if another service has it"
                 yield warn(check, text, f"their NATS users need the permission to ask ({page})")
             for broker in (other.status for other in asked if other.status is not None and one.state == "taken"):
-                if one.prefix not in broker.apis_served:
+                if one.prefix not in broker.apis_served and broker.nats.api_state in ("", "connected"):
                     text = f"broker {broker.broker_id} does not serve {one.prefix}>, which the cluster has taken"
                     yield warn(check, text, f"its log says why ({page})")
 
-    if home.apis:
-        yield from bounded(wrong(), ok(check, f"served as {listed(f'{one.prefix}>' for one in home.apis)}"))
+        for broker in (other.status for other in asked if other.status is not None):
+            nats = broker.nats
+            if nats.api_state not in ("", "connected"):
+                text = f"broker {broker.broker_id} has no connection to NATS for the API"
+                yield fail(check, f"{text}: {nats.api_error or 'none has been tried yet'}", "see `NATS`")
+            for why in nats.api_unknown:
+                yield warn(check, f"broker {broker.broker_id} cannot find out who serves {why}", f"{page} has more")
+
+    found = [*wrong()]
+    if home.apis or found:
+        yield from bounded(iter(found), ok(check, f"served as {listed(f'{one.prefix}>' for one in home.apis)}"))
 
 
 def _nats_versions(asked: Sequence[Asked]) -> Iterator[Finding]:

@@ -81,9 +81,11 @@ cpdef tuple answer_kept(
 @cython.locals(
     text="const unsigned char*", numbers="int32_t*", size=Py_ssize_t, row=Py_ssize_t, at=Py_ssize_t, message=bytearray,
     out="unsigned char*", written=Py_ssize_t, reply=Py_ssize_t, reply_end=Py_ssize_t, subject=Py_ssize_t,
-    subject_end=Py_ssize_t,
+    subject_end=Py_ssize_t, others=list, headers=Py_ssize_t, headers_end=Py_ssize_t,
 )
-cpdef bytes refuse_rows(MessageGroup group, Py_ssize_t begin, Py_ssize_t end, bytes direct, bytes block, bytes error)
+cpdef tuple refuse_rows(
+    MessageGroup group, Py_ssize_t begin, Py_ssize_t end, bytes direct, bytes block, bytes error, bytes probe
+)
 
 cdef Py_ssize_t _put_answer(
     unsigned char* out, Py_ssize_t at, const unsigned char* text, Py_ssize_t reply, Py_ssize_t reply_end,

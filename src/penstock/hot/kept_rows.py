@@ -240,9 +240,12 @@ def answer_kept(
     return pieces, others
 
 
-def refuse_rows(group: MessageGroup, begin: int, end: int, direct: bytes, block: bytes, error: bytes) -> bytes:
+def refuse_rows(
+    group: MessageGroup, begin: int, end: int, direct: bytes, block: bytes, error: bytes, probe: bytes
+) -> tuple[bytes, list[int]]:
     """Return commands that refuse rows [begin, end): with the header block `block` where the subject has `direct` in
-    it, else with the payload `error`. Rows without a reply subject are skipped.
+    it, else with the payload `error`; and the rows that are not refused: those without a reply subject, or with
+    `probe` in their headers.
     """
     if not 0 <= begin <= end <= group.count:
         raise IndexError(f"rows {begin} to {end} of {group.count}")
@@ -255,11 +258,15 @@ def refuse_rows(group: MessageGroup, begin: int, end: int, direct: bytes, block:
     message = memory.new(size)
     out = message
     written = 0
+    others: list[int] = []
     for row in range(begin, end):
         at = row * places.STRIDE
         reply = numbers[at + places.REPLY]
         reply_end = numbers[at + places.REPLY + 1]
-        if reply < 0:
+        headers = numbers[at + places.HEADERS]
+        headers_end = numbers[at + places.HEADERS + 1]
+        if reply < 0 or (headers >= 0 and memory.find(text, headers, headers_end, probe, 0, len(probe)) >= 0):
+            others.append(row)
             continue
         subject = numbers[at + places.SUBJECT]
         subject_end = numbers[at + places.SUBJECT + 1]
@@ -267,7 +274,7 @@ def refuse_rows(group: MessageGroup, begin: int, end: int, direct: bytes, block:
             written = _put_answer(out, written, text, reply, reply_end, block, len(block), error, 0)
         else:
             written = _put_answer(out, written, text, reply, reply_end, block, 0, error, len(error))
-    return memory.part(message, 0, written)
+    return memory.part(message, 0, written), others
 
 
 def _put_answer(

@@ -21,11 +21,14 @@ ROWS_AT_ONCE = 1_024
 """Rows that are looked at in one slice: half a millisecond if each is answered from memory."""
 
 
-class _Rows(NamedTuple):
+class ApiRows(NamedTuple):
+    """Requests of a read."""
+
     group: MessageGroup
     begin: int
     end: int
-    hops: int = 0  # how often brokers have passed them on
+    hops: int  # how often brokers have passed them on
+    received_us: int  # wall time
 
 
 class ApiQueue:
@@ -33,20 +36,20 @@ class ApiQueue:
 
     def __init__(self) -> None:
         self.calls: deque[ApiCall] = deque()  # next ones
-        self._reads: deque[_Rows] = deque()
+        self._reads: deque[ApiRows] = deque()
         self._rows = 0
         self._bytes = 0
 
     def __bool__(self) -> bool:
         return bool(self.calls or self._reads)
 
-    def add(self, group: MessageGroup, hops: int = 0) -> int:
+    def add(self, group: MessageGroup, hops: int, received_us: int) -> int:
         """Queue the rows of a read, or what another broker passed on; return the first one that does not fit."""
         if self._reads and self._bytes + len(group.data) > API_QUEUE_BYTES_MAX:
             return 0
         end = min(len(group), self._room)
         if end:
-            self._reads.append(_Rows(group, 0, end, hops))
+            self._reads.append(ApiRows(group, 0, end, hops, received_us))
             self._rows += end
             self._bytes += len(group.data)
         return end
@@ -55,15 +58,15 @@ class ApiQueue:
     def _room(self) -> int:
         return max(0, API_QUEUE_MAX - self._rows - len(self.calls))
 
-    def take_rows(self) -> _Rows | None:
+    def take_rows(self) -> ApiRows | None:
         """Take the next rows, at most ROWS_AT_ONCE; None: there are none."""
         if not self._reads:
             return None
-        group, begin, end, hops = self._reads.popleft()
-        taken = _Rows(group, begin, min(end, begin + ROWS_AT_ONCE), hops)
+        group, begin, end, hops, received_us = self._reads.popleft()
+        taken = ApiRows(group, begin, min(end, begin + ROWS_AT_ONCE), hops, received_us)
         self._rows -= taken.end - begin
         if taken.end < end:
-            self._reads.appendleft(_Rows(group, taken.end, end, hops))
+            self._reads.appendleft(ApiRows(group, taken.end, end, hops, received_us))
         else:
             self._bytes -= len(group.data)
         return taken

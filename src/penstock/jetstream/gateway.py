@@ -2,7 +2,8 @@
 
 Rules: all brokers share one queue group, so each request reaches one of them. That broker answers what no leader is
 needed for, and passes on what is about a stream's messages to the broker that leads the stream; it keeps nothing of it.
-A broker may not know a stream yet that another one has made: it finds none only once its image is confirmed.
+A broker may not know a stream yet that another one has made, or has deleted: what depends on that is answered only once
+its image is confirmed, by a heartbeat that the metadata leader answered since the request came.
 The executing broker answers on its own connection to NATS. A request without a reply subject is dropped. Requests
 queue up (`ApiQueue`) and are served in slices, between which everything else gets its turn; one that finds the queue
 full is refused. The node is asked through its own typed requests; its answers come back through `answered`, in a later
@@ -41,7 +42,7 @@ from penstock.hot.message_group import MessageGroup
 from penstock.hot.scan import GROUP_BITS
 from penstock.jetstream.answers import answer_headers, error_answer, json_answer, publish_command, status
 from penstock.jetstream.api_call import HOPS_MAX, ApiCall, ApiSubject, parse_api_subject
-from penstock.jetstream.api_queue import ROWS_AT_ONCE, ApiQueue
+from penstock.jetstream.api_queue import ROWS_AT_ONCE, ApiQueue, ApiRows
 from penstock.jetstream.conversations import Answered, Asked, Conversation, Question
 from penstock.jetstream.errors import (
     ApiError,
@@ -85,13 +86,16 @@ _QUICK_US = {"CONSUMER.MSG.NEXT": 20}
 _LISTS = frozenset({"STREAM.LIST", "STREAM.NAMES"})
 _DIRECT = "DIRECT.GET."
 UNCONFIRMED_MAX = 1_000
-"""Requests about streams that this broker does not know, until its image is confirmed; others are refused."""
+"""Requests that wait until this broker's image is confirmed; others are refused."""
+_OF_ALL = frozenset({"INFO", "STREAM.LIST", "STREAM.NAMES", "STREAM.UPDATE"})
+"""Operations whose answers depend on the newest metadata, whatever this broker knows."""
 _CALLS = msgspec.msgpack.Decoder(list[ApiCall])
 _NO_SUBJECT = bytes(range(0x21)) + b"\x7f"  # no character of a subject
 _UNCONFIRMED = unavailable("this broker has no contact with the metadata leader; ask again in a moment")
 _TIMEOUT_US = 4_500_000  # clients wait for 5 s
 _LAST_US = 300_000  # for the rest, without an answer to an optional question
 _RETRY_US = 50_000
+_CONFIRM_US = limits.REFUSALS_CONFIRM_MS * 1_000
 _TOO_MANY_BLOCK = status(503, too_many_requests().description)
 _TOO_MANY = error_answer("ERROR", 503, too_many_requests().err_code, too_many_requests().description)
 _REQUIRED_LEVEL = re.compile(rb"\r\nNats-Required-Api-Level: *([^\r]*?) *\r\n", re.IGNORECASE)
@@ -211,8 +215,9 @@ class Gateway:
         self._denials: dict[str, int] = {}  # by operation: when the next one is logged
         self._queue = ApiQueue()
         self._seen: tuple[ClusterImage, str, StreamState] | None = None  # the last stream that was looked up
-        # about streams that this broker does not know, and since when they wait; in that order
+        # what waits until the image is confirmed, and since when; in that order
         self._unconfirmed: deque[tuple[int, ApiCall]] = deque()
+        self._confirmed_by_us = -1  # when the metadata leader was asked for them last
 
     # Events
 
@@ -247,15 +252,18 @@ class Gateway:
             raise RemoteError(ErrorCode.BAD_REQUEST, f"API calls: {error}") from None
         if any(not call.reply or call.reply.translate(None, _NO_SUBJECT) != call.reply for call in calls):
             raise RemoteError(ErrorCode.BAD_REQUEST, "API calls: a reply subject is none")
-        calls = [call for call in calls if not self._has_left(call)]
-        if calls:
+        by_hops: dict[int, list[ApiCall]] = {}
+        for call in calls:
+            if not self._has_left(call):
+                by_hops.setdefault(min(max(1, call.hops), HOPS_MAX), []).append(call)
+        for hops, some in by_hops.items():
             group = MessageGroup.of(
-                [call.subject.encode() for call in calls],
-                [call.payload for call in calls],
-                headers=[call.headers for call in calls],
-                replies=[call.reply for call in calls],
+                [call.subject.encode() for call in some],
+                [call.payload for call in some],
+                headers=[call.headers for call in some],
+                replies=[call.reply for call in some],
             )
-            self._add(group, max(1, *(call.hops for call in calls)), now)
+            self._add(group, hops, now)
 
     def _has_left(self, call: ApiCall) -> bool:
         """True if the cluster has withdrawn from the prefix of a call that another broker passed on."""
@@ -281,6 +289,7 @@ class Gateway:
                 one.retry_us = None
                 self._ask_missing(one, now)
         self._refuse_unconfirmed(now)
+        self._confirm(now)
         self.lookups.tick(now)
         for part in self.parts:
             part.tick(now)
@@ -289,6 +298,11 @@ class Gateway:
     def served(self) -> Mapping[str, bool]:
         """The API prefixes, each with whether this broker serves it."""
         return {prefix: owner.is_served for prefix, owner in self._ownership.prefixes.items()}
+
+    @property
+    def unknown(self) -> tuple[str, ...]:
+        """Why this broker does not know if another service has a prefix, for each where that is so for longer."""
+        return tuple(why for owner in self._ownership.prefixes.values() if (why := owner.unknown))
 
     @property
     def under_way(self) -> int:
@@ -328,7 +342,7 @@ class Gateway:
         """Latest time at which `tick` must run."""
         dues = [one.deadline_us if one.retry_us is None else one.retry_us for one in self._open]
         if self._unconfirmed:
-            dues.append(self.node.now.elapsed_us + _RETRY_US)
+            dues.append(self.node.now.elapsed_us + (_CONFIRM_US if self._is_to_confirm else _RETRY_US))
         if (due_us := self.lookups.next_deadline_us) is not None:
             dues.append(due_us)
         if (due_us := self._ownership.next_deadline_us) is not None:
@@ -386,19 +400,19 @@ class Gateway:
         """Answer a call on its reply subject."""
         size = len(payload) + len(headers or b"")
         operation = self._parsed(call.subject).operation
-        self.took(operation, call)
+        self.took(operation, call.received_us)
         if size > self.payload_max:
             text = f"the answer has {size} bytes, and nats-server's max_payload is {self.payload_max}; ask for less"
             headers, payload = None, error_answer(operation, 500, 10008, text)
             self.errors[operation, 10008] += 1
         self.send(publish_command(call.reply, payload, headers))
 
-    def took(self, operation: str, call: ApiCall, count: int = 1) -> None:
-        """Note that calls were answered which came together."""
+    def took(self, operation: str, received_us: int, count: int = 1) -> None:
+        """Note that calls were answered which came together, at this wall time."""
         found = self.seconds.get(operation)
         if found is None:
             found = self.seconds[operation] = Histogram.of_times()
-        found.add(max(0, self.node.now.wall_us - call.received_us), count)
+        found.add(max(0, self.node.now.wall_us - received_us), count)
 
     def denied(self, operation: str, stream: str, why: str) -> None:
         """Have a denied request logged, unless one of the same operation was lately."""
@@ -512,8 +526,8 @@ class Gateway:
     def _add(self, group: MessageGroup, hops: int, now: Now) -> None:
         """Queue requests; serve the first ones at once, and refuse what does not fit."""
         is_first = not self._queue
-        if (begin := self._queue.add(group, hops)) < len(group):
-            self._refuse_rows(group, begin)
+        if (begin := self._queue.add(group, hops, now.wall_us)) < len(group):
+            self._refuse_rows(ApiRows(group, begin, len(group), hops, now.wall_us), now)
         if is_first:
             self.turn(now)
 
@@ -521,9 +535,8 @@ class Gateway:
         """Serve requests for about SLICE_US, oldest first; a bug in one is raised behind the others."""
         queue, bug, left_us = self._queue, list[Exception](), SLICE_US
         if not queue.calls and (taken := queue.take_rows()) is not None:
-            group, begin, end, hops = taken
-            for row in self._answer_kept(group, begin, end, hops, now):
-                if (call := self._call(group, row, hops, now)) is not None:
+            for row in self._answer_kept(taken, now):
+                if (call := self._call(taken, row, now)) is not None:
                     queue.calls.append(call)
         while left_us > 0 and (queue.calls or self._has_confirmed):
             try:
@@ -539,14 +552,15 @@ class Gateway:
         if bug:
             raise bug[-1]
 
-    def _answer_kept(self, group: MessageGroup, begin: int, end: int, hops: int, now: Now) -> list[int]:
-        """Take the plain gets of rows [begin, end); return the other rows."""
+    def _answer_kept(self, rows: ApiRows, now: Now) -> list[int]:
+        """Take the plain gets; return the other rows."""
         owners, lease_us = self._ownership.prefixes, self.node.api_lease_us
-        served = [prefix for prefix, owner in owners.items() if hops or owner.may_answer(now, lease_us)]
-        return self.lookups.take_gets(group, begin, end, [f"{one}{_DIRECT}".encode() for one in served], hops, now)
+        served = [prefix for prefix, owner in owners.items() if rows.hops or owner.may_answer(now, lease_us)]
+        return self.lookups.take_gets(rows, [f"{one}{_DIRECT}".encode() for one in served], now)
 
-    def _call(self, group: MessageGroup, row: int, hops: int, now: Now) -> ApiCall | None:
+    def _call(self, rows: ApiRows, row: int, now: Now) -> ApiCall | None:
         """Return the request of a row; None: it is none, and taken."""
+        group, hops = rows.group, rows.hops
         subject, headers = group.subject(row).decode(errors="replace"), group.headers(row)
         if self._ownership.hears(subject, headers, now):
             return None
@@ -557,47 +571,84 @@ class Gateway:
         owner = self._ownership.prefixes.get(self._parsed(subject).prefix)
         if owner is None or not (hops or owner.may_answer(now, self.node.api_lease_us)):
             return None
-        return ApiCall(subject, reply, headers, group.value(row) or b"", hops, now.wall_us)
+        return ApiCall(subject, reply, headers, group.value(row) or b"", hops, rows.received_us)
 
-    def _refuse_rows(self, group: MessageGroup, begin: int) -> None:
-        """Refuse the requests from row `begin` on: the queue is full."""
-        self.errors["", too_many_requests().err_code] += len(group) - begin
-        for first in range(begin, len(group), ROWS_AT_ONCE):
-            end = min(first + ROWS_AT_ONCE, len(group))
-            if commands := refuse_rows(group, first, end, _DIRECT.encode(), _TOO_MANY_BLOCK, _TOO_MANY):
+    def _refuse_rows(self, rows: ApiRows, now: Now) -> None:
+        """Refuse requests: the queue is full. A refused probe would look like the answer of another service."""
+        refused, direct, probe = rows.end - rows.begin, _DIRECT.encode(), PROBE_HEADER.encode()
+        for first in range(rows.begin, rows.end, ROWS_AT_ONCE):
+            end = min(first + ROWS_AT_ONCE, rows.end)
+            commands, others = refuse_rows(rows.group, first, end, direct, _TOO_MANY_BLOCK, _TOO_MANY, probe)
+            if commands:
                 self.send(commands)
+            for row in others:
+                if (call := self._call(rows, row, now)) is None:
+                    refused -= 1
+                elif self._is_probe(call):
+                    refused -= 1
+                    self._answer_probe(call)
+                else:
+                    self.send(publish_command(call.reply, _TOO_MANY))
+        self.errors["", too_many_requests().err_code] += refused
+
+    def _is_probe(self, call: ApiCall) -> bool:
+        """True if a broker asks who serves the prefix."""
+        has_header = call.headers is not None and PROBE_HEADER.encode() in call.headers
+        return has_header and self._parsed(call.subject).operation == "INFO"
+
+    def _answer_probe(self, call: ApiCall) -> None:
+        self.answer(call, json_answer("INFO"), answer_headers({CLUSTER_HEADER: self.node.cluster_id}))
 
     def _take(self, call: ApiCall, now: Now) -> int:
         """Take one request; return how long that takes, about, in µs of the event loop."""
         subject = self._parsed(call.subject)
-        if subject.operation == "INFO" and call.headers is not None and PROBE_HEADER.encode() in call.headers:
-            self.answer(call, json_answer("INFO"), answer_headers({CLUSTER_HEADER: self.node.cluster_id}))
+        if self._is_probe(call):
+            self._answer_probe(call)
             return _CALL_US
         if subject.operation not in self.handlers:
             return _CALL_US  # as a nats-server without that operation: silence
         self.requests[subject.operation] += call.hops == 0
-        name = subject.stream
-        is_known = not name or name in self.node.image.names or self.stream(name) is not None
-        if is_known or subject.operation == "STREAM.CREATE" or self._is_confirmed(now.elapsed_us):
+        if not self._needs_newest(subject) or self._is_confirmed(now.elapsed_us):
             return self._execute(call, subject, now)
         if len(self._unconfirmed) < UNCONFIRMED_MAX:
             self._unconfirmed.append((now.elapsed_us, call))
+            self._confirm(now)
         else:
-            self.refuse(call, subject, _UNCONFIRMED)
+            self.refuse(call, subject, too_many_requests())
         return _CALL_US
 
+    def _needs_newest(self, subject: ApiSubject) -> bool:
+        """True if an image that lacks the last changes may give a wrong answer.
+
+        A stream that may not be seen is as one that there is not, also in how long it takes to say so.
+        """
+        if subject.operation in _OF_ALL:
+            return True
+        is_known = not subject.stream or self.stream(subject.stream) is not None
+        return is_known is (subject.operation == "STREAM.CREATE")  # the metadata leader knows if it is new
+
     def _is_confirmed(self, since_us: int) -> bool:
-        """True if the image has all streams that were made before a time."""
+        """True if the image has all changes of streams from before a time."""
         confirmed_us = self.node.confirmed_us
         return confirmed_us is not None and confirmed_us >= since_us
 
     @property
     def _has_confirmed(self) -> bool:
-        """True if a request about an unknown stream can go on."""
+        """True if a request that waits can go on."""
         return bool(self._unconfirmed) and self._is_confirmed(self._unconfirmed[0][0])
 
+    @property
+    def _is_to_confirm(self) -> bool:
+        """True if a request has come since the metadata leader was asked."""
+        return bool(self._unconfirmed) and self._unconfirmed[-1][0] > self._confirmed_by_us
+
+    def _confirm(self, now: Now) -> None:
+        """Ask the metadata leader, unless it was asked just now: then `tick` does."""
+        if self._is_to_confirm and self.node.confirm_soon(now):
+            self._confirmed_by_us = now.elapsed_us
+
     def _refuse_unconfirmed(self, now: Now) -> None:
-        """Refuse requests about unknown streams that have waited for too long."""
+        """Refuse requests that have waited for too long."""
         while self._unconfirmed and not self._has_confirmed:
             since_us, call = self._unconfirmed[0]
             if since_us + _TIMEOUT_US > now.elapsed_us:

@@ -20,7 +20,7 @@ from __future__ import annotations
 import json
 import re
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
@@ -37,10 +37,10 @@ from penstock.batch import codec
 from penstock.batch.picking import RowPicker
 from penstock.hot.direct_answers import direct_answers, time_text
 from penstock.hot.kept_rows import SubjectGets, answer_kept, sort_gets
-from penstock.hot.message_group import MessageGroup
 from penstock.hot.rows import BatchRows
 from penstock.jetstream.answers import json_answer, status
 from penstock.jetstream.api_call import HOPS_MAX, ApiCall, ApiSubject
+from penstock.jetstream.api_queue import ApiRows
 from penstock.jetstream.direct_requests import (
     MessageQuery,
     RefusedRequestError,
@@ -171,26 +171,23 @@ class Lookups:
         """Latest time at which `tick` must run."""
         return self._later[0][0] if self._later else None
 
-    def take_gets(
-        self, group: MessageGroup, begin: int, end: int, prefixes: list[bytes], hops: int, now: Now
-    ) -> list[int]:
-        """Take the plain gets among rows [begin, end): pass them on, answer those whose messages are certain in memory,
-        and note those to be looked up. Return the other rows.
-
-        `hops`: how often brokers have passed them on.
+    def take_gets(self, rows: ApiRows, prefixes: list[bytes], now: Now) -> list[int]:
+        """Take the plain gets: pass them on, answer those whose messages are certain in memory, and note those to be
+        looked up. Return the other rows.
         """
-        found, others = sort_gets(group, begin, end, prefixes)
+        group, hops = rows.group, rows.hops
+        found, others = sort_gets(group, rows.begin, rows.end, prefixes)
         for name, gets in found.items():
             stream = name.decode(errors="replace")
             state = self._gateway.led(stream)
             if state is None or not self._allows_direct(state):
-                if hops < HOPS_MAX and self._gateway.pass_on(stream, partial(_calls, group, gets, hops + 1)):
+                if hops < HOPS_MAX and self._gateway.pass_on(stream, partial(_calls, rows, gets)):
                     self._gateway.requests["DIRECT.GET"] += 0 if hops else gets.count
                 else:
                     others += map(gets.row, range(gets.count))
                 continue
             self._gateway.requests["DIRECT.GET"] += 0 if hops else gets.count
-            left: Iterable[int] = range(gets.count)
+            left: Sequence[int] = range(gets.count)
             kept = self._gateway.node.kept_lasts(state.stream_id, now, self._gateway.user)
             if kept is not None:
                 lasts, payload_max = kept.lasts, self._gateway.payload_max
@@ -198,20 +195,22 @@ class Lookups:
                 pieces, left = answer_kept(gets, group, kept.rows, lasts.table, lasts.identity, *shown, payload_max)
                 for piece in pieces:
                     self._gateway.send(piece)
-            self._note(state, group, gets, left)
+                if count := gets.count - len(left):
+                    self._gateway.took("DIRECT.GET", rows.received_us, count)
+            self._note(state, rows, gets, left)
         others.sort()
         return others
 
-    def _note(self, state: StreamState, group: MessageGroup, gets: SubjectGets, numbers: Iterable[int]) -> None:
+    def _note(self, state: StreamState, rows: ApiRows, gets: SubjectGets, numbers: Sequence[int]) -> None:
         """Note gets for `ask_gets`."""
         noted = self._gets.setdefault(state.stream_id, [])
         for number in numbers:
-            row = gets.row(number)
-            subject = gets.subject(group, number).decode(errors="replace")
+            call = _call(rows, gets.row(number), rows.hops)
+            subject = gets.subject(rows.group, number).decode(errors="replace")
             if _WILDCARDS.search(subject) is not None and is_wildcard(subject):
-                self._look_up(_call(group, row, 0), state, MessageQuery(last_by_subj=subject), self._gateway.node.now)
+                self._look_up(call, state, MessageQuery(last_by_subj=subject), self._gateway.node.now)
             else:
-                noted.append(_Get(_call(group, row, 0), subject, True))
+                noted.append(_Get(call, subject, True))
 
     def _allows_direct(self, state: StreamState) -> bool:
         config, allows = self._direct.get(state.stream_id, (None, False))
@@ -295,7 +294,7 @@ class Lookups:
 
             def found(_: FindMessagesResponse, data: bytes) -> None:
                 rows = [0] if data else [-1]
-                self._gateway.took("DIRECT.GET", call)
+                self._gateway.took("DIRECT.GET", call.received_us)
                 self._send(state, data, [call.reply], rows, has_headers=not query.no_hdr)
 
             self._find(request, now, found, partial(self._refuse, [call]))
@@ -354,7 +353,7 @@ class Lookups:
                 these = [one for one in gets if one.has_headers is has_headers and (is_all or one.subject in rows)]
                 if these:
                     places = [rows.get(one.subject, -1) for one in these]
-                    self._gateway.took("DIRECT.GET", these[0].call, len(these))
+                    self._gateway.took("DIRECT.GET", these[0].call.received_us, len(these))
                     self._send(state, data, [one.call.reply for one in these], places, has_headers=has_headers)
             if left:
                 again = msgspec.structs.replace(request, begin=response.next_offset, end=response.end_offset)
@@ -413,7 +412,7 @@ class Lookups:
 
     def _read_on(self, batch: _Batch, now: Now) -> None:
         """Ask for the next piece, once nats-server has taken the ones before."""
-        state = self._gateway.node.image.streams.get(batch.stream.stream_id, batch.stream)
+        state = self._gateway.stream_of(batch.stream.stream_id) or batch.stream
         if (refusal := unreadable(state)) is not None:
             self._finish(batch, status(refusal.code, refusal.description))
             return
@@ -581,13 +580,15 @@ class Lookups:
                 self._gateway.answer(call, b"", status(code, error.message))
 
 
-def _call(group: MessageGroup, row: int, hops: int) -> ApiCall:
+def _call(rows: ApiRows, row: int, hops: int) -> ApiCall:
+    group = rows.group
     subject = group.subject(row).decode(errors="replace")
-    return ApiCall(subject, group.reply(row) or b"", None, group.value(row) or b"", hops)
+    return ApiCall(subject, group.reply(row) or b"", None, group.value(row) or b"", hops, rows.received_us)
 
 
-def _calls(group: MessageGroup, gets: SubjectGets, hops: int) -> Iterator[ApiCall]:
-    return (_call(group, gets.row(number), hops) for number in range(gets.count))
+def _calls(rows: ApiRows, gets: SubjectGets) -> Iterator[ApiCall]:
+    """Return the gets as calls that are passed on."""
+    return (_call(rows, gets.row(number), rows.hops + 1) for number in range(gets.count))
 
 
 def _one(state: StreamState, query: MessageQuery) -> FindMessagesRequest | None:

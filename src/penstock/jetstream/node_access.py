@@ -58,6 +58,9 @@ class GatewayNode(Protocol):
     def confirmed_us(self) -> int | None:
         """Elapsed time up to which all changes of the metadata that were answered are in the image; None: unknown."""
 
+    def confirm_soon(self, now: Now) -> bool:
+        """Ask the metadata leader, so that `confirmed_us` soon is at least now; False if it was asked a moment ago."""
+
     @property
     def now(self) -> Now:
         """The time of the current event."""

@@ -3,8 +3,10 @@
 Rules: the cluster decides in its metadata, for all brokers (`penstock.metadata.api_decisions`). A broker finds out who
 else serves a prefix by a request for its INFO: no responders, or only brokers of its own cluster, which it tells by a
 header that only this request asks for. `$JS.API` is another service's also while nats-server says that it has
-JetStream. Without an answer of any kind nothing is known. The request is repeated as long as the broker runs, and what
-it finds goes to the metadata leader: at once if it is news, else every 5 s.
+JetStream. Without an answer of any kind nothing is known: nats-server says `no responders` only without a subscriber
+there, so a monitor on `>` is enough to keep it silent, and so is a service that is slow. After UNHEARD_MAX such probes
+the log says so. The request is repeated as long as the broker runs, and what it finds goes to the metadata leader: at
+once if it is news, else every 5 s.
 
 A broker serves a prefix while all of this holds:
 
@@ -41,6 +43,8 @@ WATCH_US = 5_000_000
 """Time between two probes, and between two reports: for so long two may answer before one of them knows it."""
 SILENCE_US_MAX = 60_000_000
 """Longest time between two probes that nothing answers, as without the permission to ask, and while withdrawn."""
+UNHEARD_MAX = 2
+"""Probes without an answer, one after the other, before an operator is told: a first one may be lost."""
 _RETRY_US = 1_000_000  # between two reports that did not arrive
 _NO_RESPONDERS = re.compile(rb"NATS/1\.0 503\b")
 _CLUSTER = re.compile(rb"\r\n" + CLUSTER_HEADER.encode() + rb": *([^\r\n]*)\r\n", re.IGNORECASE)
@@ -66,6 +70,7 @@ class PrefixOwnership:
         self._was_free = False  # no other service was found, once since the start
         self._wait_us = WATCH_US
         self._is_unheard = False  # the last probe has no answer yet
+        self._unheard = 0  # probes without an answer, before that one
         self._due_us: int | None = None  # when the next probe is due; None: no connection to NATS yet
         self._told: tuple[ApiState, str] | None = None  # what the log says last
 
@@ -105,6 +110,9 @@ class PrefixOwnership:
             self._find(ApiFinding.UNKNOWN, "", is_new=True)
         elif self._is_unheard:
             self._find(ApiFinding.UNKNOWN, "nothing answers there, not even nats-server")
+            self._unheard += 1
+            if self._unheard == UNHEARD_MAX and not self.is_served:
+                self._node.outbox.step.notices.append(f"JetStream's API is not served yet here: {self.unknown}")
         self._wait_us = min(2 * self._wait_us, SILENCE_US_MAX) if self._is_unheard else WATCH_US
         if decision.state is ApiState.WITHDRAWN:
             self._wait_us = SILENCE_US_MAX
@@ -125,7 +133,7 @@ class PrefixOwnership:
             return False
         if subject != f"{self._inbox}{self._since}":
             return True  # another decision asks for evidence by now
-        self._is_unheard = False
+        self._is_unheard, self._unheard = False, 0
         found = _CLUSTER.search(headers or b"")
         is_ours = found is not None and found[1].strip() == self._node.cluster_id.encode()
         if is_ours or (headers is not None and _NO_RESPONDERS.match(headers)):
@@ -151,6 +159,18 @@ class PrefixOwnership:
         if not (is_kept and self.finding is ApiFinding.ANOTHER):
             self.finding, self._why = finding, why
         self._was_free = self._was_free or finding is ApiFinding.NOBODY
+
+    @property
+    def unknown(self) -> str:
+        """Why it is not known if another service has the prefix, and what to do; empty if it is, or soon may be."""
+        if self.is_served or self.finding is not ApiFinding.UNKNOWN:
+            return ""
+        if self._refusal:
+            return f"{self.prefix}>: {self._refusal}"
+        if self._unheard < UNHEARD_MAX:
+            return ""
+        what = f"{self.prefix}>: nothing answers there, not even nats-server"
+        return f"{what}: end subscriptions of others to it, as `>` of a monitor, or let this broker publish on it"
 
     # Serving
 

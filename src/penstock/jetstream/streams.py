@@ -314,7 +314,8 @@ class _Streams:
         assert found.live is not None
         if len(state.partitions) > 1:
             return None  # a subject may be in several
-        key = (found.leader_epoch, found.log_start, found.committed_end, found.live.rows)
+        may_count = self._gateway.may_read(state, None)
+        key = (found.leader_epoch, found.log_start, found.committed_end, found.live.rows, may_count)
         known = self._counted.pop(state.stream_id, None)
         if known is None or known[0] != key:
             try:

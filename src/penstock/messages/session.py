@@ -103,6 +103,9 @@ class NatsStatus(msgspec.Struct, frozen=True, kw_only=True):
     api_prefixes: tuple[str, ...] = ()  # of JetStream's API, as the settings say; empty: it is off
     api_manages: bool = False  # its callers may change streams and delete messages
     api_user: str = ""  # whose rules hold for its callers; empty: none is named
+    api_state: str = ""  # of its connection for the API: "connected", "connecting"; empty: the API is off
+    api_error: str = ""  # of that connection's last failure; kept after a reconnect
+    api_unknown: tuple[str, ...] = ()  # why this broker does not know yet if another service has a prefix
 
 
 class CertificateInfo(msgspec.Struct, frozen=True, kw_only=True):

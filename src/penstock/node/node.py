@@ -39,6 +39,7 @@ from penstock.messages import (
     Request,
     Response,
 )
+from penstock.messages.fields import INT64_MAX
 from penstock.metadata.companions import is_companion
 from penstock.metadata.image import ClusterImage
 from penstock.node.api.last_rows import KeptLasts
@@ -405,7 +406,12 @@ class Node:
     @property
     def confirmed_us(self) -> int | None:
         """Elapsed time up to which all changes of the metadata that were answered are in the image; None: unknown."""
-        return self._cluster.confirmed_us
+        return INT64_MAX if self._cluster.quorum.is_alone else self._cluster.confirmed_us
+
+    def confirm_soon(self, now: Now) -> bool:
+        """Ask the metadata leader, so that `confirmed_us` soon is at least now; False if it was asked a moment ago."""
+        self._at(now)
+        return self._cluster.confirm_soon()
 
     @property
     def now(self) -> Now:

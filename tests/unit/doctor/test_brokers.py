@@ -180,6 +180,21 @@ def test_who_serves_jetstreams_api(
 @pytest.mark.parametrize(
     ("nats", "result", "found"),
     [
+        ({"api_state": "connecting"}, Result.FAIL, "broker 2 has no connection to NATS for the API: none has been"),
+        ({"api_state": "connecting", "api_error": "n:4222: refused"}, Result.FAIL, "for the API: n:4222: refused"),
+        ({"api_unknown": ("$JS.API.>: nothing",)}, Result.WARN, "broker 2 cannot find out who serves $JS.API.>: no"),
+    ],
+)
+def test_a_broker_without_its_part_in_the_api(nats: dict[str, Any], result: Result, found: str) -> None:
+    first = status(1, of_the_api(api_state="connected"), apis_served=("$JS.API.",))
+    asked = [Asked(broker(1), first, 0, 1), Asked(broker(2), status(2, of_the_api(**nats)), 0, 1)]
+    told = [one for one in judged(asked, "JetStream's API", apis=(api("taken"),)) if found in one.found]
+    assert [one.result for one in told] == [result]
+
+
+@pytest.mark.parametrize(
+    ("nats", "result", "found"),
+    [
         ({"state": "connecting", "last_error": "refused"}, Result.FAIL, "broker 2 is not connected: refused"),
         ({"complaints": 3, "last_complaint": "Permissions Violation"}, Result.WARN, "last: Permissions Violation"),
         ({"messages_skipped": 4}, Result.WARN, "did not understand 4 messages"),

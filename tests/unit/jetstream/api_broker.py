@@ -16,7 +16,7 @@ from penstock.base.ids import BrokerId
 from penstock.jetstream.api import jetstream_gateway
 from penstock.jetstream.gateway import ALL_RIGHTS, GATEWAY_GROUP, ApiRights
 from penstock.jetstream.node_access import GatewayCaller
-from penstock.messages import Request
+from penstock.messages import PassApiCallsRequest, Request
 from penstock.metadata.api_decisions import ApiDecision
 from penstock.node.step import Payload, PeerRequest, Reply, Step
 from penstock.vfs.memory import MemoryVfs
@@ -176,7 +176,7 @@ class ApiMember(WithApi, Member):
 
     def __init__(self, brokers: ApiBrokers, broker_id: int, disk: str, memory: MemoryVfs | None = None) -> None:
         super().__init__(brokers, broker_id, disk, memory)
-        self.make_gateway(prefixes=brokers.prefixes.get(broker_id, PREFIXES))
+        self.make_gateway(brokers.rights, prefixes=brokers.prefixes.get(broker_id, PREFIXES))
         self.others = brokers.others.get(broker_id, NO_RESPONDERS)
         self.has_jetstream = broker_id in brokers.with_jetstream
 
@@ -189,6 +189,13 @@ class ApiMember(WithApi, Member):
         super().tick_node()
         self.gateway.tick(self.clock.now)
 
+    def turn(self) -> None:
+        """As the driver: the gateway gets its turns between those of the node."""
+        super().turn()
+        while self.gateway.has_next_turn:
+            self.gateway.turn(self.clock.now)
+            super().turn()
+
     def decision(self, prefix: str = "$JS.API.") -> ApiDecision | None:
         """Return the cluster's decision, as this broker knows it."""
         found: ApiDecision | None = self.image.api(prefix)
@@ -197,7 +204,8 @@ class ApiMember(WithApi, Member):
     def answers_calls(self, prefix: str = "$JS.API.") -> bool:
         """True if it answers a call that NATS gives to it now."""
         self.answers.pop("_INBOX.caller", None)
-        group = group_of([(f"{prefix}STREAM.NAMES".encode(), b"_INBOX.caller", None, b"")])
+        probe = b"NATS/1.0\r\nPenstock-Probe: 1\r\n\r\n"  # waits for no metadata leader
+        group = group_of([(f"{prefix}INFO".encode(), b"_INBOX.caller", probe, b"")])
         self.gateway.messages_received(group, self.clock.now)
         self.turn()
         return "_INBOX.caller" in self.answers
@@ -210,12 +218,16 @@ class ApiBrokers(Brokers):
         self.prefixes: dict[int, tuple[str, ...]] = settings.pop("prefixes", {})
         self.others: dict[int, tuple[bytes | None, bytes] | None] = settings.pop("others", {})
         self.with_jetstream: set[int] = settings.pop("with_jetstream", set())
+        self.rights: ApiRights = settings.pop("rights", ALL_RIGHTS)
         self.asked: Counter[type[Request]] = Counter()  # of one broker by another
         super().__init__(*ids, **settings)
 
     def _ask(self, sender: BrokerId, request: PeerRequest) -> None:
         self.asked[type(request.request)] += 1
-        super()._ask(sender, request)
+        if not isinstance(request.request, PassApiCallsRequest):
+            super()._ask(sender, request)
+        elif (sender, request.to) in self._up and request.to in self.members:  # as the driver; nothing is answered
+            self[request.to].gateway.passed_on(request.payload, self.clock.now)
 
     def start(self, broker_id: int, memory: MemoryVfs | None = None, disk: str = "") -> ApiMember:
         made = ApiMember(self, broker_id, disk or f"disk-{broker_id}", memory)

@@ -10,6 +10,7 @@ import pytest
 from penstock.jetstream import api_queue, gateway, lookups
 from penstock.jetstream.api_call import ApiCall
 from penstock.jetstream.api_queue import ApiQueue
+from penstock.jetstream.ownership import WATCH_US
 from tests.groups import group_of
 from tests.unit.jetstream.test_lookups import GatewayBroker, with_messages
 
@@ -77,13 +78,55 @@ def test_what_does_not_fit_is_refused_at_once_and_told(monkeypatch: pytest.Monke
     assert json.loads(dict(broker.got)["reply.0"])["config"]["name"] == "orders"
 
 
+def test_a_full_queue_does_not_look_like_another_service(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A probe that is refused like other requests would have the broker that sent it withdraw the whole cluster."""
+    monkeypatch.setattr(api_queue, "API_QUEUE_MAX", 2)
+    broker = with_messages()
+    headers = b"NATS/1.0\r\nPenstock-Probe: 1\r\n\r\n"
+    flood = [(INFO, b"reply.%d" % number, None, b"") for number in range(4)]
+    probes = [(b"$JS.API.INFO", b"_INBOX.probe", headers, b""), (b"$JS.API.INFO", None, headers, b"")]
+    broker.gateway.messages_received(group_of([*flood, *probes]), broker.clock.now)
+    broker.turn()
+    answers = [(reply, payload) for reply, payload in broker.got if reply == "_INBOX.probe"]
+    ((_, answer),) = answers
+    assert answer.startswith(f"NATS/1.0\r\nPenstock-Cluster: {broker.node.cluster_id}\r\n".encode())
+    assert [reply for reply, payload in broker.got if b"too many" in payload] == ["reply.2", "reply.3"]
+    assert broker.gateway.errors["", 10008] == 2
+
+
+def test_answers_are_timed_from_memory_and_from_the_disk() -> None:
+    broker = with_messages()
+    for _ in range(2):  # the second time it is kept
+        read(broker, GET, b"$JS.API.DIRECT.GET.orders.orders.*")
+        served(broker)
+    calls = [ApiCall(GET.decode(), b"reply", None, b"", 1)]
+    broker.gateway.passed_on(msgspec.msgpack.encode(calls), broker.clock.now)
+    seconds = broker.gateway.seconds["DIRECT.GET"]
+    assert (seconds.count, seconds.sum < 1_000_000) == (5, True)
+
+
+def test_what_is_no_request_is_heard_when_the_queue_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Answers to flow control, and to the broker's own requests."""
+    monkeypatch.setattr(api_queue, "API_QUEUE_MAX", 1)
+    broker = with_messages()
+    broker.others = None
+    broker.gateway_tick(WATCH_US / 1_000)
+    inboxes = [inbox.encode() for _, inbox in broker.probes[-2:]]
+    calls = [(INFO, b"reply", None, b"")] * 2
+    broker.gateway.messages_received(
+        group_of([*calls, *((one, None, None, b"{}") for one in inboxes)]), broker.clock.now
+    )
+    broker.turn()
+    assert broker.served == []  # another service answers
+
+
 def test_requests_of_other_brokers_wait_in_the_same_queue(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(api_queue, "API_QUEUE_MAX", 3)
     queue = ApiQueue()
     four = group_of([(b"x", b"r", None, b"")] * 4)
-    assert queue.add(four, 1) == 3
-    assert queue.add(four) == 0
-    assert queue.take_rows() == (four, 0, 3, 1)
+    assert queue.add(four, 1, 7) == 3
+    assert queue.add(four, 0, 8) == 0
+    assert queue.take_rows() == (four, 0, 3, 1, 7)
 
 
 def test_gets_that_were_passed_on_are_answered_from_memory_too() -> None:
@@ -103,20 +146,21 @@ def test_a_queue_is_bounded_in_bytes_but_takes_any_one_read(monkeypatch: pytest.
     monkeypatch.setattr(api_queue, "API_QUEUE_BYTES_MAX", 100)
     queue = ApiQueue()
     large = group_of([(b"x", b"r", None, b"v" * 200)] * 2)
-    assert queue.add(large) == 2
-    assert queue.add(large) == 0
-    assert queue.take_rows() == (large, 0, 2, 0)
+    assert queue.add(large, 0, 7) == 2
+    assert queue.add(large, 0, 8) == 0
+    assert queue.take_rows() == (large, 0, 2, 0, 7)
     assert not queue
-    assert queue.add(large) == 2
+    assert queue.add(large, 0, 9) == 2
 
 
 def test_the_rows_of_a_read_are_taken_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(api_queue, "ROWS_AT_ONCE", 2)
     queue = ApiQueue()
     one, other = group_of([(b"a", b"r", None, b"")] * 3), group_of([(b"b", b"r", None, b"")])
-    queue.add(one)
-    queue.add(other)
-    assert [queue.take_rows() for _ in range(4)] == [(one, 0, 2, 0), (one, 2, 3, 0), (other, 0, 1, 0), None]
+    queue.add(one, 0, 7)
+    queue.add(other, 0, 8)
+    taken = [(one, 0, 2, 0, 7), (one, 2, 3, 0, 7), (other, 0, 1, 0, 8), None]
+    assert [queue.take_rows() for _ in range(4)] == taken
 
 
 def test_gets_that_wait_for_the_node_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import msgspec
 import pytest
 
+from penstock.jetstream.api_call import HOPS_MAX, ApiCall
+from penstock.messages import PassApiCallsRequest
 from tests.groups import group_of
 from tests.unit.jetstream.api_broker import ApiBrokers, ApiMember
 
@@ -66,3 +69,18 @@ def test_penstocks_own_client_may_make_streams_that_overlap(brokers: ApiBrokers)
     brokers.run(1_000)
     assert "own" in brokers[1].image.names
     assert at_once(brokers, "STREAM.UPDATE", {"name": "api", "subjects": ["both"], "max_msgs": 7}) == [0]
+
+
+def test_calls_that_were_passed_on_once_are_passed_on_again_whatever_came_with_them(brokers: ApiBrokers) -> None:
+    """The leader may have changed while they were on their way."""
+    assert at_once(brokers, "STREAM.CREATE", {"name": "moved", "subjects": ["moved"]}) == [0]
+    leader = brokers[brokers.led("moved").broker_id]
+    asked = next(one for one in brokers.all if one is not leader)
+    before = brokers.asked[PassApiCallsRequest]
+    calls = [ApiCall("$JS.API.STREAM.INFO.moved", b"hop.%d" % hops, None, b"", hops) for hops in (1, HOPS_MAX)]
+    asked.gateway.passed_on(msgspec.msgpack.encode(calls), brokers.clock.now)
+    brokers.settle()
+    assert brokers.asked[PassApiCallsRequest] == before + 1
+    brokers.run(500)
+    assert json.loads(leader.answers["hop.1"])["config"]["name"] == "moved"
+    assert "no leader" in json.loads(asked.answers[f"hop.{HOPS_MAX}"])["error"]["description"]

@@ -46,6 +46,29 @@ def test_nothing_is_taken_without_an_answer_and_probes_become_rare() -> None:
     assert len(broker.probes) > probes[0]
 
 
+def test_what_keeps_nats_server_silent_is_told() -> None:
+    """nats-server says that there are no responders only if nobody subscribes there, no monitor on `>` either."""
+    broker = ApiBroker()
+    broker.others = None
+    broker.start()
+    broker.gateway_tick(WATCH_US / 1_000)
+    assert (broker.gateway.unknown, broker.notices) == ((), [])
+    broker.gateway_tick(2 * WATCH_US / 1_000)
+    assert len(broker.notices) == len(broker.gateway.unknown) == len(BOTH)
+    assert "not served yet here: $JS.API.>: nothing answers there" in broker.notices[1]
+    assert "end subscriptions of others to it, as `>` of a monitor" in broker.gateway.unknown[1]
+    for _ in range(5):
+        broker.gateway_tick(SILENCE_US_MAX / 1_000)
+    assert len(broker.notices) == len(BOTH)
+    broker.others = NO_RESPONDERS
+    broker.gateway_tick(SILENCE_US_MAX / 1_000)
+    assert (broker.served, broker.gateway.unknown) == (BOTH, ())
+    broker.others = None
+    for _ in range(5):
+        broker.gateway_tick(SILENCE_US_MAX / 1_000)
+    assert (broker.served, broker.gateway.unknown, len(broker.notices)) == (BOTH, (), len(BOTH))
+
+
 def test_a_jetstream_in_the_server_leaves_the_domain() -> None:
     broker = ApiBroker(has_jetstream=True).start()
     assert broker.served == BOTH[:1]

@@ -144,6 +144,17 @@ def test_info_lists_the_subjects_that_may_be_read() -> None:
     assert broker.call("STREAM.INFO.orders", {"subjects_filter": "orders.us.ny"})["error"]["code"] == 403
 
 
+def test_the_number_of_subjects_goes_by_the_rights_of_the_moment() -> None:
+    broker = guarded(ALL, EU)
+    assert broker.call("STREAM.INFO.orders")["state"]["num_subjects"] == 4
+    revoke(broker, ALL)
+    assert "num_subjects" not in broker.call("STREAM.INFO.orders")["state"]
+    with asking(broker, "ann"):
+        broker.request(ChangeRulesRequest(name="bob", add=(ALL,)))
+    broker.tick(0)
+    assert broker.call("STREAM.INFO.orders")["state"]["num_subjects"] == 4
+
+
 def test_who_may_delete_on_some_subjects_removes_nothing() -> None:
     broker = guarded(ALL, Rule(Operation.DELETE, subject="orders.eu.>"))
     for operation, request in (("PURGE", {"filter": "orders.eu.>"}), ("PURGE", {}), ("MSG.DELETE", {"seq": 1})):
@@ -299,6 +310,22 @@ def test_a_batch_ends_when_its_stream_is_not_readable_any_more() -> None:
     broker.unsent_bytes = 0
     broker.gateway_tick(100)
     assert broker.blocks[inbox].startswith(b"NATS/1.0 403 stream secret is encrypted")
+
+
+def test_a_batch_of_a_partition_ends_when_its_stream_is_not_readable_any_more() -> None:
+    broker = ReaderBroker().start()
+    broker.create("s", "s", partitions=2)
+    broker.append("s", b"a", b"b", b"c", subject="s", partition=0)
+    broker.tick(1)
+    broker.unsent_bytes = UNSENT_BYTES_MAX + 1
+    inbox = broker.send("DIRECT.GET.s-p0", {"seq": 1, "batch": 10})
+    broker.request(
+        AlterStreamRequest(name="s", stream_id=broker.stream_id("s"), changes={"nats_readable": False}),
+    )
+    broker.unsent_bytes = 0
+    broker.gateway_tick(100)
+    assert broker.answers[inbox] == b""
+    assert broker.blocks[inbox].startswith(b"NATS/1.0 403 stream s-p0 has --nats-readable no")
 
 
 def test_a_stream_that_is_not_encrypted_can_be_kept_from_nats() -> None:

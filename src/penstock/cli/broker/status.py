@@ -356,6 +356,10 @@ def broker_pairs(state: StatusResponse) -> dict[str, str]:
         shown["reading"] = "paused: the limit of bytes in flight is reached"
     if nats.reconnects or nats.last_error:
         shown["NATS trouble"] = f"{nats.reconnects} reconnects; last: {nats.last_error or '-'}"
+    if nats.api_unknown:
+        shown["API unknown"] = "; ".join(nats.api_unknown)
+    if nats.api_state not in ("", "connected"):
+        shown["API connection"] = f"none, so requests go to other brokers: {nats.api_error or 'connecting'}"
     if nats.leaf_state:
         subjects = output.counted(nats.leaf_subjects, "subject")
         up = f"over {nats.leaf_url}; {subjects} with interest"

@@ -129,7 +129,9 @@ class LastRows:
             size_bytes, offset, value = _ENTRY_BYTES + len(name), -1, b""
             if one is not None:
                 offset, value = one.row.offset, one.row.value or b""
-                size_bytes += sum(map(len, (one.row.key or b"", value, one.row.headers or b"")))
+                headers = one.row.headers or b""
+                # headers twice: they are in the header block of an answer, too
+                size_bytes += sum(map(len, (one.row.key or b"", value, headers, headers)))
             if size_bytes > self._bytes_max:
                 continue
             kept = KeptRow(partition.key, lasts.identity, name, end, one, offset, value)

@@ -72,6 +72,7 @@ from penstock.raft import Raft, RaftConfig
 
 _TICK_US = limits.RAFT_TICK_MS * 1_000
 _API_LEASE_US = limits.API_LEASE_MS * 1_000
+_CONFIRM_US = limits.REFUSALS_CONFIRM_MS * 1_000
 
 
 class Cluster:
@@ -104,6 +105,7 @@ class Cluster:
         self._process_history = ProcessHistory(context.vfs)
         self._next_tick_us = 0
         self._heard_leader: BrokerId | None = None
+        self._confirmed_by_us = -_CONFIRM_US  # time of the last heartbeat of `confirm_soon`
         self._heard_us: int | None = None  # when a metadata leader was last known
         self._addresses = PeerAddresses(context.settings, context.outbox)
         self._told_cluster_id = context.settings.cluster_id
@@ -339,6 +341,16 @@ class Cluster:
     def confirmed_us(self) -> int | None:
         """Elapsed time of the latest heartbeat that counts (`BrokerRegistration.confirmed_us`); now if alone."""
         return self._context.now.elapsed_us if self.quorum.is_alone else self.registration.confirmed_us
+
+    def confirm_soon(self) -> bool:
+        """Send a heartbeat, so that `confirmed_us` soon is at least now; False: one was within REFUSALS_CONFIRM_MS."""
+        now = self._context.now
+        if now.elapsed_us < self._confirmed_by_us + _CONFIRM_US:
+            return False
+        self._confirmed_by_us = now.elapsed_us
+        self.registration.heartbeat_now()
+        self.registration.tick(now)
+        return True
 
     @property
     def api_lease_us(self) -> int:

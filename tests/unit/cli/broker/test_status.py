@@ -55,6 +55,14 @@ def test_deliveries_are_shown_where_there_is_a_leaf_connection() -> None:
     assert not {"deliveries", "not delivered"} & set(_shown(NatsStatus(state="connected")))
 
 
+def test_an_api_that_is_not_served_here_is_told() -> None:
+    down = _shown(NatsStatus(state="connected", api_state="connecting", api_error="nats://a:4222: refused"))
+    assert down["API connection"] == "none, so requests go to other brokers: nats://a:4222: refused"
+    silent = _shown(NatsStatus(state="connected", api_state="connected", api_unknown=("$JS.API.>: nothing answers",)))
+    assert silent["API unknown"] == "$JS.API.>: nothing answers"
+    assert "API connection" not in silent
+
+
 def test_some_of_the_announced_servers_are_shown() -> None:
     assert "NATS announces" not in _shown(NatsStatus(state="connected"))
     two = _shown(NatsStatus(state="connected", announced=("nats://a:1", "nats://b:1")))

@@ -62,3 +62,16 @@ def test_what_is_kept_holds_no_table_that_is_void() -> None:
     gc.collect()
     rows.known(partition, ["s.0"], partition.visible_end)
     assert tables.slots <= before + 2 * 64  # the present one, and the places that are known since it began
+
+
+def test_what_is_kept_counts_the_header_block_of_its_answer() -> None:
+    broker = Broker().start()
+    broker.create("s", subject="s.>")
+    headers = b"NATS/1.0\r\nX: %b\r\n\r\n" % (b"x" * 60_000)
+    publish(broker, "s.0", headers)
+    look_up(broker, "s.0")
+    kept = broker.node.kept_lasts(broker.stream_id("s"), broker.clock.now)
+    assert kept is not None
+    one = kept.rows[b"s.0"]
+    assert len(one.head(b"s")) > len(headers)
+    assert one.size_bytes >= len(one.found.row.headers) + len(one.value) + len(one.head(b"s"))
