@@ -150,6 +150,7 @@ class ConsumerApi:
         try:
             shown = yield from shown_now(feed)
             start = yield from start_of(state, config, shown)
+            readers.check_room(start)
             pending = yield from pending_of(feed, config.filters, start, shown)
         finally:
             self._opening -= 1
@@ -163,6 +164,7 @@ class ConsumerApi:
         if 0 < consumer_limits(state).consumers <= len(feed.readers):
             raise refusal(10026, "maximum consumers limit reached")
         feed.check_room(config.filters)
+        readers.check_room(start)  # others may have begun meanwhile
         if not name:
             name = self._new_name()
         elif name in feed.readers:

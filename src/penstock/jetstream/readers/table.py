@@ -25,7 +25,7 @@ from penstock.hot import deliveries as hot
 from penstock.hot.deliveries import TOO_LARGE_HEADER, Cursor, DecodedRows, Pull
 from penstock.hot.scan import GROUP_BITS
 from penstock.jetstream.conversations import Answered, Asked
-from penstock.jetstream.errors import ApiError
+from penstock.jetstream.errors import ApiError, unavailable
 from penstock.jetstream.gateway import GATEWAY_GROUP, Gateway, ReaderNumbers
 from penstock.jetstream.readers.chunks import COLUMNS, Chunk, decoded
 from penstock.jetstream.readers.config import ReaderConfig
@@ -53,6 +53,8 @@ SERVED_MAX = 128
 """Readers served in one turn: many may have nothing to send, and each is looked at for some 20 µs."""
 DUE_MAX = 64
 """Readers looked at because of the time, in one turn of the event loop: with a heartbeat each, some 50 µs."""
+WANTED_BYTES_MAX = 256 * limits.MIB
+"""Offsets of all readers that begin with the last message of each subject, 8 bytes each, until they have these."""
 SHARE_BYTES = 256 * limits.KIB
 """Frames for one reader in its turn."""
 FETCHES_MAX = 8
@@ -148,6 +150,16 @@ class Readers:
     def count(self, state: StreamState) -> int:
         feed = self._feeds.get(state.stream_id)
         return 0 if feed is None else len(feed.readers)
+
+    def check_room(self, start: Start) -> None:
+        """Raise ApiError if the offsets at which a new reader begins are too many beside those of the others."""
+        if not start.wanted:
+            return
+        used = sum(len(one.cursor.wanted) for feed in self._feeds.values() for one in feed.readers.values())
+        if used + len(start.wanted) > WANTED_BYTES_MAX:
+            raise unavailable(
+                "too many consumers begin with the last messages of very many subjects; ask again in a moment"
+            )
 
     def add(self, feed: Feed, reader: Reader, pending: Pending, now: Now) -> None:
         """Let a reader begin."""
@@ -407,6 +419,8 @@ class Readers:
         cursor.next_offset = max(cursor.next_offset, shown.log_start)
         if cursor.next_offset < cursor.resume_offset:
             cursor.next_offset = cursor.next_wanted()
+        if cursor.wanted and cursor.next_offset >= cursor.resume_offset:
+            cursor.want(b"", 0)  # up to 8 MB, for as long as it lives
         if cursor.next_offset >= feed.tail_end:
             self._at_tail(feed, reader, shown, now)
             return
