@@ -172,7 +172,9 @@ class ConsumerApi:
         now = self._gateway.node.now
         cursor = new_cursor(feed.filter_of(config.filters), state.name, name, start.offset)
         cursor.want(start.wanted, start.resume)
-        reader = Reader(state.stream_id, name, config, cursor, created_us=now.wall_us, now_us=now.elapsed_us)
+        reader = Reader(
+            state.stream_id, name, config, cursor, readers.leaf, created_us=now.wall_us, now_us=now.elapsed_us
+        )
         reader.told_pending = pending.messages
         readers.add(feed, reader, pending, now)
         return reader
@@ -394,6 +396,8 @@ class ConsumerApi:
             tell(call.reply, status(409, f"Exceeded MaxRequestExpires of {go_duration(config.expires_us_max)}"))
         elif 0 < config.request_bytes_max < pull.bytes_left:
             tell(call.reply, status(409, f"Exceeded MaxRequestMaxBytes of {config.request_bytes_max}"))
+        elif pull.no_wait and pull.expires_us == UNLIMITED and self._readers.is_at_end(reader, now):
+            tell(call.reply, status(404, "No Messages"))
         elif pull.no_wait and self._readers.is_promised(reader):
             tell(call.reply, status(408, "Requests Pending"))
         elif not self._readers.has_room(reader, now):

@@ -32,7 +32,15 @@ from penstock.jetstream.readers.config import ReaderConfig
 from penstock.jetstream.readers.deliveries import Deliveries
 from penstock.jetstream.readers.feed import READ_BYTES, TAIL_WAIT_MS, Feed, Pending, RowCache
 from penstock.jetstream.readers.pulls import frame, status
-from penstock.jetstream.readers.reader import GRACE_US, Place, Reader, ended
+from penstock.jetstream.readers.reader import (
+    GRACE_US,
+    LEAF_BURST_BYTES,
+    LEAF_BYTES_PER_S,
+    Bucket,
+    Place,
+    Reader,
+    ended,
+)
 from penstock.jetstream.readers.starting import Start, pending_of, shown_now
 from penstock.messages import FetchRequest, FetchResponse, Response
 from penstock.metadata.image import ClusterImage, StreamState
@@ -80,6 +88,7 @@ class Readers:
         self._gateway = gateway
         self._node = gateway.node
         self.deliveries = deliveries
+        self.leaf = Bucket(LEAF_BYTES_PER_S, LEAF_BURST_BYTES, self._node.now.elapsed_us)
         self._feeds: dict[int, Feed] = {}
         self._by_name: dict[str, Feed] = {}
         self._image: ClusterImage | None = None
@@ -275,8 +284,19 @@ class Readers:
         pending = self.told_pending(reader)
         return pending is not None and 0 < pending < sum(max(1, pull.batch) for pull in reader.pulls)
 
+    def is_at_end(self, reader: Reader, now: Now) -> bool:
+        """True if nothing is there for a request that does not wait."""
+        if self.told_pending(reader) != 0:
+            return False
+        reader.inactive_us = now.elapsed_us
+        return True
+
     def pull(self, reader: Reader, pull: Pull, now: Now) -> None:
         """Take a pull request."""
+        if pull.expires_us <= now.elapsed_us:
+            reader.inactive_us = now.elapsed_us
+            self._send(frame(pull.inbox, ended(pull, 408, "Request Timeout")))
+            return
         reader.ask(pull, now.elapsed_us)
         if reader.place is Place.IDLE or pull.no_wait:
             self.changed(reader, now)
@@ -414,7 +434,10 @@ class Readers:
             return
         reader.place = Place.IDLE
         wanted = self._wanted(reader, now) if reader.pulls else hot.UNLIMITED
-        if not wanted or not reader.wants or reader.is_paused(now.wall_us):
+        if not wanted or not reader.wants:
+            return
+        if reader.is_paused(now.wall_us):
+            self._send_all(reader.at_end(now.elapsed_us))  # as if nothing were there
             return
         cursor.next_offset = max(cursor.next_offset, shown.log_start)
         if cursor.next_offset < cursor.resume_offset:
@@ -519,8 +542,8 @@ class Readers:
             reader.place = Place.WAITING
             reader.counted_under = None  # rows that it does not want would be counted
             return
-        for one in reader.at_end(now.elapsed_us):
-            self._send(one)
+        reader.is_paced = False
+        self._send_all(reader.at_end(now.elapsed_us))
         if not reader.wants:
             return
         reader.grant(now.elapsed_us)
@@ -932,6 +955,10 @@ class Readers:
                 for pull in reader.pulls:
                     self._send(frame(pull.inbox, ended(pull, 409, "Server Shutdown")))
                 reader.pulls.clear()
+
+    def _send_all(self, frames: Iterable[bytes]) -> None:
+        for one in frames:
+            self._send(one)
 
     def _send(self, frames: bytes | bytearray) -> None:
         if frames:
