@@ -86,7 +86,9 @@ PULLS = (
     '{"batch":1,"min_pending":2}',
     '{"batch":0,"expires":100000000}',
     '{"batch":1,"group":"x","expires":100000000}',
+    '{"batch":1,"expires":-5}',
 )
+PULLS_WITHOUT_WAITING = ('{"batch":1,"no_wait":true}', '{"batch":1,"no_wait":true,"expires":100000000}')
 
 
 def without_times(answer: Any) -> Any:
@@ -98,12 +100,12 @@ def without_times(answer: Any) -> Any:
     return found
 
 
-async def pulled(connection: Any, request: str) -> list[tuple[str, str, bytes, str]]:
+async def pulled(connection: Any, request: str, name: str = "pull") -> list[tuple[str, str, bytes, str]]:
     """What a pull request gets: subject, reply subject without the time, value, headers."""
     inbox = connection.new_inbox()
     got: asyncio.Queue[Any] = asyncio.Queue()
     subscription = await connection.subscribe(inbox, cb=got.put)
-    await connection.publish("$JS.API.CONSUMER.MSG.NEXT.S.pull", request.encode(), reply=inbox)
+    await connection.publish(f"$JS.API.CONSUMER.MSG.NEXT.S.{name}", request.encode(), reply=inbox)
     found = []
     while True:
         try:
@@ -142,6 +144,14 @@ async def test_answers_and_statuses_are_those_of_nats_server(tmp_path: Path) -> 
             for request in PULLS:
                 expected_messages, found_messages = await asyncio.gather(pulled(theirs, request), pulled(ours, request))
                 assert found_messages == expected_messages, request
+            paused = create("paused", pause_until="2100-01-01T00:00:00Z", inactive_threshold=60 * S)
+            for connection in (theirs, ours):
+                assert "error" not in await said(connection, *paused)
+            for request in PULLS_WITHOUT_WAITING:
+                expected_messages, found_messages = await asyncio.gather(
+                    pulled(theirs, request, "paused"), pulled(ours, request, "paused")
+                )
+                assert found_messages == expected_messages != [], request
             expected_shares, found_shares = await shared(theirs), await shared(ours)
             assert found_shares == expected_shares
             assert [len(one) for one in found_shares.values()][:2] == [3, 1]

@@ -150,6 +150,7 @@ class ConsumerApi:
         try:
             shown = yield from shown_now(feed)
             start = yield from start_of(state, config, shown)
+            readers.check_room(start)
             pending = yield from pending_of(feed, config.filters, start, shown)
         finally:
             self._opening -= 1
@@ -163,6 +164,7 @@ class ConsumerApi:
         if 0 < consumer_limits(state).consumers <= len(feed.readers):
             raise refusal(10026, "maximum consumers limit reached")
         feed.check_room(config.filters)
+        readers.check_room(start)  # others may have begun meanwhile
         if not name:
             name = self._new_name()
         elif name in feed.readers:
@@ -170,7 +172,9 @@ class ConsumerApi:
         now = self._gateway.node.now
         cursor = new_cursor(feed.filter_of(config.filters), state.name, name, start.offset)
         cursor.want(start.wanted, start.resume)
-        reader = Reader(state.stream_id, name, config, cursor, created_us=now.wall_us, now_us=now.elapsed_us)
+        reader = Reader(
+            state.stream_id, name, config, cursor, readers.leaf, created_us=now.wall_us, now_us=now.elapsed_us
+        )
         reader.told_pending = pending.messages
         readers.add(feed, reader, pending, now)
         return reader
@@ -392,6 +396,8 @@ class ConsumerApi:
             tell(call.reply, status(409, f"Exceeded MaxRequestExpires of {go_duration(config.expires_us_max)}"))
         elif 0 < config.request_bytes_max < pull.bytes_left:
             tell(call.reply, status(409, f"Exceeded MaxRequestMaxBytes of {config.request_bytes_max}"))
+        elif pull.no_wait and pull.expires_us == UNLIMITED and self._readers.is_at_end(reader, now):
+            tell(call.reply, status(404, "No Messages"))
         elif pull.no_wait and self._readers.is_promised(reader):
             tell(call.reply, status(408, "Requests Pending"))
         elif not self._readers.has_room(reader, now):

@@ -2,7 +2,8 @@
 
 Rules: a push reader is sent messages while its inbox has a subscriber, a pull reader while pull requests wait. The
 bytes on the way to an inbox are bounded: by the answers to flow-control messages if the consumer has them, by a burst
-for each pull request, for who asks again takes what it got; beyond these by a rate.
+for each pull request, for who asks again takes what it got; beyond these by a rate. Bursts have a rate too, for a
+client may ask again and read nothing, and so has what all readers without flow control send together.
 
 | place     | it waits for                                                        | then      |
 |-----------|---------------------------------------------------------------------|-----------|
@@ -31,6 +32,14 @@ WINDOW_BYTES_MAX = 4 * limits.MIB
 BLIND_BYTES_PER_S = 64 * limits.MIB
 """Rate to an inbox that answers nothing: without flow control no client says how fast it takes."""
 BLIND_BURST_BYTES = 4 * limits.MIB  # at the beginning, and from each pull request on
+ASKED_BURST_BYTES = 16 * limits.MIB
+ASKED_BYTES_PER_S = 256 * limits.MIB
+"""Bytes that the pull requests of one reader let out at once, and the rate beyond: no client that reads asks for
+more."""
+LEAF_BURST_BYTES = 32 * limits.MIB
+LEAF_BYTES_PER_S = 512 * limits.MIB
+"""The same of all readers without flow control of one leaf connection. nats-server holds 64 MiB (`max_pending`) for one
+client, and cuts it off beyond."""
 RATE_BURST_BYTES = 1 * limits.MIB  # of `rate_limit_bps`, as nats-server's: one message of max_payload
 GRACE_US = 100_000
 """The interest in the inbox of a request may be told over the leaf later than the request came."""
@@ -62,9 +71,13 @@ class Bucket:
         self.tokens = burst
         self.at_us = now_us
 
-    def fill(self) -> None:
-        """Let the whole burst be sent again."""
-        self.tokens = self.burst
+    def fill_from(self, other: Bucket, now_us: int) -> None:
+        """Let the whole burst be sent again, as far as another bucket has so much."""
+        other.refill(now_us)
+        more = min(self.burst - self.tokens, other.tokens)
+        if more > 0:
+            self.tokens += more
+            other.tokens -= more
 
     def refill(self, now_us: int) -> None:
         more = (now_us - self.at_us) * self.bytes_per_s // 1_000_000
@@ -83,16 +96,24 @@ class Reader:
     """A consumer. Times are elapsed µs, unless they are called wall times."""
 
     __slots__ = (
-        "_blind", "_flow_number", "_granted", "_rate", "ahead_bytes", "beat_us", "config", "counted_under",
-        "counts", "created_us", "cursor", "delivered_wall_us", "flow_bytes", "flow_reply", "inactive_us", "inbox",
-        "is_asleep", "is_paced", "looked_at", "looked_us", "name", "place", "pulls", "stream_id", "told_pending",
-        "wake_us", "watched", "window_bytes",
+        "_asked", "_blind", "_flow_number", "_granted", "_leaf", "_rate", "ahead_bytes", "beat_us", "config",
+        "counted_under", "counts", "created_us", "cursor", "delivered_wall_us", "flow_bytes", "flow_reply",
+        "inactive_us", "inbox", "is_asleep", "is_paced", "looked_at", "looked_us", "name", "place", "pulls",
+        "stream_id", "told_pending", "wake_us", "watched", "window_bytes",
     )  # fmt: skip
 
     def __init__(
-        self, stream_id: int, name: str, config: ReaderConfig, cursor: Cursor, *, created_us: int, now_us: int
+        self,
+        stream_id: int,
+        name: str,
+        config: ReaderConfig,
+        cursor: Cursor,
+        leaf: Bucket,
+        *,
+        created_us: int,
+        now_us: int,
     ) -> None:
-        """`created_us` is wall time."""
+        """`leaf`: what all readers without flow control may send. `created_us` is wall time."""
         self.stream_id = stream_id
         self.name = name
         self.config = config
@@ -109,7 +130,9 @@ class Reader:
         self.flow_bytes = 0  # that it stands behind
         self._flow_number = 0
         self._granted = 0
+        self._leaf = leaf
         self._blind = Bucket(BLIND_BYTES_PER_S, BLIND_BURST_BYTES, now_us)
+        self._asked = Bucket(ASKED_BYTES_PER_S, ASKED_BURST_BYTES, now_us)
         self._rate: Bucket | None = None
         self.beat_us = now_us  # the last heartbeat, message or the beginning
         self.inactive_us: int | None = None  # since when no client has wanted its messages
@@ -148,7 +171,7 @@ class Reader:
         """Take a request. Its client has taken what it was sent before, or it would not ask for more."""
         self.pulls.append(pull)
         self.inactive_us = now_us
-        self._blind.fill()
+        self._blind.fill_from(self._asked, now_us)
 
     def keep(self, pulls: Iterable[Pull]) -> None:
         """Let only these wait."""
@@ -170,7 +193,8 @@ class Reader:
         """Set what the cursor may send now: see `take_back`."""
         cursor = self.cursor
         self._blind.refill(now_us)
-        room, cursor.low_room = self._blind.tokens, _NO_LOW
+        self._leaf.refill(now_us)
+        room, cursor.low_room = min(self._blind.tokens, self._leaf.tokens), _NO_LOW
         if self.config.has_flow_control:
             room = self.window_bytes - self.ahead_bytes
             if not self.flow_reply:
@@ -200,8 +224,10 @@ class Reader:
             return 0
         self.beat_us = cursor.delivered_us
         self.delivered_wall_us = now[0] - now[1] + cursor.delivered_us
-        self._blind.tokens -= sent
         self.ahead_bytes += sent
+        if not self.config.has_flow_control:
+            self._blind.tokens -= sent
+            self._leaf.tokens -= sent
         if self._rate is not None:
             self._rate.tokens -= sent
         if not self.config.is_push:
@@ -212,7 +238,9 @@ class Reader:
         """When there is room again; None: when a flow-control message is answered."""
         if self._rate is not None and self._rate.tokens <= 0:
             return self._rate.ready_us
-        return None if self.config.has_flow_control else self._blind.ready_us
+        if self.config.has_flow_control:
+            return None
+        return max((one.ready_us for one in (self._blind, self._leaf) if one.tokens <= 0), default=0)
 
     # Flow control
 
@@ -276,7 +304,6 @@ class Reader:
 
     def at_end(self, now_us: int) -> Iterator[bytes]:
         """Yield the ends of requests that do not wait for new messages; they are removed."""
-        self.is_paced = False
         if not any(pull.no_wait for pull in self.pulls):
             return
         kept = []

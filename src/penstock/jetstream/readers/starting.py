@@ -19,7 +19,6 @@ from penstock.jetstream.readers.chunks import without_hidden
 from penstock.jetstream.readers.config import ReaderConfig
 from penstock.jetstream.readers.feed import Feed, Pending
 from penstock.messages import (
-    ListedSubject,
     ListOffsetsRequest,
     ListOffsetsResponse,
     ListSubjectsRequest,
@@ -68,8 +67,7 @@ def start_of(state: StreamState, config: ReaderConfig, shown: Shown) -> Generato
         case "last_per_subject":
             if state.config.subject_limit == 1:
                 return Start(begin)  # all that there is are the last messages
-            listed = yield from _listed(state, config.filters or state.config.subjects)
-            offsets = array("q", sorted({int(one.last_offset) for one in listed}))
+            offsets = yield from _last_offsets(state, config.filters or state.config.subjects)
             resume = max(end, offsets[-1] + 1) if offsets else end
             return Start(offsets[0] if offsets else end, offsets.tobytes(), resume)
         case _:
@@ -78,28 +76,37 @@ def start_of(state: StreamState, config: ReaderConfig, shown: Shown) -> Generato
 
 def _last(state: StreamState, config: ReaderConfig, end: int) -> Generator[Asked, list[Answered], Start]:
     if config.filters:
-        listed = yield from _listed(state, config.filters)
-        return Start(max((int(one.last_offset) for one in listed), default=end))
+        offsets = yield from _last_offsets(state, config.filters)
+        return Start(offsets[-1] if offsets else end)
     request = ListOffsetsRequest(stream_id=state.stream_id, at="latest", counts_rows=True)
     found = yield from ask(request, ListOffsetsResponse, None, lambda response: response.live is not None)
     last = None if found.live is None else found.live.last_offset
     return Start(end if last is None else int(last))
 
 
-def _listed(state: StreamState, patterns: tuple[str, ...]) -> Generator[Asked, list[Answered], list[ListedSubject]]:
-    found: list[ListedSubject] = []
-    after = ""
-    while True:
+def _last_offsets(state: StreamState, patterns: tuple[str, ...]) -> Generator[Asked, list[Answered], array[int]]:
+    """Return the offset of the last message of each matching subject, rising.
+
+    They are merged as they come, in runs of which each is at most half as long as the one before: to sort all of a
+    million at the end would hold up the event loop for half a second.
+    """
+    runs: list[array[int]] = []
+    count, after, is_last = 0, "", False
+    while not is_last:
         request = ListSubjectsRequest(
             stream_id=state.stream_id, subjects=patterns, after=after, limit=limits.SUBJECTS_LISTED_MAX
         )
         page = yield from ask(request, ListSubjectsResponse)
-        found += page.subjects
-        if len(page.subjects) < limits.SUBJECTS_LISTED_MAX:
-            return found
-        if len(found) >= SUBJECTS_MAX:
+        count += len(page.subjects)
+        is_last = len(page.subjects) < limits.SUBJECTS_LISTED_MAX
+        if not is_last and count >= SUBJECTS_MAX:
             raise unavailable(f"over {SUBJECTS_MAX} subjects match; use narrower filter subjects")
-        after = page.subjects[-1].subject
+        runs.append(array("q", sorted(int(one.last_offset) for one in page.subjects)))
+        while len(runs) > 1 and (is_last or 2 * len(runs[-1]) > len(runs[-2])):
+            shorter = runs.pop()
+            runs[-1] = array("q", sorted(runs[-1] + shorter))
+        after = page.subjects[-1].subject if page.subjects else ""
+    return runs[0]
 
 
 def pending_of(

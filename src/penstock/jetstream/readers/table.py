@@ -25,14 +25,22 @@ from penstock.hot import deliveries as hot
 from penstock.hot.deliveries import TOO_LARGE_HEADER, Cursor, DecodedRows, Pull
 from penstock.hot.scan import GROUP_BITS
 from penstock.jetstream.conversations import Answered, Asked
-from penstock.jetstream.errors import ApiError
+from penstock.jetstream.errors import ApiError, unavailable
 from penstock.jetstream.gateway import GATEWAY_GROUP, Gateway, ReaderNumbers
 from penstock.jetstream.readers.chunks import COLUMNS, Chunk, decoded
 from penstock.jetstream.readers.config import ReaderConfig
 from penstock.jetstream.readers.deliveries import Deliveries
 from penstock.jetstream.readers.feed import READ_BYTES, TAIL_WAIT_MS, Feed, Pending, RowCache
 from penstock.jetstream.readers.pulls import frame, status
-from penstock.jetstream.readers.reader import GRACE_US, Place, Reader, ended
+from penstock.jetstream.readers.reader import (
+    GRACE_US,
+    LEAF_BURST_BYTES,
+    LEAF_BYTES_PER_S,
+    Bucket,
+    Place,
+    Reader,
+    ended,
+)
 from penstock.jetstream.readers.starting import Start, pending_of, shown_now
 from penstock.messages import FetchRequest, FetchResponse, Response
 from penstock.metadata.image import ClusterImage, StreamState
@@ -49,6 +57,12 @@ INBOXES_LOOKED_AT = 32
 """Inboxes of requests in one look at a reader: the interest in one may take 0.1 ms to find."""
 TURN_BYTES = 1 * limits.MIB
 """Frames of one turn of the event loop: about a millisecond."""
+SERVED_MAX = 128
+"""Readers served in one turn: many may have nothing to send, and each is looked at for some 20 µs."""
+DUE_MAX = 64
+"""Readers looked at because of the time, in one turn of the event loop: with a heartbeat each, some 50 µs."""
+WANTED_BYTES_MAX = 256 * limits.MIB
+"""Offsets of all readers that begin with the last message of each subject, 8 bytes each, until they have these."""
 SHARE_BYTES = 256 * limits.KIB
 """Frames for one reader in its turn."""
 FETCHES_MAX = 8
@@ -74,11 +88,13 @@ class Readers:
         self._gateway = gateway
         self._node = gateway.node
         self.deliveries = deliveries
+        self.leaf = Bucket(LEAF_BYTES_PER_S, LEAF_BURST_BYTES, self._node.now.elapsed_us)
         self._feeds: dict[int, Feed] = {}
         self._by_name: dict[str, Feed] = {}
         self._image: ClusterImage | None = None
         self._ready: deque[Reader] = deque()
         self._wakes: list[tuple[int, int, Reader]] = []
+        self._is_late = False  # more readers were due than one turn looks at
         self._numbers = count()
         self._last_sid = _FIRST_SID
         self._cache = RowCache()
@@ -143,6 +159,16 @@ class Readers:
     def count(self, state: StreamState) -> int:
         feed = self._feeds.get(state.stream_id)
         return 0 if feed is None else len(feed.readers)
+
+    def check_room(self, start: Start) -> None:
+        """Raise ApiError if the offsets at which a new reader begins are too many beside those of the others."""
+        if not start.wanted:
+            return
+        used = sum(len(one.cursor.wanted) for feed in self._feeds.values() for one in feed.readers.values())
+        if used + len(start.wanted) > WANTED_BYTES_MAX:
+            raise unavailable(
+                "too many consumers begin with the last messages of very many subjects; ask again in a moment"
+            )
 
     def add(self, feed: Feed, reader: Reader, pending: Pending, now: Now) -> None:
         """Let a reader begin."""
@@ -258,8 +284,19 @@ class Readers:
         pending = self.told_pending(reader)
         return pending is not None and 0 < pending < sum(max(1, pull.batch) for pull in reader.pulls)
 
+    def is_at_end(self, reader: Reader, now: Now) -> bool:
+        """True if nothing is there for a request that does not wait."""
+        if self.told_pending(reader) != 0:
+            return False
+        reader.inactive_us = now.elapsed_us
+        return True
+
     def pull(self, reader: Reader, pull: Pull, now: Now) -> None:
         """Take a pull request."""
+        if pull.expires_us <= now.elapsed_us:
+            reader.inactive_us = now.elapsed_us
+            self._send(frame(pull.inbox, ended(pull, 408, "Request Timeout")))
+            return
         reader.ask(pull, now.elapsed_us)
         if reader.place is Place.IDLE or pull.no_wait:
             self.changed(reader, now)
@@ -292,6 +329,7 @@ class Readers:
 
     def interest_lost(self, subjects: Sequence[bytes], now: Now) -> None:
         """These inboxes have no subscriber any more."""
+        changed: dict[Reader, None] = {}
         for subject in subjects:
             for reader in [*self._inboxes.get(subject, ())]:
                 if not reader.config.is_push:
@@ -299,7 +337,10 @@ class Readers:
                     reader.watched -= {subject}
                     reader.keep(pull for pull in reader.pulls if pull.inbox != subject)
                 reader.inactive_us = now.elapsed_us
-                self.changed(reader, now)
+                changed[reader] = None
+        self._unfollow([reader for reader in changed if reader.place is Place.FOLLOWING])
+        for reader in changed:
+            self.changed(reader, now)
 
     def tick(self, now: Now) -> None:
         """Do what is due."""
@@ -316,22 +357,31 @@ class Readers:
                 self._poll(feed)
         while self._to_ask and self._to_ask[0][0] <= now.elapsed_us:
             self._to_ask.popleft()[1](now)
+        self._wake_some(now)
+
+    def _wake_some(self, now: Now) -> None:
+        """Look at readers whose time has come; `turn` goes on with those that are left."""
         inactive: dict[int, list[Reader]] = {}
-        while self._wakes and self._wakes[0][0] <= now.elapsed_us:
+        left = DUE_MAX
+        while left and self._wakes and self._wakes[0][0] <= now.elapsed_us:
             at_us, _, reader = heapq.heappop(self._wakes)
             if reader.place is not Place.GONE and at_us >= reader.wake_us:
                 reader.wake_us = _NEVER_US
+                left -= 1
                 if not self._due(reader, now):
                     inactive.setdefault(reader.stream_id, []).append(reader)
+        self._is_late = not left
         for readers in inactive.values():
             self.remove(readers)
 
     def turn(self, now: Now) -> None:
         """Serve readers that can go on, as far as one turn of the event loop may."""
         self._turn_bytes = TURN_BYTES
+        if self._is_late:
+            self._wake_some(now)
         if not self._can_deliver:
             return
-        for _ in range(len(self._ready)):
+        for _ in range(min(SERVED_MAX, len(self._ready))):
             if self._turn_bytes <= 0:
                 return
             reader = self._ready.popleft()
@@ -354,7 +404,7 @@ class Readers:
     @property
     def has_next_turn(self) -> bool:
         """True if `turn` has something to do."""
-        return bool(self._ready) and self._can_deliver
+        return self._is_late or (bool(self._ready) and self._can_deliver)
 
     @property
     def _can_deliver(self) -> bool:
@@ -384,11 +434,16 @@ class Readers:
             return
         reader.place = Place.IDLE
         wanted = self._wanted(reader, now) if reader.pulls else hot.UNLIMITED
-        if not wanted or not reader.wants or reader.is_paused(now.wall_us):
+        if not wanted or not reader.wants:
+            return
+        if reader.is_paused(now.wall_us):
+            self._send_all(reader.at_end(now.elapsed_us))  # as if nothing were there
             return
         cursor.next_offset = max(cursor.next_offset, shown.log_start)
         if cursor.next_offset < cursor.resume_offset:
             cursor.next_offset = cursor.next_wanted()
+        if cursor.wanted and cursor.next_offset >= cursor.resume_offset:
+            cursor.want(b"", 0)  # up to 8 MB, for as long as it lives
         if cursor.next_offset >= feed.tail_end:
             self._at_tail(feed, reader, shown, now)
             return
@@ -487,8 +542,8 @@ class Readers:
             reader.place = Place.WAITING
             reader.counted_under = None  # rows that it does not want would be counted
             return
-        for one in reader.at_end(now.elapsed_us):
-            self._send(one)
+        reader.is_paced = False
+        self._send_all(reader.at_end(now.elapsed_us))
         if not reader.wants:
             return
         reader.grant(now.elapsed_us)
@@ -900,6 +955,10 @@ class Readers:
                 for pull in reader.pulls:
                     self._send(frame(pull.inbox, ended(pull, 409, "Server Shutdown")))
                 reader.pulls.clear()
+
+    def _send_all(self, frames: Iterable[bytes]) -> None:
+        for one in frames:
+            self._send(one)
 
     def _send(self, frames: bytes | bytearray) -> None:
         if frames:

@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
+import tracemalloc
+from collections.abc import Sequence
+from random import Random
 from typing import Any
 
 import pytest
 
+from penstock.base import limits
+from penstock.base.ids import LeaderEpoch, Offset
+from penstock.jetstream.conversations import Answered
+from penstock.jetstream.readers import table
+from penstock.jetstream.readers.config import ReaderConfig
 from penstock.jetstream.readers.feed import Pending
-from penstock.jetstream.readers.starting import Start
+from penstock.jetstream.readers.starting import Start, start_of
 from penstock.jetstream.readers.table import Readers
 from penstock.messages import (
     DeleteMessagesRequest,
     DeleteMessagesResponse,
+    ListedSubject,
+    ListSubjectsResponse,
     PurgeSubjectRequest,
     PurgeSubjectResponse,
     TruncateRequest,
     TruncateResponse,
 )
+from penstock.node.partition.partition import Shown
 from tests.unit.jetstream.readers.gateways import ReaderBroker
 from tests.unit.node.harness import START_US
 
@@ -256,3 +267,58 @@ def test_what_comes_before_the_first_place_of_a_reader_is_not_pending() -> None:
         broker.publish("s.a", b"x")
     broker.settle()
     assert broker.api("CONSUMER.INFO.s.c")["num_pending"] == 2
+
+
+def test_the_offsets_of_last_messages_are_kept_until_the_reader_has_them() -> None:
+    broker = started()
+    (readers,) = [one for one in broker.gateway.parts if isinstance(one, Readers)]
+    assert read(broker, deliver_policy="last_per_subject", filter_subject="s.*") == counted(7, 8, 9)
+    reader = readers.find(broker.node.image.by_name("s"), "c")
+    assert reader is not None
+    assert reader.cursor.wanted == b""
+    broker.publish("s.a", b"new")
+    assert [(one.stream_seq, one.pending) for one in broker.delivered("inbox")] == [(10, 0)]
+
+
+def test_the_offsets_of_last_messages_are_bounded_for_all_consumers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table, "WANTED_BYTES_MAX", 5 * 8)
+    broker = started()
+    wanted = {"deliver_policy": "last_per_subject", "filter_subject": "s.*", "inactive_threshold": 60 * S}
+    assert broker.consumer("s", "a", **wanted)["num_pending"] == 3
+    assert broker.consumer("s", "b", **wanted)["error"]["code"] == 503
+    inbox = broker.send("CONSUMER.MSG.NEXT.s.a", {"batch": 9, "expires": 5 * S})
+    assert [one.stream_seq for one in broker.delivered(inbox)] == [7, 8, 9]
+    assert broker.consumer("s", "b", **wanted)["num_pending"] == 3
+
+
+def listed(offsets: Sequence[int], number: int) -> ListSubjectsResponse:
+    """A page of subjects, each with one message."""
+    subjects = tuple(
+        ListedSubject(subject=f"s.{number:04}.{one:020}", messages=1, first_offset=Offset(one), last_offset=Offset(one))
+        for one in offsets
+    )
+    end = Offset(10_000_000)
+    return ListSubjectsResponse(
+        subjects=subjects, end_offset=end, log_start=Offset(0), committed_end=end, leader_epoch=LeaderEpoch(1)
+    )
+
+
+def test_the_last_messages_of_very_many_subjects_take_a_few_bytes_each() -> None:
+    """Each answer of the node was kept, some 300 bytes for a subject, until all were there."""
+    state = started().node.image.by_name("s")
+    config = ReaderConfig(told={}, filters=("s.>",), policy="last_per_subject")
+    pages, each = 60, limits.SUBJECTS_LISTED_MAX
+    offsets = Random(1).sample(range(10_000_000), pages * each - 1)
+    starting = start_of(state, config, Shown(None, 0, 10_000_000, 0))
+    next(starting)
+    tracemalloc.start()
+    try:
+        for number in range(pages - 1):
+            starting.send([Answered(listed(offsets[number * each : (number + 1) * each], number))])
+        with pytest.raises(StopIteration) as end:
+            starting.send([Answered(listed(offsets[(pages - 1) * each :], pages))])
+        _, most_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert [*memoryview(end.value.value.wanted).cast("q")] == sorted(offsets)
+    assert most_bytes / len(offsets) < 100

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from penstock.jetstream.readers.reader import ASKED_BURST_BYTES, BLIND_BURST_BYTES, LEAF_BURST_BYTES
 from penstock.jetstream.stream_config import REQUEST_BYTES_MAX
 from tests.unit.jetstream.readers.gateways import Delivered, ReaderBroker
 
@@ -107,6 +108,45 @@ def test_each_request_lets_a_burst_out_and_a_rate_the_rest() -> None:
     assert got == 40
 
 
+def delivered_bytes(broker: ReaderBroker) -> int:
+    size = sum(map(len, broker.leaf.frames))
+    broker.leaf.frames.clear()
+    return size
+
+
+def test_a_client_that_asks_again_and_again_without_reading_gets_a_bounded_burst() -> None:
+    broker = started(0)
+    for _ in range(80):
+        broker.publish("s.x", b"v" * 500_000)
+    broker.consumer("s", "c", inactive_threshold=60 * S)
+    for _ in range(12):
+        broker.send("CONSUMER.MSG.NEXT.s.c", {"batch": 100, "expires": 30 * S})
+    sent = delivered_bytes(broker)
+    most = BLIND_BURST_BYTES + ASKED_BURST_BYTES
+    assert most - 500_000 < sent < most + 600_000
+    broker.tick(100)  # then the rates: one for what is sent, and one for what is asked
+    broker.send("CONSUMER.MSG.NEXT.s.c", {"batch": 100, "expires": 30 * S})
+    assert delivered_bytes(broker) > BLIND_BURST_BYTES
+
+
+def test_what_all_consumers_of_a_leaf_connection_are_sent_at_once_is_bounded() -> None:
+    """The inboxes may all be those of one client, which nats-server cuts off beyond 64 MiB."""
+    broker = started(0)
+    for _ in range(10):
+        broker.publish("s.x", b"v" * 500_000)
+    names = [f"c{number}" for number in range(16)]
+    for name in names:
+        broker.consumer("s", name, inactive_threshold=60 * S)
+    for name in names:
+        broker.send(f"CONSUMER.MSG.NEXT.s.{name}", {"batch": 100, "expires": 30 * S})
+    sent = delivered_bytes(broker)
+    assert LEAF_BURST_BYTES - 500_000 < sent < LEAF_BURST_BYTES + 600_000
+    for _ in range(100):
+        broker.tick(20)
+        sent += delivered_bytes(broker)
+    assert sent > len(names) * 10 * 500_000
+
+
 ENDS = (
     ({"batch": 2, "no_wait": True}, ["0", "1"]),
     ({"batch": 9, "no_wait": True}, ["0", "1", "2", "404 No Messages"]),
@@ -121,6 +161,7 @@ ENDS = (
     ({"batch": 1, "id": "x"}, ["400 Bad Request - Not a Pinned Client Priority consumer"]),
     ({"batch": 1, "priority": 10}, ["400 Bad Request - Priority must be between 0 and 9"]),
     ({"batch": 0}, ["0"]),
+    ({"batch": 2, "expires": -5}, ["408 Request Timeout"]),
     ("2", ["0", "1"]),
     ("", ["0"]),
     ("nonsense", ["0"]),
@@ -157,6 +198,25 @@ def test_too_many_requests_are_refused() -> None:
         assert pull(broker, {"batch": 1, "expires": 5 * S}) == []
     assert told(pull(broker, {"batch": 1, "expires": 5 * S})) == ["409 Exceeded MaxWaiting"]
     assert pull(broker, {"batch": 1, "expires": 5 * S, "idle_heartbeat": S}) == []
+
+
+def test_a_request_that_does_not_wait_needs_no_place_if_nothing_is_there() -> None:
+    broker = started(0)
+    broker.consumer("s", "c", max_waiting=1)
+    assert pull(broker, {"batch": 1, "expires": 5 * S}) == []
+    assert told(pull(broker, {"batch": 1, "no_wait": True})) == ["404 No Messages"]
+    assert told(pull(broker, {"batch": 1, "no_wait": True, "expires": S})) == ["409 Exceeded MaxWaiting"]
+
+
+@pytest.mark.parametrize("messages", [0, 3])
+def test_a_paused_consumer_has_nothing_for_a_request_that_does_not_wait(messages: int) -> None:
+    broker = started(messages)
+    broker.consumer("s", "c", inactive_threshold=60 * S, pause_until="2100-01-01T00:00:00Z")
+    assert told(pull(broker, {"batch": 1, "no_wait": True})) == ["404 No Messages"]
+    inbox = broker.send("CONSUMER.MSG.NEXT.s.c", {"batch": 1, "no_wait": True, "expires": S})
+    assert broker.delivered(inbox) == []
+    broker.tick(1_200)
+    assert told(broker.delivered(inbox)) == ["408 Request Timeout"]
 
 
 def test_a_request_that_nobody_waits_for_gets_nothing() -> None:
