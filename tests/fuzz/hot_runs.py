@@ -18,13 +18,15 @@ plain data, the errors that may come included; any other exception is a finding.
 | compressed | the same as `rows` for compressed messages, from the compression on; unpacked, then its rows    |
 | numbers    | how many offsets, these, then timestamps; the first and the last bound them, or nearly          |
 | projected  | patches of an Arrow stream of some columns, under a checksum that fits; opened as a client does |
+| gets       | what is kept of which subjects, then NATS protocol: its gets sorted, answered or refused        |
 """
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from penstock.base import limits
 from penstock.base.config import Compression
@@ -40,6 +42,8 @@ _NAME = b"orders"
 _BLOCK = b"NATS/1.0\r\nA: 1\r\n\r\n"
 _TAIL = b',"partition":0}'
 _PATTERNS = (b"a.b", b">", b"*.b", b"orders.*", b"$JS.>")
+_GETS = [b"$JS.x.API.DIRECT.GET.", b"$JS.API.DIRECT.GET."]
+_COMMAND = re.compile(rb"(?:PUB .+?|HPUB .+? (\d+)) (\d+)\r\n", re.DOTALL)  # the scan lets a line feed pass
 
 
 def scan(modules: Modules, data: bytes) -> object:
@@ -422,3 +426,78 @@ def projected(modules: Modules, data: bytes) -> object:
     except CorruptionError as error:
         found.append(type(error).__name__)
     return found
+
+
+class _KeptHeaders(NamedTuple):
+    headers: bytes | None
+    timestamp_us: int
+
+
+class _KeptFound(NamedTuple):
+    row: _KeptHeaders
+
+
+def gets(modules: Modules, data: bytes) -> object:
+    """Each get is answered out of what is kept, or left to be looked up; nothing else is taken for a get."""
+    cut, knows, bounds = (*data[:3], 0, 0, 0)[:3]
+    frames, error = _frames(modules, data[3:], cut)
+    kept_rows = modules("kept_rows")
+    out: list[object] = [error]
+    for sink in frames:
+        for group in sink.groups.values():
+            begin, end = bounds % 3, len(group) - bounds // 3 % 3
+            try:
+                found, others = kept_rows.sort_gets(group, begin, end, _GETS)
+                refused = kept_rows.refuse_rows(group, begin, end, b"DIRECT.GET.", b"NATS/1.0 503 x\r\n\r\n", b"{}")
+            except IndexError as mistake:
+                out.append(str(mistake))
+                continue
+            taken = [one.row(number) for one in found.values() for number in range(one.count)]
+            assert sorted((*taken, *others)) == list(range(begin, end))
+            assert _commands_in(refused) == sum(group.reply(row) is not None for row in range(begin, end))
+            out += (others, refused, *(_answered(modules, group, one, knows) for one in found.values()))
+    return out
+
+
+def _answered(modules: Modules, group: Any, gets: Any, knows: int) -> object:
+    """Answers to the gets of one stream. `knows`: what is kept, what is in the table, and how large answers may be."""
+    kept_rows = modules("kept_rows")
+    asked = [gets.subject(group, number) for number in range(gets.count)]
+    assert all(asked)
+    subjects = sorted(set(asked))
+    first = knows % 5
+    table = modules("subject_table").SubjectTable(2 * len(subjects), first)
+    noted = subjects[knows % 2 :: 1 + knows // 2 % 2]
+    table.note(modules("message_group").MessageGroup.of(noted, [b""] * len(noted)), 0, len(noted), first)
+    table.written()
+    me, other = object(), object()
+    kept = {}
+    for number, subject in enumerate(subjects):
+        kind = (number + knows) % 6
+        if kind == 5:
+            continue
+        offset = -1 if kind == 4 else first + noted.index(subject) if subject in noted else max(first - 1, 0)
+        row = _KeptHeaders((None, b"", _BLOCK)[number % 3], 1_700_000_000_000_000 + number)
+        end = first + (kind != 3) * len(noted)
+        kept[subject] = kept_rows.KeptRow(
+            "p", other if kind == 2 else me, subject, end, _KeptFound(row), offset, b"v" * number
+        )
+    payload_max = (40, 150, 1 << 20)[knows % 3]
+    shown_end = first + len(noted) - knows // 8 % 3
+    pieces, others = kept_rows.answer_kept(gets, group, kept, table, me, knows // 4 % 2, shown_end, payload_max)
+    assert _commands_in(b"".join(pieces)) == gets.count - len(others)
+    assert all(map(_commands_in, pieces))
+    return gets.stream, asked, pieces, others, [kept[subject].is_used for subject in subjects if subject in kept]
+
+
+def _commands_in(commands: bytes) -> int:
+    """Return how many whole commands these are."""
+    count = position = 0
+    while position < len(commands):
+        found = _COMMAND.match(commands, position)
+        assert found is not None, commands[position : position + 200]
+        position = found.end() + int(found[2]) + 2
+        assert commands[position - 2 : position] == b"\r\n"
+        assert int(found[1] or 0) <= int(found[2])
+        count += 1
+    return count

@@ -50,6 +50,17 @@ def _envelope(body: bytes) -> tuple[bytes, bytes]:
     return plain, summed
 
 
+_GETS = (
+    b"MSG $JS.API.DIRECT.GET.s.a 1 _INBOX.1 0\r\n\r\n",
+    b"MSG $JS.x.API.DIRECT.GET.s.b 1 _INBOX.2 0\r\n\r\n",
+    b'MSG $JS.API.DIRECT.GET.s 1 _INBOX.3 20\r\n{"last_by_subj":"c"}\r\n',
+    b"MSG $JS.API.DIRECT.GET.s.d 1 _INBOX.4 0\r\n\r\n",
+    b"MSG $JS.API.DIRECT.GET.s.e 1 _INBOX.5 0\r\n\r\n",
+    b"MSG $JS.API.DIRECT.GET.t.a 1 _INBOX.6 0\r\n\r\n",
+    b"MSG $JS.API.INFO 1 _INBOX.7 0\r\n\r\n",
+)
+
+
 _ENVELOPED = tuple(
     _hmsg(block, _envelope(body + more)[0][1:])
     for body in (*_BODIES, bytes.fromhex("0829"), bytes.fromhex("6001"), bytes.fromhex("6002"), bytes.fromhex("6003"))
@@ -60,6 +71,7 @@ _WIRE = (*_FRAMES, b"".join(_FRAMES[:9]), *map(_hmsg, _BLOCKS), b"".join(_hmsg(b
 
 SEEDS: dict[str, tuple[bytes, ...]] = {
     "scan": (*(b"\x80" + frames for frames in _WIRE), *(b"\x00" + frames for frames in _WIRE)),
+    "gets": tuple(bytes((0x80, knows, 0)) + b"".join(_GETS) for knows in range(24)),
     "headers": _BLOCKS,
     "codes": _BLOCKS,
     "ingest": (

@@ -111,6 +111,24 @@ def _scanned(chance: Random) -> bytes:
     return bytes((int(chance.random() * 256),)) + made_protocol(chance, made_envelope)
 
 
+def _gets(chance: Random) -> bytes:
+    out = [bytes(int(chance.random() * 256) if chance.random() < 0.5 else 0 for _ in range(3))]
+    for _ in range(1 + int(chance.random() * 12)):
+        subject = chance.choice((b"$JS.API.DIRECT.GET.", b"$JS.x.API.DIRECT.GET.", b"$JS.API.STREAM.INFO.", b"$JS."))
+        subject += chance.choice((b"s", b"s", b"orders", b"", b".")) + chance.choice((b"", b".", b".a", b".b.c", b".d"))
+        name = chance.choice((b"a", b"b.c", b"d", b"", b"a b", b"\\u0061", b'"', b"\x01", "größe".encode()))
+        body = chance.choice((b"", b"", b'{"last_by_subj":"%b"}', b'{"last_by_subj": "%b"}', b'{"seq":1}%b'))
+        body = body.replace(b"%b", name)
+        body = body[: int(chance.random() * len(body))] if chance.random() < 0.1 else body
+        reply = b"" if chance.random() < 0.1 else b" _INBOX.%d" % int(chance.random() * 999)
+        if chance.random() < 0.1:
+            body = b"NATS/1.0\r\n\r\n" + body
+            out.append(b"HMSG %b 1%b 12 %d\r\n%b\r\n" % (subject, reply, len(body), body))
+        else:
+            out.append(b"MSG %b 1%b %d\r\n%b\r\n" % (subject, reply, len(body), body))
+    return b"".join(out)
+
+
 def _hot(module: str, *names: str, **but: str) -> Cover:
     return Cover(f"penstock.hot.{module}", names, {name.replace("__", "."): text for name, text in but.items()})
 
@@ -156,5 +174,6 @@ TARGETS: tuple[Target, ...] = (
         _patches(2),
         Cover("penstock.batch.projecting", ("from_stream", "check_offsets")),
     ),
+    _target("gets", hot_runs.gets, _gets, _hot("kept_rows")),
     _target("appends", appends, made_steps, Cover("penstock.ingest.producers"), is_slow=True),
 )

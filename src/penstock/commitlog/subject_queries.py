@@ -40,6 +40,8 @@ from penstock.commitlog.subjects.summing import SubjectSum, sum_of
 from penstock.commitlog.view import LogView
 from penstock.hot import subject_filter
 from penstock.live.row_set import NONE
+from penstock.vfs import File
+from penstock.vfs.keys import NoHeaderError
 from penstock.vfs.page_cache import ColdError
 
 if TYPE_CHECKING:
@@ -228,16 +230,13 @@ def has_index(view: LogView, segment: Segment) -> bool:
     """
     path = files.subjects_path(segment.path)
     try:
-        file = view.vfs.open(path, read_only=True)
+        with contextlib.closing(_open(view, path)) as file:
+            trailer = reading.read_trailer(file)
     except FileNotFoundError:
         return False
-    try:
-        trailer = reading.read_trailer(file)
     except CorruptionError as error:
         _discard(view, segment, error)
         return False
-    finally:
-        file.close()
     if trailer.segment != identity_of(view, segment):  # left behind by a version that does not know these files
         view.vfs.remove(path)
         return False
@@ -245,6 +244,14 @@ def has_index(view: LogView, segment: Segment) -> bool:
     if trailer.sum_pages:  # it has checksums of all blocks
         segment.subjects.batches = ()
     return True
+
+
+def _open(view: LogView, path: str) -> File:
+    """Open an index. FileNotFoundError, OSError; CorruptionError: the log is encrypted, and the file has no header."""
+    try:
+        return view.vfs.open(path, read_only=True)
+    except NoHeaderError as error:  # nothing is lost with it, unlike with a segment
+        raise CorruptionError(path, 0, "the header of an encrypted file", error.strerror) from None
 
 
 def _discard(view: LogView, segment: Segment, error: CorruptionError) -> None:
@@ -294,15 +301,12 @@ def _check_index(view: LogView, segment: Segment) -> Generator[int, None, None]:
 def _opened(view: LogView, segment: Segment) -> Iterator[SubjectIndex]:
     """Open an index whose trailer is known. OSError; CorruptionError: it is another file by now."""
     trailer = segment.subjects.trailer
-    file = view.vfs.open(files.subjects_path(segment.path), read_only=True)
-    try:
+    with contextlib.closing(_open(view, files.subjects_path(segment.path))) as file:
         if trailer is None:
             trailer = reading.read_trailer(file)
         else:
             reading.check_trailer(file, trailer)
         yield SubjectIndex(file, trailer, segment.subjects.filter)
-    finally:
-        file.close()
 
 
 @contextlib.contextmanager

@@ -1,4 +1,7 @@
-"""A plain file in the place of one of an encrypted log is damage, whoever put it there: not read, not written, kept."""
+"""A plain file in the place of one of an encrypted log is damage, whoever put it there: not read, not written, kept.
+
+An index of subjects holds nothing of its own: it is made again.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +15,10 @@ from penstock.commitlog.verify.verifying import verify_log
 from penstock.vfs.keys import ENCRYPTED_BEGIN, NoHeaderError
 from penstock.vfs.memory import MemoryVfs
 from tests.damage import content, flip, readable
-from tests.logs import DIRECTORY, Message, append, as_logs_see, encrypted_logs, open_log, save
+from tests.logs import DIRECTORY, Message, append, as_logs_see, clean_all, encrypted_logs, open_log, save
 from tests.property.test_mending import CONFIG, Donor, copied, grown, mend, rows_of
 from tests.property.test_mending_limits import segments
+from tests.unit.commitlog.test_subject_queries import INDEXED, filled, indexes, queries, scrub
 
 
 @pytest.fixture(autouse=True)
@@ -129,6 +133,35 @@ def test_it_is_mended_from_a_replica_and_kept_aside(harm: str, number: int) -> N
     other.close()
     assert content(disk, f"{path}.cut-0") == bad
     assert all(content(disk, one).startswith(ENCRYPTED_BEGIN) for one in segments(disk))
+
+
+@pytest.mark.parametrize("harm", ["plain", "both headers"])
+@pytest.mark.parametrize("found_by", ["query", "open query", "scrub", "indexing"])
+def test_an_index_of_subjects_is_made_again(harm: str, found_by: str) -> None:
+    disk = MemoryVfs()
+    log = filled(disk, INDEXED)
+    clean_all(log)
+    if found_by == "open query":
+        assert queries(log).last("own.0") == 1
+    paths = [f"{DIRECTORY}/{name}" for name in indexes(disk)]
+    assert len(paths) > 1
+    for path in paths:
+        if harm == "plain":
+            make_plain(disk, path)
+        else:
+            flip_header(disk, path)
+    if found_by == "scrub":
+        assert [one.file for one in scrub(log).wrong_indexes] == paths
+    elif found_by == "indexing":
+        log.close()
+        log = open_log(disk, INDEXED, must_exist=True)
+        clean_all(log)
+    assert [queries(log).last(f"own.{number}") for number in range(20)] == [3 * number + 1 for number in range(20)]
+    for path in paths:
+        with closing(as_logs_see(disk).open(path)) as file:
+            assert file.size()
+    assert scrub(log).wrong_indexes == []
+    log.close()
 
 
 def flip_header(disk: MemoryVfs, path: str) -> None:
