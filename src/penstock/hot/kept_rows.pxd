@@ -4,6 +4,7 @@ from libc.stdint cimport int32_t, int64_t
 
 from penstock.hot cimport load, memory, places
 from penstock.hot.direct_answers cimport time_text
+from penstock.hot.load cimport loose_int32, loose_int64
 from penstock.hot.message_group cimport MessageGroup
 from penstock.hot.subject_table cimport SubjectTable
 
@@ -14,6 +15,13 @@ cdef unsigned char _BLANK
 cdef Py_ssize_t _PLACES
 cdef Py_ssize_t _ROOM_BYTES
 cdef Py_ssize_t _PIECE_BYTES
+cdef int64_t _ENTRY_BYTES
+cdef int _NODES
+cdef int _BUFFERS
+cdef int _OFFSETS
+cdef int _TIMESTAMPS
+cdef int _FIRST
+cdef int _NUMBERS
 cdef bytes _NAME
 cdef bytes _NAME_END
 cdef bytes _NOT_FOUND
@@ -33,14 +41,49 @@ cdef class KeptRow:
     cdef readonly object identity
     cdef readonly bytes subject
     cdef readonly int64_t end
-    cdef readonly object found
     cdef readonly int64_t offset
+    cdef readonly int64_t timestamp_us
+    cdef readonly bytes key
     cdef readonly bytes value
-    cdef public int64_t size_bytes
+    cdef readonly bytes headers
     cdef public bint is_used
+    cdef public int64_t size_bytes
     cdef bytes _head
 
+    cpdef object put(self, int64_t offset, int64_t timestamp_us, bytes key, bytes value, bytes headers)
+
+    @cython.locals(own=bytes)
     cpdef bytes head(self, bytes stream)
+
+@cython.final
+cdef class KeptRows:
+    cdef readonly int64_t size_bytes
+    cdef int64_t _bytes_max
+    cdef dict _of
+    cdef dict _order
+
+    cpdef object of(self, object owner)
+
+    @cython.locals(rows=dict, before=KeptRow)
+    cpdef object keep(self, KeptRow one)
+
+    @cython.locals(rows=dict)
+    cpdef object drop(self, KeptRow one)
+
+    @cython.locals(
+        rows=dict, metadata=bytes, body=Py_ssize_t, count=Py_ssize_t, nodes="const loose_int64*",
+        buffers="const loose_int64*", offsets="const loose_int64*", times="const loose_int64*",
+        ends="const loose_int32*", bounds="const loose_int32*", subjects=Py_ssize_t, row=Py_ssize_t, begin=Py_ssize_t,
+        size=Py_ssize_t, one=KeptRow, key=bytes, value=bytes, headers=bytes, cell=bytes, column=int, nulls=int64_t,
+        at=Py_ssize_t, place=Py_ssize_t, validity=bytes,
+    )
+    cpdef object store(self, object owner, object identity, object data, object layout)
+
+    @cython.locals(size=int64_t)
+    cdef object _measure(self, KeptRow one)
+
+    @cython.locals(oldest=KeptRow)
+    cdef object _evict(self)
 
 @cython.final
 cdef class SubjectGets:

@@ -1,8 +1,11 @@
 """Last messages of subjects that are kept in memory, and answers to JetStream's DIRECT.GET out of them.
 
-Rules: a group of API requests is sorted first: plain requests for the last message of a subject, by stream, and the
-rest. Those of a stream are answered as far as what is kept is certain; the others have to be looked up. An answer is
-what `direct_answers` writes for the same row. `last` is the offset that the leader's table of last offsets has.
+Rules: what is kept of a subject is replaced when a message on it is written: `KeptRows.store` reads the batch. Of a
+subject that no client asked for nothing is kept.
+
+A group of API requests is sorted first: plain requests for the last message of a subject, by stream, and the rest.
+Those of a stream are answered as far as what is kept is certain; the others have to be looked up. An answer is what
+`direct_answers` writes for the same row. `last` is the offset that the leader's table of last offsets has.
 
 | the table has                | kept is                                | the last message is    |
 |------------------------------|----------------------------------------|------------------------|
@@ -21,6 +24,7 @@ from typing import Any
 
 from penstock.hot import load, memory, places
 from penstock.hot.direct_answers import time_text
+from penstock.hot.message import MessageLayout
 from penstock.hot.message_group import MessageGroup
 from penstock.hot.subject_table import SubjectTable
 
@@ -30,7 +34,15 @@ _BACKSLASH = 0x5C
 _BLANK = 0x20
 _PLACES = 12  # bytes of a get: row, and where its subject begins and ends, as int32
 _ROOM_BYTES = 128  # of an answer beside its reply subject, headers and value
+_int = int
 _PIECE_BYTES = 256 * 1024  # of answers that are sent as one
+_ENTRY_BYTES = 700  # of a kept row beside the bytes of its message
+_NODES = 6
+_BUFFERS = 16
+_OFFSETS = 1  # buffers
+_TIMESTAMPS = 3
+_FIRST = 4  # buffer of the first column of bytes, the subjects: validity, value offsets, bytes
+_NUMBERS = 2  # columns before it
 _NAME = b'{"last_by_subj":'
 _NAME_END = b'"}'
 _NOT_FOUND = b"NATS/1.0 404 Message Not Found\r\n\r\n"
@@ -46,35 +58,156 @@ _AT = 1
 _UNKNOWN = 2
 CERTAIN, AT, UNKNOWN = _CERTAIN, _AT, _UNKNOWN
 """Results of `kept_state`: the kept row is the last message; it is where the table says; neither."""
-_int = int
 
 
 class KeptRow:
     """The last message of a subject below `end`; offset -1: there is none."""
 
-    __slots__ = ("_head", "end", "found", "identity", "is_used", "offset", "owner", "size_bytes", "subject", "value")
+    __slots__ = (
+        "_head", "end", "headers", "identity", "is_used", "key", "offset", "owner", "size_bytes", "subject",
+        "timestamp_us", "value",
+    )  # fmt: skip
 
-    def __init__(
-        self, owner: Any, identity: object, subject: bytes, end: int, found: Any, offset: int, value: bytes
-    ) -> None:
-        """`owner`, `identity`: of the caller; `found`: the row, a `FoundRow`, or None."""
+    def __init__(self, owner: Any, identity: object, subject: bytes, end: int) -> None:
+        """`owner`, `identity`: of the caller."""
         self.owner = owner
         self.identity = identity
         self.subject = subject
         self.end = end
-        self.found = found
-        self.offset = offset
-        self.value = value
-        self.size_bytes = 0
+        self.offset = -1
+        self.timestamp_us = 0
+        self.key: bytes | None = None
+        self.value: bytes | None = None
+        self.headers: bytes | None = None
         self.is_used = False  # since the caller looked last
+        self.size_bytes = 0
         self._head: bytes | None = None
+
+    def put(
+        self, offset: _int, timestamp_us: _int, key: bytes | None, value: bytes | None, headers: bytes | None
+    ) -> None:
+        """Take the last message."""
+        self.offset = offset
+        self.timestamp_us = timestamp_us
+        self.key = key
+        self.value = value
+        self.headers = headers
+        self._head = None
 
     def head(self, stream: bytes) -> bytes:
         """Return the header block of the answer."""
         if self._head is None:
-            row = self.found.row
-            self._head = answer_head(stream, self.subject, row.headers or b"", self.offset + 1, row.timestamp_us)
+            own = b"" if self.headers is None else self.headers
+            self._head = answer_head(stream, self.subject, own, self.offset + 1, self.timestamp_us)
         return self._head
+
+
+class KeptRows:
+    """Kept rows of several owners, of `bytes_max` at most: the oldest goes first, unless it was used meanwhile."""
+
+    __slots__ = ("_bytes_max", "_of", "_order", "size_bytes")
+
+    def __init__(self, bytes_max: int) -> None:
+        self.size_bytes = 0
+        self._bytes_max = bytes_max
+        self._of: dict[Any, dict[bytes, KeptRow]] = {}
+        self._order: dict[KeptRow, None] = {}  # the first one is the next to go
+
+    def of(self, owner: Any) -> dict[bytes, KeptRow] | None:
+        """Return those of an owner by subject; None: there are none."""
+        return self._of.get(owner)
+
+    def keep(self, one: KeptRow) -> None:
+        """Keep a row in the place of another one of its subject."""
+        rows = self._of.get(one.owner)
+        if rows is None:
+            rows = self._of[one.owner] = {}
+        before = rows.get(one.subject)
+        if before is not None:
+            self.drop(before)
+            rows = self._of.setdefault(one.owner, rows)
+        rows[one.subject] = one
+        self._order[one] = None
+        self._measure(one)
+        self._evict()
+
+    def drop(self, one: KeptRow) -> None:
+        """Keep a row no longer."""
+        del self._order[one]
+        self.size_bytes -= one.size_bytes
+        rows = self._of[one.owner]
+        del rows[one.subject]
+        if not rows:
+            del self._of[one.owner]
+
+    def store(self, owner: Any, identity: object, data: Any, layout: MessageLayout) -> None:
+        """Replace what is kept of the subjects of a batch, which was written now behind all others."""
+        rows = self._of.get(owner)
+        if rows is None:
+            return
+        view = memoryview(data).cast("B")
+        metadata = bytes(view[: len(layout.template)])
+        body = len(layout.template)
+        count = load.int64s(metadata, layout.rows_position, 1)[0]
+        nodes = load.int64s(metadata, layout.nodes_position, 2 * _NODES)
+        buffers = load.int64s(metadata, layout.buffers_position, 2 * _BUFFERS)
+        offsets = load.int64s_within(view, body + buffers[2 * _OFFSETS], count)
+        times = load.int64s_within(view, body + buffers[2 * _TIMESTAMPS], count)
+        ends = load.int32s(view, body + buffers[2 * (_FIRST + 1)], count + 1)
+        subjects = body + buffers[2 * (_FIRST + 2)]
+        for row in range(count):
+            begin = subjects + ends[row]
+            size = ends[row + 1] - ends[row]
+            one = rows.get(memory.part(view, begin, begin + size))
+            if one is None:
+                continue
+            key, value, headers = None, None, None
+            for column in range(1, 4):
+                nulls = nodes[2 * (_NUMBERS + column) + 1]
+                at = 2 * (_FIRST + 3 * column)
+                if nulls == count:
+                    continue
+                if nulls > 0:
+                    validity = memory.part(view, body + buffers[at] + (row >> 3), body + buffers[at] + (row >> 3) + 1)
+                    if not validity[0] >> (row & 7) & 1:
+                        continue
+                bounds = load.int32s(view, body + buffers[at + 2], count + 1)
+                place = body + buffers[at + 4]
+                cell = memory.part(view, place + bounds[row], place + bounds[row + 1])
+                if column == 1:
+                    key = cell
+                elif column == 2:
+                    value = cell
+                else:
+                    headers = cell
+            one.identity = identity
+            one.end = offsets[row] + 1
+            one.put(offsets[row], times[row], key, value, headers)
+            self._measure(one)
+        self._evict()
+
+    def _measure(self, one: KeptRow) -> None:
+        size = _ENTRY_BYTES + len(one.subject)
+        if one.key is not None:
+            size += len(one.key)
+        if one.value is not None:
+            size += len(one.value)
+        if one.headers is not None:
+            size += 2 * len(one.headers)  # they are in the header block of an answer, too
+        self.size_bytes += size - one.size_bytes
+        one.size_bytes = size
+        if size > self._bytes_max:
+            self.drop(one)
+
+    def _evict(self) -> None:
+        while self.size_bytes > self._bytes_max:
+            oldest = next(iter(self._order))
+            if oldest.is_used:
+                oldest.is_used = False
+                del self._order[oldest]
+                self._order[oldest] = None
+            else:
+                self.drop(oldest)
 
 
 class SubjectGets:
@@ -222,7 +355,7 @@ def answer_kept(
         one.is_used = True
         head, value = _NOT_FOUND, b""
         if one.offset >= begin:
-            head, value = one.head(stream), one.value
+            head, value = one.head(stream), b"" if one.value is None else one.value
             if len(head) + len(value) > payload_max:
                 head, value = _TOO_LARGE, b""
         reply = numbers[row * places.STRIDE + places.REPLY]

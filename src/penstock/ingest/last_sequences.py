@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 
 from penstock.base import limits
 from penstock.batch.codec import LAYOUT
+from penstock.hot.kept_rows import KeptRows
 from penstock.hot.message_group import MessageGroup
 from penstock.hot.rows import BatchRows
 from penstock.hot.subject_table import SubjectTable, TableBudget
@@ -30,7 +31,7 @@ class LastSequences:
     """
 
     __slots__ = ("_found", "_found_counts", "_found_from", "counted_from", "failure", "identity", "is_compacted",
-                 "is_searching", "older", "searches_long", "table", "waiting")  # fmt: skip
+                 "is_searching", "kept", "older", "searches_long", "table", "waiting")  # fmt: skip
 
     def __init__(
         self, log_end: int, budget: TableBudget | None = None, *, counts: bool = False, counted_from: int = 0
@@ -40,6 +41,7 @@ class LastSequences:
         self.identity = object()  # for what is remembered of it: the tables themselves may be large
         self.is_searching = self.searches_long = self.is_compacted = False
         self.failure = ""
+        self.kept: KeptRows | None = None  # last messages of the partition's subjects, if any were asked for
         self.waiting: list[Callable[[], None]] = []
         self.older: SubjectTable | None = None  # of all that lies below the table, where there are no indexes
         self._found: dict[bytes, int] | None = None

@@ -191,7 +191,7 @@ class Lookups:
             kept = self._gateway.node.kept_lasts(state.stream_id, now, self._gateway.user)
             if kept is not None:
                 lasts, payload_max = kept.lasts, self._gateway.payload_max
-                shown = kept.log_start, kept.visible_end
+                shown = kept.log_start, kept.end
                 pieces, left = answer_kept(gets, group, kept.rows, lasts.table, lasts.identity, *shown, payload_max)
                 for piece in pieces:
                     self._gateway.send(piece)

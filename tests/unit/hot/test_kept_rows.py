@@ -9,10 +9,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.batch import codec
-from penstock.batch.picking import RowPicker
-from penstock.commitlog import FoundRow
+from penstock.batch.picking import PickedRow, RowPicker
 from penstock.hot.direct_answers import direct_answers
-from penstock.hot.kept_rows import AT, CERTAIN, UNKNOWN, KeptRow, answer_kept, kept_state, refuse_rows, sort_gets
+from penstock.hot.kept_rows import (
+    AT,
+    CERTAIN,
+    UNKNOWN,
+    KeptRow,
+    KeptRows,
+    answer_kept,
+    kept_state,
+    refuse_rows,
+    sort_gets,
+)
 from penstock.hot.message_group import MessageGroup
 from penstock.hot.subject_table import SubjectTable
 from tests.extent import examples
@@ -36,14 +45,13 @@ def table_of(*subjects: bytes, known_from: int = 0) -> SubjectTable:
 def kept(
     subject: bytes, offset: int, value: bytes | None = b"v", headers: bytes | None = None, time_us: int = 1
 ) -> KeptRow:
-    group = MessageGroup.of([subject], [value], headers=[headers])
-    batch = codec.encode_at(group, array("q", [offset]), array("q", [time_us]))
-    header = codec.read_header(batch)
-    return KeptRow("p", ME, subject, offset + 1, FoundRow(RowPicker.of(batch).row(0), header), offset, value or b"")
+    one = absent(subject, offset + 1)
+    one.put(offset, time_us, None, value, headers)
+    return one
 
 
 def absent(subject: bytes, end: int) -> KeptRow:
-    return KeptRow("p", ME, subject, end, None, -1, b"")
+    return KeptRow("p", ME, subject, end)
 
 
 def asked(*rows: tuple[bytes, bytes]) -> MessageGroup:
@@ -151,6 +159,73 @@ def test_the_answers_are_those_out_of_a_batch(
         bytes(batch), codec.LAYOUT, b"orders", replies, [*range(len(subjects))], -1, 0, ROOM, payload_max, True
     )
     assert b"".join(pieces) == wanted
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from([b"a", b"b.c", b"d", b"e"]),
+            st.sampled_from([None, b"", b"k"]),
+            st.sampled_from([None, b"", b"v" * 9]),
+            BLOCKS,
+        ),
+        min_size=1,
+        max_size=20,
+    ),
+    st.sets(st.sampled_from([b"a", b"b.c", b"d", b"none"])),
+    st.integers(0, 2**51),
+)
+@settings(max_examples=examples(150), deadline=None)
+def test_a_batch_replaces_what_is_kept_of_its_subjects(
+    messages: list[tuple[bytes, bytes | None, bytes | None, bytes | None]], asked_for: set[bytes], time_us: int
+) -> None:
+    group = MessageGroup.of(
+        [one[0] for one in messages],
+        [one[2] for one in messages],
+        keys=[one[1] for one in messages],
+        headers=[one[3] for one in messages],
+    )
+    batch, _ = codec.encode(group, 0, len(messages), base_offset=7, timestamp_us=time_us, leader_epoch=1, flags=0)
+    rows, newer = KeptRows(ROOM), object()
+    for subject in asked_for:
+        rows.keep(kept(subject, 3))
+        rows.keep(kept(subject, 5))
+    rows.store("other", newer, batch, codec.LAYOUT)
+    assert all(one.offset == 5 for one in (rows.of("p") or {}).values())
+    rows.store("p", newer, batch, codec.LAYOUT)
+    found = rows.of("p") or {}
+    assert set(found) == asked_for
+    picker, lasts = RowPicker.of(bytes(batch)), {one[0]: row for row, one in enumerate(messages)}
+    for subject, one in found.items():
+        if subject not in lasts:
+            assert (one.offset, one.identity, one.value) == (5, ME, b"v")
+            continue
+        told = PickedRow(one.offset, one.timestamp_us, one.subject, one.key, one.value, one.headers)
+        assert told == picker.row(lasts[subject])
+        assert (one.identity, one.end) == (newer, one.offset + 1)
+    room = rows.size_bytes
+    for one in list(found.values()):
+        rows.drop(one)
+    assert room >= 700 * len(asked_for)
+    assert (rows.size_bytes, rows.of("p")) == (0, None)
+
+
+def test_what_grows_beyond_the_limit_goes_unless_it_was_used() -> None:
+    rows = KeptRows(4_000)
+    for number in range(4):
+        rows.keep(kept(b"%d" % number, number))
+    used = (rows.of("p") or {})[b"0"]
+    used.is_used = True
+    group = MessageGroup.of([b"3"], [b"v" * 1_500])
+    batch, _ = codec.encode(group, 0, 1, base_offset=9, timestamp_us=1, leader_epoch=1, flags=0)
+    rows.store("p", ME, batch, codec.LAYOUT)
+    assert sorted(rows.of("p") or {}) == [b"0", b"2", b"3"]
+    assert not used.is_used
+    group = MessageGroup.of([b"3"], [b"v" * 4_000])  # too large by itself
+    batch, _ = codec.encode(group, 0, 1, base_offset=10, timestamp_us=1, leader_epoch=1, flags=0)
+    rows.store("p", ME, batch, codec.LAYOUT)
+    assert sorted(rows.of("p") or {}) == [b"0", b"2"]
+    assert rows.size_bytes == sum(one.size_bytes for one in (rows.of("p") or {}).values())
 
 
 def test_many_answers_are_several_pieces() -> None:

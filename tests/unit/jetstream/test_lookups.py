@@ -8,7 +8,7 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from penstock.access import Credential, CredentialKind, Operation, Rule
@@ -20,6 +20,7 @@ from penstock.jetstream import lookups
 from penstock.jetstream.gateway import ApiRights
 from penstock.jetstream.stream_config import KEPT
 from penstock.messages import CreateUserRequest, DeleteMessagesRequest, PurgeSubjectRequest
+from penstock.node.partition.decisions import DecideRows
 from tests.extent import examples
 from tests.unit.jetstream.api_broker import ApiBroker
 
@@ -31,8 +32,8 @@ _TIME = re.compile(rb"Time-Stamp: \S+")
 class GatewayBroker(ApiBroker):
     """A broker with a gateway: calls in, answers out."""
 
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(**settings)
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
         self.got: list[tuple[str, bytes]] = []  # reply subject; header block and payload
         self.writes = 0
 
@@ -133,6 +134,112 @@ def test_a_get_that_is_repeated_reads_no_file_and_sees_each_newer_message() -> N
     broker.request(PurgeSubjectRequest(stream_id=broker.stream_id("orders"), subject="orders.1"))
     broker.tick(1_000)
     assert broker.look_up(get("orders.1")) == [NOT_FOUND]
+
+
+@pytest.mark.parametrize("config", [{}, {"max_messages_per_subject": 1}, {"max_messages_per_subject": 3}])
+def test_a_get_right_after_a_put_is_answered_out_of_memory(config: dict[str, Any]) -> None:
+    broker = with_messages(**config)
+    broker.tick(1_000)
+    broker.look_up(get("orders.1"), get("orders.none"))
+    broker.tick(1_000)
+    broker.hung = (DecideRows,)  # what the newer messages hide is not decided yet
+    broker.publish("orders.1", b"newer")
+    broker.publish("orders.none", b"first", headers=b"NATS/1.0\r\nA: b\r\n\r\n")
+    opened: list[str] = []
+    broker.vfs.plan = lambda operation: opened.append(operation.path)  # type: ignore[assignment,func-returns-value]
+    first = b"NATS/1.0\r\nA: b\r\nNats-Stream: orders\r\nNats-Subject: orders.none\r\nNats-Sequence: 14\r\n"
+    assert broker.look_up(get("orders.1"), get("orders.none")) == [
+        shown(13, b"newer").replace(b"orders.0", b"orders.1"),
+        first + b"Nats-Time-Stamp: T\r\n\r\nfirst",
+    ]
+    assert not opened
+    broker.append("orders", b"x", b"latest", subject="orders.1")
+    opened.clear()
+    assert broker.look_up(get("orders.1"))[0].endswith(b"\r\nNats-Sequence: 16\r\nNats-Time-Stamp: T\r\n\r\nlatest")
+    assert not opened
+
+
+ACTS = st.lists(
+    st.tuples(
+        st.sampled_from(["put", "put", "put", "append", "roll", "roll all", "delete", "purge", "wait", "restart"]),
+        st.integers(0, 3),
+        st.lists(st.integers(0, 3), max_size=3),
+        st.booleans(),
+    ),
+    max_size=24,
+)
+
+
+@example([("put", 0, [0], False), ("wait", 0, [0], False), ("roll all", 1, [0, 1], True)], 0, 100, 1 << 20)
+@given(
+    ACTS, st.sampled_from([0, 1, 2]), st.sampled_from([2, limits.SUBJECT_TABLE_MAX]), st.sampled_from([2_000, 1 << 20])
+)
+@settings(max_examples=examples(60), deadline=None)
+def test_a_get_finds_the_last_message_whenever_it_comes(
+    acts: list[tuple[str, int, list[int], bool]], history: int, table_max: int, kept_bytes_max: int
+) -> None:
+    with (
+        patch.object(limits, "SUBJECT_TABLE_MAX", table_max),
+        patch.object(limits, "LAST_ROWS_BYTES_MAX", kept_bytes_max),
+    ):
+        broker, live, end = GatewayBroker(), dict[int, tuple[int, bytes]](), 0  # by offset: key, value
+        broker.start()
+        limit = {"max_messages_per_subject": history} if history else {}
+        broker.create("orders", segment_bytes=4096, allow_rollup=True, **limit)
+        stream_id = broker.stream_id("orders")
+        for act, key, asked, is_hung in acts:
+            broker.hung = (DecideRows,) if is_hung else ()
+            subject, value = f"orders.{key}", b"%d." % end + b"v" * 200
+            mine = [offset for offset, (one, _) in live.items() if one == key]
+            match act:
+                case "put" | "roll" | "roll all":
+                    what = b"all" if act == "roll all" else b"sub"
+                    block = None if act == "put" else b"NATS/1.0\r\nNats-Rollup: %b\r\n\r\n" % what
+                    broker.publish(subject, value, headers=block)
+                    for offset in {"put": [], "roll": mine, "roll all": [*live]}[act]:
+                        del live[offset]
+                    live[end] = key, value
+                    end += 1
+                case "append":
+                    broker.append("orders", b"earlier", value, subject=subject)
+                    live |= {end: (key, b"earlier"), end + 1: (key, value)}
+                    end += 2
+                case "delete" if mine:
+                    broker.hung = ()
+                    broker.request(DeleteMessagesRequest(stream_id=stream_id, offsets=(mine[-1],)))  # type: ignore[arg-type]
+                    broker.tick(1_000)
+                    del live[mine[-1]]
+                case "purge":
+                    broker.hung = ()
+                    broker.request(PurgeSubjectRequest(stream_id=stream_id, subject=subject))
+                    broker.tick(1_000)
+                    for offset in mine:
+                        del live[offset]
+                case "wait":
+                    broker.tick(1_000)
+                case "restart":
+                    broker.hung = ()
+                    broker.tick(1_000)
+                    broker = broker.crash().start()  # type: ignore[assignment]
+                    broker.tick(1_000)
+            for one in list(live):
+                of_subject = [offset for offset in live if live[offset][0] == live[one][0]]
+                if history and one in of_subject[:-history]:
+                    del live[one]
+            broker.look_up(*(get(f"orders.{one}") for one in asked))
+            if len(broker.got) < len(asked):  # they wait for what a rollup hides
+                assert any("roll" in one for one, *_ in acts)
+                broker.hung = ()
+                broker.pass_time(1_000)
+            told = dict(broker.got)
+            for number, one in enumerate(asked):
+                last = max((offset for offset, (of, _) in live.items() if of == one), default=-1)
+                answer = told[f"reply.{number}"]
+                if last < 0:
+                    assert answer == NOT_FOUND
+                else:
+                    assert b"Nats-Subject: orders.%d\r\nNats-Sequence: %d\r\n" % (one, last + 1) in answer
+                    assert answer.endswith(b"\r\n\r\n" + live[last][1])
 
 
 def test_what_the_table_of_last_offsets_has_forgotten_is_looked_up_again() -> None:

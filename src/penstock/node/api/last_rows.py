@@ -5,6 +5,7 @@ last offsets (`LastSequences`) says whether a message came since: it begins with
 when the leadership ends, and when rows are hidden or compacted away, and what is kept is void then. All partitions of a
 broker share LAST_ROWS_BYTES_MAX; the oldest goes first, unless it was asked for since it was passed over last. Its
 offset stays for longer, in a table of 32 to 64 bytes a subject, so that no subject index is read for it again.
+A message on such a subject takes the place of what is kept as it is written; it is told once it is shown.
 
 `hot.kept_rows` tells what is certain of a subject, and answers JetStream's gets out of what is kept. What is not
 certain is looked for in the table of offsets, then searched for.
@@ -19,20 +20,18 @@ from typing import NamedTuple
 
 from penstock.base import limits
 from penstock.base.ids import PartitionKey
-from penstock.commitlog import FoundRow
-from penstock.hot.kept_rows import AT, CERTAIN, KeptRow, kept_state
+from penstock.batch.picking import PickedRow
+from penstock.hot.kept_rows import AT, CERTAIN, KeptRow, KeptRows, kept_state
 from penstock.hot.subject_table import SubjectTable
 from penstock.ingest.last_sequences import LastSequences
 from penstock.node.partition.partition import Partition
-
-_ENTRY_BYTES = 700  # of an entry beside the bytes of its message
 
 
 class KnownRows(NamedTuple):
     """Last messages of some subjects, None where there is none; of others the offsets, or neither."""
 
     lasts: LastSequences
-    rows: dict[str, FoundRow | None]
+    rows: dict[str, PickedRow | None]
     offsets: dict[str, int]
 
 
@@ -42,7 +41,7 @@ class KeptLasts(NamedTuple):
     rows: dict[bytes, KeptRow]  # by subject
     lasts: LastSequences
     log_start: int
-    visible_end: int
+    end: int  # of the messages that tell the last ones
 
 
 class _Places(NamedTuple):
@@ -57,11 +56,8 @@ class LastRows:
     """The last messages of one broker's partitions."""
 
     def __init__(self) -> None:
-        self._bytes_max = limits.LAST_ROWS_BYTES_MAX
-        self._size_bytes = 0
+        self._rows = KeptRows(limits.LAST_ROWS_BYTES_MAX)
         self._places: dict[PartitionKey, _Places] = {}
-        self._kept: dict[PartitionKey, dict[bytes, KeptRow]] = {}  # by subject
-        self._order: dict[KeptRow, None] = {}  # the first one is the next to go, unless it was used meanwhile
 
     def _places_of(self, partition: Partition, lasts: LastSequences) -> SubjectTable:
         """Return the table of a partition, a new one if the last one is void."""
@@ -83,33 +79,33 @@ class LastRows:
 
     def kept(self, partition: Partition) -> KeptLasts | None:
         """Return all that is kept of a partition; None: nothing."""
-        rows = self._kept.get(partition.key)
+        rows = self._rows.of(partition.key)
         lasts = None if rows is None else self._lasts_of(partition)
         if rows is None or lasts is None:
             return None
-        return KeptLasts(rows, lasts, partition.log_start, partition.visible_end)
+        return KeptLasts(rows, lasts, partition.log_start, partition.lasts_end)
 
-    def known(self, partition: Partition, subjects: Sequence[str], visible_end: int) -> KnownRows | None:
+    def known(self, partition: Partition, subjects: Sequence[str], end: int) -> KnownRows | None:
         """Return what is known of plain subjects; None: nothing can be kept of this partition now."""
         if (lasts := self._lasts_of(partition)) is None:
             return None
-        known, table, rows = KnownRows(lasts, {}, {}), lasts.table, self._kept.get(partition.key, {})
+        known, table, rows = KnownRows(lasts, {}, {}), lasts.table, self._rows.of(partition.key) or {}
         log_start, places = partition.log_start, self._places_of(partition, lasts)
         for subject in subjects:
             name = subject.encode()
             last, one = table.find(name, 0, len(name)), rows.get(name)
-            if last >= visible_end:
+            if last >= end:
                 continue  # not committed yet: an earlier one is the last
             if one is not None and one.identity is not lasts.identity:
-                self._drop(one)
+                self._rows.drop(one)
                 one = None
-            if one is not None and one.offset >= visible_end:
+            if one is not None and one.offset >= end:
                 continue  # found by a later request
             state = kept_state(one, last, table.known_from, lasts.identity)
             if state == CERTAIN:
                 assert one is not None
                 one.is_used = True
-                known.rows[subject] = one.found if one.offset >= log_start else None
+                known.rows[subject] = _row(one) if one.offset >= log_start else None
             elif state == AT and last < log_start:
                 known.rows[subject] = None
             elif state == AT:
@@ -118,53 +114,31 @@ class LastRows:
                 known.offsets[subject] = place
         return known
 
-    def keep(self, partition: Partition, lasts: LastSequences, end: int, found: Mapping[str, FoundRow | None]) -> None:
+    def keep(self, partition: Partition, lasts: LastSequences, end: int, found: Mapping[str, PickedRow | None]) -> None:
         """Keep what was found below `end` while `lasts` was the partition's table."""
         if partition.lasts is not lasts:
             return
-        for subject, one in found.items():
-            name = subject.encode()
-            if (before := self._kept.get(partition.key, {}).get(name)) is not None:
-                self._drop(before)
-            size_bytes, offset, value = _ENTRY_BYTES + len(name), -1, b""
-            if one is not None:
-                offset, value = one.row.offset, one.row.value or b""
-                headers = one.row.headers or b""
-                # headers twice: they are in the header block of an answer, too
-                size_bytes += sum(map(len, (one.row.key or b"", value, headers, headers)))
-            if size_bytes > self._bytes_max:
-                continue
-            kept = KeptRow(partition.key, lasts.identity, name, end, one, offset, value)
-            kept.size_bytes = size_bytes
-            self._kept.setdefault(partition.key, {})[name] = kept
-            self._order[kept] = None
-            self._size_bytes += size_bytes
-        while self._size_bytes > self._bytes_max:
-            oldest = next(iter(self._order))
-            if oldest.is_used:
-                oldest.is_used = False
-                self._order[oldest] = self._order.pop(oldest)
-            else:
-                self._drop(oldest)
+        lasts.kept = self._rows
+        for subject, row in found.items():
+            kept = KeptRow(partition.key, lasts.identity, subject.encode(), end)
+            if row is not None:
+                kept.put(row.offset, row.timestamp_us, row.key, row.value, row.headers)
+            self._rows.keep(kept)
         if end >= lasts.table.known_from:
-            _note(self._places_of(partition, lasts), [one for one in found.values() if one is not None])
-
-    def _drop(self, kept: KeptRow) -> None:
-        del self._order[kept]
-        self._size_bytes -= kept.size_bytes
-        rows = self._kept[kept.owner]
-        del rows[kept.subject]
-        if not rows:
-            del self._kept[kept.owner]
+            _note(self._places_of(partition, lasts), [row for row in found.values() if row is not None])
 
 
-def _note(table: SubjectTable, found: Sequence[FoundRow]) -> None:
+def _row(kept: KeptRow) -> PickedRow | None:
+    """Return the kept message."""
+    if kept.offset < 0:
+        return None
+    return PickedRow(kept.offset, kept.timestamp_us, kept.subject, kept.key, kept.value, kept.headers)
+
+
+def _note(table: SubjectTable, found: Sequence[PickedRow]) -> None:
     """Record where the last messages of their subjects are."""
     if found:
-        names = [one.row.subject or b"" for one in found]
-        ends, offsets = (
-            array("i", accumulate(map(len, names), initial=0)),
-            array("q", [one.row.offset for one in found]),
-        )
+        names = [row.subject or b"" for row in found]
+        ends, offsets = array("i", accumulate(map(len, names), initial=0)), array("q", [row.offset for row in found])
         table.take(memoryview(ends), memoryview(b"".join(names)), memoryview(offsets), 0, len(found))
         table.written()

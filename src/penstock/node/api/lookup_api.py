@@ -93,11 +93,22 @@ class LookupApi:
                 request = msgspec.structs.replace(request, counts_rows=False, rows_from=None)
         self._when_latest(call, partition, lambda later: self.list_offsets(later, partition, request))
 
-    def _when_latest(self, call: Call, partition: Partition, go_on: Callable[[Call], None]) -> None:
-        """Go on once no other broker can have acked what this leader lacks, and the leader shows all that it has."""
+    def _when_latest(
+        self, call: Call, partition: Partition, go_on: Callable[[Call], None], *, is_of_lasts: bool = False
+    ) -> None:
+        """Go on once no other broker can have acked what this leader lacks, and the leader shows all that it has.
+
+        `is_of_lasts`: only the last messages of subjects matter, which may be known before.
+        """
         call = call.without_raw()
-        confirmed = self._going_on(call, lambda later: self._when_decided(later, partition, go_on))
-        self._leases.confirm(call, partition, confirmed)
+
+        def confirmed(later: Call) -> None:
+            if is_of_lasts and partition.lasts_end >= partition.committed_end:
+                go_on(later)
+            else:
+                self._when_decided(later, partition, go_on)
+
+        self._leases.confirm(call, partition, self._going_on(call, confirmed))
 
     def _when_decided(self, call: Call, partition: Partition, go_on: Callable[[Call], None]) -> None:
         """Go on once the leader shows all that is committed now: what was acked before must be found."""
@@ -212,7 +223,10 @@ class LookupApi:
     def ask_messages(self, find: PartitionLookup, call: Call, request: FindMessagesRequest) -> None:
         """Find the led partition and call `find_messages`."""
         partition = find.readable(request.stream_id, request.partition)
-        self._when_latest(call, partition, lambda later: self.find_messages(later, partition, request))
+        is_plain = plain_lasts(request) is not None
+        self._when_latest(
+            call, partition, lambda later: self.find_messages(later, partition, request), is_of_lasts=is_plain
+        )
 
     def kept_lasts(self, find: PartitionLookup, auth: Authorization, stream_id: StreamId) -> KeptLasts | None:
         """Return the last messages of subjects that are in memory, to be answered now.
@@ -225,8 +239,8 @@ class LookupApi:
             partition.require_high_watermark()
         except RemoteError:
             return None
-        is_decided = partition.visible_end >= partition.committed_end
-        if not is_decided or partition.visible.applied.refusal or not self._leases.is_certain(partition):
+        is_known = partition.lasts_end >= partition.committed_end
+        if not is_known or partition.visible.applied.refusal or not self._leases.is_certain(partition):
             return None
         return self._last_rows.kept(partition)
 
@@ -234,10 +248,11 @@ class LookupApi:
         """Return messages by subject. RemoteError bad_request, not_yet; unsupported_version below level 0.4."""
         self._check_subjects(request, "find_messages")
         partition.require_high_watermark()
-        epoch, end = partition.leader_epoch, partition.visible_end
+        subjects = plain_lasts(request)
+        epoch = partition.leader_epoch
+        end = partition.visible_end if subjects is None else partition.lasts_end
 
         def ask() -> FindMessages:
-            subjects = plain_lasts(request)
             known = None if subjects is None else self._last_rows.known(partition, subjects, end)
             return FindMessages(partition.live_view(), end, request, known)
 

@@ -22,8 +22,9 @@ from penstock.base import limits
 from penstock.base.errors import ErrorCode, PenstockError, RemoteError
 from penstock.base.subjects import is_wildcard
 from penstock.batch import codec
+from penstock.batch.picking import PickedRow
 from penstock.batch.schema import arrow_schema
-from penstock.commitlog import FoundRow, LiveSubjectQueries, LogView, row_at, rows_at
+from penstock.commitlog import LiveSubjectQueries, LogView, row_at, rows_at
 from penstock.hot.message_group import MessageGroup
 from penstock.messages import FetchRequest, FindMessagesRequest
 from penstock.node.api.last_rows import KnownRows
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _ALL = ">"
-NO_ROWS: Mapping[int, FoundRow] = {}
+NO_ROWS: Mapping[int, PickedRow] = {}
 
 
 def plain_lasts(request: FindMessagesRequest) -> tuple[str, ...] | None:
@@ -59,7 +60,7 @@ class FindMessages(Query):
         """`known`: of the subjects of `plain_lasts`; `fresh`: what was found of others."""
         super().__init__(view)
         self.known = known
-        self.fresh: dict[str, FoundRow | None] = {}
+        self.fresh: dict[str, PickedRow | None] = {}
         self._request = request
         self._patterns = list(dict.fromkeys(request.subjects))
         self._is_plain = not any(map(is_wildcard, self._patterns))
@@ -136,7 +137,7 @@ class FindMessages(Query):
     def _find_next(self) -> None:
         if self._is_at and (found := self._at_once()) is not None:
             self._take([found])
-            self.next_offset = found.row.offset + 1
+            self.next_offset = found.offset + 1
             return
         if self._is_cached:
             raise ColdError("batches are searched by a disk thread")
@@ -163,11 +164,12 @@ class FindMessages(Query):
         if rows:
             self._take_rows(rows)
 
-    def _at_once(self) -> FoundRow | None:
+    def _at_once(self) -> PickedRow | None:
         """Return the first message, if its place is known; None: it has to be searched."""
         hidden = self._view.hidden
         offset = self.begin if hidden is None else hidden.first_absent(self.begin)
-        return row_at(self._view, offset, self._looked) if offset < self.end else None
+        found = row_at(self._view, offset, self._looked) if offset < self.end else None
+        return None if found is None else found.row
 
     def _take_rows(self, found: list[pa.RecordBatch]) -> None:
         import pyarrow as pa
@@ -209,7 +211,7 @@ class FindMessages(Query):
         found = self._rows_at(wanted[: self._request.limit])
         self._take(found)
         is_all = len(found) == len(wanted)
-        self.next_offset = self.end if is_all else found[-1].row.offset + 1
+        self.next_offset = self.end if is_all else found[-1].offset + 1
 
     def _find_subjects(self, known: KnownRows) -> None:
         """Find the last messages of plain subjects by what is known of them."""
@@ -221,13 +223,13 @@ class FindMessages(Query):
             places.update((subject, last) for subject, last in zip(unknown, lasts, strict=True) if last >= 0)
             self.fresh = {subject: None for subject, last in zip(unknown, lasts, strict=True) if last < 0}
         self.subjects = self.messages = len(places) + sum(one is not None for one in rows.values())
-        ready = {one.row.offset: one for one in rows.values() if one is not None}
+        ready = {one.offset: one for one in rows.values() if one is not None}
         wanted = sorted([*places.values(), *ready])
         found = self._rows_at(wanted[: self._request.limit], ready)
         self._take(found)
-        self.fresh |= {(one.row.subject or b"").decode(): one for one in found if one.row.offset not in ready}
+        self.fresh |= {(one.subject or b"").decode(): one for one in found if one.offset not in ready}
         is_all = len(found) == len(wanted)
-        self.next_offset = self.end if is_all else found[-1].row.offset + 1
+        self.next_offset = self.end if is_all else found[-1].offset + 1
 
     def _queries(self) -> LiveSubjectQueries:
         return LiveSubjectQueries(self._view, self.end, self._summing, self._listing)
@@ -245,26 +247,26 @@ class FindMessages(Query):
             advice = "name more of the subject in front of its first wildcard, or set begin and end"
             raise RemoteError(ErrorCode.TOO_LARGE, f"find_messages: {text}; subjects: {advice}")
 
-    def _rows_at(self, offsets: list[int], ready: Mapping[int, FoundRow] = NO_ROWS) -> list[FoundRow]:
+    def _rows_at(self, offsets: list[int], ready: Mapping[int, PickedRow] = NO_ROWS) -> list[PickedRow]:
         """Return the rows at these offsets, as many as one answer takes; those that are ready are not read."""
-        found: list[FoundRow] = []
+        found: list[PickedRow] = []
         size_bytes = 0
         read = rows_at(self._view, [one for one in offsets if one not in ready], self._looked)
         for offset in offsets:
-            one = ready[offset] if offset in ready else next(read)
-            if one is None:
-                raise RemoteError(ErrorCode.NOT_YET, "find_messages: a message was deleted meanwhile; ask again")
-            found.append(one)
-            size_bytes += len(one.row.value or b"") + len(one.row.headers or b"")
+            if (row := ready.get(offset)) is None:
+                if (one := next(read)) is None:
+                    raise RemoteError(ErrorCode.NOT_YET, "find_messages: a message was deleted meanwhile; ask again")
+                row = one.row
+            found.append(row)
+            size_bytes += len(row.value or b"") + len(row.headers or b"")
             if size_bytes >= self._request.bytes_max:
                 break
         return found
 
-    def _take(self, found: list[FoundRow]) -> None:
+    def _take(self, rows: list[PickedRow]) -> None:
         """Encode rows as the answer."""
-        if not found:
+        if not rows:
             return
-        rows = [one.row for one in found]
         group = MessageGroup.of(
             [one.subject or b"" for one in rows],
             [one.value for one in rows],

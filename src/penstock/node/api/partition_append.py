@@ -78,6 +78,7 @@ def append(
         partition.rolled_up_end = header.end_offset
     if partition.lasts is not None:
         partition.lasts.appended(message, base_offset)
+        partition.keep_rows(message)
         if partition.lasts.table.counts and asked is not None and asked.has_rollups:
             partition.lasts = None  # what they replace is counted in it
     _wait(partition, caller, header, now, step)

@@ -364,6 +364,16 @@ class Partition:
         return self.visible.end(self.committed_end, self.decided_end) if self.needs_decisions else self.committed_end
 
     @property
+    def lasts_end(self) -> int:
+        """End of the committed rows that tell the last message of each subject: a leader's, also before it has decided
+        what they hide. A limit hides only earlier ones of their subjects; a rollup, others, too.
+        """
+        leadership, end = self.leadership, self.visible_end
+        if leadership is None or end < max(self.rolled_up_end, leadership.epoch_start):
+            return end
+        return self.committed_end
+
+    @property
     def shown(self) -> Shown:
         return Shown(self.log.hidden, self.log_start, self.visible_end, self.taken)
 
@@ -606,6 +616,11 @@ class Partition:
             begin = self._counted_from if counts else 0
             self.lasts = LastSequences(self.log.log_end, self.budget.tables, counts=counts, counted_from=begin)
         return self.lasts
+
+    def keep_rows(self, batch: codec.Buffer) -> None:
+        """Keep the rows of a batch that was written, in the place of earlier ones that are in memory for gets."""
+        if self.lasts is not None and self.lasts.kept is not None:
+            self.lasts.kept.store(self.key, self.lasts.identity, batch, codec.LAYOUT)
 
     def _forget_lasts_before(self) -> None:
         """Forget counts that began elsewhere than messages count from now."""
@@ -1069,6 +1084,7 @@ class Partition:
         self.impediment = ""
         if flags & MAY_HOLD_IDS and self.dedup is not None:
             self.dedup.written(timestamp_us, header.end_offset)
+        self.keep_rows(data)
         end_offset, size_bytes = header.end_offset, len(data)
         self.traffic.stored(end - start, size_bytes)
         self._ack(waiters(rows, start, end, is_early=True), base_offset, timestamp_us, step, _WRITTEN, now.elapsed_us)

@@ -74,4 +74,4 @@ def test_what_is_kept_counts_the_header_block_of_its_answer() -> None:
     assert kept is not None
     one = kept.rows[b"s.0"]
     assert len(one.head(b"s")) > len(headers)
-    assert one.size_bytes >= len(one.found.row.headers) + len(one.value) + len(one.head(b"s"))
+    assert one.size_bytes >= len(one.headers or b"") + len(one.value or b"") + len(one.head(b"s"))
