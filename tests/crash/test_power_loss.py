@@ -171,3 +171,29 @@ def test_side_files_keep_whole_batches_that_lie_beyond_a_torn_one() -> None:
     assert cut.kept_as is not None
     side = as_logs_see(clone).open(cut.kept_as)
     assert side.read_at(0, side.size()) == torn
+
+
+def test_the_power_fails_while_a_log_is_made() -> None:
+    """Its segment, its checkpoint and their names are synced together, so each may be lost without the others."""
+    disk = MemoryVfs()
+    random = Random(7)
+    left: list[MemoryVfs] = []
+
+    def after(operation: FileOperation) -> None:
+        if operation.kind in CHANGES:
+            left.extend((disk.crash_clone(Keep.SYNCED), disk.crash_clone(Keep.ALL)))
+            left.extend(disk.crash_clone(Keep.SUBSET, random) for _ in range(40))
+
+    open_log(FaultyVfs(disk, watcher=after), CONFIG)
+    assert len(left) > 200
+    for clone in left:
+        log = open_log(clone, CONFIG)
+        assert (log.state, log.damage, log.log_end) == (LogState.WRITABLE, (), 0)
+        append(log, 1, 0)
+        flush = log.flush()
+        assert flush is not None
+        flush.run()
+        again = open_log(clone.crash_clone(), CONFIG, must_exist=True)
+        assert (again.state, again.log_end) == (LogState.WRITABLE, 1)
+    for keep in (Keep.SYNCED, Keep.ALL):
+        assert open_log(disk.crash_clone(keep), CONFIG, must_exist=True).state is LogState.WRITABLE

@@ -214,8 +214,10 @@ class Log:
             if log._state is LogState.WRITABLE and not (must_exist and found.left_as(log._checkpoint_values())):
                 if found.checkpoint is not None:
                     log._checkpoint.write_again(found.checkpoint)
-                # Without a checkpoint the log may be new: make the checkpoint's name durable, too.
-                log.checkpoint(and_also=folder.sync if found.checkpoint is None else None)
+                syncs = [] if found.checkpoint is not None else [folder.sync]  # the checkpoint's name
+                if found.is_new and found.active is not None:
+                    syncs.append(found.active.opened(folder.vfs).sync)
+                log.checkpoint(*syncs)
             if found.has_unused:
                 checkpoints.clear_unused(folder.vfs, folder.path)
             if found.active is not None:
@@ -1048,13 +1050,10 @@ class Log:
         is_noted = self._segments.active is None or not self._checkpoint.is_dirty
         return self._state is not LogState.FENCED and is_synced and is_noted
 
-    def checkpoint(self, *, and_also: Callable[[], None] | None = None) -> None:
-        """Write and sync the checkpoint in this thread, together with another sync. OSError."""
+    def checkpoint(self, *syncs: Callable[[], None]) -> None:
+        """Write and sync the checkpoint in this thread, together with other syncs. OSError."""
         self._checkpoint.write(self._checkpoint_values())
-        if and_also is None:
-            self._checkpoint.sync()
-        else:
-            self._vfs.together(self._checkpoint.sync, and_also)
+        self._vfs.together(self._checkpoint.sync, *syncs)
         self._checkpoint.is_dirty = False
 
     def hasten(self) -> None:

@@ -16,6 +16,7 @@ flushed_end, batches covered by the index are not read (see `segment_scan`); rea
 | offsets missing between two segments      | corruption      | later ones aside | corruption                |
 | log_start beyond what was flushed or found| checkpoint corrupt (0 rows); all segments count           |
 | no segment at all                         | corruption      | corruption       | new log unless `must_exist`|
+| checkpoint of a new log; no segment, or an unfinished one, and not `must_exist`: a new log                        |
 | anything, with `must_exist`               |                 |                  | corrupt (0 rows), no cut  |
 | index missing, short, corrupt             | rebuilt         | rebuilt          | rebuilt                   |
 
@@ -25,13 +26,15 @@ rewrites are removed if the log has no corruption; so a segment with an older ge
 Segments below log_start are not removed here: a `Removal` takes them, as if retention had just moved log_start. "Aside"
 is a rename to `<segment>.cut-0`.
 
+The segment and the checkpoint of a new log are synced together: a crash may leave any of them without the other.
+
 A torn tail is found by `segment_scan.scan_segment`; `Recovery._decide` tells it from corruption, and `_cut_tail` cuts
 it. Only bytes whose origin is understood are deleted. All others are kept in a side file until a person decides:
 
 | bytes that are cut off                                                       | may be deleted               |
 |------------------------------------------------------------------------------|------------------------------|
 | none, or zeros                                                               | yes                          |
-| part of a schema message of this log, then zeros                             | yes: a crash during a roll   |
+| parts of a schema message of this log, else zeros                            | yes: a crash during a roll   |
 | the next batches, the last one incomplete, with valid headers                | unless they may be flushed   |
 | a complete, valid batch anywhere; anything else                              | no                           |
 """
@@ -61,6 +64,7 @@ from penstock.commitlog.segment.damage import Damage
 from penstock.commitlog.segment.segment import ActiveSegment, Segment
 from penstock.commitlog.segment.segment_scan import SegmentScan, TornTail
 from penstock.vfs import File, is_nfs_leftover
+from penstock.vfs.keys import NoHeaderError
 
 _ALL = 2**63
 _MARK = layout.TEMPLATE[: layout.BODY_LENGTH_POSITION]
@@ -98,6 +102,7 @@ class RecoveredLog:
     retired: tuple[str, ...] = ()  # segments below log_start (perhaps only their indexes), to be removed
     has_unused: bool = False  # bytes outside the checkpoint's slots are not zero
     is_slot_lost: bool = False  # a checkpoint slot is invalid; it may have been the newest
+    is_new: bool = False  # nothing was there: the segment and the folder are not synced yet
 
     def left_as(self, checkpoint: Checkpoint) -> bool:
         """True if the checkpoint file has exactly these values, and both of its slots are valid."""
@@ -158,6 +163,10 @@ class Recovery:
         self._generations = dict(generations)  # the highest one counts
         self._doubled = {base for base, generation in generations if generation != self._generations[base]}
         bases = sorted(self._generations)
+        if self._is_unfinished_log(point, bases):
+            out.checkpoint = point = None
+            out.slot, out.is_alone = 1, False
+            bases = []
         flushed_end = 0 if point is None else point.flushed_end
         if point is not None:
             out.last_timestamp_us, out.leader_epoch = point.last_timestamp_us, point.leader_epoch
@@ -219,6 +228,21 @@ class Recovery:
             else:
                 out.damage.append(Damage(path, 0, wanted, first_base, reason))
 
+    def _is_unfinished_log(self, point: Checkpoint | None, bases: list[int]) -> bool:
+        """True if there is no more than a crash leaves that came before the log was durable."""
+        if self._must_exist or point is None or not checkpoints.is_of_new_log(point):
+            return False
+        if bases != [0] or self._generations[0]:
+            return not bases
+        try:
+            file = self._vfs.open(self._folder.segment_path(0), read_only=True)
+        except NoHeaderError:
+            return False
+        try:
+            return segment.is_unfinished(file, file.size(), self._folder)
+        finally:
+            file.close()
+
     def _without_segments(self, point: Checkpoint | None) -> None:
         out = self._out
         if point is None:
@@ -227,7 +251,7 @@ class Recovery:
                     f"{self._folder.path}: a log was created here earlier, but it has no segment files"
                 )
             out.active = segment.create(self._folder, 0, make_folders=True)
-            self._vfs.together(out.active.opened(self._vfs).sync, self._folder.sync)
+            out.is_new = True
             return
         path, end = self._folder.segment_path(point.segment_base), point.flushed_end
         out.log_start, out.log_end, out.flushed_end = min(point.log_start, end), end, end

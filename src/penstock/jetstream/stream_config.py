@@ -337,11 +337,21 @@ def to_penstock(config: Config) -> StreamConfig:
     try:
         return msgspec.convert(
             {"name": config["name"], "subject": first, "more_subjects": tuple(more), "replicas": config["num_replicas"]}
-            | {name: to(config) for name, to in _FIELDS_HERE.items()},
+            | fields_here(config),
             StreamConfig,
         )
     except msgspec.ValidationError as error:
         raise invalid_config(str(error)) from None
+
+
+def filled(config: Mapping[str, Any]) -> Config:
+    """Return a config that JetStream told, with every field that there is here."""
+    return {field.name: field.default if (found := config.get(field.name)) is None else found for field in FIELDS}
+
+
+def fields_here(config: Config) -> dict[str, Any]:
+    """Return Penstock's fields; `name`, `replicas` and the subjects have their own rules."""
+    return {name: to(config) for name, to in _FIELDS_HERE.items()}
 
 
 def _none_if_unlimited(name: str) -> Callable[[Config], int | None]:

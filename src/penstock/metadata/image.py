@@ -33,6 +33,7 @@ from penstock.metadata.api_decisions import ApiDecision
 from penstock.metadata.commands import PartitionRecovery
 from penstock.metadata.feature_levels import FIRST_LEVEL, Feature, FeatureLevel
 from penstock.metadata.persistent_map import PersistentMap
+from penstock.metadata.subject_heads import SubjectHeads
 
 
 class PartitionState(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -271,6 +272,7 @@ class ClusterImage:
     )  # by owner, as `owned_by` gives; derived, as `loads`
     feature_level: FeatureLevel = FIRST_LEVEL  # rises only, by a command; no broker is older
     apis: tuple[ApiDecision, ...] = ()  # who serves JetStream's API, by prefix
+    heads: SubjectHeads = field(default_factory=SubjectHeads)  # derived from `streams`
 
     def has_feature(self, feature: Feature) -> bool:
         """True if the cluster's level allows the feature."""
@@ -346,6 +348,7 @@ class ClusterImage:
             names=self.names.with_item(state.name, state.stream_id),
             loads=_shifted(self.loads, state.partitions, +1),
             owned=self._owning(state, +1),
+            heads=self.heads.with_config(state.stream_id, state.config),
         )
 
     def with_placed(self, state: StreamState) -> ClusterImage:
@@ -357,15 +360,17 @@ class ClusterImage:
         """Return this image with one of its streams changed, on the same brokers."""
         before = self.streams[state.stream_id]
         streams = self.streams.with_item(state.stream_id, state)
-        names = self.names
+        names, heads = self.names, self.heads
         if state.config.held_subjects != before.config.held_subjects:
             names = names.with_item(state.name, state.stream_id)  # another object: what is derived of subjects is dated
+            heads = heads.without_config(state.stream_id, before.config)
+            heads = heads.with_config(state.stream_id, state.config)
         if OwnedStreams.of(before) == OwnedStreams.of(state):
-            return replace(self, streams=streams, names=names)
+            return replace(self, streams=streams, names=names, heads=heads)
         owned = dict(self.owned)
         if _is_owned(state, self.users):
             owned[state.owner] = owned[state.owner].plus(OwnedStreams.of(before, -1)).plus(OwnedStreams.of(state))
-        return replace(self, streams=streams, names=names, owned=owned)
+        return replace(self, streams=streams, names=names, heads=heads, owned=owned)
 
     def without_stream(self, state: StreamState) -> ClusterImage:
         """Return this image without the stream."""
@@ -375,6 +380,7 @@ class ClusterImage:
             names=self.names.without(state.name),
             loads=_shifted(self.loads, state.partitions, -1),
             owned=self._owning(state, -1),
+            heads=self.heads.without_config(state.stream_id, state.config),
         )
 
     def without_user(self, name: str) -> ClusterImage:

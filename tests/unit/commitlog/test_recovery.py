@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from random import Random
 
@@ -10,10 +11,12 @@ import pytest
 from penstock.base.errors import RemoteError
 from penstock.batch import codec
 from penstock.batch.schema import SCHEMA_BYTES, schema_message
-from penstock.commitlog import LineageEntry, Log, LogConfig, LogFolder, LogMissingError, LogState
+from penstock.commitlog import LineageEntry, Log, LogConfig, LogFolder, LogMissingError, LogState, StorageFailedError
 from penstock.commitlog.files import checkpoint as checkpoints
+from penstock.commitlog.files.checkpoint import CheckpointFile
 from penstock.commitlog.files.files import segment_path
 from penstock.commitlog.files.lineage import pack_entry
+from penstock.vfs.faulty import FaultyVfs, FileFault, FileOperation, FileOperationKind
 from penstock.vfs.memory import Keep, MemoryVfs
 from tests.damage import WIDE, closed_log, content, flip, indexes, readable, write
 from tests.groups import Columns, encoded
@@ -319,15 +322,73 @@ def test_a_log_that_must_exist_is_never_begun_anew() -> None:
 
 
 def test_a_checkpoint_without_any_segment_is_damage_even_if_nothing_was_flushed() -> None:
-    """The first segment is durable before the first checkpoint is written, so it was there."""
+    """The log was durable before its mark was made, so the segment was there."""
     disk = MemoryVfs()
     open_log(disk)
     disk.remove(segment_path(DIRECTORY, 0))
-    log = open_log(disk)
+    log = open_log(disk, must_exist=True)
     assert log.state is LogState.READ_ONLY
     assert [damage.reason for damage in log.damage] == ["the segment file is missing"]
     assert log.view().slice(0, end=0, bytes_max=1) is None
     assert not any(name.endswith(".arrows") for name in disk.list(DIRECTORY))
+
+
+LEFT_OF_THE_SEGMENT = {
+    "no file": None,
+    "an empty file": b"",
+    "zeros": bytes(SCHEMA_BYTES),
+    "its second sector": bytes(512) + schema_message(STREAM_ID, PARTITION)[512:],
+    "a part": schema_message(STREAM_ID, PARTITION)[:100] + bytes(SCHEMA_BYTES - 100),
+    "all of it": schema_message(STREAM_ID, PARTITION),
+}
+
+
+@pytest.mark.parametrize("left", LEFT_OF_THE_SEGMENT.values(), ids=LEFT_OF_THE_SEGMENT)
+@pytest.mark.parametrize("has_checkpoint", [True, False])
+def test_what_a_crash_leaves_of_a_new_log_is_begun_anew(left: bytes | None, has_checkpoint: bool) -> None:
+    """Segment and checkpoint are synced together, so that each may be there without the other."""
+    disk = MemoryVfs()
+    open_log(disk)
+    disk.remove(segment_path(DIRECTORY, 0))
+    if left is not None:
+        disk.open(segment_path(DIRECTORY, 0), create=True).write_at(0, left)
+    if not has_checkpoint:
+        disk.remove(f"{DIRECTORY}/{CHECKPOINT}")
+    log = open_log(disk)
+    assert (log.state, log.damage, log.log_end) == (LogState.WRITABLE, (), 0)
+    wanted = append(log, 3)
+    flush(log)
+    again = open_log(disk.crash_clone(), must_exist=True)
+    assert (again.state, again.damage) == (LogState.WRITABLE, ())
+    assert read_slices(disk, again.view()) == wanted
+
+
+def test_a_segment_that_a_failed_sync_left_in_the_page_cache_is_written_again() -> None:
+    disk = MemoryVfs()
+    vfs = FaultyVfs(disk, plan=_failed_segment_sync)
+    with pytest.raises(StorageFailedError):
+        open_log(vfs)
+    disk.fail_sync(segment_path(DIRECTORY, 0))
+    open_log(disk)
+    clone = disk.crash_clone(Keep.SYNCED)
+    assert content(clone, segment_path(DIRECTORY, 0)) == schema_message(STREAM_ID, PARTITION)
+    assert open_log(clone, must_exist=True).state is LogState.WRITABLE
+
+
+def _failed_segment_sync(operation: FileOperation) -> FileFault | None:
+    is_of_segment = operation.kind is FileOperationKind.SYNC and operation.path == segment_path(DIRECTORY, 0)
+    return FileFault(errno.EIO) if is_of_segment else None
+
+
+@pytest.mark.parametrize("field", ["log_start", "flushed_end", "leader_epoch"])
+def test_without_its_mark_a_log_that_was_used_is_not_begun_anew(field: str) -> None:
+    disk = MemoryVfs()
+    open_log(disk)
+    point = checkpoints.read(disk, DIRECTORY).newest
+    assert point is not None
+    CheckpointFile(disk, DIRECTORY, 1, 1).write(point._replace(**{field: 1}))
+    disk.remove(segment_path(DIRECTORY, 0))
+    assert open_log(disk).state is LogState.READ_ONLY
 
 
 # Files that are not ours.

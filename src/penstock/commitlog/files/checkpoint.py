@@ -63,6 +63,20 @@ class Checkpoint(NamedTuple):
     committed_end: int = 0
 
 
+def is_of_new_log(checkpoint: Checkpoint) -> bool:
+    """True if it is that of a log without a message, a removal or a leader so far."""
+    return not any(
+        (
+            checkpoint.leader_epoch,
+            checkpoint.flushed_end,
+            checkpoint.segment_base,
+            checkpoint.log_start,
+            checkpoint.last_timestamp_us,
+            checkpoint.committed_end,
+        )
+    )
+
+
 def pack_slot(checkpoint: Checkpoint, sequence: int | None = None) -> bytes:
     """Return the SLOT_BYTES bytes of a slot; `sequence` takes the place of the checkpoint's own."""
     body = _BODY.pack(MARK, checkpoint.sequence if sequence is None else sequence, *checkpoint[1:])

@@ -368,8 +368,7 @@ def create(folder: LogFolder, base_offset: int, *, make_folders: bool = False) -
 
 
 def is_unfinished(file: File, end_position: int, folder: LogFolder) -> bool:
-    """True if the file holds no more than a crash during `create` leaves."""
+    """True if the file holds no more than a crash during `create` leaves, of any of its sectors."""
     head = file.read_at(0, min(SCHEMA_BYTES, end_position))
-    return schema_message(*folder.ids).startswith(head.rstrip(b"\0")) and files.is_zeros(
-        file, SCHEMA_BYTES, end_position
-    )
+    is_of_schema = all(found in (0, wanted) for found, wanted in zip(head, schema_message(*folder.ids), strict=False))
+    return is_of_schema and files.is_zeros(file, SCHEMA_BYTES, end_position)

@@ -43,6 +43,7 @@ from penstock.metadata.api_decisions import PREFIXES_MAX, WHY_CHARS_MAX, ApiDeci
 from penstock.metadata.feature_levels import FIRST_LEVEL, NEWEST_LEVEL, FeatureLevel, level_of, level_text
 from penstock.metadata.image import BrokerState, ClusterImage, PartitionState, StreamState, loads_of, owned_by
 from penstock.metadata.persistent_map import PersistentMap
+from penstock.metadata.subject_heads import SubjectHeads
 
 SNAPSHOT_VERSION = 4
 _WITHOUT_LEVEL = 3
@@ -176,6 +177,7 @@ def decode_image(data: bytes) -> ClusterImage:
         owned_by(snapshot.streams, users),
         snapshot.feature_level,
         snapshot.apis,
+        SubjectHeads.of((state.stream_id, state.config) for state in snapshot.streams),
     )
 
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import msgspec
 
 from penstock.base import limits
-from penstock.base.config import Acks, Compression, Discard, Storage, StreamConfig, annotation_mistakes
+from penstock.base.config import Acks, Discard, StreamConfig, annotation_mistakes
 from penstock.base.errors import ErrorCode
 from penstock.base.subjects import begins_with_wildcard
 from penstock.base.units import format_bytes
+from penstock.jetstream.stream_config import FIELDS, fields_here, filled
 
 ORIGIN = "penstock.subject"
 """Metadata key of a JetStream stream after the cut-over: its original subjects, with spaces between them."""
@@ -19,14 +20,19 @@ COMPLETE = "penstock.imported"
 """Metadata key of a JetStream stream after a complete cut-over: the last sequence that was imported, and into which
 stream of Penstock: `SEQUENCE in CLUSTER/STREAM_ID`."""
 
-_NS_OF_MS = 1_000_000
 _OTHERS = ("_nats.", ORIGIN, COMPLETE)
 _NO_EQUAL = {
+    "retention": "here messages stay until a limit removes them",
+    "max_consumers": "here only JetStream's API sets limits of consumers",
+    "consumer_limits": "here only JetStream's API sets limits of consumers",
     "mirror": "the mirror continues in JetStream, not here",
     "sources": "the sources are still copied in JetStream, not here",
     "republish": "`penstock relay` can do that",
     "subject_transform": "subjects are kept as JetStream stored them",
 }
+"""What becomes of a field that is not imported; of any other there is nothing here."""
+_WITHOUT_NOTE = ("first_seq", "mirror_direct", "allow_direct", "persist_mode")
+"""Not imported without loss: sequences are kept, and the others change nothing of a stream."""
 
 
 class Mapped(NamedTuple):
@@ -80,7 +86,7 @@ def mapped(config: Mapping[str, Any], *, name: str, subject: str | None, replica
     if not chosen:
         text = f"subject: JetStream's stream {config.get('name')} stores no subject of its own; choose with --subject"
         raise InvalidConfig(ErrorCode.INVALID_CONFIG, text)
-    notes = [f"JetStream's stream has {field}: {text}" for field, text in _NO_EQUAL.items() if config.get(field)]
+    notes = list(_not_imported(config))
     fields = _limits(config, notes)
     wanted = replicas or int(config.get("num_replicas") or 1)
     fields["replicas"] = wanted if replicas else min(wanted, brokers)
@@ -94,41 +100,35 @@ def mapped(config: Mapping[str, Any], *, name: str, subject: str | None, replica
     return Mapped(name, chosen, fields, tuple(notes))
 
 
+def _not_imported(config: Mapping[str, Any]) -> Iterator[str]:
+    for field in FIELDS:
+        value = config.get(field.name)
+        if field.becomes in ("", "kept") and value and value != field.default and field.name not in _WITHOUT_NOTE:
+            told = f" {value}" if isinstance(value, str) else ""
+            why = _NO_EQUAL.get(field.name, "there is no such thing here")
+            yield f"JetStream's stream has {field.name}{told}: {why}"
+
+
 def _limits(config: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
-    fields: dict[str, Any] = {}
-    for there, here in (
-        ("max_msgs", "max_messages"),
-        ("max_bytes", "max_bytes"),
-        ("max_msgs_per_subject", "max_messages_per_subject"),
-    ):
-        if (value := int(config.get(there) or -1)) > 0:
-            fields[here] = value
-    if (age_ns := int(config.get("max_age") or 0)) > 0:
-        fields["max_age_ms"] = max(1, age_ns // _NS_OF_MS)
-    size = int(config.get("max_msg_size") or -1)
-    fields["max_message_bytes"] = min(size, limits.MESSAGE_BYTES_MAX) if size > 0 else limits.MESSAGE_BYTES_MAX
-    window_ns = int(config.get("duplicate_window") or 0)
-    fields["dedup_window_ms"] = max(1, window_ns // _NS_OF_MS) if window_ns > 0 else None
-    fields["storage"] = Storage.MEMORY if config.get("storage") == "memory" else Storage.FILE
-    if config.get("compression") == "s2":
-        fields["compression"] = Compression.LZ4
-    fields["allow_rollup"] = bool(config.get("allow_rollup_hdrs"))
-    fields["allow_message_ttl"] = bool(config.get("allow_msg_ttl"))
-    marker_ms = int(config.get("subject_delete_marker_ttl") or 0) // _NS_OF_MS
-    if marker_ms >= limits.SUBJECT_DELETE_MARKER_TTL_MS_MIN and fields["allow_rollup"] and fields["allow_message_ttl"]:
-        fields["subject_delete_marker_ttl_ms"] = marker_ms
-    if (retention := config.get("retention", "limits")) != "limits":
-        notes.append(f"JetStream's retention is {retention}: here messages stay until a limit removes them")
-    if config.get("discard") == "new":
-        fields["discard"] = Discard.NEW
-    if config.get("discard_new_per_subject") and {"discard", "max_messages_per_subject"} <= fields.keys():
-        fields["discard_new_per_subject"] = True
-    for name in ("deny_delete", "deny_purge"):
-        if config.get(name):
-            fields[name] = True
+    """Return the fields that are not at their defaults: below level 0.4 a cluster refuses some of them."""
+    given = filled(config)
+    found = fields_here(given)
+    found["max_message_bytes"] = min(found["max_message_bytes"], limits.MESSAGE_BYTES_MAX)
+    found["dedup_window_ms"] = found["dedup_window_ms"] or None
+    found["discard_new_per_subject"] &= found["discard"] == Discard.NEW and bool(found["max_messages_per_subject"])
+    marker_ms = found["subject_delete_marker_ttl_ms"] or 0
+    has_markers = found["allow_rollup"] and found["allow_message_ttl"]
+    if marker_ms and not (has_markers and marker_ms >= limits.SUBJECT_DELETE_MARKER_TTL_MS_MIN):
+        found["subject_delete_marker_ttl_ms"] = None
+        needed = f"allow_rollup_hdrs, allow_msg_ttl and {limits.SUBJECT_DELETE_MARKER_TTL_MS_MIN} ms"
+        notes.append(f"JetStream's stream has subject_delete_marker_ttl: without at least {needed} it is none here")
+    for name in ("acks", "description", "metadata"):  # they have their own rules
+        del found[name]
+    made, plain = (msgspec.convert(one | {"name": "", "subject": ""}, StreamConfig) for one in (found, {}))
+    fields = {name: getattr(made, name) for name in found if getattr(made, name) != getattr(plain, name)}
     if "max_bytes" in fields:
         size_text = format_bytes(fields["max_bytes"])
-        notes.append(f"max_bytes is {size_text} here, too, but of batches on the disk, which may be fewer messages")
+        notes.append(f"max_bytes is {size_text} here, of batches on the disk, which may be fewer messages")
     _annotate(fields, config, notes)
     return fields
 

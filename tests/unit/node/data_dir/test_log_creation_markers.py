@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import errno
+from random import Random
 
 import pytest
 
 from penstock.base.errors import ErrorCode, RemoteError
-from penstock.messages import CreateStreamResponse
+from penstock.messages import AppendResponse, CreateStreamResponse
 from penstock.vfs.faulty import FileFault, FileOperation, FileOperationKind, nth
 from penstock.vfs.memory import Keep
 from tests.extent import each_change
@@ -71,16 +72,20 @@ def test_a_stream_whose_files_vanished_can_be_deleted_and_made_again() -> None:
 def test_every_create_that_was_answered_is_known_to_have_been_made() -> None:
     """The power fails at every boundary of a create; what is left starts, and an answered one has its mark."""
     checked = 0
+    random = Random(3)
     broker = Broker().start()
 
     def cut_the_power(_operation: FileOperation) -> None:
         nonlocal checked
         answered = "c1" in broker.replies
-        for keep in (Keep.SYNCED, Keep.ALL):
+        for keep in (Keep.SYNCED, Keep.ALL, Keep.SUBSET, Keep.SUBSET):
             checked += 1
-            left = broker.memory.crash_clone(keep)
+            left = broker.memory.crash_clone(keep, random if keep is Keep.SUBSET else None)
             after = broker.crash(memory=left).start()
             assert not any(MISSING in notice for notice in after.notices)
+            assert not any("missing" in notice or "damage" in notice for notice in after.notices), after.notices
+            if "orders" in after.streams():
+                after.answer(after.append("orders", b"2"), AppendResponse)
             if answered:
                 left.remove("streams")
                 lost = broker.crash(memory=left).start()

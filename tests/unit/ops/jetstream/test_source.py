@@ -6,9 +6,10 @@ import msgspec
 import pytest
 
 from penstock.base import limits
-from penstock.base.config import Acks, Compression, Discard, Storage, stream_config_mistakes
+from penstock.base.config import Acks, Compression, Discard, Storage, StreamConfig, stream_config_mistakes
 from penstock.batch.schema import arrow_schema
 from penstock.client.errors import InvalidConfig
+from penstock.metadata.feature_versions import CONFIG_FIELDS
 from penstock.ops.jetstream.config import mapped
 from penstock.ops.jetstream.source import JetStreamRows, UnstorableError, place_of
 
@@ -117,6 +118,40 @@ def test_what_has_no_equal_is_said() -> None:
     for word in ("workqueue", "mirror"):
         assert word in notes
     assert mapped(PLAIN, name="o", subject=None, replicas=None, brokers=1).notes == ()
+
+
+def test_fields_at_their_defaults_are_left_out() -> None:
+    """Below feature level 0.4 a cluster refuses some of them whatever their values are."""
+    there = {**PLAIN, "deny_delete": False, "deny_purge": False, "max_msgs_per_subject": -1, "discard": "old"}
+    there |= {"subject_delete_marker_ttl": 0, "allow_msg_ttl": False, "discard_new_per_subject": False, "metadata": {}}
+    found = mapped(there, name="o", subject=None, replicas=None, brokers=1)
+    assert found.fields.keys() == {"dedup_window_ms", "max_message_bytes", "replicas"}
+    assert list(used_fields(found.config())) == []
+
+
+def used_fields(config: StreamConfig) -> list[str]:
+    return [name for name in CONFIG_FIELDS if getattr(config, name) not in (msgspec.UNSET, None)]
+
+
+MARKERS = {"allow_rollup_hdrs": True, "allow_msg_ttl": True}
+
+
+@pytest.mark.parametrize(
+    ("marker_ns", "more", "here_ms"), [(10**9, MARKERS, 1_000), (10**9, {}, 0), (10**6, MARKERS, 0)]
+)
+def test_the_ttl_of_delete_markers_is_mapped_or_told(marker_ns: int, more: dict[str, bool], here_ms: int) -> None:
+    config = {**PLAIN, **more, "subject_delete_marker_ttl": marker_ns}
+    found = mapped(config, name="o", subject=None, replicas=None, brokers=1)
+    assert stream_config_mistakes(found.config()) == []
+    assert found.config().marker_ttl_ms == here_ms
+    assert bool(found.notes) is (here_ms == 0)
+    assert all("subject_delete_marker_ttl" in note for note in found.notes)
+
+
+def test_all_that_is_not_imported_is_told() -> None:
+    config = {**PLAIN, "allow_msg_counter": True, "placement": {"tags": ["a"]}, "max_consumers": 3, "first_seq": 5}
+    notes = mapped(config, name="o", subject=None, replicas=None, brokers=1).notes
+    assert [note.split(":")[0].split()[-1] for note in notes] == ["max_consumers", "placement", "allow_msg_counter"]
 
 
 def test_a_subject_that_cannot_be_acked_is_not() -> None:

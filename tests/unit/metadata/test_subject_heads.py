@@ -1,0 +1,90 @@
+"""Streams with overlapping subjects are found by the subjects' heads: all of them, and in a few look-ups."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.base.config import StreamConfig
+from penstock.base.errors import ErrorCode, RemoteError
+from penstock.base.ids import StreamId
+from penstock.base.subjects import overlap
+from penstock.metadata.commands import AlterStream, Command, CreateStream, DeleteStream
+from penstock.metadata.effects.apply import apply
+from penstock.metadata.image import ClusterImage
+from penstock.metadata.overlaps import check_no_overlap, overlapping
+from penstock.metadata.persistence.snapshot import decode_image, encode_image
+from penstock.metadata.subject_heads import SubjectHeads
+from tests.work import lines_run
+
+TOKENS = st.sampled_from(["a", "b", "*"])
+SUBJECTS = st.builds(
+    lambda tokens, tail: ".".join([*tokens, *tail]) or "a",
+    st.lists(TOKENS, max_size=3),
+    st.sampled_from([[], [], [">"], ["c"]]),
+)
+CONFIGS = st.builds(
+    lambda subjects, split: StreamConfig(
+        name="", subject=subjects[0], more_subjects=tuple(subjects[1:]), partition_by=split
+    ),
+    st.lists(SUBJECTS, min_size=1, max_size=3, unique=True),
+    st.sampled_from(["publisher", "publisher", "mapped"]),
+)
+
+
+def applied(image: ClusterImage, command: Command) -> ClusterImage:
+    return apply(image, image.index + 1, command)[0]
+
+
+def created(image: ClusterImage, name: str, config: StreamConfig) -> ClusterImage:
+    named = StreamConfig(
+        name=name,
+        subject=config.subject,
+        more_subjects=config.more_subjects,
+        partition_by=config.partition_by,
+    )
+    return applied(image, CreateStream(config=named, created_us=1, refuse_overlap=False))
+
+
+@given(st.lists(CONFIGS, max_size=6), CONFIGS)
+def test_all_overlapping_streams_are_found(configs: list[StreamConfig], wanted: StreamConfig) -> None:
+    image = ClusterImage()
+    for number, config in enumerate(configs):
+        image = created(image, f"s{number}", config)
+    expected = [
+        f"s{number}"
+        for number, config in enumerate(configs)
+        if any(overlap(one, other) for one in config.listening_patterns for other in wanted.listening_patterns)
+    ]
+    assert [state.name for state in overlapping(image, wanted)] == expected
+
+
+def test_the_heads_follow_alterations_and_deletions_and_are_read_from_a_snapshot() -> None:
+    image = ClusterImage()
+    for number, subject in enumerate(("a.b.c", "a.b.d", "a.c.>", "e")):
+        image = created(image, f"s{number}", StreamConfig(name="", subject=subject))
+    altered = AlterStream(
+        stream_id=image.names["s3"], changes={}, add_subjects=("a.b.x", "f.*"), remove_subjects=("e",)
+    )
+    image = applied(image, altered)
+    image = applied(image, DeleteStream(stream_id=image.names["s0"]))
+    assert image.heads == ({"a.b": (StreamId(2), StreamId(4)), "a.c": (StreamId(3),), "f": (StreamId(4),)}, {"a": 2})
+    assert image.heads == SubjectHeads.of((one, state.config) for one, state in image.streams.items())
+    assert decode_image(encode_image(image)) == image
+    with pytest.raises(RemoteError) as refused:
+        check_no_overlap(image, StreamConfig(name="new", subject="f.y"))
+    assert refused.value.code == ErrorCode.SUBJECTS_OVERLAP
+    check_no_overlap(image, StreamConfig(name="new", subject="e"))
+
+
+@pytest.mark.parametrize("pattern", ["$KV.b{}.>", "s{}", "orders.{}.*.x"])
+def test_the_cost_of_a_look_up_does_not_grow_with_the_streams(pattern: str) -> None:
+    def cost(streams: int) -> int:
+        image = ClusterImage()
+        for number in range(streams):
+            image = created(image, f"s{number}", StreamConfig(name="", subject=pattern.format(number)))
+        new = StreamConfig(name="new", subject=pattern.format("new"))
+        return lines_run(lambda: check_no_overlap(image, new))
+
+    assert cost(300) == cost(3)
