@@ -37,9 +37,10 @@ class ApiDecisionInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TakeApiRequest(Request, frozen=True, kw_only=True):
-    """Take back a prefix of JetStream's API from which the cluster has withdrawn, for administrators.
+    """Take back a prefix of JetStream's API from which the cluster has withdrawn, for administrators; a prefix that is
+    named also from brokers that hold it back and are not live.
 
-    The brokers look for another service again before they serve it. A prefix that is not withdrawn stays as it is.
+    The brokers look for another service again before they serve it. Any other prefix stays as it is.
     """
 
     # None: all that are withdrawn

@@ -148,6 +148,26 @@ def test_the_strictest_setting_holds_and_is_told() -> None:
     assert brokers.serving() == [1, 2, 3]
 
 
+def test_an_operator_takes_it_back_from_a_broker_that_is_gone_for_good() -> None:
+    brokers = cluster(prefixes={3: DOMAIN_ONLY})
+    brokers.kill(3)
+    brokers.run(30_000)
+    take(brokers[1])
+    brokers.run(3_000)
+    assert brokers.serving() == []  # it has to be named
+    take(brokers[1], "$JS.API.")
+    brokers.run(3_000)
+    assert brokers.serving() == [1, 2]
+
+
+def test_an_operator_takes_nothing_from_a_broker_that_is_there() -> None:
+    brokers = cluster(prefixes={3: DOMAIN_ONLY})
+    (before,) = {one.decision("$JS.API.") for one in brokers.all}
+    take(brokers[1], "$JS.API.")
+    brokers.run(3_000)
+    assert {one.decision("$JS.API.") for one in brokers.all} == {before}
+
+
 def test_a_broker_where_it_is_off_holds_everything_back() -> None:
     brokers = cluster()
     assert brokers.serving() == [1, 2, 3]

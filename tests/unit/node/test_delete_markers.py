@@ -268,6 +268,27 @@ def test_many_subjects_at_once_take_several_bounded_rounds() -> None:
     assert len({row.subject for row in found}) == len(found) == count
 
 
+def test_a_round_does_not_read_on_once_it_has_found_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "EXPIRED_SUBJECT_ROWS_AT_ONCE", 2)
+    broker = started(**BUCKET)
+    for number in range(20):
+        publish(broker, f"{number}", b"v" * 4_096, "Nats-TTL: 5")
+    go_on(broker, 4_500)
+    broker.hung = (FindExpired,)
+    rounds: list[FindExpired] = []
+    for _ in range(100):
+        broker.tick(50)
+        for number in [number for number, one in enumerate(broker.disk) if is_search(one)]:
+            query = getattr(broker.disk[number].run, "__self__", None)
+            assert isinstance(query, FindExpired)
+            rounds.append(query)
+            broker.complete(broker.execute(number))
+    assert len(marked(broker)) == 20
+    found = [one for one in rounds if one.emptied]
+    assert len(found) == 10
+    assert max(one.looked_bytes for one in found) < 5 * 4_096
+
+
 def test_what_is_no_config() -> None:
     broker = Broker().start()
     wrong = {

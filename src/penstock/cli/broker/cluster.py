@@ -179,7 +179,8 @@ def take_api(
     """Take JetStream's API back, after the cluster has left it to another service. Asks first.
 
     All brokers look for the other service again, and serve the prefix once none of them finds it; `penstock cluster
-    api` shows that a moment later. A prefix that is not withdrawn stays as it is. A user needs the right `admin`.
+    api` shows that a moment later. A prefix that is named is also taken from brokers whose settings do not allow it and
+    that are away, perhaps for good. Any other prefix stays as it is. A user needs the right `admin`.
 
     [bold]Streams that clients have made in the other service meanwhile are not here.[/bold]
     """

@@ -390,9 +390,10 @@ class Client(OfThisProcess):
     def take_api(self, prefix: str | None = None, *, timeout: float = 10.0) -> tuple[ApiDecisionInfo, ...]:
         """Take back a prefix of JetStream's API, such as "$JS.API.", that the cluster has left to another service.
 
-        None: all of these. All brokers look for that service again, and serve the prefix if there is none any more:
-        `status().apis` says so. Return the decisions as they are now. NotAuthorized; RemoteError bad_request: no broker
-        wants to serve the prefix.
+        None: all of these. A prefix that is named is also taken from brokers that hold it back and are away. All
+        brokers look for that service again, and serve the prefix if there is none any more: `status().apis` says so.
+        Return the decisions as they are now. NotAuthorized; RemoteError bad_request: no broker wants to serve the
+        prefix.
         """
         return self._thread.run(self._client.take_api(prefix, timeout=timeout))
 

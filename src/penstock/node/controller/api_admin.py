@@ -1,7 +1,8 @@
 """Takes back JetStream's API at an operator's request, on the metadata leader.
 
 Rules: the cluster never takes back by itself what it has left to another service (`metadata.api_decisions`). An
-operator's request makes it wait for evidence of all brokers again, as at first; the answer does not wait for that.
+operator's request makes it wait for evidence of all brokers again, as at first; the answer does not wait for that. It
+does the same where a broker holds the named prefix back that is not live, and may never be again.
 """
 
 from __future__ import annotations
@@ -54,8 +55,14 @@ class ApiAdmin:
             raise RemoteError(
                 ErrorCode.BAD_REQUEST, f"{request.prefix!r} is no prefix of JetStream's API here: {known}"
             )
-        withdrawn = [one for one in apis if one.state is ApiState.WITHDRAWN and request.prefix in (None, one.prefix)]
-        left = len(withdrawn)
+        live = self._quorum.image.live_brokers()
+        back = [
+            one
+            for one in apis
+            if (one.state is ApiState.WITHDRAWN and request.prefix in (None, one.prefix))
+            or (one.prefix == request.prefix and not live.issuperset(one.held_back_by))
+        ]
+        left = len(back)
         refusals: list[RemoteError] = []
 
         def decided(outcome: CommandOutcome | RemoteError) -> None:
@@ -66,14 +73,15 @@ class ApiAdmin:
             if not left:
                 done(refusals[0] if refusals else TakeApiResponse(apis=shown(self._quorum.image.apis)))
 
-        if not withdrawn:
+        if not back:
             done(TakeApiResponse(apis=shown(apis)))
-        for one in withdrawn:
+        for one in back:
             command = DecideApi(
                 prefix=one.prefix,
                 before=one.index,
                 state=ApiState.WAITING,
                 decided_us=self._context.now.wall_us,
                 why=_WHY,
+                held_back_by=tuple(broker_id for broker_id in one.held_back_by if broker_id in live),
             )
             self._quorum.propose(auth.signed(command), decided)

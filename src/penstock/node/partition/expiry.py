@@ -281,14 +281,15 @@ class FindExpired(Query):
             later_us = pc.min(expiries_us.filter(pc.greater(expiries_us, self._now_us))).as_py()
             next_us = min((one for one in (next_us, later_us) if one is not None), default=None)
             room = self._rows_max - self._count
-            gone = rows.filter(is_over)
-            if gone.num_rows > room:
-                self.is_cut, next_us, gone = True, self._now_us, gone.slice(0, room)
+            gone = rows.filter(is_over).slice(0, room)
             if gone.num_rows:
                 self._count += gone.num_rows
                 self._rows.add(gone.column("offset"))
                 if self._rules.marker_us:
                     self._note_lasts(gone)
+            if gone.num_rows == room:
+                self.is_cut = True
+                return self._now_us  # the next round skips what is hidden by then
         return next_us
 
     def _note_lasts(self, gone: pa.RecordBatch) -> None:
