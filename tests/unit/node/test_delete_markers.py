@@ -223,6 +223,24 @@ def test_a_message_that_comes_while_the_log_is_read_is_not_replaced() -> None:
     assert rows(broker) == [("a", b"newer"), ("b", b"")]
 
 
+def test_a_message_stays_until_its_marker_is_shown() -> None:
+    broker = started(**BUCKET)
+    publish(broker, "z", b"v", "Nats-Expected-Last-Subject-Sequence: 0")  # from then on last sequences are known
+    publish(broker, "a", b"gone", "Nats-TTL: 2")
+    go_on(broker, 1_500)
+    broker.hung = (DecideRows,)
+    for _ in range(20):
+        broker.tick(100)
+    assert any(isinstance(getattr(one.run, "__self__", None), DecideRows) for one in broker.disk)
+    (partition,) = [one for one in broker.node._partitions.values() if one.stream.name == "orders"]
+    assert (partition.committed_end, partition.visible_end) == (3, 2), "its marker is not decided on yet"
+    assert not partition.log.hidden
+    broker.hung = ()
+    broker.settle()
+    go_on(broker, 500)
+    assert rows(broker) == [("z", b"v"), ("a", b"")]
+
+
 def test_a_restart_writes_no_marker_twice() -> None:
     broker = started(**BUCKET)
     for name in "abc":

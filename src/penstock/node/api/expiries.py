@@ -56,8 +56,20 @@ _SOON = (ErrorCode.NOT_YET, ErrorCode.NOT_LEADER, ErrorCode.FENCED_EPOCH)  # not
 class _Expiring:
     """State of one partition's expiry in one leadership."""
 
-    __slots__ = ("at_us", "begun_us", "blocks", "is_busy", "lasts", "leadership", "learn_us", "partition", "query",
-                 "rules", "start_us")  # fmt: skip
+    __slots__ = (
+        "at_us",
+        "begun_us",
+        "blocks",
+        "is_busy",
+        "lasts",
+        "leadership",
+        "learn_us",
+        "markers_end",
+        "partition",
+        "query",
+        "rules",
+        "start_us",
+    )  # fmt: skip
 
     def __init__(self, partition: Partition, leadership: Leadership, rules: ExpiryRules) -> None:
         self.partition, self.leadership, self.rules = partition, leadership, rules
@@ -65,6 +77,7 @@ class _Expiring:
         self.query: FindExpired | None = None  # of the round under way
         self.lasts: LastSequences | None = None  # knows what comes on subjects since the round began
         self.is_busy = False  # from the begin of a round until what it found is hidden
+        self.markers_end: int | None = None  # end of the markers of the round, until they are shown
         self.at_us: int | None = None  # elapsed time of the next round
         self.begun_us = -_LEARN_US  # when the last round began
         self.start_us: int | None = None  # elapsed time when the log start can follow what is hidden
@@ -98,6 +111,7 @@ class Expiries:
             if leadership is None or self._is_stopped or not self._applies(partition):
                 return
             one = self._expiring[partition] = _Expiring(partition, leadership, ExpiryRules.of(partition.stream.config))
+        self._hide_behind_markers(one)
         at_us = one.begun_us + one.learn_us
         if not one.is_busy and (one.at_us is None or one.at_us > at_us):
             self._plan(one, at_us)
@@ -206,13 +220,23 @@ class Expiries:
         def heard(response: Response | RemoteError) -> None:
             if not self._is_current(one):
                 return
-            if isinstance(response, RemoteError) and response.code != ErrorCode.STREAM_FULL:
+            if isinstance(response, AppendResponse):
+                one.markers_end = response.base_offset + len(subjects)
+                self._hide_behind_markers(one)
+            elif isinstance(response, RemoteError) and response.code != ErrorCode.STREAM_FULL:
                 self._retry(one, response)
             else:  # what expires makes room in a full stream, which takes no marker
                 self._hide(one, query)
 
         made = markers(subjects, one.rules.marker_us)
         self._storing.append_to(partition, InternalCaller(heard), made.data, made.asked, are_rollups=True)
+
+    def _hide_behind_markers(self, one: _Expiring) -> None:
+        """Hide what the round found once its markers are shown: no reader finds a subject without both."""
+        if one.markers_end is None or one.query is None or one.partition.visible_end < one.markers_end:
+            return
+        one.markers_end = None
+        self._hide(one, one.query)
 
     def _hide(self, one: _Expiring, query: FindExpired) -> None:
         partition = one.partition
@@ -257,7 +281,7 @@ class Expiries:
 
     def _end(self, one: _Expiring, *, is_cut: bool = False) -> None:
         """Plan the next round."""
-        one.is_busy, one.query, one.lasts = False, None, None
+        one.is_busy, one.query, one.lasts, one.markers_end = False, None, None, None
         now, partition = self._context.now, one.partition
         next_us = one.blocks.next_us
         dues_us = [now.elapsed_us] if is_cut else []
@@ -273,7 +297,7 @@ class Expiries:
 
     def _retry(self, one: _Expiring, error: Exception | None) -> None:
         """Begin another round in a moment: nothing of this one is lost but the reading."""
-        one.is_busy, one.query, one.lasts = False, None, None
+        one.is_busy, one.query, one.lasts, one.markers_end = False, None, None, None
         self._plan(one, self._context.now.elapsed_us + (_PAUSE_US if error is None else _RETRY_US))
         if error is None or isinstance(error, QueryGivenUpError):
             return
