@@ -2,7 +2,8 @@
 
 Rules: Both servers get the same requests from a raw connection, those of nats.go's ordered consumers. The log is read
 from the page cache. Each turn counts all messages, in order; a message that does not come ends it. The CPU of all
-servers counts: broker and nats-server, or the nats-server with JetStream.
+servers counts: broker and nats-server, or the nats-server with JetStream. The publisher whose acks are timed is a
+process of its own: what the many consumers are sent is read by another one.
 
 | measure | requests                                                                                                   |
 |---------|------------------------------------------------------------------------------------------------------------|
@@ -14,7 +15,6 @@ servers counts: broker and nats-server, or the nats-server with JetStream.
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -28,7 +28,10 @@ from penstock.base.errors import OperationalError
 from penstock.base.limits import GIB
 from penstock.broker.supervision.child import free_ports
 from penstock_bench.experiments.experiment import Experiment, Row, Turn
+from penstock_bench.load.latency_sender import SendTask, send
 from penstock_bench.load.nats_socket import NatsSocket, inbox
+from penstock_bench.load.schedule import SchedulePlan
+from penstock_bench.machine import worker
 from penstock_bench.machine.processes import Stopwatch
 from penstock_bench.systems.brokers import TIMEOUT_S, running_brokers, until
 from penstock_bench.systems.system import nats_server
@@ -87,6 +90,7 @@ def experiment(
             rows.append(Row(f"{system}-{name}", what, "/s", name, system))
             rows.append(Row(f"{system}-{name}-cpu", "the same, CPU of all servers", "s", f"{name}_cpu", system))
         beside = f"{system}: {readers:,} consumers of {RATE} messages/s"
+        rows.append(Row(f"{system}-ack", f"{beside}, p99 of acks", "ms", "p99_ms", system))
         rows.append(Row(f"{system}-p99", f"{beside}, p99 of acks, by that without", "×", "p99_times", system))
         rows.append(Row(f"{system}-memory", f"{beside}, memory of each", "bytes", "reader_bytes", system))
         rows.append(Row(f"{system}-many-cpu", f"{beside}, CPU of all servers", "cores", "many_cpu", system))
@@ -207,9 +211,9 @@ def _push(server: Server, messages: int) -> dict[str, float]:
 def _many(server: Server, readers: int, seconds: float) -> dict[str, float]:
     """Publish alone, then beside many push consumers."""
     with ExitStack() as stack:
-        publisher = stack.enter_context(NatsSocket(server.address, timeout_s=TIMEOUT_S))
+        asking = stack.enter_context(NatsSocket(server.address, timeout_s=TIMEOUT_S))
         reader = stack.enter_context(NatsSocket(server.address, timeout_s=TIMEOUT_S))
-        alone = _latencies(publisher, seconds)
+        alone = _latencies(server, seconds)
         prefix = inbox()
         # nats-server does not see the interest of a subscription with wildcards in a deliver subject.
         reader.send(b"".join(b"SUB %b.%d %d\r\n" % (prefix.encode(), one, one + 1) for one in range(readers)))
@@ -227,15 +231,14 @@ def _many(server: Server, readers: int, seconds: float) -> dict[str, float]:
         before = _resident_bytes(server.holder)
         config = {"deliver_policy": "new", "flow_control": True, "idle_heartbeat": 5_000_000_000}
         names = [
-            _consumer(publisher, _LIVE, {**config, "deliver_subject": f"{prefix}.{number}"})
-            for number in range(readers)
+            _consumer(asking, _LIVE, {**config, "deliver_subject": f"{prefix}.{number}"}) for number in range(readers)
         ]
         thread = threading.Thread(target=drain)
         thread.start()
         watch = Stopwatch(server.processes)
         try:
-            beside = _latencies(publisher, seconds)
-            took_s, cpu = watch.read()
+            beside = _latencies(server, seconds)
+            _, cpu = watch.read()
             wanted = readers * len(beside)
             until(lambda: counted.messages >= wanted, f"{wanted} messages have come")
             grown = _resident_bytes(server.holder) - before
@@ -244,28 +247,25 @@ def _many(server: Server, readers: int, seconds: float) -> dict[str, float]:
             reader.socket.shutdown(2)
             thread.join()
         for name in names:
-            publisher.request(f"$JS.API.CONSUMER.DELETE.{_LIVE}.{name}", {})
+            asking.request(f"$JS.API.CONSUMER.DELETE.{_LIVE}.{name}", {})
         return {
+            "p99_ms": 1e3 * _p99(beside),
             "p99_times": _p99(beside) / _p99(alone),
             "reader_bytes": grown / readers,
-            "many_cpu": sum(cpu.values()) / took_s,
+            "many_cpu": sum(cpu.values()) * RATE / len(beside),  # not by the time that the publisher needs to start
         }
 
 
-def _latencies(nats: NatsSocket, seconds: float) -> list[float]:
-    """Publish at RATE; return how long each ack took, counted from when its message was due."""
-    reply = inbox().encode()
-    nats.send(b"SUB %b 1\r\n" % reply)
-    nats.barrier()
-    found, begun_s = [], time.perf_counter()
-    for number in range(max(1, round(seconds * RATE))):
-        due_s = begun_s + number / RATE
-        time.sleep(max(0.0, due_s - time.perf_counter()))
-        nats.send(b"PUB live.x %b %d\r\n%b\r\n" % (reply, len(_VALUE), _VALUE))
-        nats.deliveries()
-        found.append(time.perf_counter() - due_s)
-    nats.send(b"UNSUB 1\r\n")
-    return found
+def _latencies(server: Server, seconds: float) -> list[float]:
+    """Publish at RATE from another process; return how long each ack took, counted from when its message was due."""
+    plan = SchedulePlan(size=len(_VALUE), rate_per_s=RATE, measured=max(1, round(seconds * RATE)), warm_up=0, seed=1)
+    task = SendTask(server.address, f"{_LIVE}.x", plan, TIMEOUT_S)
+    sent = worker.run(send, task, timeout_s=plan.duration_s + 2 * TIMEOUT_S)
+    if sent.errors or 0 in sent.acked_ns:
+        raise OperationalError(
+            f"{sent.errors} errors, {sent.acked_ns.count(0)} messages without an ack: {sent.first_error}"
+        )
+    return [(acked - due) / 1e9 for due, acked in zip(sent.due_ns, sent.acked_ns, strict=True)]
 
 
 def _p99(latencies_s: list[float]) -> float:

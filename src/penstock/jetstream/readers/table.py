@@ -943,8 +943,9 @@ class Readers:
     def _close(self, feed: Feed) -> None:
         feed.is_closed = True
         self._cache.forget(feed.stream_id)
-        if self._feeds.pop(feed.stream_id, None) is not None:
-            self._by_name.pop(feed.name, None)
+        self._feeds.pop(feed.stream_id, None)
+        if self._by_name.get(feed.name) is feed:  # otherwise the stream was made anew with this name
+            del self._by_name[feed.name]
 
     def shut_down(self) -> None:
         """Tell clients whose requests wait that this broker stops."""

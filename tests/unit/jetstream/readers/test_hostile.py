@@ -285,3 +285,30 @@ def test_clients_that_leave_together_are_taken_out_of_the_followers_at_once(monk
     broker.publish("s.0", b"x")
     assert [one for one in taken_out if one] == [7]
     assert [one.inbox for one in broker.delivered()] == ["got.7", "got.8"]
+
+
+def test_a_stream_that_is_made_anew_before_its_readers_are_ended_has_flow_control(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The end of the old one's readers took the name away from the new one: answers of its clients were not heard."""
+    broker = started(0)
+    broker.consumer("s", "old", deliver_subject="old")
+
+    def refuse(companions: Companions, partition: Partition) -> None:
+        raise RemoteError(ErrorCode.NOT_YET, "its hidden rows are being read")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Companions, "check_readable", refuse)
+        broker.publish("s.0", b"x")  # the tail cannot be read: it is asked again after a pause
+    broker.delete("s")
+    broker.create("s")
+    broker.consumer("s", "c", deliver_subject="got", flow_control=True, idle_heartbeat=5 * S)
+    broker.tick(1)
+    got = 0
+    for _ in range(30):
+        broker.publish("s.0", b"v" * 100_000)
+        for one in broker.delivered("got"):
+            got += bool(one.stream_seq)
+            if one.status.startswith("100 FlowControl"):
+                broker.flow(one.reply)
+    assert got == 30
