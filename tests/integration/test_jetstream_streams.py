@@ -302,7 +302,6 @@ REFUSED = (
     ("subject_transform", {"src": "a", "dest": "b"}),
     ("republish", {"src": "a", "dest": "b"}),
     ("consumer_limits", {"max_ack_pending": -3}),
-    ("subject_delete_marker_ttl", 1_000_000_000),
     ("allow_msg_counter", True),
     ("allow_atomic", True),
     ("allow_msg_schedules", True),

@@ -34,6 +34,7 @@ from penstock.broker.transport.tls import ServerTls
 from penstock.hot.message_group import MessageGroup
 from penstock.ingest.nats import (
     BarrierReached,
+    InfoChanged,
     InterestLost,
     MessagesSkipped,
     RepliesUnanswerable,
@@ -249,6 +250,8 @@ class Driver:
         if isinstance(event, LinkUp) and link.info is not None:
             gateway.connected(link.info.max_payload, link.info.jetstream, now)
             self.carry_out()
+        elif isinstance(event, InfoChanged):
+            gateway.payload_max = event.info.max_payload
         elif isinstance(event, SubscriptionRefused):
             if event.sid is not None:
                 gateway.refused(event.sid, event.reason)

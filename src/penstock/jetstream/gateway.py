@@ -86,7 +86,7 @@ _QUICK_US = {"CONSUMER.MSG.NEXT": 20}
 _LISTS = frozenset({"STREAM.LIST", "STREAM.NAMES"})
 _DIRECT = "DIRECT.GET."
 UNCONFIRMED_MAX = 1_000
-"""Requests that wait until this broker's image is confirmed; others are refused."""
+"""Requests that wait until this broker's image is confirmed, as CONVERSATIONS_MAX; others are refused."""
 _OF_ALL = frozenset({"INFO", "STREAM.LIST", "STREAM.NAMES", "STREAM.UPDATE"})
 """Operations whose answers depend on the newest metadata, whatever this broker knows."""
 _CALLS = msgspec.msgpack.Decoder(list[ApiCall])
@@ -610,7 +610,9 @@ class Gateway:
         self.requests[subject.operation] += call.hops == 0
         if not self._needs_newest(subject) or self._is_confirmed(now.elapsed_us):
             return self._execute(call, subject, now)
-        if len(self._unconfirmed) < UNCONFIRMED_MAX:
+        if (refusal := self._refusal(call, subject)) is not None:
+            self.refuse(call, subject, refusal)
+        elif len(self._unconfirmed) < UNCONFIRMED_MAX:
             self._unconfirmed.append((now.elapsed_us, call))
             self._confirm(now)
         else:

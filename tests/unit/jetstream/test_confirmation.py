@@ -12,6 +12,7 @@ from penstock.access.handshake import Principal
 from penstock.base import limits
 from penstock.jetstream import gateway
 from penstock.jetstream.gateway import ApiRights
+from penstock.jetstream.stream_config import REQUEST_BYTES_MAX
 from penstock.messages import CreateUserRequest
 from tests.groups import group_of
 from tests.unit.jetstream.api_broker import ApiBroker, ApiBrokers, ApiMember
@@ -128,6 +129,12 @@ def test_too_many_that_wait_are_told_so(monkeypatch: pytest.MonkeyPatch) -> None
     assert INBOX not in behind.answers
     ask(behind, "STREAM.NAMES")
     assert "too many requests" in told(behind)["error"]["description"]
+
+
+def test_what_is_refused_anyway_does_not_wait_with_its_payload() -> None:
+    _, behind = stale()
+    ask(behind, "STREAM.NAMES", "x" * REQUEST_BYTES_MAX)
+    assert told(behind)["error"]["err_code"] == 10025
 
 
 def test_a_stream_that_may_not_be_seen_is_as_none() -> None:
