@@ -101,6 +101,8 @@ class Marking:
         # (broker, its run, stream id, partition) → the limit there, its time, and what readers may have seen before it
         self._limited: dict[tuple[int, int, int, int], tuple[int | None, int, int]] = {}
         self._looked: dict[tuple[int, int, int, int], inspector.LimitLook] = {}  # the last one of each
+        self._applied: dict[tuple[int, int], int] = {}  # (broker, its run) → end of the metadata that it has applied
+        self._limits_asked = 0  # changes of the present stream's limit
         # (stream id, partition, broker, its disk) → up to which mark it has told as erased
         self._erased: dict[tuple[int, int, int, int], int] = {}
         # … when to ask it next, and up to which mark it had them then
@@ -129,6 +131,7 @@ class Marking:
         }
         config = msgspec.convert(fields, StreamConfig)
         self._marks, self._answered, self._asked = None, {}, _PARTITIONS
+        self._limits_asked = 0
         self._checks.begin(config)
         self._ask_to_create(config)
 
@@ -444,6 +447,7 @@ class Marking:
             history = self._checks.of(generation.config.subject, number)
             if limit is not None:
                 history.lowest_limit = min(limit, history.lowest_limit or limit)
+        self._limits_asked += 1
         stream_id = StreamId(generation.stream_id)
         request = AlterStreamRequest(name=NAME, stream_id=stream_id, changes={"max_messages_per_subject": limit})
         self._program().ask(request, lambda response, _raw: self._trace(f"limit {limit}: {kind_of(response)}"))
@@ -499,7 +503,15 @@ class Marking:
             raise ViolationError(text)
         self._around.count("folds behind removed marks", of_marks.truncating > 0)
 
-    def _note_limit(self, broker: SimBroker, generation: StreamGeneration, number: int) -> None:
+    def _catches_up(self, broker: SimBroker) -> bool:
+        """True if a broker has applied several entries of metadata at once, which may be changes of a limit."""
+        assert broker.node is not None
+        place, applied = (broker.broker_id, broker.run), inspector.standing(broker.node).applied
+        before = self._applied.get(place, applied)
+        self._applied[place] = applied
+        return applied > before + 1 and self._limits_asked > 1
+
+    def _note_limit(self, broker: SimBroker, generation: StreamGeneration, number: int, *, catches_up: bool) -> None:
         """Note a changed limit of a replica, and check what it shows its readers."""
         assert broker.node is not None
         look = inspector.limit(broker.node, generation.stream_id, number)
@@ -508,13 +520,9 @@ class Marking:
         if look is None or (before is not None and look[:4] == before[:4] and look.hidden is before.hidden):
             return
         self._looked[key] = look
-        limit, _, seen_end = self._limited.get(key, (None, 0, 0))
-        if key not in self._limited or look.limit != limit:
-            is_stricter = look.limit is not None and (limit is None or look.limit < limit)
-            # What readers may have seen without the limit: a replica that catches up may pass through a time without
-            # one between two looks.
-            seen_end = max(seen_end, look.visible_end) if is_stricter else seen_end
-            self._limited[key] = look.limit, self._now_us, seen_end
+        limit, since_us, seen_end = self._limited.get(key, (None, self._now_us, 0))
+        seen_end = seen_before(limit, seen_end, look, catches_up=catches_up)
+        self._limited[key] = look.limit, since_us if look.limit == limit else self._now_us, seen_end
         history = self._checks.of(generation.config.subject, number)
         if history.lowest_limit is None or any(
             one.is_damaged or one.is_given_up or one.cuts or one.was_damaged_on(0)
@@ -560,6 +568,7 @@ class Marking:
             return
         if wrong := inspector.untied(broker.node):
             raise ViolationError(f"{broker.name}: {wrong}")
+        catches_up = self._catches_up(broker)
         for number in range(self._asked):
             history = self._checks.of(self._marks.subject, number)
             look = inspector.partition(broker.node, history.stream_id, number) if history.stream_id else None
@@ -568,7 +577,7 @@ class Marking:
                 self._had[key] = max(self._had.get(key, 0), look.committed_end)
                 if self.generations:
                     self._check_hidden(broker, self.generations[0], number)
-                    self._note_limit(broker, self.generations[0], number)
+                    self._note_limit(broker, self.generations[0], number, catches_up=catches_up)
                 self._mark_beside_proposals(broker, number)
 
     def _mark_beside_proposals(self, broker: SimBroker, number: int) -> None:
@@ -609,3 +618,13 @@ class Marking:
             return ", ".join(waiting)
 
         return left
+
+
+def seen_before(limit: int | None, seen_end: int, look: inspector.LimitLook, *, catches_up: bool) -> int:
+    """Return up to where readers of a replica may have seen messages without its limit.
+
+    `limit`, `seen_end`: as of the look before. A replica that catches up with the metadata may have passed through a
+    time without a limit since then, and shows what was committed in it, as replicas do that others have asked then.
+    """
+    is_stricter = look.limit is not None and (limit is None or look.limit < limit)
+    return max(seen_end, look.visible_end) if is_stricter or catches_up else seen_end
