@@ -159,6 +159,7 @@ class Lookups:
         self._gateway = gateway
         self._gets: dict[StreamId, list[_Get]] = {}  # of the present read
         self._gets_at: dict[StreamId, list[_GetAt]] = {}  # of the present read
+        self.noted = 0  # gets that were noted to be looked up together
         self._streams: dict[str, StreamState | None] = {}  # that the present read names
         self._direct: dict[StreamId, tuple[StreamConfig, bool]] = {}  # whether a config allows direct gets
         self._later: deque[tuple[int, Callable[[], None]]] = deque()  # what is asked again, and when
@@ -293,6 +294,7 @@ class Lookups:
             self._begin(call, state, query, now)
         elif query.last_by_subj and not (_WILDCARDS.search(query.last_by_subj) and is_wildcard(query.last_by_subj)):
             self._gets.setdefault(state.stream_id, []).append(_Get(call, query.last_by_subj, not query.no_hdr))
+            self.noted += 1
         elif self._is_at(state, query):
             self._note_at(state, _GetAt(call, _offset(query.seq), not query.no_hdr, None))
         elif (request := self._one(state, query)) is None:
@@ -327,6 +329,7 @@ class Lookups:
 
     def _note_at(self, state: StreamState, get: _GetAt) -> None:
         self._gets_at.setdefault(state.stream_id, []).append(get)
+        self.noted += 1
 
     def _get_at(self, state: StreamState, gets: list[_GetAt], now: Now) -> None:
         """Ask for messages; again for those that one answer did not take."""
