@@ -89,6 +89,7 @@ def test_what_is_found_is_in_the_list(
         start_us, live, end = broker.clock.wall_us, dict[int, Stored](), 0
         for number, (act, name, place) in enumerate(acts):
             broker, end = run(broker, live, end, act, name, place, history)
+            check_at(broker, live, (place, place // 2, end - 1, end, max(end - place, 0)))
             if number % 2:
                 check(broker, live, end, {"which": "last_of_each", "subjects": NAMES[place % 4 :]}, start_us)
             if number % 8 == 7:
@@ -190,6 +191,17 @@ def check(
         options.pop("begin_us", None)
         options.pop("end_us", None)
     assert found == wanted, (asked, options)
+
+
+def check_at(broker: Broker, live: dict[int, Stored], offsets: tuple[int, ...]) -> None:
+    """Ask for the messages at some offsets."""
+    asked = tuple(max(one, 0) for one in offsets)
+    request = FindMessagesRequest(stream_id=broker.stream_id("orders"), which="at", offsets=asked)  # type: ignore[arg-type]
+    caller = broker.request(request)
+    answer = broker.answer(caller, FindMessagesResponse)
+    assert answer.next_offset == answer.end_offset
+    found = rows_of(broker.payloads.get(caller))
+    assert found == [live[one] for one in sorted({*asked}) if one in live]
 
 
 def rows_of(data: bytes | None) -> list[Stored]:

@@ -83,6 +83,7 @@ SLICE_US = 1_000
 """Estimated time of the event loop for requests, between two looks at everything else: publishers wait for so long."""
 _CALL_US, _LISTED_US = 250, 10  # of a request, and for each stream of a list
 _QUICK_US = {"CONSUMER.MSG.NEXT": 20}
+_NOTED_US = 40  # of a get that is looked up together with others
 _LISTS = frozenset({"STREAM.LIST", "STREAM.NAMES"})
 _DIRECT = "DIRECT.GET."
 UNCONFIRMED_MAX = 1_000
@@ -659,7 +660,7 @@ class Gateway:
             self.refuse(call, self._parsed(call.subject), _UNCONFIRMED)
 
     def _execute(self, call: ApiCall, subject: ApiSubject, now: Now) -> int:
-        handler = self.handlers[subject.operation]
+        handler, noted = self.handlers[subject.operation], self.lookups.noted
         if (refusal := self._refusal(call, subject)) is not None:
             self.refuse(call, subject, refusal)
             return _CALL_US
@@ -673,6 +674,8 @@ class Gateway:
             self.refuse(call, subject, unavailable("the stream has no leader at the moment; ask again"))
         if subject.operation in _LISTS:
             return _CALL_US + _LISTED_US * len(self.node.image.names)
+        if self.lookups.noted > noted:
+            return _NOTED_US
         return _QUICK_US.get(subject.operation, _CALL_US)
 
     def _refusal(self, call: ApiCall, subject: ApiSubject) -> ApiError | None:

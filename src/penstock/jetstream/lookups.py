@@ -1,7 +1,8 @@
 """Look-ups of messages: STREAM.MSG.GET and DIRECT.GET, answered by the leader of the stream.
 
 Rules: an answer is what nats-server answers to the same request, its headers, statuses and their order included. All
-gets of a subject's last message that came with one read are one request to the node, and their answers one write. A
+gets of a subject's last message that came with one read are one request to the node, and their answers one write. So
+are those by sequence. A
 batch is read piece by piece: the next piece is read when the one before was written. A request that cannot be answered
 yet is asked again until its caller has given up; a leader that is none any more stays silent.
 
@@ -23,7 +24,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import msgspec
 
@@ -34,7 +35,7 @@ from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import Offset, StreamId
 from penstock.base.subjects import are_plain, is_wildcard, subject_mistake
 from penstock.batch import codec
-from penstock.batch.picking import RowPicker
+from penstock.batch.picking import PickedRow, RowPicker
 from penstock.hot.direct_answers import direct_answers, time_text
 from penstock.hot.kept_rows import SubjectGets, answer_kept, sort_gets
 from penstock.hot.rows import BatchRows
@@ -126,6 +127,15 @@ class _Get(NamedTuple):
     has_headers: bool
 
 
+class _GetAt(NamedTuple):
+    """A request for the message with a sequence."""
+
+    call: ApiCall
+    offset: Offset
+    has_headers: bool
+    subject: ApiSubject | None  # of STREAM.MSG.GET, which is answered as JSON
+
+
 @dataclass(slots=True, eq=False)
 class _Batch:
     """A batch read under way."""
@@ -148,6 +158,8 @@ class Lookups:
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
         self._gets: dict[StreamId, list[_Get]] = {}  # of the present read
+        self._gets_at: dict[StreamId, list[_GetAt]] = {}  # of the present read
+        self.noted = 0  # gets that were noted to be looked up together
         self._streams: dict[str, StreamState | None] = {}  # that the present read names
         self._direct: dict[StreamId, tuple[StreamConfig, bool]] = {}  # whether a config allows direct gets
         self._later: deque[tuple[int, Callable[[], None]]] = deque()  # what is asked again, and when
@@ -236,23 +248,18 @@ class Lookups:
             return
 
         def found(_: FindMessagesResponse, data: bytes) -> None:
-            if not data:
+            if data:
+                self._answer_json(call, subject, RowPicker.of(data).row(0), has_headers=not query.no_hdr)
+            else:
                 self._gateway.refuse(call, subject, no_message_found())
-                return
-            row = RowPicker.of(data).row(0)
-            message = {"subject": (row.subject or b"").decode(), "seq": row.offset + 1}
-            if row.headers and not query.no_hdr:
-                message["hdrs"] = row.headers
-            if row.value:
-                message["data"] = row.value
-            message["time"] = time_text(row.timestamp_us).decode()
-            self._gateway.answer(call, json_answer(subject.operation, message=message))
 
         def failed(error: RemoteError) -> None:
             if error.code not in _SILENT:
                 self._gateway.refuse(call, subject, api_error(error))
 
-        if (request := self._one(state, query)) is None:
+        if self._is_at(state, query):
+            self._note_at(state, _GetAt(call, _offset(query.seq), not query.no_hdr, subject))
+        elif (request := self._one(state, query)) is None:
             self._gateway.refuse(call, subject, no_message_found())
         elif self._asked >= LOOKUPS_MAX:
             self._gateway.refuse(call, subject, too_many_requests())
@@ -286,6 +293,9 @@ class Lookups:
             self._begin(call, state, query, now)
         elif query.last_by_subj and not (_WILDCARDS.search(query.last_by_subj) and is_wildcard(query.last_by_subj)):
             self._gets.setdefault(state.stream_id, []).append(_Get(call, query.last_by_subj, not query.no_hdr))
+            self.noted += 1
+        elif self._is_at(state, query):
+            self._note_at(state, _GetAt(call, _offset(query.seq), not query.no_hdr, None))
         elif (request := self._one(state, query)) is None:
             self._gateway.answer(call, b"", _NOT_FOUND)
         elif self._asked >= LOOKUPS_MAX:
@@ -309,11 +319,87 @@ class Lookups:
             return request
         return msgspec.structs.replace(request, subjects=subjects)
 
+    # Messages with a sequence
+
+    def _is_at(self, state: StreamState, query: MessageQuery) -> bool:
+        """True if a query is for one sequence, of any subject that the stream has."""
+        is_one = query.seq > 0 and not (query.next_by_subj or query.last_by_subj) and query.start_us is None
+        return is_one and self._gateway.narrowed(state, _ALL) is _ALL
+
+    def _note_at(self, state: StreamState, get: _GetAt) -> None:
+        self._gets_at.setdefault(state.stream_id, []).append(get)
+        self.noted += 1
+
+    def _get_at(self, state: StreamState, gets: list[_GetAt], now: Now) -> None:
+        """Ask for messages; again for those that one answer did not take."""
+        if self._gets_asked + len(gets) > GETS_ASKED_MAX:
+            for one in gets:
+                if one.subject is None:
+                    self._gateway.answer(one.call, b"", _TOO_BUSY)
+                else:
+                    self._gateway.refuse(one.call, one.subject, too_many_requests())
+            return
+
+        def found(response: FindMessagesResponse, data: bytes) -> None:
+            self._gets_asked -= len(gets)
+            rows = {offset: row for row, offset in enumerate(codec.offsets(data))} if data else {}
+            done = response.next_offset
+            left = [one for one in gets if done <= one.offset < response.end_offset]
+            told = [one for one in gets if not done <= one.offset < response.end_offset]
+            for has_headers in (True, False):
+                these = [one for one in told if one.subject is None and one.has_headers is has_headers]
+                if these:
+                    places = [rows.get(one.offset, -1) for one in these]
+                    self._gateway.took("DIRECT.GET", these[0].call, len(these))
+                    self._send(state, data, [one.call.reply for one in these], places, has_headers=has_headers)
+            picker = RowPicker.of(data) if data else None
+            for one in told:
+                if one.subject is not None and picker is not None and one.offset in rows:
+                    row = picker.row(rows[one.offset])
+                    self._answer_json(one.call, one.subject, row, has_headers=one.has_headers)
+                elif one.subject is not None:
+                    self._gateway.refuse(one.call, one.subject, no_message_found())
+            if left:
+                self._get_at(state, left, self._gateway.node.now)
+
+        def failed(error: RemoteError) -> None:
+            self._gets_asked -= len(gets)
+            if error.code == ErrorCode.CORRUPT_RANGE and len(gets) > 1:  # the others can be read
+                for one in gets:
+                    self._get_at(state, [one], self._gateway.node.now)
+                return
+            self._refuse([one.call for one in gets if one.subject is None], error)
+            for one in gets:
+                if one.subject is not None and error.code not in _SILENT:
+                    self._gateway.refuse(one.call, one.subject, api_error(error))
+
+        offsets = tuple(dict.fromkeys(one.offset for one in gets))
+        request = FindMessagesRequest(
+            stream_id=state.stream_id, which="at", offsets=offsets, bytes_max=limits.FOUND_BYTES_MAX
+        )
+        self._gets_asked += len(gets)
+        self._ask(request, now, lambda response, data: found(cast(FindMessagesResponse, response), data), failed)
+
+    def _answer_json(self, call: ApiCall, subject: ApiSubject, row: PickedRow, *, has_headers: bool) -> None:
+        message = {"subject": (row.subject or b"").decode(), "seq": row.offset + 1}
+        if row.headers and has_headers:
+            message["hdrs"] = row.headers
+        if row.value:
+            message["data"] = row.value
+        message["time"] = time_text(row.timestamp_us).decode()
+        self._gateway.answer(call, json_answer(subject.operation, message=message))
+
     # Last messages of subjects
 
     def ask_gets(self, now: Now) -> None:
-        """Ask for all the last messages that one read asks for."""
+        """Ask for all the last messages, and those with a sequence, that one read asks for."""
         self._streams.clear()
+        if self._gets_at:
+            found_at, self._gets_at = self._gets_at, {}
+            for stream_id, these in found_at.items():
+                if (state := self._gateway.stream_of(stream_id)) is not None:
+                    for begin in range(0, len(these), GETS_MAX):
+                        self._get_at(state, these[begin : begin + GETS_MAX], now)
         if not self._gets:
             return
         found, self._gets = self._gets, {}

@@ -232,7 +232,8 @@ class FindMessagesRequest(Request, frozen=True, kw_only=True):
     subjects: Annotated[tuple[SubjectField, ...], msgspec.Meta(min_length=1, max_length=limits.FOUND_SUBJECTS_MAX)] = (
         ">",
     )
-    which: Literal["next", "last", "last_of_each"] = "next"
+    which: Literal["next", "last", "last_of_each", "at"] = "next"
+    offsets: Annotated[tuple[OffsetField, ...], msgspec.Meta(max_length=limits.FOUND_SUBJECTS_MAX)] = ()
     begin: OffsetField = 0  # type: ignore[assignment]
     begin_us: TimestampField | None = None
     end: OffsetField | None = None

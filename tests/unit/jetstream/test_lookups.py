@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 from typing import Any
@@ -242,6 +243,38 @@ def test_a_get_finds_the_last_message_whenever_it_comes(
                     assert answer.endswith(b"\r\n\r\n" + live[last][1])
 
 
+@pytest.mark.parametrize("bytes_max", [1, limits.FOUND_BYTES_MAX])
+@pytest.mark.parametrize("on_loop_max", [0, limits.FOUND_ON_LOOP_MAX])
+def test_gets_by_sequence_of_one_read_are_answered_together(bytes_max: int, on_loop_max: int) -> None:
+    with patch.object(limits, "FOUND_ON_LOOP_MAX", on_loop_max), patch.object(limits, "FOUND_BYTES_MAX", bytes_max):
+        broker = with_messages()
+        broker.request(DeleteMessagesRequest(stream_id=broker.stream_id("orders"), offsets=(4,)))  # type: ignore[arg-type]
+        broker.request(PurgeSubjectRequest(stream_id=broker.stream_id("orders"), subject="orders.2"))
+        broker.tick(1_000)
+        sequences = [7, 1, 5, 3, 12, 13, 2**63, 7, 4, 10]
+        found = {7: b"6", 1: b"0", 4: b"3", 10: b"9"}
+        calls = [query(seq=one) for one in sequences]
+        calls += [("STREAM.MSG.GET.orders", json.dumps({"seq": one}).encode()) for one in sequences]
+        calls += [query(seq=one, no_hdr=True) for one in sequences]
+        broker.look_up(*calls)
+        told = {reply: _TIME.sub(b"Time-Stamp: T", block) for reply, block in broker.got}
+        assert len(told) == len(broker.got) == len(calls)
+        for number, one in enumerate(sequences):
+            direct, plain = told[f"reply.{number}"], told[f"reply.{number + 2 * len(sequences)}"]
+            answer = json.loads(told[f"reply.{number + len(sequences)}"])
+            if one in found:
+                assert direct == shown(one, found[one])
+                assert plain == found[one]
+                message = answer["message"]
+                assert (message["subject"], message["seq"]) == (f"orders.{(one - 1) % 3}", one)
+                assert base64.b64decode(message["data"]) == found[one]
+            else:
+                assert direct == plain == NOT_FOUND
+                assert (answer["error"]["code"], answer["error"]["err_code"]) == (404, 10037)
+        broker.look_up(query(seq=7), query(seq=5), query(seq=4))
+        assert (len(broker.got), broker.writes) == (3, 2 if bytes_max == 1 else 1)
+
+
 def test_what_the_table_of_last_offsets_has_forgotten_is_looked_up_again() -> None:
     with patch.object(limits, "SUBJECT_TABLE_MAX", 2):
         broker = with_messages(3)
@@ -377,9 +410,17 @@ def test_a_batch_waits_while_nats_server_does_not_take_what_is_sent() -> None:
     assert [one.rpartition(b"\r\n\r\n")[2] for one in broker.told] == [b"0", b"1", b"2", b""]
 
 
+def test_gets_by_sequence_beyond_the_limit_are_refused() -> None:
+    calls = [("STREAM.MSG.GET.orders", b'{"seq":1}'), query(seq=1)]
+    with patch.object(lookups, "GETS_ASKED_MAX", 2):
+        broker = with_messages()
+        assert not any(b"too many" in one.lower() for one in broker.look_up(*calls))
+        assert all(b"too many" in one.lower() for one in broker.look_up(*calls * 2))
+
+
 def test_requests_beyond_the_limit_are_refused() -> None:
     broker = with_messages()
-    calls = [("STREAM.MSG.GET.orders", b'{"seq":1}'), query(seq=1)]
+    calls = [("STREAM.MSG.GET.orders", b'{"next_by_subj":">"}'), query(next_by_subj=">")]
     with patch.object(lookups, "LOOKUPS_MAX", 2):
         answers = broker.look_up(*calls * 2)
     assert sorted(b"too many" in one.lower() for one in answers) == [False, False, True, True]

@@ -247,6 +247,8 @@ class LookupApi:
     def find_messages(self, call: Call, partition: Partition, request: FindMessagesRequest) -> None:
         """Return messages by subject. RemoteError bad_request, not_yet; unsupported_version below level 0.4."""
         self._check_subjects(request, "find_messages")
+        if request.which == "at" and request.subjects != (">",):
+            raise RemoteError(ErrorCode.BAD_REQUEST, "find_messages: offsets are found on all subjects: leave them out")
         partition.require_high_watermark()
         subjects = plain_lasts(request)
         epoch = partition.leader_epoch

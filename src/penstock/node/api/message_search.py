@@ -10,6 +10,7 @@ what is left is asked for again, from `next_offset` on. Hidden rows are no messa
 | next, of all    | the offset itself, if one message is wanted                                    |
 | last            | the subject indexes, from the newest segment back                              |
 | last of each    | the same for plain subjects; a list of the matching subjects for wildcards     |
+| at              | the offsets themselves                                                         |
 """
 
 from __future__ import annotations
@@ -65,7 +66,8 @@ class FindMessages(Query):
         self._patterns = list(dict.fromkeys(request.subjects))
         self._is_plain = not any(map(is_wildcard, self._patterns))
         self._is_at = request.which == "next" and request.limit == 1 and _ALL in self._patterns
-        self.is_search = not (self._is_plain and request.which != "next") and not self._is_at
+        is_by_offset = self._is_at or request.which == "at"
+        self.is_search = not (self._is_plain and request.which != "next") and not is_by_offset
         self._is_cached = False  # True while it runs on the event loop
         self._project: Project | None = None
         self.data = bytearray()
@@ -92,6 +94,8 @@ class FindMessages(Query):
                     self._find_last()
                 case "last_of_each":
                     self._find_each()
+                case "at":
+                    self._find_at()
 
     def run_if_cached(self) -> bool:
         """Of a few messages: see `Query.run_if_cached`."""
@@ -100,7 +104,7 @@ class FindMessages(Query):
         if self.is_search or is_timed or len(view.segments) > limits.CACHED_SEGMENTS_MAX:
             return False
         known = {} if self.known is None else self.known.rows
-        if len(self._patterns) - len(known) > limits.FOUND_ON_LOOP_MAX:
+        if max(len(self._patterns) - len(known), len(request.offsets)) > limits.FOUND_ON_LOOP_MAX:
             return False
         if len(known) > limits.KNOWN_ON_LOOP_MAX:
             return False
@@ -181,6 +185,19 @@ class FindMessages(Query):
         (rows,) = table.combine_chunks().to_batches()
         offsets = rows.column("offset")
         self.data = codec.encode_arrow_at(rows, offsets[0].as_py(), offsets[-1].as_py() + 1)
+
+    def _find_at(self) -> None:
+        wanted = sorted({one for one in self._request.offsets if self.begin <= one < self.end})
+        found, size_bytes = list[PickedRow](), 0
+        self.next_offset = self.end
+        for one in rows_at(self._view, wanted, self._looked):
+            if one is not None:
+                found.append(one.row)
+                size_bytes += len(one.row.value or b"") + len(one.row.headers or b"")
+                if size_bytes >= self._request.bytes_max:
+                    self.next_offset = one.row.offset + 1
+                    break
+        self._take(found)
 
     # Last ones
 
