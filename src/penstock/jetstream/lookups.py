@@ -350,7 +350,7 @@ class Lookups:
                 these = [one for one in told if one.subject is None and one.has_headers is has_headers]
                 if these:
                     places = [rows.get(one.offset, -1) for one in these]
-                    self._gateway.took("DIRECT.GET", these[0].call, len(these))
+                    self._gateway.took("DIRECT.GET", these[0].call.received_us, len(these))
                     self._send(state, data, [one.call.reply for one in these], places, has_headers=has_headers)
             picker = RowPicker.of(data) if data else None
             for one in told:

@@ -80,7 +80,8 @@ def removal_handlers(gateway: Gateway) -> Mapping[str, Handler]:
         elif subject_mistake(wanted, wildcards=True) is not None:
             removed = 0
         else:
-            removed = yield from _purge_subject(state, wanted, before, keep)
+            # without a limit what is there when the leader looks goes, as a delete marker that came meanwhile
+            removed = yield from _purge_subject(state, wanted, before if options.seq or keep else None, keep)
         return json_answer(subject.operation, success=True, purged=removed)
 
     def delete(call: ApiCall, subject: ApiSubject) -> Conversation:
@@ -121,15 +122,18 @@ def _truncate(state: StreamState, before: int, keep: int, log_start: int) -> Gen
     return (yield from ask(request, TruncateResponse)).messages
 
 
-def _purge_subject(state: StreamState, wanted: str, before: int, keep: int) -> Generator[Asked, list[Answered], int]:
-    """Hide the messages on the subjects that match; return their number."""
+def _purge_subject(
+    state: StreamState, wanted: str, before: int | None, keep: int
+) -> Generator[Asked, list[Answered], int]:
+    """Hide the messages on the subjects that match; return their number. `before` None: all."""
     removed, start = 0, 0
+    limit = None if before is None else Offset(before)
     while True:
         request = PurgeSubjectRequest(
-            stream_id=state.stream_id, subject=wanted, start=Offset(start), before=Offset(before), keep=keep
+            stream_id=state.stream_id, subject=wanted, start=Offset(start), before=limit, keep=keep
         )
         found = yield from ask(request, PurgeSubjectResponse)
         removed += found.messages
         if found.next_offset is None:
             return removed
-        start, before, keep = found.next_offset, found.before, found.keep
+        start, limit, keep = found.next_offset, found.before, found.keep

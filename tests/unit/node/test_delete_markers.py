@@ -13,6 +13,8 @@ from penstock.base.errors import ErrorCode, RemoteError
 from penstock.messages import (
     AlterStreamRequest,
     AlterStreamResponse,
+    PurgeSubjectRequest,
+    PurgeSubjectResponse,
     SetIntakeRequest,
     SetIntakeResponse,
 )
@@ -239,6 +241,24 @@ def test_a_message_stays_until_its_marker_is_shown() -> None:
     broker.settle()
     go_on(broker, 500)
     assert rows(broker) == [("z", b"v"), ("a", b"")]
+
+
+def test_a_message_that_is_purged_while_the_log_is_read_leaves_no_marker() -> None:
+    broker = started(**BUCKET)
+    publish(broker, "a", b"purged", "Nats-TTL: 2")
+    publish(broker, "b", b"gone", "Nats-TTL: 2")
+    go_on(broker, 1_500)
+    broker.hung = (FindExpired,)
+    broker.tick(1_000)
+    broker.hung = ()
+    (number,) = [number for number, one in enumerate(broker.disk) if is_search(one)]
+    executed = broker.execute(number)
+    request = PurgeSubjectRequest(stream_id=broker.stream_id("orders"), subject="orders.a")
+    assert broker.answer(broker.request(request), PurgeSubjectResponse).messages == 1
+    broker.complete(executed)
+    broker.settle()
+    go_on(broker, 2_000)
+    assert rows(broker) == [("b", b"")]
 
 
 def test_a_restart_writes_no_marker_twice() -> None:

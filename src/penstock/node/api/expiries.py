@@ -31,6 +31,7 @@ from penstock.base.config import Intake
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.ingest.last_sequences import LastSequences
 from penstock.live.marks import HideReason
+from penstock.live.row_set import NONE
 from penstock.messages import AddCompanionRequest, AppendResponse, Response
 from penstock.metadata.companions import is_companion
 from penstock.node.api.append_api import AppendApi
@@ -211,8 +212,13 @@ class Expiries:
         if lasts is None or partition.lasts is not lasts or lasts.table.known_from > query.log_end:
             self._retry(one, None)  # what has come since the round began is not known
             return
-        find = lasts.table.find
-        subjects = [name for name in query.emptied if find(name, 0, len(name)) < query.log_end]
+        find, hidden = lasts.table.find, partition.log.hidden or NONE
+
+        def needs_marker(name: bytes) -> bool:
+            last = query.last_of(name)  # deleted or purged meanwhile, it leaves none
+            return find(name, 0, len(name)) < query.log_end and hidden.first_absent(last) == last
+
+        subjects = [name for name in query.emptied if needs_marker(name)]
         if not subjects or not partition.stream.takes:
             self._hide(one, query)
             return

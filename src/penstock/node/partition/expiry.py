@@ -186,6 +186,10 @@ class FindExpired(Query):
             if error.code != ErrorCode.CORRUPT_RANGE:
                 raise
 
+    def last_of(self, subject: bytes) -> int:
+        """Return the offset of the last message that expires on one of the subjects `emptied`."""
+        return self._lasts[subject][0]
+
     def settle(self) -> None:
         """Note when the blocks that were looked at are due next: what was found is hidden."""
         for begin, due_us in self._dues:
