@@ -30,9 +30,9 @@ _NO_EQUAL = {
     "republish": "`penstock relay` can do that",
     "subject_transform": "subjects are kept as JetStream stored them",
 }
-"""What becomes of a field that is not imported; of any other there is nothing here."""
+"""Reasons why a field is not imported; of any other field there is nothing here."""
 _WITHOUT_NOTE = ("first_seq", "mirror_direct", "allow_direct", "persist_mode")
-"""Not imported without loss: sequences are kept, and the others change nothing of a stream."""
+"""Fields that are not imported without a loss: sequences are kept, and the others change nothing of a stream."""
 
 
 class Mapped(NamedTuple):
