@@ -184,8 +184,8 @@ CLUSTER_MUTANTS = (
     Mutant(
         "a deposed leader answers look-ups",
         "penstock.node.api.lookup_api",
-        "        self._leases.confirm(call, partition, confirmed)",
-        "        confirmed(None)",
+        "        self._leases.confirm(call, partition, self._going_on(call, confirmed))",
+        "        confirmed(call)",
     ),
     Mutant(
         "promises to leaders are not kept",

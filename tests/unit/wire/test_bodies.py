@@ -134,7 +134,7 @@ def test_both_sides_settle_on_the_newest_version_that_they_share() -> None:
 
     newer = {
         Api.FETCH: 3,
-        Api.CREATE_STREAM: 2,
+        Api.CREATE_STREAM: 3,
         Api.APPEND_AT: 2,
         Api.ALTER_STREAM: 3,
         Api.DELETE_STREAM: 2,
