@@ -161,8 +161,8 @@ GIVEN: dict[str, tuple[str, ...]] = {
     "read-replicas": (*CLUSTER, "penstock stream create news news --replicas 1", appended("news", 2)),
     "read-from-any-language": (
         "penstock serve --jetstream-api auto",
-        "penstock stream create orders 'orders.>'",
-        """penstock publish orders.eu '{"total": 42}' --count 2""",
+        "penstock stream create sales 'sales.>'",
+        """penstock publish sales.eu '{"total": 42}' --count 2""",
     ),
     "relay": (
         *SERVE,
@@ -255,7 +255,7 @@ ENDS: dict[tuple[str, str], tuple[int, str]] = {
     ("publish-many", "python 3"): (0, "stream_not_found\n['nowhere.1']"),
     ("publish-many", "python 4"): (0, "30001"),
     ("publish-many", "python 5"): (0, "100000"),
-    ("read-from-any-language", "python 1"): (0, "orders.eu 1 b'{\"total\": 42}'\norders.eu 2 "),
+    ("read-from-any-language", "python 1"): (0, "sales.eu 1 b'{\"total\": 42}'\nsales.eu 2 "),
     ("read-replicas", "python 1"): (0, "0 b'1'\n1 b'1'\n2\n"),
     ("read-replicas", "penstock stream show news"): (0, "observed by"),
     ("services-over-http", "python 1"): (0, "4200\n"),
@@ -298,6 +298,7 @@ CONTAINERS = "starts containers, as tests/integration/test_image.py and test_dep
 MINUTES = "takes minutes"
 INSTALLS = "installs programs on this machine"
 NOT_OURS = "a program that Penstock does not bring"
+FIXED_PORTS = "a config with ports that may be taken on this machine"
 SPARK = "starts Spark, which tests/spark runs"
 
 ELSEWHERE: dict[str, dict[str, str]] = {
@@ -425,6 +426,8 @@ ELSEWHERE: dict[str, dict[str, str]] = {
         "python *": "tests/docs/test_archive.py::test_the_pages_do_what_they_say",
     },
     "read-from-any-language": {
+        "nats-server -c nats-server.conf": FIXED_PORTS,
+        "penstock serve --id *": FIXED_PORTS,
         "nats *": "tests/docs/test_other_languages.py::test_the_programs_of_a_page_do_what_they_say",
     },
     "read-the-files": {

@@ -181,7 +181,10 @@ PUBLISHING: dict[str, Try] = {
     "`Nats-Expected-Last-Subject-Sequence`": _last_of_subject,
     "`Nats-Expected-Last-Subject-Sequence`, another one": headed({"Nats-Expected-Last-Subject-Sequence": "1000000"}),
     "`Nats-Expected-Last-Subject-Sequence-Subject`": headed(
-        {"Nats-Expected-Last-Subject-Sequence": "0", "Nats-Expected-Last-Subject-Sequence-Subject": "orders.b"}
+        {"Nats-Expected-Last-Subject-Sequence": "0", "Nats-Expected-Last-Subject-Sequence-Subject": "orders.never"}
+    ),
+    "`Nats-Expected-Last-Subject-Sequence-Subject`, with a wildcard": headed(
+        {"Nats-Expected-Last-Subject-Sequence": "0", "Nats-Expected-Last-Subject-Sequence-Subject": "orders.*"}
     ),
     "`js.publish(…, msg_ttl=60)`, `Nats-TTL`, on a stream with `--allow-message-ttl yes`": _ttl,
     "`Nats-TTL`, on another stream": headed({"Nats-TTL": "1m"}),

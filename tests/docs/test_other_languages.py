@@ -23,9 +23,9 @@ SAID = {
     ("README", "nats"): ("Item: orders#2 ", "stream: orders seq: 1 ", '{"total": 46}'),
     ("README", "js"): ('orders.eu 2 {"total": 47}\n',),
     ("README", "go"): ('orders.eu {"total": 42}\norders.eu {"total": 48}\n',),
-    ("read-from-any-language", "nats"): ("Stream orders was created", "Sequence: 3", "Messages: 3", "orders#3"),
-    ("read-from-any-language", "js"): ('orders.eu 1 {"total": 42}\n',),
-    ("read-from-any-language", "go"): ('orders.eu 2 {"total": 43}\n',),
+    ("read-from-any-language", "nats"): ("Stream sales was created", "Sequence: 3", "Messages: 3", "sales#3"),
+    ("read-from-any-language", "js"): ('sales.eu 1 {"total": 42}\n',),
+    ("read-from-any-language", "go"): ('sales.eu 2 {"total": 43}\n',),
     ("key-value-and-objects", "nats"): ("blue\n", "colors > sky", "README.md"),
     ("key-value-and-objects", "js"): ("7\n300000\n",),
     ("key-value-and-objects", "go"): ("10 1\n300000\n",),
@@ -62,7 +62,8 @@ async def prepare(broker: BrokerProcess, page: str, language: str) -> None:
         await connection.close()
     if page == "README" or (page == "read-from-any-language" and language != "nats"):
         async with aio.connect(broker.client_address) as client:
-            await client.create_stream("orders", "orders.>")
-            await client.publish("orders.eu", b'{"total": 42}')
+            name = "orders" if page == "README" else "sales"
+            await client.create_stream(name, f"{name}.>")
+            await client.publish(f"{name}.eu", b'{"total": 42}')
             if page != "README":
-                await client.publish("orders.eu", b'{"total": 43}')
+                await client.publish(f"{name}.eu", b'{"total": 43}')

@@ -285,6 +285,7 @@ TARGETS: tuple[Target, ...] = (
                 "penstock.broker.config.checks",
                 (),
                 {
+                    "api_advice": "it is for people",
                     "voters_advice": "it is for people",
                     "plain_beyond_reach": "it is for people",
                     "exposed_secrets": "it looks at the modes of files",

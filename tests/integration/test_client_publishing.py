@@ -183,6 +183,14 @@ async def test_a_refusal_that_an_option_of_the_stream_turns_off_names_it(
     assert f"{description}; `penstock stream alter orders {flag} yes`" in str(caught.value)
 
 
+async def test_a_refused_time_to_live_is_told_with_the_rule(leader: Leader, client: aio.Client) -> None:
+    await leader.stores("orders", "orders")
+    error = {"code": 400, "err_code": 10165, "description": "invalid per-message TTL"}
+    leader.answers["x"] = {"stream": "orders", "seq": 0, "error": error}
+    with pytest.raises(RemoteError, match="invalid per-message TTL: a Nats-TTL is a number of seconds"):
+        await client.publish("orders", b"x")
+
+
 @each_change
 async def test_a_subject_that_nobody_stores_is_told_and_a_leader_that_comes_a_little_late_is_found(
     leader: Leader, client: aio.Client

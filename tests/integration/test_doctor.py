@@ -28,7 +28,7 @@ from tests.extent import each_change, needs_time
 from tests.integration.clusters import ClusterProcesses
 
 PAGE = Path(__file__).parents[2] / "docs/how-to/nats-permissions.md"
-PASSWORDS = {"PENSTOCK_NATS_PASSWORD": "p1", "SHOP_NATS_PASSWORD": "p2", "CASHIER_NATS_PASSWORD": "p3"}
+PASSWORDS = {"NATS_SECRET": "p1", "SHOP_SECRET": "p2", "CASHIER_SECRET": "p3"}
 STREAMS = {"orders": "orders.>", "payments": "payments.*"}
 
 

@@ -34,7 +34,7 @@ from penstock.base.config import Encryption
 from penstock.base.errors import ConfigError, OperationalError, PenstockError
 from penstock.base.importing import undisturbed
 from penstock.base.shortages import shortage
-from penstock.broker.config.checks import plain_beyond_reach, voters_advice
+from penstock.broker.config.checks import api_advice, plain_beyond_reach, voters_advice
 from penstock.broker.config.config import Addresses, BrokerConfig
 from penstock.broker.config.data_dir import (
     DataDir,
@@ -291,7 +291,13 @@ def _kernel_syncs(config: BrokerConfig) -> LinuxAio | None:
 
 def _advise(config: BrokerConfig, listens: Address) -> None:
     """Log warnings about risky settings."""
-    here = (voters_advice(config.voters), plain_beyond_reach(listens, has_tls=bool(config.tls)))
+    api = api_advice(
+        is_on=config.jetstream_api != OFF,
+        rights=config.jetstream_rights,
+        user=config.jetstream_user,
+        has_users=config.auth,
+    )
+    here = (api, voters_advice(config.voters), plain_beyond_reach(listens, has_tls=bool(config.tls)))
     for advice in (*config.exposed, *here):
         if advice is not None:
             _log.warning("%s", advice)

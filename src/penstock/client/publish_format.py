@@ -42,8 +42,10 @@ _ERROR_CODES = {
     10023: ErrorCode.OVERLOADED,
     10109: ErrorCode.READ_ONLY,
 }
+_BAD_TTL = 10165
 _ALLOWED_BY = {"per-message TTL is disabled": "--allow-message-ttl", "rollup not permitted": "--allow-rollup"}
 """Options of a stream by the refusal that they turn off: that is JetStream's text, which names none."""
+_TTL_RULE = "a Nats-TTL is a number of seconds (90), a duration from 1s on (1h30m), or `never`"
 _REASONS = frozenset(
     {
         ErrorCode.KEY_ELSEWHERE,
@@ -259,6 +261,8 @@ def _refusal(body: _AckBody, error: _AckError) -> RemoteError:
     if (flag := _ALLOWED_BY.get(message)) is not None:
         name = body.stream or "NAME"
         message += f"; `penstock stream alter {name} {flag} yes` lets the stream accept such messages"
+    if error.err_code == _BAD_TTL:
+        message += f": {_TTL_RULE}"
     return specific(RemoteError(code, message, stream=body.stream, err_code=error.err_code))
 
 

@@ -77,9 +77,15 @@ def sealed() -> ApiError:
 
 
 def several_partitions(name: str, count: int) -> ApiError:
-    """Refusal for a stream of several partitions: their offsets are no single sequence."""
+    """Refusal to read a stream of several partitions: their offsets are no single sequence."""
     text = f"stream {name} has {count} partitions, each with an order of its own"
     return ApiError(400, 10052, f"{text}; read them as the streams {name}-p0 to {name}-p{count - 1}")
+
+
+def no_removal_from_several(name: str, count: int, command: str) -> ApiError:
+    """Refusal to remove messages from a stream of several partitions, whose streams can only be read."""
+    text = f"stream {name} has {count} partitions, each with an order of its own"
+    return ApiError(400, 10052, f"{text}; use `penstock stream {command}`")
 
 
 def unreadable(state: StreamState) -> ApiError | None:
@@ -96,6 +102,28 @@ def too_many_rules(count: int) -> ApiError:
     """Refusal to read all of a stream for a user who may read very many subjects of it."""
     text = f"the API's user may read {count} subjects of this stream, and {limits.FETCH_SUBJECTS_MAX} are read at once"
     return not_allowed(f"{text}; name some of them")
+
+
+NOT_SERVED = {
+    "STREAM.SNAPSHOT": "use `penstock backup`",
+    "STREAM.RESTORE": "use `penstock restore`",
+    "STREAM.LEADER.STEPDOWN": "brokers choose the leaders of streams by themselves",
+    "STREAM.PEER.REMOVE": "brokers choose the replicas of streams by themselves",
+    "STREAM.PEER.EVACUATE": "brokers choose the replicas of streams by themselves",
+    "STREAM.CANCEL_MOVE": "brokers choose the replicas of streams by themselves",
+    "CONSUMER.LEADER.STEPDOWN": "a consumer is at the leader of its stream",
+    "META.LEADER.STEPDOWN": "brokers elect the metadata leader by themselves",
+    "SERVER.REMOVE": "stop the broker, and see `penstock status`",
+    "ACCOUNT.PURGE": "delete the streams one by one",
+    "ACCOUNT.STREAM.MOVE": "brokers choose the replicas of streams by themselves",
+    "ACCOUNT.STREAM.CANCEL_MOVE": "brokers choose the replicas of streams by themselves",
+}
+"""Operations of JetStream that are refused, with what to do instead."""
+
+
+def not_served(operation: str, instead: str) -> ApiError:
+    """Refuse an operation that JetStream has, and Penstock has not."""
+    return ApiError(501, 10003, f"{operation} is not served by Penstock: {instead}")
 
 
 def not_allowed(text: str) -> ApiError:

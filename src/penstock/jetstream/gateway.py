@@ -45,11 +45,13 @@ from penstock.jetstream.api_call import HOPS_MAX, ApiCall, ApiSubject, parse_api
 from penstock.jetstream.api_queue import ROWS_AT_ONCE, ApiQueue, ApiRows
 from penstock.jetstream.conversations import Answered, Asked, Conversation, Question
 from penstock.jetstream.errors import (
+    NOT_SERVED,
     ApiError,
     api_error,
     invalid_config,
     invalid_json,
     not_allowed,
+    not_served,
     too_many_requests,
     unavailable,
     unreadable,
@@ -607,7 +609,9 @@ class Gateway:
             self._answer_probe(call)
             return _CALL_US
         if subject.operation not in self.handlers:
-            return _CALL_US  # as a nats-server without that operation: silence
+            if (instead := NOT_SERVED.get(subject.operation)) is not None:
+                self.refuse(call, subject, not_served(subject.operation, instead))
+            return _CALL_US  # otherwise as a nats-server without that operation: silence
         self.requests[subject.operation] += call.hops == 0
         if not self._needs_newest(subject) or self._is_confirmed(now.elapsed_us):
             return self._execute(call, subject, now)
@@ -683,7 +687,7 @@ class Gateway:
         if (size := len(call.payload) + len(call.headers or b"")) > REQUEST_BYTES_MAX:
             return invalid_json(f"it has {size} bytes; the limit is {REQUEST_BYTES_MAX}")
         if subject.operation in _MANAGING and not self.rights.may_manage:
-            return not_allowed("the API only reads here: the broker's setting jetstream_rights is `read`")
+            return not_allowed("the API only reads here, until the brokers are started with --jetstream-rights manage")
         stream = self.stream(subject.stream)
         is_partition = stream is not None and is_partition_stream(stream)
         if is_partition and subject.operation in _MANAGING and subject.operation != "STREAM.CREATE":
@@ -698,7 +702,9 @@ class Gateway:
     def _reading_refusal(self, stream: StreamState | None) -> ApiError | None:
         """Return why nothing may be asked of the API now, or not these messages."""
         if self.node.access.is_guarded and self.user is None:
-            return not_allowed("the API has no user here: see the broker's setting jetstream_user")
+            return not_allowed(
+                "the API has no user here: start the brokers with --jetstream-user NAME (setting jetstream_user)"
+            )
         return None if stream is None else unreadable(stream)
 
     def _send_passed_on(self) -> None:

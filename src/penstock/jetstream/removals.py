@@ -19,9 +19,15 @@ from penstock.base.subjects import is_within, subject_mistake
 from penstock.jetstream.answers import json_answer
 from penstock.jetstream.api_call import ApiCall, ApiSubject
 from penstock.jetstream.conversations import Answered, Asked, Conversation, ask
-from penstock.jetstream.errors import ApiError, bad_request, delete_failed, sealed, stream_not_found
+from penstock.jetstream.errors import (
+    ApiError,
+    bad_request,
+    delete_failed,
+    no_removal_from_several,
+    sealed,
+    stream_not_found,
+)
 from penstock.jetstream.gateway import Gateway, Handler
-from penstock.jetstream.stream_state import need_one_partition
 from penstock.jetstream.streams import decoded
 from penstock.messages import (
     DeleteMessagesRequest,
@@ -52,11 +58,13 @@ class _DeleteRequest(msgspec.Struct, forbid_unknown_fields=True):
 def removal_handlers(gateway: Gateway) -> Mapping[str, Handler]:
     """Return the handlers of requests that remove messages."""
 
-    def named(subject: ApiSubject) -> StreamState:
+    def named(subject: ApiSubject, command: str) -> StreamState:
+        """Return the stream; `command` of Penstock does the same for several partitions."""
         state = gateway.stream(subject.stream)
         if state is None:
             raise stream_not_found()
-        need_one_partition(state)
+        if len(state.partitions) > 1:
+            raise no_removal_from_several(state.name, len(state.partitions), command)
         if state.intake is Intake.SEALED:
             raise sealed()
         return state
@@ -65,7 +73,7 @@ def removal_handlers(gateway: Gateway) -> Mapping[str, Handler]:
         options = decoded(call.payload, _PurgeRequest)
         if options.seq and options.keep:
             raise bad_request()
-        state = named(subject)
+        state = named(subject, "purge")
         # also if there is nothing to remove
         gateway.authorization.check(TruncateRequest(stream_id=state.stream_id, before=Offset(0)))
         if state.config.denies_purge:
@@ -85,10 +93,10 @@ def removal_handlers(gateway: Gateway) -> Mapping[str, Handler]:
         return json_answer(subject.operation, success=True, purged=removed)
 
     def delete(call: ApiCall, subject: ApiSubject) -> Conversation:
-        if not call.payload:
+        if call.is_empty:
             raise bad_request()
         options = decoded(call.payload, _DeleteRequest)
-        state = named(subject)
+        state = named(subject, "delete-message")
         if state.config.denies_deletion:
             raise delete_failed("message delete not permitted")
         sequence = options.seq or 0

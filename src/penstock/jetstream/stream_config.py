@@ -67,7 +67,9 @@ class ConfigField(NamedTuple):
 
 
 FIELDS = (
-    ConfigField("name", "string", "", "name", "letters, digits, `-` and `_`"),
+    ConfigField(
+        "name", "string", "", "name", f"letters, digits, `-` and `_`, up to {limits.STREAM_NAME_CHARS_MAX} of them"
+    ),
     ConfigField("description", "string", "", "description", is_omitted=True),
     ConfigField("subjects", "[]string", [], "subject, more_subjects", "none: the stream's name"),
     ConfigField(
@@ -80,7 +82,13 @@ FIELDS = (
     ),
     ConfigField("max_consumers", "int", -1, "kept", "consumers at the leader"),
     ConfigField("max_msgs", "int64", -1, "max_messages"),
-    ConfigField("max_bytes", "int64", -1, "max_bytes", f"of batches on the disk; at least {BYTES_MIN}"),
+    ConfigField(
+        "max_bytes",
+        "int64",
+        -1,
+        "max_bytes",
+        f"of batches on the disk; less than {BYTES_MIN} becomes that",
+    ),
     ConfigField("max_age", "time.Duration", 0, "max_age_ms", "whole milliseconds"),
     ConfigField("max_msgs_per_subject", "int64", -1, "max_messages_per_subject"),
     ConfigField("max_msg_size", "int32", -1, "max_message_bytes", f"at most {limits.MESSAGE_BYTES_MAX}"),

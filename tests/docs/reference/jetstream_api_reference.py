@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 
+from penstock.jetstream.errors import NOT_SERVED
 from penstock.jetstream.readers import config as consumers
 from penstock.jetstream.stream_config import FIELDS, ConfigField
 
@@ -26,7 +27,8 @@ Answers have nats-server's fields, codes and texts; `tests/integration/test_jets
 | `DIRECT.GET` | the same, with `batch`, `max_bytes`, `multi_last`, `up_to_seq`, `up_to_time`; of one subject: `DIRECT.GET.<stream>.<subject>` |
 
 - **`seq = offset + 1`**.
-- **Partition N of a stream `orders` that has several is the stream `orders-p<N>`**, which can be read, but not changed ([why](../adr/0099-each-partition-is-a-stream-that-is-read.md)). The whole is listed, with the sums of its partitions, and changed under its own name; what needs one order is refused for it (10052). The key `_penstock.partitions` of its metadata has the names.
+- **Partition N of a stream `orders` that has several is the stream `orders-p<N>`**, which can be read, but not changed ([why](../adr/0099-each-partition-is-a-stream-that-is-read.md)). The whole is listed, with the sums of its partitions, and changed under its own name; what needs one order is refused for it (10052). The key `_penstock.partitions` of its metadata has the names. **A real stream named `orders-p<N>` comes first**, and may be created at any time: that partition is then read by no NATS client, so do not name streams like that.
+- **Operations of JetStream that are not served** are refused with code 501, err_code 10003, and what to do instead: {{NOT_SERVED}}. Any other subject gets no answer.
 - **Streams whose names begin with `__`** are Penstock's own: never listed, read or changed.
 - `bytes` counts batches on the disk of one replica. `num_subjects` is left out beyond 100,000 subjects, and if it is not known within 4.5 s.
 - The leader is `broker-<id>` in `cluster`.
@@ -69,7 +71,13 @@ Consumers without acks are supported (`ack_policy` `none`), with the same rule f
 
 def jetstream_api() -> str:
     """Return the text of docs/reference/jetstream-api.md."""
-    return _HEAD + "".join(map(_row, FIELDS)) + _CONSUMERS + "".join(map(_consumer_row, consumers.FIELDS))
+    refused = ", ".join(f"`{name}` ({instead})" for name, instead in NOT_SERVED.items())
+    return (
+        _HEAD.replace("{{NOT_SERVED}}", refused)
+        + "".join(map(_row, FIELDS))
+        + _CONSUMERS
+        + "".join(map(_consumer_row, consumers.FIELDS))
+    )
 
 
 def _consumer_row(field: ConfigField) -> str:

@@ -11,7 +11,8 @@ from penstock.base.errors import RemoteError
 from penstock.commitlog.files.files import holds_messages
 from penstock.jetstream import gateway as module
 from penstock.jetstream import stream_state, streams
-from penstock.jetstream.api_call import HOPS_MAX, ApiCall
+from penstock.jetstream.api_call import _OPERATIONS, HOPS_MAX, ApiCall
+from penstock.jetstream.errors import NOT_SERVED
 from penstock.jetstream.gateway import ApiRights
 from penstock.jetstream.stream_config import REQUEST_BYTES_MAX
 from penstock.vfs.encrypted import EncryptedVfs
@@ -217,3 +218,28 @@ def test_a_page_of_subjects_has_what_the_connection_takes(monkeypatch: pytest.Mo
     beyond = broker.call("STREAM.INFO.s", {"subjects_filter": ">", "offset": 20})
     assert beyond["total"] == 20
     assert "subjects" not in beyond["state"]
+
+
+@pytest.mark.parametrize("operation", sorted(NOT_SERVED))
+def test_an_operation_that_is_not_served_is_refused_with_what_to_do_instead(operation: str) -> None:
+    broker = ApiBroker().start()
+    broker.create("s")
+    error = broker.call(f"{operation}.s", b"{}")["error"]
+    assert (error["code"], error["err_code"]) == (501, 10003)
+    assert error["description"] == f"{operation} is not served by Penstock: {NOT_SERVED[operation]}"
+    assert broker.gateway.errors == {(operation, 10003): 1}
+
+
+def test_each_operation_is_served_or_refused_and_any_other_is_not_answered() -> None:
+    broker = ApiBroker().start()
+    assert set(_OPERATIONS) == broker.gateway.handlers.keys() | NOT_SERVED.keys()
+    assert not broker.gateway.handlers.keys() & NOT_SERVED.keys()
+    assert broker.call("STREAM.DANCE.s", b"{}", waits_ms=0) is None
+
+
+def test_a_deletion_without_a_sequence_is_a_bad_request() -> None:
+    broker = ApiBroker().start()
+    broker.create("s")
+    for body in (b"", b"{}", b" { } "):
+        error = broker.call("STREAM.MSG.DELETE.s", body)["error"]
+        assert (error["code"], error["err_code"]) == (400, 10003)

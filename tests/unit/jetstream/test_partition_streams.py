@@ -100,8 +100,8 @@ def test_the_whole_is_counted_listed_and_changed() -> None:
         ("STREAM.MSG.GET.s", {"seq": 1}),
         ("STREAM.INFO.s", {"subjects_filter": ">"}),
         ("STREAM.INFO.s", {"deleted_details": True}),
-        ("STREAM.PURGE.s", {}),
-        ("STREAM.MSG.DELETE.s", {"seq": 1}),
+        ("CONSUMER.NAMES.s", {}),
+        ("CONSUMER.LIST.s", {}),
         ("CONSUMER.CREATE.s.c", {"stream_name": "s", "config": {"name": "c"}}),
     ],
 )
@@ -109,6 +109,20 @@ def test_what_needs_one_order_is_refused_for_the_whole(operation: str, request_:
     error = started().call(operation, request_)["error"]
     assert error["err_code"] == 10052
     assert "read them as the streams s-p0 to s-p1" in error["description"]
+
+
+@pytest.mark.parametrize(
+    ("operation", "request_", "command"),
+    [("STREAM.PURGE.s", {}, "purge"), ("STREAM.MSG.DELETE.s", {"seq": 1}, "delete-message")],
+)
+def test_a_removal_from_the_whole_is_refused_with_the_command_that_does_it(
+    operation: str, request_: dict[str, Any], command: str
+) -> None:
+    broker = started()
+    error = broker.call(operation, request_)["error"]
+    assert (error["err_code"], f"use `penstock stream {command}`" in error["description"]) == (10052, True)
+    assert "s-p0" not in error["description"]
+    assert sequences(broker.call("STREAM.INFO.s"))[0] == 4
 
 
 @pytest.mark.parametrize("operation", ["STREAM.UPDATE", "STREAM.DELETE", "STREAM.PURGE", "STREAM.MSG.DELETE"])

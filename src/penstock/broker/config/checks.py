@@ -335,6 +335,16 @@ def plain_beyond_reach(listen: Address, *, has_tls: bool) -> str | None:
     )
 
 
+def api_advice(*, is_on: bool, rights: str | None, user: str | None, has_users: bool) -> str | None:
+    """Return a warning for settings of JetStream's API that have no effect, or None."""
+    if not is_on and (rights is not None or user is not None):
+        name = "jetstream_rights" if user is None else "jetstream_user"
+        return f"{name} has no effect: JetStream's API is off (--jetstream-api)"
+    if user is not None and not has_users:
+        return f"jetstream_user {user!r} has no effect until users have to log in (--auth): all callers may do the same"
+    return None
+
+
 def voters_advice(voters: tuple[Voter, ...]) -> str | None:
     """Return a warning for this number of voters, or None."""
     if len(voters) == 2:

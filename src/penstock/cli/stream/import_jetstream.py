@@ -144,8 +144,20 @@ def import_stream(
 
 def _ask(job: JetStreamImport, source: str) -> None:
     stream = job.check_cut_over()
+    if note := frozen_copy_note(source):
+        say_note(note)
     text = f"Have JetStream's stream {source} store {job.aside} instead of {', '.join(stream.subjects)}, and"
     confirm(f"{text} Penstock's stream {stream.name} store that?", "JetStream goes on as it is")
+
+
+def frozen_copy_note(source: str) -> str:
+    """Return the warning for a bucket or an object store, whose clients read through JetStream's API; else empty."""
+    if not source.startswith(("KV_", "OBJ_")):
+        return ""
+    return (
+        f"note: after the cut-over clients that name no JetStream domain write to Penstock and read JetStream's frozen "
+        f"copy, without an error: have all of them name Penstock's domain, or delete JetStream's stream {source}"
+    )
 
 
 def _say_interrupted(job: JetStreamImport | None) -> None:
@@ -172,6 +184,8 @@ def _say(source: str, done: Imported, *, is_sealed: bool, as_json: bool) -> None
         say(f"stream {done.stream} is sealed, as JetStream's stream {source} is")
     elif done.is_cut_over:
         say(f"stream {done.stream} stores {done.subject} from now on")
+        if note := frozen_copy_note(source):
+            say_note(note)
     else:
         again = "run it again for new messages, and finally with --cut-over"
         say_note(f"stream {done.stream} is paused, and stores nothing by itself: {again}")

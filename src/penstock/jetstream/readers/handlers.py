@@ -287,7 +287,9 @@ class ConsumerApi:
             if not isinstance(found, int) or isinstance(found, bool):
                 raise invalid_json("json: cannot unmarshal offset into Go value of type int")
             offset = max(0, found)
-        readers = self._readers.of(self._stream(subject))
+        state = self._stream(subject)
+        need_one_partition(state)
+        readers = self._readers.of(state)
         return readers, min(offset, len(readers))
 
     def _delete(self, call: ApiCall, subject: ApiSubject, now: Now) -> Conversation:

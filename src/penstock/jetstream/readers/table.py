@@ -538,9 +538,12 @@ class Readers:
     def _at_tail(self, feed: Feed, reader: Reader, shown: Shown, now: Now) -> None:
         """The reader has all that has been taken from the tail."""
         if shown.end > feed.tail_end or reader.cursor.next_offset > feed.tail_end:
-            feed.behind.append(reader)  # rows are on the way, or it begins later
-            reader.place = Place.WAITING
             reader.counted_under = None  # rows that it does not want would be counted
+            if reader.cursor.next_offset >= shown.end:
+                self._send_all(reader.at_end(now.elapsed_us))
+            if reader.wants:
+                feed.behind.append(reader)  # rows are on the way, or it begins later
+                reader.place = Place.WAITING
             return
         reader.is_paced = False
         self._send_all(reader.at_end(now.elapsed_us))
@@ -621,7 +624,8 @@ class Readers:
         self._poll(feed)
         behind, feed.behind = feed.behind, []
         for reader in behind:
-            self.ready(reader)
+            if reader.place is Place.WAITING:  # it may have been moved meanwhile, and follow
+                self.ready(reader)
         for reader, pending in feed.take_unsettled():
             if reader.place is Place.WAITING and self._settle(feed, reader, pending):
                 self.ready(reader)

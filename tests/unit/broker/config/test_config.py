@@ -5,12 +5,13 @@ from __future__ import annotations
 import codecs
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from penstock.base.addresses import Address, parse_address
 from penstock.base.errors import ConfigError
-from penstock.broker.config.checks import plain_beyond_reach, voters_advice
+from penstock.broker.config.checks import api_advice, plain_beyond_reach, voters_advice
 from penstock.broker.config.config import knows_broker, load, to_toml
 from penstock.broker.config.settings import SETTINGS
 
@@ -477,3 +478,19 @@ def test_the_leaf_port_of_nats() -> None:
     assert mistake == "--nats-leaf: nothing is delivered while jetstream_api is off; set it (--jetstream-api domain)"
     (mistake,) = mistakes_of(flags={**on, "nats_leaf": "h:0"})
     assert "--nats-leaf: " in mistake
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({}, None),
+        ({"rights": "manage"}, "jetstream_rights has no effect"),
+        ({"user": "nats"}, "jetstream_user has no effect"),
+        ({"is_on": True, "user": "nats"}, "until users have to log in"),
+        ({"is_on": True, "user": "nats", "has_users": True}, None),
+        ({"is_on": True, "rights": "manage"}, None),
+    ],
+)
+def test_settings_of_the_api_without_effect_are_told(settings: dict[str, Any], text: str | None) -> None:
+    advice = api_advice(**{"is_on": False, "rights": None, "user": None, "has_users": False, **settings})
+    assert advice is None if text is None else advice is not None and text in advice

@@ -350,3 +350,41 @@ def test_a_broker_that_stops_tells_it() -> None:
     (end,) = broker.delivered(inbox)
     text = b"NATS/1.0 409 Server Shutdown\r\nNats-Pending-Messages: 3\r\nNats-Pending-Bytes: 0\r\n\r\n"
     assert end.headers == text
+
+
+def test_a_request_that_does_not_wait_is_answered_before_the_start_of_its_consumer() -> None:
+    broker = started()
+    broker.consumer("s", "c", deliver_policy="by_start_sequence", opt_start_seq=9, inactive_threshold=60 * S)
+    assert told(pull(broker, {"batch": 1, "no_wait": True})) == ["404 No Messages"]
+    stream_id = broker.stream("s").stream_id
+    broker.disk_runs_at_once = False
+    broker.publish("s.0", b"early")
+    for _ in range(20):  # until it is shown, and not read yet
+        if (shown := broker.gateway.shown(stream_id)) is not None and shown.end == 6:
+            break
+        broker.run_disk()
+        broker.turn()
+    waits = broker.send("CONSUMER.MSG.NEXT.s.c", {"batch": 1, "expires": 2 * S, "idle_heartbeat": S})
+    inbox = broker.send("CONSUMER.MSG.NEXT.s.c", {"batch": 1, "no_wait": True})
+    assert broker.delivered() == []
+    broker.settle()
+    broker.disk_runs_at_once = True
+    assert told(broker.delivered(inbox)) == ["404 No Messages"]
+    broker.tick(1_000)
+    assert told(broker.delivered(waits)) == ["100 Idle Heartbeat"]
+    broker.tick(1_000)
+    assert told(broker.delivered(waits)) == ["408 Request Timeout"]
+
+
+def test_a_consumer_that_is_moved_from_behind_the_end_gets_each_message_once() -> None:
+    broker = started(1)
+    broker.consumer("s", "c", deliver_policy="by_start_sequence", opt_start_seq=2, inactive_threshold=60 * S)
+    assert "error" not in broker.api("CONSUMER.RESET.s.c", {"seq": 9})
+    inbox = broker.send("CONSUMER.MSG.NEXT.s.c", {"batch": 9, "expires": 30 * S})
+    assert "error" not in broker.api("CONSUMER.RESET.s.c", {"seq": 2})
+    for value in (b"a", b"b", b"c"):
+        broker.publish("s.0", value)
+    assert told(broker.delivered(inbox)) == ["a", "b", "c"]
+    (reader,) = broker.gateway.parts[0].of(broker.stream("s"))  # type: ignore[attr-defined]
+    feed = broker.gateway.parts[0].feed(broker.stream("s"))  # type: ignore[attr-defined]
+    assert feed.followers == [reader.cursor]
