@@ -16,7 +16,7 @@ flushed_end, batches covered by the index are not read (see `segment_scan`); rea
 | offsets missing between two segments      | corruption      | later ones aside | corruption                |
 | log_start beyond what was flushed or found| checkpoint corrupt (0 rows); all segments count           |
 | no segment at all                         | corruption      | corruption       | new log unless `must_exist`|
-| checkpoint of a new log; no segment, or an unfinished one, and not `must_exist`: a new log                        |
+| checkpoint of a new log, no lineage; no segment, or an unfinished one, and not `must_exist`: a new log            |
 | anything, with `must_exist`               |                 |                  | corrupt (0 rows), no cut  |
 | index missing, short, corrupt             | rebuilt         | rebuilt          | rebuilt                   |
 
@@ -64,7 +64,6 @@ from penstock.commitlog.segment.damage import Damage
 from penstock.commitlog.segment.segment import ActiveSegment, Segment
 from penstock.commitlog.segment.segment_scan import SegmentScan, TornTail
 from penstock.vfs import File, is_nfs_leftover
-from penstock.vfs.keys import NoHeaderError
 
 _ALL = 2**63
 _MARK = layout.TEMPLATE[: layout.BODY_LENGTH_POSITION]
@@ -163,7 +162,7 @@ class Recovery:
         self._generations = dict(generations)  # the highest one counts
         self._doubled = {base for base, generation in generations if generation != self._generations[base]}
         bases = sorted(self._generations)
-        if self._is_unfinished_log(point, bases):
+        if self._is_unfinished_log(point, names, bases):
             out.checkpoint = point = None
             out.slot, out.is_alone = 1, False
             bases = []
@@ -228,20 +227,21 @@ class Recovery:
             else:
                 out.damage.append(Damage(path, 0, wanted, first_base, reason))
 
-    def _is_unfinished_log(self, point: Checkpoint | None, bases: list[int]) -> bool:
+    def _is_unfinished_log(self, point: Checkpoint | None, names: Sequence[str], bases: list[int]) -> bool:
         """True if there is no more than a crash leaves that came before the log was durable."""
         if self._must_exist or point is None or not checkpoints.is_of_new_log(point):
+            return False
+        if files.LINEAGE in names:  # messages came, though this checkpoint does not know yet
             return False
         if bases != [0] or self._generations[0]:
             return not bases
         try:
-            file = self._vfs.open(self._folder.segment_path(0), read_only=True)
-        except NoHeaderError:
-            return False
-        try:
-            return segment.is_unfinished(file, file.size(), self._folder)
-        finally:
-            file.close()
+            with contextlib.closing(self._vfs.open(self._folder.segment_path(0), read_only=True)) as file:
+                return segment.is_unfinished(file, file.size(), self._folder)
+        except OSError as error:
+            if is_shortage(error):
+                raise
+            return False  # it may have messages
 
     def _without_segments(self, point: Checkpoint | None) -> None:
         out = self._out

@@ -441,13 +441,13 @@ class Lookups:
                     places = [rows.get(one.subject, -1) for one in these]
                     self._gateway.took("DIRECT.GET", these[0].call.received_us, len(these))
                     self._send(state, data, [one.call.reply for one in these], places, has_headers=has_headers)
-            if left:
-                again = msgspec.structs.replace(request, begin=response.next_offset, end=response.end_offset)
-                self._ask_gets(again, state, left, self._gateway.node.now)
+            if left:  # anew: a message that came meanwhile may have taken the place of one before that end
+                self._get(state, left, self._gateway.node.now)
 
         def failed(error: RemoteError) -> None:
             self._gets_asked -= len(gets)
-            if error.code == ErrorCode.NOT_AUTHORIZED and len(gets) > 1:  # perhaps on some of the subjects only
+            # perhaps on some of the subjects only
+            if error.code in (ErrorCode.NOT_AUTHORIZED, ErrorCode.CORRUPT_RANGE) and len(gets) > 1:
                 for one in gets:
                     self._get(state, [one], self._gateway.node.now)
             else:

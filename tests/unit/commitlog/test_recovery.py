@@ -391,6 +391,34 @@ def test_without_its_mark_a_log_that_was_used_is_not_begun_anew(field: str) -> N
     assert open_log(disk).state is LogState.READ_ONLY
 
 
+def test_without_its_mark_a_log_that_was_led_is_not_begun_anew() -> None:
+    """The first checkpoint stays for long: that a leader wrote here is in the lineage."""
+    disk = MemoryVfs()
+    log = open_log(disk)
+    log.start_epoch(1)
+    append(log, 3)
+    flush(log)
+    left = disk.crash_clone(Keep.SYNCED)
+    left.remove(segment_path(DIRECTORY, 0))
+    again = open_log(left)
+    assert again.state is LogState.READ_ONLY
+    assert [damage.reason for damage in again.damage] == ["the segment file is missing"]
+
+
+@pytest.mark.parametrize("kind", [FileOperationKind.OPEN, FileOperationKind.SIZE, FileOperationKind.READ])
+def test_without_its_mark_a_log_whose_segment_cannot_be_read_is_opened_as_damaged(kind: FileOperationKind) -> None:
+    disk = MemoryVfs()
+    append(open_log(disk), 3)
+    path = segment_path(DIRECTORY, 0)
+
+    def fail(operation: FileOperation) -> FileFault | None:
+        return FileFault(errno.EIO) if operation.kind is kind and operation.path == path else None
+
+    log = open_log(FaultyVfs(disk, plan=fail))
+    assert log.state is LogState.READ_ONLY
+    assert log.damage
+
+
 # Files that are not ours.
 
 

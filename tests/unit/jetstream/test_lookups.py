@@ -22,6 +22,7 @@ from penstock.jetstream.gateway import ApiRights
 from penstock.jetstream.stream_config import KEPT
 from penstock.messages import CreateUserRequest, DeleteMessagesRequest, PurgeSubjectRequest
 from penstock.node.partition.decisions import DecideRows
+from tests.damage import content, flip
 from tests.extent import examples
 from tests.unit.jetstream.api_broker import ApiBroker
 
@@ -288,6 +289,50 @@ def test_what_the_table_of_last_offsets_has_forgotten_is_looked_up_again() -> No
         assert partition.lasts is table
         assert table.table.known_from > 4
         assert broker.look_up(get("orders.0"))[0].endswith(b"forgotten")
+
+
+@pytest.mark.parametrize("config", [{}, {"max_messages_per_subject": 1}])
+def test_a_subject_with_a_message_is_found_though_a_newer_one_comes_between_two_pieces(config: dict[str, Any]) -> None:
+    broker = with_messages(0, **config)
+    for name in ("a", "b", "c"):
+        broker.publish(f"orders.{name}", name.encode() * (limits.FOUND_BYTES_MAX * 2 // 3))
+    ask, pieces = broker.gateway.ask, 0
+
+    def newer_first(*args: Any) -> None:
+        nonlocal pieces
+        pieces += 1
+        if pieces == 2:
+            broker.publish("orders.c", b"newer")
+        ask(*args)
+
+    with patch.object(broker.gateway, "ask", newer_first):
+        answers = broker.look_up(get("orders.a"), get("orders.b"), get("orders.c"), get("orders.none"))
+    broker.tick(1_000)
+    assert pieces == 2
+    by_reply = dict(broker.got)
+    assert by_reply["reply.2"].endswith(b"newer"), answers
+    assert _TIME.sub(b"", by_reply["reply.3"]) == NOT_FOUND
+
+
+@pytest.mark.parametrize("is_by_sequence", [False, True])
+def test_a_damaged_message_costs_no_other_get_of_the_same_read(is_by_sequence: bool) -> None:
+    broker = with_messages(0)
+    for number in range(3):
+        broker.publish(f"orders.{number}", b"value-%d" % number)
+        for _ in range(9):
+            broker.publish("orders.more", bytes(400))
+    for _ in range(30):
+        broker.tick(10_000)
+    broker.look_up(get("orders.none"))  # the sealed segments have indexes of their subjects from now on
+    disk = broker.memory
+    (path,) = (one for one in disk.files() if one.endswith(".arrows") and b"value-1" in content(disk, one))
+    flip(disk, path, content(disk, path).index(b"value-1"))
+    calls = [query(seq=10 * number + 1) if is_by_sequence else get(f"orders.{number}") for number in range(3)]
+    broker.look_up(*calls)
+    told = {reply: _TIME.sub(b"Time-Stamp: T", block) for reply, block in broker.got}
+    assert told["reply.0"].endswith(b"Nats-Sequence: 1\r\nNats-Time-Stamp: T\r\n\r\nvalue-0")
+    assert told["reply.2"].endswith(b"Nats-Sequence: 21\r\nNats-Time-Stamp: T\r\n\r\nvalue-2")
+    assert told["reply.1"].startswith(b"NATS/1.0 500 ")
 
 
 def test_a_large_read_of_gets_is_answered_piece_by_piece() -> None:
