@@ -26,7 +26,7 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from penstock.base import limits
 from penstock.base.config import Compression
@@ -428,15 +428,6 @@ def projected(modules: Modules, data: bytes) -> object:
     return found
 
 
-class _KeptHeaders(NamedTuple):
-    headers: bytes | None
-    timestamp_us: int
-
-
-class _KeptFound(NamedTuple):
-    row: _KeptHeaders
-
-
 def gets(modules: Modules, data: bytes) -> object:
     """Each get is answered out of what is kept, or left to be looked up; nothing else is taken for a get."""
     cut, knows, bounds = (*data[:3], 0, 0, 0)[:3]
@@ -448,14 +439,16 @@ def gets(modules: Modules, data: bytes) -> object:
             begin, end = bounds % 3, len(group) - bounds // 3 % 3
             try:
                 found, others = kept_rows.sort_gets(group, begin, end, _GETS)
-                refused = kept_rows.refuse_rows(group, begin, end, b"DIRECT.GET.", b"NATS/1.0 503 x\r\n\r\n", b"{}")
+                texts = b"DIRECT.GET.", b"NATS/1.0 503 x\r\n\r\n", b"{}", b"Probe"
+                refused, left = kept_rows.refuse_rows(group, begin, end, *texts)
             except IndexError as mistake:
                 out.append(str(mistake))
                 continue
             taken = [one.row(number) for one in found.values() for number in range(one.count)]
             assert sorted((*taken, *others)) == list(range(begin, end))
-            assert _commands_in(refused) == sum(group.reply(row) is not None for row in range(begin, end))
-            out += (others, refused, *(_answered(modules, group, one, knows) for one in found.values()))
+            assert all(group.reply(row) is None or b"Probe" in (group.headers(row) or b"") for row in left)
+            assert _commands_in(refused) == end - begin - len(left)
+            out += (others, refused, left, *(_answered(modules, group, one, knows) for one in found.values()))
     return out
 
 
@@ -477,11 +470,11 @@ def _answered(modules: Modules, group: Any, gets: Any, knows: int) -> object:
         if kind == 5:
             continue
         offset = -1 if kind == 4 else first + noted.index(subject) if subject in noted else max(first - 1, 0)
-        row = _KeptHeaders((None, b"", _BLOCK)[number % 3], 1_700_000_000_000_000 + number)
         end = first + (kind != 3) * len(noted)
-        kept[subject] = kept_rows.KeptRow(
-            "p", other if kind == 2 else me, subject, end, _KeptFound(row), offset, b"v" * number
-        )
+        kept[subject] = row = kept_rows.KeptRow("p", other if kind == 2 else me, subject, end)
+        if offset >= 0:
+            headers = (None, b"", _BLOCK)[number % 3]
+            row.put(offset, 1_700_000_000_000_000 + number, None, b"v" * number, headers)
     payload_max = (40, 150, 1 << 20)[knows % 3]
     shown_end = first + len(noted) - knows // 8 % 3
     pieces, others = kept_rows.answer_kept(gets, group, kept, table, me, knows // 4 % 2, shown_end, payload_max)
