@@ -30,7 +30,7 @@ def config_on_the_page(leaf_port: int) -> str:
     """The block for JetStream's API, for this machine, with passwords and a user who hears everything."""
     section = PAGE.read_text(encoding="utf-8").split("\n## With JetStream's API\n")[1].split("\n## ")[0]
     [block] = re.findall(r"```text\n(.*?)```", section, re.DOTALL)
-    config = re.sub(r"\$(\w+)_NATS_PASSWORD", lambda found: f"p-{found[1].lower()}", block)
+    config = re.sub(r"user: (\w+), password: \$\w+", r"user: \1, password: p-\1", block)
     assert "port: 7423" in config
     config = config.replace("port: 7423", f"port: {leaf_port}")
     return config.replace("users = [", "users = [\n{ user: watch, password: p-watch }", 1)

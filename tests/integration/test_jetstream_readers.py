@@ -183,7 +183,8 @@ async def shared(connection: Any) -> dict[str, list[tuple[bytes, str]]]:
 
 
 async def delivering(connection: Any) -> None:
-    """Wait until the leaf connection is there: it comes a moment after the API."""
+    """Wait until the API is served, and the leaf connection is there, which comes a moment later."""
+    await serving(connection)
     await said(connection, "STREAM.CREATE.trial", '{"name":"trial"}')
     config = '{"stream_name":"trial","config":{"filter_subject":"other"}}'
     while "error" in await said(connection, "CONSUMER.CREATE.trial", config):  # noqa: ASYNC110 (nothing tells)

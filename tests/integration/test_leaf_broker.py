@@ -29,7 +29,7 @@ PAGE = Path(__file__).parents[2] / "docs/how-to/deliver-over-leaf.md"
 def config_on_the_page(leaf_port: int) -> str:
     """The page's nats-server.conf, for this machine and with passwords."""
     [block] = re.findall(r"```text\n( *accounts \{.*?)```", PAGE.read_text(), re.DOTALL)
-    config = re.sub(r"\$(\w+)_PASSWORD", lambda found: f"p-{found[1].lower()}", block)
+    config = re.sub(r"user: (\w+), password: \$\w+", r"user: \1, password: p-\1", block)
     wanted = "host: 0.0.0.0, port: 7423"
     assert wanted in config
     return config.replace(wanted, f"host: 127.0.0.1, port: {leaf_port}")
