@@ -90,6 +90,11 @@ async def test_what_a_step_delivers_goes_out(tmp_path: Path) -> None:
         connection = await nats.connect(server.url)
         subscription = await connection.subscribe("_INBOX.here")
         await connection.flush()
+
+        async def known() -> bool:
+            return driver.leaf is not None and driver.leaf.interest.has_interest(b"_INBOX.here") is not False
+
+        await eventually(known, "the leaf hears of the subscriber")
         driver.do(Step(deliver=[frame("_INBOX.here", 1), frame("_INBOX.here", 2)]))
         subjects = [(await subscription.next_msg(TIMEOUT_S)).subject for _ in range(2)]
         assert subjects == ["orders.eu.1", "orders.eu.2"]

@@ -410,7 +410,14 @@ async def _gets_by_request(app_url: str, deliverer: Deliverer, client: Listener)
     await eventually(asked, "a request arrives")
     reply = client.rows[7][-1][1]
     assert reply is not None
-    told = deliverer.link.interest.has_interest(reply)
+    told: bool | None = None
+
+    async def known() -> bool:
+        nonlocal told
+        told = deliverer.link.interest.has_interest(reply)
+        return told is not False  # the interest comes over another connection than the request
+
+    await eventually(known, "the leaf hears of the inbox")
     assert deliverer.link.mistake(reply) is None
     deliverer.link.deliver([frame(reply.decode())])
     while not (message := await subscription.next_msg(TIMEOUT_S)).data:

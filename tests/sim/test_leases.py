@@ -40,7 +40,7 @@ def plan(seed: int) -> RunPlan:
 
 @each_change
 def test_no_look_up_is_older_than_an_ack_given_before() -> None:
-    result = run_plan(plan(2))
+    result = run_plan(plan(7))
     assert result.error == ""
     assert result.counters[f"struck: {Ill.DEPOSED_AND_ASKED}"] == FAULTS
     assert result.counters["look-ups answered by deposed leaders"] > 0  # while their leases lasted
