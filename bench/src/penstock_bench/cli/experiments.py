@@ -50,7 +50,7 @@ KEY_VALUES_EXAMPLES = examples(
 )
 API_READERS_EXAMPLES = examples(
     "penstock bench api-readers",
-    "penstock bench api-readers --messages 1000000 --readers 100 --json readers.json",
+    "penstock bench api-readers --messages 1000000 --json readers.json",
 )
 COMPACTION_EXAMPLES = examples(
     "# about 9 GB of disk meanwhile",
