@@ -337,7 +337,7 @@ ELSEWHERE: dict[str, dict[str, str]] = {
         "penstock bench *": MINUTES,
     },
     "beside-jetstream": {
-        "*": "tests/integration/test_jetstream_ownership.py::test_a_cluster_leaves_as_one_and_comes_back_only_when_told",
+        "*": "tests/integration/test_jetstream_ownership.py::test_beside_a_jetstream_only_the_domain_is_served",
     },
     "bridge-jetstream": {
         "*": "tests/docs/test_bridge_jetstream.py::test_the_page_does_what_it_says",
