@@ -12,7 +12,7 @@ import pytest
 from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy, StreamConfig
 from nats.js.errors import APIError, NoStreamResponseError, NotFoundError
 
-from tests.broker_process import running_broker, running_nats
+from tests.broker_process import eventually, running_broker, running_nats
 from tests.extent import each_change
 from tests.integration.clusters import ClusterProcesses
 from tests.integration.test_jetstream_streams import api_options, connected, said, serving, steady
@@ -187,8 +187,11 @@ async def delivering(connection: Any) -> None:
     await serving(connection)
     await said(connection, "STREAM.CREATE.trial", '{"name":"trial"}')
     config = '{"stream_name":"trial","config":{"filter_subject":"other"}}'
-    while "error" in await said(connection, "CONSUMER.CREATE.trial", config):  # noqa: ASYNC110 (nothing tells)
-        await asyncio.sleep(0.02)
+
+    async def can_deliver() -> bool:
+        return "error" not in await said(connection, "CONSUMER.CREATE.trial", config)
+
+    await eventually(can_deliver, "the leaf connection is up")
     await said(connection, "STREAM.DELETE.trial")
 
 

@@ -22,7 +22,7 @@ from penstock.node.partition.decisions import DecideRows
 from penstock.node.partition.expiry import FindExpired
 from penstock.node.step import DiskWork
 from penstock.vfs.faulty import FileFault, FileOperationKind, nth
-from tests.unit.node.harness import Broker
+from tests.unit.node.harness import Broker, Executed
 
 TTL = {"allow_message_ttl": True, "dedup_window_ms": None}
 MARKED = {**TTL, "allow_rollup": True, "subject_delete_marker_ttl_ms": 10_000}
@@ -58,6 +58,15 @@ def marked(broker: Broker) -> list[str]:
 
 def is_search(work: DiskWork) -> bool:
     return isinstance(getattr(work.run, "__self__", None), FindExpired)
+
+
+def searched(broker: Broker) -> Executed:
+    """Run a round's search of the log; the node is not told yet."""
+    broker.hung = (FindExpired,)
+    broker.tick(1_000)
+    broker.hung = ()
+    (number,) = [number for number, one in enumerate(broker.disk) if is_search(one)]
+    return broker.execute(number)
 
 
 # Within a second
@@ -213,11 +222,7 @@ def test_a_message_that_comes_while_the_log_is_read_is_not_replaced() -> None:
     publish(broker, "a", b"gone", "Nats-TTL: 2")
     publish(broker, "b", b"gone", "Nats-TTL: 2")
     go_on(broker, 1_500)
-    broker.hung = (FindExpired,)
-    broker.tick(1_000)
-    broker.hung = ()
-    (number,) = [number for number, one in enumerate(broker.disk) if is_search(one)]
-    executed = broker.execute(number)
+    executed = searched(broker)
     publish(broker, "a", b"newer")
     broker.complete(executed)
     broker.settle()
@@ -248,11 +253,7 @@ def test_a_message_that_is_purged_while_the_log_is_read_leaves_no_marker() -> No
     publish(broker, "a", b"purged", "Nats-TTL: 2")
     publish(broker, "b", b"gone", "Nats-TTL: 2")
     go_on(broker, 1_500)
-    broker.hung = (FindExpired,)
-    broker.tick(1_000)
-    broker.hung = ()
-    (number,) = [number for number, one in enumerate(broker.disk) if is_search(one)]
-    executed = broker.execute(number)
+    executed = searched(broker)
     request = PurgeSubjectRequest(stream_id=broker.stream_id("orders"), subject="orders.a")
     assert broker.answer(broker.request(request), PurgeSubjectResponse).messages == 1
     broker.complete(executed)
