@@ -7,6 +7,8 @@ completed. Then the exit code is that of the last run: 0, or 1 if it failed.
 
 from __future__ import annotations
 
+import contextlib
+import os
 import signal
 import threading
 import time
@@ -41,8 +43,7 @@ def repeated(every: str | None, run: Callable[[threading.Event | None], None]) -
         return
     interval_s = _interval_s(every)
     stop = threading.Event()
-    for number in _SIGNALS:
-        signal.signal(number, lambda *_: stop.set())
+    _set_on_signals(stop)
     is_failed = False
     while not stop.is_set():
         began_s = time.monotonic()
@@ -50,6 +51,28 @@ def repeated(every: str | None, run: Callable[[threading.Event | None], None]) -
         stop.wait(max(0.0, began_s + interval_s - time.monotonic()))
     if is_failed:
         raise typer.Exit(FAILED)
+
+
+def _set_on_signals(stop: threading.Event) -> None:
+    """Set `stop` soon after one of `_SIGNALS`, for the rest of the process's life.
+
+    A thread sets it. The handler runs in the main thread between any two steps, so also while this thread holds the
+    event's lock in `stop.wait`: there `stop.set` would wait for ever.
+    """
+    heard, tell = os.pipe()
+    os.set_blocking(tell, False)
+
+    def handle(*_: object) -> None:
+        with contextlib.suppress(BlockingIOError):  # the pipe is full of signals
+            os.write(tell, b"!")
+
+    def set_once_told() -> None:
+        os.read(heard, 1)
+        stop.set()
+
+    threading.Thread(target=set_once_told, name="penstock-signals", daemon=True).start()
+    for number in _SIGNALS:
+        signal.signal(number, handle)
 
 
 def _ran(run: Callable[[threading.Event | None], None], stop: threading.Event, interval_s: float) -> bool:

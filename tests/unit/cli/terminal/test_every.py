@@ -12,6 +12,8 @@ import typer
 from penstock.base.errors import ConfigError, OperationalError
 from penstock.cli.terminal.every import repeated
 from penstock.ops.errors import StoppedError
+from penstock.testing.errors import StuckError
+from penstock.testing.watchdog import watched
 
 Run = Callable[[threading.Event | None], None]
 
@@ -34,7 +36,7 @@ def runs(*outcomes: Exception | None) -> tuple[Run, list[int]]:
         begun.append(len(begun))
         if len(begun) == len(outcomes):
             signal.raise_signal(signal.SIGTERM)
-            assert stop.is_set()
+            assert stop.wait(60)
         if outcome is not None:
             raise outcome
 
@@ -45,6 +47,17 @@ def test_it_runs_until_a_signal_comes() -> None:
     run, begun = runs(None, None, None)
     repeated("1ms", run)
     assert begun == [0, 1, 2]
+
+
+def test_a_signal_may_come_while_the_main_thread_holds_the_lock_of_the_event() -> None:
+    def run(stop: threading.Event | None) -> None:
+        assert stop is not None
+        with stop._cond:  # type: ignore[attr-defined]  # as `stop.wait` holds it
+            signal.raise_signal(signal.SIGTERM)
+        assert stop.wait(60)
+
+    with watched(30, lambda: 0, lambda _: StuckError("the handler waits for the lock")):
+        repeated("1ms", run)
 
 
 def test_a_run_that_fails_is_reported_and_tried_again(capsys: pytest.CaptureFixture[str]) -> None:

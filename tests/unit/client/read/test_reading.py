@@ -422,30 +422,39 @@ async def test_why_a_new_partition_cannot_be_read_is_told(broker: FakeBroker, cl
             await anext(reading)
 
 
-async def test_a_range_that_is_being_repaired_is_waited_for_and_one_that_is_lost_is_told_at_once(
-    broker: FakeBroker, client: aio.Client
-) -> None:
+async def test_a_range_that_is_being_repaired_is_waited_for(broker: FakeBroker, client: aio.Client) -> None:
     stream_of(broker, batch(0, 3))
     waits: list[type] = []
-    is_repaired = is_lost = False
 
     async def intercept(request: Request) -> Answer | None:
-        if is_repaired or not isinstance(request, FetchRequest | ListOffsetsRequest):
+        if not isinstance(request, FetchRequest | ListOffsetsRequest):
             return None
         waits.append(type(request))
-        details = {} if is_lost else {"repairing": True}
-        if waits.count(type(request)) < 3 or is_lost:
-            raise RemoteError(ErrorCode.CORRUPT_RANGE, "damaged", **details)
+        if waits.count(type(request)) < 3:
+            raise RemoteError(ErrorCode.CORRUPT_RANGE, "damaged", repairing=True)
         return None
 
     broker.intercept = intercept
     assert await offsets_read(client, start=datetime.fromtimestamp(0, UTC)) == [0, 1, 2]
     assert waits == [ListOffsetsRequest] * 3 + [FetchRequest] * 3
-    waits.clear()
+
+
+@pytest.mark.parametrize(
+    ("details", "timeout"), [({"repairing": True}, 0.03), ({}, 60)], ids=["not repaired in time", "lost"]
+)
+async def test_a_range_that_is_not_repaired_is_told(
+    broker: FakeBroker, client: aio.Client, details: dict[str, object], timeout: float
+) -> None:
+    stream_of(broker, batch(0, 3))
+    asked = []
+
+    async def intercept(request: Request) -> Answer | None:
+        if not isinstance(request, FetchRequest | ListOffsetsRequest):
+            return None
+        asked.append(type(request))
+        raise RemoteError(ErrorCode.CORRUPT_RANGE, "damaged", **details)
+
+    broker.intercept = intercept
     with pytest.raises(CorruptRange, match="damaged"):
-        await offsets_read(client, timeout=0.03)
-    is_lost = True
-    waits.clear()
-    with pytest.raises(CorruptRange, match="damaged"):
-        await offsets_read(client)
-    assert waits == [ListOffsetsRequest]
+        await offsets_read(client, timeout=timeout)
+    assert details or asked == [ListOffsetsRequest], "what is lost is told at once"
