@@ -2,7 +2,7 @@
 
 Rules: a message is known once it was acked or read. A message without an ack may be a rollup, and be committed: other
 brokers then hide what it replaces, also a replica whose own log ends before it. So a message that is gone is held
-against its rollups only if each message behind it is known, up to the highest committed_end that any broker has had.
+against its rollups only if each message behind it is known, up to the highest committed_end that any leader has had.
 Messages beyond that are decided on nowhere.
 """
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 
+from penstock.testing.simulation.checks.checks import PartitionHistory
 from penstock.testing.simulation.inspector import FullLook
 
 _OF_ALL = b""  # stands for a subject: that of a rollup of all subjects
@@ -21,12 +22,7 @@ class Rollups:
     """The rollups of a stream of one partition."""
 
     kinds: dict[bytes, bytes] = field(default_factory=dict)  # by name of the message: "sub" or "all"
-    committed_end: int = 0  # the highest that any broker has had
     replaced: int = 0  # looks at messages that were gone
-
-    def saw(self, look: FullLook) -> None:
-        """Take the look at any replica."""
-        self.committed_end = max(self.committed_end, look.committed_end)
 
     def may_take(
         self, offset: int, end: int, subject: bytes, known: Mapping[int, bytes], told: Mapping[bytes, bytes]
@@ -46,7 +42,7 @@ class Rollups:
         return None if kind is None else _OF_ALL if kind == b"all" else told[name]
 
     def mistake(
-        self, look: FullLook, known: Mapping[int, bytes], told: Mapping[bytes, bytes], deleted: Container[int]
+        self, look: FullLook, history: PartitionHistory, told: Mapping[bytes, bytes], deleted: Container[int]
     ) -> str:
         """Return what a replica shows and must not, or no longer shows and must; empty if all is right.
 
@@ -55,8 +51,8 @@ class Rollups:
         later: set[bytes] = set()  # subjects with a rollup behind the present offset
         shown: dict[bytes, int] = {}  # … with one that the replica shows, and its offset
         is_whole = True  # all messages behind the present one are known
-        for offset in range(max(self.committed_end, max(known, default=-1) + 1) - 1, -1, -1):
-            if (name := known.get(offset)) is None:
+        for offset in range(history.committed_end - 1, -1, -1):
+            if (name := history.known.get(offset)) is None:
                 is_whole = False
                 continue
             subject = told[name]

@@ -136,10 +136,24 @@ class _Stream:
         return self.config.subject_limit is not None
 
     @property
+    def _gone(self) -> set[int]:
+        return {offset for offset, one in self.deletions.items() if one.answered_us is not None}
+
+    @property
     def live(self) -> list[int]:
         """Offsets of the messages that are known, and whose deletion was not answered."""
-        gone = {offset for offset, one in self.deletions.items() if one.answered_us is not None}
-        return sorted(self.history.known.keys() - gone)
+        return sorted(self.history.known.keys() - self._gone)
+
+    @property
+    def in_the_way(self) -> list[int]:
+        """Offsets of messages that may fill the stream: live ones, else those that refusals have named."""
+        return self.live or sorted({one for one in self.lasts.values() if one != _NONE} - self._gone)
+
+    def subject_of(self, offset: int, told: Mapping[bytes, bytes]) -> bytes:
+        """Return the subject of a message that is known, or that a refusal has named."""
+        if (name := self.history.known.get(offset)) is not None:
+            return told[name]
+        return next(subject for subject, last in self.lasts.items() if last == offset)
 
     def live_of(self, subject: bytes, told: Mapping[bytes, bytes]) -> int:
         """Return the last one of them on a subject; _NONE: there is none."""
@@ -362,7 +376,7 @@ class Expecting:
 
     def _ask_to_delete(self, stream: _Stream, offsets: tuple[int, ...], *, is_secure: bool) -> None:
         told, history = self._checks.told_subjects, stream.history
-        subjects = {told[history.known[one]]: one for one in offsets}
+        subjects = {stream.subject_of(one, told): one for one in offsets}
         history.deleting |= set(offsets)
         for one in offsets:
             stream.deletions.setdefault(one, _Deletion(self._now_us))
@@ -474,7 +488,6 @@ class Expecting:
             if before is not None and look[:-1] == before[:-1] and look.hidden is before.hidden:
                 continue
             self._looks[key] = look
-            stream.rollups.saw(look)
             if stream.replaces or stream.config.allow_rollup:
                 stream.history.deleting |= set(range(look.log_end))  # a later one of its subject may hide any of them
             if look.is_leader and look.leader_epoch > self._epochs.get(stream.stream_id, 0):
@@ -500,7 +513,7 @@ class Expecting:
     def _check_rollups(self, stream: _Stream, broker: SimBroker, look: inspector.FullLook) -> None:
         rollups, history = stream.rollups, stream.history
         before = rollups.replaced
-        if mistake := rollups.mistake(look, history.known, self._checks.told_subjects, stream.deletions):
+        if mistake := rollups.mistake(look, history, self._checks.told_subjects, stream.deletions):
             raise ViolationError(f"{history.name()}: {broker.name} {mistake}")
         self._around.count("messages that a rollup replaced", rollups.replaced - before)
 
@@ -550,8 +563,8 @@ class Expecting:
                 if stream.config.refuses_new_per_subject and not stream.live:
                     continue  # what was stored without an answer may have each of the subjects
                 if history.acks <= acks:
-                    if stream.stream_id and stream.config.refuses_new and (live := stream.live):
-                        self._ask_to_delete(stream, tuple(live[:3]), is_secure=True)
+                    if stream.stream_id and stream.config.refuses_new and (full := stream.in_the_way):
+                        self._ask_to_delete(stream, tuple(full[:3]), is_secure=True)
                     if stream.stream_id:
                         self._write_one(stream, self._subject(stream, self._drawn(_SUBJECTS)), _KNOWING)
                     waiting.append(f"{stream.config.name} stores nothing as expected")

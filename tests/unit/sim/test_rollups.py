@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from penstock.base.config import StreamConfig
 from penstock.live.row_set import NONE, RowSet
+from penstock.testing.simulation.checks.checks import PartitionHistory
 from penstock.testing.simulation.inspector import FullLook
 from tests.sim.checks.rollups import Rollups
 
@@ -17,13 +19,11 @@ def look(log_start: int = 0, committed_end: int = 3, hidden: RowSet = NONE) -> F
 
 
 def mistake(
-    at: FullLook, kinds: dict[bytes, bytes], committed_end: int = 0, deleted: frozenset[int] = frozenset()
+    at: FullLook, kinds: dict[bytes, bytes], committed_end: int = 3, deleted: frozenset[int] = frozenset()
 ) -> str:
-    """Return what is wrong with a replica, when another one has had that committed_end."""
-    rollups = Rollups(kinds)
-    for one in (at, look(committed_end=committed_end)):
-        rollups.saw(one)
-    return rollups.mistake(at, KNOWN, SUBJECTS, deleted)
+    """Return what is wrong with a replica, when a leader has had that committed_end."""
+    history = PartitionHistory(StreamConfig(name="s", subject="s.>"), 0, known=KNOWN, committed_end=committed_end)
+    return Rollups(kinds).mistake(at, history, SUBJECTS, deleted)
 
 
 def test_what_a_rollup_replaces_is_hidden_once_it_is_shown() -> None:
