@@ -26,7 +26,6 @@ SEEDS_WITH_UPGRADES = (10, 13, 16, 65)  # some in which brokers are upgraded
         pytest.param("who may append is looked at when it is appended", 3, marks=needs_time),
         pytest.param("who leads the audit next tells again what was told", 3, marks=needs_time),
         pytest.param("a follower shows what it has", 3, marks=needs_time),
-        pytest.param("readers see what is not decided on", 3, marks=needs_time),
         ("two registrations are made side by side", 1),
         pytest.param("only the first version is forgotten", 1, marks=needs_time),
         pytest.param("rows of an append are not checked", 1, marks=needs_time),

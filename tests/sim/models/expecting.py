@@ -11,7 +11,7 @@
 | … nor does any replica, up to its committed_end                                    | every event of a broker       |
 | with discard_new_per_subject a subject never gets more messages than it may        | as the first                  |
 | with a limit by subject that hides, readers never see more than max_messages       | every event of a broker       |
-| what a rollup replaces is shown nowhere once the rollup is, and nothing else goes  | every event of a broker       |
+| what a rollup replaces is hidden, and nothing else: see `checks/rollups`           | every event of a broker       |
 | a message whose expectation is true is stored, also after all failovers            | the end: see `waits_for`      |
 
 Rules: writers use what they were told last: by acks, by refusals (which name the last sequence) and by answered
@@ -54,6 +54,7 @@ from penstock.testing.simulation import inspector
 from penstock.testing.simulation.broker.broker import SimBroker, Surroundings
 from penstock.testing.simulation.checks.checks import Checks, PartitionHistory, SentMessage
 from tests.sim.checks.refusals import Refusals
+from tests.sim.checks.rollups import Rollups
 from tests.sim.models.client_state import StreamGeneration, kind_of
 from tests.sim.models.requests import SimClient
 from tests.sim.models.sending import TRIES_MAX, Sender
@@ -103,7 +104,7 @@ class _Stream:
     deleted: dict[bytes, int] = field(default_factory=dict)  # subject → last message of it that was deleted
     deletions: dict[int, _Deletion] = field(default_factory=dict)  # by offset
     wanted: dict[bytes, _Wanted] = field(default_factory=dict)  # by name of the message
-    rollups: dict[bytes, bytes] = field(default_factory=dict)  # the same → "sub" or "all"
+    rollups: Rollups = field(default_factory=Rollups)
 
     @property
     def config(self) -> StreamConfig:
@@ -126,14 +127,8 @@ class _Stream:
         return deletion is not None and (acked_us is None or deletion.asked_us <= acked_us)
 
     def is_rolled_up(self, offset: int, end: int, subject: bytes, told: Mapping[bytes, bytes]) -> bool:
-        """True if a rollup before `end` may have taken a message on that subject: one is known, or may be unknown."""
-        if not self.config.allow_rollup:
-            return False
-        known = self.history.known
-        between = [known.get(one) for one in range(offset + 1, end)]
-        of = {b"all": True, b"sub": False}
-        kinds = ((of.get(self.rollups.get(name, b"")), told[name]) for name in between if name is not None)
-        return None in between or any(is_all or (is_all is False and on == subject) for is_all, on in kinds)
+        """True if a rollup before `end` may have taken a message on that subject."""
+        return self.config.allow_rollup and self.rollups.may_take(offset, end, subject, self.history.known, told)
 
     @property
     def replaces(self) -> bool:
@@ -141,10 +136,24 @@ class _Stream:
         return self.config.subject_limit is not None
 
     @property
+    def _gone(self) -> set[int]:
+        return {offset for offset, one in self.deletions.items() if one.answered_us is not None}
+
+    @property
     def live(self) -> list[int]:
         """Offsets of the messages that are known, and whose deletion was not answered."""
-        gone = {offset for offset, one in self.deletions.items() if one.answered_us is not None}
-        return sorted(self.history.known.keys() - gone)
+        return sorted(self.history.known.keys() - self._gone)
+
+    @property
+    def in_the_way(self) -> list[int]:
+        """Offsets of messages that may fill the stream: live ones, else those that refusals have named."""
+        return self.live or sorted({one for one in self.lasts.values() if one != _NONE} - self._gone)
+
+    def subject_of(self, offset: int, told: Mapping[bytes, bytes]) -> bytes:
+        """Return the subject of a message that is known, or that a refusal has named."""
+        if (name := self.history.known.get(offset)) is not None:
+            return told[name]
+        return next(subject for subject, last in self.lasts.items() if last == offset)
 
     def live_of(self, subject: bytes, told: Mapping[bytes, bytes]) -> int:
         """Return the last one of them on a subject; _NONE: there is none."""
@@ -292,7 +301,7 @@ class Expecting:
             fields += b"Nats-Msg-Id: %b\r\n" % message.name.rstrip(b".")
         if stream.config.allow_rollup and (kind := {0: b"all", 1: b"sub", 2: b"sub"}.get(self._drawn(12))) is not None:
             fields += b"Nats-Rollup: %b\r\n" % kind
-            stream.rollups[message.name] = kind
+            stream.rollups.kinds[message.name] = kind
             if kind == b"all":
                 stream.history.truncating = _OFFSET_MAX  # it may raise the log start
         if fields:
@@ -367,7 +376,7 @@ class Expecting:
 
     def _ask_to_delete(self, stream: _Stream, offsets: tuple[int, ...], *, is_secure: bool) -> None:
         told, history = self._checks.told_subjects, stream.history
-        subjects = {told[history.known[one]]: one for one in offsets}
+        subjects = {stream.subject_of(one, told): one for one in offsets}
         history.deleting |= set(offsets)
         for one in offsets:
             stream.deletions.setdefault(one, _Deletion(self._now_us))
@@ -502,27 +511,11 @@ class Expecting:
         self._around.scheduler.after(_SLOW_US, end)
 
     def _check_rollups(self, stream: _Stream, broker: SimBroker, look: inspector.FullLook) -> None:
-        known, told, name = stream.history.known, self._checks.told_subjects, stream.history.name()
-        later: dict[bytes, int] = {}  # subject → its next rollup; b"": that of all
-        shown: dict[bytes, int] = {}  # the same, of rollups that are shown
-        is_whole = True  # all messages behind the present one are known
-        for offset in range(max(look.log_end, max(known, default=0) + 1) - 1, -1, -1):
-            if (message := known.get(offset)) is None:
-                is_whole = False
-                continue
-            subject, kind = told[message], stream.rollups.get(message)
-            is_shown = look.log_start <= offset < look.visible_end and offset not in look.hidden
-            if is_shown and (beside := {b"", subject} & shown.keys()):
-                raise ViolationError(f"{name}: {broker.name} shows {offset} beside the rollups {beside} of {shown}")
-            is_gone = offset < look.log_start or offset in look.hidden
-            if is_gone and is_whole and not {b"", subject} & later.keys() and offset not in stream.deletions:
-                raise ViolationError(f"{name}: {broker.name} shows {offset} no more, and no rollup replaced it")
-            self._around.count("messages that a rollup replaced", is_gone)
-            if kind is not None:
-                of = b"" if kind == b"all" else subject
-                later.setdefault(of, offset)
-                if is_shown:
-                    shown.setdefault(of, offset)
+        rollups, history = stream.rollups, stream.history
+        before = rollups.replaced
+        if mistake := rollups.mistake(look, history, self._checks.told_subjects, stream.deletions):
+            raise ViolationError(f"{history.name()}: {broker.name} {mistake}")
+        self._around.count("messages that a rollup replaced", rollups.replaced - before)
 
     def _check_fullness(
         self, stream: _Stream, broker: SimBroker, look: inspector.FullLook, before: inspector.FullLook | None
@@ -570,8 +563,8 @@ class Expecting:
                 if stream.config.refuses_new_per_subject and not stream.live:
                     continue  # what was stored without an answer may have each of the subjects
                 if history.acks <= acks:
-                    if stream.stream_id and stream.config.refuses_new and (live := stream.live):
-                        self._ask_to_delete(stream, tuple(live[:3]), is_secure=True)
+                    if stream.stream_id and stream.config.refuses_new and (full := stream.in_the_way):
+                        self._ask_to_delete(stream, tuple(full[:3]), is_secure=True)
                     if stream.stream_id:
                         self._write_one(stream, self._subject(stream, self._drawn(_SUBJECTS)), _KNOWING)
                     waiting.append(f"{stream.config.name} stores nothing as expected")

@@ -59,6 +59,8 @@ from tests.sim.models.requests import SimClient
 from tests.sim.plan.plan import Act, PlannedOperation
 
 NAME = "marked"
+MARK_ACTS = 64  # shares of the acts in an operation's number: see `_act`
+LIMIT_ACT = 60  # changes the limit
 _PARTITIONS = 2
 _PARTITIONS_MAX = 4
 _GENERATIONS = 3
@@ -196,8 +198,8 @@ class Marking:
             return
         (generation,) = self.generations
         chance = operation.number
-        number = chance // 64 % generation.config.partitions
-        act = chance % 64
+        number = chance // MARK_ACTS % generation.config.partitions
+        act = chance % MARK_ACTS
         if act < 18:
             self._append(generation, number)
         elif act < 44:
@@ -206,7 +208,7 @@ class Marking:
             self._read(generation, number)
         elif act < 60:
             self._ask_last(generation, number)
-        elif act == 60:
+        elif act == LIMIT_ACT:
             self._limit(generation)
         elif act == 61:
             self._grow(generation)
