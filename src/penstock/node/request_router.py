@@ -134,7 +134,7 @@ class RequestRouter:
             replicas.log_maintenance,
             write=self.storing.append_to_companion,
         )
-        self.expiries = Expiries(context, cluster, replicas, self.storing)
+        self.expiries = Expiries(context, cluster, replicas, self.storing, self.deletions)
         self.mark_snapshots = MarkSnapshots(context, replicas, write=self.storing.append_to_companion)
         self.report = StatusReport(context, cluster, replicas, listener, budget.meters)
         self.in_flight = InFlightTotal(self.storing.appends, backlog, budget)

@@ -92,7 +92,7 @@ class Partition:
         "committed_bytes", "committed_end", "counters", "cutting", "damage_told", "dedup", "domain_prefix", "dropped",
         "fenced_told", "flush_us", "flushing", "following", "fresh_us", "image_index", "impediment", "in_flight",
         "is_mute", "key", "keys", "lasts", "leader_epoch", "leadership", "leads", "led_epoch", "limit_start",
-        "listened_us", "log", "marks_failure", "mending", "mending_fails", "meters", "misaddressed",
+        "listened_us", "log", "markers_end", "marks_failure", "mending", "mending_fails", "meters", "misaddressed",
         "names_checked_us", "owes_name_check", "producers", "published", "refusal", "rolled_up_end", "rollup_at",
         "row_limit", "sid", "stall", "stream", "subscribed", "taken", "terms", "traffic", "trouble", "truncated",
         "undelivered_told", "unheard", "unheard_told_us", "unmarked", "values", "vfs", "visible", "visit_us",
@@ -152,6 +152,7 @@ class Partition:
         self.led_epoch = 0  # last leader epoch in which this broker led, also in earlier runs; 0 if none
         self.rollup_at = NO_ROLLUP  # offset of this leadership's last rollup message of all
         self.rolled_up_end = 0  # a leader's log has no rollup from there on
+        self.markers_end = 0  # this leadership has written no delete marker from there on
         self.dropped: Mapping[str, int] = _NOTHING  # number of dropped messages by reason
         # kinds of refusals reported since the stream's config changed
         self.undelivered_told: frozenset[bytes] = frozenset()
@@ -467,6 +468,7 @@ class Partition:
         leadership.image_index = self.image_index
         self.rollup_at = UNKNOWN_ROLLUP if self.stream.config.allow_rollup else NO_ROLLUP
         self.rolled_up_end = self.log.log_end if self.stream.decides_rollups else 0
+        self.markers_end = 0
         self._limit_rows()
         self.leads, self._recovered_end = False, self.log.log_end
         if leadership.committed_end > self.committed_end:
