@@ -235,6 +235,26 @@ def test_a_message_that_comes_while_the_log_is_read_is_not_replaced() -> None:
     assert rows(broker) == [("a", b"newer"), ("b", b"")]
 
 
+def test_rows_that_are_hidden_while_the_log_is_read_keep_no_marker_from_being_written() -> None:
+    """As with rollups at a high rate: each of them ends the table of last sequences."""
+    broker = started(**MARKED)
+    publish(broker, "a", b"gone", "Nats-TTL: 10")
+    publish(broker, "b", b"gone", "Nats-TTL: 10")
+    go_on(broker, 9_500)
+    executed = searched(broker)
+    for number in range(3):
+        publish(broker, "c", b"%d" % number, "Nats-Rollup: sub")
+    publish(broker, "a", b"newer")
+    publish(broker, "c", b"last", "Nats-Rollup: sub")
+    (partition,) = [one for one in broker.node._partitions.values() if one.stream.name == "orders"]
+    assert partition.log.hidden
+    broker.complete(executed)
+    broker.settle()
+    assert partition.committed_end == 8, "in this round, not in a later one"
+    go_on(broker, 1_000)
+    assert rows(broker) == [("a", b"newer"), ("c", b"last"), ("b", b"")]
+
+
 def test_a_message_stays_until_its_marker_is_shown() -> None:
     broker = started(**BUCKET)
     publish(broker, "z", b"v", "Nats-Expected-Last-Subject-Sequence: 0")  # from then on last sequences are known

@@ -12,7 +12,7 @@ take turns.
 
 A subject whose last message expires gets its delete marker first, which is a rollup: it hides that message, so no
 reader finds the subject without both, and no leader finds it twice. What came on the subject while the round read the
-log is found in the table of last sequences (`LastSequences`), and no marker is written then. Nor is one for a message that is
+log is recorded (`Partition.newcomers`), and no marker is written then. Nor is one for a message that is
 removed on request: a round waits for the requests that are pending. If the leadership ends,
 the next leader reads its log anew: a committed marker is the subject's last message, and a lost one is written again.
 
@@ -31,7 +31,7 @@ from itertools import count
 from penstock.base import limits
 from penstock.base.config import Intake
 from penstock.base.errors import ErrorCode, RemoteError
-from penstock.ingest.last_sequences import LastSequences
+from penstock.hot.subject_table import SubjectTable
 from penstock.live.marks import HideReason
 from penstock.live.row_set import NONE
 from penstock.messages import AddCompanionRequest, AppendResponse, Response
@@ -66,10 +66,10 @@ class _Expiring:
         "begun_us",
         "blocks",
         "is_busy",
-        "lasts",
         "leadership",
         "learn_us",
         "markers_end",
+        "newcomers",
         "partition",
         "query",
         "rules",
@@ -82,7 +82,7 @@ class _Expiring:
         self.partition, self.leadership, self.rules = partition, leadership, rules
         self.blocks = ExpiryBlocks(partition.log_start, budget)
         self.query: FindExpired | None = None  # of the round under way
-        self.lasts: LastSequences | None = None  # knows what comes on subjects since the round began
+        self.newcomers: SubjectTable | None = None  # knows what comes on subjects since the round began
         self.is_busy = False  # from the begin of a round until what it found is hidden
         self.markers_end: int | None = None  # end of the markers of the round, until they are shown
         self.at_us: int | None = None  # elapsed time of the next round
@@ -90,6 +90,18 @@ class _Expiring:
         self.start_us: int | None = None  # elapsed time when the log start can follow what is hidden
         longest_us = rules.longest_us or limits.OFFSET_MAX
         self.learn_us = min(_LEARN_US, max(_LEARN_US_MIN, longest_us // 4))
+
+    def over(self) -> None:
+        """Forget the round."""
+        self.is_busy, self.query, self.markers_end = False, None, None
+        if self.newcomers is not None and self.partition.newcomers is self.newcomers:
+            self.partition.newcomers = None
+        self.newcomers = None
+
+
+def _newcomers(log_end: int) -> SubjectTable:
+    """Return what subjects get from now on, to be recorded."""
+    return SubjectTable(limits.EXPIRY_NEWCOMERS_MAX, log_end)
 
 
 class Expiries:
@@ -140,6 +152,7 @@ class Expiries:
             one.blocks.close()
             if one.query is not None:
                 one.query.give_up()
+            one.over()
 
     def stop(self) -> None:
         """Begin no more rounds because the broker stops. May be called twice."""
@@ -197,7 +210,7 @@ class Expiries:
             if not partition.knows_hidden:
                 raise RemoteError(ErrorCode.NOT_YET, "what is hidden is not known yet")
             if one.rules.marker_us:
-                one.lasts = partition.keep_lasts()
+                one.newcomers = partition.newcomers = _newcomers(partition.log.log_end)
             view = partition.live_view()
         except RemoteError as error:
             self._retry(one, error)
@@ -219,37 +232,37 @@ class Expiries:
         self._outbox.work(Lane.READ, query.run, done)
 
     def _append_markers(self, one: _Expiring, query: FindExpired) -> None:
-        partition, lasts = one.partition, one.lasts
-        if lasts is None or partition.lasts is not lasts or lasts.table.known_from > query.log_end:
+        partition, newcomers = one.partition, one.newcomers
+        if newcomers is None or partition.newcomers is not newcomers or newcomers.known_from > query.log_end:
             self._retry(one, None)  # what has come since the round began is not known
             return
-        find, hidden, log_start = lasts.table.find, partition.log.hidden or NONE, partition.log_start
+        find, hidden, log_start = newcomers.find, partition.log.hidden or NONE, partition.log_start
 
         def needs_marker(name: bytes, last: int) -> bool:  # deleted or purged meanwhile, it leaves none
-            is_last = find(name, 0, len(name)) < query.log_end
-            return is_last and last >= log_start and hidden.first_absent(last) == last
+            return find(name, 0, len(name)) < 0 and last >= log_start and last not in hidden
 
-        emptied = {name: last for name in query.emptied if needs_marker(name, last := query.last_of(name))}
+        emptied = {name: last for name, last in query.emptied.items() if needs_marker(name, last)}
         if not emptied or not partition.stream.takes:
             self._hide(one, query)
             return
         if self._may_be_purged(partition, emptied):
             self._retry(one, None)
             return
-        subjects = [*emptied]
 
         def heard(response: Response | RemoteError) -> None:
             if not self._is_current(one):
                 return
             if isinstance(response, AppendResponse):
-                one.markers_end = response.base_offset + len(subjects)
+                one.markers_end = response.base_offset + len(emptied)
                 self._hide_behind_markers(one)
             elif isinstance(response, RemoteError) and response.code != ErrorCode.STREAM_FULL:
                 self._retry(one, response)
             else:  # what expires makes room in a full stream, which takes no marker
                 self._hide(one, query)
 
-        made = markers(subjects, one.rules.marker_us)
+        made = query.markers
+        if made is None or len(emptied) < len(query.emptied):
+            made = markers([*emptied], one.rules.marker_us)
         self._storing.append_to(partition, InternalCaller(heard), made.data, made.asked, are_rollups=True)
         partition.markers_end = partition.log.log_end
 
@@ -309,7 +322,7 @@ class Expiries:
 
     def _end(self, one: _Expiring, *, is_cut: bool = False) -> None:
         """Plan the next round."""
-        one.is_busy, one.query, one.lasts, one.markers_end = False, None, None, None
+        one.over()
         now, partition = self._context.now, one.partition
         next_us = one.blocks.next_us
         dues_us = [now.elapsed_us] if is_cut else []
@@ -325,7 +338,7 @@ class Expiries:
 
     def _retry(self, one: _Expiring, error: Exception | None) -> None:
         """Begin another round in a moment: nothing of this one is lost but the reading."""
-        one.is_busy, one.query, one.lasts, one.markers_end = False, None, None, None
+        one.over()
         self._plan(one, self._context.now.elapsed_us + (_PAUSE_US if error is None else _RETRY_US))
         if error is None or isinstance(error, QueryGivenUpError):
             return

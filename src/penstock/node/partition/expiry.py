@@ -67,7 +67,7 @@ class FindExpired(Query):
     split for marks. Then call `settle`, once it is hidden.
 
     `view`: what readers are shown, to the end of the log. `emptied`: subjects that have no other message below
-    `log_end`, and need a delete marker. `ids_from`: the message ids from there on count, so the log start stays below.
+    `log_end`, and need a delete marker, with the offset of the last one that expires. `ids_from`: the message ids from there on count, so the log start stays below.
     """
 
     def __init__(self, view: LogView, blocks: ExpiryBlocks, end: int, now_us: int, rules: ExpiryRules) -> None:
@@ -76,7 +76,8 @@ class FindExpired(Query):
         self.ids_from = view.log_start
         self.found = NONE
         self.pieces: list[RowSet] = []
-        self.emptied: list[bytes] = []
+        self.emptied: dict[bytes, int] = {}
+        self.markers: Markers | None = None  # of all `emptied`, made here as that takes long
         self.is_cut = False  # there is more to read, or to hide
         self._blocks = blocks
         self._end = end
@@ -106,7 +107,9 @@ class FindExpired(Query):
         self.found = self._rows.finish()
         self.pieces = self.found.split(limits.SURVEY_MARK_BYTES_MAX)
         if self._lasts:
-            self.emptied = self._emptied()
+            self.emptied = {subject: self._lasts[subject][0] for subject in self._emptied()}
+        if self.emptied:
+            self.markers = markers([*self.emptied], self._rules.marker_us)
         if self._rules.longest_us:
             self._find_ids()
 
@@ -117,10 +120,6 @@ class FindExpired(Query):
         except RemoteError as error:
             if error.code != ErrorCode.CORRUPT_RANGE:
                 raise
-
-    def last_of(self, subject: bytes) -> int:
-        """Return the offset of the last message that expires on one of the subjects `emptied`."""
-        return self._lasts[subject][0]
 
     def settle(self) -> None:
         """Note when the blocks that were looked at are due next: what was found is hidden."""
