@@ -244,6 +244,8 @@ def test_rows_that_are_hidden_while_the_log_is_read_keep_no_marker_from_being_wr
     executed = searched(broker)
     for number in range(3):
         publish(broker, "c", b"%d" % number, "Nats-Rollup: sub")
+        broker.tick(50)
+        broker.settle()
     publish(broker, "a", b"newer")
     publish(broker, "c", b"last", "Nats-Rollup: sub")
     (partition,) = [one for one in broker.node._partitions.values() if one.stream.name == "orders"]
