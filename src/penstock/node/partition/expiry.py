@@ -248,8 +248,6 @@ class FindExpired(Query):
             is_here = pc.and_(pc.greater_equal(offsets, begin), pc.less(offsets, end))
             is_later = pc.and_(is_here, pc.greater(expiries_us, self._now_us))
             nearest.add(expiries_us.filter(is_later), offsets.filter(is_later))
-            if least_us > self._now_us:
-                continue
             is_over = pc.and_(is_here, pc.and_(pc.greater(expiries_us, 0), pc.less_equal(expiries_us, self._now_us)))
             room = self._rows_max - self._count
             gone = rows.filter(is_over).slice(0, room)
