@@ -113,7 +113,7 @@ class RequestRouter:
         self.decisions = RowDecisions(context, replicas, write=self.storing.append_to_companion)
         self.lookups = LookupApi(context, self.decisions, replicas.leases, stopping=STOPPING)
         bounds = CommitBounds(context, find, peers, budget.refusals)
-        self.offsets = GroupOffsets(context, cluster, find, bounds, write=write)
+        self.offsets = GroupOffsets(context, cluster, find, bounds, replicas.leases, write=write)
         self.schemas = SchemaRegistry(context, cluster, find, budget.meters.counters, write=write)
         self.schema_checks = SchemaChecks(context, self.schemas, peers, backlog, budget.meters.counters)
         self.publishing = StagedPublisher(context, cluster, find, write=write)
@@ -134,7 +134,7 @@ class RequestRouter:
             replicas.log_maintenance,
             write=self.storing.append_to_companion,
         )
-        self.expiries = Expiries(context, cluster, replicas, self.storing)
+        self.expiries = Expiries(context, cluster, replicas, self.storing, self.deletions)
         self.mark_snapshots = MarkSnapshots(context, replicas, write=self.storing.append_to_companion)
         self.report = StatusReport(context, cluster, replicas, listener, budget.meters)
         self.in_flight = InFlightTotal(self.storing.appends, backlog, budget)

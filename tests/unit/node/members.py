@@ -135,11 +135,11 @@ class Brokers:
         member = self[broker_id]
         for others_take_over in (member.node.hand_over, member.node.leave):
             if others_take_over == member.node.leave:
-                member.node.drain(self.clock.now)
+                member.node.drain(member.clock.now)
                 member.nats.wanted.clear()
                 member.nats.subscriptions.clear()
             done: list[bool] = []
-            others_take_over(self.clock.now, partial(done.append, True))
+            others_take_over(member.clock.now, partial(done.append, True))
             self.settle()
             while not done:
                 self.run(50)
@@ -188,14 +188,14 @@ class Brokers:
             self._era += 1
             self._up[sender, to] = self._era
             cluster_id = self.members[to].cluster_id
-            self.members[sender].node.peer_up(to, self.clock.now, cluster_id, is_proven=self.prove)
+            self.members[sender].node.peer_up(to, self.members[sender].clock.now, cluster_id, is_proven=self.prove)
 
     def _lose(self, pair: tuple[BrokerId, BrokerId]) -> None:
         era = self._up.pop(pair)
         if (asked := self.members.get(pair[1])) is not None:
             asked.node.callers_disconnected([caller for caller in asked.asked if caller.era == era])
         if pair[0] in self.members:
-            self.members[pair[0]].node.peer_lost(pair[1], self.clock.now)
+            self.members[pair[0]].node.peer_lost(pair[1], self.members[pair[0]].clock.now)
 
     def _awake(self) -> list[Member]:
         return [member for member in self.members.values() if member.broker_id not in self._hung]
@@ -227,18 +227,18 @@ class Brokers:
             caller = _Asked(sender, request.token, era)
             to = self.members[request.to]
             to.asked.add(caller)
-            to.node.request(caller, request.request, request.payload, self.clock.now, THE_BROKER)
+            to.node.request(caller, request.request, request.payload, to.clock.now, THE_BROKER)
 
     def _answer(self, sender: BrokerId, reply: Reply, raw: bytes) -> None:
         caller = reply.caller
         assert isinstance(caller, _Asked)
         if caller.token == _JOINS and caller.sender in self.members:
             assert isinstance(reply.response, JoinResponse), reply.response
-            self.members[caller.sender].node.joined(reply.response, self.clock.now)
+            self.members[caller.sender].node.joined(reply.response, self.members[caller.sender].clock.now)
             return
         if self._up.get((caller.sender, sender)) == caller.era and caller.sender in self.members:
             node = self.members[caller.sender].node
-            node.answered(sender, caller.token, reply.response, raw, self.clock.now)
+            node.answered(sender, caller.token, reply.response, raw, self.members[caller.sender].clock.now)
 
     def run(self, ms: int) -> None:
         """Time passes, in ticks of 50 ms."""

@@ -10,16 +10,21 @@ import pytest
 from penstock.base import limits
 from penstock.base.config import Intake
 from penstock.base.errors import ErrorCode, RemoteError
+from penstock.base.ids import Offset
 from penstock.messages import (
     AlterStreamRequest,
     AlterStreamResponse,
+    DeleteMessagesRequest,
     PurgeSubjectRequest,
     PurgeSubjectResponse,
     SetIntakeRequest,
     SetIntakeResponse,
+    TruncateRequest,
+    TruncateResponse,
 )
 from penstock.node.partition.decisions import DecideRows
 from penstock.node.partition.expiry import FindExpired
+from penstock.node.partition.row_search import FindOffsets, FindSubject
 from penstock.node.step import DiskWork
 from penstock.vfs.faulty import FileFault, FileOperationKind, nth
 from tests.unit.node.harness import Broker, Executed
@@ -230,6 +235,28 @@ def test_a_message_that_comes_while_the_log_is_read_is_not_replaced() -> None:
     assert rows(broker) == [("a", b"newer"), ("b", b"")]
 
 
+def test_rows_that_are_hidden_while_the_log_is_read_keep_no_marker_from_being_written() -> None:
+    """As with rollups at a high rate: each of them ends the table of last sequences."""
+    broker = started(**MARKED)
+    publish(broker, "a", b"gone", "Nats-TTL: 10")
+    publish(broker, "b", b"gone", "Nats-TTL: 10")
+    go_on(broker, 9_500)
+    executed = searched(broker)
+    for number in range(3):
+        publish(broker, "c", b"%d" % number, "Nats-Rollup: sub")
+        broker.tick(50)
+        broker.settle()
+    publish(broker, "a", b"newer")
+    publish(broker, "c", b"last", "Nats-Rollup: sub")
+    (partition,) = [one for one in broker.node._partitions.values() if one.stream.name == "orders"]
+    assert partition.log.hidden
+    broker.complete(executed)
+    broker.settle()
+    assert partition.committed_end == 8, "in this round, not in a later one"
+    go_on(broker, 1_000)
+    assert rows(broker) == [("a", b"newer"), ("c", b"last"), ("b", b"")]
+
+
 def test_a_message_stays_until_its_marker_is_shown() -> None:
     broker = started(**BUCKET)
     publish(broker, "z", b"v", "Nats-Expected-Last-Subject-Sequence: 0")  # from then on last sequences are known
@@ -259,6 +286,71 @@ def test_a_message_that_is_purged_while_the_log_is_read_leaves_no_marker() -> No
     broker.complete(executed)
     broker.settle()
     go_on(broker, 2_000)
+    assert rows(broker) == [("b", b"")]
+
+
+def test_a_message_that_is_truncated_while_the_log_is_read_leaves_no_marker() -> None:
+    broker = started(**BUCKET)
+    publish(broker, "a", b"truncated", "Nats-TTL: 2")
+    publish(broker, "b", b"gone", "Nats-TTL: 2")
+    go_on(broker, 1_500)
+    executed = searched(broker)
+    request = TruncateRequest(stream_id=broker.stream_id("orders"), before=Offset(1))
+    assert broker.ask(request, TruncateResponse).messages == 1
+    broker.complete(executed)
+    broker.settle()
+    go_on(broker, 2_000)
+    assert rows(broker) == [("b", b"")]
+
+
+def works_of(broker: Broker, kind: type) -> list[int]:
+    return [at for at, one in enumerate(broker.disk) if isinstance(getattr(one.run, "__self__", None), kind)]
+
+
+@pytest.mark.parametrize("kind", ["purge", "delete"])
+def test_a_message_that_is_being_purged_leaves_no_marker(kind: str) -> None:
+    """The purge has searched, or will, before its message expires: it would not find the marker."""
+    broker = started(**BUCKET)
+    publish(broker, "a", b"purged", "Nats-TTL: 2")
+    publish(broker, "b", b"gone", "Nats-TTL: 2")
+    go_on(broker, 1_500)
+    executed = searched(broker)
+    broker.hung = (FindSubject, FindOffsets)
+    stream_id = broker.stream_id("orders")
+    purge = PurgeSubjectRequest(stream_id=stream_id, subject="orders.a")
+    delete = DeleteMessagesRequest(stream_id=stream_id, offsets=(Offset(0),))
+    asked = broker.request(purge if kind == "purge" else delete)
+    assert works_of(broker, FindSubject if kind == "purge" else FindOffsets)
+    broker.complete(executed)
+    broker.settle()
+    for _ in range(10):
+        broker.tick(100)
+    assert ("a", b"") not in rows(broker)
+    broker.hung = ()
+    broker.settle()
+    assert asked in broker.replies
+    assert not isinstance(broker.replies[asked].response, RemoteError)
+    go_on(broker, 2_000)
+    assert rows(broker) == [("b", b"")]
+
+
+def test_a_purge_finds_the_marker_that_is_on_its_way() -> None:
+    broker = started(**BUCKET)
+    publish(broker, "a", b"gone", "Nats-TTL: 2")
+    publish(broker, "b", b"gone", "Nats-TTL: 2")
+    go_on(broker, 1_500)
+    executed = searched(broker)
+    broker.syncs_hang = True
+    broker.complete(executed)
+    request = PurgeSubjectRequest(stream_id=broker.stream_id("orders"), subject="orders.a")
+    asked = broker.request(request)
+    broker.tick(100)
+    assert asked not in broker.replies
+    broker.syncs_hang = False
+    broker.turn()
+    broker.settle()
+    go_on(broker, 2_000)
+    broker.answer(asked, PurgeSubjectResponse)
     assert rows(broker) == [("b", b"")]
 
 

@@ -18,7 +18,7 @@ from penstock.base.ids import BrokerId, Incarnation, PartitionId, PartitionKey, 
 from penstock.metadata import elections
 from penstock.metadata.commands import FenceBroker, RaiseFeatureLevel, RegisterBroker, StopBroker
 from penstock.metadata.elections import BrokerReturn, Elected, ElectionRules
-from penstock.metadata.feature_levels import LEADER_DECIDES, level_of, level_text
+from penstock.metadata.feature_levels import LEADER_DECIDES, FeatureLevel, level_of, level_text
 from penstock.metadata.feature_versions import too_old_for
 from penstock.metadata.image import BrokerState, ClusterImage, CommandOutcome, PartitionState, StreamState
 
@@ -83,11 +83,16 @@ def raise_feature_level(
     if older is not None:
         raise older
     raised = replace(image, feature_level=command.feature_level)
-    if raised.has_feature(LEADER_DECIDES):
-        for state in image.streams.values():
-            if state.config.allow_rollup:  # the leaders decide on rollups from now on, by marks
-                raised = raised.with_changed(msgspec.structs.replace(state, has_companion=True))
+    for state in gaining_companions(image, command.feature_level):
+        raised = raised.with_changed(msgspec.structs.replace(state, has_companion=True))
     return raised, CommandOutcome(changed=True)
+
+
+def gaining_companions(image: ClusterImage, level: FeatureLevel) -> list[StreamState]:
+    """Return the streams that get companion logs at that level: the leaders decide on rollups from then on, by marks."""
+    if level < LEADER_DECIDES.level:
+        return []
+    return [state for state in image.streams.values() if state.config.allow_rollup and not state.has_companion]
 
 
 def _knows_last_run(command: RegisterBroker, known: BrokerState) -> bool:

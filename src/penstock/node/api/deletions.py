@@ -7,6 +7,9 @@ deleted: they cannot be truncated, nor written again at the same offset. A reque
 carried out; repeated, it finds the rows gone. Secure deletions are answered in the same way: `Erasures` tells how far
 the replicas have erased them.
 
+A purge finds the delete markers, too, that take the place of what it would have hidden: it waits for those that are
+written already, and what expires waits for pending requests (`may_hide`).
+
     requested → found → recorded for `__audit` → companion log there → marked → committed → answered
                   └─ dry run, or nothing found: answered
 """
@@ -50,7 +53,7 @@ from penstock.node.partition.internal_streams import users_own
 from penstock.node.partition.log_queries import QueryGivenUpError
 from penstock.node.partition.partition import Partition
 from penstock.node.partition.query_executor import QueryExecutor
-from penstock.node.partition.row_search import FindOffsets, FindSubject
+from penstock.node.partition.row_search import FindOffsets, FindSubject, matches_any
 from penstock.node.replicas.hidden_rows import HiddenRows
 from penstock.node.replicas.partition_lookup import PartitionLookup
 from penstock.node.security.access import Call
@@ -119,11 +122,25 @@ class Deletions:
             try:
                 if error is not None:
                     raise error
-                self._search(call, partition, leadership, request)
+                if partition.visible_end < partition.markers_end:  # markers were written meanwhile
+                    self._decisions.when_decided(call, partition, decided, partition.markers_end)
+                else:
+                    self._search(call, partition, leadership, request)
             except RemoteError as refusal:
                 self._outbox.reply(call.caller, refusal)
 
-        self._decisions.when_decided(call, partition, decided)
+        self._decisions.when_decided(call, partition, decided, partition.markers_end)
+
+    def may_hide(self, partition: Partition, lasts: Mapping[bytes, int]) -> bool:
+        """True if a pending request may hide one of these messages, given by subject and offset."""
+        pending = [one.request for one in self._waiting.values() if one.partition is partition]
+        if not pending:
+            return False
+        purges = [one for one in pending if isinstance(one, PurgeSubjectRequest) and not one.is_dry_run]
+        deletions = [one for one in pending if isinstance(one, DeleteMessagesRequest)]
+        if any(not set(one.offsets).isdisjoint(lasts.values()) for one in deletions):
+            return True
+        return bool(purges) and matches_any([one.subject for one in purges], list(lasts))
 
     def _search(
         self,

@@ -12,7 +12,8 @@ take turns.
 
 A subject whose last message expires gets its delete marker first, which is a rollup: it hides that message, so no
 reader finds the subject without both, and no leader finds it twice. What came on the subject while the round read the
-log is found in the table of last sequences (`LastSequences`), and no marker is written then. If the leadership ends,
+log is recorded (`Partition.newcomers`), and no marker is written then. Nor is one for a message that is
+removed on request: a round waits for the requests that are pending. If the leadership ends,
 the next leader reads its log anew: a committed marker is the subject's last message, and a lost one is written again.
 
 Where the maximum age removes messages here, and not the log's retention, the log start follows what is hidden, once the
@@ -22,6 +23,7 @@ deduplication window is over: the ids below the log start are forgotten in the n
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from functools import partial
 from heapq import heappop, heappush
 from itertools import count
@@ -29,15 +31,17 @@ from itertools import count
 from penstock.base import limits
 from penstock.base.config import Intake
 from penstock.base.errors import ErrorCode, RemoteError
-from penstock.ingest.last_sequences import LastSequences
+from penstock.hot.subject_table import SubjectTable
 from penstock.live.marks import HideReason
 from penstock.live.row_set import NONE
 from penstock.messages import AddCompanionRequest, AppendResponse, Response
 from penstock.metadata.companions import is_companion
 from penstock.node.api.append_api import AppendApi
+from penstock.node.api.deletions import Deletions
 from penstock.node.context import Context
 from penstock.node.control.cluster import Cluster
-from penstock.node.partition.expiry import ExpiryBlocks, ExpiryRules, FindExpired, markers
+from penstock.node.partition.expiry import ExpiryRules, FindExpired, markers
+from penstock.node.partition.expiry_blocks import ExpiryBlocks, NextRowsBudget
 from penstock.node.partition.log_queries import QueryGivenUpError
 from penstock.node.partition.partition import Partition
 from penstock.node.partition.partition_errors import as_remote_error
@@ -62,21 +66,23 @@ class _Expiring:
         "begun_us",
         "blocks",
         "is_busy",
-        "lasts",
         "leadership",
         "learn_us",
         "markers_end",
+        "newcomers",
         "partition",
         "query",
         "rules",
         "start_us",
     )  # fmt: skip
 
-    def __init__(self, partition: Partition, leadership: Leadership, rules: ExpiryRules) -> None:
+    def __init__(
+        self, partition: Partition, leadership: Leadership, rules: ExpiryRules, budget: NextRowsBudget
+    ) -> None:
         self.partition, self.leadership, self.rules = partition, leadership, rules
-        self.blocks = ExpiryBlocks(partition.log_start)
+        self.blocks = ExpiryBlocks(partition.log_start, budget)
         self.query: FindExpired | None = None  # of the round under way
-        self.lasts: LastSequences | None = None  # knows what comes on subjects since the round began
+        self.newcomers: SubjectTable | None = None  # knows what comes on subjects since the round began
         self.is_busy = False  # from the begin of a round until what it found is hidden
         self.markers_end: int | None = None  # end of the markers of the round, until they are shown
         self.at_us: int | None = None  # elapsed time of the next round
@@ -85,19 +91,34 @@ class _Expiring:
         longest_us = rules.longest_us or limits.OFFSET_MAX
         self.learn_us = min(_LEARN_US, max(_LEARN_US_MIN, longest_us // 4))
 
+    def over(self) -> None:
+        """Forget the round."""
+        self.is_busy, self.query, self.markers_end = False, None, None
+        if self.newcomers is not None and self.partition.newcomers is self.newcomers:
+            self.partition.newcomers = None
+        self.newcomers = None
+
+
+def _newcomers(log_end: int) -> SubjectTable:
+    """Return what subjects get from now on, to be recorded."""
+    return SubjectTable(limits.EXPIRY_NEWCOMERS_MAX, log_end)
+
 
 class Expiries:
     """Expiry in all partitions of one broker."""
 
-    def __init__(self, context: Context, cluster: Cluster, replicas: Replicas, storing: AppendApi) -> None:
+    def __init__(
+        self, context: Context, cluster: Cluster, replicas: Replicas, storing: AppendApi, deletions: Deletions
+    ) -> None:
         self._context, self._outbox = context, context.outbox
         self._cluster = cluster
         self._hidden, self._companions = replicas.hidden_rows, replicas.companions
         self._upkeep = replicas.log_maintenance
-        self._storing = storing
+        self._storing, self._deletions, self._truncations = storing, deletions, replicas.truncations
         self._expiring: dict[Partition, _Expiring] = {}
         self._timers: list[tuple[int, int, _Expiring]] = []  # a heap; outdated ones stay in it
         self._numbers = count()
+        self._budget = NextRowsBudget()
         self._queue: deque[_Expiring] = deque()  # due, while EXPIRIES_RUNNING_MAX others run
         self._running = 0
         self._is_stopped = False
@@ -111,7 +132,8 @@ class Expiries:
             self.forget(partition)
             if leadership is None or self._is_stopped or not self._applies(partition):
                 return
-            one = self._expiring[partition] = _Expiring(partition, leadership, ExpiryRules.of(partition.stream.config))
+            rules = ExpiryRules.of(partition.stream.config)
+            one = self._expiring[partition] = _Expiring(partition, leadership, rules, self._budget)
         self._hide_behind_markers(one)
         at_us = one.begun_us + one.learn_us
         if not one.is_busy and (one.at_us is None or one.at_us > at_us):
@@ -127,8 +149,10 @@ class Expiries:
         """Drop what is known of a partition that is no longer led here, or is gone."""
         if (one := self._expiring.pop(partition, None)) is not None:
             one.at_us = None
+            one.blocks.close()
             if one.query is not None:
                 one.query.give_up()
+            one.over()
 
     def stop(self) -> None:
         """Begin no more rounds because the broker stops. May be called twice."""
@@ -186,7 +210,7 @@ class Expiries:
             if not partition.knows_hidden:
                 raise RemoteError(ErrorCode.NOT_YET, "what is hidden is not known yet")
             if one.rules.marker_us:
-                one.lasts = partition.keep_lasts()
+                one.newcomers = partition.newcomers = _newcomers(partition.log.log_end)
             view = partition.live_view()
         except RemoteError as error:
             self._retry(one, error)
@@ -208,34 +232,45 @@ class Expiries:
         self._outbox.work(Lane.READ, query.run, done)
 
     def _append_markers(self, one: _Expiring, query: FindExpired) -> None:
-        partition, lasts = one.partition, one.lasts
-        if lasts is None or partition.lasts is not lasts or lasts.table.known_from > query.log_end:
+        partition, newcomers = one.partition, one.newcomers
+        if newcomers is None or partition.newcomers is not newcomers or newcomers.known_from > query.log_end:
             self._retry(one, None)  # what has come since the round began is not known
             return
-        find, hidden = lasts.table.find, partition.log.hidden or NONE
+        find, hidden, log_start = newcomers.find, partition.log.hidden or NONE, partition.log_start
 
-        def needs_marker(name: bytes) -> bool:
-            last = query.last_of(name)  # deleted or purged meanwhile, it leaves none
-            return find(name, 0, len(name)) < query.log_end and hidden.first_absent(last) == last
+        def needs_marker(name: bytes, last: int) -> bool:  # deleted or purged meanwhile, it leaves none
+            return find(name, 0, len(name)) < 0 and last >= log_start and last not in hidden
 
-        subjects = [name for name in query.emptied if needs_marker(name)]
-        if not subjects or not partition.stream.takes:
+        emptied = {name: last for name, last in query.emptied.items() if needs_marker(name, last)}
+        if not emptied or not partition.stream.takes:
             self._hide(one, query)
+            return
+        if self._may_be_purged(partition, emptied):
+            self._retry(one, None)
             return
 
         def heard(response: Response | RemoteError) -> None:
             if not self._is_current(one):
                 return
             if isinstance(response, AppendResponse):
-                one.markers_end = response.base_offset + len(subjects)
+                one.markers_end = response.base_offset + len(emptied)
                 self._hide_behind_markers(one)
             elif isinstance(response, RemoteError) and response.code != ErrorCode.STREAM_FULL:
                 self._retry(one, response)
             else:  # what expires makes room in a full stream, which takes no marker
                 self._hide(one, query)
 
-        made = markers(subjects, one.rules.marker_us)
+        made = query.markers
+        if made is None or len(emptied) < len(query.emptied):
+            made = markers([*emptied], one.rules.marker_us)
         self._storing.append_to(partition, InternalCaller(heard), made.data, made.asked, are_rollups=True)
+        partition.markers_end = partition.log.log_end
+
+    def _may_be_purged(self, partition: Partition, lasts: Mapping[bytes, int]) -> bool:
+        """True if a pending request may remove one of these messages, of which no marker is to be left then."""
+        return min(lasts.values()) < self._truncations.pending_end(partition) or self._deletions.may_hide(
+            partition, lasts
+        )
 
     def _hide_behind_markers(self, one: _Expiring) -> None:
         """Hide what the round found once its markers are shown: no reader finds a subject without both."""
@@ -287,7 +322,7 @@ class Expiries:
 
     def _end(self, one: _Expiring, *, is_cut: bool = False) -> None:
         """Plan the next round."""
-        one.is_busy, one.query, one.lasts, one.markers_end = False, None, None, None
+        one.over()
         now, partition = self._context.now, one.partition
         next_us = one.blocks.next_us
         dues_us = [now.elapsed_us] if is_cut else []
@@ -303,7 +338,7 @@ class Expiries:
 
     def _retry(self, one: _Expiring, error: Exception | None) -> None:
         """Begin another round in a moment: nothing of this one is lost but the reading."""
-        one.is_busy, one.query, one.lasts, one.markers_end = False, None, None, None
+        one.over()
         self._plan(one, self._context.now.elapsed_us + (_PAUSE_US if error is None else _RETRY_US))
         if error is None or isinstance(error, QueryGivenUpError):
             return

@@ -193,7 +193,7 @@ class FindMessages(Query):
         for one in rows_at(self._view, wanted, self._looked):
             if one is not None:
                 found.append(one.row)
-                size_bytes += len(one.row.value or b"") + len(one.row.headers or b"")
+                size_bytes += _size_bytes(one.row)
                 if size_bytes >= self._request.bytes_max:
                     self.next_offset = one.row.offset + 1
                     break
@@ -275,7 +275,7 @@ class FindMessages(Query):
                     raise RemoteError(ErrorCode.NOT_YET, "find_messages: a message was deleted meanwhile; ask again")
                 row = one.row
             found.append(row)
-            size_bytes += len(row.value or b"") + len(row.headers or b"")
+            size_bytes += _size_bytes(row)
             if size_bytes >= self._request.bytes_max:
                 break
         return found
@@ -292,3 +292,7 @@ class FindMessages(Query):
         )
         offsets, times = array("q", [one.offset for one in rows]), array("q", [one.timestamp_us for one in rows])
         self.data = codec.encode_at(group, offsets, times)
+
+
+def _size_bytes(row: PickedRow) -> int:
+    return len(row.key or b"") + len(row.value or b"") + len(row.headers or b"")

@@ -2,7 +2,8 @@
 
 Rules: `InternalLog` keeps the state of each leadership. A commit is answered once its row is committed, like an append;
 if the leadership ends first, the client learns that the outcome is unknown, and commits again. An offset beyond the end
-of its log is refused (`commit_bounds`).
+of its log is refused (`commit_bounds`). Offsets are told under a leader lease (`leader_leases`): a deposed leader, which
+lacks what its successor has committed, tells none.
 
 The number of offsets is bounded: a commit that would exceed OFFSETS_KEPT_MAX is refused, and so is one of a user whose
 share is used up (`FairShares`; the row names the user, so that every leader can count). Commits under way count. A
@@ -47,6 +48,7 @@ from penstock.node.context import Context
 from penstock.node.control.cluster import Cluster
 from penstock.node.partition.internal_streams import offsets_config
 from penstock.node.partition.partition import Partition
+from penstock.node.replicas.leader_leases import LeaderLeases
 from penstock.node.replicas.partition_lookup import PartitionLookup
 from penstock.node.security.access import Call
 
@@ -74,11 +76,12 @@ class GroupOffsets:
         cluster: Cluster,
         find: PartitionLookup,
         bounds: CommitBounds,
+        leases: LeaderLeases,
         *,
         write: Write,
     ) -> None:
         """`write` appends one batch to a partition led here."""
-        self._bounds = bounds
+        self._bounds, self._leases = bounds, leases
         self._outbox = context.outbox
         self._cluster = cluster
         self._find = find
@@ -165,7 +168,24 @@ class GroupOffsets:
         self._log.append(partition, kept.kept, rows, heard, lambda: shares.remove(by, added))
 
     def _fetch(self, call: Call, request: FetchOffsetsRequest) -> None:
-        kept = self._known(self._of_group(request.stream_id, request.partition, request.group))
+        call, partition = call.without_raw(), self._of_group(request.stream_id, request.partition, request.group)
+        self._confirmed(call, partition, lambda: self._tell(call, self._known(partition), request))
+
+    def _confirmed(self, call: Call, partition: Partition, go_on: Callable[[], None]) -> None:
+        """Go on once no other broker can have committed what this leader lacks. Raise as `_known`."""
+        self._known(partition)  # it is read meanwhile
+
+        def done(error: RemoteError | None) -> None:
+            try:
+                if error is not None:
+                    raise error
+                go_on()
+            except RemoteError as refusal:
+                self._outbox.reply(call.caller, refusal)
+
+        self._leases.confirm(call, partition, done)
+
+    def _tell(self, call: Call, kept: _Coordinator, request: FetchOffsetsRequest) -> None:
         found = kept.offsets.of(request.group, request.of_stream_id)
         by = None if call.auth.is_free or call.auth.may_monitor else call.auth.asker
         members = kept.members.having(request.group, request.of_stream_id, call.now.elapsed_us, by)
@@ -190,7 +210,10 @@ class GroupOffsets:
         self._outbox.reply(call.caller, kept.members.heartbeat(request, call.now, by, sharer, call.origin))
 
     def _list(self, call: Call, request: ListGroupsRequest) -> None:
-        kept = self._known(self._log.led(request.stream_id, request.partition))
+        call, partition = call.without_raw(), self._log.led(request.stream_id, request.partition)
+        self._confirmed(call, partition, lambda: self._tell_groups(call, self._known(partition), request))
+
+    def _tell_groups(self, call: Call, kept: _Coordinator, request: ListGroupsRequest) -> None:
         after = (request.after_group, int(request.after_stream_id))
         found = kept.offsets.page(after, limits.GROUP_STREAMS_PER_ANSWER_MAX)
         groups = tuple(

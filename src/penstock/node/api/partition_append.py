@@ -14,10 +14,10 @@ from penstock.base import limits
 from penstock.base.clock import Now
 from penstock.base.errors import ErrorCode, OperationalError, RemoteError
 from penstock.batch import codec
-from penstock.batch.codec import NOBODY, BatchProducer
+from penstock.batch.codec import LAYOUT, NOBODY, BatchProducer
 from penstock.batch.header import MAY_ROLL_UP, BatchHeader, asked_flags
 from penstock.commitlog import LogState
-from penstock.hot.rows import HeaderRequests
+from penstock.hot.rows import BatchRows, HeaderRequests
 from penstock.node.partition.in_flight import PendingBatch
 from penstock.node.partition.log_queries import CheckAppend
 from penstock.node.partition.partition import Partition
@@ -76,6 +76,10 @@ def append(
         partition.rollup_at = base_offset + asked.rollup_row
     if header.flags & MAY_ROLL_UP:
         partition.rolled_up_end = header.end_offset
+    if partition.newcomers is not None:
+        ends, text = BatchRows(message, LAYOUT).subjects()
+        partition.newcomers.note_column(ends, text, header.count, base_offset)
+        partition.newcomers.written()
     if partition.lasts is not None:
         partition.lasts.appended(message, base_offset)
         partition.keep_rows(message)
@@ -100,6 +104,7 @@ def append_at(partition: Partition, caller: Hashable, check: CheckAppend, now: N
         partition.rolled_up_end = header.end_offset
     if asked.rollup_row >= 0:
         partition.rollup_at = codec.offsets(check.message)[asked.rollup_row]
+    partition.newcomers = None
     partition.dedup = partition.lasts = None  # rebuilt from the log, which has the offsets of the rows
     partition.row_limit = None if partition.row_limit is None else RowLimit(partition.stream.config)
     _wait(partition, caller, header, now, step)

@@ -234,12 +234,14 @@ class RowDecisions:
 
     # Requests
 
-    def when_decided(self, call: Call, partition: Partition, done: Callable[[RemoteError | None], None]) -> None:
-        """Call `done` once all that is committed now is shown, or with the reason why it is not.
+    def when_decided(
+        self, call: Call, partition: Partition, done: Callable[[RemoteError | None], None], end: int = 0
+    ) -> None:
+        """Call `done` once all that is committed now, and all below `end`, is shown, or with the reason why it is not.
 
         At once on a replica that does not lead. Raise RemoteError overloaded.
         """
-        end = partition.committed_end
+        end = max(end, partition.committed_end)
         if partition.leadership is None or partition.visible_end >= end:
             done(None)
             return

@@ -14,6 +14,8 @@ from penstock.base.clock import Now
 from penstock.base.errors import ErrorCode, RemoteError
 from penstock.messages import RaiseFeatureLevelRequest, RaiseFeatureLevelResponse, Response
 from penstock.metadata.commands import RaiseFeatureLevel
+from penstock.metadata.effects.brokers import gaining_companions
+from penstock.metadata.effects.streams import check_room
 from penstock.metadata.feature_levels import LEVELS, FeatureLevel, level_of, level_text
 from penstock.metadata.image import CommandOutcome
 from penstock.node.context import Context
@@ -34,9 +36,14 @@ class FeatureLevelAdmin:
         self._all = ClusterApplyBarrier(context, quorum, peers)
 
     def handle(self, request: RaiseFeatureLevelRequest, auth: Authorization, done: Done) -> None:
-        """Carry out an administrator's request; `done` is called once. RemoteError bad_request: an unknown level."""
+        """Carry out an administrator's request; `done` is called once.
+
+        RemoteError bad_request: an unknown level; too_large: no room for the companion logs that streams get by it.
+        """
         deadline_us = self._context.now.elapsed_us + limits.FORWARD_TIMEOUT_MS * 1_000
         wanted = self._level(request.feature_level)
+        if added := sum(len(state.partitions) for state in gaining_companions(self._context.image, wanted)):
+            check_room(self._context.image, added, streams=0)
         index = 0
 
         def placed(at: int, raft_term: int) -> None:

@@ -2,7 +2,7 @@
 
 Rules: only rows that are committed, and decided on where a limit by subject or rollups hide others, may expire: a row
 hides what it replaces before it goes itself. The log is looked at in blocks of offsets, of which the least expiry is
-remembered: each row is read once when it is new, and again when the first row of its block expires. Nothing is known
+remembered (`expiry_blocks`): each row is read once when it is new, and again when the first row of its block expires. Nothing is known
 after a restart or in another leadership, so all is read again; of batches without a TTL only the header. One round
 reads, and finds, a bounded amount, and says that it was cut.
 
@@ -15,9 +15,7 @@ itself. A round finds EXPIRED_SUBJECT_ROWS_AT_ONCE rows at most then, and the su
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.base import limits
@@ -26,10 +24,11 @@ from penstock.base.errors import ErrorCode, RemoteError
 from penstock.batch import codec, masking
 from penstock.batch.codec import LAYOUT, Buffer
 from penstock.batch.header import MAY_EXPIRE, BatchHeader
-from penstock.commitlog import FoundRows, LogView, SubjectQueries, subject_rows
+from penstock.commitlog import FoundRows, LogView, SubjectQueries, rows_at, subject_rows
 from penstock.hot.message_group import MessageGroup
 from penstock.hot.rows import BatchRows, HeaderRequests
 from penstock.live.row_set import NONE, RowSet
+from penstock.node.partition.expiry_blocks import Block, ExpiryBlocks, Nearest, NextRows
 from penstock.node.partition.log_queries import Query
 
 if TYPE_CHECKING:
@@ -63,83 +62,12 @@ class ExpiryRules(NamedTuple):
         return cls((config.max_age_ms or 0) * 1_000, shortest_us, marker_us, keeps_one, ids_us)
 
 
-@dataclass(slots=True)
-class _Block:
-    begin: int
-    end: int
-    due_us: int  # wall-clock time at which its first row expires, at the earliest
-    size_bytes: int
-
-
-class ExpiryBlocks:
-    """Blocks of a log with rows that will expire, in the order of offsets; no two overlap.
-
-    Beyond EXPIRY_BLOCKS_MAX neighbours become one: memory is bounded, and more is read when one is due.
-    """
-
-    __slots__ = ("_blocks", "_rows_max", "known_end")
-
-    def __init__(self, begin: int) -> None:
-        self.known_end = begin  # all before it was read
-        self._blocks: list[_Block] = []
-        self._rows_max = limits.EXPIRY_BLOCK_ROWS
-
-    def __len__(self) -> int:
-        return len(self._blocks)
-
-    @property
-    def next_us(self) -> int | None:
-        """Time at which the next row expires, at the earliest; None: none will."""
-        return min((one.due_us for one in self._blocks), default=None)
-
-    def add(self, begin: int, end: int, due_us: int, size_bytes: int) -> None:
-        """Add rows behind all others, of a batch of that many bytes."""
-        last = self._blocks[-1] if self._blocks else None
-        if last is not None:
-            begin = max(begin, last.end)
-            bytes_max = limits.EXPIRY_BLOCK_BYTES * self._rows_max // limits.EXPIRY_BLOCK_ROWS
-            if end - last.begin <= self._rows_max and last.size_bytes + size_bytes <= bytes_max:
-                last.end, last.due_us = end, min(last.due_us, due_us)
-                last.size_bytes += size_bytes
-                return
-        self._blocks.append(_Block(begin, end, due_us, size_bytes))
-        if len(self._blocks) > limits.EXPIRY_BLOCKS_MAX:
-            self._merge()
-
-    def _merge(self) -> None:
-        self._rows_max *= 2
-        merged: list[_Block] = []
-        for number in range(0, len(self._blocks), 2):
-            pair = self._blocks[number : number + 2]
-            due_us, size_bytes = min(one.due_us for one in pair), sum(one.size_bytes for one in pair)
-            merged.append(_Block(pair[0].begin, pair[-1].end, due_us, size_bytes))
-        self._blocks = merged
-
-    def due(self, now_us: int, start: int) -> list[tuple[int, int]]:
-        """Return the ranges of the blocks that are due, in order, and forget those below the log start."""
-        if self._blocks and self._blocks[0].end <= start:
-            self._blocks = [one for one in self._blocks if one.end > start]
-        return [(one.begin, one.end) for one in self._blocks if one.due_us <= now_us]
-
-    def looked(self, begin: int, due_us: int | None) -> None:
-        """Take when the block at `begin` is due next; None: none of its rows will expire."""
-        number = bisect_left(self._blocks, begin, key=_begin_of)
-        if due_us is None:
-            del self._blocks[number]
-        else:
-            self._blocks[number].due_us = due_us
-
-
-def _begin_of(block: _Block) -> int:
-    return block.begin
-
-
 class FindExpired(Query):
     """Reads what is new in a log below `end`, and finds what expires now: `found` is to be hidden, `pieces` is the same
     split for marks. Then call `settle`, once it is hidden.
 
     `view`: what readers are shown, to the end of the log. `emptied`: subjects that have no other message below
-    `log_end`, and need a delete marker. `ids_from`: the message ids from there on count, so the log start stays below.
+    `log_end`, and need a delete marker, with the offset of the last one that expires. `ids_from`: the message ids from there on count, so the log start stays below.
     """
 
     def __init__(self, view: LogView, blocks: ExpiryBlocks, end: int, now_us: int, rules: ExpiryRules) -> None:
@@ -148,7 +76,8 @@ class FindExpired(Query):
         self.ids_from = view.log_start
         self.found = NONE
         self.pieces: list[RowSet] = []
-        self.emptied: list[bytes] = []
+        self.emptied: dict[bytes, int] = {}
+        self.markers: Markers | None = None  # of all `emptied`, made here as that takes long
         self.is_cut = False  # there is more to read, or to hide
         self._blocks = blocks
         self._end = end
@@ -158,7 +87,7 @@ class FindExpired(Query):
         self._rows = FoundRows(view.hidden)
         self._bytes_max = limits.EXPIRED_BYTES_AT_ONCE
         self._count = 0  # of the rows found
-        self._dues: list[tuple[int, int | None]] = []
+        self._looked_at: list[tuple[Block, NextRows]] = []
         # by subject: offset of its last row that expires, and whether that row is a marker
         self._lasts: dict[bytes, tuple[int, bool]] = {}
 
@@ -166,15 +95,21 @@ class FindExpired(Query):
         """Raise RemoteError, CorruptionError, OSError or QueryGivenUpError."""
         self._learn()
         self._bytes_max += self.looked_bytes  # new rows must not keep old ones from going
-        for begin, end in self._blocks.due(self._now_us, self._view.log_start):
+        for block in self._blocks.due(self._now_us, self._view.log_start):
             if self._has_enough():
                 self.is_cut = True
                 break
-            self._dues.append((begin, self._expire(max(begin, self._view.log_start), end)))
+            next_rows = self._expire_noted(block) or self._expire(block)
+            if next_rows is None:
+                self.is_cut = True  # the next round skips what is hidden by then
+                break
+            self._looked_at.append((block, next_rows))
         self.found = self._rows.finish()
         self.pieces = self.found.split(limits.SURVEY_MARK_BYTES_MAX)
         if self._lasts:
-            self.emptied = self._emptied()
+            self.emptied = {subject: self._lasts[subject][0] for subject in self._emptied()}
+        if self.emptied:
+            self.markers = markers([*self.emptied], self._rules.marker_us)
         if self._rules.longest_us:
             self._find_ids()
 
@@ -186,14 +121,11 @@ class FindExpired(Query):
             if error.code != ErrorCode.CORRUPT_RANGE:
                 raise
 
-    def last_of(self, subject: bytes) -> int:
-        """Return the offset of the last message that expires on one of the subjects `emptied`."""
-        return self._lasts[subject][0]
-
     def settle(self) -> None:
         """Note when the blocks that were looked at are due next: what was found is hidden."""
-        for begin, due_us in self._dues:
-            self._blocks.looked(begin, due_us)
+        for block, next_rows in self._looked_at:
+            self._blocks.looked(block.begin, next_rows)
+        self._blocks.settle()
 
     @property
     def _rows_max(self) -> int:
@@ -262,11 +194,44 @@ class FindExpired(Query):
 
     # Rows that expire
 
-    def _expire(self, begin: int, end: int) -> int | None:
-        """Find the rows of a block that expire now; return when the next ones do. A full round leaves some for now."""
+    def _expire_noted(self, block: Block) -> NextRows | None:
+        """Find the rows of a block that expire now, if all of them are noted; return the next ones.
+
+        None: the block is to be read. Rows whose subjects are asked for are read one by one.
+        """
+        next_rows = block.next_rows
+        over = None if next_rows is None else next_rows.over(self._now_us)
+        if next_rows is None or over is None:
+            return None
+        offsets = [one for one in over if one >= self._view.log_start and one not in self._hidden]
+        needs_subjects = bool(self._rules.marker_us)
+        if len(offsets) > self._rows_max - self._count or (
+            needs_subjects and (len(offsets) > limits.EXPIRY_PICKED_ROWS_MAX or not self._pick(offsets))
+        ):
+            return None
+        self._count += len(offsets)
+        self._rows.add(_int64(offsets))
+        return next_rows.after(self._now_us)
+
+    def _pick(self, offsets: list[int]) -> bool:
+        """Note the subjects of some rows. Return False if some of them are damaged."""
+        try:
+            for found in rows_at(self._view.hiding(self._hidden), offsets, self._looked):
+                if found is not None and (subject := found.row.subject) is not None:
+                    is_marker = any(line in (found.row.headers or b"") for line in _MARKER_LINES)
+                    self._lasts[subject] = found.row.offset, is_marker
+        except RemoteError as error:
+            if error.code != ErrorCode.CORRUPT_RANGE:
+                raise
+            return False
+        return True
+
+    def _expire(self, block: Block) -> NextRows | None:
+        """Find the rows of a block that expire now; return the next ones. None: the round is full."""
         import pyarrow.compute as pc
 
-        next_us: int | None = None
+        begin, end = max(block.begin, self._view.log_start), block.end
+        nearest = Nearest(self._blocks.next_rows_max)
 
         def wants(header: BatchHeader) -> bool:
             self._looked(0)
@@ -281,9 +246,9 @@ class FindExpired(Query):
                 continue
             offsets = rows.column("offset")
             is_here = pc.and_(pc.greater_equal(offsets, begin), pc.less(offsets, end))
+            is_later = pc.and_(is_here, pc.greater(expiries_us, self._now_us))
+            nearest.add(expiries_us.filter(is_later), offsets.filter(is_later))
             is_over = pc.and_(is_here, pc.and_(pc.greater(expiries_us, 0), pc.less_equal(expiries_us, self._now_us)))
-            later_us = pc.min(expiries_us.filter(pc.greater(expiries_us, self._now_us))).as_py()
-            next_us = min((one for one in (next_us, later_us) if one is not None), default=None)
             room = self._rows_max - self._count
             gone = rows.filter(is_over).slice(0, room)
             if gone.num_rows:
@@ -292,9 +257,8 @@ class FindExpired(Query):
                 if self._rules.marker_us:
                     self._note_lasts(gone)
             if gone.num_rows == room:
-                self.is_cut = True
-                return self._now_us  # the next round skips what is hidden by then
-        return next_us
+                return None
+        return nearest.finish()
 
     def _note_lasts(self, gone: pa.RecordBatch) -> None:
         """Note the subjects of some rows: EXPIRED_SUBJECT_ROWS_AT_ONCE at most in a round."""
@@ -346,6 +310,12 @@ def markers(subjects: Sequence[bytes], ttl_us: int) -> Markers:
     group = MessageGroup.of(subjects, nothing, headers=[block] * len(subjects))
     data = codec.encode(group, 0, len(subjects), base_offset=0, timestamp_us=0, leader_epoch=0)[0]
     return Markers(data, HeaderRequests([], has_ttls=True, has_rollups=True, rollup_row=-1, is_bad=False))
+
+
+def _int64(numbers: list[int]) -> pa.Int64Array:
+    import pyarrow as pa
+
+    return pa.array(numbers, pa.int64())
 
 
 def go_duration(seconds: int) -> str:

@@ -32,6 +32,7 @@ from penstock.batch import codec
 from penstock.batch.header import MAY_HOLD_IDS, MAY_ROLL_UP
 from penstock.commitlog import Log, LogState, LogView, ShortageError, StorageFullError
 from penstock.hot.message_group import MessageGroup
+from penstock.hot.subject_table import SubjectTable
 from penstock.ingest import acks
 from penstock.ingest.ack_waiters import AckDetails, AckWaiters, DuplicateWaiters, again, waiters
 from penstock.ingest.admission import ANY_ROOM, Admission, AdmissionRules, Room, admit, marks_of, refuse_all
@@ -92,8 +93,8 @@ class Partition:
         "committed_bytes", "committed_end", "counters", "cutting", "damage_told", "dedup", "domain_prefix", "dropped",
         "fenced_told", "flush_us", "flushing", "following", "fresh_us", "image_index", "impediment", "in_flight",
         "is_mute", "key", "keys", "lasts", "leader_epoch", "leadership", "leads", "led_epoch", "limit_start",
-        "listened_us", "log", "marks_failure", "mending", "mending_fails", "meters", "misaddressed",
-        "names_checked_us", "owes_name_check", "producers", "published", "refusal", "rolled_up_end", "rollup_at",
+        "listened_us", "log", "markers_end", "marks_failure", "mending", "mending_fails", "meters", "misaddressed",
+        "names_checked_us", "newcomers", "owes_name_check", "producers", "published", "refusal", "rolled_up_end", "rollup_at",
         "row_limit", "sid", "stall", "stream", "subscribed", "taken", "terms", "traffic", "trouble", "truncated",
         "undelivered_told", "unheard", "unheard_told_us", "unmarked", "values", "vfs", "visible", "visit_us",
         "when_idle",
@@ -107,6 +108,8 @@ class Partition:
         self.dedup: Dedup | None = None  # of this leadership; None until a message with a message id arrives
         # of this leadership; None until a message states an expected last sequence
         self.lasts: LastSequences | None = None
+        # last messages of the subjects that got some since a round of expiry began; None: none is under way
+        self.newcomers: SubjectTable | None = None
         self.keys: KeyMigrationState | None = (
             None  # of this leadership; None unless keys have moved to other partitions
         )
@@ -152,6 +155,7 @@ class Partition:
         self.led_epoch = 0  # last leader epoch in which this broker led, also in earlier runs; 0 if none
         self.rollup_at = NO_ROLLUP  # offset of this leadership's last rollup message of all
         self.rolled_up_end = 0  # a leader's log has no rollup from there on
+        self.markers_end = 0  # this leadership has written no delete marker from there on
         self.dropped: Mapping[str, int] = _NOTHING  # number of dropped messages by reason
         # kinds of refusals reported since the stream's config changed
         self.undelivered_told: frozenset[bytes] = frozenset()
@@ -467,6 +471,7 @@ class Partition:
         leadership.image_index = self.image_index
         self.rollup_at = UNKNOWN_ROLLUP if self.stream.config.allow_rollup else NO_ROLLUP
         self.rolled_up_end = self.log.log_end if self.stream.decides_rollups else 0
+        self.markers_end = 0
         self._limit_rows()
         self.leads, self._recovered_end = False, self.log.log_end
         if leadership.committed_end > self.committed_end:
@@ -478,7 +483,7 @@ class Partition:
         self.leadership = self.keys = None
         self.rollup_at, self.leads = NO_ROLLUP, False
         self._limit_rows()
-        self.dedup = self.lasts = self.producers = self.published = None
+        self.dedup = self.lasts = self.newcomers = self.producers = self.published = None
         text = f"{self.label} is led by another broker now: what was appended may or may not be stored"
         # Not `not_leader`: the client would take it as "not stored" and append again.
         self.abandon(RemoteError(ErrorCode.FENCED_EPOCH, text), step)
@@ -786,6 +791,9 @@ class Partition:
             self.rollup_at = UNKNOWN_ROLLUP if refusal is not None else base_offset + admission.rollup_row
         if refusal is not None and self.dedup is not None:
             self.dedup.cut(self.log.log_end)
+        if self.newcomers is not None:
+            self.newcomers.note(rows, 0, self.log.log_end - base_offset, base_offset)
+            self.newcomers.written()
         if self.lasts is not None:
             self.lasts.stored(rows, base_offset, self.log.log_end)
             if refusal is not None and self.lasts.table.counts:

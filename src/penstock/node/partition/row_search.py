@@ -142,6 +142,15 @@ class FindSubject(Query):
         return memoryview(b"" if numbers is None else numbers)[begin : begin + 8 * len(found)]
 
 
+def matches_any(patterns: Sequence[str], subjects: Sequence[bytes]) -> bool:
+    """True if one of the subjects matches one of the patterns."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    names = pa.array([one.decode() for one in subjects], pa.utf8())
+    return bool(pc.any(SubjectPatterns(patterns).mask(names)).as_py())
+
+
 def _not_hidden(rows: RowSet, view: LogView) -> int:
     hidden = view.hidden
     return rows.count if hidden is None else (rows | hidden).count - hidden.count

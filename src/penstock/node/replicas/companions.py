@@ -307,7 +307,7 @@ class Companions:
     def _damaged(self, partition: Partition, companion: Partition) -> RemoteError:
         one = companion.log.damage[0]
         text = f"{partition.label} cannot be read: the log of what is hidden in it is damaged in {one.file} at byte"
-        mend = "it is mended from another replica that has it whole"
+        mend = companion.mending or "it is mended from another replica that has it whole"
         if not companion.is_replicated:
             mend = "there is no other replica"
         error = RemoteError(

@@ -168,6 +168,11 @@ class Truncations:
             asked.call.authorize,
         )
 
+    def pending_end(self, partition: Partition) -> int:
+        """Return the offset below which pending requests truncate a partition; 0: there is none."""
+        pending = [one for one in self._waiting.values() if one.partition is partition and not one.request.is_dry_run]
+        return max((one.before for one in pending), default=0)
+
     def answer_done(self) -> None:
         """Answer requests that are done, after a log start moved or the image changed."""
         if self._waiting:

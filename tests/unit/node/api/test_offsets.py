@@ -45,7 +45,8 @@ from penstock.node.partition.internal_streams import offsets_config, overdue_alt
 from penstock.node.step import PeerRequest
 from tests.extent import each_change
 from tests.unit.node.harness import Broker, batch_of
-from tests.unit.node.members import Brokers, Proven
+from tests.unit.node.members import Brokers, Member, Proven, formed
+from tests.unit.node.replicas.test_leader_leases import apart_from_metadata, depose
 from tests.unit.node.security.test_access import credential, who
 
 NUMBER = PartitionId(partition_of(b"billing", limits.OFFSETS_PARTITIONS))
@@ -721,3 +722,54 @@ def test_where_a_group_begins_is_kept_only_where_nothing_is_committed_or_on_its_
     committed(broker, 8)
     broker.ask(begins(1), CommitOffsetsResponse)
     assert told(broker) == {0: 8}
+
+
+FIRST = next(one for one in map(str, range(100)) if partition_of(one.encode(), limits.OFFSETS_PARTITIONS) == 0)
+"""A group whose offsets are in the first partition."""
+
+
+def with_offsets_of_three() -> tuple[Brokers, Member]:
+    """Three brokers and the leader of the first group's offsets, which has committed 1 and does not lead the metadata.
+
+    It has the lease.
+    """
+    brokers = formed()
+    for request in (
+        CreateStreamRequest(config=StreamConfig(name="orders", subject="orders", replicas=3)),
+        OffsetsStreamRequest(),
+    ):
+        brokers.leader.request(request)
+        brokers.run(2_000)
+    for number in range(10):
+        brokers.publish("orders", b"%d" % number)
+    led = apart_from_metadata(brokers, OFFSETS_STREAM)
+    brokers.run(2_000)
+    led.request(fetch_of(led, group=FIRST))  # it reads the log first
+    brokers.run(1_000)
+    asked = led.request(commit_of(led, 1, group=FIRST))
+    brokers.run(500)
+    led.answer(asked, CommitOffsetsResponse)
+    asked = led.request(fetch_of(led, group=FIRST))
+    brokers.settle()
+    assert [one.offset for one in led.answer(asked, FetchOffsetsResponse).offsets] == [1]
+    return brokers, led
+
+
+@pytest.mark.parametrize("lists", [False, True])
+def test_a_deposed_leader_tells_no_offsets_once_its_successor_has_committed_others(lists: bool) -> None:
+    brokers, led = with_offsets_of_three()
+    depose(brokers, led, OFFSETS_STREAM)
+    successor = brokers.led(OFFSETS_STREAM)
+    answered = 0
+    for _ in range(3 * limits.SESSION_MS // 50):
+        committed = successor.request(commit_of(successor, 5, group=FIRST))
+        brokers.settle()
+        has_committed = isinstance(getattr(successor.replies.get(committed), "response", None), CommitOffsetsResponse)
+        stream_id, number = led.stream_id(OFFSETS_STREAM), PartitionId(0)
+        request = ListGroupsRequest(stream_id=stream_id, partition=number) if lists else fetch_of(led, group=FIRST)
+        asked = led.request(request)
+        is_answered = asked in led.replies and not isinstance(led.replies[asked].response, RemoteError)
+        assert not (is_answered and has_committed)
+        answered += has_committed
+        brokers.run(50)
+    assert answered

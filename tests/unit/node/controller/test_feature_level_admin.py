@@ -196,3 +196,21 @@ def test_an_option_of_0_4_waits_for_the_level() -> None:
     assert "the option schema_check of a stream needs feature level 0.4" in str(error)
     raised(broker)
     broker.answer(broker.create("orders", schema_check="refuse"), CreateStreamResponse)
+
+
+def test_the_level_is_not_raised_where_companion_logs_of_rollups_would_pass_the_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    broker = Broker(broker_version="0.3.0").start()
+    broker.create("rolled", "rolled.*", allow_rollup=True, partitions=3, partition_by="token:2")
+    broker.create("other", "other", partitions=2)
+    broker.settings["broker_version"] = "0.4.0"
+    broker = broker.crash().start()
+    there = sum(len(state.partitions) for state in broker.node._cluster.image.streams.values())
+    monkeypatch.setattr(limits, "PARTITIONS_MAX", there + 2)
+    error = broker.refusal(RAISE)
+    assert (error.code, f"with 3 more they pass {there + 2}" in error.message) == (ErrorCode.TOO_LARGE, True)
+    assert level(broker) == "0.3"
+    monkeypatch.setattr(limits, "PARTITIONS_MAX", there + 3)
+    assert raised(broker).feature_level == "0.4"
+    assert raised(broker).index == 0

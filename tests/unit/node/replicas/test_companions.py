@@ -411,6 +411,18 @@ def test_marks_that_are_damaged_on_all_brokers_at_the_same_place_are_not_taken_f
         error = refusal(member)
         assert error.code == ErrorCode.CORRUPT_RANGE
         assert "no other replica gives offset 2" in companion(member).mending
+        assert companion(member).mending in error.message, "as a user is told"
+        (info,) = member.stream("s").partitions
+        assert "no other replica gives offset 2" in info.state_reason
+    (one, *_) = brokers.members
+    folder = of_companion(brokers[one])
+    disk = brokers.kill(one)
+    flip_mark(disk, folder, 2)  # as it was: the file was put back
+    brokers.start(one, disk)
+    brokers.run(2 * MINUTE_MS)
+    assert brokers.partition("s").leader is not None
+    for member in brokers.members.values():
+        assert marks(member) == SIX
 
 
 def test_a_broker_that_has_not_heard_of_its_marks_since_its_start_shows_nothing() -> None:

@@ -40,9 +40,9 @@ def with_messages(*values: bytes, **config: Any) -> Brokers:
     return brokers
 
 
-def apart_from_metadata(brokers: Brokers) -> Member:
+def apart_from_metadata(brokers: Brokers, stream: str = "s") -> Member:
     """The leader of the stream, which does not lead the metadata."""
-    led = brokers.led("s")
+    led = brokers.led(stream)
     if brokers.leader is led:
         led.quorum.hand_over(next(one for one in brokers.ids if one != led.broker_id))
         brokers.run(1_000)
@@ -50,14 +50,14 @@ def apart_from_metadata(brokers: Brokers) -> Member:
     return led
 
 
-def depose(brokers: Brokers, led: Member) -> None:
+def depose(brokers: Brokers, led: Member, stream: str = "s") -> None:
     """Cut it off from the others, which have another leader by their reports at once, while it does not know it."""
     for other in brokers.ids:
         if other != led.broker_id:
             brokers.cut(led.broker_id, other)
     brokers.settle()
     brokers.run(50)
-    assert brokers.led("s") is not led
+    assert brokers.led(stream) is not led
 
 
 def latest(member: Member) -> ListOffsetsRequest:
