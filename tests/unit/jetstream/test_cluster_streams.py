@@ -8,8 +8,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from penstock.base.config import StreamConfig
+from penstock.base.errors import RemoteError
 from penstock.jetstream.api_call import HOPS_MAX, ApiCall
-from penstock.messages import PassApiCallsRequest
+from penstock.messages import CreateStreamRequest, PassApiCallsRequest
 from tests.groups import group_of
 from tests.unit.jetstream.api_broker import ApiBrokers, ApiMember
 
@@ -61,6 +63,16 @@ def test_of_two_updates_with_overlapping_subjects_one_wins(brokers: ApiBrokers) 
         {"name": "u2", "subjects": ["u2", "more.x"]},
     )
     assert sorted(errors) == [0, 10065]
+
+
+def test_of_a_stream_and_a_partition_with_its_name_one_wins(brokers: ApiBrokers) -> None:
+    own = msgspec.convert({"name": "parts", "subject": "parts", "partitions": 2}, StreamConfig)
+    brokers[1].node.request("whole", CreateStreamRequest(config=own), b"", brokers.clock.now)
+    brokers[1].open_requests.add("whole")
+    (error,) = at_once(brokers, "STREAM.CREATE", {"name": "parts-p1", "subjects": ["part"]})
+    refused = brokers[1].replies["whole"].response
+    assert (error, isinstance(refused, RemoteError)) in ((0, True), (10058, False))
+    assert ("parts" in brokers[3].image.names) is not ("parts-p1" in brokers[3].image.names)
 
 
 def test_penstocks_own_client_may_make_streams_that_overlap(brokers: ApiBrokers) -> None:
