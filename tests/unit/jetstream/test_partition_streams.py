@@ -9,6 +9,7 @@ import pytest
 
 from penstock.access import Credential, CredentialKind, Operation, Rule
 from penstock.access.handshake import Principal
+from penstock.base.config import Intake
 from penstock.base.errors import ErrorCode
 from penstock.base.ids import StreamId
 from penstock.jetstream import streams
@@ -20,6 +21,8 @@ from penstock.messages import (
     CreateUserRequest,
     RaiseFeatureLevelRequest,
     RaiseFeatureLevelResponse,
+    Request,
+    SetIntakeRequest,
 )
 from tests.unit.jetstream.readers.gateways import ReaderBroker
 
@@ -119,15 +122,41 @@ def test_what_needs_one_order_is_refused_for_the_whole(operation: str, request_:
 
 @pytest.mark.parametrize(
     ("operation", "request_", "command"),
-    [("STREAM.PURGE.s", {}, "purge"), ("STREAM.MSG.DELETE.s", {"seq": 1}, "delete-message")],
+    [
+        *(("STREAM.PURGE.s", some, "purge") for some in ({"filter": "s"}, {"seq": 2}, {"keep": 1})),
+        ("STREAM.MSG.DELETE.s", {"seq": 1}, "delete-message"),
+    ],
 )
-def test_a_removal_from_the_whole_is_refused_with_the_command_that_does_it(
+def test_a_removal_of_some_from_the_whole_is_refused_with_the_command_that_does_it(
     operation: str, request_: dict[str, Any], command: str
 ) -> None:
     broker = started()
     error = broker.call(operation, request_)["error"]
     assert (error["err_code"], f"use `penstock stream {command}`" in error["description"]) == (10052, True)
     assert "s-p0" not in error["description"]
+    assert sequences(broker.call("STREAM.INFO.s"))[0] == 4
+
+
+def test_a_purge_of_the_whole_purges_each_partition() -> None:
+    broker = started()
+    assert broker.call("STREAM.PURGE.s")["purged"] == 4
+    assert sequences(broker.call("STREAM.INFO.s"))[0] == 0
+    assert [sequences(broker.call(f"STREAM.INFO.s-p{number}")) for number in (0, 1)] == [(0, 4, 3), (0, 2, 1)]
+    broker.append("s", b"e", subject="s.1", partition=1)
+    assert [broker.call("STREAM.PURGE.s", again)["purged"] for again in ({}, b"")] == [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("change", "err_code"),
+    [
+        (AlterStreamRequest(name="s", changes={"deny_purge": True}), 10110),
+        (SetIntakeRequest(name="s", intake=Intake.SEALED), 10109),
+    ],
+)
+def test_a_purge_of_the_whole_is_refused_where_nothing_may_be_purged(change: Request, err_code: int) -> None:
+    broker = started()
+    broker.request(change)
+    assert broker.call("STREAM.PURGE.s")["error"]["err_code"] == err_code
     assert sequences(broker.call("STREAM.INFO.s"))[0] == 4
 
 
