@@ -451,9 +451,10 @@ async def test_requests_at_any_broker_know_every_answered_change(tmp_path: Path)
             js = connection.jetstream()
             for number in range(4):
                 name = f"s{number}"
-                made = await said(connection, f"STREAM.CREATE.{name}", json.dumps({"name": name, "num_replicas": 3}))
+                config = json.dumps({"name": name, "num_replicas": 3, "first_seq": number * 1_000})
+                made = await said(connection, f"STREAM.CREATE.{name}", config)
                 assert len(made["cluster"]["replicas"]) == 2, made
-                await js.publish(name, b"x")
+                assert (await js.publish(name, b"x")).seq == max(1, number * 1_000)
             for number in range(12):  # the queue group chooses a broker for each
                 name = f"s{number % 4}"
                 seq = (await js.publish(name, b"x")).seq
