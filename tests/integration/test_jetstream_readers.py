@@ -348,6 +348,8 @@ async def test_partitions_are_read_in_order_from_any_broker(tmp_path: Path) -> N
                 js = connection.jetstream()
                 for partition, values in sent.items():
                     await read_partition(js, f"orders-p{partition}", values)
+                assert [(await said(connection, "STREAM.PURGE.orders"))["purged"] for _ in range(2)] == [40, 0]
+                assert (await said(connection, "STREAM.INFO.orders"))["state"]["messages"] == 0
         finally:
             print(brokers.said)
             brokers.end()

@@ -160,6 +160,21 @@ CALLS = (
     ("STREAM.PURGE.k", '{"filter":"k.>"}'),
     ("PUBLISH", "k.r"),
     ("STREAM.INFO.k", ""),
+    ("STREAM.CREATE.n", '{"name":"n","first_seq":1000}'),
+    ("STREAM.CREATE.n", '{"name":"n","first_seq":1000}'),
+    ("STREAM.CREATE.n", '{"name":"n"}'),
+    ("STREAM.INFO.n", ""),
+    ("STREAM.PURGE.n", ""),
+    ("PUBLISH", "n"),
+    ("PUBLISH", "n"),
+    ("PUBLISH", "n"),
+    ("STREAM.MSG.DELETE.n", '{"seq":1}'),
+    ("STREAM.MSG.DELETE.n", '{"seq":1001}'),
+    ("STREAM.INFO.n", '{"deleted_details":true,"subjects_filter":">"}'),
+    ("STREAM.PURGE.n", '{"seq":1001}'),
+    ("STREAM.INFO.n", ""),
+    ("STREAM.PURGE.n", ""),
+    ("STREAM.INFO.n", ""),
     ("STREAM.CREATE.p", '{"name":"p","deny_purge":true,"deny_delete":true}'),
     ("PUBLISH", "p"),
     ("STREAM.PURGE.p", ""),
@@ -298,7 +313,7 @@ REFUSED = (
     ("placement", {"tags": ["eu"]}),
     ("mirror", {"name": "other"}),
     ("sources", [{"name": "other"}]),
-    ("first_seq", 10),
+    ("first_seq", 2**63 - 1),
     ("subject_transform", {"src": "a", "dest": "b"}),
     ("republish", {"src": "a", "dest": "b"}),
     ("consumer_limits", {"max_ack_pending": -3}),
@@ -436,9 +451,10 @@ async def test_requests_at_any_broker_know_every_answered_change(tmp_path: Path)
             js = connection.jetstream()
             for number in range(4):
                 name = f"s{number}"
-                made = await said(connection, f"STREAM.CREATE.{name}", json.dumps({"name": name, "num_replicas": 3}))
+                config = json.dumps({"name": name, "num_replicas": 3, "first_seq": number * 1_000})
+                made = await said(connection, f"STREAM.CREATE.{name}", config)
                 assert len(made["cluster"]["replicas"]) == 2, made
-                await js.publish(name, b"x")
+                assert (await js.publish(name, b"x")).seq == max(1, number * 1_000)
             for number in range(12):  # the queue group chooses a broker for each
                 name = f"s{number % 4}"
                 seq = (await js.publish(name, b"x")).seq

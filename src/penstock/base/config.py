@@ -169,6 +169,7 @@ class StreamConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     subject_delete_marker_ttl_ms: int | msgspec.UnsetType | None = msgspec.UNSET
     # JetStream's API sends its messages over NATS, in clear. UNSET: unless its files are encrypted
     nats_readable: bool | msgspec.UnsetType = msgspec.UNSET
+    first_offset: int | msgspec.UnsetType = msgspec.UNSET  # of each partition's log. UNSET: 0. Cannot be altered
 
     @property
     def subjects(self) -> tuple[str, ...]:
@@ -228,12 +229,17 @@ class StreamConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             msgspec.structs.force_setattr(self, "discard", msgspec.UNSET)
         for name in (
             "more_subjects", "former_subjects", "description", "metadata", "deny_delete", "deny_purge",
-            "discard_new_per_subject",
+            "discard_new_per_subject", "first_offset",
         ):  # fmt: skip
             if not getattr(self, name):  # UNSET is false, too
                 msgspec.structs.force_setattr(self, name, msgspec.UNSET)
         if self.nats_readable is not self.is_encrypted:  # the default
             msgspec.structs.force_setattr(self, "nats_readable", msgspec.UNSET)
+
+    @property
+    def log_begin(self) -> int:
+        """Offset at which the log of each partition begins when it is created."""
+        return 0 if self.first_offset is msgspec.UNSET else self.first_offset
 
     @property
     def is_encrypted(self) -> bool:
@@ -425,6 +431,7 @@ def stream_config_mistakes(config: StreamConfig) -> list[str]:
         ("dedup_ids_max", config.dedup_ids_max, 1, limits.DEDUP_IDS_MAX),
         ("compaction_lag_ms", config.compaction_lag_ms, 0, 2**53),
         ("tombstone_retention_ms", config.tombstone_retention_ms, 0, 2**53),
+        ("first_offset", config.log_begin, 0, limits.FIRST_OFFSET_MAX),
         ("min_isr", config.min_isr, 1, limits.REPLICAS_MAX if config.replicas is None else config.replicas),
     )
     mistakes += [

@@ -25,6 +25,7 @@ MESSAGE_BYTES_DEFAULT = 8 * MIB
 OFFSET_MAX = 2**63 - 1
 APPEND_AT_END_MAX = 2**53
 """Limit of offsets given by an appender: JSON readers lose precision beyond it, and later appends need room."""
+FIRST_OFFSET_MAX = 2**52  # of a new stream: at least as many offsets are left for its messages
 RESTORE_VERIFY_BYTES_PER_S = 1 << 30
 """Read rate while a stream is compared with a backup; high, as the stream is not in use yet."""
 APPEND_AT_TIME_US_MAX = 7_258_118_400_000_000

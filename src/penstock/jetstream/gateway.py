@@ -62,7 +62,6 @@ from penstock.jetstream.ownership import CLUSTER_HEADER, PROBE_HEADER, ApiOwners
 from penstock.jetstream.partition_streams import (
     addressed,
     is_partition_stream,
-    parsed_name,
     partition_stream,
     real_ids,
 )
@@ -70,6 +69,7 @@ from penstock.jetstream.stream_config import API_LEVEL, REQUEST_BYTES_MAX
 from penstock.messages import FetchRequest, ListOffsetsRequest, PassApiCallsRequest, Request, Response
 from penstock.metadata.api_decisions import ApiState
 from penstock.metadata.image import ClusterImage, StreamState
+from penstock.metadata.partition_names import parsed_name
 from penstock.node.partition.partition import Shown
 from penstock.node.quorum.metadata_forwarding import THE_BROKER
 from penstock.node.security.access import Authorization

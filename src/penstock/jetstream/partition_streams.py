@@ -1,16 +1,14 @@
 """The partitions of a stream as streams of their own, which are only read.
 
-Rules: partition N of a stream that has several is the stream `<name>-p<N>`; a stream that really has that name comes
-first. Its order is the partition's: `seq = offset + 1`. In the gateway it is a StreamState of one partition, with an
-id that no stream has; a request to the node gets the real stream's id and the partition's number, so that the rights
-are those on the real stream.
+Rules: partition N of a stream that has several is the stream `<name>-p<N>`; where a stream has that name from below the
+API's feature level, that stream comes first (`metadata/partition_names.py`). Its order is the partition's:
+`seq = offset + 1`. In the gateway it is a StreamState of one partition, with an id that no stream has; a request to the
+node gets the real stream's id and the partition's number, so that the rights are those on the real stream.
 
     id of a partition's stream = (partition + 1) << 48 | id of the stream
 """
 
 from __future__ import annotations
-
-import re
 
 import msgspec
 
@@ -18,6 +16,7 @@ from penstock.base.config import StreamConfig
 from penstock.base.ids import PartitionId, StreamId
 from penstock.messages import Request
 from penstock.metadata.image import StreamState
+from penstock.metadata.partition_names import partition_name
 
 PARTITION_OF = "_penstock.partition_of"
 """Key of the metadata that the API shows for a partition's stream: the name of the real one."""
@@ -25,23 +24,11 @@ PARTITIONS = "_penstock.partitions"
 """Key of the metadata that the API shows for a stream of several partitions: the names of their streams."""
 _ID_BITS = 48  # ids of streams, and of their companion logs, are smaller
 _ID_END = 1 << _ID_BITS
-_NAME = re.compile(r"(.+)-p(0|[1-9][0-9]{0,5})", re.DOTALL)
-
-
-def partition_name(name: str, partition: int) -> str:
-    """Return the name of the stream of one partition."""
-    return f"{name}-p{partition}"
 
 
 def partition_names(state: StreamState) -> str:
     """Return the first and the last name of the streams of its partitions, for people."""
     return f"{partition_name(state.name, 0)} to {partition_name(state.name, len(state.partitions) - 1)}"
-
-
-def parsed_name(name: str) -> tuple[str, int] | None:
-    """Return the stream and the partition that a name may be about; None if it is no partition's."""
-    found = _NAME.fullmatch(name)
-    return None if found is None else (found[1], int(found[2]))
 
 
 def partition_stream(state: StreamState, partition: int) -> StreamState | None:

@@ -1,8 +1,9 @@
 """Removal of messages: STREAM.PURGE and STREAM.MSG.DELETE.
 
 Rules: a purge of everything, before a sequence or down to the last messages truncates the log; one by subject hides
-rows. A deletion without `no_erase` is secure: replicas erase the bytes. Nothing is tried again by itself: a repetition
-would tell that there is nothing to delete.
+rows. A purge of everything truncates each partition, at its leader; one that was not complete is repeated by the
+client. A deletion without `no_erase` is secure: replicas erase the bytes. Nothing is tried again by itself: a
+repetition would tell that there is nothing to delete.
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ import msgspec
 
 from penstock.base.clock import Now
 from penstock.base.config import Intake
-from penstock.base.ids import Offset
+from penstock.base.errors import RemoteError
+from penstock.base.ids import BrokerId, Offset
 from penstock.base.subjects import is_within, subject_mistake
 from penstock.jetstream.answers import json_answer
 from penstock.jetstream.api_call import ApiCall, ApiSubject
-from penstock.jetstream.conversations import Answered, Asked, Conversation, ask
+from penstock.jetstream.conversations import Answered, Asked, Conversation, Question, ask
 from penstock.jetstream.errors import (
     ApiError,
     bad_request,
@@ -26,8 +28,10 @@ from penstock.jetstream.errors import (
     no_removal_from_several,
     sealed,
     stream_not_found,
+    unavailable,
 )
 from penstock.jetstream.gateway import Gateway, Handler
+from penstock.jetstream.stream_state import PARTS_AT_ONCE, parts_of
 from penstock.jetstream.streams import decoded
 from penstock.messages import (
     DeleteMessagesRequest,
@@ -36,6 +40,7 @@ from penstock.messages import (
     ListOffsetsResponse,
     PurgeSubjectRequest,
     PurgeSubjectResponse,
+    Request,
     TruncateRequest,
     TruncateResponse,
 )
@@ -58,12 +63,12 @@ class _DeleteRequest(msgspec.Struct, forbid_unknown_fields=True):
 def removal_handlers(gateway: Gateway) -> Mapping[str, Handler]:
     """Return the handlers of requests that remove messages."""
 
-    def named(subject: ApiSubject, command: str) -> StreamState:
-        """Return the stream; `command` of Penstock does the same for several partitions."""
+    def named(subject: ApiSubject, command: str, *, of_all: bool = False) -> StreamState:
+        """Return the stream; `command` of Penstock does the same for several partitions, unless it is `of_all`."""
         state = gateway.stream(subject.stream)
         if state is None:
             raise stream_not_found()
-        if len(state.partitions) > 1:
+        if len(state.partitions) > 1 and not of_all:
             raise no_removal_from_several(state.name, len(state.partitions), command)
         if state.intake is Intake.SEALED:
             raise sealed()
@@ -73,11 +78,14 @@ def removal_handlers(gateway: Gateway) -> Mapping[str, Handler]:
         options = decoded(call.payload, _PurgeRequest)
         if options.seq and options.keep:
             raise bad_request()
-        state = named(subject, "purge")
+        state = named(subject, "purge", of_all=not (options.filter or options.seq or options.keep))
         # also if there is nothing to remove
         gateway.authorization.check(TruncateRequest(stream_id=state.stream_id, before=Offset(0)))
         if state.config.denies_purge:
             raise ApiError(500, 10110, "stream purge not permitted")
+        if len(state.partitions) > 1:
+            removed = yield from _purge_partitions(state)
+            return json_answer(subject.operation, success=True, purged=removed)
         offsets = yield from ask(ListOffsetsRequest(stream_id=state.stream_id, at="latest"), ListOffsetsResponse)
         end = int(offsets.committed_end)
         before = min(options.seq - 1, end) if options.seq else end
@@ -120,6 +128,45 @@ def removal_handlers(gateway: Gateway) -> Mapping[str, Handler]:
         return handle
 
     return {"STREAM.PURGE": conversing(purge), "STREAM.MSG.DELETE": conversing(delete)}
+
+
+def _purge_partitions(state: StreamState) -> Generator[Asked, list[Answered], int]:
+    """Remove all messages that each partition has now, at its leader; return their number.
+
+    Raise RemoteError, the first one, after those that could be purged.
+    """
+    parts = parts_of(state)
+    ends = yield from _in_batches(
+        [(part, ListOffsetsRequest(stream_id=part.stream_id, at="latest")) for part in parts],
+    )
+    purged = yield from _in_batches(
+        [
+            (part, TruncateRequest(stream_id=part.stream_id, before=found.response.committed_end))
+            for part, found in zip(parts, ends, strict=True)
+            if isinstance(found.response, ListOffsetsResponse)
+            and found.response.log_start < found.response.committed_end
+        ]
+    )
+    for one in (*ends, *purged):
+        if isinstance(one.response, RemoteError):
+            raise one.response
+    return sum(one.response.messages for one in purged if isinstance(one.response, TruncateResponse))
+
+
+def _in_batches(requests: list[tuple[StreamState, Request]]) -> Generator[Asked, list[Answered], list[Answered]]:
+    """Ask the leaders of partitions, PARTS_AT_ONCE at once; one that does not answer stops no other one."""
+    answers: list[Answered] = []
+    for begin in range(0, len(requests), PARTS_AT_ONCE):
+        some = requests[begin : begin + PARTS_AT_ONCE]
+        answers += yield tuple(Question(request, _leader_of(part), is_optional=True) for part, request in some)
+    return answers
+
+
+def _leader_of(part: StreamState) -> BrokerId:
+    leader = part.partitions[0].leader
+    if leader is None:
+        raise unavailable("a partition of the stream has no leader at the moment; ask again")
+    return leader
 
 
 def _truncate(state: StreamState, before: int, keep: int, log_start: int) -> Generator[Asked, list[Answered], int]:

@@ -101,7 +101,14 @@ FIELDS = (
     ConfigField("mirror", "StreamSource", None, "", is_omitted=True),
     ConfigField("sources", "[]*StreamSource", None, "", is_omitted=True),
     ConfigField("compression", "StoreCompression", "none", "compression", "`s2` is LZ4 here", choices=("none", "s2")),
-    ConfigField("first_seq", "uint64", 0, "", "a stream begins at 1", is_omitted=True),
+    ConfigField(
+        "first_seq",
+        "uint64",
+        0,
+        "first_offset",
+        f"one more than it, at most {limits.FIRST_OFFSET_MAX + 1}; cannot be changed later",
+        is_omitted=True,
+    ),
     ConfigField("subject_transform", "SubjectTransformConfig", None, "", is_omitted=True),
     ConfigField("republish", "RePublish", None, "", "`penstock relay` can do that", is_omitted=True),
     ConfigField("allow_direct", "bool", False, "kept", "true for streams that were not made by this API"),
@@ -229,6 +236,8 @@ def completed(wanted: WantedConfig) -> Config:
     if not config["subjects"]:
         config["subjects"] = [config["name"]]
     config["num_replicas"] = config["num_replicas"] or 1
+    if config["first_seq"] == 1:  # where a stream begins anyway
+        config["first_seq"] = 0
     if config["persist_mode"] == "default":
         config["persist_mode"] = ""
     for name in ("placement", "subject_transform", "republish", "consumer_limits"):
@@ -313,7 +322,7 @@ def _subject_mistakes(config: Config) -> Iterator[tuple[bool, str]]:
 def refused_fields(config: Config) -> Iterator[str]:
     """Yield why a field's value cannot be honoured, each with its name."""
     for field in FIELDS:
-        if not field.becomes and config[field.name] != field.default and (field.name, config[field.name]) != _FIRST:
+        if not field.becomes and config[field.name] != field.default:
             note = f": {field.note}" if field.note else ""
             yield f"{field.name}: {json.dumps(config[field.name])[:64]} is not supported{note}"
     for name, value in config["consumer_limits"].items():
@@ -329,12 +338,13 @@ def refused_fields(config: Config) -> Iterator[str]:
     for one in config["subjects"]:
         if overlap(one, f"{INTERNAL_SUBJECT_PREFIX}>") and one[:1] not in "*>":
             yield f"subjects: {one}: Penstock's own subjects begin with {INTERNAL_SUBJECT_PREFIX}"
+    if config["first_seq"] > limits.FIRST_OFFSET_MAX + 1:
+        yield f"first_seq: {config['first_seq']} is not supported: at most {limits.FIRST_OFFSET_MAX + 1}"
     if KEPT in config["metadata"]:
         yield f"metadata: the key {KEPT} is the API's own"
 
 
 _CONSUMER_LIMITS = ("inactive_threshold", "max_ack_pending")
-_FIRST = ("first_seq", 1)  # where every stream begins
 
 
 def to_penstock(config: Config) -> StreamConfig:
@@ -398,6 +408,7 @@ _FIELDS_HERE: Mapping[str, Callable[[Config], Any]] = {
     "allow_message_ttl": lambda config: config["allow_msg_ttl"],
     "subject_delete_marker_ttl_ms": lambda config: config["subject_delete_marker_ttl"] // _NS_OF_MS or None,
     "metadata": _kept_metadata,
+    "first_offset": lambda config: max(0, config["first_seq"] - 1),
 }
 """Penstock's fields, each from JetStream's config; `name`, `replicas` and the subjects have their own rules."""
 
@@ -444,6 +455,9 @@ def changes(old: Config, new: Config) -> dict[str, Any]:
     if old["num_replicas"] != new["num_replicas"]:
         text = f"it is {old['num_replicas']}, and cannot be changed to {new['num_replicas']}"
         raise invalid_config(f"num_replicas: {text}: a stream keeps the number with which it was created")
+    if new["first_seq"] not in (0, old["first_seq"]):  # 0: it was not given
+        text = f"it is {old['first_seq'] or 1}, and cannot be changed to {new['first_seq']}"
+        raise invalid_config(f"first_seq: {text}: a stream keeps the one with which it was created")
     if mistakes := list(refused_fields(new)):
         raise invalid_config("; ".join(mistakes))
     if new["sealed"]:  # the intake says the rest
@@ -492,6 +506,7 @@ def shown_config(state: StreamState) -> Config:
         "max_consumers": limited.consumers or -1,
         "consumer_limits": limited.told,
         "metadata": metadata,
+        "first_seq": here.log_begin + 1 if here.log_begin else 0,
     }
     return config | _OF_SEALED if config["sealed"] else config
 

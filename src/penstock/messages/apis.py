@@ -344,9 +344,17 @@ API_OF_REQUEST: dict[type[Request], ApiSpec] = {spec.request: spec for spec in _
 
 
 _OF_BOTH = frozenset(
-    {Api.HELLO, Api.LIST_OFFSETS, Api.LIST_SUBJECTS, Api.LIST_SCHEMAS, Api.GET_SCHEMA_TEXT, Api.PEER_HELLO}
+    {
+        Api.HELLO,
+        Api.LIST_OFFSETS,
+        Api.LIST_SUBJECTS,
+        Api.TRUNCATE,
+        Api.LIST_SCHEMAS,
+        Api.GET_SCHEMA_TEXT,
+        Api.PEER_HELLO,
+    }
 )
-"""Requests of clients and of brokers: hello, log end and subjects at a partition's leader, schemas of a stream."""
+"""Requests of clients and of brokers: hello, what a partition's leader knows and truncates, schemas of a stream."""
 
 
 def is_asked_by_clients(api: int) -> bool:

@@ -147,7 +147,8 @@ class _Job(NamedTuple):
         of = self.source.config if like is None else self.there.stream(like, timeout=self.timeout_s).config
         fields: dict[str, Any] = {field: getattr(of, field) for field in StreamConfig.__struct_fields__}
         kept = ("subject", "more_subjects", "former_subjects", "partitions", "partition_by", "range_bounds")
-        sources = {field: getattr(self.source.config, field) for field in (*kept, "suspend_deletion")}
+        kept_too = ("first_offset", "suspend_deletion")  # rows keep their offsets
+        sources = {field: getattr(self.source.config, field) for field in (*kept, *kept_too)}
         brokers = max(1, len(self.there.status(timeout=self.timeout_s).brokers))
         count = min(fields["replicas"] or 1, brokers)
         if count < (fields["replicas"] or 1):

@@ -17,20 +17,20 @@ Answers have nats-server's fields, codes and texts; `tests/integration/test_jets
 | operation | here |
 |---|---|
 | `INFO` | API level 1 (nats-server 2.11); `memory` and `storage` are 0: `STREAM.LIST` has the sizes |
-| `STREAM.CREATE`, `STREAM.UPDATE` | subjects that overlap another stream's are refused (10065), which `penstock stream create` allows |
+| `STREAM.CREATE`, `STREAM.UPDATE` | subjects that overlap another stream's are refused (10065), which `penstock stream create` allows; `num_replicas` and `first_seq` stay as at the creation |
 | `STREAM.INFO` | `subjects_filter` with `offset`, `deleted_details` (100,000 sequences); an answer above `max_payload` has fewer subjects, and their number as `limit` |
 | `STREAM.NAMES`, `STREAM.LIST` | 1,024 and 256 a page; the partitions of a stream are not listed; streams without a leader are in `missing`; `num_subjects` is in `STREAM.INFO` only |
 | `STREAM.DELETE` | |
-| `STREAM.PURGE` | `filter`, `seq`, `keep`; a `seq` beyond the end removes everything, and the next sequence stays |
+| `STREAM.PURGE` | `filter`, `seq`, `keep`; a `seq` beyond the end removes everything, and the next sequence stays; a purge without these purges each partition of a stream that has several, and one that was not complete (503) is repeated |
 | `STREAM.MSG.DELETE` | without `no_erase` the bytes are erased on all replicas ([how](../how-to/delete-messages.md)) |
 | `STREAM.MSG.GET` | `seq`, `last_by_subj`, `next_by_subj`, `start_time`, `no_hdr`; an answer above `max_payload` is refused (10008) |
 | `DIRECT.GET` | the same, with `batch`, `max_bytes`, `multi_last`, `up_to_seq`, `up_to_time`; of one subject: `DIRECT.GET.<stream>.<subject>` |
 
 - **`seq = offset + 1`**.
-- **Partition N of a stream `orders` that has several is the stream `orders-p<N>`**, which can be read, but not changed ([why](../adr/0099-each-partition-is-a-stream-that-is-read.md)). The whole is listed, with the sums of its partitions, and changed under its own name; what needs one order is refused for it (10052). The key `_penstock.partitions` of its metadata has the names. **A real stream named `orders-p<N>` comes first**, and may be created at any time: that partition is then read by no NATS client, so do not name streams like that.
+- **Partition N of a stream `orders` that has several is the stream `orders-p<N>`**, which can be read, but not changed ([why](../adr/0099-each-partition-is-a-stream-that-is-read.md)). The whole is listed, with the sums of its partitions, and changed under its own name; what needs one order is refused for it (10052). The key `_penstock.partitions` of its metadata has the names. **These names are taken**: no stream can be created with one (10058; `stream_exists` over Penstock's own API, for which it holds as well), and no partition added whose name a stream has. A stream that has one from below feature level 0.4 comes first, and that partition is read by no NATS client.
 - **Operations of JetStream that are not served** are refused with code 501, err_code 10003, and what to do instead: {{NOT_SERVED}}. Any other subject gets no answer.
 - **Streams whose names begin with `__`** are Penstock's own: never listed, read or changed.
-- `bytes` counts batches on the disk of one replica. `num_subjects` is left out beyond 100,000 subjects, and if it is not known within 4.5 s.
+- `bytes` counts batches on the disk of one replica, with their headers and padding, and with messages that are deleted or replaced until their bytes go; nats-server sums up the sizes of messages. `num_subjects` is left out beyond 100,000 subjects, and if it is not known within 4.5 s.
 - The leader is `broker-<id>` in `cluster`.
 - The leader answers `DIRECT.GET`, so that it sees each ack; nats-server lets any replica answer. It has the same answers but for these: a batch ends after 8 MiB, `multi_last` has up to 1,024 filters, an `up_to_seq` beyond the last sequence is no error, and a message above `max_payload` gives the status 413. `tests/integration/test_jetstream_lookups.py` compares the bytes of the others.
 - Every answered change is known to every live broker, so the next request may reach any of them.

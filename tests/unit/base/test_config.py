@@ -107,7 +107,7 @@ def test_alterable_fields_are_fields_and_identity_is_not_among_them() -> None:
     assert fields > ALTERABLE
     assert fields - ALTERABLE == {
         "name", "subject", "more_subjects", "former_subjects", "storage", "partition_by", "group", "replicas",
-        "encryption",
+        "encryption", "first_offset",
     }  # fmt: skip
 
 
@@ -120,6 +120,18 @@ def test_deletion_that_is_not_suspended_has_one_form_which_earlier_versions_read
     assert msgspec.convert(msgspec.to_builtins(on), StreamConfig) == on
     off = msgspec.structs.replace(on, suspend_deletion=SuspendDeletion.NO)
     assert "suspend_deletion" not in msgspec.to_builtins(off)
+
+
+def test_a_log_that_begins_at_0_has_one_form_which_earlier_versions_read() -> None:
+    plain = StreamConfig(name="a", subject="a")
+    told = StreamConfig(name="a", subject="a", first_offset=0)
+    assert (told, "first_offset" in msgspec.to_builtins(told)) == (plain, False)
+    later = msgspec.structs.replace(plain, first_offset=limits.FIRST_OFFSET_MAX)
+    assert (later.log_begin, plain.log_begin) == (limits.FIRST_OFFSET_MAX, 0)
+    assert (stream_config_mistakes(later), msgspec.convert(msgspec.to_builtins(later), StreamConfig)) == ([], later)
+    for wrong in (-1, limits.FIRST_OFFSET_MAX + 1):
+        (mistake,) = stream_config_mistakes(msgspec.structs.replace(plain, first_offset=wrong))
+        assert mistake.startswith(f"first_offset: {wrong} is not between 0 and")
 
 
 def test_only_encrypted_streams_are_kept_from_nats_unless_it_is_said() -> None:

@@ -8,8 +8,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from penstock.base.config import StreamConfig
+from penstock.base.errors import RemoteError
 from penstock.jetstream.api_call import HOPS_MAX, ApiCall
-from penstock.messages import PassApiCallsRequest
+from penstock.messages import CreateStreamRequest, PassApiCallsRequest
 from tests.groups import group_of
 from tests.unit.jetstream.api_broker import ApiBrokers, ApiMember
 
@@ -63,12 +65,53 @@ def test_of_two_updates_with_overlapping_subjects_one_wins(brokers: ApiBrokers) 
     assert sorted(errors) == [0, 10065]
 
 
+def test_of_a_stream_and_a_partition_with_its_name_one_wins(brokers: ApiBrokers) -> None:
+    own = msgspec.convert({"name": "parts", "subject": "parts", "partitions": 2}, StreamConfig)
+    brokers[1].node.request("whole", CreateStreamRequest(config=own), b"", brokers.clock.now)
+    brokers[1].open_requests.add("whole")
+    (error,) = at_once(brokers, "STREAM.CREATE", {"name": "parts-p1", "subjects": ["part"]})
+    refused = brokers[1].replies["whole"].response
+    assert (error, isinstance(refused, RemoteError)) in ((0, True), (10058, False))
+    assert ("parts" in brokers[3].image.names) is not ("parts-p1" in brokers[3].image.names)
+
+
 def test_penstocks_own_client_may_make_streams_that_overlap(brokers: ApiBrokers) -> None:
     assert at_once(brokers, "STREAM.CREATE", {"name": "api", "subjects": ["both"]}) == [0]
     brokers[2].create("own", subject="both")
     brokers.run(1_000)
     assert "own" in brokers[1].image.names
     assert at_once(brokers, "STREAM.UPDATE", {"name": "api", "subjects": ["both"], "max_msgs": 7}) == [0]
+
+
+def test_a_purge_reaches_the_partitions_of_all_brokers_and_goes_on_where_it_stopped(brokers: ApiBrokers) -> None:
+    def fill() -> None:
+        for number, leader in enumerate(leaders):
+            brokers[leader].append("wide", b"x", b"y", subject=f"wide.{number}" if number else "wide", partition=number)
+        brokers.run(500)
+
+    def purge(waits_ms: int) -> dict[str, Any]:
+        for member in brokers.all:
+            member.answers.clear()
+        call = (b"$JS.API.STREAM.PURGE.wide", b"_INBOX.caller", None, b"")
+        brokers[1].gateway.messages_received(group_of([call]), brokers.clock.now)
+        brokers.settle()
+        brokers.run(waits_ms)
+        (answer,) = [one.answers["_INBOX.caller"] for one in brokers.all if "_INBOX.caller" in one.answers]
+        return dict(json.loads(answer))
+
+    brokers[1].create("wide", "wide", partitions=3, replicas=1)
+    brokers.run(2_000)
+    leaders = [int(one.leader or 0) for one in brokers[1].image.by_name("wide").partitions]
+    assert sorted(leaders) == [1, 2, 3]
+    fill()
+    assert purge(1_000)["purged"] == 6
+    fill()
+    brokers.hang(leaders[2])
+    assert purge(5_000)["error"]["err_code"] == 10008
+    brokers.wake(leaders[2])
+    brokers.run(20_000)
+    assert purge(1_000)["purged"] == 2
+    assert purge(1_000)["purged"] == 0
 
 
 def test_calls_that_were_passed_on_once_are_passed_on_again_whatever_came_with_them(brokers: ApiBrokers) -> None:

@@ -7,6 +7,7 @@ import json
 import msgspec
 import pytest
 
+from penstock.base import limits
 from penstock.base.errors import RemoteError
 from penstock.commitlog.files.files import holds_messages
 from penstock.jetstream import gateway as module
@@ -34,6 +35,54 @@ def test_a_stream_is_made_changed_shown_and_deleted() -> None:
     assert broker.gateway.requests["STREAM.INFO"] == 2
     assert broker.gateway.errors == {("STREAM.INFO", 10059): 1}
     assert broker.gateway.seconds["STREAM.INFO"].count == 2
+
+
+def state_of(broker: ApiBroker, name: str) -> tuple[int, int, int]:
+    """Messages, first and last sequence."""
+    state = broker.call(f"STREAM.INFO.{name}")["state"]
+    return state["messages"], state["first_seq"], state["last_seq"]
+
+
+def test_a_stream_begins_at_the_first_sequence_that_is_asked_for() -> None:
+    broker = ApiBroker().start()
+    wanted = {"name": "s", "first_seq": 1000}
+    made = broker.call("STREAM.CREATE.s", wanted)
+    assert (made["config"]["first_seq"], state_of(broker, "s")) == (1000, (0, 1000, 999))
+    assert "error" not in broker.call("STREAM.CREATE.s", wanted)  # the same stream
+    assert broker.call("STREAM.CREATE.s", {"name": "s"})["error"]["err_code"] == 10058
+    broker.publish("s", b"x", count=3)
+    assert broker.call("STREAM.MSG.GET.s", {"seq": 1002})["message"]["seq"] == 1002
+    assert broker.call("STREAM.MSG.GET.s", {"seq": 1})["error"]["err_code"] == 10037
+    assert broker.call("STREAM.MSG.DELETE.s", {"seq": 1001})["success"]
+    assert broker.call("STREAM.PURGE.s", {"seq": 1001})["purged"] == 1
+    assert state_of(broker, "s") == (1, 1002, 1002)
+    assert broker.call("STREAM.PURGE.s")["purged"] == 1
+    assert state_of(broker, "s") == (0, 1003, 1002)
+
+
+def test_the_first_sequence_cannot_be_changed() -> None:
+    broker = ApiBroker().start()
+    broker.call("STREAM.CREATE.s", {"name": "s", "first_seq": 1000})
+    for update in ({}, {"first_seq": 1000}):
+        assert broker.call("STREAM.UPDATE.s", {"name": "s", **update})["config"]["first_seq"] == 1000
+    refused = broker.call("STREAM.UPDATE.s", {"name": "s", "first_seq": 7})["error"]
+    assert (refused["err_code"], "first_seq: it is 1000" in refused["description"]) == (10052, True)
+
+
+@pytest.mark.parametrize(("first_seq", "told"), [(0, None), (1, None), (2, 2)])
+def test_a_stream_begins_at_1_unless_told_otherwise(first_seq: int, told: int | None) -> None:
+    broker = ApiBroker().start()
+    assert broker.call("STREAM.CREATE.s", {"name": "s", "first_seq": first_seq})["config"].get("first_seq") == told
+    broker.publish("s", b"x")
+    assert state_of(broker, "s") == (1, told or 1, told or 1)
+
+
+def test_a_first_sequence_beyond_the_limit_is_refused() -> None:
+    broker = ApiBroker().start()
+    most = limits.FIRST_OFFSET_MAX + 1
+    assert "did_create" in broker.call("STREAM.CREATE.s", {"name": "s", "first_seq": most})
+    refused = broker.call("STREAM.CREATE.t", {"name": "t", "first_seq": most + 1})["error"]
+    assert (refused["err_code"], refused["description"].startswith("first_seq:")) == (10052, True)
 
 
 def test_a_request_may_be_an_empty_object_where_it_has_to_be_empty() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import msgspec
@@ -10,19 +9,29 @@ import pytest
 
 from penstock.access import Credential, CredentialKind, Operation, Rule
 from penstock.access.handshake import Principal
+from penstock.base.config import Intake
+from penstock.base.errors import ErrorCode
 from penstock.base.ids import StreamId
 from penstock.jetstream import streams
 from penstock.jetstream.gateway import ApiRights
-from penstock.jetstream.partition_streams import parsed_name, real_ids
-from penstock.messages import ChangeRulesRequest, CreateUserRequest
+from penstock.jetstream.partition_streams import real_ids
+from penstock.messages import (
+    AlterStreamRequest,
+    ChangeRulesRequest,
+    CreateUserRequest,
+    RaiseFeatureLevelRequest,
+    RaiseFeatureLevelResponse,
+    Request,
+    SetIntakeRequest,
+)
 from tests.unit.jetstream.readers.gateways import ReaderBroker
 
 S = 1_000_000_000  # ns
 
 
-def started(**config: Any) -> ReaderBroker:
+def started(broker: ReaderBroker | None = None, **config: Any) -> ReaderBroker:
     """A stream `s` of two partitions: three messages in partition 0, one in partition 1."""
-    broker = ReaderBroker().start()
+    broker = (ReaderBroker() if broker is None else broker).start()
     broker.create("s", "s", partitions=2, **config)
     broker.append("s", b"a", b"b", b"c", subject="s", partition=0)
     broker.append("s", b"d", subject="s.1", partition=1)
@@ -113,15 +122,41 @@ def test_what_needs_one_order_is_refused_for_the_whole(operation: str, request_:
 
 @pytest.mark.parametrize(
     ("operation", "request_", "command"),
-    [("STREAM.PURGE.s", {}, "purge"), ("STREAM.MSG.DELETE.s", {"seq": 1}, "delete-message")],
+    [
+        *(("STREAM.PURGE.s", some, "purge") for some in ({"filter": "s"}, {"seq": 2}, {"keep": 1})),
+        ("STREAM.MSG.DELETE.s", {"seq": 1}, "delete-message"),
+    ],
 )
-def test_a_removal_from_the_whole_is_refused_with_the_command_that_does_it(
+def test_a_removal_of_some_from_the_whole_is_refused_with_the_command_that_does_it(
     operation: str, request_: dict[str, Any], command: str
 ) -> None:
     broker = started()
     error = broker.call(operation, request_)["error"]
     assert (error["err_code"], f"use `penstock stream {command}`" in error["description"]) == (10052, True)
     assert "s-p0" not in error["description"]
+    assert sequences(broker.call("STREAM.INFO.s"))[0] == 4
+
+
+def test_a_purge_of_the_whole_purges_each_partition() -> None:
+    broker = started()
+    assert broker.call("STREAM.PURGE.s")["purged"] == 4
+    assert sequences(broker.call("STREAM.INFO.s"))[0] == 0
+    assert [sequences(broker.call(f"STREAM.INFO.s-p{number}")) for number in (0, 1)] == [(0, 4, 3), (0, 2, 1)]
+    broker.append("s", b"e", subject="s.1", partition=1)
+    assert [broker.call("STREAM.PURGE.s", again)["purged"] for again in ({}, b"")] == [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("change", "err_code"),
+    [
+        (AlterStreamRequest(name="s", changes={"deny_purge": True}), 10110),
+        (SetIntakeRequest(name="s", intake=Intake.SEALED), 10109),
+    ],
+)
+def test_a_purge_of_the_whole_is_refused_where_nothing_may_be_purged(change: Request, err_code: int) -> None:
+    broker = started()
+    broker.request(change)
+    assert broker.call("STREAM.PURGE.s")["error"]["err_code"] == err_code
     assert sequences(broker.call("STREAM.INFO.s"))[0] == 4
 
 
@@ -134,9 +169,23 @@ def test_a_partition_is_not_changed(operation: str) -> None:
     assert sequences(broker.call("STREAM.INFO.s"))[0] == 4
 
 
-def test_a_stream_of_that_name_comes_first() -> None:
+def test_no_stream_takes_the_name_of_a_partition() -> None:
     broker = started()
-    assert broker.call("STREAM.CREATE.s-p1", {"name": "s-p1", "subjects": ["other"]})["did_create"]
+    error = broker.call("STREAM.CREATE.s-p1", {"name": "s-p1", "subjects": ["other"]})["error"]
+    assert error["err_code"] == 10058
+    assert broker.call("STREAM.CREATE.s-p2", {"name": "s-p2", "subjects": ["other"]})["did_create"]
+    refused = broker.refusal(AlterStreamRequest(name="s", changes={"partitions": 3}))
+    assert (refused.code, "partition 2 would be 's-p2'" in str(refused)) == (ErrorCode.STREAM_EXISTS, True)
+
+
+def test_a_stream_that_has_that_name_from_below_the_level_comes_first() -> None:
+    broker = started(ReaderBroker(broker_version="0.3.0"))
+    broker.create("s-p1", "other")
+    broker.settings["broker_version"] = "0.4.0"
+    broker = broker.crash().start()
+    broker.ask(RaiseFeatureLevelRequest(), RaiseFeatureLevelResponse)
+    for _ in range(20):  # brokers look again whether they may serve the API
+        broker.gateway_tick(500)
     assert sequences(broker.call("STREAM.INFO.s-p1")) == (0, 0, 0)
     assert sequences(broker.call("STREAM.INFO.s-p0")) == (3, 1, 3)
     assert broker.call("STREAM.NAMES")["streams"] == ["s", "s-p1"]
@@ -181,5 +230,3 @@ def test_a_page_of_the_list_asks_a_bounded_number_of_partitions(monkeypatch: pyt
 def test_ids_in_the_gateway_lead_back() -> None:
     assert real_ids(7) == (7, 0)
     assert real_ids(StreamId((3 + 1) << 48 | 1 << 40 | 7)) == (1 << 40 | 7, 3)
-    assert parsed_name("a-p1-p2") == ("a-p1", 2)
-    assert parsed_name(json.dumps("a")) is None

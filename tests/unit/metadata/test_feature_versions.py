@@ -137,6 +137,10 @@ def test_suspended_deletion_waits_for_the_last_broker_which_would_delete(choice:
         (AlterStream(stream_id=StreamId(1), changes={"deny_purge": True}), "the option deny_purge of a stream"),
         (AlterStream(stream_id=StreamId(1), changes={"nats_readable": True}), "the option nats_readable of a stream"),
         (
+            CreateStream(config=StreamConfig(name="a", subject="a", first_offset=1), created_us=0),
+            "the option first_offset of a stream",
+        ),
+        (
             ChangeRules(name="ann", changed_us=0, add=(Rule(Operation.REGISTER, stream="a"), Rule(Operation.MONITOR))),
             "the operation register of a rule",
         ),

@@ -57,6 +57,26 @@ def test_a_copy_has_the_same_rows_and_is_continued(tmp_path: Path) -> None:
 
 
 @needs_time
+def test_copies_and_backups_of_a_stream_with_a_first_offset_keep_its_offsets(tmp_path: Path) -> None:
+    with running_broker(tmp_path / "data") as broker, penstock.connect(broker.client_address) as client:
+        client.create_stream("orders", "orders.>", first_offset=1_000)
+        client.create_stream("later", "later.>", first_offset=5_000)
+        ops.copy_stream(client, "orders", "empty")
+        client.append("orders", [{"subject": "orders.eu", "value": str(n)} for n in range(20)])
+        client.truncate_stream("orders", 1_003)
+        ops.copy_stream(client, "orders", "copy")
+        ops.copy_stream(client, "orders", "like", ops.CopyOptions(like="later"))
+        with ops.Backup(tmp_path / "backup") as backup:
+            backup.add(client, ["orders"])
+        ops.Restore(tmp_path / "backup", ops.RestoreOptions("orders", "restored")).plan(client).run()
+        for name in ("copy", "like", "restored"):
+            assert (name, client.to_table(name)) == (name, client.to_table("orders"))
+            assert client.stream(name).config.log_begin == 1_000
+        part = client.stream("empty").partitions[0]
+        assert (part.log_start, part.committed_end) == (1_000, 1_000)
+
+
+@needs_time
 def test_a_further_run_deletes_no_row_of_the_copy(tmp_path: Path) -> None:
     with running_broker(tmp_path / "data") as broker, penstock.connect(broker.client_address) as client:
 

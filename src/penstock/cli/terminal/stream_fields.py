@@ -328,6 +328,14 @@ FIELDS = (
         "Whether NATS clients may read it through JetStream's API: its messages go out over NATS, in clear.",
         default="no if it is encrypted, else yes",
     ),
+    Field(
+        "first_offset",
+        "--first-offset",
+        "N",
+        "Offset of the first message of each partition; its sequence in acks and in JetStream's API is one more. It "
+        "cannot be changed.",
+        _count,
+    ),
     Field("storage", "--storage", "|".join(Storage), "'memory' is lost when the broker stops.", _one_of(*Storage)),
     Field(
         "segment_bytes", "--segment-bytes", "SIZE", "Begin a new file at this size.", parse_bytes, format_short_bytes
@@ -374,5 +382,5 @@ def shown(name: str, value: Any) -> str:
     if name not in _BY_NAME:
         return repr(value)
     if value is msgspec.UNSET:
-        return {"discard": "old"}.get(name, UNLIMITED if name in _UNSET_IS_NONE else "no")
+        return {"discard": "old", "first_offset": "0"}.get(name, UNLIMITED if name in _UNSET_IS_NONE else "no")
     return UNLIMITED if value is None else _BY_NAME[name].show(value)

@@ -82,6 +82,7 @@ class StreamOptions(StreamChanges, total=False):
 
     storage: Storage | Literal["file", "memory"]
     encryption: Encryption | Literal["none", "aes-256-gcm"]
+    first_offset: int
     partition_by: str
     group: str | None
     replicas: int | None

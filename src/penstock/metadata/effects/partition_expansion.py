@@ -24,10 +24,11 @@ from penstock.base.partitioning import PartitionBy, parse_split
 from penstock.metadata.commands import AddPartitions, MarkKeys
 from penstock.metadata.effects.streams import check_epoch, made_partitions, no_such_field
 from penstock.metadata.image import ClusterImage, CommandOutcome, KeyBoundary, StreamState
+from penstock.metadata.partition_names import check_names
 
 
-def check_growth(state: StreamState, changes: Mapping[str, Any]) -> StreamConfig:
-    """Return the config after the change. Raise RemoteError (invalid_config, read_only, not_yet).
+def check_growth(image: ClusterImage, state: StreamState, changes: Mapping[str, Any]) -> StreamConfig:
+    """Return the config after the change. Raise RemoteError (invalid_config, read_only, not_yet, stream_exists).
 
     `changes`: `partitions`, `range_bounds` (all of them, existing ones first), or both, and nothing else.
     """
@@ -69,6 +70,7 @@ def check_growth(state: StreamState, changes: Mapping[str, Any]) -> StreamConfig
         raise _invalid(mistakes)
     if partitions > before:
         _check_may_grow(state)
+        check_names(image, grown, before)
     return grown
 
 
@@ -88,7 +90,9 @@ def _check_may_grow(state: StreamState) -> None:
 
 
 def add_partitions(image: ClusterImage, index: int, command: AddPartitions) -> tuple[ClusterImage, CommandOutcome]:
-    """Add partitions to a stream. Raise RemoteError as `ClusterImage.by_id`, or stream_changed, read_only, not_yet."""
+    """Add partitions to a stream. Raise RemoteError as `ClusterImage.by_id`, or stream_changed, read_only, not_yet,
+    stream_exists.
+    """
     state = image.by_id(command.stream_id)
     before = len(state.partitions)
     if before != command.before:
@@ -101,6 +105,7 @@ def add_partitions(image: ClusterImage, index: int, command: AddPartitions) -> t
         partitions=before + len(added),
         range_bounds=(*state.config.range_bounds, *command.range_bounds),
     )
+    check_names(image, config, before)
     changed = msgspec.structs.replace(
         state,
         config=config,

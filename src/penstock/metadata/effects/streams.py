@@ -57,6 +57,7 @@ from penstock.metadata.image import (
     TruncatedEnd,
 )
 from penstock.metadata.overlaps import check_no_overlap
+from penstock.metadata.partition_names import check_names
 from penstock.metadata.persistent_map import PersistentMap
 
 _NOTHING: Mapping[str, OwnedStreams] = {}
@@ -85,6 +86,7 @@ def check_create(
         raise _invalid(error.mistakes) from None
     existing = _existing(image, config)
     if existing is None:
+        check_names(image, config)
         check_owned(image, config, by, under_way=under_way)
         logs = config.partitions * (2 if is_decided(image, config) else 1)
         check_room(image, logs, by, under_way=under_way)
@@ -319,6 +321,7 @@ def create_stream(image: ClusterImage, index: int, command: CreateStream) -> tup
     existing = _existing(image, command.config)
     if existing is not None:
         return image, CommandOutcome(stream=existing)
+    check_names(image, command.config)
     check_owned(image, command.config, command.by)
     if command.refuse_overlap:
         check_no_overlap(image, command.config)

@@ -218,7 +218,7 @@ class StreamAdmin:
 
     def _as_seen(self, error: RemoteError, name: str, auth: Authorization) -> RemoteError:
         """Return the error for a taken stream name; it reveals nothing of a stream that the caller may not see."""
-        if error.code != ErrorCode.STREAM_EXISTS:
+        if error.code != ErrorCode.STREAM_EXISTS or "differences" not in error.details:
             return error
         there = self._image.names.get(name)
         if there is not None and auth.may_see(self._image.streams[there]):
@@ -450,7 +450,7 @@ class StreamAdmin:
     def _grow(self, state: StreamState, changes: Mapping[str, Any], auth: Authorization, done: Done) -> None:
         """Add partitions; answered once all live brokers have them and are subscribed for those they lead."""
         now = self._context.now
-        config = check_growth(state, changes)
+        config = check_growth(self._image, state, changes)
         added = config.partitions - len(state.partitions)
         if not added:
             done(AlterStreamResponse(stream=self._info(state)))

@@ -59,6 +59,19 @@ def deleted_error(state: StreamState) -> RemoteError:
     return RemoteError(ErrorCode.STREAM_CHANGED, f"stream {state.name!r} was deleted", stream_id=int(state.stream_id))
 
 
+def _begin(log: Log, begin: int) -> None:
+    """Let a new, empty log begin at an offset, durably; one that reaches so far has begun there. OSError."""
+    if log.log_end >= begin:
+        return
+    reset = log.reset(begin)
+    try:
+        reset.run()
+    except Exception as error:
+        log.truncate_failed(reset, error)
+        raise
+    log.truncated(reset)
+
+
 def _log_config(image: ClusterImage, state: StreamState, number: int) -> LogConfig:
     """Config of a log before its role is known."""
     config = LogConfig.of(state.config)
@@ -178,10 +191,12 @@ class StreamLifecycle:
             raise OperationalError(f"{text} or delete the stream") from error
         if state.config.storage is Storage.FILE and not was_made and log.log_end:
             self._outbox.notice(f"{MADE_PATH}/{mark} was missing, though its log exists: it is created again")
-        if state.config.storage is Storage.FILE and not was_made:
+        if not was_made:
             try:
-                made.add(mark)
-            except OSError:
+                _begin(log, state.config.log_begin)
+                if state.config.storage is Storage.FILE:
+                    made.add(mark)
+            except Exception:
                 log.close()
                 raise
         return log

@@ -122,7 +122,8 @@ def _limits(config: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
         found["subject_delete_marker_ttl_ms"] = None
         needed = f"allow_rollup_hdrs, allow_msg_ttl and {limits.SUBJECT_DELETE_MARKER_TTL_MS_MIN} ms"
         notes.append(f"JetStream's stream has subject_delete_marker_ttl: without at least {needed} it is none here")
-    for name in ("acks", "description", "metadata"):  # they have their own rules
+    # These have their own rules; where the log begins follows from the sequences, which are kept.
+    for name in ("acks", "description", "metadata", "first_offset"):
         del found[name]
     made, plain = (msgspec.convert(one | {"name": "", "subject": ""}, StreamConfig) for one in (found, {}))
     fields = {name: getattr(made, name) for name in found if getattr(made, name) != getattr(plain, name)}

@@ -144,16 +144,17 @@ def test_what_cannot_be_is_refused_before_it_is_proposed(
     config: StreamConfig, changes: dict[str, Any], text: str
 ) -> None:
     with pytest.raises(RemoteError, match=re.escape(text)) as caught:
-        check_growth(orders(made(config)), changes)
+        check_growth(made(config), orders(made(config)), changes)
     assert caught.value.code == ErrorCode.INVALID_CONFIG
 
 
 def test_bounds_alone_say_how_many_and_as_many_as_there_are_is_no_change() -> None:
-    assert check_growth(orders(made(RANGES)), {"range_bounds": ["m", "d"]}).partitions == 3
-    state = orders(after(made(), add(2, 1)))
-    assert check_growth(state, {"partitions": 3}) == state.config  # said again, while keys move
+    assert check_growth(made(RANGES), orders(made(RANGES)), {"range_bounds": ["m", "d"]}).partitions == 3
+    image = after(made(), add(2, 1))
+    state = orders(image)
+    assert check_growth(image, state, {"partitions": 3}) == state.config  # said again, while keys move
     with pytest.raises(RemoteError, match="partition 0 has not handed over its keys yet"):
-        check_growth(state, {"partitions": 4})
+        check_growth(image, state, {"partitions": 4})
 
 
 def test_not_more_often_than_a_map_can_say() -> None:
@@ -161,7 +162,7 @@ def test_not_more_often_than_a_map_can_say() -> None:
     for count in range(1, limits.KEY_MAP_VERSIONS_MAX):
         image = after(image, add(count, 1))
     with pytest.raises(RemoteError, match="partitions were added 15 times, which is the limit"):
-        check_growth(orders(image), {"partitions": limits.KEY_MAP_VERSIONS_MAX + 1})
+        check_growth(image, orders(image), {"partitions": limits.KEY_MAP_VERSIONS_MAX + 1})
     assert decode_image(encode_image(image)) == image
 
 

@@ -150,8 +150,10 @@ def test_the_ttl_of_delete_markers_is_mapped_or_told(marker_ns: int, more: dict[
 
 def test_all_that_is_not_imported_is_told() -> None:
     config = {**PLAIN, "allow_msg_counter": True, "placement": {"tags": ["a"]}, "max_consumers": 3, "first_seq": 5}
-    notes = mapped(config, name="o", subject=None, replicas=None, brokers=1).notes
-    assert [note.split(":")[0].split()[-1] for note in notes] == ["max_consumers", "placement", "allow_msg_counter"]
+    found = mapped(config, name="o", subject=None, replicas=None, brokers=1)
+    notes = [note.split(":")[0].split()[-1] for note in found.notes]
+    assert notes == ["max_consumers", "placement", "allow_msg_counter"]
+    assert found.config().log_begin == 0  # the import places messages at their sequences anyway
 
 
 def test_a_subject_that_cannot_be_acked_is_not() -> None:
