@@ -54,6 +54,7 @@ from penstock.jetstream.errors import (
     api_error,
     no_message_found,
     several_partitions,
+    stopping,
     stream_not_found,
     too_many_requests,
     unreadable,
@@ -98,6 +99,7 @@ _NO_RESULTS = b"NATS/1.0 404 No Results\r\n\r\n"
 _TOO_MANY = b"NATS/1.0 413 Too Many Results\r\n\r\n"
 _BUSY = b"NATS/1.0 503 Too Many Batch Reads\r\n\r\n"
 _TOO_BUSY = b"NATS/1.0 503 Too Many Requests\r\n\r\n"
+_STOPPING = status(503, stopping().description)
 _WILDCARDS = re.compile("[*>]")
 _SILENT = frozenset(
     {ErrorCode.NOT_YET, ErrorCode.NOT_LEADER, ErrorCode.STOPPING, ErrorCode.STREAM_CHANGED, ErrorCode.STREAM_NOT_FOUND}
@@ -167,6 +169,7 @@ class Lookups:
         self._gets_asked = 0  # gets in them
         self._running = 0  # batches
         self._waiting: deque[_Batch] = deque()
+        self._is_stopping = False
 
     @property
     def handlers(self) -> dict[str, Handler]:
@@ -177,6 +180,16 @@ class Lookups:
         """Ask again what could not be answered."""
         while self._later and self._later[0][0] <= now.elapsed_us:
             self._later.popleft()[1]()
+
+    def shut_down(self) -> None:
+        """The broker stops: refuse what waits. What is asked of the node from now on is refused there."""
+        self._is_stopping = True
+        waiting, self._waiting = self._waiting, deque()
+        for batch in waiting:
+            self._gateway.answer(batch.call, b"", _STOPPING)
+        later, self._later = self._later, deque()
+        for _, again in later:
+            again()
 
     @property
     def next_deadline_us(self) -> int | None:
@@ -254,7 +267,7 @@ class Lookups:
                 self._gateway.refuse(call, subject, no_message_found())
 
         def failed(error: RemoteError) -> None:
-            if error.code not in _SILENT:
+            if self._is_told(error):
                 self._gateway.refuse(call, subject, api_error(error))
 
         if self._is_at(state, query):
@@ -370,7 +383,7 @@ class Lookups:
                 return
             self._refuse([one.call for one in gets if one.subject is None], error)
             for one in gets:
-                if one.subject is not None and error.code not in _SILENT:
+                if one.subject is not None and self._is_told(error):
                     self._gateway.refuse(one.call, one.subject, api_error(error))
 
         offsets = tuple(dict.fromkeys(one.offset for one in gets))
@@ -502,6 +515,9 @@ class Lookups:
         if (refusal := unreadable(state)) is not None:
             self._finish(batch, status(refusal.code, refusal.description))
             return
+        if self._is_stopping:
+            self._finish(batch, _STOPPING)
+            return
         if self._gateway.unsent_bytes() > UNSENT_BYTES_MAX:
             later = now.elapsed_us + _RETRY_US
             self._later.append((later, lambda: self._read_on(batch, self._gateway.node.now)))
@@ -617,7 +633,7 @@ class Lookups:
                 heard(response, b"" if payload is None else bytes(payload))  # type: ignore[arg-type]
                 return
             due_us = self._gateway.node.now.elapsed_us + _RETRY_US
-            is_early = response.code == ErrorCode.NOT_YET and due_us < deadline_us
+            is_early = response.code == ErrorCode.NOT_YET and due_us < deadline_us and not self._is_stopping
             if is_early and len(self._later) < ASKED_AGAIN_MAX:
                 again = partial(self._ask_again, request, heard, failed, deadline_us)
                 self._later.append((due_us, again))
@@ -656,14 +672,18 @@ class Lookups:
 
     def _refuse(self, calls: Sequence[ApiCall], error: RemoteError) -> None:
         """Tell the callers, unless another broker may answer them."""
-        if error.code not in _SILENT:
+        if self._is_told(error):
             refusal = api_error(error)
             self._gateway.errors["DIRECT.GET", refusal.err_code] += len(calls)
             if refusal.code == 403:
                 self._gateway.denied("DIRECT.GET", "", error.message)
-            code = 403 if refusal.code == 403 else 500
+            code = 403 if refusal.code == 403 else 503 if self._is_stopping else 500
             for call in calls:
                 self._gateway.answer(call, b"", status(code, error.message))
+
+    def _is_told(self, error: RemoteError) -> bool:
+        """True if callers hear of an error; at the end they hear of each one."""
+        return self._is_stopping or error.code not in _SILENT
 
 
 def _call(rows: ApiRows, row: int, hops: int) -> ApiCall:
