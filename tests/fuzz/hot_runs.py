@@ -439,14 +439,15 @@ def gets(modules: Modules, data: bytes) -> object:
             begin, end = bounds % 3, len(group) - bounds // 3 % 3
             try:
                 found, others = kept_rows.sort_gets(group, begin, end, _GETS)
-                texts = b"DIRECT.GET.", b"NATS/1.0 503 x\r\n\r\n", b"{}", b"Probe"
+                texts = [b"$JS."], _GETS, b"NATS/1.0 503 x\r\n\r\n", b"{}", b"Probe"
                 refused, left = kept_rows.refuse_rows(group, begin, end, *texts)
             except IndexError as mistake:
                 out.append(str(mistake))
                 continue
             taken = [one.row(number) for one in found.values() for number in range(one.count)]
             assert sorted((*taken, *others)) == list(range(begin, end))
-            assert all(group.reply(row) is None or b"Probe" in (group.headers(row) or b"") for row in left)
+            taken_by = [row for row in left if group.subject(row).startswith(b"$JS.") and group.reply(row) is not None]
+            assert all(b"Probe" in (group.headers(row) or b"") for row in taken_by)
             assert _commands_in(refused) == end - begin - len(left)
             out += (others, refused, left, *(_answered(modules, group, one, knows) for one in found.values()))
     return out

@@ -13,6 +13,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from functools import partial
 
 import msgspec
 
@@ -210,14 +211,18 @@ class Driver:
         self._watch_budget()
 
     def calls_received(self, calls: MessageGroup) -> None:
-        """Pass requests to JetStream's API to the gateway."""
-        if self._stopping or self.gateway is None:
+        """Pass requests to JetStream's API to the gateway, which refuses them while the broker stops."""
+        if self._stopped or self.gateway is None:
             return
-        try:
-            self.gateway.messages_received(calls, self.now())
-        except Exception:  # noqa: BLE001 (reported; the callers get no answer, and the others go on)
-            _log.exception("internal error (bug) in a request to JetStream's API")
+        self._have_api(partial(self.gateway.messages_received, calls, self.now()))
         self._carry_out_messages()
+
+    def _have_api(self, take: Callable[[], None]) -> None:
+        """Have JetStream's API take an event: a bug in it costs neither messages nor the broker's other clients."""
+        try:
+            take()
+        except Exception:  # noqa: BLE001 (reported; the gateway has answered its caller, and gone on with the others)
+            _log.exception("internal error (bug) in JetStream's API")
 
     def link_event(self, event: LinkEvent) -> None:
         now = self.now()
@@ -275,7 +280,7 @@ class Driver:
     def leaf_event(self, event: LeafEvent) -> None:
         """Take an event of the leaf connection, which logs by itself."""
         if isinstance(event, InterestLost) and self.gateway is not None:
-            self.gateway.interest_lost(event.subjects, self.now())
+            self._have_api(partial(self.gateway.interest_lost, event.subjects, self.now()))
         self.schedule()
 
     def _complain(self, event: ServerComplaint, now: Now) -> None:
@@ -397,7 +402,7 @@ class Driver:
         while (step := self._node.take()) is not None:
             self.do(step)
             if self.gateway is not None and self.gateway.has_news:
-                self.gateway.tick(self.now())
+                self._have_api(partial(self.gateway.tick, self.now()))
         if self.gateway is not None and not self.api_decided.is_set() and self.gateway.is_decided:
             self.api_decided.set()
         if self.tracing is not None:  # requests without a waiting client make no step
@@ -411,10 +416,7 @@ class Driver:
         """Let readers of JetStream's API go on, between all that has come meanwhile."""
         self._gateway_turn_due = False
         if self.gateway is not None and not self._stopped:
-            try:
-                self.gateway.turn(self.now())
-            except Exception:  # noqa: BLE001 (as in `groups_received`)
-                _log.exception("internal error (bug) in a request to JetStream's API")
+            self._have_api(partial(self.gateway.turn, self.now()))
             self.carry_out()
 
     def do(self, step: Step) -> None:
@@ -484,10 +486,7 @@ class Driver:
         caller = reply.caller
         if isinstance(caller, GatewayCaller):
             assert self.gateway is not None
-            try:
-                self.gateway.answered(caller, reply.response, reply.payload)
-            except Exception:  # noqa: BLE001 (reported; the other answers must get out)
-                _log.exception("internal error (bug) in an answer of JetStream's API")
+            self._have_api(partial(self.gateway.answered, caller, reply.response, reply.payload))
             return
         assert isinstance(caller, Caller)
         try:
@@ -739,7 +738,7 @@ class Driver:
         now = self.now()
         self._node.tick(now, self.link.proven_us)
         if self.gateway is not None:
-            self.gateway.tick(now)
+            self._have_api(partial(self.gateway.tick, now))
         if now.elapsed_us >= self._next_sweep_us:
             self._next_sweep_us = now.elapsed_us + _SWEEP_US
             self.server.sweep()
@@ -786,7 +785,7 @@ class Driver:
                 self._node.not_drained(proven_us)
         await self._others(self._node.leave, timeout_s * _LEAVE_SHARE)
         if self.gateway is not None:
-            self.gateway.shut_down()
+            self._have_api(self.gateway.shut_down)
             self.carry_out()
         self._stopping = True
         self._node.give_up_queries()

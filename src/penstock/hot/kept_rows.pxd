@@ -127,8 +127,12 @@ cpdef tuple answer_kept(
     subject_end=Py_ssize_t, others=list, headers=Py_ssize_t, headers_end=Py_ssize_t,
 )
 cpdef tuple refuse_rows(
-    MessageGroup group, Py_ssize_t begin, Py_ssize_t end, bytes direct, bytes block, bytes error, bytes probe
+    MessageGroup group, Py_ssize_t begin, Py_ssize_t end, list prefixes, list statuses, bytes block, bytes error,
+    bytes probe
 )
+
+@cython.locals(one=bytes)
+cdef bint _begins_with_one(const unsigned char* text, Py_ssize_t begin, Py_ssize_t end, list wanted) except -1
 
 cdef Py_ssize_t _put_answer(
     unsigned char* out, Py_ssize_t at, const unsigned char* text, Py_ssize_t reply, Py_ssize_t reply_end,

@@ -374,11 +374,18 @@ def answer_kept(
 
 
 def refuse_rows(
-    group: MessageGroup, begin: int, end: int, direct: bytes, block: bytes, error: bytes, probe: bytes
+    group: MessageGroup,
+    begin: int,
+    end: int,
+    prefixes: list[bytes],
+    statuses: list[bytes],
+    block: bytes,
+    error: bytes,
+    probe: bytes,
 ) -> tuple[bytes, list[int]]:
-    """Return commands that refuse rows [begin, end): with the header block `block` where the subject has `direct` in
-    it, else with the payload `error`; and the rows that are not refused: those without a reply subject, or with
-    `probe` in their headers.
+    """Return commands that refuse rows [begin, end): with the header block `block` where the subject begins with one of
+    `statuses`, with the payload `error` where it begins with one of `prefixes`. Return also the rows that are not
+    refused: others, those without a reply subject, and those with `probe` in their headers.
     """
     if not 0 <= begin <= end <= group.count:
         raise IndexError(f"rows {begin} to {end} of {group.count}")
@@ -403,11 +410,20 @@ def refuse_rows(
             continue
         subject = numbers[at + places.SUBJECT]
         subject_end = numbers[at + places.SUBJECT + 1]
-        if memory.find(text, subject, subject_end, direct, 0, len(direct)) >= 0:
+        if _begins_with_one(text, subject, subject_end, statuses):
             written = _put_answer(out, written, text, reply, reply_end, block, len(block), error, 0)
-        else:
+        elif _begins_with_one(text, subject, subject_end, prefixes):
             written = _put_answer(out, written, text, reply, reply_end, block, 0, error, len(error))
+        else:
+            others.append(row)
     return memory.part(message, 0, written), others
+
+
+def _begins_with_one(text: bytes, begin: _int, end: _int, wanted: list[bytes]) -> bool:
+    for one in wanted:  # noqa: SIM110 (a loop in C)
+        if memory.begins(text, begin, end, one):
+            return True
+    return False
 
 
 def _put_answer(

@@ -30,6 +30,14 @@ def too_many_requests() -> ApiError:
     return unavailable("too many requests at once; ask again in a moment")
 
 
+def stopping() -> ApiError:
+    return unavailable("the broker is stopping; ask again in a moment")
+
+
+def internal_error() -> ApiError:
+    return ApiError(500, 10051, "internal error (bug) of the broker; its log has the details")
+
+
 def invalid_json(text: str) -> ApiError:
     return ApiError(400, 10025, f"invalid JSON: {text}")
 
@@ -150,6 +158,8 @@ def api_error(error: RemoteError) -> ApiError:
             return not_allowed(error.message)
         case ErrorCode.BAD_REQUEST:
             return ApiError(400, 10003, error.message)
+        case ErrorCode.INTERNAL:
+            return ApiError(500, 10051, error.message)
         case ErrorCode.READ_ONLY:
             return ApiError(400, 10109, error.message)
         case _:

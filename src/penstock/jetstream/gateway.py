@@ -7,7 +7,7 @@ its image is confirmed, by a heartbeat that the metadata leader answered since t
 The executing broker answers on its own connection to NATS. A request without a reply subject is dropped. Requests
 queue up (`ApiQueue`) and are served in slices, between which everything else gets its turn; one that finds the queue
 full is refused. The node is asked through its own typed requests; its answers come back through `answered`, in a later
-turn.
+turn. A bug in one request is answered, and raised once all else of the event is done: the others must not pay for it.
 
 | event                                  | method              |
 |----------------------------------------|---------------------|
@@ -17,14 +17,14 @@ turn.
 | the connection to NATS is up           | `connected`         |
 | NATS refused a subscription            | `refused`           |
 | time has passed                        | `tick`              |
+| the broker stops                       | `shut_down`         |
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple, Protocol
 
@@ -43,21 +43,23 @@ from penstock.hot.scan import GROUP_BITS
 from penstock.jetstream.answers import answer_headers, error_answer, json_answer, publish_command, status
 from penstock.jetstream.api_call import HOPS_MAX, ApiCall, ApiSubject, parse_api_subject
 from penstock.jetstream.api_queue import ROWS_AT_ONCE, ApiQueue, ApiRows
-from penstock.jetstream.conversations import Answered, Asked, Conversation, Question
+from penstock.jetstream.conversations import Conversation
 from penstock.jetstream.errors import (
     NOT_SERVED,
     ApiError,
-    api_error,
+    internal_error,
     invalid_config,
     invalid_json,
     not_allowed,
     not_served,
+    stopping,
     too_many_requests,
     unavailable,
     unreadable,
 )
 from penstock.jetstream.lookups import Lookups
 from penstock.jetstream.node_access import GatewayCaller, GatewayNode, Heard
+from penstock.jetstream.open_conversations import TIMEOUT_US, OpenConversations
 from penstock.jetstream.ownership import CLUSTER_HEADER, PROBE_HEADER, ApiOwnership
 from penstock.jetstream.partition_streams import (
     addressed,
@@ -77,8 +79,6 @@ from penstock.node.step import NatsAnswers, Payload
 
 GATEWAY_GROUP = (1 << GROUP_BITS) - 1
 """The lower bits of its subscriptions' ids: all requests of one read are one group. Partitions count from 1."""
-CONVERSATIONS_MAX = 1_000
-"""Requests under way at one broker, each with its payload of at most REQUEST_BYTES_MAX."""
 DENIAL_CHARS_MAX = 400
 """Of a log line about a denied request."""
 SLICE_US = 1_000
@@ -95,12 +95,8 @@ _OF_ALL = frozenset({"INFO", "STREAM.LIST", "STREAM.NAMES", "STREAM.UPDATE"})
 _CALLS = msgspec.msgpack.Decoder(list[ApiCall])
 _NO_SUBJECT = bytes(range(0x21)) + b"\x7f"  # no character of a subject
 _UNCONFIRMED = unavailable("this broker has no contact with the metadata leader; ask again in a moment")
-_TIMEOUT_US = 4_500_000  # clients wait for 5 s
-_LAST_US = 300_000  # for the rest, without an answer to an optional question
 _RETRY_US = 50_000
 _CONFIRM_US = limits.REFUSALS_CONFIRM_MS * 1_000
-_TOO_MANY_BLOCK = status(503, too_many_requests().description)
-_TOO_MANY = error_answer("ERROR", 503, too_many_requests().err_code, too_many_requests().description)
 _REQUIRED_LEVEL = re.compile(rb"\r\nNats-Required-Api-Level: *([^\r]*?) *\r\n", re.IGNORECASE)
 _MANAGING = frozenset({"STREAM.CREATE", "STREAM.UPDATE", "STREAM.DELETE", "STREAM.PURGE", "STREAM.MSG.DELETE"})
 """Operations that change streams or messages."""
@@ -167,19 +163,6 @@ class ReaderNumbers(NamedTuple):
 NO_READERS = ReaderNumbers()
 
 
-@dataclass(slots=True, eq=False)
-class _Open:
-    """A conversation without an answer."""
-
-    call: ApiCall
-    subject: ApiSubject
-    conversation: Conversation
-    deadline_us: int
-    questions: Asked = ()
-    answers: list[Answered | None] = field(default_factory=list)
-    retry_us: int | None = None  # when the questions without an answer are asked again
-
-
 class Gateway:
     """JetStream's API at one broker."""
 
@@ -207,6 +190,7 @@ class Gateway:
         # by operation; of requests without a stream, and of those about a stream that is led here
         self.handlers: dict[str, Handler] = {}
         self.lookups = Lookups(self)
+        self.conversations = OpenConversations(self)
         self.parts: list[Part] = []
         self._prefixes = prefixes
         self._ownership = ApiOwnership(prefixes, GATEWAY_GROUP, GROUP_BITS, node)
@@ -214,7 +198,8 @@ class Gateway:
         self._waiting: dict[GatewayCaller, Heard] = {}  # requests to the node without an answer
         self._last_number = 0
         self._to_pass_on: dict[BrokerId, list[ApiCall]] = {}
-        self._open: dict[_Open, None] = {}
+        self._bugs: list[Exception] = []  # of the present event
+        self._is_stopping = False
         self._denials: dict[str, int] = {}  # by operation: when the next one is logged
         self._queue = ApiQueue()
         self._seen: tuple[ClusterImage, str, StreamState] | None = None  # the last stream that was looked up
@@ -246,6 +231,7 @@ class Gateway:
     def messages_received(self, group: MessageGroup, now: Now) -> None:
         """Take the API requests of one read of the NATS connection: they are served in turn, the first ones at once."""
         self._add(group, 0, now)
+        self._raise_bug()
 
     def passed_on(self, raw: bytes | memoryview, now: Now) -> None:
         """Take API requests that another broker passed on. Raise RemoteError (bad_request)."""
@@ -267,6 +253,7 @@ class Gateway:
                 replies=[call.reply for call in some],
             )
             self._add(group, hops, now)
+        self._raise_bug()
 
     def _has_left(self, call: ApiCall) -> bool:
         """True if the cluster has withdrawn from the prefix of a call that another broker passed on."""
@@ -277,25 +264,14 @@ class Gateway:
         """Take the node's answer to a request of `ask`."""
         if (heard := self._waiting.pop(caller, None)) is not None:
             heard(response, payload)
+        self._raise_bug()
 
     def tick(self, now: Now) -> None:
         """Ask again what could not be answered yet, and refuse what has waited for too long."""
-        self._ownership.tick(now)
-        for one in list(self._open):
-            if now.elapsed_us >= one.deadline_us and all(question.is_optional for question in one.questions):
-                one.deadline_us += _LAST_US
-                late = RemoteError(ErrorCode.TIMED_OUT, "no answer in time")
-                self._go_on(one, [answer or Answered(late) for answer in one.answers])
-            elif now.elapsed_us >= one.deadline_us:
-                self._end(one, unavailable("no answer in time; ask again in a moment"))
-            elif one.retry_us is not None and now.elapsed_us >= one.retry_us:
-                one.retry_us = None
-                self._ask_missing(one, now)
-        self._refuse_unconfirmed(now)
-        self._confirm(now)
-        self.lookups.tick(now)
-        for part in self.parts:
-            part.tick(now)
+        steps = (self._ownership.tick, self.conversations.tick, self._refuse_unconfirmed, self._confirm)
+        for step in (*steps, self.lookups.tick, *(part.tick for part in self.parts)):
+            self._try(partial(step, now))
+        self._raise_bug()
 
     @property
     def served(self) -> Mapping[str, bool]:
@@ -310,7 +286,7 @@ class Gateway:
     @property
     def under_way(self) -> int:
         """Number of requests that wait for the node."""
-        return len(self._open)
+        return len(self.conversations.open)
 
     def interest_lost(self, subjects: Sequence[bytes], now: Now) -> None:
         """Watched subjects have no subscriber any more."""
@@ -318,17 +294,48 @@ class Gateway:
             part.interest_lost(subjects, now)
 
     def shut_down(self) -> None:
-        """The broker stops: tell who waits."""
-        for part in self.parts:
-            part.shut_down()
+        """The broker stops: tell who waits, and refuse what comes later. Nothing here waits for the disk."""
+        self._is_stopping = True
+        now, calls = self.node.now, [*self._queue.calls, *(call for _, call in self._unconfirmed)]
+        self._queue.calls.clear()
+        self._unconfirmed.clear()
+        while (rows := self._queue.take_rows()) is not None:
+            self._try(partial(self._refuse_rows, rows, now, stopping()))
+        for call in calls:
+            self.refuse(call, self._parsed(call.subject), stopping())
+        for shut_down in (self.conversations.shut_down, self.lookups.shut_down, *(one.shut_down for one in self.parts)):
+            self._try(shut_down)
+        waiting, self._waiting = self._waiting, {}  # their answers are ignored from now on
+        for heard in waiting.values():
+            self._try(partial(heard, RemoteError(ErrorCode.STOPPING, stopping().description), None))
+        self._raise_bug()
 
     def turn(self, now: Now) -> None:
         """Do some of the work that waits for its turn."""
+        self._turn(now)
+        self._raise_bug()
+
+    def _turn(self, now: Now) -> None:
+        self._serve(now)
+        for part in self.parts:
+            self._try(partial(part.turn, now))
+
+    def note_bug(self, bug: Exception) -> None:
+        """Have a bug raised at the end of the present event."""
+        self._bugs.append(bug)
+
+    def _try(self, step: Callable[[], None]) -> None:
         try:
-            self._serve(now)
-        finally:
-            for part in self.parts:
-                part.turn(now)
+            step()
+        except Exception as bug:  # noqa: BLE001 (raised at the end of the event)
+            self.note_bug(bug)
+
+    def _raise_bug(self) -> None:
+        """Raise the first bug of the event."""
+        if self._bugs:
+            bug = self._bugs[0]
+            self._bugs.clear()
+            raise bug
 
     @property
     def has_next_turn(self) -> bool:
@@ -343,14 +350,11 @@ class Gateway:
     @property
     def next_deadline_us(self) -> int | None:
         """Latest time at which `tick` must run."""
-        dues = [one.deadline_us if one.retry_us is None else one.retry_us for one in self._open]
+        dues: list[int] = []
         if self._unconfirmed:
             dues.append(self.node.now.elapsed_us + (_CONFIRM_US if self._is_to_confirm else _RETRY_US))
-        if (due_us := self.lookups.next_deadline_us) is not None:
-            dues.append(due_us)
-        if (due_us := self._ownership.next_deadline_us) is not None:
-            dues.append(due_us)
-        dues += [due_us for part in self.parts if (due_us := part.next_deadline_us) is not None]
+        latest = (self.conversations.next_deadline_us, self.lookups.next_deadline_us, self._ownership.next_deadline_us)
+        dues += [due_us for due_us in (*latest, *(one.next_deadline_us for one in self.parts)) if due_us is not None]
         return min(dues, default=None)
 
     # What handlers use
@@ -360,7 +364,11 @@ class Gateway:
         self._last_number += 1
         caller = GatewayCaller(self._last_number)
         self._waiting[caller] = heard
-        self.node.request(caller, addressed(request), b"", now, self.user if who is None else who)
+        try:
+            self.node.request(caller, addressed(request), b"", now, self.user if who is None else who)
+        except Exception as bug:  # noqa: BLE001 (raised at the end of the event)
+            self.note_bug(bug)
+            self.node.outbox.reply(caller, RemoteError(ErrorCode.INTERNAL, internal_error().description))
 
     def ask_rows(self, request: FetchRequest, now: Now, heard: Heard) -> None:
         """Ask for rows of which readers get those that match their filters.
@@ -391,13 +399,7 @@ class Gateway:
 
     def converse(self, call: ApiCall, subject: ApiSubject, now: Now, conversation: Conversation) -> None:
         """Answer a call with what the conversation returns, or with its refusal."""
-        if len(self._open) >= CONVERSATIONS_MAX:
-            conversation.close()
-            self.refuse(call, subject, too_many_requests())
-            return
-        one = _Open(call, subject, conversation, now.elapsed_us + _TIMEOUT_US)
-        self._open[one] = None
-        self._go_on(one, None)
+        self.conversations.begin(call, subject, now, conversation)
 
     def answer(self, call: ApiCall, payload: bytes, headers: bytes | None = None) -> None:
         """Answer a call on its reply subject."""
@@ -529,37 +531,50 @@ class Gateway:
     def _add(self, group: MessageGroup, hops: int, now: Now) -> None:
         """Queue requests; serve the first ones at once, and refuse what does not fit."""
         is_first = not self._queue
-        if (begin := self._queue.add(group, hops, now.wall_us)) < len(group):
-            self._refuse_rows(ApiRows(group, begin, len(group), hops, now.wall_us), now)
+        begin = 0 if self._is_stopping else self._queue.add(group, hops, now.wall_us)
+        if begin < len(group):
+            why = stopping() if self._is_stopping else too_many_requests()
+            self._try(partial(self._refuse_rows, ApiRows(group, begin, len(group), hops, now.wall_us), now, why))
         if is_first:
-            self.turn(now)
+            self._turn(now)
 
     def _serve(self, now: Now) -> None:
-        """Serve requests for about SLICE_US, oldest first; a bug in one is raised behind the others."""
-        queue, bug, left_us = self._queue, list[Exception](), SLICE_US
+        """Serve requests for about SLICE_US, oldest first."""
+        queue, left_us = self._queue, SLICE_US
         if not queue.calls and (taken := queue.take_rows()) is not None:
-            for row in self._answer_kept(taken, now):
-                if (call := self._call(taken, row, now)) is not None:
-                    queue.calls.append(call)
+            self._make_calls(taken, now)
         while left_us > 0 and (queue.calls or self._has_confirmed):
+            is_confirmed = self._has_confirmed
+            call = self._unconfirmed.popleft()[1] if is_confirmed else queue.calls.popleft()
             try:
-                if self._has_confirmed:
-                    call = self._unconfirmed.popleft()[1]
-                    left_us -= self._execute(call, self._parsed(call.subject), now)
-                else:
-                    left_us -= self._take(queue.calls.popleft(), now)
-            except Exception as error:  # noqa: BLE001 (raised below)
-                bug.append(error)
-        self.lookups.ask_gets(now)
-        self._send_passed_on()
-        if bug:
-            raise bug[-1]
+                left_us -= (
+                    self._execute(call, self._parsed(call.subject), now) if is_confirmed else self._take(call, now)
+                )
+            except Exception as bug:  # noqa: BLE001 (raised at the end of the event)
+                self.note_bug(bug)
+                self.refuse(call, self._parsed(call.subject), internal_error())
+        self._try(partial(self.lookups.ask_gets, now))
+        self._try(self._send_passed_on)
 
-    def _answer_kept(self, rows: ApiRows, now: Now) -> list[int]:
-        """Take the plain gets; return the other rows."""
+    def _make_calls(self, rows: ApiRows, now: Now) -> None:
+        """Take the plain gets, and make calls of the other rows."""
+        try:
+            others: Iterable[int] = self.lookups.take_gets(rows, self._answered_prefixes(rows, now, _DIRECT), now)
+        except Exception as bug:  # noqa: BLE001 (raised at the end of the event)
+            self.note_bug(bug)
+            others = range(rows.begin, rows.end)  # each by itself; some get a second answer, which clients ignore
+        for row in others:
+            try:
+                if (call := self._call(rows, row, now)) is not None:
+                    self._queue.calls.append(call)
+            except Exception as bug:  # noqa: BLE001 (raised at the end of the event; it waits for no answer)
+                self.note_bug(bug)
+
+    def _answered_prefixes(self, rows: ApiRows, now: Now, *operations: str) -> list[bytes]:
+        """Return how the subjects of operations begin under the prefixes whose requests may be answered now."""
         owners, lease_us = self._ownership.prefixes, self.node.api_lease_us
         served = [prefix for prefix, owner in owners.items() if rows.hops or owner.may_answer(now, lease_us)]
-        return self.lookups.take_gets(rows, [f"{one}{_DIRECT}".encode() for one in served], now)
+        return [f"{prefix}{operation}".encode() for prefix in served for operation in operations]
 
     def _call(self, rows: ApiRows, row: int, now: Now) -> ApiCall | None:
         """Return the request of a row; None: it is none, and taken."""
@@ -576,12 +591,18 @@ class Gateway:
             return None
         return ApiCall(subject, reply, headers, group.value(row) or b"", hops, rows.received_us)
 
-    def _refuse_rows(self, rows: ApiRows, now: Now) -> None:
-        """Refuse requests: the queue is full. A refused probe would look like the answer of another service."""
-        refused, direct, probe = rows.end - rows.begin, _DIRECT.encode(), PROBE_HEADER.encode()
+    def _refuse_rows(self, rows: ApiRows, now: Now, why: ApiError) -> None:
+        """Refuse requests without a look at them. A refused probe would look like the answer of another service.
+
+        As with answers, a broker whose lease has run out says nothing: another one may serve the API.
+        """
+        refused, probe = rows.end - rows.begin, PROBE_HEADER.encode()
+        prefixes = self._answered_prefixes(rows, now, "")
+        statuses = self._answered_prefixes(rows, now, *(f"{one}." for one in _OF_STATUSES))
+        block, error = status(why.code, why.description), error_answer("ERROR", why.code, why.err_code, why.description)
         for first in range(rows.begin, rows.end, ROWS_AT_ONCE):
             end = min(first + ROWS_AT_ONCE, rows.end)
-            commands, others = refuse_rows(rows.group, first, end, direct, _TOO_MANY_BLOCK, _TOO_MANY, probe)
+            commands, others = refuse_rows(rows.group, first, end, prefixes, statuses, block, error, probe)
             if commands:
                 self.send(commands)
             for row in others:
@@ -591,8 +612,8 @@ class Gateway:
                     refused -= 1
                     self._answer_probe(call)
                 else:
-                    self.send(publish_command(call.reply, _TOO_MANY))
-        self.errors["", too_many_requests().err_code] += refused
+                    self.send(publish_command(call.reply, error))
+        self.errors["", why.err_code] += refused
 
     def _is_probe(self, call: ApiCall) -> bool:
         """True if a broker asks who serves the prefix."""
@@ -658,7 +679,7 @@ class Gateway:
         """Refuse requests that have waited for too long."""
         while self._unconfirmed and not self._has_confirmed:
             since_us, call = self._unconfirmed[0]
-            if since_us + _TIMEOUT_US > now.elapsed_us:
+            if since_us + TIMEOUT_US > now.elapsed_us:
                 return
             self._unconfirmed.popleft()
             self.refuse(call, self._parsed(call.subject), _UNCONFIRMED)
@@ -708,83 +729,17 @@ class Gateway:
         return None if stream is None else unreadable(stream)
 
     def _send_passed_on(self) -> None:
-        for leader, calls in self._to_pass_on.items():
-            if self.node.send_to_peer(leader, PassApiCallsRequest(), msgspec.msgpack.encode(calls)):
-                continue
+        passed, self._to_pass_on = self._to_pass_on, {}
+        for leader, calls in passed.items():
+            told = partial(self._passed, calls)
+            self.node.ask_peer(leader, PassApiCallsRequest(), told, msgspec.msgpack.encode(calls))
+
+    def _passed(self, calls: list[ApiCall], response: Response | RemoteError, _: bytes | memoryview) -> None:
+        """Refuse calls that the other broker has not taken; it has taken them if the error is a bug in one of them."""
+        if isinstance(response, RemoteError) and response.code != ErrorCode.INTERNAL:
             for call in calls:
-                self.refuse(
-                    call, self._parsed(call.subject), unavailable("no connection to the stream's leader; ask again")
-                )
-        self._to_pass_on.clear()
-
-    # Conversations
-
-    def _go_on(self, one: _Open, answers: list[Answered] | None) -> None:
-        """Pass the answers to the conversation, and ask what it asks next, or answer the call."""
-        try:
-            questions = next(one.conversation) if answers is None else one.conversation.send(answers)
-            while not questions:
-                questions = one.conversation.send([])
-        except StopIteration as end:
-            self._end(one, end.value)
-        except ApiError as refusal:
-            self._end(one, refusal)
-        except RemoteError as refusal:
-            self._end(one, api_error(refusal))
-        except Exception:
-            del self._open[one]  # a bug: nothing waits for its end
-            raise
-        else:
-            one.questions, one.answers = questions, [None] * len(questions)
-            self._ask_missing(one, self.node.now)
-
-    def _ask_missing(self, one: _Open, now: Now) -> None:
-        for number, question in enumerate(one.questions):
-            if one.answers[number] is None:
-                heard = partial(self._heard, one, number, question, one.questions)
-                if question.of is None or question.of == self.node.broker_id:
-                    self.ask(question.request, now, heard)
-                else:
-                    self._ask_other(question, heard)
-
-    def _ask_other(self, question: Question, heard: Heard) -> None:
-        """Ask another broker; the rights are checked here, for brokers may do everything there."""
-        assert question.of is not None
-        request = addressed(question.request)
-        try:
-            self.authorization.check(request)
-        except RemoteError as refusal:
-            heard(refusal, None)
-        else:
-            self.node.ask_peer(question.of, request, lambda response, raw: heard(response, bytes(raw)))
-
-    def _heard(
-        self,
-        one: _Open,
-        number: int,
-        question: Question,
-        questions: Asked,
-        response: Response | RemoteError,
-        payload: Payload,
-    ) -> None:
-        if one not in self._open or one.questions is not questions:
-            return
-        is_early = isinstance(response, RemoteError) and response.code == ErrorCode.NOT_YET
-        if is_early or (question.until is not None and not question.until(response)):
-            one.retry_us = self.node.now.elapsed_us + _RETRY_US
-            return
-        one.answers[number] = Answered(response, payload)
-        if all(answer is not None for answer in one.answers):
-            one.retry_us = None
-            self._go_on(one, [answer for answer in one.answers if answer is not None])
-
-    def _end(self, one: _Open, end: bytes | ApiError) -> None:
-        del self._open[one]
-        one.conversation.close()
-        if isinstance(end, ApiError):
-            self.refuse(one.call, one.subject, end)
-        else:
-            self.answer(one.call, end)
+                why = unavailable("the stream's leader does not take the request now; ask again in a moment")
+                self.refuse(call, self._parsed(call.subject), why)
 
 
 def _asks_for_too_much(headers: bytes) -> bool:

@@ -54,6 +54,7 @@ from penstock.jetstream.errors import (
     api_error,
     no_message_found,
     several_partitions,
+    stopping,
     stream_not_found,
     too_many_requests,
     unreadable,
@@ -82,6 +83,8 @@ UNSENT_BYTES_MAX = 2 * limits.MIB
 LOOKUPS_MAX = 2_000
 """Requests to the node under way, some 0.3 s of work: more are refused, so that messages wait no longer than that."""
 BATCHES_WAITING_MAX = 1_000
+PIECES_AGAIN_MAX = limits.FOUND_SUBJECTS_MAX
+"""Pieces of a `multi_last` that are read once more, while its subjects are overwritten all the time."""
 GETS_ASKED_MAX = 10_000
 """Gets in requests to the node under way: more are refused, as LOOKUPS_MAX."""
 GETS_MAX = 256
@@ -98,6 +101,7 @@ _NO_RESULTS = b"NATS/1.0 404 No Results\r\n\r\n"
 _TOO_MANY = b"NATS/1.0 413 Too Many Results\r\n\r\n"
 _BUSY = b"NATS/1.0 503 Too Many Batch Reads\r\n\r\n"
 _TOO_BUSY = b"NATS/1.0 503 Too Many Requests\r\n\r\n"
+_STOPPING = status(503, stopping().description)
 _WILDCARDS = re.compile("[*>]")
 _SILENT = frozenset(
     {ErrorCode.NOT_YET, ErrorCode.NOT_LEADER, ErrorCode.STOPPING, ErrorCode.STREAM_CHANGED, ErrorCode.STREAM_NOT_FOUND}
@@ -150,6 +154,15 @@ class _Batch:
     last: int = 0  # sequence of the message before
     up_to: int | None = None  # of `multi_last`
     parts: list[tuple[FindMessagesResponse, bytes]] = field(default_factory=list)  # wait for the count
+    # of `multi_last` in several pieces
+    subjects: int = 0  # number of those with a message when it began
+    told: set[str] = field(default_factory=set)  # subjects
+    pieces_again: int = 0  # read from the beginning, for subjects whose message has moved
+
+    @property
+    def is_bounded(self) -> bool:
+        """True if the caller has said up to where."""
+        return bool(self.query.up_to_seq) or self.query.up_to_us is not None
 
 
 class Lookups:
@@ -167,6 +180,7 @@ class Lookups:
         self._gets_asked = 0  # gets in them
         self._running = 0  # batches
         self._waiting: deque[_Batch] = deque()
+        self._is_stopping = False
 
     @property
     def handlers(self) -> dict[str, Handler]:
@@ -177,6 +191,16 @@ class Lookups:
         """Ask again what could not be answered."""
         while self._later and self._later[0][0] <= now.elapsed_us:
             self._later.popleft()[1]()
+
+    def shut_down(self) -> None:
+        """The broker stops: refuse what waits. What is asked of the node from now on is refused there."""
+        self._is_stopping = True
+        waiting, self._waiting = self._waiting, deque()
+        for batch in waiting:
+            self._gateway.answer(batch.call, b"", _STOPPING)
+        later, self._later = self._later, deque()
+        for _, again in later:
+            again()
 
     @property
     def next_deadline_us(self) -> int | None:
@@ -254,7 +278,7 @@ class Lookups:
                 self._gateway.refuse(call, subject, no_message_found())
 
         def failed(error: RemoteError) -> None:
-            if error.code not in _SILENT:
+            if self._is_told(error):
                 self._gateway.refuse(call, subject, api_error(error))
 
         if self._is_at(state, query):
@@ -370,7 +394,7 @@ class Lookups:
                 return
             self._refuse([one.call for one in gets if one.subject is None], error)
             for one in gets:
-                if one.subject is not None and error.code not in _SILENT:
+                if one.subject is not None and self._is_told(error):
                     self._gateway.refuse(one.call, one.subject, api_error(error))
 
         offsets = tuple(dict.fromkeys(one.offset for one in gets))
@@ -502,6 +526,9 @@ class Lookups:
         if (refusal := unreadable(state)) is not None:
             self._finish(batch, status(refusal.code, refusal.description))
             return
+        if self._is_stopping:
+            self._finish(batch, _STOPPING)
+            return
         if self._gateway.unsent_bytes() > UNSENT_BYTES_MAX:
             later = now.elapsed_us + _RETRY_US
             self._later.append((later, lambda: self._read_on(batch, self._gateway.node.now)))
@@ -520,7 +547,7 @@ class Lookups:
                 if not response.subjects:
                     self._finish(batch, _NO_RESULTS)
                     return
-                batch.pending = response.messages
+                batch.pending = batch.subjects = response.messages
                 asked = query.up_to_seq if query.up_to_us is None and query.up_to_seq else response.end_offset
                 batch.up_to = asked
             elif not data and query.batch > 0:
@@ -551,27 +578,26 @@ class Lookups:
 
     def _write(self, batch: _Batch, response: FindMessagesResponse, data: bytes) -> None:
         """Answer with the messages of a piece, then read the next one, or end the batch."""
-        query, count = batch.query, _row_count(data)
+        query, is_all = batch.query, response.next_offset >= response.end_offset
         has_headers = not query.no_hdr or bool(query.multi_last)
-        rows = [*range(min(count, max(0, batch.messages_left)))]
+        subjects = _subjects(data) if query.multi_last and (batch.told or not is_all) else []  # of several pieces
+        rows = _untold(batch, subjects) if subjects else [*range(_row_count(data))]
+        del rows[max(0, batch.messages_left) :]
         following = max(0, batch.pending - 1) if has_headers else batch.pending
         if rows:
             replies = [batch.call.reply] * len(rows)
             sent, size_bytes = self._send(
                 batch.stream, data, replies, rows, following, batch.last, batch.bytes_left, has_headers=has_headers
             )
-            batch.last = _sequence(data, sent - 1)
+            batch.last = _sequence(data, rows[sent - 1])
+            batch.told.update(subjects[row] for row in rows[:sent] if subjects)
             batch.messages_left -= sent
             batch.bytes_left -= size_bytes
             if has_headers:  # nats-server does not count down without headers
                 batch.pending = max(0, batch.pending - sent)
-        is_all = response.next_offset >= response.end_offset
-        if batch.bytes_left <= 0 or batch.messages_left <= 0 or is_all:
+        if batch.bytes_left <= 0 or batch.messages_left <= 0 or not _has_next_piece(batch, response):
             self._finish(batch, _end_status(batch))
         else:
-            batch.ask = msgspec.structs.replace(
-                batch.ask, begin=response.next_offset, end=response.end_offset, begin_us=None, end_us=None
-            )
             self._read_on(batch, self._gateway.node.now)
 
     def _finish(self, batch: _Batch, status: bytes) -> None:
@@ -581,6 +607,8 @@ class Lookups:
     def _fail(self, batch: _Batch, error: RemoteError) -> None:
         if error.code == ErrorCode.TOO_LARGE and batch.query.multi_last and batch.pending < 0:
             self._finish(batch, _TOO_MANY)
+        elif error.code == ErrorCode.TOO_LARGE and batch.pieces_again:  # there are more subjects by now
+            self._finish(batch, _end_status(batch))
         else:
             self._refuse([batch.call], error)
             self._ended()
@@ -617,7 +645,7 @@ class Lookups:
                 heard(response, b"" if payload is None else bytes(payload))  # type: ignore[arg-type]
                 return
             due_us = self._gateway.node.now.elapsed_us + _RETRY_US
-            is_early = response.code == ErrorCode.NOT_YET and due_us < deadline_us
+            is_early = response.code == ErrorCode.NOT_YET and due_us < deadline_us and not self._is_stopping
             if is_early and len(self._later) < ASKED_AGAIN_MAX:
                 again = partial(self._ask_again, request, heard, failed, deadline_us)
                 self._later.append((due_us, again))
@@ -656,14 +684,18 @@ class Lookups:
 
     def _refuse(self, calls: Sequence[ApiCall], error: RemoteError) -> None:
         """Tell the callers, unless another broker may answer them."""
-        if error.code not in _SILENT:
+        if self._is_told(error):
             refusal = api_error(error)
             self._gateway.errors["DIRECT.GET", refusal.err_code] += len(calls)
             if refusal.code == 403:
                 self._gateway.denied("DIRECT.GET", "", error.message)
-            code = 403 if refusal.code == 403 else 500
+            code = 403 if refusal.code == 403 else 503 if self._is_stopping else 500
             for call in calls:
                 self._gateway.answer(call, b"", status(code, error.message))
+
+    def _is_told(self, error: RemoteError) -> bool:
+        """True if callers hear of an error; at the end they hear of each one."""
+        return self._is_stopping or error.code not in _SILENT
 
 
 def _call(rows: ApiRows, row: int, hops: int) -> ApiCall:
@@ -699,6 +731,35 @@ def _offset(sequence: int) -> Offset:
 def _legal(patterns: Sequence[str]) -> tuple[str, ...]:
     """Return the legal ones: on others is no message."""
     return tuple(one for one in dict.fromkeys(patterns) if subject_mistake(one, wildcards=True) is None)
+
+
+def _untold(batch: _Batch, subjects: list[str]) -> list[int]:
+    """Return the rows of a piece whose subjects were not told, and no more than are left of those at the beginning."""
+    rows = [row for row, one in enumerate(subjects) if one not in batch.told]
+    return rows[: batch.subjects - len(batch.told)]
+
+
+def _has_next_piece(batch: _Batch, response: FindMessagesResponse) -> bool:
+    """Set what a batch asks next; False: all is answered.
+
+    A subject whose message was overwritten or deleted while others were read has another last message by now: those
+    that were not told are looked for once more from the beginning on, up to the caller's end or without one.
+    """
+    begin, end = response.next_offset, response.end_offset
+    is_missing = bool(batch.told) and len(batch.told) < batch.subjects
+    if batch.pieces_again:
+        if begin >= end or not is_missing or batch.pieces_again >= PIECES_AGAIN_MAX:
+            return False
+        batch.pieces_again += 1
+    elif begin >= end:
+        if not is_missing:
+            return False
+        batch.pieces_again, begin = 1, _offset(batch.query.seq)
+    is_open = batch.pieces_again and not batch.is_bounded
+    batch.ask = msgspec.structs.replace(
+        batch.ask, begin=begin, end=None if is_open else end, begin_us=None, end_us=None
+    )
+    return True
 
 
 def _end_status(batch: _Batch) -> bytes:

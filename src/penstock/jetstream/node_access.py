@@ -96,9 +96,10 @@ class GatewayNode(Protocol):
         """Ask the metadata leader, as this broker; `done` is called once, perhaps before this returns."""
 
     def ask_peer(
-        self, to: BrokerId, request: Request, done: Callable[[Response | RemoteError, bytes | memoryview], None]
+        self,
+        to: BrokerId,
+        request: Request,
+        done: Callable[[Response | RemoteError, bytes | memoryview], None],
+        payload: bytes = b"",
     ) -> None:
         """Ask another broker, as this broker; `done` is called once, perhaps before this returns."""
-
-    def send_to_peer(self, to: BrokerId, request: Request, payload: bytes) -> bool:
-        """Send a request whose answer is ignored. False if that broker is not connected."""

@@ -438,17 +438,14 @@ class Node:
         return bool(self._router.stream_index.covering(self._context.image, subject))
 
     def ask_peer(
-        self, to: BrokerId, request: Request, done: Callable[[Response | RemoteError, bytes | memoryview], None]
+        self,
+        to: BrokerId,
+        request: Request,
+        done: Callable[[Response | RemoteError, bytes | memoryview], None],
+        payload: bytes = b"",
     ) -> None:
         """Ask another broker, as this broker; `done` is called once, perhaps before this returns."""
-        self._peers.send(to, request, done=done)
-
-    def send_to_peer(self, to: BrokerId, request: Request, payload: bytes) -> bool:
-        """Send a request whose answer is ignored. False if that broker is not connected."""
-        if not self._peers.is_up(to):
-            return False
-        self._peers.send(to, request, payload)
-        return True
+        self._peers.send(to, request, payload, done)
 
     def process_of(self, broker_id: BrokerId) -> str:
         """Return the process id registered for a broker; empty if unknown."""

@@ -259,15 +259,18 @@ def test_rows_that_do_not_fit_are_refused() -> None:
             (b"$JS.API.STREAM.INFO.s", None, None, b""),
             (b"$JS.API.INFO", b"c", b"NATS/1.0\r\nProbe: 1\r\n\r\n", b""),
             (b"$JS.API.INFO", b"d", b"NATS/1.0\r\nOther: 1\r\n\r\n", b""),
+            (b"$JS.hub.API.INFO", b"e", None, b""),
         ]
     )
-    assert refuse_rows(group, 0, 5, b"DIRECT.GET.", b"NATS/1.0 503 x\r\n\r\n", b"{}", b"Probe") == (
+    texts = [b"$JS.API."], [b"$JS.API.DIRECT.GET."], b"NATS/1.0 503 x\r\n\r\n", b"{}", b"Probe"
+    assert refuse_rows(group, 0, 6, *texts) == (
         b"PUB a 2\r\n{}\r\nHPUB b 18 18\r\nNATS/1.0 503 x\r\n\r\n\r\nPUB d 2\r\n{}\r\n",
-        [2, 3],
+        [2, 3, 5],
     )
-    assert refuse_rows(group, 2, 3, b"DIRECT.GET.", b"b", b"e", b"Probe") == (b"", [2])
-    for begin, end in ((0, 6), (-1, 2), (2, 1)):
+    assert refuse_rows(group, 2, 3, *texts) == (b"", [2])
+    assert refuse_rows(group, 0, 2, [], [], b"b", b"e", b"Probe") == (b"", [0, 1])
+    for begin, end in ((0, 7), (-1, 2), (2, 1)):
         with pytest.raises(IndexError):
-            refuse_rows(group, begin, end, b"", b"", b"", b"")
+            refuse_rows(group, begin, end, [], [], b"", b"", b"")
         with pytest.raises(IndexError):
             sort_gets(group, begin, end, [])

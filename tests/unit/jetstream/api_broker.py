@@ -12,18 +12,19 @@ from collections import Counter
 from itertools import count
 from typing import Any, Self
 
+from penstock.base.errors import ErrorCode, RemoteError
 from penstock.base.ids import BrokerId
 from penstock.jetstream.api import jetstream_gateway
 from penstock.jetstream.gateway import ALL_RIGHTS, GATEWAY_GROUP, ApiRights
 from penstock.jetstream.node_access import GatewayCaller
-from penstock.messages import PassApiCallsRequest, Request
+from penstock.messages import PassApiCallsRequest, PassApiCallsResponse, Request
 from penstock.metadata.api_decisions import ApiDecision
 from penstock.node.step import Payload, PeerRequest, Reply, Step
 from penstock.vfs.memory import MemoryVfs
 from tests.groups import Message, group_of
 from tests.unit.jetstream.leafs import FakeLeaf
 from tests.unit.node.harness import Broker, _read
-from tests.unit.node.members import Brokers, Member
+from tests.unit.node.members import Asked, Brokers, Member
 
 PREFIXES = ("$JS.here.API.", "$JS.API.")
 _COMMAND = re.compile(rb"(?:PUB (\S+) (\d+)|HPUB (\S+) (?:(\S+) )?(\d+) (\d+))\r\n")
@@ -220,14 +221,23 @@ class ApiBrokers(Brokers):
         self.with_jetstream: set[int] = settings.pop("with_jetstream", set())
         self.rights: ApiRights = settings.pop("rights", ALL_RIGHTS)
         self.asked: Counter[type[Request]] = Counter()  # of one broker by another
+        self.stopping: set[BrokerId] = set()  # they take no requests of others any more
         super().__init__(*ids, **settings)
 
     def _ask(self, sender: BrokerId, request: PeerRequest) -> None:
         self.asked[type(request.request)] += 1
+        super()._ask(sender, request)
+
+    def _take(self, to: Member, caller: Asked, request: PeerRequest) -> None:
         if not isinstance(request.request, PassApiCallsRequest):
-            super()._ask(sender, request)
-        elif (sender, request.to) in self._up and request.to in self.members:  # as the driver; nothing is answered
-            self[request.to].gateway.passed_on(request.payload, self.clock.now)
+            super()._take(to, caller, request)
+            return
+        assert isinstance(to, ApiMember)  # as the driver
+        if to.broker_id in self.stopping:
+            to.node.outbox.reply(caller, RemoteError(ErrorCode.STOPPING, "the broker is stopping"))
+        else:
+            to.gateway.passed_on(request.payload, self.clock.now)
+            to.node.outbox.reply(caller, PassApiCallsResponse())
 
     def start(self, broker_id: int, memory: MemoryVfs | None = None, disk: str = "") -> ApiMember:
         made = ApiMember(self, broker_id, disk or f"disk-{broker_id}", memory)

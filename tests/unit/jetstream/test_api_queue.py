@@ -94,6 +94,15 @@ def test_a_full_queue_does_not_look_like_another_service(monkeypatch: pytest.Mon
     assert broker.gateway.errors["", 10008] == 2
 
 
+def test_a_pull_that_does_not_fit_is_refused_by_a_status(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client would take JSON for a message."""
+    monkeypatch.setattr(api_queue, "API_QUEUE_MAX", 1)
+    broker = with_messages()
+    read(broker, INFO, b"$JS.API.CONSUMER.MSG.NEXT.orders.c")
+    broker.turn()
+    assert dict(broker.got)["reply.1"].startswith(b"NATS/1.0 503 too many requests at once")
+
+
 def test_answers_are_timed_from_memory_and_from_the_disk() -> None:
     broker = with_messages()
     for _ in range(2):  # the second time it is kept

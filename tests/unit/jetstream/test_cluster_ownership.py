@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from penstock.base import limits
 from penstock.base.errors import ErrorCode, RemoteError
+from penstock.jetstream import api_queue
 from penstock.messages import ReportApiRequest, StatusRequest, StatusResponse, TakeApiRequest, TakeApiResponse
 from penstock.metadata.api_decisions import ApiState
+from tests.groups import Message, group_of
 from tests.unit.jetstream.api_broker import NO_RESPONDERS, PREFIXES, ApiBrokers, ApiMember
 from tests.unit.jetstream.test_ownership import FOREIGN, OTHER_CLUSTER
 
@@ -309,3 +313,23 @@ def test_below_the_feature_level_nothing_is_decided_or_served_or_asked() -> None
         due_us = one.gateway.next_deadline_us
         assert due_us is not None
         assert due_us > brokers.clock.elapsed_us
+
+
+def test_who_may_not_answer_does_not_refuse_either(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not what its queue has no room for, and nothing when it stops: another service may have answered."""
+    monkeypatch.setattr(api_queue, "API_QUEUE_MAX", 2)
+    brokers = cluster()
+    away = follower(brokers)
+    probe = b"NATS/1.0\r\nPenstock-Probe: 1\r\n\r\n"
+    calls: list[Message] = [(b"$JS.API.STREAM.INFO.s", b"_INBOX.%d" % number, None, b"") for number in range(4)]
+    calls += [(b"$JS.API.DIRECT.GET.s.x", b"_INBOX.get", None, b""), (b"$JS.API.INFO", b"_INBOX.probe", probe, b"")]
+    for is_late in (False, True):
+        away.gateway.messages_received(group_of(calls), away.clock.now)
+        if is_late:
+            away.gateway.shut_down()
+        away.turn()
+        told = {one for one in away.answers if one.startswith("_INBOX.")}
+        assert told == (set() if is_late else {"_INBOX.2", "_INBOX.3", "_INBOX.get", "_INBOX.probe"})
+        brokers.run(2_000)
+        brokers.clock.advance_ms(LEASE_MS + 1_000)  # suspended
+        away.answers.clear()

@@ -10,8 +10,7 @@ import pytest
 from penstock.base import limits
 from penstock.base.errors import RemoteError
 from penstock.commitlog.files.files import holds_messages
-from penstock.jetstream import gateway as module
-from penstock.jetstream import stream_state, streams
+from penstock.jetstream import open_conversations, stream_state, streams
 from penstock.jetstream.api_call import _OPERATIONS, HOPS_MAX, ApiCall
 from penstock.jetstream.errors import NOT_SERVED
 from penstock.jetstream.gateway import ApiRights
@@ -101,7 +100,7 @@ def test_the_account_tells_how_many_requests_there_were_before() -> None:
 
 
 def test_requests_beyond_the_limit_are_refused_and_late_ones_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "CONVERSATIONS_MAX", 1)
+    monkeypatch.setattr(open_conversations, "CONVERSATIONS_MAX", 1)
     broker = ApiBroker().start()
     broker.call("STREAM.CREATE.s", {"name": "s"})
     broker.publish("s", b"x")
@@ -232,7 +231,7 @@ def test_a_list_asks_for_the_counts_of_a_few_streams_at_once(monkeypatch: pytest
         broker.publish(name, b"x")
     broker.disk_runs_at_once = False
     assert broker.call("STREAM.LIST", waits_ms=0) is None
-    (waiting,) = broker.gateway._open
+    (waiting,) = broker.gateway.conversations.open
     assert len(waiting.questions) == 2
     broker.disk_runs_at_once = True
     broker.turn()

@@ -361,6 +361,71 @@ def test_a_batch_read_in_pieces_is_the_same_as_in_one(bytes_max: int) -> None:
         assert found[-1].endswith(b"Nats-UpTo-Sequence: 12\r\n\r\n")
 
 
+def keys_told(answers: list[bytes]) -> list[tuple[bytes, bytes]]:
+    """Key and value of each message of a batch, in the order of the answers."""
+    found = [re.search(rb"Nats-Subject: orders\.(\S+)\r\n.*\r\n\r\n(.*)", one, re.DOTALL) for one in answers]
+    return [(one[1], one[2]) for one in found if one is not None]
+
+
+@pytest.mark.parametrize(
+    ("change", "asked", "told"),
+    [
+        ("overwrite", {}, [(b"a", b"1"), (b"b", b"2"), (b"c", b"3"), (b"d", b"newer")]),
+        ("overwrite", {"up_to_seq": 4}, [(b"a", b"1"), (b"b", b"2"), (b"c", b"3")]),
+        ("overwrite", {"batch": 3}, [(b"a", b"1"), (b"b", b"2"), (b"c", b"3")]),
+        ("purge", {}, [(b"a", b"1"), (b"b", b"2"), (b"c", b"3")]),
+    ],
+)
+def test_a_key_that_is_overwritten_between_two_pieces_is_told_once(
+    change: str, asked: dict[str, int], told: list[tuple[bytes, bytes]]
+) -> None:
+    with patch.object(limits, "FOUND_BYTES_MAX", 1):
+        broker = with_messages(0, max_messages_per_subject=1)
+        for number, key in enumerate("abcd", 1):
+            broker.publish(f"orders.{key}", b"%d" % number)
+        broker.tick(1_000)
+        ask, pieces = broker.gateway.ask, 0
+
+        def changed_first(*args: Any) -> None:
+            nonlocal pieces
+            pieces += 1
+            if pieces == 2 and change == "overwrite":
+                for key in "ad":
+                    broker.publish(f"orders.{key}", b"newer")
+                broker.tick(1_000)
+            elif pieces == 2:
+                broker.request(PurgeSubjectRequest(stream_id=broker.stream_id("orders"), subject="orders.d"))
+                broker.tick(1_000)
+            ask(*args)
+
+        with patch.object(broker.gateway, "ask", changed_first):
+            answers = broker.look_up(query(multi_last=["orders.*"], **asked))
+        assert keys_told(answers) == told
+        assert b" 204 EOB\r\nNats-Num-Pending: %d\r\n" % (4 - len(told)) in answers[-1]
+        assert b"Nats-UpTo-Sequence: 4\r\n" in answers[-1]
+        assert pieces < 12
+
+
+def test_a_key_whose_last_message_is_deleted_between_two_pieces_is_told_with_the_one_before() -> None:
+    with patch.object(limits, "FOUND_BYTES_MAX", 1):
+        broker = with_messages(0)
+        for number, key in enumerate("dabcd"):
+            broker.publish(f"orders.{key}", b"%d" % number)
+        ask, pieces = broker.gateway.ask, 0
+
+        def deleted_first(*args: Any) -> None:
+            nonlocal pieces
+            pieces += 1
+            if pieces == 2:
+                broker.request(DeleteMessagesRequest(stream_id=broker.stream_id("orders"), offsets=(4,)))  # type: ignore[arg-type]
+                broker.tick(1_000)
+            ask(*args)
+
+        with patch.object(broker.gateway, "ask", deleted_first):
+            answers = broker.look_up(query(multi_last=["orders.*"]))
+        assert keys_told(answers) == [(b"a", b"1"), (b"b", b"2"), (b"c", b"3"), (b"d", b"0")]
+
+
 def test_batches_wait_for_their_turn() -> None:
     broker = with_messages()
     with patch.object(lookups, "BATCHES_WAITING_MAX", 3):

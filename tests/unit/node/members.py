@@ -23,7 +23,7 @@ from tests.unit.node.harness import Broker, Clock, _read
 _JOINS = -1  # the token of who asks to join: it has no connection yet
 
 
-class _Asked(NamedTuple):
+class Asked(NamedTuple):
     """Who waits for an answer: the caller of a peer's request."""
 
     sender: BrokerId
@@ -38,7 +38,7 @@ class Member(Broker):
         self.brokers = brokers
         self.broker_id = BrokerId(broker_id)
         self.disk_name = disk
-        self.asked: set[_Asked] = set()  # by others, and not answered
+        self.asked: set[Asked] = set()  # by others, and not answered
         super().__init__(
             memory,
             clock=brokers.clock,
@@ -78,7 +78,7 @@ class Member(Broker):
             self.brokers.carry.append((self.broker_id, request))
 
     def _reply(self, reply: Reply) -> None:
-        if not isinstance(reply.caller, _Asked):
+        if not isinstance(reply.caller, Asked):
             super()._reply(reply)
             return
         self.asked.discard(reply.caller)
@@ -224,14 +224,17 @@ class Brokers:
         assert is_asked_by_brokers(API_OF_REQUEST[type(request.request)].api), request
         era = self._up.get((sender, request.to))
         if era is not None and request.to in self.members:
-            caller = _Asked(sender, request.token, era)
+            caller = Asked(sender, request.token, era)
             to = self.members[request.to]
             to.asked.add(caller)
-            to.node.request(caller, request.request, request.payload, to.clock.now, THE_BROKER)
+            self._take(to, caller, request)
+
+    def _take(self, to: Member, caller: Asked, request: PeerRequest) -> None:
+        to.node.request(caller, request.request, request.payload, to.clock.now, THE_BROKER)
 
     def _answer(self, sender: BrokerId, reply: Reply, raw: bytes) -> None:
         caller = reply.caller
-        assert isinstance(caller, _Asked)
+        assert isinstance(caller, Asked)
         if caller.token == _JOINS and caller.sender in self.members:
             assert isinstance(reply.response, JoinResponse), reply.response
             self.members[caller.sender].node.joined(reply.response, self.members[caller.sender].clock.now)

@@ -387,7 +387,7 @@ class ConsumerApi:
             tell(call.reply, status(409, "Consumer is push based"))
             return
         try:
-            pull = parsed_pull(call.payload, call.reply, now.elapsed_us)
+            pull, mistake = parsed_pull(call.payload, call.reply, now.elapsed_us)
         except BadPullError as error:
             tell(call.reply, status(400, f"Bad Request - {str(error)[:256]}"))
             return
@@ -398,6 +398,8 @@ class ConsumerApi:
             tell(call.reply, status(409, f"Exceeded MaxRequestExpires of {go_duration(config.expires_us_max)}"))
         elif 0 < config.request_bytes_max < pull.bytes_left:
             tell(call.reply, status(409, f"Exceeded MaxRequestMaxBytes of {config.request_bytes_max}"))
+        elif mistake:
+            tell(call.reply, status(400, f"Bad Request - {mistake}"))
         elif pull.no_wait and pull.expires_us == UNLIMITED and self._readers.is_at_end(reader, now):
             tell(call.reply, status(404, "No Messages"))
         elif pull.no_wait and self._readers.is_promised(reader):

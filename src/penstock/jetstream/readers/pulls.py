@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -16,6 +16,13 @@ _INT64_MAX = 2**63 - 1
 
 class BadPullError(ValueError):
     """A pull request that is refused; the text goes to the client."""
+
+
+class PullRequest(NamedTuple):
+    """A pull request, and what is wrong with its priority: nats-server tells it after all that exceeds a limit."""
+
+    pull: Pull
+    mistake: str = ""
 
 
 class _PullJson(msgspec.Struct):
@@ -34,16 +41,16 @@ class _PullJson(msgspec.Struct):
 _decode = msgspec.json.Decoder(_PullJson).decode
 
 
-def parsed_pull(payload: bytes, reply: bytes, now_us: int) -> Pull:
+def parsed_pull(payload: bytes, reply: bytes, now_us: int) -> PullRequest:
     """Return the request of a MSG.NEXT payload: empty, a number, or JSON. Raise BadPullError."""
     text = payload.strip()
     pull = Pull(reply, b"", 1, now_us)
     if not text:
-        return pull
+        return PullRequest(pull)
     if not text.startswith(b"{"):
         if text.removeprefix(b"-").isdigit() and len(text) < 19:
             pull.batch = int(text)
-        return pull
+        return PullRequest(pull)
     if len(text) > REQUEST_BYTES_MAX:
         raise BadPullError(f"{len(text)} bytes")
     try:
@@ -53,12 +60,6 @@ def parsed_pull(payload: bytes, reply: bytes, now_us: int) -> Pull:
     heartbeat_ns, expires_ns = _bounded(found.idle_heartbeat), _bounded(found.expires)
     if heartbeat_ns > 0 and 2 * heartbeat_ns > expires_ns:
         raise BadPullError("heartbeat value too large")
-    if found.min_pending or found.min_ack_pending:
-        raise BadPullError("Not a Overflow Priority consumer")
-    if found.id:
-        raise BadPullError("Not a Pinned Client Priority consumer")
-    if not 0 <= (found.priority or 0) <= 9:
-        raise BadPullError("Priority must be between 0 and 9")
     pull.batch = _bounded(found.batch)
     pull.bytes_left = max(0, _bounded(found.max_bytes))
     pull.has_limit = pull.bytes_left > 0
@@ -66,7 +67,15 @@ def parsed_pull(payload: bytes, reply: bytes, now_us: int) -> Pull:
     pull.heartbeat_us = max(0, heartbeat_ns) // 1_000
     if expires_ns:
         pull.expires_us = now_us + expires_ns // 1_000
-    return pull
+    return PullRequest(pull, _priority_mistake(found))
+
+
+def _priority_mistake(found: _PullJson) -> str:
+    if found.min_pending or found.min_ack_pending:
+        return "Not a Overflow Priority consumer"
+    if found.id:
+        return "Not a Pinned Client Priority consumer"
+    return "" if 0 <= (found.priority or 0) <= 9 else "Priority must be between 0 and 9"
 
 
 def _bounded(number: int | None) -> int:

@@ -160,6 +160,9 @@ ENDS = (
     ({"batch": 1, "min_pending": 5}, ["400 Bad Request - Not a Overflow Priority consumer"]),
     ({"batch": 1, "id": "x"}, ["400 Bad Request - Not a Pinned Client Priority consumer"]),
     ({"batch": 1, "priority": 10}, ["400 Bad Request - Priority must be between 0 and 9"]),
+    # limits come before the priority, as in nats-server
+    ({"batch": 11, "min_pending": 5}, ["409 Exceeded MaxRequestBatch of 10"]),
+    ({"batch": 11, "id": "x", "idle_heartbeat": S}, ["400 Bad Request - heartbeat value too large"]),
     ({"batch": 0}, ["0"]),
     ({"batch": 2, "expires": -5}, ["408 Request Timeout"]),
     ("2", ["0", "1"]),
