@@ -214,7 +214,10 @@ class Driver:
         if self._stopping or self.gateway is None:
             return
         try:
-            self.gateway.messages_received(calls, self.now())
+            if self.gateway.messages_received(calls, self.now()):
+                if (step := self._node.take()) is not None:
+                    self.do(step)
+                return
         except Exception:  # noqa: BLE001 (reported; the callers get no answer, and the others go on)
             _log.exception("internal error (bug) in a request to JetStream's API")
         self._carry_out_messages()

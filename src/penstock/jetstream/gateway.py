@@ -243,9 +243,15 @@ class Gateway:
         """True if the cluster has decided something that `tick` is to act on now."""
         return self._ownership.has_news
 
-    def messages_received(self, group: MessageGroup, now: Now) -> None:
-        """Take the API requests of one read of the NATS connection: they are served in turn, the first ones at once."""
+    def messages_received(self, group: MessageGroup, now: Now) -> bool:
+        """Take the API requests of one read of the NATS connection: they are served in turn, the first ones at once.
+
+        True: all were answered, and nothing follows but what is in the outbox.
+        """
+        if not self._queue and self.lookups.answer_at_once(group, now):
+            return True
         self._add(group, 0, now)
+        return False
 
     def passed_on(self, raw: bytes | memoryview, now: Now) -> None:
         """Take API requests that another broker passed on. Raise RemoteError (bad_request)."""
@@ -558,8 +564,8 @@ class Gateway:
     def _answer_kept(self, rows: ApiRows, now: Now) -> list[int]:
         """Take the plain gets; return the other rows."""
         owners, lease_us = self._ownership.prefixes, self.node.api_lease_us
-        served = [prefix for prefix, owner in owners.items() if rows.hops or owner.may_answer(now, lease_us)]
-        return self.lookups.take_gets(rows, [f"{one}{_DIRECT}".encode() for one in served], now)
+        served = [owner for owner in owners.values() if rows.hops or owner.may_answer(now, lease_us)]
+        return self.lookups.take_gets(rows, served, lease_us, now)
 
     def _call(self, rows: ApiRows, row: int, now: Now) -> ApiCall | None:
         """Return the request of a row; None: it is none, and taken."""

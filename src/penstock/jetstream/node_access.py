@@ -62,6 +62,10 @@ class GatewayNode(Protocol):
         """Ask the metadata leader, so that `confirmed_us` soon is at least now; False if it was asked a moment ago."""
 
     @property
+    def event_count(self) -> int:
+        """Grows with all that may change what the node says, but for the time."""
+
+    @property
     def now(self) -> Now:
         """The time of the current event."""
 

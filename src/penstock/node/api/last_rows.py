@@ -42,6 +42,7 @@ class KeptLasts(NamedTuple):
     lasts: LastSequences
     log_start: int
     end: int  # of the messages that tell the last ones
+    until_us: int = 0  # all this holds until this elapsed time, unless the node has an event before
 
 
 class _Places(NamedTuple):
