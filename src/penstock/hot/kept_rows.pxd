@@ -93,6 +93,9 @@ cdef class SubjectGets:
 
     cpdef Py_ssize_t row(self, Py_ssize_t number) except -1
 
+    @cython.locals(found=SubjectGets, number=Py_ssize_t)
+    cpdef SubjectGets only(self, list numbers)
+
     @cython.locals(at=Py_ssize_t)
     cpdef bytes subject(self, MessageGroup group, Py_ssize_t number)
 

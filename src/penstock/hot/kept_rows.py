@@ -226,6 +226,16 @@ class SubjectGets:
             raise IndexError(f"request {number} of {self.count}")
         return load.uint32(self.places, _PLACES * number)
 
+    def only(self, numbers: list[int]) -> SubjectGets:
+        """Return some of the requests."""
+        found = SubjectGets(self.stream)
+        for number in numbers:
+            if not 0 <= number < self.count:
+                raise IndexError(f"request {number} of {self.count}")
+            found.places += self.places[_PLACES * number : _PLACES * (number + 1)]
+            found.count += 1
+        return found
+
     def subject(self, group: MessageGroup, number: int) -> bytes:
         """Return the subject that a request is about."""
         if not 0 <= number < self.count:

@@ -215,15 +215,36 @@ class Lookups:
         gets = found.get(known.stream)
         if others or gets is None or len(found) > 1:
             return False
-        lasts, shown = kept.lasts, (kept.log_start, kept.end)
-        pieces, left = answer_kept(gets, group, kept.rows, lasts.table, lasts.identity, *shown, gateway.payload_max)
+        pieces, left = self._answer_kept(gets, group, kept)
         if left:
-            return False
+            # Only of one: of several, those that are answered would be answered again.
+            found_now = self._look_up_now(gets, group, kept, left) if gets.count == 1 else None
+            if found_now is None:
+                return False
+            self._certain = known._replace(kept=found_now)
+            pieces, left = self._answer_kept(gets, group, found_now)
+            if left:
+                return False
         for piece in pieces:
             gateway.send(piece)
         gateway.requests["DIRECT.GET"] += gets.count
         gateway.took("DIRECT.GET", now.wall_us, gets.count)
         return True
+
+    def _answer_kept(self, gets: SubjectGets, group: MessageGroup, kept: KeptLasts) -> tuple[list[bytes], list[int]]:
+        """Return the answers to gets of which it is certain in memory what the message is, and the other gets."""
+        lasts, payload_max = kept.lasts, self._gateway.payload_max
+        return answer_kept(gets, group, kept.rows, lasts.table, lasts.identity, kept.log_start, kept.end, payload_max)
+
+    def _look_up_now(
+        self, gets: SubjectGets, group: MessageGroup, kept: KeptLasts, numbers: list[int]
+    ) -> KeptLasts | None:
+        """Look up what few gets are about, unless the disk is needed."""
+        names = [gets.subject(group, number) for number in numbers]
+        if len(names) > limits.FOUND_ON_LOOP_MAX or not are_plain(names):
+            return None
+        subjects = [*dict.fromkeys(name.decode(errors="replace") for name in names)]
+        return self._gateway.node.find_lasts(kept, subjects)
 
     def take_gets(self, rows: ApiRows, owners: list[PrefixOwnership], until_us: int, now: Now) -> list[int]:
         """Take the plain gets: pass them on, answer those whose messages are certain in memory, and note those to be
@@ -250,12 +271,15 @@ class Lookups:
                 if not hops:
                     count, until_us = self._gateway.node.event_count, min(until_us, kept.until_us)
                     self._certain = _Certain(owners, prefixes, name, kept, count, until_us)
-                lasts, payload_max = kept.lasts, self._gateway.payload_max
-                shown = kept.log_start, kept.end
-                pieces, left = answer_kept(gets, group, kept.rows, lasts.table, lasts.identity, *shown, payload_max)
+                asked = gets.count
+                pieces, left = self._answer_kept(gets, group, kept)
+                if left and (found_now := self._look_up_now(gets, group, kept, left)) is not None:
+                    gets = gets.only(left)
+                    more, left = self._answer_kept(gets, group, found_now)
+                    pieces += more
                 for piece in pieces:
                     self._gateway.send(piece)
-                if count := gets.count - len(left):
+                if count := asked - len(left):
                     self._gateway.took("DIRECT.GET", rows.received_us, count)
             self._note(state, rows, gets, left)
         others.sort()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -83,6 +83,12 @@ class GatewayNode(Protocol):
         """Return the last messages of subjects that are in memory, of a stream that this broker leads.
 
         None: they have to be asked for by a request, which tells why.
+        """
+
+    def find_lasts(self, kept: KeptLasts, subjects: Sequence[str]) -> KeptLasts | None:
+        """Look few plain subjects up that `kept` is not certain of, which holds now; return it with what was found.
+
+        None: they have to be asked for by a request, which may read the disk, or tells why not.
         """
 
     def is_stored(self, subject: str) -> bool:

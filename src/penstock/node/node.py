@@ -24,7 +24,7 @@ the step and carries it out. Nothing here blocks. One owner calls; disk work com
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 from penstock.access.handshake import Principal
@@ -441,6 +441,13 @@ class Node:
             self._context.now = now
         kept = self._lookups.kept_lasts(self._router.find, self.access.of(who), stream_id)
         return kept and kept._replace(until_us=min(kept.until_us, self._cluster.session_until_us))
+
+    def find_lasts(self, kept: KeptLasts, subjects: Sequence[str]) -> KeptLasts | None:
+        """Look few plain subjects up that `kept` is not certain of, which holds now; return it with what was found.
+
+        None: they have to be asked for by a request, which may read the disk, or tells why not.
+        """
+        return self._lookups.find_lasts(kept, subjects)
 
     def is_stored(self, subject: str) -> bool:
         """Return if a stream stores messages on this subject without wildcards."""

@@ -38,6 +38,7 @@ class KnownRows(NamedTuple):
 class KeptLasts(NamedTuple):
     """Kept messages of one partition at one time, for answers out of it (`hot.kept_rows.answer_kept`)."""
 
+    partition: Partition
     rows: dict[bytes, KeptRow]  # by subject
     lasts: LastSequences
     log_start: int
@@ -79,12 +80,11 @@ class LastRows:
         return None if lasts.is_compacted else lasts
 
     def kept(self, partition: Partition) -> KeptLasts | None:
-        """Return all that is kept of a partition; None: nothing."""
-        rows = self._rows.of(partition.key)
-        lasts = None if rows is None else self._lasts_of(partition)
-        if rows is None or lasts is None:
+        """Return all that is kept of a partition; None: nothing can be kept of it now."""
+        if (lasts := self._lasts_of(partition)) is None:
             return None
-        return KeptLasts(rows, lasts, partition.log_start, partition.lasts_end)
+        rows = self._rows.of(partition.key)
+        return KeptLasts(partition, {} if rows is None else rows, lasts, partition.log_start, partition.lasts_end)
 
     def known(self, partition: Partition, subjects: Sequence[str], end: int) -> KnownRows | None:
         """Return what is known of plain subjects; None: nothing can be kept of this partition now."""

@@ -56,11 +56,20 @@ class FindMessages(Query):
     """
 
     def __init__(
-        self, view: LogView, visible_end: int, request: FindMessagesRequest, known: KnownRows | None = None
+        self,
+        view: LogView,
+        visible_end: int,
+        request: FindMessagesRequest,
+        known: KnownRows | None = None,
+        *,
+        encodes: bool = True,
     ) -> None:
-        """`known`: of the subjects of `plain_lasts`; `fresh`: what was found of others."""
+        """`known`: of the subjects of `plain_lasts`; `fresh`: what was found of others. `encodes`: False if that is all
+        that is wanted.
+        """
         super().__init__(view)
         self.known = known
+        self._encodes = encodes
         self.fresh: dict[str, PickedRow | None] = {}
         self._request = request
         self._patterns = list(dict.fromkeys(request.subjects))
@@ -282,7 +291,7 @@ class FindMessages(Query):
 
     def _take(self, rows: list[PickedRow]) -> None:
         """Encode rows as the answer."""
-        if not rows:
+        if not rows or not self._encodes:
             return
         group = MessageGroup.of(
             [one.subject or b"" for one in rows],
