@@ -75,6 +75,35 @@ def rows_at(view: LogView, offsets: Sequence[int], tell: Tell = lambda _: None) 
             yield row_at(view, offset, tell)
 
 
+def batches_at(
+    view: LogView, offsets: Sequence[int], tell: Tell = lambda _: None
+) -> Iterator[tuple[list[int], Buffer]]:
+    """Yield small batches, each with those of the offsets that it holds and the view shows; they rise.
+
+    What is left out has to be read by `row_at`, which tells why. OSError, ColdError.
+    """
+    for _, group in groupby(offsets, view.segment_of):
+        these = [*group]
+        segment = view.segment_of(these[0]).latest
+        with (
+            contextlib.suppress(ReplacedError, LogCutError, RemoteError, CorruptionError, FileNotFoundError),
+            contextlib.closing(view.open_exactly(segment)) as file,
+        ):
+            extents = view.with_entries_of(
+                segment,
+                lambda _, entries: [extent_of(entries, one) for one in these],  # noqa: B023
+                file,
+            )
+            for extent, places in groupby(zip(extents, these, strict=True), lambda one: one[0]):
+                if extent is None or extent.size_bytes >= limits.PICKED_BATCH_BYTES:
+                    continue
+                _, data = view.read_batch(segment, file, extent)
+                tell(len(data))
+                # Later than the read: the cleaner may have left the row blank meanwhile.
+                gone = view.hidden_in(segment) or ()
+                yield [one for _, one in places if one not in gone], data
+
+
 def _of_segment(view: LogView, offsets: Sequence[int], tell: Tell) -> Iterator[FoundRow | None]:
     """Yield rows of small batches of one segment; None, and what is left out, have to be read one by one."""
     segment = view.segment_of(offsets[0]).latest

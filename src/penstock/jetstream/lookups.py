@@ -241,10 +241,8 @@ class Lookups:
     ) -> KeptLasts | None:
         """Look up what few gets are about, unless the disk is needed."""
         names = [gets.subject(group, number) for number in numbers]
-        if len(names) > limits.FOUND_ON_LOOP_MAX or not are_plain(names):
-            return None
-        subjects = [*dict.fromkeys(name.decode(errors="replace") for name in names)]
-        return self._gateway.node.find_lasts(kept, subjects)
+        is_known = len(names) <= limits.LASTS_ON_LOOP_MAX and are_plain(names)
+        return self._gateway.node.find_lasts(kept, names) if is_known else None
 
     def take_gets(self, rows: ApiRows, owners: list[PrefixOwnership], until_us: int, now: Now) -> list[int]:
         """Take the plain gets: pass them on, answer those whose messages are certain in memory, and note those to be

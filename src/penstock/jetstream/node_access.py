@@ -85,10 +85,10 @@ class GatewayNode(Protocol):
         None: they have to be asked for by a request, which tells why.
         """
 
-    def find_lasts(self, kept: KeptLasts, subjects: Sequence[str]) -> KeptLasts | None:
+    def find_lasts(self, kept: KeptLasts, names: Sequence[bytes]) -> KeptLasts:
         """Look few plain subjects up that `kept` is not certain of, which holds now; return it with what was found.
 
-        None: they have to be asked for by a request, which may read the disk, or tells why not.
+        What is not found so has to be asked for by a request, which may read the disk, or tells why not.
         """
 
     def is_stored(self, subject: str) -> bool:

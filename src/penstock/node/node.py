@@ -442,12 +442,12 @@ class Node:
         kept = self._lookups.kept_lasts(self._router.find, self.access.of(who), stream_id)
         return kept and kept._replace(until_us=min(kept.until_us, self._cluster.session_until_us))
 
-    def find_lasts(self, kept: KeptLasts, subjects: Sequence[str]) -> KeptLasts | None:
+    def find_lasts(self, kept: KeptLasts, names: Sequence[bytes]) -> KeptLasts:
         """Look few plain subjects up that `kept` is not certain of, which holds now; return it with what was found.
 
-        None: they have to be asked for by a request, which may read the disk, or tells why not.
+        What is not found so has to be asked for by a request, which may read the disk, or tells why not.
         """
-        return self._lookups.find_lasts(kept, subjects)
+        return self._lookups.find_lasts(kept, names)
 
     def is_stored(self, subject: str) -> bool:
         """Return if a stream stores messages on this subject without wildcards."""

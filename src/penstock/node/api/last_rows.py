@@ -13,18 +13,23 @@ certain is looked for in the table of offsets, then searched for.
 
 from __future__ import annotations
 
+import contextlib
 from array import array
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
 from penstock.base import limits
+from penstock.base.errors import PenstockError
 from penstock.base.ids import PartitionKey
+from penstock.batch.codec import LAYOUT
 from penstock.batch.picking import PickedRow
+from penstock.commitlog import LiveSubjectQueries, LogView, batches_at, row_at
 from penstock.hot.kept_rows import AT, CERTAIN, KeptRow, KeptRows, kept_state
 from penstock.hot.subject_table import SubjectTable
 from penstock.ingest.last_sequences import LastSequences
 from penstock.node.partition.partition import Partition
+from penstock.vfs.page_cache import ColdError
 
 
 class KnownRows(NamedTuple):
@@ -86,6 +91,51 @@ class LastRows:
         rows = self._rows.of(partition.key)
         return KeptLasts(partition, {} if rows is None else rows, lasts, partition.log_start, partition.lasts_end)
 
+    def find(self, kept: KeptLasts, names: Sequence[bytes]) -> KeptLasts:
+        """Look plain subjects up, as far as the page cache has what is read for them, and keep their last messages.
+
+        `kept` holds now; return it with them. The others are for a request, which reads the disk, or tells why not.
+        """
+        partition, lasts = kept.partition, kept.lasts
+        lasts.kept = self._rows
+        with contextlib.suppress(PenstockError, OSError):
+            view = partition.live_view()
+            vfs = view.vfs.cached(reads_max=limits.CACHED_READS_MAX, bytes_max=limits.LASTS_BYTES_MAX)
+            if vfs is not None and len(view.segments) <= limits.CACHED_SEGMENTS_MAX:
+                self._find(kept, names, view.reading(vfs))
+        rows = self._rows.of(partition.key)
+        return kept._replace(rows={} if rows is None else rows)
+
+    def _find(self, kept: KeptLasts, names: Sequence[bytes], view: LogView) -> None:
+        """ColdError: the disk is needed for the rest. PenstockError, OSError: a request will tell."""
+        rows, lasts, owner = self._rows, kept.lasts, kept.partition.key
+        places, table = self._places_of(kept.partition, lasts), lasts.table
+        found, unknown = dict[int, bytes](), list[bytes]()
+        for name in names:
+            last = table.find(name, 0, len(name))
+            if last < 0 and (last := places.find(name, 0, len(name))) < kept.log_start:
+                unknown.append(name)
+            elif kept.log_start <= last < kept.end:  # else an earlier one is the last, or none
+                found[last] = name
+        if unknown:
+            searched = LiveSubjectQueries(view, kept.end, _refuse_summing).last_of_many(unknown)
+            absent = [name for name, last in zip(unknown, searched, strict=True) if last < 0]
+            for name in absent:
+                rows.keep(KeptRow(owner, lasts.identity, name, kept.end))
+            present = {last: name for name, last in zip(unknown, searched, strict=True) if last >= 0}
+            found |= present
+            if present and kept.end >= table.known_from:
+                _note(places, [*present.values()], [*present])
+        offsets = sorted(found)
+        for these, data in batches_at(view, offsets):
+            wanted = [found.pop(one) for one in these]
+            rows.keep_rows(owner, lasts.identity, kept.end, data, LAYOUT, these, wanted)
+        for offset in [one for one in offsets if one in found][: limits.FOUND_ON_LOOP_MAX]:  # of large batches
+            if (one := row_at(view, offset)) is not None and one.row.subject == found[offset]:
+                row = KeptRow(owner, lasts.identity, found[offset], kept.end)
+                row.put(offset, one.row.timestamp_us, one.row.key, one.row.value, one.row.headers)
+                rows.keep(row)
+
     def known(self, partition: Partition, subjects: Sequence[str], end: int) -> KnownRows | None:
         """Return what is known of plain subjects; None: nothing can be kept of this partition now."""
         if (lasts := self._lasts_of(partition)) is None:
@@ -126,7 +176,9 @@ class LastRows:
                 kept.put(row.offset, row.timestamp_us, row.key, row.value, row.headers)
             self._rows.keep(kept)
         if end >= lasts.table.known_from:
-            _note(self._places_of(partition, lasts), [row for row in found.values() if row is not None])
+            present = [row for row in found.values() if row is not None]
+            places = self._places_of(partition, lasts)
+            _note(places, [row.subject or b"" for row in present], [row.offset for row in present])
 
 
 def _row(kept: KeptRow) -> PickedRow | None:
@@ -136,10 +188,15 @@ def _row(kept: KeptRow) -> PickedRow | None:
     return PickedRow(kept.offset, kept.timestamp_us, kept.subject, kept.key, kept.value, kept.headers)
 
 
-def _note(table: SubjectTable, found: Sequence[PickedRow]) -> None:
+def _note(table: SubjectTable, names: list[bytes], offsets: list[int]) -> None:
     """Record where the last messages of their subjects are."""
-    if found:
-        names = [row.subject or b"" for row in found]
-        ends, offsets = array("i", accumulate(map(len, names), initial=0)), array("q", [row.offset for row in found])
-        table.take(memoryview(ends), memoryview(b"".join(names)), memoryview(offsets), 0, len(found))
+    if names:
+        ends = array("i", accumulate(map(len, names), initial=0))
+        table.take(memoryview(ends), memoryview(b"".join(names)), memoryview(array("q", offsets)), 0, len(names))
         table.written()
+
+
+def _refuse_summing(size_bytes: int) -> None:
+    """Rows are summed up by subject, which takes long."""
+    if size_bytes:
+        raise ColdError("rows are summed up by a disk thread")

@@ -247,29 +247,9 @@ class LookupApi:
             return kept
         return kept._replace(until_us=self._leases.certain_until(partition))
 
-    def find_lasts(self, kept: KeptLasts, subjects: Sequence[str]) -> KeptLasts | None:
-        """Look few plain subjects up of which it is not certain what is kept, and keep their last messages.
-
-        `kept` holds now. Return it with them; None: the disk is needed, or something is wrong, which a request tells.
-        """
-        partition, end = kept.partition, kept.end
-        if (known := self._last_rows.known(partition, subjects, end)) is None:
-            return None
-        request = FindMessagesRequest(
-            stream_id=partition.key.stream_id,
-            subjects=tuple(subjects),
-            which="last_of_each",
-            limit=limits.FOUND_SUBJECTS_MAX,
-        )
-        query = FindMessages(partition.live_view(), end, request, known, encodes=False)
-        try:
-            if not query.run_if_cached():
-                return None
-        except RemoteError:
-            return None
-        self._last_rows.keep(partition, known.lasts, query.end, query.fresh)
-        found = self._last_rows.kept(partition)
-        return found and found._replace(until_us=kept.until_us)
+    def find_lasts(self, kept: KeptLasts, names: Sequence[bytes]) -> KeptLasts:
+        """Look up plain subjects that `kept`, which holds now, is not certain of; see `LastRows.find`."""
+        return self._last_rows.find(kept, names)
 
     def find_messages(self, call: Call, partition: Partition, request: FindMessagesRequest) -> None:
         """Return messages by subject. RemoteError bad_request, not_yet; unsupported_version below level 0.4."""

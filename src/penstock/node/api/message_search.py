@@ -56,20 +56,11 @@ class FindMessages(Query):
     """
 
     def __init__(
-        self,
-        view: LogView,
-        visible_end: int,
-        request: FindMessagesRequest,
-        known: KnownRows | None = None,
-        *,
-        encodes: bool = True,
+        self, view: LogView, visible_end: int, request: FindMessagesRequest, known: KnownRows | None = None
     ) -> None:
-        """`known`: of the subjects of `plain_lasts`; `fresh`: what was found of others. `encodes`: False if that is all
-        that is wanted.
-        """
+        """`known`: of the subjects of `plain_lasts`; `fresh`: what was found of others."""
         super().__init__(view)
         self.known = known
-        self._encodes = encodes
         self.fresh: dict[str, PickedRow | None] = {}
         self._request = request
         self._patterns = list(dict.fromkeys(request.subjects))
@@ -291,7 +282,7 @@ class FindMessages(Query):
 
     def _take(self, rows: list[PickedRow]) -> None:
         """Encode rows as the answer."""
-        if not rows or not self._encodes:
+        if not rows:
             return
         group = MessageGroup.of(
             [one.subject or b"" for one in rows],
