@@ -75,10 +75,8 @@ def rows_at(view: LogView, offsets: Sequence[int], tell: Tell = lambda _: None) 
             yield row_at(view, offset, tell)
 
 
-def batches_at(
-    view: LogView, offsets: Sequence[int], tell: Tell = lambda _: None
-) -> Iterator[tuple[list[int], Buffer]]:
-    """Yield small batches, each with those of the offsets that it holds and the view shows; they rise.
+def batches_at(view: LogView, offsets: Sequence[int], bytes_max: int) -> Iterator[tuple[BatchHeader, Buffer]]:
+    """Yield the batches of at most `bytes_max` that hold these offsets, which rise, as they are stored.
 
     What is left out has to be read by `row_at`, which tells why. OSError, ColdError.
     """
@@ -94,14 +92,9 @@ def batches_at(
                 lambda _, entries: [extent_of(entries, one) for one in these],  # noqa: B023
                 file,
             )
-            for extent, places in groupby(zip(extents, these, strict=True), lambda one: one[0]):
-                if extent is None or extent.size_bytes >= limits.PICKED_BATCH_BYTES:
-                    continue
-                _, data = view.read_batch(segment, file, extent)
-                tell(len(data))
-                # Later than the read: the cleaner may have left the row blank meanwhile.
-                gone = view.hidden_in(segment) or ()
-                yield [one for _, one in places if one not in gone], data
+            for extent in dict.fromkeys(extents):
+                if extent is not None and extent.size_bytes <= bytes_max:
+                    yield view.read_batch(segment, file, extent)
 
 
 def _of_segment(view: LogView, offsets: Sequence[int], tell: Tell) -> Iterator[FoundRow | None]:

@@ -239,10 +239,9 @@ class Lookups:
     def _look_up_now(
         self, gets: SubjectGets, group: MessageGroup, kept: KeptLasts, numbers: list[int]
     ) -> KeptLasts | None:
-        """Look up what few gets are about, unless the disk is needed."""
-        names = [gets.subject(group, number) for number in numbers]
-        is_known = len(names) <= limits.LASTS_ON_LOOP_MAX and are_plain(names)
-        return self._gateway.node.find_lasts(kept, names) if is_known else None
+        """Look up what gets are about, as many as the event loop does at once, unless the disk is needed."""
+        names = [gets.subject(group, number) for number in numbers[: limits.LASTS_ON_LOOP_MAX]]
+        return self._gateway.node.find_lasts(kept, names) if are_plain(names) else None
 
     def take_gets(self, rows: ApiRows, owners: list[PrefixOwnership], until_us: int, now: Now) -> list[int]:
         """Take the plain gets: pass them on, answer those whose messages are certain in memory, and note those to be

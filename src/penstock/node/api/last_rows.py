@@ -28,6 +28,7 @@ from penstock.commitlog import LiveSubjectQueries, LogView, batches_at, row_at
 from penstock.hot.kept_rows import AT, CERTAIN, KeptRow, KeptRows, kept_state
 from penstock.hot.subject_table import SubjectTable
 from penstock.ingest.last_sequences import LastSequences
+from penstock.node.api.kept_batches import KeptBatches
 from penstock.node.partition.partition import Partition
 from penstock.vfs.page_cache import ColdError
 
@@ -64,6 +65,7 @@ class LastRows:
 
     def __init__(self) -> None:
         self._rows = KeptRows(limits.LAST_ROWS_BYTES_MAX)
+        self._batches = KeptBatches(limits.LAST_BATCHES_BYTES_MAX)
         self._places: dict[PartitionKey, _Places] = {}
 
     def _places_of(self, partition: Partition, lasts: LastSequences) -> SubjectTable:
@@ -126,15 +128,31 @@ class LastRows:
             found |= present
             if present and kept.end >= table.known_from:
                 _note(places, [*present.values()], [*present])
-        offsets = sorted(found)
-        for these, data in batches_at(view, offsets):
-            wanted = [found.pop(one) for one in these]
-            rows.keep_rows(owner, lasts.identity, kept.end, data, LAYOUT, these, wanted)
-        for offset in [one for one in offsets if one in found][: limits.FOUND_ON_LOOP_MAX]:  # of large batches
+        left = self._keep_of_batches(kept, found, view)
+        for offset in left[: limits.FOUND_ON_LOOP_MAX]:
             if (one := row_at(view, offset)) is not None and one.row.subject == found[offset]:
                 row = KeptRow(owner, lasts.identity, found[offset], kept.end)
                 row.put(offset, one.row.timestamp_us, one.row.key, one.row.value, one.row.headers)
                 rows.keep(row)
+
+    def _keep_of_batches(self, kept: KeptLasts, wanted: dict[int, bytes], view: LogView) -> list[int]:
+        """Keep messages at these offsets, each with its subject, out of small batches; return the other offsets."""
+        key, identity = kept.partition.key, kept.lasts.identity
+        left = list[int]()
+        for offset in sorted(wanted):
+            data = self._batches.find(key, identity, offset)
+            if data is None:
+                left.append(offset)
+            else:
+                self._rows.keep_rows(key, identity, kept.end, data, LAYOUT, [offset], [wanted[offset]])
+        read = batches_at(view, left, limits.LAST_BATCH_BYTES_MAX) if left else ()
+        for header, data in read:
+            self._batches.keep(key, identity, header.base_offset, header.end_offset, data)
+            these = [one for one in left if header.base_offset <= one < header.end_offset]
+            left = [one for one in left if one >= header.end_offset or one < header.base_offset]
+            names = [wanted[one] for one in these]
+            self._rows.keep_rows(key, identity, kept.end, data, LAYOUT, these, names)
+        return left
 
     def known(self, partition: Partition, subjects: Sequence[str], end: int) -> KnownRows | None:
         """Return what is known of plain subjects; None: nothing can be kept of this partition now."""
